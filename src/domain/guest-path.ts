@@ -1,0 +1,67 @@
+import { ApiError } from "./errors.ts";
+
+declare const brand: unique symbol;
+
+/**
+ * Bytes of the guest, one char code (0 to 255) a byte: names there are bytes, not text, and this form
+ * compares, joins and sorts as the bytes do. Never show it to a person: see `displayName`.
+ */
+export type ByteString = string & { readonly [brand]: "ByteString" };
+
+/**
+ * Absolute, normalised path inside an image, as bytes: it begins with "/", has no empty, "." or ".."
+ * component and no trailing slash; the root is "/".
+ */
+export type GuestPath = ByteString & { readonly [brand]: "ByteString" };
+
+/** Longest path in `bytes`; Linux' PATH_MAX counts the final NUL. */
+export const GUEST_PATH_BYTES_MAX = 4096;
+/** Longest name of one entry in `bytes`, NAME_MAX of every file system that a layer uses. */
+export const GUEST_NAME_BYTES_MAX = 255;
+
+export function bytesToByteString(bytes: Uint8Array): ByteString {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("latin1") as ByteString;
+}
+
+export function textToByteString(text: string): ByteString {
+  return Buffer.from(text, "utf8").toString("latin1") as ByteString;
+}
+
+export function byteStringToBytes(value: ByteString): Buffer {
+  return Buffer.from(value, "latin1");
+}
+
+/** Text of a name for people and JSON: U+FFFD stands where the bytes are not UTF-8. */
+export function displayName(value: ByteString): string {
+  return byteStringToBytes(value).toString("utf8");
+}
+
+/** True when `displayName` loses nothing. */
+export function isUtf8(value: ByteString): boolean {
+  return textToByteString(displayName(value)) === value;
+}
+
+/**
+ * Checks and normalises a path of a request.
+ * @throws ApiError `invalid_path` when it is relative, empty, has NUL or "..", or is over-long
+ */
+export function parseGuestPath(value: ByteString): GuestPath {
+  const fail = (reason: string): never => {
+    throw new ApiError("invalid_path", `path ${reason}`, { path: displayName(value).slice(0, 200) });
+  };
+  if (value.length === 0) fail("is empty");
+  if (!value.startsWith("/")) fail("must be absolute");
+  if (value.includes("\0")) fail("must not contain NUL");
+  if (value.length > GUEST_PATH_BYTES_MAX) fail(`must be at most ${GUEST_PATH_BYTES_MAX} bytes`);
+  const parts = value.split("/").filter((part) => part !== "" && part !== ".");
+  if (parts.includes("..")) fail('must not contain ".."');
+  if (parts.some((part) => part.length > GUEST_NAME_BYTES_MAX)) {
+    fail(`must not have a component over ${GUEST_NAME_BYTES_MAX} bytes`);
+  }
+  return `/${parts.join("/")}` as GuestPath;
+}
+
+/** `parseGuestPath` of text, as it stands in a JSON body. */
+export function parseGuestPathText(text: string): GuestPath {
+  return parseGuestPath(textToByteString(text));
+}

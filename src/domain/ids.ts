@@ -1,0 +1,42 @@
+import { Type } from "@sinclair/typebox";
+
+declare const brand: unique symbol;
+type Id<Name extends string> = string & { readonly [brand]: Name };
+
+export type AccountId = Id<"AccountId">;
+export type ImageId = Id<"ImageId">;
+export type FileId = Id<"FileId">;
+export type LayerId = Id<"LayerId">;
+/** An instance's uuid is the id of its operation. */
+export type OperationId = Id<"OperationId">;
+
+/** Canonical textual form of a UUID; upper case is accepted and compared in lower case. */
+export const UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
+const uuidExpression = new RegExp(UUID_PATTERN);
+
+/** Lower-case form of `value` when it is a UUID, otherwise null. */
+export function parseUuid<T extends Id<string>>(value: string): T | null {
+  return uuidExpression.test(value) ? (value.toLowerCase() as T) : null;
+}
+
+/** Account names are the `sub` of a token: short, printable and safe in a log field. */
+export const ACCOUNT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$";
+
+/** Schema of a UUID on the wire. */
+export const Uuid = Type.String({
+  pattern: UUID_PATTERN,
+  format: "uuid",
+  description: "UUID in its canonical textual form",
+  examples: ["0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
+});
+
+export const Timestamp = Type.String({
+  format: "date-time",
+  description: "ISO 8601 timestamp in UTC with milliseconds",
+  examples: ["2026-11-20T10:30:00.000Z"],
+});
+
+/** Wire form of a time in `milliseconds` since the epoch. */
+export function isoTime(ms: number): string {
+  return new Date(ms).toISOString();
+}

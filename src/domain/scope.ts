@@ -1,0 +1,23 @@
+export const SCOPES = [
+  "images:read",
+  "images:import",
+  "images:tag",
+  "files:read",
+  "files:write",
+  "instances:spawn",
+  "instances:read",
+  "operations:read",
+  "operations:cancel",
+] as const;
+
+export type Scope = (typeof SCOPES)[number];
+/** What a token may carry: a scope, or `*` for all of them. */
+export type Grant = Scope | "*";
+
+export function isGrant(value: string): value is Grant {
+  return value === "*" || (SCOPES as readonly string[]).includes(value);
+}
+
+export function allows(grants: ReadonlySet<string>, scope: Scope): boolean {
+  return grants.has("*") || grants.has(scope);
+}

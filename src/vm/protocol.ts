@@ -1,0 +1,91 @@
+/**
+ * The agent's wire protocol, host side. Keep in sync with vm-assets/agent/protocol.h: a test compares
+ * the constants. Everything is little-endian. A frame is a header of 12 bytes (u32 payload length,
+ * u16 type, u16 zero, u32 session) and the payload. Both sides close the stream on a frame that is too
+ * long, of an unknown type, or malformed.
+ */
+export const PROTOCOL_VERSION = 1;
+export const FRAME_HEADER_BYTES = 12;
+/** Longest payload in `bytes`: large enough to amortise the header, small enough for fixed buffers. */
+export const FRAME_PAYLOAD_BYTES_MAX = 65_536;
+/** Sessions that can be alive at once in one guest. */
+export const SESSIONS_COUNT_MAX = 16;
+/** Longest EXEC specification in `bytes`: ARG_MAX of the guest plus room for lengths. */
+export const EXEC_SPEC_BYTES_MAX = 4_194_304;
+/** Credit that a receiver of a byte stream grants at the start of a session, in `bytes`. */
+export const WINDOW_BYTES_INITIAL = 262_144;
+/** Entropy in a SYNC frame, in `bytes`. */
+export const SYNC_ENTROPY_BYTES = 32;
+/** Layers in a MOUNT frame. */
+export const LAYERS_COUNT_MAX = 16;
+
+/*
+ * The index stream, the payload of an INDEX session's OUTPUT frames, split anywhere: u32 INDEX_MAGIC,
+ * u32 INDEX_VERSION, then records of u32 length and: u8 type (d f l b c p s, w for a whiteout, x for more
+ * extents of the record before), u8 flags, u16 xattr count, u32 mode (07777), u32 uid, u32 gid, u32 nlink,
+ * u32 mtime ns, u64 inode, u64 size, i64 mtime s, u32 rdev major, u32 rdev minor, u32 path length,
+ * u32 target length, u32 extent count, u32 zero; path (relative, the root empty), target, xattrs
+ * (u16 name length, u16 zero, u32 value length, name, value)*, extents (u64 logical, u64 physical,
+ * u64 length)*. A directory precedes its children; extents are sorted, and only written ones are sent.
+ */
+
+/** Longest record of an index stream in `bytes`, its length field not counted. */
+export const INDEX_RECORD_BYTES_MAX = 262_144;
+export const INDEX_MAGIC = 0x58_49_50_43;
+export const INDEX_VERSION = 1;
+/** Fixed part of a record in `bytes`, its length field not counted. */
+export const INDEX_RECORD_FIXED_BYTES = 72;
+export const IndexFlag = { opaque: 1 } as const;
+
+/** Frame types, host to agent. */
+export const HostFrame = {
+  /** u32 version, u32 zero, u64 nonce, u64 realtime ns, 32 bytes of entropy -> SYNCED. Sets clock, reseeds RNG. */
+  sync: 1,
+  /** u16 layer count, u16 flags (1: with scratch and overlay) -> DONE, ERROR. Disks are found by serial L00.., S. */
+  mount: 2,
+  /** u32 mode, u32 zero, u64 size in bytes, path -> DONE or ERROR after `size` bytes of PUT_DATA. */
+  putOpen: 3,
+  putData: 4,
+  /** u32 spec bytes, u32 flags (1: stdin follows), u64 timeout ms; then EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. */
+  execOpen: 5,
+  execSpec: 6,
+  /** bytes for standard input; an empty payload is end of input. Needs credit. */
+  stdin: 7,
+  /** u32 signal number, sent to the command. */
+  signal: 8,
+  /** u32 stream, u32 bytes: the host takes that many more bytes of the stream. */
+  window: 9,
+  /** no payload: ends what the command left, unmounts the overlay, trims, remounts the scratch read-only -> DONE (u64 bytes trimmed). */
+  freeze: 10,
+  /** u16 disk (0..15 layer, 0xffff scratch): walks /upper of the disk -> OUTPUT (stream 1)*, DONE (u64 entries), or ERROR. */
+  index: 11,
+} as const;
+
+/** Frame types, agent to host. */
+export const AgentFrame = {
+  /** u32 version, u32 zero, text: kernel release. Session 0, once after boot. */
+  hello: 129,
+  /** u64 nonce of the SYNC. */
+  synced: 130,
+  /** u64 value, meaning by request. */
+  done: 131,
+  /** u32 errno, u32 zero, text that names the step. Ends the session. */
+  error: 132,
+  /** u32 pid of the command in its namespace. */
+  started: 133,
+  /** u32 stream, bytes. */
+  output: 134,
+  /** see ExitFlag: u32 flags, u32 exit code (128+n for signal n), u64 cpu µs, u64 peak bytes, u64 wall µs. Ends the session. */
+  exit: 135,
+  /** u32 stream, u32 bytes: the agent takes that many more bytes of stdin. */
+  window: 136,
+  /** text for the log. */
+  log: 137,
+} as const;
+
+export const Stream = { stdin: 0, stdout: 1, stderr: 2 } as const;
+export const MountFlag = { scratch: 1 } as const;
+export const ExecFlag = { stdin: 1 } as const;
+export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;
+/** Disk number of the scratch in an INDEX frame. */
+export const INDEX_DISK_SCRATCH = 0xffff;

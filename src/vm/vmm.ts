@@ -1,0 +1,82 @@
+import type { Cgroup } from "../cgroup/cgroup.ts";
+
+/** Size of a machine; a template serves one shape. */
+export interface MachineShape {
+  readonly vcpus: number;
+  /** guest memory in `bytes`, a multiple of 1 MiB */
+  readonly memoryBytes: number;
+}
+
+export type Acceleration = "kvm" | "tcg";
+export type VmmName = "qemu" | "cloud-hypervisor";
+
+/** A raw disk to be attached to a running machine. */
+export interface Disk {
+  /** at most 20 bytes; `L00`, `L01`, … for layers, the lowest first, and `S` for the scratch */
+  readonly serial: string;
+  /** host path of a raw file on the file system of the machine's directory */
+  readonly path: string;
+  readonly readOnly: boolean;
+}
+
+/** Why a machine is gone. */
+export interface MachineExit {
+  readonly reason: "killed" | "guest_panic" | "guest_reset" | "guest_shutdown" | "vmm_died";
+  /** what a person should read: exit status or signal, the last lines of the VMM and the guest's console */
+  readonly detail: string;
+}
+
+/** The agent's byte stream. Bytes that arrive before `onData` is set are kept. */
+export interface ByteChannel {
+  /** Queues `bytes`; resolves when the transport took them, rejects when the channel closed. */
+  write(bytes: Uint8Array): Promise<void>;
+  /** The one reader; `null` means that the channel closed. */
+  onData(handler: (chunk: Uint8Array | null) => void): void;
+  pause(): void;
+  resume(): void;
+}
+
+/** One virtual machine: a jailed VMM process, its cgroup and its private directory. */
+export interface Machine extends AsyncDisposable {
+  readonly id: string;
+  /** pid of the VMM itself on the host */
+  readonly pid: number;
+  readonly uid: number;
+  readonly shape: MachineShape;
+  /** private directory, which the VMM sees as /vm; removed by disposal */
+  readonly directory: string;
+  readonly cgroup: Cgroup;
+  readonly channel: ByteChannel;
+  /** settles when the VMM process is gone; never rejects */
+  readonly exited: Promise<MachineExit>;
+  /**
+   * Hot-plugs disks in one burst. A read-only disk is hard-linked into the machine's directory; a
+   * writable one must lie there already and is given to the machine's uid.
+   */
+  attach(disks: readonly Disk[]): Promise<void>;
+  pause(): Promise<void>;
+  resume(): Promise<void>;
+  /** SIGKILL to the whole cgroup, then waits until it is empty; idempotent. */
+  kill(): Promise<MachineExit>;
+}
+
+/** A saved machine of which copy-on-write clones are made. */
+export interface Template extends AsyncDisposable {
+  readonly shape: MachineShape;
+  /** `milliseconds` since the epoch */
+  readonly createdAt: number;
+}
+
+/** One virtual machine monitor with one acceleration. */
+export interface Vmm {
+  readonly name: VmmName;
+  readonly version: string;
+  readonly acceleration: Acceleration;
+  /** Boots from cold with the embedded kernel and initramfs. */
+  boot(shape: MachineShape): Promise<Machine>;
+  /** Boots a machine whose memory can be saved. */
+  bootForTemplate(shape: MachineShape): Promise<Machine>;
+  /** Saves a machine of `bootForTemplate` that is idle, and ends it. */
+  save(machine: Machine): Promise<Template>;
+  clone(template: Template): Promise<Machine>;
+}
