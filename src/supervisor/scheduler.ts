@@ -1,0 +1,139 @@
+/** What a piece of work holds of the host while it runs. */
+export interface Cost {
+  readonly memoryBytes: number;
+  readonly vcpus: number;
+}
+
+/** Holds a cost of the budget until it is disposed. */
+export interface Ticket extends Disposable {
+  readonly cost: Cost;
+}
+
+/**
+ * How long a piece of work that does not fit waits while smaller ones pass it; after that the host is
+ * left to drain until it fits, so that a stream of small work cannot starve a large one.
+ */
+const RESERVATION_MS = 30_000;
+
+interface Waiting {
+  readonly accountId: string;
+  readonly cost: Cost;
+  readonly enqueuedAtMs: number;
+  readonly admit: (ticket: Ticket) => void;
+}
+
+/**
+ * Admits work within a budget of memory and CPU: first come first served within an account, and
+ * between accounts the one with the least running work first, then the one that was served longest ago.
+ */
+export class Scheduler {
+  readonly #budget: Cost;
+  readonly #clock: () => number;
+  readonly #waiting: Waiting[] = [];
+  readonly #running = new Map<string, number>();
+  /** Turn at which an account with waiting or running work was last served. */
+  readonly #servedAt = new Map<string, number>();
+  #turn = 0;
+  #usedMemoryBytes = 0;
+  #usedVcpus = 0;
+
+  constructor(budget: Cost, clock: () => number) {
+    this.#budget = budget;
+    this.#clock = clock;
+  }
+
+  /** True when `cost` could ever be admitted. */
+  fitsEver(cost: Cost): boolean {
+    return cost.memoryBytes <= this.#budget.memoryBytes && cost.vcpus <= this.#budget.vcpus;
+  }
+
+  /** Work of an account that waits. */
+  waitingCount(accountId: string): number {
+    return this.#waiting.reduce((count, entry) => count + (entry.accountId === accountId ? 1 : 0), 0);
+  }
+
+  get runningCount(): number {
+    return [...this.#running.values()].reduce((sum, count) => sum + count, 0);
+  }
+
+  /**
+   * Waits for a place. Work whose signal fires leaves the queue at once.
+   * @throws the reason of `signal`
+   */
+  admit(accountId: string, cost: Cost, signal: AbortSignal): Promise<Ticket> {
+    signal.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<Ticket>();
+    const onAbort = () => {
+      this.#waiting.splice(this.#waiting.indexOf(entry), 1);
+      reject(signal.reason);
+      this.#dispatch();
+    };
+    const entry: Waiting = {
+      accountId,
+      cost,
+      enqueuedAtMs: this.#clock(),
+      admit: (ticket) => {
+        signal.removeEventListener("abort", onAbort);
+        resolve(ticket);
+      },
+    };
+    signal.addEventListener("abort", onAbort, { once: true });
+    this.#waiting.push(entry);
+    this.#dispatch();
+    return promise;
+  }
+
+  #dispatch(): void {
+    for (let entry = this.#nextEntry(); entry !== null; entry = this.#nextEntry()) {
+      this.#waiting.splice(this.#waiting.indexOf(entry), 1);
+      entry.admit(this.#take(entry));
+    }
+  }
+
+  /** The entry to admit now, or null when none fits or a reservation stands. */
+  #nextEntry(): Waiting | null {
+    const heads = new Map<string, Waiting>();
+    for (const entry of this.#waiting) {
+      if (!heads.has(entry.accountId)) heads.set(entry.accountId, entry);
+    }
+    const order = [...heads.values()].sort(
+      (a, b) =>
+        (this.#running.get(a.accountId) ?? 0) - (this.#running.get(b.accountId) ?? 0) ||
+        (this.#servedAt.get(a.accountId) ?? 0) - (this.#servedAt.get(b.accountId) ?? 0) ||
+        a.enqueuedAtMs - b.enqueuedAtMs,
+    );
+    const nowMs = this.#clock();
+    const overdue = order.find((entry) => nowMs - entry.enqueuedAtMs >= RESERVATION_MS && !this.#fits(entry.cost));
+    if (overdue !== undefined && this.fitsEver(overdue.cost)) return null;
+    return order.find((entry) => this.#fits(entry.cost)) ?? null;
+  }
+
+  #fits(cost: Cost): boolean {
+    return (
+      this.#usedMemoryBytes + cost.memoryBytes <= this.#budget.memoryBytes &&
+      this.#usedVcpus + cost.vcpus <= this.#budget.vcpus
+    );
+  }
+
+  #take({ accountId, cost }: Waiting): Ticket {
+    this.#usedMemoryBytes += cost.memoryBytes;
+    this.#usedVcpus += cost.vcpus;
+    this.#running.set(accountId, (this.#running.get(accountId) ?? 0) + 1);
+    this.#servedAt.set(accountId, ++this.#turn);
+    let held = true;
+    return {
+      cost,
+      [Symbol.dispose]: () => {
+        if (!held) return;
+        held = false;
+        this.#usedMemoryBytes -= cost.memoryBytes;
+        this.#usedVcpus -= cost.vcpus;
+        const left = (this.#running.get(accountId) ?? 1) - 1;
+        if (left === 0) this.#running.delete(accountId);
+        else this.#running.set(accountId, left);
+        if (left === 0 && this.waitingCount(accountId) === 0) this.#servedAt.delete(accountId);
+        this.#dispatch();
+      },
+    };
+  }
+}

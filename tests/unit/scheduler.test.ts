@@ -1,0 +1,91 @@
+import { describe, expect, test } from "bun:test";
+import { Scheduler, type Ticket } from "../../src/supervisor/scheduler.ts";
+
+const GIB = 1 << 30;
+const small = { memoryBytes: GIB, vcpus: 1 };
+const never = new AbortController().signal;
+
+/** Admits and records the order in which tickets are handed out. */
+function recorder(scheduler: Scheduler) {
+  const order: string[] = [];
+  const tickets = new Map<string, Ticket>();
+  const admit = (name: string, account: string, cost = small, signal = never) =>
+    scheduler.admit(account, cost, signal).then((ticket) => {
+      order.push(name);
+      tickets.set(name, ticket);
+    });
+  return { order, tickets, admit };
+}
+const settle = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+describe("scheduler", () => {
+  test("admits within the budget and the rest when a ticket is given back", async () => {
+    const scheduler = new Scheduler({ memoryBytes: 2 * GIB, vcpus: 8 }, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    for (const name of ["a", "b", "c"]) void admit(name, "one");
+    await settle();
+    expect(order).toEqual(["a", "b"]);
+    tickets.get("a")?.[Symbol.dispose]();
+    tickets.get("a")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["a", "b", "c"]);
+    expect(scheduler.runningCount).toBe(2);
+  });
+
+  test("another account's single run waits for at most one completion", async () => {
+    const scheduler = new Scheduler({ memoryBytes: GIB, vcpus: 1 }, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    for (let index = 0; index < 500; index++) void admit(`busy-${index}`, "busy");
+    void admit("single", "other");
+    await settle();
+    expect(order).toEqual(["busy-0"]);
+    tickets.get("busy-0")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["busy-0", "single"]);
+  });
+
+  test("accounts with less running work go first", async () => {
+    const scheduler = new Scheduler({ memoryBytes: 2 * GIB, vcpus: 2 }, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    for (let index = 0; index < 4; index++) void admit(`busy-${index}`, "busy");
+    void admit("single", "other");
+    await settle();
+    tickets.get("busy-0")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["busy-0", "busy-1", "single"]);
+  });
+
+  test("cancelled work leaves the queue at once", async () => {
+    const scheduler = new Scheduler({ memoryBytes: GIB, vcpus: 1 }, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    const abort = new AbortController();
+    void admit("a", "one");
+    const waiting = admit("b", "one", small, abort.signal);
+    abort.abort(new Error("cancelled"));
+    await expect(waiting).rejects.toThrow("cancelled");
+    expect(scheduler.waitingCount("one")).toBe(0);
+    tickets.get("a")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["a"]);
+  });
+
+  test("large work at the head gets a reservation after 30 s", async () => {
+    let nowMs = 0;
+    const scheduler = new Scheduler({ memoryBytes: 2 * GIB, vcpus: 8 }, () => nowMs);
+    const { order, tickets, admit } = recorder(scheduler);
+    void admit("s0", "small");
+    await settle();
+    void admit("large", "big", { memoryBytes: 2 * GIB, vcpus: 1 });
+    void admit("s1", "small");
+    await settle();
+    expect(order).toEqual(["s0", "s1"]);
+    nowMs = 30_000;
+    void admit("s2", "small");
+    tickets.get("s0")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["s0", "s1"]);
+    tickets.get("s1")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["s0", "s1", "large"]);
+  });
+});
