@@ -1,0 +1,86 @@
+import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
+import type { Isolation } from "../domain/operation.ts";
+
+/** An import that was checked and may be queued. Credentials are kept only until the operation ends. */
+export interface ImportSubmission {
+  /** full spelling, host included, as `parseRegistryReference` gives it */
+  readonly registry: string;
+  readonly credentials: { readonly username: string; readonly password: string } | null;
+  readonly tag: string | null;
+  readonly timeoutSeconds: number;
+}
+
+/** One input file of an instance, resolved to its content. */
+export interface SubmittedFile {
+  /** absolute, normalised path in the sandbox, as text */
+  readonly path: string;
+  readonly fileId: FileId;
+  readonly sha256: string;
+  readonly sizeBytes: number;
+  /** permission bits, 0 to 0o7777 */
+  readonly mode: number;
+}
+
+/**
+ * An instance that was checked and whose names were resolved: everything here is plain JSON, so that it
+ * can be stored with the operation as it is.
+ */
+export interface InstanceSubmission {
+  readonly imageId: ImageId;
+  /** what execve gets; `argv[0]` without a slash is looked up through PATH */
+  readonly argv: readonly string[];
+  /** only what the request gave; PATH, HOME and HOSTNAME are added by the run where they are missing */
+  readonly env: Readonly<Record<string, string>>;
+  /** absolute, normalised path, as text */
+  readonly cwd: string;
+  readonly timeoutSeconds: number;
+  readonly files: readonly SubmittedFile[];
+  readonly truncateOutputAtBytes: number;
+  /** ASCII, or `base64:` and standard base64 (see `decodeStdin`); null is /dev/null */
+  readonly stdin: string | null;
+  readonly hostname: string | null;
+  readonly disposable: boolean;
+  readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
+}
+
+/** What became of a request to cancel; `accepted` covers both "ended already" and "will end soon". */
+export type CancelOutcome = "accepted" | "terminal" | "not_found";
+
+/** One look at a running instance, from the cgroup of its VM. */
+export interface InstanceStats {
+  readonly cpuTimeMs: number;
+  /** share of one CPU since the look before, in `percent` (200 is two CPUs); 0 for the first */
+  readonly cpuPercent: number;
+  readonly memoryBytes: number;
+  readonly memoryPeakBytes: number;
+  readonly pids: number;
+  /** `milliseconds` since the epoch */
+  readonly at: number;
+}
+
+/** Whether instances can run, and how well they are separated from the host. */
+export interface Readiness {
+  readonly ready: boolean;
+  /** null until the probe has decided, or when no virtual machine monitor may be used */
+  readonly isolation: Isolation | null;
+  /** why it is not ready, for a person; empty when it is */
+  readonly reason: string;
+}
+
+/** The long-running work, as the HTTP interface sees it. Every operation is a row before `submit…` returns. */
+export interface OperationsPort {
+  /** @throws ApiError `unavailable` or `too_many_requests` */
+  submitImport(accountId: AccountId, submission: ImportSubmission): { readonly id: OperationId };
+  /** @throws ApiError `unavailable` or `too_many_requests` */
+  submitInstance(accountId: AccountId, submission: InstanceSubmission): { readonly id: OperationId };
+  /** Asks for the end of a PENDING or EXECUTING operation; asking twice is accepted twice. */
+  cancel(accountId: AccountId, id: OperationId): CancelOutcome;
+  /** Resolves when the operation is in a terminal state, `timeoutMs` passed, or `signal` fired; never throws. */
+  waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void>;
+  /**
+   * Looks at the running instance at once and then every second until it ends; null when it does not run.
+   * The caller checks beforehand that the instance belongs to the account.
+   */
+  stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null;
+  readiness(): Readiness;
+}
