@@ -1,0 +1,252 @@
+/** Last bytes of a program's standard error that an error or a log line may carry. */
+export const STDERR_TAIL_BYTES_MAX = 4096;
+/** Default bound of what `run` keeps of standard output. */
+const STDOUT_BYTES_DEFAULT = 1_048_576;
+/** How long a pipe may stay open after its program's whole process group is dead: a descendant in a session of its own holds it. */
+const DRAIN_MS = 1000;
+
+/** Children see these and what the caller gives, nothing of the daemon's environment. */
+const BASE_ENVIRONMENT = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", LANG: "C" } as const;
+
+/** Bun has no such option; without it a program would outlive a daemon that was killed. */
+const DIE_WITH_PARENT = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] as const;
+
+export interface CommandErrorFields {
+  readonly argv: readonly string[];
+  readonly exitCode: number | null;
+  readonly signal: string | null;
+  readonly timedOut: boolean;
+  readonly stderrTail: string;
+}
+
+/** A program that could not be started, failed, took too long or wrote too much. */
+export class CommandError extends Error {
+  override readonly name = "CommandError";
+  readonly program: string;
+  /** Holds no secret: those never go into an argument vector, which every local user can read. */
+  readonly argv: readonly string[];
+  readonly exitCode: number | null;
+  readonly signal: string | null;
+  readonly timedOut: boolean;
+  /** At most the last STDERR_TAIL_BYTES_MAX `bytes`. */
+  readonly stderrTail: string;
+
+  constructor(message: string, fields: CommandErrorFields) {
+    super(message);
+    this.program = fields.argv[0] ?? "";
+    this.argv = fields.argv;
+    this.exitCode = fields.exitCode;
+    this.signal = fields.signal;
+    this.timedOut = fields.timedOut;
+    this.stderrTail = fields.stderrTail;
+  }
+}
+
+/** Bounds that the kernel enforces on a program and its descendants. */
+export interface ResourceLimits {
+  /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
+  readonly fileBytesMax?: number;
+  /** address space, in `bytes` (RLIMIT_AS) */
+  readonly memoryBytesMax?: number;
+}
+
+export interface RunOptions {
+  /** program and arguments; must not hold a secret */
+  readonly argv: readonly string[];
+  /** added to PATH and LANG=C, which is all that a child gets otherwise */
+  readonly env?: Readonly<Record<string, string>>;
+  /** default "/" */
+  readonly cwd?: string;
+  readonly timeoutMs: number;
+  readonly signal?: AbortSignal;
+  /** more output than this many `bytes` is an error; default 1 MiB */
+  readonly stdoutBytesMax?: number;
+  readonly stdin?: Uint8Array;
+  readonly uid?: number;
+  readonly gid?: number;
+  readonly limits?: ResourceLimits;
+}
+
+/**
+ * Runs a program to its end, in a session of its own. Its whole process group is killed on time-out, abort and exit,
+ * and dies with this process.
+ * @throws CommandError when it is not installed, exits with another code than 0, times out or writes too much
+ * @throws the signal's reason on abort, after the group is dead
+ */
+export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; stderr: string }> {
+  options.signal?.throwIfAborted();
+  const argv = [...options.argv];
+  const ended = { timedOut: false, overflow: false };
+  const fail = (message: string, exitCode: number | null, signal: string | null, stderrTail: string): never => {
+    const fields = { argv, exitCode, signal, timedOut: ended.timedOut, stderrTail };
+    throw new CommandError(`${argv[0]} ${message}`, fields);
+  };
+  if (Bun.which(argv[0] ?? "", { PATH: BASE_ENVIRONMENT.PATH }) === null) fail("is not installed", null, null, "");
+
+  const child = Bun.spawn([...limitWrapper(options.limits), ...DIE_WITH_PARENT, ...argv], {
+    env: { ...BASE_ENVIRONMENT, ...options.env },
+    cwd: options.cwd ?? "/",
+    detached: true,
+    stdin: options.stdin ?? "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+    ...ids(options),
+  });
+  const killGroup = (): void => killProcessGroup(child.pid, "SIGKILL");
+
+  using cleanup = new DisposableStack();
+  const deadline = setTimeout(() => {
+    ended.timedOut = true;
+    killGroup();
+  }, options.timeoutMs);
+  cleanup.defer(() => clearTimeout(deadline));
+  options.signal?.addEventListener("abort", killGroup);
+  cleanup.defer(() => options.signal?.removeEventListener("abort", killGroup));
+
+  const stdout = readAll(child.stdout, options.stdoutBytesMax ?? STDOUT_BYTES_DEFAULT, () => {
+    ended.overflow = true;
+    killGroup();
+  });
+  const stderr = readTail(child.stderr);
+  await child.exited;
+  // What it left running would hold the pipes open, and nothing here may outlive its program.
+  killGroup();
+  await Promise.all([stdout.drained(DRAIN_MS), stderr.drained(DRAIN_MS)]);
+
+  const text = stderr.text();
+  const exitCode = child.exitCode;
+  const signal = signalName(child.signalCode);
+  if (options.signal?.aborted) throw options.signal.reason;
+  if (ended.timedOut) fail(`did not end within ${options.timeoutMs} ms`, exitCode, signal, text);
+  if (ended.overflow) fail("wrote more output than expected", exitCode, signal, text);
+  if (signal !== null) fail(`was ended by ${signal}`, exitCode, signal, text);
+  if (exitCode !== 0) fail(`failed with exit code ${exitCode}`, exitCode, signal, text);
+  return { stdout: stdout.bytes(), stderr: text };
+}
+
+export interface StartOptions {
+  readonly argv: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  /** default "/" */
+  readonly cwd?: string;
+  /** the child's descriptors from 3 on; "socket" makes a socket pair whose other end is in `fds` of the result */
+  readonly extraFds: readonly (number | "socket")[];
+  readonly stderr: "tail" | "ignore";
+}
+
+/** A long-lived child in a session of its own. */
+export interface ChildProcess {
+  readonly pid: number;
+  readonly exited: Promise<{ code: number | null; signal: string | null }>;
+  /** this side's ends of the "socket" entries, in order; the caller owns and closes them */
+  readonly fds: readonly number[];
+  /** Signals the whole process group; a group that is gone is no error. */
+  kill(signal: NodeJS.Signals): void;
+  /** The last STDERR_TAIL_BYTES_MAX bytes of standard error; complete once `exited` is settled. */
+  stderrTail(): string;
+}
+
+/**
+ * Starts a program that runs until it is killed or ends by itself. Nothing ends it when this process dies: the program
+ * (the launcher of VMs does) asks for a parent-death signal itself. Standard input and output are /dev/null.
+ * @throws Error with code ENOENT when the program does not exist
+ */
+export function start(options: StartOptions): ChildProcess {
+  const child = Bun.spawn([...options.argv], {
+    env: { ...BASE_ENVIRONMENT, ...options.env },
+    cwd: options.cwd ?? "/",
+    detached: true,
+    stdio: [
+      "ignore",
+      "ignore",
+      options.stderr === "tail" ? "pipe" : "ignore",
+      ...options.extraFds.map((entry) => (entry === "socket" ? "socket-fd" : entry)),
+    ],
+  });
+  const tail = child.stderr instanceof ReadableStream ? readTail(child.stderr) : null;
+  const sockets = options.extraFds.flatMap((entry, index) => (entry === "socket" ? [child.stdio[3 + index]] : []));
+  const fds = sockets.filter((fd): fd is number => typeof fd === "number");
+  if (fds.length !== sockets.length) throw new Error("a socket pair was asked for, but the runtime gave none");
+  return {
+    pid: child.pid,
+    fds,
+    exited: (async () => {
+      await child.exited;
+      await tail?.drained(DRAIN_MS);
+      return { code: child.exitCode, signal: signalName(child.signalCode) };
+    })(),
+    kill: (signal) => killProcessGroup(child.pid, signal),
+    stderrTail: () => tail?.text() ?? "",
+  };
+}
+
+function killProcessGroup(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(-pid, signal);
+  } catch (error) {
+    // ESRCH: every member is dead and reaped, which is what the caller wants.
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
+
+/** Bun types a signal without a name as a number. */
+function signalName(signal: string | number | null): string | null {
+  return signal === null ? null : String(signal);
+}
+
+function limitWrapper(limits: ResourceLimits | undefined): string[] {
+  const wrapper = ["/usr/bin/prlimit", "--core=0"];
+  if (limits?.fileBytesMax !== undefined) wrapper.push(`--fsize=${limits.fileBytesMax}`);
+  if (limits?.memoryBytesMax !== undefined) wrapper.push(`--as=${limits.memoryBytesMax}`);
+  return limits === undefined ? [] : [...wrapper, "--"];
+}
+
+function ids(options: RunOptions): { uid?: number; gid?: number } {
+  return {
+    ...(options.uid === undefined ? {} : { uid: options.uid }),
+    ...(options.gid === undefined ? {} : { gid: options.gid }),
+  };
+}
+
+/** Passes a pipe's chunks to `take`; `drained` waits for its end, at most `limitMs`, and then gives it up. */
+function readPipe(
+  stream: ReadableStream<Uint8Array>,
+  take: (chunk: Uint8Array) => void,
+): { drained(limitMs: number): Promise<void> } {
+  const reader = stream.getReader();
+  const end = (async () => {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      take(value);
+    }
+  })();
+  return {
+    async drained(limitMs) {
+      const timer = setTimeout(() => void reader.cancel(), limitMs);
+      await end;
+      clearTimeout(timer);
+    },
+  };
+}
+
+/** Keeps the last STDERR_TAIL_BYTES_MAX bytes of a pipe. */
+function readTail(stream: ReadableStream<Uint8Array>) {
+  let kept: Uint8Array = new Uint8Array(0);
+  const pipe = readPipe(stream, (chunk) => {
+    kept = Buffer.concat([kept, chunk]).subarray(-STDERR_TAIL_BYTES_MAX);
+  });
+  return { drained: pipe.drained, text: () => Buffer.from(kept).toString("utf8").trimEnd() };
+}
+
+/** Keeps a pipe's bytes up to a limit and calls `onOverflow` beyond it. */
+function readAll(stream: ReadableStream<Uint8Array>, limitBytes: number, onOverflow: () => void) {
+  const chunks: Uint8Array[] = [];
+  let totalBytes = 0;
+  const pipe = readPipe(stream, (chunk) => {
+    totalBytes += chunk.byteLength;
+    if (totalBytes <= limitBytes) chunks.push(chunk);
+    else onOverflow();
+  });
+  return { drained: pipe.drained, bytes: (): Uint8Array => Buffer.concat(chunks) };
+}
