@@ -17,7 +17,7 @@ export const WINDOW_BYTES_INITIAL = 262_144;
 /** Entropy in a SYNC frame, in `bytes`. */
 export const SYNC_ENTROPY_BYTES = 32;
 /** Layers in a MOUNT frame. */
-export const LAYERS_COUNT_MAX = 16;
+export const LAYERS_COUNT_MAX = 128;
 
 /*
  * The index stream, the payload of an INDEX session's OUTPUT frames, split anywhere: u32 INDEX_MAGIC,
@@ -41,7 +41,7 @@ export const IndexFlag = { opaque: 1 } as const;
 export const HostFrame = {
   /** u32 version, u32 zero, u64 nonce, u64 realtime ns, 32 bytes of entropy -> SYNCED. Sets clock, reseeds RNG. */
   sync: 1,
-  /** u16 layer count, u16 flags (1: with scratch and overlay) -> DONE, ERROR. Disks are found by serial L00.., S. */
+  /** u16 layer count, u16 flags (1: with scratch and overlay) -> DONE, ERROR. Disks are found by serial L00.. L127, S. */
   mount: 2,
   /** u32 mode, u32 zero, u64 size in bytes, path -> DONE or ERROR after `size` bytes of PUT_DATA. */
   putOpen: 3,
@@ -57,7 +57,7 @@ export const HostFrame = {
   window: 9,
   /** no payload: ends what the command left, unmounts the overlay, trims, remounts the scratch read-only -> DONE (u64 bytes trimmed). */
   freeze: 10,
-  /** u16 disk (0..15 layer, 0xffff scratch): walks /upper of the disk -> OUTPUT (stream 1)*, DONE (u64 entries), or ERROR. */
+  /** u16 disk (0..127 layer, 0xffff scratch): walks /upper of the disk -> OUTPUT (stream 1)*, DONE (u64 entries), or ERROR. */
   index: 11,
 } as const;
 
