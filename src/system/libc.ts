@@ -1,0 +1,107 @@
+import { dlopen, FFIType, ptr, read } from "bun:ffi";
+import { constants } from "node:os";
+
+/**
+ * Calls of the C library that neither Bun nor node:fs offers. All of them block the event loop for as long as the
+ * kernel takes, so use them for short work only. Constants are those of x86_64 Linux.
+ */
+const { symbols: libc } = dlopen("libc.so.6", {
+  __errno_location: { args: [], returns: FFIType.ptr },
+  memfd_create: { args: [FFIType.cstring, FFIType.u32], returns: FFIType.i32 },
+  fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
+  lseek: { args: [FFIType.i32, FFIType.i64, FFIType.i32], returns: FFIType.i64 },
+  copy_file_range: {
+    args: [FFIType.i32, FFIType.ptr, FFIType.i32, FFIType.ptr, FFIType.u64, FFIType.u32],
+    returns: FFIType.i64,
+  },
+});
+
+const errnoNames = new Map(Object.entries(constants.errno).map(([name, value]) => [value, name]));
+
+/** A failed call of the C library; `code` is the name that node:fs would use, such as "EXDEV". */
+export class LibcError extends Error {
+  override readonly name = "LibcError";
+  readonly syscall: string;
+  readonly errno: number;
+  readonly code: string;
+
+  constructor(syscall: string, errno: number) {
+    const code = errnoNames.get(errno) ?? `errno ${errno}`;
+    super(`${syscall}: ${code}`);
+    this.syscall = syscall;
+    this.errno = errno;
+    this.code = code;
+  }
+}
+
+/** Must be read right after the call that failed. */
+function errno(): number {
+  const location = libc.__errno_location();
+  if (location === null) throw new Error("the C library gave no address of errno");
+  return read.i32(location, 0);
+}
+
+function checked(syscall: string, result: number | bigint): number {
+  if (result < 0) throw new LibcError(syscall, errno());
+  return Number(result);
+}
+
+export const MFD_CLOEXEC = 1;
+export const MFD_ALLOW_SEALING = 2;
+
+/** Makes an anonymous file in memory. `name` is only seen in /proc. The caller closes the descriptor. */
+export function memfdCreate(name: string, flags: number): number {
+  return checked("memfd_create", libc.memfd_create(Buffer.from(`${name}\0`), flags));
+}
+
+export const F_SEAL_SEAL = 1;
+export const F_SEAL_SHRINK = 2;
+export const F_SEAL_GROW = 4;
+export const F_SEAL_WRITE = 8;
+const F_ADD_SEALS = 1033;
+const F_GET_SEALS = 1034;
+
+/** Seals a memfd for ever. EBUSY when a writable shared mapping of it exists and `seals` has F_SEAL_WRITE. */
+export function addSeals(fd: number, seals: number): void {
+  checked("fcntl", libc.fcntl(fd, F_ADD_SEALS, seals));
+}
+
+export function getSeals(fd: number): number {
+  return checked("fcntl", libc.fcntl(fd, F_GET_SEALS, 0));
+}
+
+const SEEK_SET = 0;
+const SEEK_DATA = 3;
+const SEEK_HOLE = 4;
+
+/** Moves the file position, in `bytes` from the start. */
+export function seek(fd: number, offset: number): void {
+  checked("lseek", libc.lseek(fd, offset, SEEK_SET));
+}
+
+/** Where the next data at or after `offset` begins, or null when there is none before the end. */
+export function seekData(fd: number, offset: number): number | null {
+  const result = libc.lseek(fd, offset, SEEK_DATA);
+  if (result >= 0) return Number(result);
+  const code = errno();
+  if (code === constants.errno.ENXIO) return null;
+  throw new LibcError("lseek", code);
+}
+
+/** Where the next hole at or after `offset` begins; the end of the file counts as one. */
+export function seekHole(fd: number, offset: number): number {
+  return checked("lseek", libc.lseek(fd, offset, SEEK_HOLE));
+}
+
+/** Copies between two files inside the kernel, at given offsets; gives the bytes copied, 0 at the end of the source. */
+export function copyFileRange(options: {
+  from: number;
+  fromOffset: number;
+  to: number;
+  toOffset: number;
+  length: number;
+}): number {
+  const offsets = new BigInt64Array([BigInt(options.fromOffset), BigInt(options.toOffset)]);
+  const result = libc.copy_file_range(options.from, ptr(offsets), options.to, ptr(offsets, 8), options.length, 0);
+  return checked("copy_file_range", result);
+}

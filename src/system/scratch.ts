@@ -1,0 +1,44 @@
+import { randomBytes } from "node:crypto";
+import { mkdtemp, open, rename, rm } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+
+/** A private directory (0700) that is gone, with all that is in it, after disposal. */
+export interface ScratchDirectory extends AsyncDisposable {
+  readonly path: string;
+}
+
+/** Makes a directory `<prefix>XXXXXX` in `parent`, which must exist. */
+export async function scratchDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
+  const path = await mkdtemp(join(parent, prefix));
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
+}
+
+/**
+ * Makes a finished file visible under its final name, so that a power loss leaves either nothing or all of it there.
+ * Both names must be on one file system. An existing `final` is replaced.
+ */
+export async function publishFile(temporary: string, final: string): Promise<void> {
+  await syncPath(temporary);
+  await rename(temporary, final);
+  await syncPath(dirname(final));
+}
+
+/** Replaces a small file as a whole: readers see the old or the new content, also after a power loss. Default mode 0600. */
+export async function writeFileAtomic(path: string, data: Uint8Array | string, mode = 0o600): Promise<void> {
+  const temporary = join(dirname(path), `.${basename(path)}.${randomBytes(6).toString("hex")}`);
+  await using undo = new AsyncDisposableStack();
+  {
+    await using file = await open(temporary, "wx", mode);
+    undo.defer(() => rm(temporary, { force: true }));
+    await file.writeFile(data);
+    // The mode of open() is cut by the umask.
+    await file.chmod(mode);
+  }
+  await publishFile(temporary, path);
+}
+
+/** Flushes a file or a directory to the disk; the event loop goes on meanwhile. */
+export async function syncPath(path: string): Promise<void> {
+  await using file = await open(path, "r");
+  await file.sync();
+}

@@ -1,0 +1,56 @@
+import { type FileHandle, open, stat } from "node:fs/promises";
+import { copyFileRange, LibcError, seekData, seekHole } from "./libc.ts";
+
+/** Bytes per step; the event loop turns in between. */
+const STEP_BYTES = 8_388_608;
+/** Unit of `st_blocks`. */
+const BLOCK_BYTES = 512;
+
+/**
+ * Copies a file and keeps its holes; shares the data where the file system can. `to` must not exist; its mode is 0600.
+ * What was written of it is left to the caller when this throws.
+ */
+export async function copySparse(from: string, to: string): Promise<void> {
+  await using source = await open(from, "r");
+  await using target = await open(to, "wx", 0o600);
+  const { size } = await source.stat();
+  await target.truncate(size);
+  let offset = 0;
+  for (;;) {
+    const start = seekData(source.fd, offset);
+    if (start === null || start >= size) return;
+    const end = Math.min(seekHole(source.fd, start), size);
+    await copyRange(source, target, start, end);
+    offset = end;
+  }
+}
+
+async function copyRange(source: FileHandle, target: FileHandle, start: number, end: number): Promise<void> {
+  let offset = start;
+  while (offset < end) {
+    const copied = await copyStep(source, target, offset, Math.min(STEP_BYTES, end - offset));
+    if (copied === 0) throw new Error("the file became shorter while it was copied");
+    offset += copied;
+    if (offset < end) await new Promise(setImmediate);
+  }
+}
+
+async function copyStep(source: FileHandle, target: FileHandle, offset: number, length: number): Promise<number> {
+  try {
+    return copyFileRange({ from: source.fd, fromOffset: offset, to: target.fd, toOffset: offset, length });
+  } catch (error) {
+    // EXDEV, EOPNOTSUPP, EINVAL: the two file systems, or one of them, cannot do it inside the kernel.
+    if (!(error instanceof LibcError && ["EXDEV", "EOPNOTSUPP", "ENOTSUP", "EINVAL"].includes(error.code))) throw error;
+  }
+  const { buffer, bytesRead } = await source.read(Buffer.allocUnsafe(length), 0, length, offset);
+  let written = 0;
+  while (written < bytesRead) {
+    written += (await target.write(buffer, written, bytesRead - written, offset + written)).bytesWritten;
+  }
+  return bytesRead;
+}
+
+/** Space that a file takes on the disk, in `bytes`; less than its size when it has holes. */
+export async function allocatedBytes(path: string): Promise<number> {
+  return (await stat(path)).blocks * BLOCK_BYTES;
+}
