@@ -57,6 +57,12 @@ export const InstanceResult = Type.Object({
 });
 export type InstanceResult = Static<typeof InstanceResult>;
 
+/** An instance's result as its row keeps it: the outputs themselves are files. */
+export type StoredInstanceResult = Omit<InstanceResult, "stdout" | "stderr"> & {
+  readonly stdout: { readonly truncated: boolean };
+  readonly stderr: { readonly truncated: boolean };
+};
+
 /** Result of an image import. */
 export const ImportResult = Type.Object({
   image: Uuid,
