@@ -1,0 +1,319 @@
+import { existsSync, readFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { isAbsolute, join, resolve } from "node:path";
+import { type ConfigKey, KEYS, type KeyName, type KeyValues, REGISTRY_HOST_KEYS } from "./config-keys.ts";
+import type { LogLevel } from "./log.ts";
+
+/** How the appliance treats one registry host. A host that is listed may have any address, loopback too. */
+export interface RegistryHost {
+  /** speak plain HTTP, or accept any certificate */
+  readonly insecure: boolean;
+  /** false refuses the host */
+  readonly allow: boolean;
+  /** PEM file of the authority that signed the host's certificate; null for the system's own */
+  readonly caFile: string | null;
+}
+
+/** What the operator decided, checked and frozen. Absent things are null. */
+export interface Config {
+  readonly dataDir: string;
+  /** base of Location headers behind a reverse proxy, without a trailing slash */
+  readonly publicUrl: string | null;
+  readonly listen: {
+    readonly host: string;
+    readonly port: number;
+    readonly tlsCert: string | null;
+    readonly tlsKey: string | null;
+    readonly insecure: boolean;
+  };
+  readonly vm: {
+    readonly emulation: "never" | "allow";
+    readonly uidBase: number;
+    readonly uidCount: number;
+    readonly vcpusDefault: number;
+    readonly memoryBytesDefault: number;
+    readonly diskBytesDefault: number;
+    readonly maxima: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
+    /** memory of all VMs together, in `bytes`; null: three quarters of the host's */
+    readonly memoryBudgetBytes: number | null;
+    /** vCPUs of all VMs together; null: twice the host's CPUs */
+    readonly cpuBudget: number | null;
+  };
+  readonly pool: { readonly size: number };
+  readonly limits: {
+    /** longest run that a request may ask for, in `seconds` */
+    readonly instanceTimeoutMax: number;
+    readonly fileBytesMax: number;
+  };
+  readonly registries: {
+    readonly default: string | null;
+    readonly hosts: Readonly<Record<string, RegistryHost>>;
+  };
+  /** how long ended operations are kept, in `milliseconds` */
+  readonly operations: { readonly retentionMs: number };
+  /** how long an unused uploaded file is kept, in `milliseconds`; null: for ever */
+  readonly files: { readonly ttlMs: number | null };
+  readonly log: { readonly level: LogLevel; readonly format: "auto" | "json" | "text" };
+}
+
+/** Where the command line finds the appliance. */
+export interface ClientConfig {
+  /** without a trailing slash */
+  readonly url: string;
+  readonly token: string | null;
+  /** where `token` is looked for and saved */
+  readonly tokenFile: string;
+}
+
+export type Environment = Readonly<Record<string, string | undefined>>;
+
+/** Everything that is wrong with a configuration, not only the first of it. */
+export class ConfigError extends Error {
+  override readonly name = "ConfigError";
+  readonly problems: readonly string[];
+
+  constructor(problems: readonly string[]) {
+    super(`the configuration has ${problems.length === 1 ? "a problem" : `${problems.length} problems`}`);
+    this.problems = problems;
+  }
+}
+
+export const CONFIG_FILE_DEFAULT = "/etc/coppice/config.toml";
+export const URL_DEFAULT = "http://127.0.0.1:8642";
+
+/** Variables that are no configuration keys; a misspelt key must not pass for one of them. */
+const OTHER_VARIABLES = new Set(["COPPICE_CONFIG", "COPPICE_URL", "COPPICE_TOKEN"]);
+const TEST_PREFIX = "COPPICE_TEST_";
+
+/** The process's environment; nothing else reads it. */
+export function processEnvironment(): Environment {
+  return process.env;
+}
+
+/**
+ * Elysia shows its development error pages unless the process says that it is in production, which is what an
+ * executable always is. Must run before Elysia is loaded.
+ */
+export function declareProduction(): void {
+  process.env["NODE_ENV"] ??= "production";
+}
+
+/** Variable of a key: `listen.port` is COPPICE_LISTEN_PORT. */
+export function variableOf(key: string): string {
+  return `COPPICE_${key.replaceAll(".", "_").toUpperCase()}`;
+}
+
+/** Flag of a key: `listen.port` is --listen-port. */
+export function flagOf(key: string): string {
+  return key.replaceAll(/[._]/g, "-");
+}
+
+export interface ConfigSources {
+  readonly environment: Environment;
+  /** values of flags, by the names that `flagOf` gives */
+  readonly flags: Readonly<Record<string, string>>;
+  /** value of --config */
+  readonly file?: string | undefined;
+}
+
+/**
+ * Reads the TOML file, COPPICE_* variables and flags, in rising precedence.
+ * @throws ConfigError with every problem
+ */
+export function loadConfig(sources: ConfigSources): Config {
+  const problems: string[] = [];
+  const values = new Map<KeyName, unknown>();
+  const take = (name: KeyName, raw: unknown, origin: string): void => {
+    try {
+      values.set(name, (KEYS[name] as ConfigKey<unknown>).parse(raw));
+    } catch (error) {
+      problems.push(`${origin}: ${name} ${(error as Error).message}, not ${JSON.stringify(raw)}`);
+    }
+  };
+
+  const hosts = readFile(sources, take, problems);
+  const known = new Map(keyNames().map((name) => [variableOf(name), name]));
+  for (const [variable, raw] of Object.entries(sources.environment)) {
+    if (!variable.startsWith("COPPICE_") || raw === undefined) continue;
+    const name = known.get(variable);
+    if (name !== undefined) take(name, raw, variable);
+    else if (!OTHER_VARIABLES.has(variable) && !variable.startsWith(TEST_PREFIX)) {
+      problems.push(`${variable}: no such setting`);
+    }
+  }
+  for (const name of keyNames()) {
+    const raw = sources.flags[flagOf(name)];
+    if (raw !== undefined) take(name, raw, `--${flagOf(name)}`);
+  }
+
+  const all = Object.fromEntries(
+    keyNames().map((name) => [name, values.has(name) ? values.get(name) : KEYS[name].default]),
+  ) as KeyValues;
+  problems.push(...crossChecks(all));
+  if (problems.length > 0) throw new ConfigError(problems);
+  return deepFreeze(assemble(all, hosts));
+}
+
+/** Reads COPPICE_URL and COPPICE_TOKEN, or the token file of the user. @throws ConfigError */
+export function loadClientConfig(environment: Environment): ClientConfig {
+  const home = environment["XDG_CONFIG_HOME"] ?? join(environment["HOME"] ?? homedir(), ".config");
+  const tokenFile = join(home, "coppice", "token");
+  const url = environment["COPPICE_URL"] ?? URL_DEFAULT;
+  if (!/^https?:\/\/[^/]/.test(url) || !URL.canParse(url)) {
+    throw new ConfigError([`COPPICE_URL: must be an http or https address, not ${JSON.stringify(url)}`]);
+  }
+  const given = environment["COPPICE_TOKEN"]?.trim();
+  const token = given || (existsSync(tokenFile) ? readFileSync(tokenFile, "utf8").trim() : "");
+  return Object.freeze({
+    url: url.replace(/\/+$/, "").replace(/\/v1$/, ""),
+    token: token === "" ? null : token,
+    tokenFile,
+  });
+}
+
+export function keyNames(): KeyName[] {
+  return Object.keys(KEYS) as KeyName[];
+}
+
+type Take = (name: KeyName, raw: unknown, origin: string) => void;
+
+/** Reads the file into `take`; returns its registry hosts, which have no variable and no flag. */
+function readFile(sources: ConfigSources, take: Take, problems: string[]): Record<string, RegistryHost> {
+  const wanted = sources.file ?? sources.environment["COPPICE_CONFIG"];
+  const path = wanted ?? CONFIG_FILE_DEFAULT;
+  if (!existsSync(path)) {
+    if (wanted !== undefined) problems.push(`${path}: no such file`);
+    return {};
+  }
+  let text: string;
+  let parsed: Record<string, unknown>;
+  try {
+    text = readFileSync(path, "utf8");
+    parsed = Bun.TOML.parse(text) as Record<string, unknown>;
+  } catch (error) {
+    problems.push(`${path}: ${(error as Error).message}`);
+    return {};
+  }
+  const origin = (key: string): string => `${path}${lineOf(text, key)}`;
+  const { hosts, ...registries } = isTable(parsed["registries"]) ? parsed["registries"] : {};
+  const rest = isTable(parsed["registries"]) ? { ...parsed, registries } : parsed;
+  for (const [key, raw] of flatten(rest, "")) {
+    if (key in KEYS) take(key as KeyName, raw, origin(key));
+    else problems.push(`${origin(key)}: no such setting: ${key}`);
+  }
+  return registryHosts(hosts, origin, problems);
+}
+
+function registryHosts(
+  raw: unknown,
+  origin: (key: string) => string,
+  problems: string[],
+): Record<string, RegistryHost> {
+  if (raw === undefined) return {};
+  if (!isTable(raw)) {
+    problems.push(`${origin("registries.hosts")}: registries.hosts must be a table of tables`);
+    return {};
+  }
+  const hosts: Record<string, RegistryHost> = {};
+  for (const [host, settings] of Object.entries(raw)) {
+    const key = `registries.hosts.${host}`;
+    if (!isTable(settings) || !/^[A-Za-z0-9.[\]:-]+$/.test(host)) {
+      problems.push(`${origin(key)}: ${key} must be a table named after a host, with its port if it has one`);
+      continue;
+    }
+    const values: Record<string, unknown> = {};
+    for (const [name, value] of Object.entries(settings)) {
+      const definition = REGISTRY_HOST_KEYS[name as keyof typeof REGISTRY_HOST_KEYS];
+      try {
+        if (definition === undefined) throw new Error("is no such setting");
+        values[name] = definition.parse(value);
+      } catch (error) {
+        problems.push(`${origin(`${key}.${name}`)}: ${key}.${name} ${(error as Error).message}`);
+      }
+    }
+    hosts[host.toLowerCase()] = {
+      insecure: (values["insecure"] as boolean | undefined) ?? REGISTRY_HOST_KEYS.insecure.default,
+      allow: (values["allow"] as boolean | undefined) ?? REGISTRY_HOST_KEYS.allow.default,
+      caFile: (values["ca_file"] as string | undefined) ?? REGISTRY_HOST_KEYS.ca_file.default,
+    };
+  }
+  return hosts;
+}
+
+function isTable(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function flatten(table: Record<string, unknown>, prefix: string): [string, unknown][] {
+  return Object.entries(table).flatMap(([name, value]): [string, unknown][] =>
+    isTable(value) ? flatten(value, `${prefix}${name}.`) : [[`${prefix}${name}`, value]],
+  );
+}
+
+/** ":12" when line 12 of the file sets the key, otherwise nothing: the parser does not tell where a value stood. */
+function lineOf(text: string, key: string): string {
+  let table = "";
+  for (const [index, line] of text.split("\n").entries()) {
+    const header = /^\s*\[\s*([^\]]+?)\s*\]/.exec(line)?.[1];
+    if (header !== undefined) table = `${header.replaceAll(/["']/g, "")}.`;
+    const name = /^\s*([\w."'-]+)\s*=/.exec(line)?.[1]?.replaceAll(/["']/g, "");
+    if (`${table}${name}` === key || (header !== undefined && table === `${key}.`)) return `:${index + 1}`;
+  }
+  return "";
+}
+
+function crossChecks(values: KeyValues): string[] {
+  const problems: string[] = [];
+  const loopback = /^(127\.|localhost$|::1$|\[::1\]$)/.test(values["listen.host"]);
+  const tls = values["listen.tls_cert"] !== null && values["listen.tls_key"] !== null;
+  if ((values["listen.tls_cert"] === null) !== (values["listen.tls_key"] === null)) {
+    problems.push("listen.tls_cert and listen.tls_key belong together");
+  }
+  if (!loopback && !tls && !values["listen.insecure"]) {
+    problems.push(
+      `listen.host ${values["listen.host"]} is reachable from other machines: set listen.tls_cert and listen.tls_key, or listen.insecure = true`,
+    );
+  }
+  for (const name of ["vcpus", "memory_bytes", "disk_bytes"] as const) {
+    if (values[`vm.${name}_default`] > values[`vm.${name}_max`]) {
+      problems.push(`vm.${name}_default must not be above vm.${name}_max`);
+    }
+  }
+  return problems;
+}
+
+function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
+  return {
+    dataDir: isAbsolute(v["data_dir"]) ? v["data_dir"] : resolve(v["data_dir"]),
+    publicUrl: v["public_url"],
+    listen: {
+      host: v["listen.host"],
+      port: v["listen.port"],
+      tlsCert: v["listen.tls_cert"],
+      tlsKey: v["listen.tls_key"],
+      insecure: v["listen.insecure"],
+    },
+    vm: {
+      emulation: v["vm.emulation"],
+      uidBase: v["vm.uid_base"],
+      uidCount: v["vm.uid_count"],
+      vcpusDefault: v["vm.vcpus_default"],
+      memoryBytesDefault: v["vm.memory_bytes_default"],
+      diskBytesDefault: v["vm.disk_bytes_default"],
+      maxima: { vcpus: v["vm.vcpus_max"], memoryBytes: v["vm.memory_bytes_max"], diskBytes: v["vm.disk_bytes_max"] },
+      memoryBudgetBytes: v["vm.memory_budget_bytes"],
+      cpuBudget: v["vm.cpu_budget"],
+    },
+    pool: { size: v["pool.size"] },
+    limits: { instanceTimeoutMax: v["limits.instance_timeout_max"], fileBytesMax: v["limits.file_bytes_max"] },
+    registries: { default: v["registries.default"], hosts },
+    operations: { retentionMs: v["operations.retention"] },
+    files: { ttlMs: v["files.ttl"] },
+    log: { level: v["log.level"], format: v["log.format"] },
+  };
+}
+
+function deepFreeze<T extends object>(value: T): T {
+  for (const item of Object.values(value)) if (typeof item === "object" && item !== null) deepFreeze(item);
+  return Object.freeze(value);
+}
