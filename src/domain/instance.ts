@@ -7,6 +7,11 @@ export const FILE_MODE_DEFAULT = "0644";
 export const TIMEOUT_SECONDS_DEFAULT = 300;
 /** Linux' MAX_ARG_STRLEN less the final NUL: the longest command, argument or env string, in `bytes`. */
 export const ARGUMENT_BYTES_MAX = 131_071;
+/**
+ * What execve takes in all, in `bytes`: a quarter of the guest's 8 MiB stack limit, less room for PATH, HOME,
+ * HOSTNAME and the executable's name.
+ */
+export const ARGUMENTS_BYTES_MAX = 2_080_768;
 /** Standard input after decoding, in `bytes`. */
 export const STDIN_BYTES_MAX = 10_485_760;
 /** Prefix of binary standard input. */
@@ -15,6 +20,9 @@ export const STDIN_BASE64_PREFIX = "base64:";
 export const FILES_COUNT_MAX = 1024;
 /** Linux' limit of one host name, in `bytes`. */
 export const HOSTNAME_BYTES_MAX = 64;
+
+/** Any key: the pattern of a plain string key does not match line ends, and would leave such entries unchecked. */
+const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
 
 export const InstanceFile = Type.Object(
   {
@@ -57,7 +65,7 @@ export const SpawnRequest = Type.Object({
     Type.Boolean({ default: false, description: "run the command by /bin/sh -c", error: "shell must be a boolean" }),
   ),
   env: Type.Optional(
-    Type.Record(Type.String(), Type.String(), {
+    Type.Record(AnyKey, Type.String({ error: "env must be an object of strings" }), {
       description: "environment variables",
       error: "env must be an object of strings",
     }),
@@ -74,7 +82,7 @@ export const SpawnRequest = Type.Object({
     }),
   ),
   files: Type.Optional(
-    Type.Record(Type.String(), InstanceFile, {
+    Type.Record(AnyKey, InstanceFile, {
       description: "input files, by absolute path in the sandbox",
       error: "files must be an object of {uuid, mode} by absolute path",
     }),

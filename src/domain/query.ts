@@ -1,0 +1,114 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { SHA256_PATTERN } from "./file.ts";
+import { UUID_PATTERN } from "./ids.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "./listing.ts";
+import { OperationKindSchema, OperationStatusSchema } from "./operation.ts";
+import { TIME_BOUND_RULE } from "./time-bound.ts";
+
+/** Longest time that a long poll may wait, in `seconds`. */
+export const WAIT_SECONDS_MAX = 60;
+
+const Limit = Type.Integer({
+  minimum: 1,
+  maximum: LIMIT_MAX,
+  default: LIMIT_DEFAULT,
+  description: "number of results",
+  error: `limit must be an integer from 1 to ${LIMIT_MAX}`,
+});
+
+const Offset = Type.Integer({
+  minimum: 0,
+  maximum: Number.MAX_SAFE_INTEGER,
+  default: 0,
+  description: "results to skip; a page past the end is empty",
+  error: "offset must be an integer of at least 0",
+});
+
+const Since = Type.String({
+  description: `lower bound of the creation time, inclusive: ${TIME_BOUND_RULE}`,
+  examples: ["2h", "2026-11-20T10:30:00Z"],
+});
+
+const Until = Type.String({
+  description: `upper bound of the creation time, inclusive: ${TIME_BOUND_RULE}`,
+  examples: ["15m", "2026-11-20T10:30:00+02:00"],
+});
+
+const flag = (name: string, description: string) =>
+  Type.Boolean({ description, error: `${name} must be true or false` });
+
+const ImageTag = Type.String({ minLength: 1, description: "tag of the image", error: "tag must be a tag name" });
+
+/** Query of the image listing. */
+export const ImagesQuery = Type.Object({
+  limit: Type.Optional(Limit),
+  offset: Type.Optional(Offset),
+  tagged: Type.Optional(flag("tagged", "true: only tagged images; false: only untagged ones")),
+  tag: Type.Optional(Type.String({ description: "only images whose tag begins with this" })),
+  since: Type.Optional(Since),
+  until: Type.Optional(Until),
+});
+export type ImagesQuery = Static<typeof ImagesQuery>;
+
+/** Query of the operation listing. */
+export const OperationsQuery = Type.Object({
+  limit: Type.Optional(Limit),
+  offset: Type.Optional(Offset),
+  status: Type.Optional(OperationStatusSchema),
+  kind: Type.Optional(OperationKindSchema),
+  since: Type.Optional(Since),
+  until: Type.Optional(Until),
+});
+export type OperationsQuery = Static<typeof OperationsQuery>;
+
+/** Query of one operation. */
+export const OperationQuery = Type.Object({
+  wait: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: WAIT_SECONDS_MAX,
+      default: 0,
+      description: "seconds to wait for the end of the operation before the answer",
+      error: `wait must be an integer from 0 to ${WAIT_SECONDS_MAX}`,
+    }),
+  ),
+});
+
+/** Query of the file look-up: one of the two. */
+export const FilesQuery = Type.Object({
+  uuid: Type.Optional(Type.String({ pattern: UUID_PATTERN, description: "file UUID", error: "uuid must be a UUID" })),
+  sha256: Type.Optional(
+    Type.String({
+      pattern: SHA256_PATTERN,
+      description: "lower-case hexadecimal SHA-256 of the content",
+      error: "sha256 must be 64 lower-case hexadecimal digits",
+    }),
+  ),
+});
+
+/** Query of the live statistics. */
+export const StatsQuery = Type.Object({
+  once: Type.Optional(flag("once", "true: one JSON object instead of a stream of events")),
+});
+
+/** Query of the look-up by tag. */
+export const InspectByTagQuery = Type.Object({ tag: ImageTag });
+
+/** Keyword of a query parameter that is taken as bytes, not as UTF-8 text. */
+export const BYTES_KEYWORD = "x-coppice-bytes";
+
+/** A path in a query: its bytes, percent-decoded, need not be UTF-8. */
+const Path = (description: string) =>
+  Type.String({ description, examples: ["/etc/hostname"], [BYTES_KEYWORD]: true, error: "path must be given once" });
+
+export const ListQuery = Type.Object({
+  path: Path("absolute path of the directory"),
+  text: Type.Optional(flag("text", "true: plain text in the manner of ls")),
+});
+
+export const DownloadQuery = Type.Object({
+  path: Path("absolute path of the file"),
+  text: Type.Optional(flag("text", "true: the content type is text/plain")),
+});
+
+export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path whose existence is asked for")) });

@@ -1,0 +1,188 @@
+import { ApiError } from "./errors.ts";
+import { displayName, type GuestPath, parseGuestPathText } from "./guest-path.ts";
+import type { FileId } from "./ids.ts";
+import { type ImageReference, parseImageReference } from "./image.ts";
+import {
+  ARGUMENT_BYTES_MAX,
+  ARGUMENTS_BYTES_MAX,
+  CWD_DEFAULT,
+  FILE_MODE_DEFAULT,
+  FILES_COUNT_MAX,
+  type SpawnRequest,
+  STDIN_BASE64_PREFIX,
+  STDIN_BYTES_MAX,
+  TIMEOUT_SECONDS_DEFAULT,
+} from "./instance.ts";
+import { OUTPUT_BYTES_DEFAULT } from "./output.ts";
+
+/** Bounds of one instance that the operator sets. */
+export interface SpawnLimits {
+  readonly instanceTimeoutSecondsMax: number;
+  readonly vcpusDefault: number;
+  readonly vcpusMax: number;
+  readonly memoryBytesDefault: number;
+  readonly memoryBytesMax: number;
+  readonly diskBytesDefault: number;
+  readonly diskBytesMax: number;
+}
+
+/** A spawn request with every default filled in and every rule checked; names are not yet resolved. */
+export interface CheckedSpawn {
+  readonly image: ImageReference;
+  readonly argv: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  readonly cwd: string;
+  readonly timeoutSeconds: number;
+  readonly files: readonly { readonly path: string; readonly fileId: FileId; readonly mode: number }[];
+  readonly truncateOutputAtBytes: number;
+  readonly stdin: string | null;
+  readonly hostname: string | null;
+  readonly disposable: boolean;
+  readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
+}
+
+/**
+ * Checks what a schema cannot say.
+ * @throws ApiError `validation_error` or `invalid_path`
+ */
+export function checkSpawn(request: SpawnRequest, limits: SpawnLimits): CheckedSpawn {
+  const argv = argvOf(request);
+  const env = request.env ?? {};
+  checkArguments(argv, env, request.shell === true);
+  if (request.stdin !== undefined) decodeStdin(request.stdin);
+  return {
+    image: parseImageReference(request.image),
+    argv,
+    env,
+    cwd: checkPath(request.cwd ?? CWD_DEFAULT, "cwd"),
+    timeoutSeconds: bounded("timeout", request.timeout, TIMEOUT_SECONDS_DEFAULT, limits.instanceTimeoutSecondsMax),
+    files: checkFiles(request.files ?? {}),
+    truncateOutputAtBytes: request.truncate_output_at ?? OUTPUT_BYTES_DEFAULT,
+    stdin: request.stdin ?? null,
+    hostname: request.hostname ?? null,
+    disposable: request.disposable ?? false,
+    resources: checkResources(request.resources ?? {}, limits),
+  };
+}
+
+/** A shell gets `args` as $1 and so on; without a shell they are the arguments of the executable. */
+export function argvOf(request: Pick<SpawnRequest, "command" | "args" | "shell">): string[] {
+  const args = request.args ?? [];
+  if (request.shell !== true) return [request.command, ...args];
+  return args.length === 0
+    ? ["/bin/sh", "-c", request.command]
+    : ["/bin/sh", "-c", request.command, "/bin/sh", ...args];
+}
+
+/**
+ * Bytes of standard input: plain ASCII, or `base64:` and standard base64 with its padding.
+ * @throws ApiError `validation_error`
+ */
+export function decodeStdin(text: string): Uint8Array {
+  const fail = (reason: string): never => {
+    throw new ApiError("validation_error", `stdin ${reason}`, { field: "stdin" });
+  };
+  if (!text.startsWith(STDIN_BASE64_PREFIX)) {
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
+    if (!/^[\x00-\x7f]*$/.test(text)) fail("must be plain ASCII, or base64: followed by standard base64");
+    if (text.length > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes`);
+    return Buffer.from(text, "latin1");
+  }
+  const encoded = text.slice(STDIN_BASE64_PREFIX.length);
+  if (encoded.length % 4 !== 0 || !/^[A-Za-z0-9+/]*={0,2}$/.test(encoded)) {
+    fail("must have standard base64 with padding after base64:");
+  }
+  const bytes = Buffer.from(encoded, "base64");
+  const tail = encoded.slice(-4);
+  if (Buffer.from(tail, "base64").toString("base64") !== tail) fail("has base64 whose unused bits are not zero");
+  if (bytes.byteLength > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes after decoding`);
+  return bytes;
+}
+
+function checkArguments(argv: readonly string[], env: Readonly<Record<string, string>>, shell: boolean): void {
+  let totalBytes = 0;
+  const add = (field: string, text: string): void => {
+    const bytes = checkText(field, text);
+    totalBytes += bytes + 1 + POINTER_BYTES;
+    if (bytes > ARGUMENT_BYTES_MAX) fieldError(field, `must be at most ${ARGUMENT_BYTES_MAX} bytes`);
+  };
+  const commandIndex = shell ? 2 : 0;
+  argv.forEach((argument, index) => {
+    add(index <= commandIndex ? "command" : "args", argument);
+  });
+  for (const [name, value] of Object.entries(env)) {
+    if (name === "" || name.includes("=")) fieldError("env", 'must have names that are not empty and have no "="');
+    add("env", `${name}=${value}`);
+  }
+  if (totalBytes > ARGUMENTS_BYTES_MAX) {
+    fieldError("command", `, args and env must be at most ${ARGUMENTS_BYTES_MAX} bytes together`);
+  }
+}
+
+/** A pointer of the guest's argv and envp counts against the same limit as the strings. */
+const POINTER_BYTES = 8;
+
+/** Length of a text in bytes of UTF-8, once it is known to be one that execve can take. */
+function checkText(field: string, text: string): number {
+  if (text.includes("\0")) fieldError(field, "must not contain NUL");
+  if (!text.isWellFormed()) fieldError(field, "must be valid Unicode");
+  return Buffer.byteLength(text);
+}
+
+function checkPath(text: string, field: string): string {
+  if (!text.isWellFormed()) throw new ApiError("invalid_path", `${field}: path must be valid Unicode`, { field });
+  return displayName(parsePath(text, field));
+}
+
+function parsePath(text: string, field: string): GuestPath {
+  try {
+    return parseGuestPathText(text);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    throw new ApiError(error.code, `${field}: ${error.message}`, { ...error.details, field });
+  }
+}
+
+function checkFiles(files: NonNullable<SpawnRequest["files"]>): CheckedSpawn["files"] {
+  const entries = Object.entries(files);
+  if (entries.length > FILES_COUNT_MAX) fieldError("files", `must have at most ${FILES_COUNT_MAX} entries`);
+  const seen = new Set<string>();
+  return entries.map(([text, file]) => {
+    const path = checkPath(text, "files");
+    if (path === "/") throw new ApiError("invalid_path", "files: path must not be /", { field: "files", path });
+    if (seen.has(path)) fieldError("files", `must name each path once: ${path.slice(0, 200)}`);
+    seen.add(path);
+    return {
+      path,
+      fileId: file.uuid.toLowerCase() as FileId,
+      mode: Number.parseInt(file.mode ?? FILE_MODE_DEFAULT, 8),
+    };
+  });
+}
+
+function checkResources(
+  resources: NonNullable<SpawnRequest["resources"]>,
+  limits: SpawnLimits,
+): CheckedSpawn["resources"] {
+  return {
+    vcpus: bounded("resources.vcpus", resources.vcpus, limits.vcpusDefault, limits.vcpusMax),
+    memoryBytes: bounded(
+      "resources.memory_bytes",
+      resources.memory_bytes,
+      limits.memoryBytesDefault,
+      limits.memoryBytesMax,
+    ),
+    diskBytes: bounded("resources.disk_bytes", resources.disk_bytes, limits.diskBytesDefault, limits.diskBytesMax),
+  };
+}
+
+/** An operator may set a maximum below our default: the default then follows it. */
+function bounded(field: string, value: number | undefined, fallback: number, maximum: number): number {
+  if (value === undefined) return Math.min(fallback, maximum);
+  if (value > maximum) fieldError(field, `must be an integer from 1 to ${maximum}`, { minimum: 1, maximum });
+  return value;
+}
+
+function fieldError(field: string, rule: string, extra: Record<string, unknown> = {}): never {
+  throw new ApiError("validation_error", `${field}${rule.startsWith(",") ? "" : " "}${rule}`, { field, ...extra });
+}

@@ -1,0 +1,61 @@
+import { ApiError } from "./errors.ts";
+
+/** Which end of a range a value bounds: both ends are inclusive, so fractions of a millisecond round inwards. */
+export type TimeBoundField = "since" | "until";
+
+const UNIT_MS: Readonly<Record<string, number>> = {
+  s: 1000,
+  m: 60_000,
+  h: 3_600_000,
+  d: 86_400_000,
+  w: 604_800_000,
+};
+/** Largest time that a Date can hold, in `milliseconds` on either side of the epoch. */
+const TIME_MS_MAX = 8_640_000_000_000_000;
+
+const RELATIVE = /^(\d{1,12})([smhdw])$/;
+/** Date, or date and time; a space before the offset is a "+" that query decoding took away. */
+const ABSOLUTE =
+  /^(\d{4})-(\d{2})-(\d{2})(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:([Zz])|([+\- ])(\d{2})(?::?(\d{2}))?)?)?$/;
+
+export const TIME_BOUND_RULE =
+  "must be an ISO 8601 timestamp such as 2026-11-20T10:30:00Z or a relative value such as 15m, 2h, 3d (units s m h d w)";
+
+/**
+ * Reads a bound of creation times. A timestamp without an offset is UTC; a relative value counts back from `nowMs`.
+ * @returns `milliseconds` since the epoch
+ * @throws ApiError `validation_error`
+ */
+export function parseTimeBound(text: string, field: TimeBoundField, nowMs: number): number {
+  const time = relativeTime(text, nowMs) ?? absoluteTime(text, field);
+  if (time === null || Math.abs(time) > TIME_MS_MAX) {
+    throw new ApiError("validation_error", `${field} ${TIME_BOUND_RULE}`, { field });
+  }
+  return time;
+}
+
+function relativeTime(text: string, nowMs: number): number | null {
+  const match = RELATIVE.exec(text);
+  const unitMs = UNIT_MS[match?.[2] ?? ""];
+  return match === null || unitMs === undefined ? null : nowMs - Number(match[1]) * unitMs;
+}
+
+function absoluteTime(text: string, field: TimeBoundField): number | null {
+  const match = ABSOLUTE.exec(text);
+  if (match === null) return null;
+  const part = (index: number): number => Number(match[index] ?? 0);
+  const [year, month, day, hour, minute, second] = [part(1), part(2), part(3), part(4), part(5), part(6)];
+  const [offsetHours, offsetMinutes] = [part(10), part(11)];
+  if (hour > 23 || minute > 59 || second > 59 || offsetHours > 23 || offsetMinutes > 59) return null;
+  const date = new Date(0);
+  date.setUTCFullYear(year, month - 1, day);
+  if (date.getUTCMonth() !== month - 1 || date.getUTCDate() !== day) return null;
+  const offsetMs = (offsetHours * 60 + offsetMinutes) * 60_000 * (match[9] === "-" ? -1 : 1);
+  return date.getTime() + hour * 3_600_000 + minute * 60_000 + second * 1000 - offsetMs + fractionMs(match[7], field);
+}
+
+function fractionMs(digits: string | undefined, field: TimeBoundField): number {
+  if (digits === undefined) return 0;
+  const whole = Number(digits.slice(0, 3).padEnd(3, "0"));
+  return field === "since" && /[1-9]/.test(digits.slice(3)) ? whole + 1 : whole;
+}
