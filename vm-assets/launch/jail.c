@@ -1,0 +1,110 @@
+/* Namespaces, and a root that holds nothing but what the program needs. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "launch.h"
+
+static void below(char *path, const char *directory, const char *name)
+{
+	int length = snprintf(path, PATH_BYTES_MAX, "%s/%s", directory, name);
+
+	if (length < 0 || length >= PATH_BYTES_MAX) {
+		errno = ENAMETOOLONG;
+		fail("path", name);
+	}
+}
+
+/* A bind mount takes its flags only by a second call. */
+static void bind_with(const char *source, const char *target, unsigned long flags)
+{
+	if (mount(source, target, NULL, MS_BIND, NULL) != 0)
+		fail("bind", source);
+	if (mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | flags, NULL) != 0)
+		fail("remount", target);
+}
+
+static void make_node(const char *directory, const char *host_path, mode_t mode, uid_t uid, gid_t gid)
+{
+	const char *name = strrchr(host_path, '/') + 1;
+	char path[PATH_BYTES_MAX];
+	struct stat host;
+
+	if (stat(host_path, &host) != 0)
+		fail("stat", host_path);
+	if (!S_ISCHR(host.st_mode)) {
+		errno = EINVAL;
+		fail("device", host_path);
+	}
+	below(path, directory, name);
+	if (mknod(path, S_IFCHR | mode, host.st_rdev) != 0)
+		fail("mknod", path);
+	if (chown(path, uid, gid) != 0)
+		fail("chown", path);
+}
+
+/* Nodes of its own need no group and no mode on the host's, and belong to this VM alone. */
+static void mount_devices(const struct options *options)
+{
+	static const char *const common[] = { "/dev/null", "/dev/zero", "/dev/urandom" };
+	const unsigned long flags = MS_NOSUID | MS_NOEXEC;
+	char path[PATH_BYTES_MAX];
+
+	below(path, options->root, "dev");
+	if (mount("dev", path, "tmpfs", flags, "mode=0755,size=64k,nr_inodes=32") != 0)
+		fail("mount", path);
+	for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+		make_node(path, common[i], 0666, 0, 0);
+	for (size_t i = 0; i < options->device_count; i++)
+		make_node(path, options->devices[i], 0600, options->uid, options->gid);
+	if (mount(NULL, path, NULL, MS_REMOUNT | MS_RDONLY | flags, NULL) != 0)
+		fail("remount", path);
+}
+
+static void mount_proc(const struct options *options)
+{
+	const unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+	char path[PATH_BYTES_MAX];
+
+	below(path, options->root, "proc");
+	/* Only the program's own entries; kernels before 5.8 do not know subset. */
+	if (mount("proc", path, "proc", flags, "hidepid=2,subset=pid") != 0 &&
+	    mount("proc", path, "proc", flags, "hidepid=2") != 0)
+		fail("mount", path);
+}
+
+void enter_jail(const struct options *options)
+{
+	char path[PATH_BYTES_MAX];
+
+	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP) != 0)
+		fail("unshare", "");
+	/* Nodes get the modes that are written here. */
+	umask(0);
+	if (sethostname("vm", 2) != 0)
+		fail("sethostname", "");
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+		fail("private", "/");
+	bind_with(options->root, options->root, MS_RDONLY | MS_NOSUID | MS_NODEV);
+	below(path, options->root, "vm");
+	bind_with(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
+	mount_devices(options);
+	mount_proc(options);
+	if (chdir(options->root) != 0)
+		fail("chdir", options->root);
+	/* The old root lands on top of the new one, and leaves at once. */
+	if (syscall(SYS_pivot_root, ".", ".") != 0)
+		fail("pivot_root", options->root);
+	if (umount2(".", MNT_DETACH) != 0)
+		fail("detach", "old root");
+	if (chdir("/") != 0)
+		fail("chdir", "/");
+	umask(0077);
+}

@@ -1,0 +1,148 @@
+/*
+ * launch: the jail of a virtual machine monitor.
+ *
+ * Joins the VM's cgroups, makes a pid namespace, and forks. The child (pid 1 there) makes mount,
+ * network, ipc, uts and cgroup namespaces, pivots into the prepared root, gives up every privilege
+ * and becomes the program. The parent gives up the same privileges, waits, and passes the exit
+ * status on. Each dies with the one above it. Whatever fails is told on stderr with the step's
+ * name, and the exit code is 125.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launch.h"
+
+enum { EXIT_NOT_LAUNCHED = 125, EXIT_SIGNAL_BASE = 128 };
+
+void fail(const char *step, const char *subject)
+{
+	int saved = errno;
+
+	fprintf(stderr, "launch: %s%s%s: %s\n", step, subject[0] ? " " : "", subject, strerror(saved));
+	_exit(EXIT_NOT_LAUNCHED);
+}
+
+void write_text(const char *path, const char *text)
+{
+	size_t length = strlen(text);
+	int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0)
+		fail("open", path);
+	if (write(fd, text, length) != (ssize_t)length)
+		fail("write", path);
+	close(fd);
+}
+
+static void join_cgroups(const struct options *options)
+{
+	char path[PATH_BYTES_MAX];
+
+	for (size_t i = 0; i < options->cgroup_count; i++) {
+		int length = snprintf(path, sizeof path, "%s/cgroup.procs", options->cgroups[i]);
+
+		if (length < 0 || (size_t)length >= sizeof path) {
+			errno = ENAMETOOLONG;
+			fail("cgroup", options->cgroups[i]);
+		}
+		write_text(path, "0");
+	}
+}
+
+/* A change of credentials clears the parent-death signal, so this comes after it. */
+static void die_with_parent(void)
+{
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+		fail("pdeathsig", "");
+}
+
+/*
+ * The child cannot see its parent's pid across the pid namespace. The parent alone holds the write
+ * end of `alive`: a hang-up means that it died before the death signal was set.
+ */
+static void check_parent_alive(int alive)
+{
+	struct pollfd poller = { .fd = alive, .events = POLLIN };
+
+	if (poll(&poller, 1, 0) != 0) {
+		errno = ESRCH;
+		fail("parent", "");
+	}
+	close(alive);
+}
+
+static _Noreturn void become_program(const struct options *options, int alive)
+{
+	char *no_environment[] = { NULL };
+
+	enter_jail(options);
+	set_limits(options);
+	drop_privileges(options);
+	die_with_parent();
+	check_parent_alive(alive);
+	close_descriptors(options->keep, options->keep_count);
+	execve(options->program[0], options->program, no_environment);
+	fail("exec", options->program[0]);
+	abort();
+}
+
+static _Noreturn void wait_for(pid_t child)
+{
+	int status;
+
+	while (waitpid(child, &status, 0) < 0) {
+		if (errno != EINTR)
+			fail("wait", "");
+	}
+	if (WIFEXITED(status))
+		_exit(WEXITSTATUS(status));
+	/* Dying of the same signal would dump core or stop: the code a shell would show is enough. */
+	_exit(EXIT_SIGNAL_BASE + WTERMSIG(status));
+}
+
+int main(int argc, char **argv)
+{
+	static struct options options;
+	int alive[2];
+	pid_t child;
+
+	parse_options(&options, argc, argv);
+	if (getppid() != options.parent) {
+		errno = ESRCH;
+		fail("parent", "");
+	}
+	join_cgroups(&options);
+	write_text("/proc/self/oom_score_adj", options.oom_score_adj);
+	/* Only the child leaves the host's mounts: a waiting copy of them would keep file systems busy. */
+	if (unshare(CLONE_NEWPID) != 0)
+		fail("unshare", "pid");
+	if (pipe2(alive, O_CLOEXEC) != 0)
+		fail("pipe", "");
+	child = fork();
+	if (child < 0)
+		fail("fork", "");
+	if (child == 0) {
+		close(alive[1]);
+		become_program(&options, alive[0]);
+	}
+	close(alive[0]);
+	close_descriptors(&alive[1], 1);
+	if (chdir("/") != 0)
+		fail("chdir", "/");
+	drop_privileges(&options);
+	die_with_parent();
+	if (getppid() != options.parent) {
+		errno = ESRCH;
+		fail("parent", "");
+	}
+	wait_for(child);
+}

@@ -1,0 +1,171 @@
+/* The command line. Every option is needed except the lists; nothing is guessed. */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launch.h"
+
+enum option_id {
+	OPTION_CGROUP = 1,
+	OPTION_ROOT,
+	OPTION_VM,
+	OPTION_UID,
+	OPTION_GID,
+	OPTION_GROUP,
+	OPTION_DEVICE,
+	OPTION_NOFILE,
+	OPTION_FSIZE,
+	OPTION_NPROC,
+	OPTION_MEMLOCK,
+	OPTION_OOM_SCORE_ADJ,
+	OPTION_PARENT,
+	OPTION_KEEP_FD,
+	OPTION_END,
+};
+
+static const struct option known[] = {
+	{ "cgroup", required_argument, NULL, OPTION_CGROUP },
+	{ "root", required_argument, NULL, OPTION_ROOT },
+	{ "vm", required_argument, NULL, OPTION_VM },
+	{ "uid", required_argument, NULL, OPTION_UID },
+	{ "gid", required_argument, NULL, OPTION_GID },
+	{ "group", required_argument, NULL, OPTION_GROUP },
+	{ "device", required_argument, NULL, OPTION_DEVICE },
+	{ "nofile", required_argument, NULL, OPTION_NOFILE },
+	{ "fsize", required_argument, NULL, OPTION_FSIZE },
+	{ "nproc", required_argument, NULL, OPTION_NPROC },
+	{ "memlock", required_argument, NULL, OPTION_MEMLOCK },
+	{ "oom-score-adj", required_argument, NULL, OPTION_OOM_SCORE_ADJ },
+	{ "parent", required_argument, NULL, OPTION_PARENT },
+	{ "keep-fd", required_argument, NULL, OPTION_KEEP_FD },
+	{ NULL, 0, NULL, 0 },
+};
+
+static _Noreturn void invalid(const char *what)
+{
+	errno = EINVAL;
+	fail("option", what);
+}
+
+/* Decimal digits only: no sign, no space, no other base. */
+static unsigned long long number(const char *text, unsigned long long max, const char *what)
+{
+	unsigned long long value;
+	char *end;
+
+	if (text[0] < '0' || text[0] > '9')
+		invalid(what);
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno != 0 || *end != '\0' || value > max)
+		invalid(what);
+	return value;
+}
+
+static const char *absolute(const char *path, const char *what)
+{
+	if (path[0] != '/')
+		invalid(what);
+	return path;
+}
+
+static void add_path(const char **list, size_t *count, size_t count_max, const char *path, const char *what)
+{
+	if (*count == count_max)
+		invalid(what);
+	list[(*count)++] = absolute(path, what);
+}
+
+static void add_keep(struct options *options, const char *text)
+{
+	int fd = (int)number(text, INT_MAX, "keep-fd");
+
+	if (options->keep_count == KEEP_COUNT_MAX || fd <= STDERR_FILENO)
+		invalid("keep-fd");
+	if (options->keep_count > 0 && options->keep[options->keep_count - 1] >= fd)
+		invalid("keep-fd (must ascend)");
+	options->keep[options->keep_count++] = fd;
+}
+
+static void take(struct options *options, int option, const char *value)
+{
+	switch (option) {
+	case OPTION_CGROUP:
+		add_path(options->cgroups, &options->cgroup_count, CGROUPS_COUNT_MAX, value, "cgroup");
+		break;
+	case OPTION_ROOT:
+		options->root = absolute(value, "root");
+		break;
+	case OPTION_VM:
+		options->vm = absolute(value, "vm");
+		break;
+	case OPTION_UID:
+		options->uid = (uid_t)number(value, UINT_MAX - 1, "uid");
+		break;
+	case OPTION_GID:
+		options->gid = (gid_t)number(value, UINT_MAX - 1, "gid");
+		break;
+	case OPTION_GROUP:
+		if (options->group_count == GROUPS_COUNT_MAX)
+			invalid("group");
+		options->groups[options->group_count++] = (gid_t)number(value, UINT_MAX - 1, "group");
+		break;
+	case OPTION_DEVICE:
+		add_path(options->devices, &options->device_count, DEVICES_COUNT_MAX, value, "device");
+		break;
+	case OPTION_NOFILE:
+		options->nofile = (rlim_t)number(value, 65536, "nofile");
+		break;
+	case OPTION_FSIZE:
+		options->fsize = (rlim_t)number(value, LLONG_MAX, "fsize");
+		break;
+	case OPTION_NPROC:
+		options->nproc = (rlim_t)number(value, 65536, "nproc");
+		break;
+	case OPTION_MEMLOCK:
+		options->memlock = (rlim_t)number(value, LLONG_MAX, "memlock");
+		break;
+	case OPTION_OOM_SCORE_ADJ:
+		number(value, 1000, "oom-score-adj");
+		options->oom_score_adj = value;
+		break;
+	case OPTION_PARENT:
+		options->parent = (pid_t)number(value, INT_MAX, "parent");
+		break;
+	case OPTION_KEEP_FD:
+		add_keep(options, value);
+		break;
+	default:
+		invalid("unknown");
+	}
+}
+
+void parse_options(struct options *options, int argc, char **argv)
+{
+	bool seen[OPTION_END] = { false };
+	int option;
+
+	opterr = 0;
+	while ((option = getopt_long(argc, argv, "+", known, NULL)) != -1) {
+		take(options, option, optarg);
+		seen[option] = true;
+	}
+	for (const struct option *each = known; each->name != NULL; each++) {
+		bool list = each->val == OPTION_CGROUP || each->val == OPTION_GROUP || each->val == OPTION_DEVICE ||
+			    each->val == OPTION_KEEP_FD;
+
+		if (!list && !seen[each->val])
+			invalid(each->name);
+	}
+	/* Root keeps too much of its power, namespaces or not. */
+	if (options->uid == 0 || options->gid == 0)
+		invalid("uid or gid 0");
+	if (optind >= argc || argv[optind][0] != '/')
+		invalid("program");
+	options->program = &argv[optind];
+}
