@@ -1,0 +1,106 @@
+import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
+import { BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
+import Libsql from "libsql";
+import { MIGRATIONS, type Migration } from "./migrations.ts";
+
+/** How long a statement waits for a writer of another process, in `milliseconds`; it blocks the event loop. */
+const BUSY_TIMEOUT_MS = 2000;
+/** The write-ahead log is cut back to this after a checkpoint, in `bytes`. */
+const JOURNAL_BYTES_MAX = 67_108_864;
+
+export interface RunResult {
+  readonly changes: number;
+}
+
+/** Query builder of drizzle; also the type of a transaction's handle. */
+export type Orm = BaseSQLiteDatabase<"sync", RunResult>;
+
+/** The newest migration that the file has is not one of ours: a newer version wrote it. */
+export class SchemaTooNewError extends Error {
+  override readonly name = "SchemaTooNewError";
+}
+
+/**
+ * One connection to the embedded store. Everything is synchronous, so a transaction is never
+ * interleaved with another one of this process.
+ */
+export class Database implements Disposable {
+  readonly orm: Orm;
+  readonly #client: Libsql.Database;
+  readonly #prepared = new Map<string, unknown>();
+
+  constructor(client: Libsql.Database) {
+    this.#client = client;
+    const dialect = new SQLiteSyncDialect();
+    // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
+    const session = new BetterSQLiteSession(client as never, dialect, undefined, {});
+    this.orm = new BaseSQLiteDatabase("sync", dialect as never, session as never, undefined) as unknown as Orm;
+  }
+
+  /**
+   * Runs `work` in one write transaction; what it throws rolls everything back. It takes the write lock at
+   * once, so that a read inside it is never outdated by a writer of another process.
+   */
+  transaction<T>(work: (tx: Orm) => T): T {
+    return this.orm.transaction((tx) => work(tx as unknown as Orm), { behavior: "immediate" });
+  }
+
+  /** The statement of `build`, prepared once in the life of the connection. */
+  prepared<T>(name: string, build: (orm: Orm) => T): T {
+    let statement = this.#prepared.get(name);
+    if (statement === undefined) {
+      statement = build(this.orm);
+      this.#prepared.set(name, statement);
+    }
+    return statement as T;
+  }
+
+  /** Writes the log back into the file and closes it; idempotent. */
+  [Symbol.dispose](): void {
+    if (!this.#client.open) return;
+    this.#prepared.clear();
+    this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+    this.#client.close();
+  }
+}
+
+/**
+ * Opens the store at `path` (made when absent) and brings its schema up to date.
+ * @throws SchemaTooNewError when a newer version of the program wrote the file
+ */
+export function openDatabase(path: string): Database {
+  const client = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
+  client.exec("PRAGMA journal_mode = WAL");
+  // An acknowledged write must survive a power failure; NORMAL would only keep the file consistent.
+  client.exec("PRAGMA synchronous = FULL");
+  client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
+  client.exec("PRAGMA foreign_keys = OFF");
+  migrate(client, MIGRATIONS);
+  client.exec("PRAGMA foreign_keys = ON");
+  return new Database(client);
+}
+
+/**
+ * Applies what is missing, in one transaction. It is our own because drizzle's one reads the state before it
+ * takes the write lock: two processes that open a new file at once would both apply everything.
+ */
+function migrate(client: Libsql.Database, migrations: readonly Migration[]): void {
+  const apply = client.transaction(() => {
+    client.exec("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
+    const last = client.prepare("SELECT name, created_at FROM migrations ORDER BY created_at DESC LIMIT 1").get() as
+      | { name: string; created_at: number }
+      | undefined;
+    if (last !== undefined && !migrations.some((migration) => migration.name === last.name)) {
+      throw new SchemaTooNewError(`the database was written by a newer version (its schema is ${last.name})`);
+    }
+    const insert = client.prepare("INSERT INTO migrations (name, created_at) VALUES (?, ?)");
+    for (const migration of migrations) {
+      if (last !== undefined && migration.createdAt <= last.created_at) continue;
+      for (const statement of migration.statements) client.exec(statement);
+      insert.run(migration.name, migration.createdAt);
+    }
+    const broken = client.prepare("PRAGMA foreign_key_check").all();
+    if (broken.length > 0) throw new Error(`a migration left ${broken.length} dangling references`);
+  });
+  apply.immediate();
+}

@@ -1,0 +1,71 @@
+import { and, asc, eq, lt } from "drizzle-orm";
+import type { AccountId, FileId } from "../domain/ids.ts";
+import { ensureAccount } from "./accounts.ts";
+import type { Database } from "./database.ts";
+import { files } from "./schema.ts";
+
+export type FileRow = typeof files.$inferSelect;
+
+/** Names the content for the account; the same content keeps the uuid that it got first. */
+export function upsertFile(
+  db: Database,
+  file: { readonly accountId: AccountId; readonly sha256: string; readonly sizeBytes: number; readonly now: number },
+): FileRow {
+  const { accountId, sha256, sizeBytes, now } = file;
+  return db.transaction((tx) => {
+    ensureAccount(tx, accountId, now);
+    return tx
+      .insert(files)
+      .values({ id: Bun.randomUUIDv7() as FileId, accountId, sha256, sizeBytes, createdAt: now, lastUsedAt: now })
+      .onConflictDoUpdate({ target: [files.accountId, files.sha256], set: { lastUsedAt: now } })
+      .returning()
+      .get();
+  });
+}
+
+/** By uuid, by hash, or by both, which must then agree. */
+export function getFile(
+  db: Database,
+  accountId: AccountId,
+  key: { readonly uuid?: FileId | undefined; readonly sha256?: string | undefined },
+): FileRow | null {
+  const { uuid, sha256 } = key;
+  if (uuid === undefined && sha256 === undefined) return null;
+  const row = db.orm
+    .select()
+    .from(files)
+    .where(
+      and(
+        eq(files.accountId, accountId),
+        uuid === undefined ? undefined : eq(files.id, uuid),
+        sha256 === undefined ? undefined : eq(files.sha256, sha256),
+      ),
+    )
+    .get();
+  return row ?? null;
+}
+
+/** Notes that the file was used, which postpones its removal. */
+export function touchFile(db: Database, id: FileId, now: number): void {
+  db.orm.update(files).set({ lastUsedAt: now }).where(eq(files.id, id)).run();
+}
+
+/** Forgets at most `limit` files last used before `beforeMs`; returns the rows, whose blobs may be unreferenced now. */
+export function deleteFilesUnusedSince(db: Database, beforeMs: number, limit: number): FileRow[] {
+  return db.transaction((tx) => {
+    const rows = tx
+      .select()
+      .from(files)
+      .where(lt(files.lastUsedAt, beforeMs))
+      .orderBy(asc(files.lastUsedAt))
+      .limit(limit)
+      .all();
+    for (const { id } of rows) tx.delete(files).where(eq(files.id, id)).run();
+    return rows;
+  });
+}
+
+/** True when any account has a file of this content. */
+export function isBlobReferenced(db: Database, sha256: string): boolean {
+  return db.orm.select({ id: files.id }).from(files).where(eq(files.sha256, sha256)).limit(1).get() !== undefined;
+}

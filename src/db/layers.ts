@@ -1,0 +1,43 @@
+import { eq, getTableColumns, sql } from "drizzle-orm";
+import type { LayerId } from "../domain/ids.ts";
+import type { Database } from "./database.ts";
+import { layers } from "./schema.ts";
+
+export type LayerRow = typeof layers.$inferSelect;
+
+export function getLayer(db: Database, id: LayerId): LayerRow | null {
+  return db.orm.select().from(layers).where(eq(layers.id, id)).get() ?? null;
+}
+
+/** The base layer that was made of the same digest, platform and recipe. */
+export function findBaseLayer(db: Database, baseKey: string): LayerRow | null {
+  return db.orm.select().from(layers).where(eq(layers.baseKey, baseKey)).get() ?? null;
+}
+
+/** The layers that `id` stands on, the lowest first and `id` last; empty when there is no such layer. */
+export function layerChain(db: Database, id: LayerId): LayerRow[] {
+  const statement = db.prepared("layers.chain", (orm) =>
+    orm
+      .select(getTableColumns(layers))
+      .from(
+        sql`(
+          with recursive chain(id, parent_id, depth) as (
+            select id, parent_id, 0 from layers where id = ${sql.placeholder("id")}
+            union all
+            select layers.id, layers.parent_id, chain.depth + 1 from chain join layers on layers.id = chain.parent_id
+          )
+          select id as chain_id, depth from chain
+        )`,
+      )
+      .innerJoin(layers, eq(layers.id, sql`chain_id`))
+      .orderBy(sql`depth desc`)
+      .prepare(),
+  );
+  return statement.all({ id });
+}
+
+/** Every layer that has a row: disks and indexes of other ids are garbage. */
+export function referencedLayerIds(db: Database): Set<LayerId> {
+  const rows = db.orm.select({ id: layers.id }).from(layers).all();
+  return new Set(rows.map((row) => row.id));
+}

@@ -1,0 +1,281 @@
+import {
+  and,
+  asc,
+  count,
+  desc,
+  eq,
+  getTableColumns,
+  gte,
+  inArray,
+  isNotNull,
+  isNull,
+  lt,
+  lte,
+  type SQL,
+  sql,
+} from "drizzle-orm";
+import type { ErrorBody } from "../domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
+import { next, type OperationEvent, type OperationKind, type OperationStatus, sourcesOf } from "../domain/operation.ts";
+import { ensureAccount } from "./accounts.ts";
+import type { Database, Orm } from "./database.ts";
+import { operationRequests, operations } from "./schema.ts";
+
+export type OperationRow = typeof operations.$inferSelect;
+
+export interface NewOperation {
+  readonly id: OperationId;
+  readonly accountId: AccountId;
+  readonly kind: OperationKind;
+  /** kept until the operation ends; without credentials */
+  readonly request: object | null;
+  readonly hadCredentials: boolean;
+  readonly imageId?: ImageId;
+  readonly now: number;
+}
+
+export interface OperationFilter {
+  readonly limit: number;
+  readonly offset: number;
+  readonly status?: OperationStatus | undefined;
+  readonly kind?: OperationKind | undefined;
+  /** bounds of the creation time in `milliseconds`, both inclusive */
+  readonly sinceMs?: number | undefined;
+  readonly untilMs?: number | undefined;
+}
+
+/** The one status that `event` leads to, from wherever it is allowed. */
+function targetOf(event: OperationEvent): OperationStatus {
+  const targets = new Set(sourcesOf(event).map((source) => next(source, event)));
+  const [target] = targets;
+  if (targets.size !== 1 || target === null || target === undefined) throw new Error(`${event} has no single target`);
+  return target;
+}
+
+/** Compare-and-set: applies `event` where the life cycle (and `guard`) allows it. */
+function transition(
+  orm: Orm,
+  id: OperationId,
+  event: OperationEvent,
+  values: Partial<OperationRow>,
+  guard?: SQL,
+): boolean {
+  const { changes } = orm
+    .update(operations)
+    .set({ ...values, status: targetOf(event) })
+    .where(and(eq(operations.id, id), inArray(operations.status, sourcesOf(event)), guard))
+    .run();
+  return changes === 1;
+}
+
+/** A transition to a terminal status, after which the request is nobody's business any more. */
+function end(orm: Orm, id: OperationId, event: OperationEvent, values: Partial<OperationRow>, guard?: SQL): boolean {
+  if (!transition(orm, id, event, values, guard)) return false;
+  orm.delete(operationRequests).where(eq(operationRequests.operationId, id)).run();
+  return true;
+}
+
+/**
+ * Ends an EXECUTING operation with its result, for a caller that publishes in the same transaction.
+ * False, and nothing changed, when it is no longer EXECUTING or a cancel was accepted.
+ */
+export function succeedOperation(orm: Orm, id: OperationId, result: Record<string, unknown>, now: number): boolean {
+  return end(orm, id, "succeed", { result, finishedAt: now }, isNull(operations.cancelRequestedAt));
+}
+
+/** Writes the row that precedes all work; it is PENDING. */
+export function insertOperation(db: Database, operation: NewOperation): OperationRow {
+  const { id, accountId, kind, request, hadCredentials, imageId, now } = operation;
+  return db.transaction((tx) => {
+    ensureAccount(tx, accountId, now);
+    const row = tx
+      .insert(operations)
+      .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId: imageId ?? null })
+      .returning()
+      .get();
+    if (request !== null) tx.insert(operationRequests).values({ operationId: id, body: request }).run();
+    return row;
+  });
+}
+
+export function getOperation(db: Database, accountId: AccountId, id: OperationId): OperationRow | null {
+  const statement = db.prepared("operations.get", (orm) =>
+    orm
+      .select()
+      .from(operations)
+      .where(eq(operations.id, sql.placeholder("id")))
+      .prepare(),
+  );
+  const row = statement.get({ id });
+  return row?.accountId === accountId ? row : null;
+}
+
+/** Newest first, then by id; a page past the end is empty. */
+export function listOperations(db: Database, accountId: AccountId, filter: OperationFilter): OperationRow[] {
+  const { status, kind, sinceMs, untilMs } = filter;
+  // The page is found in a covering index, so that a large offset does not read the rows that it skips.
+  const page = db.orm
+    .select({ id: operations.id })
+    .from(operations)
+    .where(
+      and(
+        eq(operations.accountId, accountId),
+        status === undefined ? undefined : eq(operations.status, status),
+        kind === undefined ? undefined : eq(operations.kind, kind),
+        sinceMs === undefined ? undefined : gte(operations.createdAt, sinceMs),
+        untilMs === undefined ? undefined : lte(operations.createdAt, untilMs),
+      ),
+    )
+    .orderBy(desc(operations.createdAt), desc(operations.id))
+    .limit(filter.limit)
+    .offset(filter.offset)
+    .as("page");
+  return db.orm
+    .select(getTableColumns(operations))
+    .from(page)
+    .innerJoin(operations, eq(operations.id, page.id))
+    .orderBy(desc(operations.createdAt), desc(operations.id))
+    .all();
+}
+
+/** PENDING to EXECUTING; false when it is not PENDING any more. */
+export function startOperation(db: Database, id: OperationId, now: number): boolean {
+  return transition(db.orm, id, "start", { startedAt: now });
+}
+
+/**
+ * Ends an operation FAILED; or CANCELLED when a cancel had been accepted, which is a promise. False when it
+ * had already ended.
+ */
+export function failOperation(db: Database, id: OperationId, error: ErrorBody, now: number): boolean {
+  return db.transaction((tx) => fail(tx, id, error, now) !== null);
+}
+
+function fail(orm: Orm, id: OperationId, error: ErrorBody, now: number): "FAILED" | "CANCELLED" | null {
+  const values = { error, finishedAt: now };
+  if (end(orm, id, "fail", values, isNull(operations.cancelRequestedAt))) return "FAILED";
+  return end(orm, id, "cancel", values, isNotNull(operations.cancelRequestedAt)) ? "CANCELLED" : null;
+}
+
+/** Ends an operation CANCELLED, with `error` for what is worth to be kept (figures in its details). */
+export function cancelOperation(db: Database, id: OperationId, now: number, error: ErrorBody | null = null): boolean {
+  return db.transaction((tx) => end(tx, id, "cancel", { error, finishedAt: now }));
+}
+
+export type CancelOutcome = "cancelling" | "cancelled" | "terminal" | "not_found";
+
+/**
+ * What DELETE of an operation does: PENDING ends CANCELLED at once; EXECUTING is marked, once, so that it can
+ * no longer be published, and whoever executes it ends it; a terminal one stays as it is.
+ */
+export function requestCancel(db: Database, accountId: AccountId, id: OperationId, now: number): CancelOutcome {
+  return db.transaction((tx) => {
+    const row = tx
+      .select({ status: operations.status, cancelRequestedAt: operations.cancelRequestedAt })
+      .from(operations)
+      .where(and(eq(operations.id, id), eq(operations.accountId, accountId)))
+      .get();
+    if (row === undefined) return "not_found";
+    if (next(row.status, "cancel") === null) return "terminal";
+    if (row.cancelRequestedAt === null) {
+      tx.update(operations).set({ cancelRequestedAt: now }).where(eq(operations.id, id)).run();
+    }
+    if (row.status !== "PENDING") return "cancelling";
+    end(tx, id, "cancel", { finishedAt: now });
+    return "cancelled";
+  });
+}
+
+function liveOperations(db: Database, status: OperationStatus): OperationRow[] {
+  return db.orm
+    .select()
+    .from(operations)
+    .where(and(eq(operations.status, status), isNull(operations.finishedAt)))
+    .orderBy(asc(operations.createdAt), asc(operations.id))
+    .all();
+}
+
+/** Of all accounts, oldest first. */
+export function pendingOperations(db: Database): OperationRow[] {
+  return liveOperations(db, "PENDING");
+}
+
+/** Of all accounts, oldest first. */
+export function executingOperations(db: Database): OperationRow[] {
+  return liveOperations(db, "EXECUTING");
+}
+
+/** The request of an operation that has not ended; null afterwards. */
+export function operationRequest(db: Database, id: OperationId): object | null {
+  const row = db.orm
+    .select({ body: operationRequests.body })
+    .from(operationRequests)
+    .where(eq(operationRequests.operationId, id))
+    .get();
+  return row?.body ?? null;
+}
+
+export interface Recovery {
+  /** what ended FAILED: it was executing, or its credentials are gone */
+  readonly failed: readonly OperationId[];
+  /** what ended CANCELLED, because a cancel had been accepted */
+  readonly cancelled: readonly OperationId[];
+}
+
+/**
+ * After a restart, before anything runs: ends what was EXECUTING (`interrupted`) and what waited with
+ * credentials that only the memory held (`credentialsLost`). What is PENDING then can run.
+ */
+export function recoverOperations(
+  db: Database,
+  options: { readonly interrupted: ErrorBody; readonly credentialsLost: ErrorBody; readonly now: number },
+): Recovery {
+  return db.transaction((tx) => {
+    const failed: OperationId[] = [];
+    const cancelled: OperationId[] = [];
+    const waiting = pendingOperations(db).filter((row) => row.hadCredentials);
+    for (const { id, status } of [...executingOperations(db), ...waiting]) {
+      const error = status === "EXECUTING" ? options.interrupted : options.credentialsLost;
+      const outcome = fail(tx, id, error, options.now);
+      if (outcome !== null) (outcome === "FAILED" ? failed : cancelled).push(id);
+    }
+    return { failed, cancelled };
+  });
+}
+
+/** How many operations are in each status, for metrics. */
+export function countLiveOperations(db: Database): { pending: number; executing: number } {
+  const rows = db.orm
+    .select({ status: operations.status, value: count() })
+    .from(operations)
+    .where(and(inArray(operations.status, ["PENDING", "EXECUTING"]), isNull(operations.finishedAt)))
+    .groupBy(operations.status)
+    .all();
+  const of = (status: OperationStatus): number => rows.find((row) => row.status === status)?.value ?? 0;
+  return { pending: of("PENDING"), executing: of("EXECUTING") };
+}
+
+/** Which of `ids` still have a row, for what is kept beside the database by operation. */
+export function existingOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
+  const rows = db.orm
+    .select({ id: operations.id })
+    .from(operations)
+    .where(sql`${operations.id} in (select value from json_each(${JSON.stringify(ids)}))`)
+    .all();
+  return new Set(rows.map((row) => row.id));
+}
+
+/** Removes at most `limit` terminal operations that finished before `beforeMs`, the oldest first. */
+export function deleteOperationsFinishedBefore(db: Database, beforeMs: number, limit: number): OperationId[] {
+  return db.transaction((tx) => {
+    const rows = tx
+      .select({ id: operations.id })
+      .from(operations)
+      .where(and(isNotNull(operations.finishedAt), lt(operations.finishedAt, beforeMs)))
+      .orderBy(asc(operations.finishedAt))
+      .limit(limit)
+      .all();
+    for (const { id } of rows) tx.delete(operations).where(eq(operations.id, id)).run();
+    return rows.map((row) => row.id);
+  });
+}

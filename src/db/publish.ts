@@ -1,0 +1,95 @@
+import { eq } from "drizzle-orm";
+import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
+import type { Database, Orm } from "./database.ts";
+import { moveTag } from "./images.ts";
+import { succeedOperation } from "./operations.ts";
+import { images, type LayerFormat, layers, operations } from "./schema.ts";
+
+/** A layer whose files are in place, but which no row names yet. */
+export interface NewLayer {
+  readonly id: LayerId;
+  readonly parentId: LayerId | null;
+  readonly format: LayerFormat;
+  /** of a base only: manifest digest, platform and recipe of the tools */
+  readonly baseKey?: string;
+  readonly sizeBytes: number;
+  readonly diskBytes: number;
+  readonly entryCount: number;
+}
+
+export interface NewImage {
+  readonly id: ImageId;
+  readonly parentId: ImageId | null;
+  readonly layerId: LayerId;
+  readonly digest?: string;
+  /** what it added to its parent, in `bytes` */
+  readonly sizeBytes: number;
+}
+
+export interface Publication {
+  readonly operationId: OperationId;
+  readonly result: Record<string, unknown>;
+  readonly now: number;
+  readonly layer?: NewLayer | undefined;
+  readonly image?: NewImage | undefined;
+}
+
+/**
+ * Ends a run: its layer and image become visible and the operation ends SUCCESS, all or nothing. False, and
+ * nothing changed, when the operation is no longer EXECUTING or a cancel was accepted: the caller then removes
+ * the layer's files and calls `cancelOperation`.
+ */
+export function publishRun(db: Database, publication: Publication): boolean {
+  return db.transaction((tx) => publish(tx, publication, undefined));
+}
+
+/**
+ * Ends an import as `publishRun` does, and moves the tag. When another import published a layer of the same
+ * `baseKey` meanwhile, the image gets that one: `getLayer` of the own id is null then, and its files are garbage.
+ */
+export function publishImport(
+  db: Database,
+  publication: Publication & { readonly image: NewImage; readonly tag?: string | undefined },
+): boolean {
+  return db.transaction((tx) => publish(tx, publication, publication.tag));
+}
+
+function publish(tx: Orm, publication: Publication, tag: string | undefined): boolean {
+  const { operationId, result, now, layer, image } = publication;
+  if (!succeedOperation(tx, operationId, result, now)) return false;
+  const layerId = layer === undefined ? undefined : insertLayer(tx, layer, now);
+  if (image === undefined) return true;
+  const accountId = accountOf(tx, operationId);
+  tx.insert(images)
+    .values({
+      id: image.id,
+      accountId,
+      parentId: image.parentId,
+      operationId,
+      layerId: image.layerId === layer?.id && layerId !== undefined ? layerId : image.layerId,
+      digest: image.digest ?? null,
+      sizeBytes: image.sizeBytes,
+      createdAt: now,
+    })
+    .run();
+  if (tag !== undefined) moveTag(tx, accountId, image.id, tag);
+  return true;
+}
+
+/** The id of the inserted layer, or of the base that is already there under the same key. */
+function insertLayer(tx: Orm, layer: NewLayer, now: number): LayerId {
+  if (layer.baseKey !== undefined) {
+    const existing = tx.select({ id: layers.id }).from(layers).where(eq(layers.baseKey, layer.baseKey)).get();
+    if (existing !== undefined) return existing.id;
+  }
+  tx.insert(layers)
+    .values({ ...layer, baseKey: layer.baseKey ?? null, createdAt: now })
+    .run();
+  return layer.id;
+}
+
+function accountOf(tx: Orm, id: OperationId): AccountId {
+  const row = tx.select({ accountId: operations.accountId }).from(operations).where(eq(operations.id, id)).get();
+  if (row === undefined) throw new Error(`operation ${id} has no row`);
+  return row.accountId;
+}

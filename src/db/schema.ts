@@ -1,0 +1,183 @@
+import { sql } from "drizzle-orm";
+import {
+  type AnySQLiteColumn,
+  check,
+  index,
+  integer,
+  primaryKey,
+  sqliteTable,
+  text,
+  uniqueIndex,
+} from "drizzle-orm/sqlite-core";
+import type { ErrorBody } from "../domain/errors.ts";
+import type { AccountId, FileId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
+import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
+
+/** File system of a layer's disk. */
+export const LAYER_FORMATS = ["erofs", "ext4"] as const;
+export type LayerFormat = (typeof LAYER_FORMATS)[number];
+
+/** Every time is an integer, in `milliseconds` since the epoch; every size is in `bytes`. */
+export const accounts = sqliteTable("accounts", {
+  id: text("id").$type<AccountId>().primaryKey(),
+  createdAt: integer("created_at").notNull(),
+});
+
+export const layers = sqliteTable(
+  "layers",
+  {
+    id: text("id").$type<LayerId>().primaryKey(),
+    /** the layer right below; null for a base */
+    parentId: text("parent_id")
+      .$type<LayerId>()
+      .references((): AnySQLiteColumn => layers.id),
+    format: text("format", { enum: LAYER_FORMATS }).notNull(),
+    /** what a base was made of: manifest digest, platform and recipe of the tools */
+    baseKey: text("base_key"),
+    /** allocated on the host's disk */
+    sizeBytes: integer("size_bytes").notNull(),
+    /** virtual size of the raw disk */
+    diskBytes: integer("disk_bytes").notNull(),
+    entryCount: integer("entry_count").notNull(),
+    createdAt: integer("created_at").notNull(),
+  },
+  (table) => [
+    uniqueIndex("layers_base_key").on(table.baseKey).where(sql`${table.baseKey} is not null`),
+    index("layers_parent").on(table.parentId),
+  ],
+);
+
+export const images = sqliteTable(
+  "images",
+  {
+    id: text("id").$type<ImageId>().primaryKey(),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    /** the image that the operation started from */
+    parentId: text("parent_id")
+      .$type<ImageId>()
+      .references((): AnySQLiteColumn => images.id),
+    operationId: text("operation_id")
+      .$type<OperationId>()
+      .references((): AnySQLiteColumn => operations.id, { onDelete: "set null" }),
+    /** top layer; the others follow from `layers.parent_id` */
+    layerId: text("layer_id")
+      .$type<LayerId>()
+      .notNull()
+      .references(() => layers.id),
+    digest: text("digest"),
+    /** what the image added to its parent */
+    sizeBytes: integer("size_bytes").notNull(),
+    /** mirrors whether `tags` has a row, so that both listings have an index; written only with that row */
+    tagged: integer("tagged", { mode: "boolean" }).notNull().default(false),
+    createdAt: integer("created_at").notNull(),
+  },
+  (table) => [
+    index("images_by_time").on(table.accountId, table.createdAt, table.id),
+    index("images_by_tagged").on(table.accountId, table.tagged, table.createdAt, table.id),
+    index("images_layer").on(table.layerId),
+    index("images_operation").on(table.operationId),
+  ],
+);
+
+export const tags = sqliteTable(
+  "tags",
+  {
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    name: text("name").notNull(),
+    imageId: text("image_id")
+      .$type<ImageId>()
+      .notNull()
+      .references(() => images.id, { onDelete: "cascade" }),
+  },
+  (table) => [primaryKey({ columns: [table.accountId, table.name] }), uniqueIndex("tags_image").on(table.imageId)],
+);
+
+export const files = sqliteTable(
+  "files",
+  {
+    id: text("id").$type<FileId>().primaryKey(),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    sha256: text("sha256").notNull(),
+    sizeBytes: integer("size_bytes").notNull(),
+    createdAt: integer("created_at").notNull(),
+    lastUsedAt: integer("last_used_at").notNull(),
+  },
+  (table) => [
+    uniqueIndex("files_content").on(table.accountId, table.sha256),
+    index("files_blob").on(table.sha256),
+    index("files_last_used").on(table.lastUsedAt),
+  ],
+);
+
+export const operations = sqliteTable(
+  "operations",
+  {
+    id: text("id").$type<OperationId>().primaryKey(),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    kind: text("kind", { enum: OPERATION_KINDS }).notNull(),
+    status: text("status", { enum: OPERATION_STATUSES }).notNull(),
+    createdAt: integer("created_at").notNull(),
+    startedAt: integer("started_at"),
+    finishedAt: integer("finished_at"),
+    cancelRequestedAt: integer("cancel_requested_at"),
+    /** the image that an instance starts from */
+    imageId: text("image_id")
+      .$type<ImageId>()
+      .references(() => images.id),
+    /** the request carried secrets that are held in memory only */
+    hadCredentials: integer("had_credentials", { mode: "boolean" }).notNull().default(false),
+    error: text("error", { mode: "json" }).$type<ErrorBody>(),
+    result: text("result", { mode: "json" }).$type<Record<string, unknown>>(),
+  },
+  (table) => [
+    index("operations_by_time").on(table.accountId, table.createdAt, table.id),
+    index("operations_by_status").on(table.accountId, table.status, table.createdAt, table.id),
+    index("operations_by_kind").on(table.accountId, table.kind, table.createdAt, table.id),
+    index("operations_by_status_kind").on(table.accountId, table.status, table.kind, table.createdAt, table.id),
+    index("operations_live").on(table.status, table.createdAt, table.id).where(sql`${table.finishedAt} is null`),
+    index("operations_finished").on(table.finishedAt).where(sql`${table.finishedAt} is not null`),
+    index("operations_image").on(table.imageId),
+    check(
+      "operations_finished_when_terminal",
+      sql`(${table.finishedAt} is null) = (${table.status} in ('PENDING', 'EXECUTING'))`,
+    ),
+  ],
+);
+
+/** Bodies of requests that are not ended yet: env, stdin and the like are kept no longer than needed. */
+export const operationRequests = sqliteTable("operation_requests", {
+  operationId: text("operation_id")
+    .$type<OperationId>()
+    .primaryKey()
+    .references(() => operations.id, { onDelete: "cascade" }),
+  body: text("body", { mode: "json" }).$type<object>().notNull(),
+});
+
+export const tokens = sqliteTable(
+  "tokens",
+  {
+    jti: text("jti").primaryKey(),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    scopes: text("scopes", { mode: "json" }).$type<string[]>().notNull(),
+    keyId: text("key_id").notNull(),
+    issuedAt: integer("issued_at").notNull(),
+    expiresAt: integer("expires_at").notNull(),
+    revokedAt: integer("revoked_at"),
+  },
+  (table) => [index("tokens_by_account").on(table.accountId, table.issuedAt)],
+);

@@ -1,0 +1,5 @@
+declare module "*.sql" {
+  const text: string;
+  // biome-ignore lint/style/noDefaultExport: the shape of a text import
+  export default text;
+}
