@@ -1,3 +1,9 @@
+import { readFileSync } from "node:fs";
+import { basename, dirname } from "node:path";
+import { type CgroupFiles, kernelFiles } from "./cgroup-files.ts";
+import { CONTROLLERS, findHierarchies, type Hierarchy } from "./hierarchy.ts";
+import { readStats } from "./stats.ts";
+
 /** Limits of one VM's cgroup; absent means unlimited. */
 export interface CgroupLimits {
   readonly memoryBytes?: number;
@@ -11,4 +17,281 @@ export interface CgroupStats {
   readonly memoryBytes: number;
   readonly memoryPeakBytes: number;
   readonly pids: number;
+}
+
+/** One group, in as many trees as the host keeps. Disposal kills what is in it and removes it. */
+export interface Cgroup extends AsyncDisposable {
+  readonly name: string;
+  /** directories that a process joins by writing to their cgroup.procs */
+  readonly directories: readonly string[];
+  /** null when the group is gone */
+  stats(): Promise<CgroupStats | null>;
+  pids(): Promise<number[]>;
+  /** SIGKILL to every process, then waits until none is left. @throws Error when one cannot be killed */
+  kill(): Promise<void>;
+}
+
+/** The groups of one data directory. Disposal removes the parent of the groups, when it is empty. */
+export interface CgroupTree extends AsyncDisposable {
+  readonly version: "v1" | "v2";
+  /** controllers of `CONTROLLERS` that the host does not give us: their limits and figures are missing */
+  readonly missing: readonly string[];
+  /** @throws Error when the group exists or the kernel refuses a limit; nothing is left then */
+  create(name: string, limits: CgroupLimits): Promise<Cgroup>;
+  /** Names of all groups that exist, those of a daemon that died included. */
+  list(): Promise<string[]>;
+  open(name: string): Cgroup;
+}
+
+export interface CgroupTreeOptions {
+  /** directory name, unique for a data directory */
+  readonly namespace: string;
+  readonly files?: CgroupFiles;
+  readonly mountinfo?: string;
+  readonly selfCgroup?: string;
+  readonly pid?: number;
+  readonly killProcess?: (pid: number) => void;
+}
+
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
+/** Group of the daemon on v2, where a group with processes cannot give controllers to its children. */
+const DAEMON = "daemon";
+/** A process in an uninterruptible call outlives SIGKILL for as long as the call takes. */
+const KILL_TIMEOUT_MS = 20_000;
+const POLL_MS_MAX = 16;
+/** Bounds of the search for groups of an earlier daemon that ran in another group of the host. */
+const SEARCH_DEPTH_MAX = 5;
+const SEARCH_GROUPS_MAX = 5000;
+const CPU_SHARES_PER_WEIGHT = 10.24;
+const CPU_SHARES_MAX = 262_144;
+
+/**
+ * Opens the groups of `namespace` below this process's own group. On v2 the process first moves to a child
+ * of its group, so that the group can give its controllers on.
+ * @throws Error when the host has no control groups
+ */
+export async function openCgroupTree(options: CgroupTreeOptions): Promise<CgroupTree> {
+  checkName(options.namespace);
+  const files = options.files ?? kernelFiles;
+  const mountinfo = options.mountinfo ?? readFileSync("/proc/self/mountinfo", "utf8");
+  const selfCgroup = options.selfCgroup ?? readFileSync("/proc/self/cgroup", "utf8");
+  const hierarchies = findHierarchies(mountinfo, selfCgroup);
+  if (hierarchies.length === 0) throw new Error("this host has no control groups mounted");
+  const tree = new Tree(files, options.namespace, hierarchies, options.killProcess ?? killProcess);
+  tree.prepare(options.pid ?? process.pid);
+  return tree;
+}
+
+function checkName(name: string): void {
+  if (!NAME.test(name)) throw new Error(`not a name for a control group: ${JSON.stringify(name)}`);
+}
+
+function killProcess(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    // ESRCH: it ended between the reading of the group and the signal.
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
+
+class Tree implements CgroupTree {
+  readonly version: "v1" | "v2";
+  readonly missing: readonly string[];
+  readonly #files: CgroupFiles;
+  readonly #killProcess: (pid: number) => void;
+  readonly #namespace: string;
+  /** Parents of new groups, one a hierarchy. */
+  readonly #roots: readonly string[];
+  /** The same of daemons that ran elsewhere. */
+  readonly #staleRoots: readonly string[];
+
+  constructor(files: CgroupFiles, namespace: string, hierarchies: readonly Hierarchy[], kill: (pid: number) => void) {
+    this.#files = files;
+    this.#killProcess = kill;
+    this.#namespace = namespace;
+    this.version = hierarchies.some((hierarchy) => hierarchy.version === "v1") ? "v1" : "v2";
+    this.#roots = hierarchies.map((hierarchy) => `${serviceGroup(hierarchy)}/${namespace}`);
+    this.#staleRoots = hierarchies.flatMap((hierarchy) => this.#search(hierarchy.mount));
+    const given =
+      this.version === "v1"
+        ? hierarchies.flatMap((hierarchy) => hierarchy.controllers)
+        : this.#delegate(hierarchies.map(serviceGroup));
+    this.missing = CONTROLLERS.filter((controller) => !given.includes(controller));
+  }
+
+  /** v2 accounts processor time without the controller that v1 calls cpuacct. */
+  #delegate(groups: readonly string[]): string[] {
+    return groups.flatMap((group) => {
+      const offered = this.#files.read(`${group}/cgroup.controllers`)?.trim().split(/\s+/) ?? [];
+      return [...CONTROLLERS.filter((controller) => offered.includes(controller)), "cpuacct"];
+    });
+  }
+
+  prepare(pid: number): void {
+    for (const root of this.#roots) this.#files.mkdir(root);
+    if (this.version === "v1") return;
+    const group = dirname(this.#roots[0] ?? "");
+    const wanted = CONTROLLERS.filter((name) => name !== "cpuacct" && !this.missing.includes(name));
+    this.#files.mkdir(`${group}/${DAEMON}`);
+    this.#files.write(`${group}/${DAEMON}/cgroup.procs`, String(pid));
+    const enable = wanted.map((controller) => `+${controller}`).join(" ");
+    try {
+      for (const parent of [group, ...this.#roots]) this.#files.write(`${parent}/cgroup.subtree_control`, enable);
+    } catch (error) {
+      // EBUSY: others share our group (a login shell does), so it cannot give its controllers on.
+      if ((error as NodeJS.ErrnoException).code !== "EBUSY") throw error;
+      (this as { missing: readonly string[] }).missing = wanted;
+    }
+  }
+
+  async create(name: string, limits: CgroupLimits): Promise<Cgroup> {
+    checkName(name);
+    if ((await this.list()).includes(name)) throw new Error(`control group ${name} exists`);
+    const group = this.open(name);
+    try {
+      for (const directory of group.directories) this.#files.mkdir(directory);
+      this.#limit(group.directories, limits);
+    } catch (error) {
+      await group[Symbol.asyncDispose]();
+      throw new Error(`control group ${name} cannot be made`, { cause: error });
+    }
+    return group;
+  }
+
+  #limit(directories: readonly string[], limits: CgroupLimits): void {
+    const set = (file: string, value: number): void => {
+      for (const directory of directories) this.#files.write(`${directory}/${file}`, String(value));
+    };
+    if (limits.memoryBytes !== undefined) {
+      set("memory.limit_in_bytes", limits.memoryBytes);
+      // Memory and swap together: a VM that swaps would take the host's disk with it.
+      set("memory.memsw.limit_in_bytes", limits.memoryBytes);
+      set("memory.max", limits.memoryBytes);
+      set("memory.swap.max", 0);
+    }
+    if (limits.pids !== undefined) set("pids.max", limits.pids);
+    if (limits.cpuWeight !== undefined) {
+      set("cpu.shares", Math.min(CPU_SHARES_MAX, Math.max(2, Math.round(limits.cpuWeight * CPU_SHARES_PER_WEIGHT))));
+      set("cpu.weight", limits.cpuWeight);
+    }
+  }
+
+  async list(): Promise<string[]> {
+    const names = [...this.#roots, ...this.#staleRoots].flatMap((root) => this.#files.children(root));
+    return [...new Set(names)].sort();
+  }
+
+  open(name: string): Cgroup {
+    checkName(name);
+    const current = this.#roots.map((root) => `${root}/${name}`);
+    const stale = this.#staleRoots.map((root) => `${root}/${name}`);
+    return new Group(this.#files, name, current, stale, this.#killProcess);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const root of [...this.#roots, ...this.#staleRoots]) {
+      if (this.#files.children(root).length === 0) this.#files.rmdir(root);
+    }
+  }
+
+  /** Directories of our name elsewhere in the tree: the name is unique to the data directory, so they are ours. */
+  #search(mount: string): string[] {
+    const found: string[] = [];
+    let visited = 0;
+    let level = [mount];
+    for (let depth = 0; depth < SEARCH_DEPTH_MAX && visited < SEARCH_GROUPS_MAX; depth++) {
+      const next: string[] = [];
+      for (const parent of level) {
+        for (const child of this.#files.children(parent)) {
+          const path = `${parent}/${child}`;
+          visited++;
+          if (child !== this.#namespace) next.push(path);
+          else if (!this.#roots.includes(path)) found.push(path);
+        }
+      }
+      level = next;
+    }
+    return found;
+  }
+}
+
+/** Parent of everything of ours: the own group, or its parent when an earlier call moved us below it. */
+function serviceGroup(hierarchy: Hierarchy): string {
+  const moved = hierarchy.version === "v2" && basename(hierarchy.own) === DAEMON;
+  return moved ? dirname(hierarchy.own) : hierarchy.own;
+}
+
+class Group implements Cgroup {
+  readonly name: string;
+  readonly directories: readonly string[];
+  readonly #files: CgroupFiles;
+  readonly #stale: readonly string[];
+  readonly #killProcess: (pid: number) => void;
+
+  constructor(
+    files: CgroupFiles,
+    name: string,
+    directories: readonly string[],
+    stale: readonly string[],
+    killProcess: (pid: number) => void,
+  ) {
+    this.#files = files;
+    this.name = name;
+    this.directories = directories;
+    this.#stale = stale;
+    this.#killProcess = killProcess;
+  }
+
+  async stats(): Promise<CgroupStats | null> {
+    if (this.#first("cgroup.procs") === null) return null;
+    return readStats((file) => this.#first(file));
+  }
+
+  async pids(): Promise<number[]> {
+    return this.#pids();
+  }
+
+  async kill(): Promise<void> {
+    const deadline = performance.now() + KILL_TIMEOUT_MS;
+    for (let waitMs = 1; ; waitMs = Math.min(POLL_MS_MAX, waitMs * 2)) {
+      const pids = this.#pids();
+      if (pids.length === 0) return;
+      if (performance.now() > deadline) throw new Error(`control group ${this.name} keeps ${pids.length} processes`);
+      // cgroup.kill also gets what forks meanwhile; where it does not exist, the next round does.
+      for (const directory of this.#all()) this.#files.write(`${directory}/cgroup.kill`, "1");
+      for (const pid of pids) this.#killProcess(pid);
+      await Bun.sleep(waitMs);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
+    const deadline = performance.now() + KILL_TIMEOUT_MS;
+    for (const directory of this.#all()) {
+      // A process that has just been reaped keeps its group busy for a moment.
+      while (!this.#files.rmdir(directory)) {
+        if (performance.now() > deadline) throw new Error(`control group ${directory} stays busy`);
+        await Bun.sleep(POLL_MS_MAX);
+      }
+    }
+  }
+
+  #all(): string[] {
+    return [...this.directories, ...this.#stale];
+  }
+
+  #first(file: string): string | null {
+    for (const directory of this.directories) {
+      const text = this.#files.read(`${directory}/${file}`);
+      if (text !== null) return text;
+    }
+    return null;
+  }
+
+  #pids(): number[] {
+    const lines = this.#all().flatMap((directory) => this.#files.read(`${directory}/cgroup.procs`)?.split("\n") ?? []);
+    // 0 stands for a process that our pid namespace does not show, and as a target it would be ourselves.
+    return [...new Set(lines.map(Number))].filter((pid) => pid > 0);
+  }
 }

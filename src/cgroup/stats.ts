@@ -1,0 +1,69 @@
+import type { CgroupStats } from "./cgroup.ts";
+
+/** A reading with its time and the processor use since the reading before. */
+export interface CgroupSample extends CgroupStats {
+  /** `milliseconds` since the epoch */
+  readonly at: number;
+  /** share of one processor in per cent since the last sample; 0 in the first */
+  readonly cpuPercent: number;
+}
+
+/** A file that holds one number. Counters beyond 2^53 lose their last digits, which no reader can tell. */
+export function parseNumber(text: string | null): number | null {
+  const trimmed = text?.trim() ?? "";
+  return /^\d+$/.test(trimmed) ? Number(trimmed) : null;
+}
+
+/** One value of a file of `key value` lines. */
+export function parseKeyed(text: string | null, key: string): number | null {
+  const line = text?.split("\n").find((candidate) => candidate.startsWith(`${key} `));
+  return line === undefined ? null : parseNumber(line.slice(key.length + 1));
+}
+
+/** Reads a group by `read`, which gives a file of whichever tree has it, or null. */
+export function readStats(read: (file: string) => string | null): CgroupStats {
+  const cpuacctNs = parseNumber(read("cpuacct.usage"));
+  const cpuUs = cpuacctNs === null ? parseKeyed(read("cpu.stat"), "usage_usec") : cpuacctNs / 1000;
+  const memoryBytes = parseNumber(read("memory.usage_in_bytes")) ?? parseNumber(read("memory.current")) ?? 0;
+  const peakBytes = parseNumber(read("memory.max_usage_in_bytes")) ?? parseNumber(read("memory.peak"));
+  return {
+    cpuTimeMs: Math.round((cpuUs ?? 0) / 1000),
+    memoryBytes,
+    // memory.peak is younger than cgroup v2 itself.
+    memoryPeakBytes: peakBytes ?? memoryBytes,
+    pids: parseNumber(read("pids.current")) ?? 0,
+  };
+}
+
+/** Reads `source` now and then every `intervalMs`, until `signal` aborts or the group is gone. */
+export async function* samples(
+  source: { stats(): Promise<CgroupStats | null> },
+  intervalMs: number,
+  signal: AbortSignal,
+): AsyncGenerator<CgroupSample> {
+  let before: CgroupSample | null = null;
+  while (!signal.aborted) {
+    const stats = await source.stats();
+    if (stats === null) return;
+    const at = Date.now();
+    const elapsedMs: number = before === null ? 0 : at - before.at;
+    const usedMs: number = before === null ? 0 : stats.cpuTimeMs - before.cpuTimeMs;
+    const sample: CgroupSample = { ...stats, at, cpuPercent: elapsedMs > 0 ? (100 * usedMs) / elapsedMs : 0 };
+    yield sample;
+    before = sample;
+    await pause(intervalMs, signal);
+  }
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) return resolve();
+    const timer = setTimeout(end, ms);
+    function end(): void {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
+      resolve();
+    }
+    signal.addEventListener("abort", end);
+  });
+}
