@@ -1,0 +1,128 @@
+import { lookup } from "node:dns/promises";
+import { isIP, isIPv4 } from "node:net";
+import { ApiError } from "../domain/errors.ts";
+
+/** How the operator wants one registry host treated. */
+export interface RegistrySettings {
+  /** false refuses the host; default true */
+  readonly allow?: boolean;
+  /** speak plain HTTP, or accept any certificate; default false */
+  readonly insecure?: boolean;
+  /** PEM file of authorities that are trusted besides the system's own */
+  readonly caFile?: string | null;
+  /** hosts, with port where needed, that are asked for the same repositories first */
+  readonly mirrors?: readonly string[];
+}
+
+/**
+ * By host as references spell it: with its port, else without. The entry `*` holds for every host that has none, and
+ * does not count as listing a host.
+ */
+export type RegistryHosts = Readonly<Record<string, RegistrySettings>>;
+
+/** Gives the addresses of a host name. */
+export type ResolveHost = (name: string) => Promise<readonly string[]>;
+
+const ANY_HOST = "*";
+/** Name look-ups of the C library give up after longer than an import may wait without a word. */
+const LOOKUP_MS = 10_000;
+
+/**
+ * Decides whether a host may be contacted, and how. Loopback, link-local, metadata and unspecified addresses belong to
+ * this machine or its cloud, so only hosts that the operator listed may have them; private addresses are fine.
+ * @param host as `parseRegistryReference` gives it
+ * @throws ApiError `forbidden` when policy refuses it, `unavailable` when its name does not resolve
+ */
+export async function checkRegistryHost(
+  host: string,
+  hosts: RegistryHosts,
+  resolve: ResolveHost = resolveHost,
+): Promise<RegistrySettings> {
+  const name = hostName(host);
+  const listed = entry(hosts, host) ?? entry(hosts, name);
+  const settings = listed ?? entry(hosts, ANY_HOST) ?? {};
+  if (settings.allow === false) {
+    throw new ApiError("forbidden", `the operator does not allow the registry ${host}`, { registry: host });
+  }
+  if (listed !== undefined) return settings;
+  const bare = name.replace(/^\[|\]$/g, "");
+  const addresses = isIP(bare) ? [bare] : await resolve(bare);
+  for (const address of addresses) {
+    const kind = forbiddenKind(address);
+    if (kind === null) continue;
+    const message = `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;
+    throw new ApiError("forbidden", message, { registry: host });
+  }
+  return settings;
+}
+
+/** Settings of a host that needs no check, such as a mirror that the operator named. */
+export function registrySettings(host: string, hosts: RegistryHosts): RegistrySettings {
+  return entry(hosts, host) ?? entry(hosts, hostName(host)) ?? entry(hosts, ANY_HOST) ?? {};
+}
+
+function entry(hosts: RegistryHosts, name: string): RegistrySettings | undefined {
+  return Object.hasOwn(hosts, name) ? hosts[name] : undefined;
+}
+
+/** Without the port. */
+function hostName(host: string): string {
+  return host.replace(/:\d+$/, "");
+}
+
+async function resolveHost(name: string): Promise<readonly string[]> {
+  const unresolved = (reason: string, cause?: unknown): ApiError =>
+    new ApiError("unavailable", `the registry's host name ${name} ${reason}`, { registry: name }, { cause });
+  const { promise: late, reject } = Promise.withResolvers<never>();
+  const timer = setTimeout(() => reject(unresolved("could not be looked up in time")), LOOKUP_MS);
+  using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
+  const found = lookup(name, { all: true }).catch((error: unknown) => {
+    throw unresolved("does not resolve", error);
+  });
+  return (await Promise.race([found, late])).map((item) => item.address);
+}
+
+/** What an address is when nobody but the operator may send us there, otherwise null. */
+export function forbiddenKind(address: string): "loopback" | "link-local" | "metadata" | "unspecified" | null {
+  if (isIPv4(address)) return forbiddenV4(address.split(".").map(Number));
+  const bytes = ipv6Bytes(address);
+  const startsWith = (prefix: readonly number[]): boolean => prefix.every((byte, index) => bytes[index] === byte);
+  // IPv4 in IPv6 clothes: mapped, translated (NAT64), 6to4, and compatible.
+  if (startsWith([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])) return forbiddenV4(bytes.slice(12));
+  if (startsWith([0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0])) return forbiddenV4(bytes.slice(12));
+  if (startsWith([0x20, 0x02])) return forbiddenV4(bytes.slice(2, 6));
+  if (startsWith([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])) {
+    return bytes[15] === 1 && startsWith(Array(15).fill(0)) ? "loopback" : forbiddenV4(bytes.slice(12));
+  }
+  if (bytes[0] === 0xfe && ((bytes[1] ?? 0) & 0xc0) === 0x80) return "link-local";
+  // The address under which a cloud offers its machines their own credentials.
+  if (startsWith([0xfd, 0, 0x0e, 0xc2]) && bytes.slice(4, 14).every((byte) => byte === 0) && bytes[15] === 0x54) {
+    return bytes[14] === 2 ? "metadata" : null;
+  }
+  return null;
+}
+
+function forbiddenV4(bytes: readonly number[]): "loopback" | "link-local" | "metadata" | "unspecified" | null {
+  const [a, b, c, d] = bytes;
+  if (a === 169 && b === 254 && c === 169 && d === 254) return "metadata";
+  if (a === 169 && b === 254) return "link-local";
+  if (a === 127) return "loopback";
+  // Linux takes every address of 0.0.0.0/8 that it has no route for as nowhere, and 0.0.0.0 as itself.
+  if (a === 0) return "unspecified";
+  return null;
+}
+
+/** The 16 bytes of an address that `isIP` accepted; a zone (`%eth0`) is ignored. */
+function ipv6Bytes(address: string): number[] {
+  const text = (address.split("%")[0] ?? "").replace(/(\d+)\.(\d+)\.(\d+)\.(\d+)$/, (_match, ...groups) => {
+    const [a = 0, b = 0, c = 0, d = 0] = groups.slice(0, 4).map(Number);
+    return `${((a << 8) | b).toString(16)}:${((c << 8) | d).toString(16)}`;
+  });
+  const [head = "", tail] = text.split("::");
+  const groups = (part: string): number[] =>
+    part === "" ? [] : part.split(":").map((group) => Number.parseInt(group, 16));
+  const before = groups(head);
+  const after = tail === undefined ? [] : groups(tail);
+  const zeros: number[] = Array(Math.max(0, 8 - before.length - after.length)).fill(0);
+  return [...before, ...zeros, ...after].flatMap((group) => [group >> 8, group & 0xff]);
+}
