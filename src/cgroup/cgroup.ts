@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { basename, dirname } from "node:path";
 import { type CgroupFiles, kernelFiles } from "./cgroup-files.ts";
 import { CONTROLLERS, findHierarchies, type Hierarchy } from "./hierarchy.ts";
-import { readStats } from "./stats.ts";
+import { CgroupGoneError, readStats } from "./stats.ts";
 
 /** Limits of one VM's cgroup; absent means unlimited. */
 export interface CgroupLimits {
@@ -24,8 +24,8 @@ export interface Cgroup extends AsyncDisposable {
   readonly name: string;
   /** directories that a process joins by writing to their cgroup.procs */
   readonly directories: readonly string[];
-  /** null when the group is gone */
-  stats(): Promise<CgroupStats | null>;
+  /** @throws CgroupGoneError when the group was removed */
+  stats(): Promise<CgroupStats>;
   pids(): Promise<number[]>;
   /** SIGKILL to every process, then waits until none is left. @throws Error when one cannot be killed */
   kill(): Promise<void>;
@@ -243,8 +243,8 @@ class Group implements Cgroup {
     this.#killProcess = killProcess;
   }
 
-  async stats(): Promise<CgroupStats | null> {
-    if (this.#first("cgroup.procs") === null) return null;
+  async stats(): Promise<CgroupStats> {
+    if (this.#first("cgroup.procs") === null) throw new CgroupGoneError(`control group ${this.name} is gone`);
     return readStats((file) => this.#first(file));
   }
 

@@ -8,6 +8,11 @@ export interface CgroupSample extends CgroupStats {
   readonly cpuPercent: number;
 }
 
+/** The group was removed: its machine has ended. */
+export class CgroupGoneError extends Error {
+  override readonly name = "CgroupGoneError";
+}
+
 /** A file that holds one number. Counters beyond 2^53 lose their last digits, which no reader can tell. */
 export function parseNumber(text: string | null): number | null {
   const trimmed = text?.trim() ?? "";
@@ -37,13 +42,13 @@ export function readStats(read: (file: string) => string | null): CgroupStats {
 
 /** Reads `source` now and then every `intervalMs`, until `signal` aborts or the group is gone. */
 export async function* samples(
-  source: { stats(): Promise<CgroupStats | null> },
+  source: { stats(): Promise<CgroupStats> },
   intervalMs: number,
   signal: AbortSignal,
 ): AsyncGenerator<CgroupSample> {
   let before: CgroupSample | null = null;
   while (!signal.aborted) {
-    const stats = await source.stats();
+    const stats = await statsUnlessGone(source);
     if (stats === null) return;
     const at = Date.now();
     const elapsedMs: number = before === null ? 0 : at - before.at;
@@ -52,6 +57,16 @@ export async function* samples(
     yield sample;
     before = sample;
     await pause(intervalMs, signal);
+  }
+}
+
+async function statsUnlessGone(source: { stats(): Promise<CgroupStats> }): Promise<CgroupStats | null> {
+  try {
+    return await source.stats();
+  } catch (error) {
+    // CgroupGoneError: the machine ended between two readings.
+    if (error instanceof CgroupGoneError) return null;
+    throw error;
   }
 }
 
