@@ -10,8 +10,15 @@ export interface RegistrySettings {
   readonly insecure?: boolean;
   /** PEM file of authorities that are trusted besides the system's own */
   readonly caFile?: string | null;
-  /** hosts, with port where needed, that are asked for the same repositories first */
-  readonly mirrors?: readonly string[];
+  /** asked for the same repositories first, in this order; never given the user's credentials */
+  readonly mirrors?: readonly RegistryMirror[];
+}
+
+export interface RegistryMirror {
+  /** with its port where it needs one */
+  readonly host: string;
+  readonly insecure?: boolean;
+  readonly caFile?: string | null;
 }
 
 /**
@@ -54,11 +61,6 @@ export async function checkRegistryHost(
     throw new ApiError("forbidden", message, { registry: host });
   }
   return settings;
-}
-
-/** Settings of a host that needs no check, such as a mirror that the operator named. */
-export function registrySettings(host: string, hosts: RegistryHosts): RegistrySettings {
-  return entry(hosts, host) ?? entry(hosts, hostName(host)) ?? entry(hosts, ANY_HOST) ?? {};
 }
 
 function entry(hosts: RegistryHosts, name: string): RegistrySettings | undefined {

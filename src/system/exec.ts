@@ -65,6 +65,8 @@ export interface RunOptions {
   readonly uid?: number;
   readonly gid?: number;
   readonly limits?: ResourceLimits;
+  /** file mode mask of the program; default is this process's own */
+  readonly umask?: number;
 }
 
 /**
@@ -83,15 +85,18 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   };
   if (Bun.which(argv[0] ?? "", { PATH: BASE_ENVIRONMENT.PATH }) === null) fail("is not installed", null, null, "");
 
-  const child = Bun.spawn([...limitWrapper(options.limits), ...DIE_WITH_PARENT, ...argv], {
-    env: { ...BASE_ENVIRONMENT, ...options.env },
-    cwd: options.cwd ?? "/",
-    detached: true,
-    stdin: options.stdin ?? "ignore",
-    stdout: "pipe",
-    stderr: "pipe",
-    ...ids(options),
-  });
+  const child = Bun.spawn(
+    [...limitWrapper(options.limits), ...umaskWrapper(options.umask), ...DIE_WITH_PARENT, ...argv],
+    {
+      env: { ...BASE_ENVIRONMENT, ...options.env },
+      cwd: options.cwd ?? "/",
+      detached: true,
+      stdin: options.stdin ?? "ignore",
+      stdout: "pipe",
+      stderr: "pipe",
+      ...ids(options),
+    },
+  );
   const killGroup = (): void => killProcessGroup(child.pid, "SIGKILL");
 
   using cleanup = new DisposableStack();
@@ -199,6 +204,10 @@ function limitWrapper(limits: ResourceLimits | undefined): string[] {
   if (limits?.fileBytesMax !== undefined) wrapper.push(`--fsize=${limits.fileBytesMax}`);
   if (limits?.memoryBytesMax !== undefined) wrapper.push(`--as=${limits.memoryBytesMax}`);
   return limits === undefined ? [] : [...wrapper, "--"];
+}
+
+function umaskWrapper(umask: number | undefined): string[] {
+  return umask === undefined ? [] : ["/bin/sh", "-c", `umask ${umask.toString(8)} && exec "$@"`, "sh"];
 }
 
 function ids(options: RunOptions): { uid?: number; gid?: number } {

@@ -105,6 +105,11 @@ test("limits are enforced by the kernel", async () => {
   expect(existsSync(file)).toBe(false);
 });
 
+test("the mask of file modes can be given", async () => {
+  const { stdout } = await run({ argv: sh('umask; echo "$@"'), timeoutMs: 5000, umask: 0o027 });
+  expect(Buffer.from(stdout).toString()).toBe("0027\n\n");
+});
+
 test("start gives socket pairs, signals and the end of standard error", async () => {
   const child = start({
     argv: sh("read line <&3; echo got $line >&4; echo bye >&2; sleep 100"),

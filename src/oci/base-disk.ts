@@ -1,0 +1,117 @@
+import { chmod, lstat, mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { ApiError } from "../domain/errors.ts";
+import { type CommandError, run } from "../system/exec.ts";
+import { commonFailure, IMPORT_FILE_BYTES_MAX, reasonOf } from "./tool-failure.ts";
+
+export interface BaseDiskOptions {
+  /** directory whose entry `upper` is the root file system; nothing else is in it */
+  readonly staging: string;
+  /** disk to be made */
+  readonly path: string;
+  readonly timeoutMs: number;
+  /** ends the call with the signal's reason */
+  readonly signal: AbortSignal;
+}
+
+/** Where the guest mounts what is no part of an image, and what every command may expect. */
+const DIRECTORIES = { proc: 0o755, sys: 0o755, dev: 0o755, tmp: 0o1777, root: 0o700 } as const;
+
+/** mkfs.erofs clamps times to this one, 2100-01-01 in `seconds`; without it the disk would hold the time of its making. */
+const SOURCE_DATE_EPOCH_SECONDS = 4_102_444_800;
+/** The same tree gives the same bytes. A guest may mount many disks with one UUID. */
+const DISK_UUID = "c0bb1ce0-0000-4000-8000-000000000001";
+
+const BLOCK_BYTES = 4096;
+/** Slack of the computed size of an ext4 disk; it is a hole. */
+const EXT4_SPARE_BYTES = 67_108_864;
+/** Room for the directory entry, extent block and attribute block that an entry may need, in `bytes`. */
+const EXT4_ENTRY_BYTES = 12_288;
+const EXT4_SPARE_INODES_COUNT = 256;
+
+/**
+ * Makes a disk of a root file system without mounting anything: EROFS, or ext4 where mkfs.erofs refuses the tree (a
+ * name of 255 bytes). Both keep every byte of a file at a place that the guest's kernel can tell (FIEMAP).
+ * @throws ApiError `insufficient_storage`, `payload_too_large`, `validation_error` when both refuse, `unavailable` on time-out
+ */
+export async function buildBaseDisk(options: BaseDiskOptions): Promise<{ format: "erofs" | "ext4" }> {
+  await addDirectories(join(options.staging, "upper"));
+  const refusal = await attempt(erofsArgv(options), options, { SOURCE_DATE_EPOCH: String(SOURCE_DATE_EPOCH_SECONDS) });
+  if (refusal === null) return { format: "erofs" };
+  await rm(options.path, { force: true });
+  const { sizeBytes, inodes } = await ext4Size(options);
+  const second = await attempt(ext4Argv({ ...options, sizeBytes, inodes }), options, {});
+  if (second === null) return { format: "ext4" };
+  await rm(options.path, { force: true });
+  throw new ApiError("validation_error", "no disk can be made of the image's files", {
+    erofs: reasonOf(refusal.stderrTail),
+    ext4: reasonOf(second.stderrTail),
+  });
+}
+
+/** Inline data has no place of its own on the disk, and so could not be read from outside the guest. */
+export function erofsArgv({ staging, path }: Pick<BaseDiskOptions, "staging" | "path">): string[] {
+  return ["mkfs.erofs", "-Enoinline_data", "-U", DISK_UUID, "--quiet", path, staging];
+}
+
+export function ext4Argv(options: {
+  readonly staging: string;
+  readonly path: string;
+  readonly sizeBytes: number;
+  readonly inodes: number;
+}): string[] {
+  return [
+    ...["mke2fs", "-q", "-F", "-t", "ext4", "-b", String(BLOCK_BYTES), "-I", "256", "-m", "0"],
+    ...["-N", String(options.inodes), "-U", DISK_UUID, "-O", "^has_journal,^resize_inode,sparse_super2"],
+    ...["-E", "lazy_itable_init=0,assume_storage_prezeroed=1,packed_meta_blocks=1,num_backup_sb=0,nodiscard"],
+    ...["-d", options.staging, options.path, String(Math.ceil(options.sizeBytes / BLOCK_BYTES))],
+  ];
+}
+
+/** Null when the tool made the disk, its error when it refused the tree. */
+async function attempt(
+  argv: string[],
+  { timeoutMs, signal }: BaseDiskOptions,
+  env: Record<string, string>,
+): Promise<CommandError | null> {
+  try {
+    await run({ argv, env, timeoutMs, signal, limits: { fileBytesMax: IMPORT_FILE_BYTES_MAX } });
+    return null;
+  } catch (error) {
+    const common = commonFailure(error, timeoutMs);
+    if (common !== null) throw common;
+    return error as CommandError;
+  }
+}
+
+/** An entry of the image with such a name stays, whatever it is: a symlink is not followed. */
+async function addDirectories(root: string): Promise<void> {
+  for (const [name, mode] of Object.entries(DIRECTORIES)) {
+    const path = join(root, name);
+    const existing = await lstat(path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "ENOENT") throw error;
+      return null;
+    });
+    if (existing !== null) continue;
+    await mkdir(path);
+    await chmod(path, mode);
+  }
+}
+
+/** An upper bound of what the tree needs; too much costs nothing, since it stays a hole. */
+async function ext4Size(options: BaseDiskOptions): Promise<{ sizeBytes: number; inodes: number }> {
+  const [apparent, allocated, inodes] = await Promise.all([
+    usage(["--apparent-size", "--block-size=1"], options),
+    usage(["--block-size=1"], options),
+    usage(["--inodes"], options),
+  ]);
+  const sizeBytes = Math.max(apparent, allocated) * 1.05 + inodes * EXT4_ENTRY_BYTES + EXT4_SPARE_BYTES;
+  return { sizeBytes: Math.ceil(sizeBytes), inodes: inodes + EXT4_SPARE_INODES_COUNT };
+}
+
+async function usage(flags: readonly string[], { staging, timeoutMs, signal }: BaseDiskOptions): Promise<number> {
+  const { stdout } = await run({ argv: ["du", "-s", ...flags, "--", staging], timeoutMs, signal });
+  const count = Number.parseInt(Buffer.from(stdout).toString("latin1"), 10);
+  if (!Number.isSafeInteger(count)) throw new Error("du gave no number");
+  return count;
+}

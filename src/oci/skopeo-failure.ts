@@ -1,0 +1,118 @@
+import { ApiError, type ErrorCode } from "../domain/errors.ts";
+import type { RegistryReference } from "../domain/registry-reference.ts";
+import type { CommandError } from "../system/exec.ts";
+import type { Credentials } from "./skopeo-home.ts";
+import { commonFailure, reasonOf } from "./tool-failure.ts";
+
+interface Cause {
+  readonly pattern: RegExp;
+  readonly code: ErrorCode;
+  readonly message: (reference: RegistryReference, credentials: Credentials | null) => string;
+}
+
+const unreachable = (pattern: RegExp, reason: string): Cause => ({
+  pattern,
+  code: "unavailable",
+  message: ({ host }) => `the registry ${host} cannot be reached: ${reason}`,
+});
+
+/**
+ * The first that matches skopeo's words wins. A refused login is `forbidden`, since `unauthorized` would mean that the
+ * token of this interface is bad.
+ */
+const CAUSES: readonly Cause[] = [
+  unreachable(/no such host/i, "its name does not resolve"),
+  unreachable(/connection refused/i, "connection refused"),
+  unreachable(/no route to host|network is unreachable/i, "no route to it"),
+  unreachable(/i\/o timeout|handshake timeout|deadline exceeded|client\.timeout/i, "it does not answer"),
+  unreachable(/connection reset|unexpected eof|broken pipe|: EOF$/i, "it closed the connection"),
+  {
+    pattern: /server gave HTTP response to HTTPS client/i,
+    code: "unavailable",
+    message: ({ host }) => `the registry ${host} speaks plain HTTP: the operator may set insecure for it`,
+  },
+  {
+    pattern: /x509: |tls: /i,
+    code: "unavailable",
+    message: ({ host }) =>
+      `the certificate of the registry ${host} is not trusted: the operator may set ca_file for it`,
+  },
+  {
+    pattern: /too ?many ?requests|status(?:code)?:? 429/i,
+    code: "unavailable",
+    message: ({ host }) => `the registry ${host} wants fewer requests: try again later`,
+  },
+  {
+    pattern:
+      /manifest unknown|name unknown|blob unknown|repository name not known|status(?:code)?:? 404|404 \(not found\)/i,
+    code: "not_found",
+    message: ({ canonical }) => `there is no image ${canonical}`,
+  },
+  {
+    pattern:
+      /unauthorized|authentication required|invalid username\/password|access .*denied|denied:|status(?:code)?:? 40[13]/i,
+    code: "forbidden",
+    message: ({ canonical }, credentials) =>
+      credentials === null
+        ? `the registry wants credentials for ${canonical}`
+        : `the registry does not accept the credentials for ${canonical}`,
+  },
+  {
+    pattern: /invalid reference format/i,
+    code: "validation_error",
+    message: ({ canonical }) => `skopeo of this machine cannot handle ${canonical}; older ones take no IPv6 address`,
+  },
+  {
+    pattern: /did not match|digest mismatch|manifest digest/i,
+    code: "unavailable",
+    message: ({ host }) => `the registry ${host} sent damaged data`,
+  },
+  {
+    pattern:
+      /unsupported|unknown media ?type|invalid .*manifest|parsing .*manifest|unmarshal|schema version|not a tar|invalid header|corrupt input/i,
+    code: "validation_error",
+    message: ({ canonical }) => `${canonical} is no image that can be imported`,
+  },
+];
+
+/** What went wrong with a registry, for a FAILED operation. Thrown again when it is no failure of skopeo itself. */
+export function registryFailure(
+  error: unknown,
+  reference: RegistryReference,
+  access: { readonly credentials: Credentials | null; readonly timeoutMs: number },
+): ApiError {
+  const common = commonFailure(error, access.timeoutMs);
+  if (common !== null) return common;
+  const failure = error as CommandError;
+  const words = fatalMessage(failure.stderrTail);
+  const details = {
+    registry: reference.host,
+    reason: withoutSecrets(reasonOf(words || failure.message), access.credentials),
+  };
+  const cause = CAUSES.find(({ pattern }) => pattern.test(words));
+  const code = cause?.code ?? "unavailable";
+  const message = cause?.message(reference, access.credentials) ?? `skopeo could not copy ${reference.canonical}`;
+  return new ApiError(code, message, details, { cause: error });
+}
+
+/** The text of the last `level=fatal msg="..."` line, or all of it. */
+function fatalMessage(stderr: string): string {
+  const quoted = /.*level=fatal msg=("(?:[^"\\]|\\.)*")/s.exec(stderr)?.[1];
+  if (quoted === undefined) return stderr;
+  try {
+    return String(JSON.parse(quoted));
+  } catch {
+    // A SyntaxError: Go quotes some characters in its own way.
+    return quoted;
+  }
+}
+
+/** Short secrets would be found everywhere in a text: then it is dropped as a whole. */
+function withoutSecrets(text: string, credentials: Credentials | null): string {
+  if (credentials === null) return text;
+  const { username, password } = credentials;
+  const secrets = [password, encodeURIComponent(password), Buffer.from(`${username}:${password}`).toString("base64")];
+  if (!secrets.some((secret) => text.includes(secret))) return text;
+  if (password.length < 4) return "not shown: it may hold the password";
+  return secrets.reduce((result, secret) => result.replaceAll(secret, "***"), text);
+}

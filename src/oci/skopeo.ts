@@ -1,0 +1,119 @@
+import { createHash } from "node:crypto";
+import { basename, dirname } from "node:path";
+import { ApiError } from "../domain/errors.ts";
+import type { RegistryReference } from "../domain/registry-reference.ts";
+import { run } from "../system/exec.ts";
+import { scratchDirectory } from "../system/scratch.ts";
+import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
+import type { RegistrySettings } from "./registry-policy.ts";
+import { registryFailure } from "./skopeo-failure.ts";
+import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
+import { IMPORT_FILE_BYTES_MAX } from "./tool-failure.ts";
+
+/** Name of the image in the layout that `copyToLayout` writes. */
+export const LAYOUT_TAG = "image";
+/** What registries and image tools allow a manifest to have. */
+const MANIFEST_BYTES_MAX = 4_194_304;
+
+export interface RegistryAccess {
+  readonly credentials: Credentials | null;
+  /** as `checkRegistryHost` gives it */
+  readonly settings: RegistrySettings;
+  /** private directory; what is put there, the password too, is gone when the call returns */
+  readonly scratch: string;
+  readonly timeoutMs: number;
+  /** ends the call with the signal's reason */
+  readonly signal: AbortSignal;
+}
+
+export interface CopyOptions extends RegistryAccess {
+  /** the manifest to copy, as `inspectDigest` gave it: a tag may have moved meanwhile */
+  readonly digest: string;
+  /** OCI layout to be made; its parent exists, it does not */
+  readonly directory: string;
+}
+
+/**
+ * Asks the registry for the digest of the manifest that this platform (linux/amd64) would get.
+ * @throws ApiError `not_found`, `forbidden` (the registry wants other credentials), `unavailable` (registry down,
+ * time-out), `validation_error` (an image that cannot be used here)
+ */
+export async function inspectDigest(reference: RegistryReference, access: RegistryAccess): Promise<{ digest: string }> {
+  await using directory = await scratchDirectory(access.scratch, "skopeo-");
+  const home = await prepareSkopeoHome(directory.path, reference, access);
+  const raw = await skopeo(inspectArgv(home, sourceName(reference, reference.digest)), home, directory.path, {
+    reference,
+    access,
+  });
+  const digest = `sha256:${createHash("sha256").update(raw).digest("hex")}`;
+  if (reference.digest !== undefined && reference.digest !== digest) {
+    throw new ApiError("unavailable", `the registry ${reference.host} sent another manifest than was asked for`, {
+      registry: reference.host,
+    });
+  }
+  return { digest: selectManifest(raw, digest) };
+}
+
+/**
+ * Copies one image, by digest, into an OCI layout, where its tag is LAYOUT_TAG and its layers are what umoci can read:
+ * zstd is recompressed.
+ * @throws ApiError as `inspectDigest` does, `insufficient_storage`, `payload_too_large`
+ */
+export async function copyToLayout(reference: RegistryReference, options: CopyOptions): Promise<void> {
+  await using directory = await scratchDirectory(options.scratch, "skopeo-");
+  const home = await prepareSkopeoHome(directory.path, reference, options);
+  const target = `oci:${basename(options.directory)}:${LAYOUT_TAG}`;
+  const argv = copyArgv(home, sourceName(reference, options.digest), target);
+  await skopeo(argv, home, dirname(options.directory), { reference, access: options });
+  await checkLayoutPlatform(options.directory);
+}
+
+/** skopeo takes a tag or a digest, not both. */
+function sourceName(reference: RegistryReference, digest: string | undefined): string {
+  const name = `docker://${reference.host}/${reference.repository}`;
+  return digest === undefined ? `${name}:${reference.tag}` : `${name}@${digest}`;
+}
+
+export function inspectArgv(home: SkopeoHome, source: string): string[] {
+  const access = ["--cert-dir", home.certificates, ...(home.authFile ? ["--authfile", home.authFile] : ["--no-creds"])];
+  return [...commonArgv(home), "inspect", "--raw", ...access, source];
+}
+
+/** Signatures are not checked here, and a layout has no place for them. */
+export function copyArgv(home: SkopeoHome, source: string, target: string): string[] {
+  const login = home.authFile ? ["--src-authfile", home.authFile] : ["--src-no-creds"];
+  const options = ["--quiet", "--remove-signatures", "--dest-compress-format", "gzip"];
+  return [...commonArgv(home), "copy", ...options, "--src-cert-dir", home.certificates, ...login, source, target];
+}
+
+function commonArgv(home: SkopeoHome): string[] {
+  return [
+    ...["skopeo", "--policy", home.policy, "--registries.d", home.signatureConfig],
+    ...["--registries-conf", home.registriesConf, "--tmpdir", home.temporary],
+    ...["--override-os", "linux", "--override-arch", "amd64"],
+  ];
+}
+
+async function skopeo(
+  argv: readonly string[],
+  home: SkopeoHome,
+  cwd: string,
+  context: { reference: RegistryReference; access: RegistryAccess },
+): Promise<Uint8Array> {
+  const { reference, access } = context;
+  try {
+    const result = await run({
+      argv,
+      env: home.environment,
+      // A layout's name is relative to it: in an absolute one a colon would begin the tag.
+      cwd,
+      timeoutMs: access.timeoutMs,
+      signal: access.signal,
+      stdoutBytesMax: MANIFEST_BYTES_MAX,
+      limits: { fileBytesMax: IMPORT_FILE_BYTES_MAX },
+    });
+    return result.stdout;
+  } catch (error) {
+    throw registryFailure(error, reference, access);
+  }
+}

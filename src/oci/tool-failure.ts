@@ -1,0 +1,40 @@
+import { ApiError } from "../domain/errors.ts";
+import { CommandError } from "../system/exec.ts";
+
+/** Longest text of a tool that an error repeats, in characters. */
+const REASON_MAX = 500;
+
+/** Largest single file that a tool may write while it imports an image, in `bytes`: 64 GiB. */
+export const IMPORT_FILE_BYTES_MAX = 68_719_476_736;
+
+/**
+ * What any tool of an import may run into, as an error for the caller of the interface; null when it is something that
+ * only this tool can explain. Not a CommandError: thrown again, it is an abort or a bug.
+ */
+export function commonFailure(error: unknown, timeoutMs: number): ApiError | null {
+  if (!(error instanceof CommandError)) throw error;
+  if (error.timedOut) {
+    return new ApiError(
+      "unavailable",
+      `import timed out after ${Math.round(timeoutMs / 1000)} s`,
+      {},
+      { cause: error },
+    );
+  }
+  if (/no space left on device|disk quota exceeded/i.test(error.stderrTail)) {
+    return new ApiError("insufficient_storage", "the disk of this machine is full", {}, { cause: error });
+  }
+  if (error.signal === "SIGXFSZ" || /file too large/i.test(error.stderrTail)) {
+    return new ApiError("payload_too_large", "the image holds a file that is too large", {}, { cause: error });
+  }
+  return null;
+}
+
+/** One line of a tool's own words, short and without the query strings of addresses, which may hold signatures. */
+export function reasonOf(text: string): string {
+  const line = text
+    .replace(/\?[^\s"']*/g, "?...")
+    .replace(/\s+/g, " ")
+    .trim();
+  return line.length > REASON_MAX ? `${line.slice(0, REASON_MAX)}...` : line;
+}

@@ -1,0 +1,52 @@
+import { basename, dirname } from "node:path";
+import { ApiError } from "../domain/errors.ts";
+import { type CommandError, run } from "../system/exec.ts";
+import { commonFailure, IMPORT_FILE_BYTES_MAX, reasonOf } from "./tool-failure.ts";
+
+export interface UnpackOptions {
+  /** OCI layout */
+  readonly layout: string;
+  readonly tag: string;
+  /** directory to be made, which becomes the root file system; its parent exists and is private */
+  readonly into: string;
+  readonly timeoutMs: number;
+  /** ends the call with the signal's reason */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Applies an image's layers in order: owners, modes, devices, hard links and extended attributes as they are in it.
+ * What is there after a failure is the caller's to remove.
+ * @throws ApiError `validation_error` when the image is malformed, `insufficient_storage`, `payload_too_large`,
+ * `unavailable` on time-out
+ */
+export async function unpack(options: UnpackOptions): Promise<void> {
+  try {
+    await run({
+      argv: unpackArgv(options),
+      // A layout's name is relative to it: in an absolute one a colon would begin the tag.
+      cwd: dirname(options.layout),
+      timeoutMs: options.timeoutMs,
+      signal: options.signal,
+      limits: { fileBytesMax: IMPORT_FILE_BYTES_MAX },
+      // It gives the modes of the root and of directories that a layer does not list.
+      umask: 0o022,
+    });
+  } catch (error) {
+    const common = commonFailure(error, options.timeoutMs);
+    if (common !== null) throw common;
+    const reason = reasonOf(errorLine((error as CommandError).stderrTail));
+    throw new ApiError("validation_error", `the image cannot be unpacked: ${reason}`, {}, { cause: error });
+  }
+}
+
+export function unpackArgv({ layout, tag, into }: Pick<UnpackOptions, "layout" | "tag" | "into">): string[] {
+  return ["umoci", "raw", "unpack", "--image", `${basename(layout)}:${tag}`, into];
+}
+
+/** umoci marks errors with a cross and progress with a dot. */
+function errorLine(stderr: string): string {
+  const lines = stderr.split("\n");
+  const marked = lines.findLast((line) => line.includes("⨯"));
+  return (marked ?? lines.at(-1) ?? "").replace("⨯", "");
+}
