@@ -9,6 +9,7 @@ const { symbols: libc } = dlopen("libc.so.6", {
   __errno_location: { args: [], returns: FFIType.ptr },
   memfd_create: { args: [FFIType.cstring, FFIType.u32], returns: FFIType.i32 },
   fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
+  flock: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
   lseek: { args: [FFIType.i32, FFIType.i64, FFIType.i32], returns: FFIType.i64 },
   copy_file_range: {
     args: [FFIType.i32, FFIType.ptr, FFIType.i32, FFIType.ptr, FFIType.u64, FFIType.u32],
@@ -68,6 +69,17 @@ export function addSeals(fd: number, seals: number): void {
 
 export function getSeals(fd: number): number {
   return checked("fcntl", libc.fcntl(fd, F_GET_SEALS, 0));
+}
+
+const LOCK_EX = 2;
+const LOCK_NB = 4;
+
+/** Locks an open file for this process alone, until it is closed; false when another one has it. */
+export function tryLock(fd: number): boolean {
+  if (libc.flock(fd, LOCK_EX | LOCK_NB) === 0) return true;
+  const error = new LibcError("flock", errno());
+  if (error.code === "EWOULDBLOCK" || error.code === "EAGAIN") return false;
+  throw error;
 }
 
 const SEEK_SET = 0;
