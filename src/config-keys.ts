@@ -74,8 +74,13 @@ function scaled(raw: unknown, units: Readonly<Record<string, number>>): number |
 const size = (doc: Doc<number>): ConfigKey<number> =>
   key("bytes, or a size such as 512MiB or 5GiB", (raw) => scaled(raw, SIZE_BYTES), doc);
 
+/** `milliseconds` of a text such as 90s, 15m, 12h or 90d; undefined when it is none. */
+export function parseDuration(raw: unknown): number | undefined {
+  return scaled(raw, DURATION_MS);
+}
+
 const duration = (doc: Doc<number>): ConfigKey<number> =>
-  key("a duration such as 90s, 15m, 12h or 90d", (raw) => scaled(raw, DURATION_MS), doc);
+  key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
 
 /** Every setting, by its name in the file. README's table is made of this, and a test compares them. */
 export const KEYS = {
@@ -148,16 +153,17 @@ export const KEYS = {
   }),
 } as const;
 
-/** Settings of one `[registries.hosts."HOST"]` table. */
-export const REGISTRY_HOST_KEYS = {
+/** What one `[registries.hosts."HOST"]` table and its mirrors have in common. */
+export const REGISTRY_ACCESS_KEYS = {
   insecure: flag({ default: false, doc: "speak plain HTTP, or accept any certificate" }),
-  allow: flag({ default: true, doc: "`false` refuses the host" }),
   ca_file: optional(path, {
     default: null,
     or: "",
     doc: "PEM file of the authority that signed the host's certificate",
   }),
 } as const;
+
+export const REGISTRY_ALLOW_KEY = flag({ default: true, doc: "`false` refuses the host" });
 
 export type KeyName = keyof typeof KEYS;
 export type KeyValues = { [Name in KeyName]: (typeof KEYS)[Name] extends ConfigKey<infer T> ? T : never };

@@ -1,18 +1,9 @@
 import { existsSync, readFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { isAbsolute, join, resolve } from "node:path";
-import { type ConfigKey, KEYS, type KeyName, type KeyValues, REGISTRY_HOST_KEYS } from "./config-keys.ts";
+import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./config-keys.ts";
+import { isTable, type RegistryHost, registryHosts } from "./config-registries.ts";
 import type { LogLevel } from "./log.ts";
-
-/** How the appliance treats one registry host. A host that is listed may have any address, loopback too. */
-export interface RegistryHost {
-  /** speak plain HTTP, or accept any certificate */
-  readonly insecure: boolean;
-  /** false refuses the host */
-  readonly allow: boolean;
-  /** PEM file of the authority that signed the host's certificate; null for the system's own */
-  readonly caFile: string | null;
-}
 
 /** What the operator decided, checked and frozen. Absent things are null. */
 export interface Config {
@@ -95,7 +86,9 @@ export function processEnvironment(): Environment {
  * executable always is. Must run before Elysia is loaded.
  */
 export function declareProduction(): void {
-  process.env["NODE_ENV"] ??= "production";
+  // Through a name of its own: the build replaces the expression by a constant.
+  const environment = process.env;
+  environment["NODE_ENV"] ??= "production";
 }
 
 /** Variable of a key: `listen.port` is COPPICE_LISTEN_PORT. */
@@ -201,47 +194,7 @@ function readFile(sources: ConfigSources, take: Take, problems: string[]): Recor
     if (key in KEYS) take(key as KeyName, raw, origin(key));
     else problems.push(`${origin(key)}: no such setting: ${key}`);
   }
-  return registryHosts(hosts, origin, problems);
-}
-
-function registryHosts(
-  raw: unknown,
-  origin: (key: string) => string,
-  problems: string[],
-): Record<string, RegistryHost> {
-  if (raw === undefined) return {};
-  if (!isTable(raw)) {
-    problems.push(`${origin("registries.hosts")}: registries.hosts must be a table of tables`);
-    return {};
-  }
-  const hosts: Record<string, RegistryHost> = {};
-  for (const [host, settings] of Object.entries(raw)) {
-    const key = `registries.hosts.${host}`;
-    if (!isTable(settings) || !/^[A-Za-z0-9.[\]:-]+$/.test(host)) {
-      problems.push(`${origin(key)}: ${key} must be a table named after a host, with its port if it has one`);
-      continue;
-    }
-    const values: Record<string, unknown> = {};
-    for (const [name, value] of Object.entries(settings)) {
-      const definition = REGISTRY_HOST_KEYS[name as keyof typeof REGISTRY_HOST_KEYS];
-      try {
-        if (definition === undefined) throw new Error("is no such setting");
-        values[name] = definition.parse(value);
-      } catch (error) {
-        problems.push(`${origin(`${key}.${name}`)}: ${key}.${name} ${(error as Error).message}`);
-      }
-    }
-    hosts[host.toLowerCase()] = {
-      insecure: (values["insecure"] as boolean | undefined) ?? REGISTRY_HOST_KEYS.insecure.default,
-      allow: (values["allow"] as boolean | undefined) ?? REGISTRY_HOST_KEYS.allow.default,
-      caFile: (values["ca_file"] as string | undefined) ?? REGISTRY_HOST_KEYS.ca_file.default,
-    };
-  }
-  return hosts;
-}
-
-function isTable(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  return registryHosts(hosts, (key, problem) => problems.push(`${origin(key)}: ${key} ${problem}`));
 }
 
 function flatten(table: Record<string, unknown>, prefix: string): [string, unknown][] {

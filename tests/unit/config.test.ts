@@ -139,10 +139,21 @@ describe("values", () => {
     const text =
       '[registries.hosts."R.example.net:5000"]\ninsecure = true\n[registries.hosts.other]\nca_file = "/ca.pem"';
     expect(load({ file: file(text) }).registries.hosts).toEqual({
-      "r.example.net:5000": { insecure: true, allow: true, caFile: null },
-      other: { insecure: false, allow: true, caFile: "/ca.pem" },
+      "r.example.net:5000": { insecure: true, allow: true, caFile: null, mirrors: [] },
+      other: { insecure: false, allow: true, caFile: "/ca.pem", mirrors: [] },
     });
   });
+});
+
+test("mirrors, and settings for every host that has none", () => {
+  const text =
+    '[registries.hosts."*"]\nallow = false\n[registries.hosts.r]\nmirrors = [{ host = "M:1", insecure = true }]';
+  expect(load({ file: file(text) }).registries.hosts).toEqual({
+    "*": { insecure: false, allow: false, caFile: null, mirrors: [] },
+    r: { insecure: false, allow: true, caFile: null, mirrors: [{ host: "m:1", insecure: true, caFile: null }] },
+  });
+  expect(problemsOf({ file: file("[registries.hosts.r]\nmirrors = [{ host = 'a b' }, 'c']") })).toHaveLength(2);
+  expect(problemsOf({ file: file("[registries]\nhosts = 'r'") })).toHaveLength(1);
 });
 
 describe("problems", () => {

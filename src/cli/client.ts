@@ -1,0 +1,114 @@
+import { type Environment, loadClientConfig } from "../config.ts";
+import { CliError, EXIT_FAILED } from "./command.ts";
+
+/** How long one exchange may take, in `milliseconds`: a long poll of 60 s, and time to spare. */
+const REQUEST_TIMEOUT_MS = 90_000;
+
+/** An error object that the appliance answered with. */
+export class ResponseError extends CliError {
+  readonly status: number;
+  readonly code: string;
+  readonly retryAfterSeconds: number | null;
+
+  constructor(response: Response, code: string, message: string, hint = "") {
+    super(`${message} (${code})${hint}`, EXIT_FAILED);
+    this.status = response.status;
+    this.code = code;
+    const seconds = Number(response.headers.get("retry-after") ?? Number.NaN);
+    this.retryAfterSeconds = Number.isFinite(seconds) ? seconds : null;
+  }
+}
+
+/** The appliance did not answer at all. */
+export class UnreachableError extends CliError {}
+
+export interface CallOptions {
+  readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  /** sent as JSON */
+  readonly json?: unknown;
+  /** sent as it is, as application/octet-stream */
+  readonly body?: Blob;
+  readonly signal?: AbortSignal;
+  /** false: as long as it takes */
+  readonly deadline?: boolean;
+}
+
+/** Options that every command of the client takes. */
+export const CLIENT_OPTIONS = {
+  url: { type: "string", value: "URL", doc: "address of the appliance (default: COPPICE_URL)" },
+} as const;
+
+/** HTTP client of an appliance. */
+export class ApiClient {
+  readonly #url: string;
+  readonly #token: string | null;
+  readonly #tokenFile: string;
+
+  /** @throws ConfigError */
+  constructor(environment: Environment, url?: string) {
+    const config = loadClientConfig(url === undefined ? environment : { ...environment, COPPICE_URL: url });
+    this.#url = config.url;
+    this.#token = config.token;
+    this.#tokenFile = config.tokenFile;
+  }
+
+  /**
+   * One request; redirects are not followed.
+   * @throws ResponseError for a status of 400 and above, UnreachableError
+   */
+  async call(method: string, path: string, options: CallOptions = {}): Promise<Response> {
+    const url = new URL(`${this.#url}/v1${path}`);
+    for (const [name, value] of Object.entries(options.query ?? {})) {
+      if (value !== undefined) url.searchParams.set(name, String(value));
+    }
+    const headers = new Headers();
+    if (this.#token !== null) headers.set("authorization", `Bearer ${this.#token}`);
+    if (options.json !== undefined) headers.set("content-type", "application/json");
+    if (options.body !== undefined) headers.set("content-type", "application/octet-stream");
+    const signals = [
+      ...(options.signal === undefined ? [] : [options.signal]),
+      ...(options.deadline === false ? [] : [AbortSignal.timeout(REQUEST_TIMEOUT_MS)]),
+    ];
+    const init: BunFetchRequestInit = { method, headers, redirect: "manual", signal: AbortSignal.any(signals) };
+    if (options.json !== undefined) init.body = JSON.stringify(options.json);
+    if (options.body !== undefined) init.body = options.body;
+    const response = await fetch(url, init).catch((error: Error) => {
+      if (options.signal?.aborted) throw options.signal.reason;
+      throw new UnreachableError(`cannot reach an appliance at ${this.#url}: ${error.message}`, EXIT_FAILED, {
+        cause: error,
+      });
+    });
+    if (response.status >= 400) throw await this.#failure(response);
+    return response;
+  }
+
+  async json<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
+    return (await (await this.call(method, path, options)).json()) as T;
+  }
+
+  /** The uuid of `<uuid>` or `tag:<name>`. */
+  async imageId(reference: string): Promise<string> {
+    if (!reference.startsWith("tag:")) return reference;
+    const response = await this.call("GET", "/inspect/", { query: { tag: reference.slice("tag:".length) } });
+    const id = /\/inspect\/([0-9a-f-]{36})\/?$/.exec(response.headers.get("location") ?? "")?.[1];
+    if (id === undefined) throw new CliError(`the appliance did not say which image ${reference} is`);
+    return id;
+  }
+
+  async #failure(response: Response): Promise<ResponseError> {
+    const text = await response.text();
+    let body: { error?: string; message?: string } = {};
+    try {
+      body = JSON.parse(text) as typeof body;
+    } catch (error) {
+      // SyntaxError: no appliance answered, but a proxy or something else at that address.
+      if (!(error instanceof SyntaxError)) throw error;
+    }
+    const missing = this.#token === null && response.status === 401;
+    const hint = missing ? `\nSet COPPICE_TOKEN, or make a token: coppice token create --account NAME --save` : "";
+    const rejected =
+      response.status === 401 && !missing ? `\nThe token is from COPPICE_TOKEN or ${this.#tokenFile}` : "";
+    const fallback = `HTTP status ${response.status} from ${this.#url}`;
+    return new ResponseError(response, body.error ?? "no error object", body.message ?? fallback, hint + rejected);
+  }
+}

@@ -1,0 +1,109 @@
+import { ConfigError, type Environment } from "../config.ts";
+import { VERSION } from "../version.ts";
+import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
+import { doctorCommand } from "./doctor.ts";
+import { imageCommands } from "./image.ts";
+import { inspectCommands } from "./inspect.ts";
+import type { Io } from "./io.ts";
+import { operationCommands } from "./operation.ts";
+import { runCommand } from "./run.ts";
+import { serveCommand } from "./serve.ts";
+import { tokenCommands } from "./token.ts";
+import { versionCommand } from "./version.ts";
+
+/** In the order of the help: the way of a new user through them. */
+export const COMMANDS: readonly Command[] = [
+  doctorCommand,
+  serveCommand,
+  ...tokenCommands,
+  ...imageCommands,
+  runCommand,
+  ...inspectCommands,
+  ...operationCommands,
+  versionCommand,
+];
+
+const GROUPS: Readonly<Record<string, string>> = {
+  token: "make, list and revoke access tokens",
+  image: "import, list and tag images",
+  op: "look at operations, wait for them, cancel them",
+};
+
+/** Runs one command line, given without the program's name, and returns the exit code. Never throws. */
+export async function runCommandLine(argv: readonly string[], io: Io, environment: Environment): Promise<number> {
+  const found = COMMANDS.find(({ name }) => argv.slice(0, name.split(" ").length).join(" ") === name);
+  try {
+    if (found === undefined) return await withoutCommand(argv, io);
+    return await found.run(argv.slice(found.name.split(" ").length), io, environment);
+  } catch (error) {
+    return report(error, found?.name, io);
+  }
+}
+
+async function withoutCommand(argv: readonly string[], io: Io): Promise<number> {
+  const [first, second] = argv;
+  const isGroup = first !== undefined && Object.hasOwn(GROUPS, first);
+  if (first === "--help" || first === "help") {
+    const about = COMMANDS.find(({ name }) => name === argv.slice(1).join(" "));
+    await io.stdout(about?.help() ?? overview());
+    return 0;
+  }
+  if (first === "--version") {
+    await io.stdout(`coppice ${VERSION}\n`);
+    return 0;
+  }
+  if (isGroup && second === "--help") {
+    await io.stdout(groupHelp(first));
+    return 0;
+  }
+  if (isGroup && second !== undefined) throw new UsageError(`${first} has no command ${second}`);
+  if (first === undefined || isGroup) {
+    io.stderr(isGroup ? groupHelp(first) : overview());
+    return EXIT_USAGE;
+  }
+  throw new UsageError(first.startsWith("-") ? `unknown option ${first}` : `there is no command ${first}`);
+}
+
+function overview(): string {
+  const rows = COMMANDS.map(({ name, summary }) => [name, summary] as const);
+  return `Coppice ${VERSION}: code in VM-isolated sandboxes whose file systems branch like Git.
+
+Usage: coppice COMMAND [OPTIONS]
+
+Commands:
+${columns(rows)}
+
+coppice COMMAND --help tells more about each.
+
+Commands that talk to an appliance take its address from COPPICE_URL (default
+http://127.0.0.1:8642) and the token from COPPICE_TOKEN or ~/.config/coppice/token.
+`;
+}
+
+function groupHelp(group: string): string {
+  const rows = COMMANDS.filter(({ name }) => name.startsWith(`${group} `)).map(
+    ({ name, summary }) => [name, summary] as const,
+  );
+  return `Usage: coppice ${group} COMMAND [OPTIONS]\n\n${GROUPS[group]}\n\nCommands:\n${columns(rows)}\n`;
+}
+
+/** Prints a failure the way its kind deserves and returns the exit code. */
+function report(error: unknown, name: string | undefined, io: Io): number {
+  const program = name === undefined ? "coppice" : `coppice ${name}`;
+  if (error instanceof UsageError) {
+    io.stderr(`${program}: ${error.message}\nTry '${program} --help'.\n`);
+    return EXIT_USAGE;
+  }
+  if (error instanceof ConfigError) {
+    io.stderr(`${program}: ${error.message}:\n${error.problems.map((problem) => `  ${problem}\n`).join("")}`);
+    return EXIT_USAGE;
+  }
+  if (error instanceof CliError) {
+    if (error.message !== "") io.stderr(`${program}: ${error.message}\n`);
+    return error.exitCode;
+  }
+  // The reader of our output has seen enough (`coppice image ls | head`).
+  if ((error as NodeJS.ErrnoException | null)?.code === "EPIPE") return 0;
+  io.stderr(`${program}: unexpected failure, please report it: ${Bun.inspect(error)}\n`);
+  return EXIT_FAILED;
+}

@@ -1,0 +1,154 @@
+import { parseArgs } from "node:util";
+import type { Environment } from "../config.ts";
+import type { Io } from "./io.ts";
+
+/** Exit codes of our own; a command that ran in a sandbox passes its own on. */
+export const EXIT_FAILED = 1;
+export const EXIT_USAGE = 2;
+/** The appliance could not run the command at all, as `docker run` says it. */
+export const EXIT_NOT_RUN = 125;
+export const EXIT_INTERRUPTED = 130;
+
+/** The command line is wrong; the message is all that the user needs. */
+export class UsageError extends Error {
+  override readonly name = "UsageError";
+}
+
+/** An expected failure: its message is printed, without a stack. */
+export class CliError extends Error {
+  override readonly name = "CliError";
+  readonly exitCode: number;
+
+  constructor(message: string, exitCode: number = EXIT_FAILED, options?: ErrorOptions) {
+    super(message, options);
+    this.exitCode = exitCode;
+  }
+}
+
+export interface OptionSpec {
+  readonly type: "string" | "boolean";
+  readonly multiple?: boolean;
+  /** what stands for the value in the help */
+  readonly value?: string;
+  readonly doc: string;
+}
+
+export type OptionSpecs = Readonly<Record<string, OptionSpec>>;
+
+type OptionValue<S extends OptionSpec> = S["type"] extends "boolean"
+  ? boolean
+  : S["multiple"] extends true
+    ? string[]
+    : string;
+
+export type OptionValues<S extends OptionSpecs> = { readonly [Name in keyof S]?: OptionValue<S[Name]> | undefined };
+
+export interface Invocation<S extends OptionSpecs> {
+  readonly options: OptionValues<S>;
+  readonly positionals: readonly string[];
+  readonly io: Io;
+  readonly environment: Environment;
+}
+
+export interface CommandSpec<S extends OptionSpecs> {
+  /** words after `coppice` */
+  readonly name: string;
+  /** one line, for lists */
+  readonly summary: string;
+  /** what follows the name in the usage line */
+  readonly synopsis: string;
+  /** paragraphs below the usage line */
+  readonly description?: string;
+  readonly examples?: readonly string[];
+  readonly options: S;
+  /** Returns the exit code. */
+  run(invocation: Invocation<S>): Promise<number>;
+}
+
+export interface Command {
+  readonly name: string;
+  readonly summary: string;
+  help(): string;
+  /** @throws UsageError, CliError */
+  run(argv: readonly string[], io: Io, environment: Environment): Promise<number>;
+}
+
+const HELP: OptionSpec = { type: "boolean", doc: "show this help" };
+
+/** Makes a command of its description: `--help` and the parsing of options come with it. */
+export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Command {
+  const options: OptionSpecs = { ...spec.options, help: HELP };
+  const help = (): string => renderHelp(spec, options);
+  return {
+    name: spec.name,
+    summary: spec.summary,
+    help,
+    async run(argv, io, environment) {
+      const { values, positionals } = parse(argv, options);
+      if (values["help"] === true) {
+        await io.stdout(help());
+        return 0;
+      }
+      return await spec.run({ options: values as OptionValues<S>, positionals, io, environment });
+    },
+  };
+}
+
+function parse(argv: readonly string[], options: OptionSpecs) {
+  const config = Object.fromEntries(
+    Object.entries(options).map(([name, { type, multiple }]) => [name, { type, multiple: multiple ?? false }]),
+  );
+  try {
+    return parseArgs({ args: [...argv], options: config, allowPositionals: true, strict: true });
+  } catch (error) {
+    // parseArgs throws TypeErrors with a code for what the user did, and a first sentence that says it.
+    if (!String((error as { code?: unknown }).code).startsWith("ERR_PARSE_ARGS")) throw error;
+    throw new UsageError((error as Error).message.split(". ")[0]?.replace(/\.$/, "") ?? "");
+  }
+}
+
+function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: OptionSpecs): string {
+  const rows = Object.entries(options).map(([name, { value, doc, multiple }]): [string, string] => [
+    `--${name}${value === undefined ? "" : ` ${value}`}`,
+    multiple === true ? `${doc}; may be repeated` : doc,
+  ]);
+  const sections = [
+    `Usage: coppice ${spec.name}${spec.synopsis === "" ? "" : ` ${spec.synopsis}`}`,
+    `${spec.summary[0]?.toUpperCase()}${spec.summary.slice(1)}.`,
+    ...(spec.description === undefined ? [] : [spec.description]),
+    `Options:\n${columns(rows)}`,
+    ...(spec.examples === undefined ? [] : [`Examples:\n${spec.examples.map((line) => `  ${line}`).join("\n")}`]),
+  ];
+  return `${sections.join("\n\n")}\n`;
+}
+
+/** Widest first column of a list; a longer entry takes a line of its own. */
+const COLUMN_WIDTH_MAX = 34;
+
+/** Two aligned columns, indented. */
+export function columns(rows: readonly (readonly [string, string])[]): string {
+  const width = Math.max(...rows.map(([first]) => first.length).filter((length) => length <= COLUMN_WIDTH_MAX));
+  return rows
+    .map(([first, second]) =>
+      first.length > width ? `  ${first}\n  ${" ".repeat(width)}  ${second}` : `  ${first.padEnd(width)}  ${second}`,
+    )
+    .join("\n");
+}
+
+/** Checks the number of positionals and names the one that is missing. */
+export function expectPositionals(positionals: readonly string[], ...names: string[]): string[] {
+  const missing = names[positionals.length];
+  if (missing !== undefined) throw new UsageError(`${missing} is missing`);
+  if (positionals.length > names.length) throw new UsageError(`unexpected argument ${positionals[names.length]}`);
+  return [...positionals];
+}
+
+/** Reads an option that must be a whole number of at least `min`. */
+export function integerOption(name: string, value: string | undefined, min: number): number | undefined {
+  if (value === undefined) return undefined;
+  const number = Number(value);
+  if (!/^\d+$/.test(value) || !Number.isSafeInteger(number) || number < min) {
+    throw new UsageError(`--${name} must be an integer of at least ${min}`);
+  }
+  return number;
+}

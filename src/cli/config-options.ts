@@ -1,0 +1,31 @@
+import { type Config, type Environment, flagOf, keyNames, loadConfig } from "../config.ts";
+import { KEYS } from "../config-keys.ts";
+import type { OptionSpec } from "./command.ts";
+
+/** `--config`, and one flag for each setting. */
+export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
+  config: { type: "string", value: "FILE", doc: "TOML file (default: /etc/coppice/config.toml)" },
+  ...Object.fromEntries(
+    keyNames().map((name): [string, OptionSpec] => [
+      flagOf(name),
+      { type: "string", value: "VALUE", doc: KEYS[name].doc.replaceAll("`", "") },
+    ]),
+  ),
+};
+
+/** The two flags with which commands beside `serve` find the same data. */
+export const DATA_OPTIONS = {
+  config: { type: "string", value: "FILE", doc: "TOML file (default: /etc/coppice/config.toml)" },
+  "data-dir": { type: "string", value: "DIR", doc: "data directory of the appliance" },
+} as const;
+
+type Values = Readonly<Record<string, string | boolean | string[] | undefined>>;
+
+/** @throws ConfigError */
+export function configOf(options: Values, environment: Environment): Config {
+  const { config: file, ...rest } = options;
+  const flags = Object.fromEntries(
+    Object.entries(rest).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
+  );
+  return loadConfig({ environment, flags, file: typeof file === "string" ? file : undefined });
+}

@@ -1,0 +1,253 @@
+import { accessSync, constants, existsSync, readFileSync, statfsSync } from "node:fs";
+import { dirname } from "node:path";
+import type { Config } from "../config.ts";
+import { CommandError, run } from "../system/exec.ts";
+import { resolveAssets } from "../vm/assets.ts";
+import { shownSize } from "./table.ts";
+
+/** `note`: works, but somebody should know. `problem`: does not work. */
+export type FindingState = "ok" | "note" | "problem";
+
+export interface Finding {
+  readonly name: string;
+  readonly state: FindingState;
+  /** what was found */
+  readonly summary: string;
+  /** what it is for, or what its absence means */
+  readonly meaning: string;
+  /** a command to paste; null when there is nothing to do, or no command does it */
+  readonly fix: string | null;
+}
+
+/** A program that only prints its version; `milliseconds`. */
+const VERSION_TIMEOUT_MS = 5000;
+const HEALTH_TIMEOUT_MS = 1000;
+/** Less free space than this is worth a word, in `bytes`. */
+const FREE_BYTES_LOW = 5 * 1024 ** 3;
+
+/** Looks at everything that the appliance needs on this machine. Changes nothing. */
+export async function findings(config: Config): Promise<Finding[]> {
+  const kvm = kvmFinding();
+  return [
+    processorFinding(readText("/proc/cpuinfo") ?? "", process.arch),
+    rootFinding(process.getuid?.() ?? -1),
+    kvm,
+    await programFinding({
+      name: "qemu",
+      argv: ["qemu-system-x86_64", "--version"],
+      meaning: "runs the virtual machines",
+      fix: "apt-get install --no-install-recommends qemu-system-x86",
+    }),
+    await cloudHypervisorFinding(),
+    isolationFinding(config, kvm.state === "ok"),
+    ...(await Promise.all(TOOLS.map(programFinding))),
+    cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
+    dataFinding(config.dataDir),
+    await assetsFinding(),
+    await applianceFinding(config),
+  ];
+}
+
+interface Program {
+  readonly name: string;
+  readonly argv: readonly string[];
+  readonly meaning: string;
+  readonly fix: string;
+}
+
+const TOOLS: readonly Program[] = [
+  {
+    name: "skopeo",
+    argv: ["skopeo", "--version"],
+    meaning: "pulls images from registries",
+    fix: "apt-get install --no-install-recommends skopeo",
+  },
+  {
+    name: "umoci",
+    argv: ["umoci", "--version"],
+    meaning: "unpacks images",
+    fix: "apt-get install --no-install-recommends umoci",
+  },
+  {
+    name: "mkfs.erofs",
+    argv: ["mkfs.erofs", "--help"],
+    meaning: "builds the disks of imported images",
+    fix: "apt-get install --no-install-recommends erofs-utils",
+  },
+  {
+    name: "mke2fs",
+    argv: ["mke2fs", "-V"],
+    meaning: "formats the writable disks",
+    fix: "apt-get install --no-install-recommends e2fsprogs",
+  },
+  {
+    name: "setpriv",
+    argv: ["setpriv", "--version"],
+    meaning: "ties tools to the life of the appliance",
+    fix: "apt-get install --no-install-recommends util-linux",
+  },
+];
+
+export function processorFinding(cpuinfo: string, architecture: string): Finding {
+  const base = { name: "processor", meaning: "the executable needs x86_64 with AVX2", fix: null };
+  if (architecture !== "x64") return { ...base, state: "problem", summary: `architecture ${architecture}` };
+  const flags = /^flags\s*:(.*)$/m.exec(cpuinfo)?.[1]?.split(/\s+/) ?? [];
+  const avx2 = flags.includes("avx2");
+  return { ...base, state: avx2 ? "ok" : "problem", summary: avx2 ? "x86_64 with AVX2" : "x86_64 without AVX2" };
+}
+
+export function rootFinding(uid: number): Finding {
+  return {
+    name: "root",
+    state: uid === 0 ? "ok" : "problem",
+    summary: uid === 0 ? "running as root" : `running as uid ${uid}`,
+    meaning: "jailing a VM takes namespaces and a change of user id; the VMs themselves run without any privilege",
+    fix: uid === 0 ? null : "sudo coppice doctor",
+  };
+}
+
+function kvmFinding(): Finding {
+  const base = { name: "kvm", meaning: "without KVM, VMs can only be emulated: slow, and no security boundary" };
+  if (!existsSync("/dev/kvm")) {
+    const fix = "modprobe kvm_intel || modprobe kvm_amd  # and enable virtualisation in the firmware";
+    return { ...base, state: "note", summary: "there is no /dev/kvm", fix };
+  }
+  try {
+    accessSync("/dev/kvm", constants.R_OK | constants.W_OK);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    return { ...base, state: "note", summary: `/dev/kvm cannot be opened: ${code}`, fix: "sudo coppice doctor" };
+  }
+  return {
+    ...base,
+    state: "ok",
+    summary: "/dev/kvm is there; the start of the appliance proves whether it works",
+    fix: null,
+  };
+}
+
+async function cloudHypervisorFinding(): Promise<Finding> {
+  const found = await programFinding({
+    name: "cloud-hypervisor",
+    argv: ["cloud-hypervisor", "--version"],
+    meaning: "not needed: QEMU does the same work",
+    fix: "",
+  });
+  return found.state === "ok" ? found : { ...found, state: "note", fix: null };
+}
+
+export function isolationFinding(config: Pick<Config, "vm">, kvm: boolean): Finding {
+  const base = { name: "vm.emulation", fix: null };
+  const summary = config.vm.emulation;
+  if (kvm) return { ...base, state: "ok", summary, meaning: "used only where KVM turns out not to work" };
+  if (summary === "allow") {
+    return {
+      ...base,
+      state: "note",
+      summary,
+      meaning: "VMs will be emulated: fit for trials, not for strangers' code",
+    };
+  }
+  return {
+    ...base,
+    state: "problem",
+    summary,
+    meaning: "no KVM, and emulation is not allowed: no sandbox can run",
+    fix: "COPPICE_VM_EMULATION=allow coppice serve  # for trials only",
+  };
+}
+
+async function programFinding({ name, argv, meaning, fix }: Program): Promise<Finding> {
+  try {
+    const { stdout, stderr } = await run({ argv, timeoutMs: VERSION_TIMEOUT_MS });
+    const text = `${Buffer.from(stdout).toString("utf8")}\n${stderr}`;
+    const version = /\bv?(\d+\.\d+[\w.~+-]*)/.exec(text)?.[1];
+    return {
+      name,
+      state: "ok",
+      summary: version === undefined ? "installed" : `version ${version}`,
+      meaning,
+      fix: null,
+    };
+  } catch (error) {
+    if (!(error instanceof CommandError)) throw error;
+    return { name, state: "problem", summary: error.message.replace(`${argv[0]} `, ""), meaning, fix };
+  }
+}
+
+export function cgroupFinding(mountinfo: string): Finding {
+  const types = [...mountinfo.matchAll(/ - (cgroup2?) \S+ (\S+)$/gm)];
+  const v1 = types.filter(([, type]) => type === "cgroup").map(([, , options]) => options ?? "");
+  const base = { name: "cgroups", fix: null };
+  if (v1.some((options) => options.split(",").includes("memory"))) {
+    const meaning = "memory limits and figures per VM work; CPU shares need version 2";
+    return { ...base, state: "note", summary: "version 1, or both", meaning };
+  }
+  if (types.some(([, type]) => type === "cgroup2")) {
+    return { ...base, state: "ok", summary: "version 2", meaning: "limits and figures per VM" };
+  }
+  return { ...base, state: "problem", summary: "not mounted", meaning: "a VM cannot be limited, measured or ended" };
+}
+
+function dataFinding(dataDirectory: string): Finding {
+  const base = { name: "data directory", meaning: "layers, files and the database live there", fix: null };
+  let existing = dataDirectory;
+  while (!existsSync(existing)) existing = dirname(existing);
+  try {
+    accessSync(existing, constants.W_OK);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    return { ...base, state: "problem", summary: `${dataDirectory} is not writable: ${code}` };
+  }
+  if (mountOptions(readText("/proc/self/mountinfo") ?? "", existing).includes("noexec")) {
+    const meaning = "the launcher of VMs is started from there";
+    return { ...base, state: "problem", summary: `${dataDirectory} is mounted noexec`, meaning };
+  }
+  const { bavail, bsize } = statfsSync(existing);
+  const free = bavail * bsize;
+  const state = free < FREE_BYTES_LOW ? "note" : "ok";
+  return { ...base, state, summary: `${dataDirectory}, ${shownSize(free)} free` };
+}
+
+/** Options of the mount that holds `path`. */
+export function mountOptions(mountinfo: string, path: string): string[] {
+  let best = { point: "", options: "" };
+  for (const line of mountinfo.split("\n")) {
+    const [, , , , point = "", options = ""] = line.split(" ");
+    const holds = point !== "" && (path === point || path.startsWith(point === "/" ? "/" : `${point}/`));
+    // A later line with the same point lies on top.
+    if (holds && point.length >= best.point.length) best = { point, options };
+  }
+  return best.options.split(",");
+}
+
+async function assetsFinding(): Promise<Finding> {
+  const base = { name: "guest", meaning: "kernel, initramfs and launcher that VMs are started with" };
+  if (Bun.isStandaloneExecutable) return { ...base, state: "ok", summary: "inside the executable", fix: null };
+  try {
+    const { hash } = await resolveAssets("");
+    return { ...base, state: "ok", summary: `built from source, ${hash.slice(0, 12)}`, fix: null };
+  } catch (error) {
+    return { ...base, state: "problem", summary: (error as Error).message, fix: "make assets" };
+  }
+}
+
+async function applianceFinding(config: Config): Promise<Finding> {
+  const scheme = config.listen.tlsCert === null ? "http" : "https";
+  const url = `${scheme}://${config.listen.host}:${config.listen.port}`;
+  const base = { name: "appliance", meaning: "start it with: coppice serve", fix: null };
+  try {
+    const response = await fetch(`${url}/readyz`, { signal: AbortSignal.timeout(HEALTH_TIMEOUT_MS) });
+    const state = response.ok ? "ok" : "note";
+    const summary = response.ok
+      ? `running at ${url}`
+      : `running at ${url}, not ready: ${(await response.text()).trim()}`;
+    return { ...base, state, summary, meaning: "answers requests" };
+  } catch (error) {
+    return { ...base, state: "note", summary: `not running at ${url} (${(error as Error).name})` };
+  }
+}
+
+function readText(path: string): string | null {
+  return existsSync(path) ? readFileSync(path, "utf8") : null;
+}

@@ -1,0 +1,137 @@
+import type { Image } from "../domain/image.ts";
+import type { ImportResult, Operation } from "../domain/operation.ts";
+import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import {
+  CliError,
+  type Command,
+  command,
+  EXIT_INTERRUPTED,
+  expectPositionals,
+  integerOption,
+  UsageError,
+} from "./command.ts";
+import type { Io } from "./io.ts";
+import { shownDuration, shownSize, table } from "./table.ts";
+import { waitForOperation } from "./wait.ts";
+
+const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
+
+export const imageCommands: readonly Command[] = [
+  command({
+    name: "image import",
+    summary: "import an image from a registry",
+    synopsis: "REFERENCE [OPTIONS]",
+    description:
+      "REFERENCE is REGISTRY/REPOSITORY:VERSION or REGISTRY/REPOSITORY@DIGEST. Prints the image's UUID.\n" +
+      "Ctrl-C cancels the import.",
+    examples: ["coppice image import registry.example.net/library/busybox:1.36 --tag busybox"],
+    options: {
+      tag: { type: "string", value: "NAME", doc: "tag the image" },
+      timeout: { type: "string", value: "SECONDS", doc: "time limit of the import" },
+      username: {
+        type: "string",
+        value: "NAME",
+        doc: "user at the registry; the password is read from standard input",
+      },
+      ...JSON_OPTION,
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [registry = ""] = expectPositionals(positionals, "REFERENCE");
+      const { tag, username } = options;
+      const timeout = integerOption("timeout", options.timeout, 1);
+      const client = new ApiClient(environment, options.url);
+      const request = {
+        registry,
+        ...(tag === undefined ? {} : { tag }),
+        ...(timeout === undefined ? {} : { timeout }),
+        ...(username === undefined ? {} : { credentials: { username, password: await password(io) } }),
+      };
+      const operation = await importImage(client, request, io);
+      const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
+      await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
+      io.stderr(`imported ${registry}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "image ls",
+    summary: "list images, newest first",
+    synopsis: "[OPTIONS]",
+    options: {
+      prefix: { type: "string", value: "TEXT", doc: "only images whose tag begins with this" },
+      tagged: { type: "boolean", doc: "only images that have a tag" },
+      untagged: { type: "boolean", doc: "only images that have none" },
+      limit: { type: "string", value: "COUNT", doc: "at most this many, up to 1000 (default: 100)" },
+      ...JSON_OPTION,
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { tagged = false, untagged = false } = options;
+      if (tagged && untagged) throw new UsageError("--tagged and --untagged exclude each other");
+      const client = new ApiClient(environment, options.url);
+      const query = {
+        tag: options.prefix,
+        tagged: tagged ? true : untagged ? false : undefined,
+        limit: integerOption("limit", options.limit, 1),
+      };
+      const images = await client.json<Image[]>("GET", "/images", { query });
+      const rows = images.map((image) => [image.uuid, image.created_at, image.tag ?? "-"]);
+      await io.stdout(options.json === true ? `${JSON.stringify(images)}\n` : table(["UUID", "CREATED", "TAG"], rows));
+      return 0;
+    },
+  }),
+  command({
+    name: "image tag",
+    summary: "give an image a tag, taking it from another if need be",
+    synopsis: "IMAGE NAME",
+    description: "IMAGE is a UUID or tag:NAME. To roll back, move the tag to an older image.",
+    examples: ["coppice image tag 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 busybox"],
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      const [reference = "", tag = ""] = expectPositionals(positionals, "IMAGE", "NAME");
+      const client = new ApiClient(environment, options.url);
+      const id = await client.imageId(reference);
+      const image = await client.json<Image>("PATCH", `/images/${encodeURIComponent(id)}/tag`, { json: { tag } });
+      if (options.json === true) await io.stdout(`${JSON.stringify(image)}\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "image untag",
+    summary: "take the tag of an image away",
+    synopsis: "IMAGE",
+    description: "IMAGE is a UUID or tag:NAME. The image stays.",
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      const [reference = ""] = expectPositionals(positionals, "IMAGE");
+      const client = new ApiClient(environment, options.url);
+      const id = await client.imageId(reference);
+      const image = await client.json<Image>("DELETE", `/images/${encodeURIComponent(id)}/tag`);
+      if (options.json === true) await io.stdout(`${JSON.stringify(image)}\n`);
+      return 0;
+    },
+  }),
+];
+
+/** Not an argument: those show in the list of processes. */
+async function password(io: Io): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of io.stdin()) chunks.push(chunk);
+  return Buffer.concat(chunks)
+    .toString("utf8")
+    .replace(/\r?\n$/, "");
+}
+
+async function importImage(client: ApiClient, request: object, io: Io): Promise<Operation> {
+  const { uuid } = await client.json<{ uuid: string }>("POST", "/images/import", { json: request });
+  const { operation } = await waitForOperation({ client, io, id: uuid, label: "importing", cancelOnInterrupt: true });
+  if (operation === null) throw new CliError(`gave up waiting; the operation is ${uuid}`, EXIT_INTERRUPTED);
+  if (operation.status === "CANCELLED") throw new CliError(`operation ${uuid} was cancelled`, EXIT_INTERRUPTED);
+  if (operation.status !== "SUCCESS") {
+    const { error, message } = operation.error ?? { error: "no error object", message: "the import failed" };
+    throw new CliError(`${message} (${error}, operation ${uuid})`);
+  }
+  return operation;
+}

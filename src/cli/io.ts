@@ -1,0 +1,32 @@
+/** The streams of a command, so that a test can hold the other ends. */
+export interface Io {
+  /** Resolves when the bytes are out; rejects with code EPIPE when the reader is gone. */
+  stdout(data: Uint8Array | string): Promise<void>;
+  stderr(data: Uint8Array | string): void;
+  stdin(): AsyncIterable<Uint8Array>;
+  readonly stdoutIsTerminal: boolean;
+  readonly stderrIsTerminal: boolean;
+  /** Calls `handler` for SIGINT and SIGTERM until disposed. */
+  onInterrupt(handler: (signal: "SIGINT" | "SIGTERM") => void): Disposable;
+}
+
+export function processIo(): Io {
+  return {
+    async stdout(data) {
+      await Bun.write(Bun.stdout, data);
+    },
+    stderr: (data) => void process.stderr.write(data),
+    stdin: () => Bun.stdin.stream(),
+    stdoutIsTerminal: process.stdout.isTTY === true,
+    stderrIsTerminal: process.stderr.isTTY === true,
+    onInterrupt(handler) {
+      const signals = ["SIGINT", "SIGTERM"] as const;
+      for (const signal of signals) process.on(signal, handler);
+      return {
+        [Symbol.dispose]() {
+          for (const signal of signals) process.off(signal, handler);
+        },
+      };
+    },
+  };
+}

@@ -1,0 +1,184 @@
+import { isAscii } from "node:buffer";
+import { stat } from "node:fs/promises";
+import type { Environment } from "../config.ts";
+import { STDIN_BASE64_PREFIX, STDIN_BYTES_MAX } from "../domain/instance.ts";
+import type { InstanceResult, Operation } from "../domain/operation.ts";
+import { OUTPUT_BYTES_MAX, type OutputObject } from "../domain/output.ts";
+import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import {
+  CliError,
+  command,
+  EXIT_INTERRUPTED,
+  EXIT_NOT_RUN,
+  integerOption,
+  type OptionValues,
+  UsageError,
+} from "./command.ts";
+import type { Io } from "./io.ts";
+import { showProgress, waitForOperation } from "./wait.ts";
+
+const OPTIONS = {
+  image: { type: "string", value: "IMAGE", doc: "image UUID, or tag:NAME" },
+  env: { type: "string", multiple: true, value: "K=V", doc: "environment variable; K alone takes the value from here" },
+  file: { type: "string", multiple: true, value: "LOCAL:REMOTE", doc: "put a local file at an absolute path" },
+  stdin: { type: "string", value: "FILE", doc: "standard input of the command; - is our own" },
+  cwd: { type: "string", value: "DIR", doc: "working directory (default: /root)" },
+  hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
+  timeout: { type: "string", value: "SECONDS", doc: "time limit of the command" },
+  shell: { type: "boolean", doc: "give the command to /bin/sh -c" },
+  disposable: { type: "boolean", doc: "throw the file system away after the run" },
+  tag: { type: "string", value: "NAME", doc: "tag the resulting image" },
+  json: { type: "boolean", doc: "print the operation as JSON instead of the output" },
+  ...CLIENT_OPTIONS,
+} as const;
+
+export const runCommand = command({
+  name: "run",
+  summary: "run a command in a new sandbox",
+  synopsis: "--image IMAGE [OPTIONS] -- COMMAND [ARG...]",
+  description:
+    "Its standard output and error become ours, byte for byte, and its exit code too. Ctrl-C cancels the\n" +
+    `run. Exit code ${EXIT_NOT_RUN} means that the appliance could not run it.`,
+  examples: [
+    "coppice run --image tag:busybox -- uname -a",
+    "coppice run --image tag:python --file job.py:/root/job.py --tag python-after -- python3 job.py",
+    "tar c . | coppice run --image tag:busybox --stdin - --disposable -- tar t",
+  ],
+  options: OPTIONS,
+  async run({ options, positionals, io, environment }) {
+    const { tag } = options;
+    const client = new ApiClient(environment, options.url);
+    const operation = await spawnAndWait(client, await requestOf(options, positionals, io, environment, client), io);
+    const result = resultOf(operation);
+    if (tag !== undefined && result.image !== undefined) {
+      await client.call("PATCH", `/images/${result.image}/tag`, { json: { tag } });
+    }
+    if (options.json === true) await io.stdout(`${JSON.stringify(operation)}\n`);
+    else await passOutput(result, io);
+    return result.exit_code;
+  },
+});
+
+type Options = OptionValues<typeof OPTIONS>;
+
+async function requestOf(
+  options: Options,
+  positionals: readonly string[],
+  io: Io,
+  environment: Environment,
+  client: ApiClient,
+): Promise<Record<string, unknown>> {
+  const [name, ...args] = positionals;
+  if (options.image === undefined) throw new UsageError("--image is missing");
+  if (name === undefined) throw new UsageError("the command is missing; it follows --");
+  if (options.disposable === true && options.tag !== undefined) {
+    throw new UsageError("--disposable leaves no image for --tag");
+  }
+  const timeout = integerOption("timeout", options.timeout, 1);
+  const env = Object.fromEntries((options.env ?? []).map((entry) => variable(entry, environment)));
+  const placements = (options.file ?? []).map(placement);
+  return {
+    image: options.image,
+    command: name,
+    ...(args.length > 0 ? { args } : {}),
+    ...(options.shell === true ? { shell: true } : {}),
+    ...(options.env === undefined ? {} : { env }),
+    ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+    ...(options.hostname === undefined ? {} : { hostname: options.hostname }),
+    ...(timeout === undefined ? {} : { timeout }),
+    ...(options.stdin === undefined ? {} : { stdin: await stdinOf(options.stdin, io) }),
+    ...(placements.length > 0 ? { files: await upload(placements, client, io) } : {}),
+    disposable: options.disposable ?? false,
+    truncate_output_at: OUTPUT_BYTES_MAX,
+  };
+}
+
+function variable(entry: string, environment: Environment): [string, string] {
+  const [, name, value] = /^([^=]+)(?:=([\s\S]*))?$/.exec(entry) ?? [];
+  if (name === undefined) throw new UsageError(`--env ${entry} must be NAME=VALUE or NAME`);
+  const taken = value ?? environment[name];
+  if (taken === undefined) throw new UsageError(`--env ${name}: there is no such variable here`);
+  return [name, taken];
+}
+
+interface Placement {
+  readonly local: string;
+  readonly remote: string;
+}
+
+/** The remote path is absolute, so the last ":/" divides, and a local name may hold colons. */
+function placement(entry: string): Placement {
+  const at = entry.lastIndexOf(":/");
+  if (at < 1) throw new UsageError(`--file ${entry} must be LOCAL:/ABSOLUTE/PATH`);
+  return { local: entry.slice(0, at), remote: entry.slice(at + 1) };
+}
+
+async function upload(placements: readonly Placement[], client: ApiClient, io: Io): Promise<Record<string, unknown>> {
+  const files: Record<string, unknown> = {};
+  for (const { local, remote } of placements) {
+    const found = await stat(local).catch((error: NodeJS.ErrnoException) => {
+      throw new CliError(`cannot read ${local}: ${error.code}`);
+    });
+    if (!found.isFile()) throw new CliError(`${local} is not a regular file`);
+    using _progress = showProgress(io, `uploading ${local}`);
+    const { uuid } = await client.json<{ uuid: string }>("POST", "/files", { body: Bun.file(local), deadline: false });
+    files[remote] = { uuid, mode: (found.mode & 0o777).toString(8).padStart(4, "0") };
+  }
+  return files;
+}
+
+async function stdinOf(source: string, io: Io): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let total = 0;
+  if (source !== "-" && !(await Bun.file(source).exists())) throw new CliError(`cannot read ${source}`);
+  for await (const chunk of source === "-" ? io.stdin() : Bun.file(source).stream()) {
+    total += chunk.byteLength;
+    if (total > STDIN_BYTES_MAX) throw new CliError(`standard input is over ${STDIN_BYTES_MAX} bytes; use --file`);
+    chunks.push(chunk);
+  }
+  const bytes = Buffer.concat(chunks);
+  const text = bytes.toString("latin1");
+  return isAscii(bytes) && !text.startsWith(STDIN_BASE64_PREFIX)
+    ? text
+    : STDIN_BASE64_PREFIX + bytes.toString("base64");
+}
+
+async function spawnAndWait(client: ApiClient, request: Record<string, unknown>, io: Io): Promise<Operation> {
+  const { uuid } = await client.json<{ uuid: string }>("POST", "/instances", { json: request });
+  const { operation, interrupted } = await waitForOperation({
+    client,
+    io,
+    id: uuid,
+    label: "running",
+    cancelOnInterrupt: true,
+  });
+  if (operation === null) {
+    throw new CliError(`gave up waiting; the operation is ${uuid}`, EXIT_INTERRUPTED);
+  }
+  if (operation.status === "CANCELLED") {
+    throw new CliError(`operation ${uuid} was cancelled`, interrupted === null ? EXIT_NOT_RUN : EXIT_INTERRUPTED);
+  }
+  if (operation.status !== "SUCCESS") {
+    const { error, message } = operation.error ?? { error: "no error object", message: "the run failed" };
+    throw new CliError(`${message} (${error}, operation ${uuid})`, EXIT_NOT_RUN);
+  }
+  return operation;
+}
+
+function resultOf(operation: Operation): InstanceResult {
+  const { result } = operation;
+  if (result === undefined || !("exit_code" in result)) throw new CliError("the operation has no result", EXIT_NOT_RUN);
+  return result;
+}
+
+async function passOutput(result: InstanceResult, io: Io): Promise<void> {
+  const bytes = (output: OutputObject | undefined): Buffer =>
+    Buffer.from(output?.content ?? "", output?.encoding === "base64" ? "base64" : "latin1");
+  if (result.stdout !== undefined) await io.stdout(bytes(result.stdout));
+  if (result.stderr !== undefined) io.stderr(bytes(result.stderr));
+  for (const name of ["stdout", "stderr"] as const) {
+    if (result[name]?.truncated === true) io.stderr(`coppice run: ${name} was cut at ${OUTPUT_BYTES_MAX} bytes\n`);
+  }
+  if (result.timed_out) io.stderr("coppice run: the time limit was hit\n");
+  if (result.oom_killed === true) io.stderr("coppice run: the sandbox ran out of memory\n");
+}

@@ -1,0 +1,61 @@
+import { type Config, declareProduction } from "../config.ts";
+import { createLog, type Log } from "../log.ts";
+import { VERSION } from "../version.ts";
+import { command, EXIT_FAILED, expectPositionals } from "./command.ts";
+import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
+import type { Io } from "./io.ts";
+
+/** Ending must not take longer than systemd waits by default; `milliseconds`. */
+const SHUTDOWN_MS_MAX = 60_000;
+
+export const serveCommand = command({
+  name: "serve",
+  summary: "run the appliance",
+  synopsis: "[OPTIONS]",
+  description:
+    "Runs until SIGTERM or SIGINT; a second one ends it at once. Settings come from the file, COPPICE_*\n" +
+    "variables and flags, in rising precedence: listen.port is COPPICE_LISTEN_PORT and --listen-port.",
+  examples: ["coppice serve", "coppice serve --data-dir /srv/coppice --vm-emulation allow"],
+  options: CONFIG_OPTIONS,
+  async run({ options, positionals, io, environment }) {
+    expectPositionals(positionals);
+    const config = configOf(options, environment);
+    declareProduction();
+    return await serve(config, logOf(config, io), io);
+  },
+});
+
+function logOf(config: Config, io: Io): Log {
+  const terminal = io.stderrIsTerminal;
+  const format = config.log.format === "auto" ? (terminal ? "text" : "json") : config.log.format;
+  return createLog({ level: config.log.level, format, color: terminal, write: (line) => io.stderr(line) });
+}
+
+async function serve(config: Config, log: Log, io: Io): Promise<number> {
+  const stopping = Promise.withResolvers<void>();
+  const leaving = Promise.withResolvers<"forced">();
+  let signals = 0;
+  // Before anything starts: a signal during the start must end it properly, too.
+  using _interrupts = io.onInterrupt((signal) => {
+    signals += 1;
+    log.info(signals === 1 ? "stopping" : "stopping at once", { signal });
+    stopping.resolve();
+    if (signals > 1) leaving.resolve("forced");
+  });
+  const { startDaemon } = await import("../daemon.ts");
+  const daemon = await startDaemon(config, log);
+  log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
+  await stopping.promise;
+  const disposal = daemon[Symbol.asyncDispose]();
+  const outcome = await Promise.race([
+    disposal,
+    leaving.promise,
+    Bun.sleep(SHUTDOWN_MS_MAX).then(() => "late" as const),
+  ]);
+  if (outcome === undefined) {
+    log.info("stopped");
+    return 0;
+  }
+  log.error("stopped without cleaning up; the next start does it", { why: outcome });
+  return EXIT_FAILED;
+}

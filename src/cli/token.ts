@@ -1,0 +1,164 @@
+import { chmod, mkdir } from "node:fs/promises";
+import { dirname } from "node:path";
+import { type Environment, loadClientConfig } from "../config.ts";
+import { parseDuration } from "../config-keys.ts";
+import type { Database } from "../db/database.ts";
+import { ApiError } from "../domain/errors.ts";
+import { type AccountId, isoTime } from "../domain/ids.ts";
+import type { TokenKeys } from "../storage/token-keys.ts";
+import { CliError, type Command, command, expectPositionals, UsageError } from "./command.ts";
+import { configOf, DATA_OPTIONS } from "./config-options.ts";
+import { table } from "./table.ts";
+
+const TTL_DEFAULT = "30d";
+
+/** Works on the data directory itself, beside a running appliance or without one. */
+const HERE = "Works on the data directory of this machine, whether the appliance runs or not.";
+
+export const tokenCommands: readonly Command[] = [
+  command({
+    name: "token create",
+    summary: "make an access token",
+    synopsis: "--account NAME [OPTIONS]",
+    description: `${HERE}\nThe token is printed once, alone on standard output, and kept nowhere.`,
+    examples: [
+      "coppice token create --account alice --save",
+      "export COPPICE_TOKEN=$(coppice token create --account ci --scope instances:spawn --scope operations:read)",
+    ],
+    options: {
+      account: { type: "string", value: "NAME", doc: "account that everything made with the token belongs to" },
+      scope: { type: "string", multiple: true, value: "SCOPE", doc: "what it allows, * for everything (default: *)" },
+      ttl: { type: "string", value: "TIME", doc: `how long it is good, such as 12h or 90d (default: ${TTL_DEFAULT})` },
+      save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },
+      ...DATA_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, ...rest } = options;
+      if (account === undefined) throw new UsageError("--account is missing");
+      const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl), now: Date.now() };
+      using store = await openStore(rest, environment);
+      const { issueToken } = await import("../api/tokens.ts");
+      const { token, row } = await usage(() => issueToken(store.db, store.keys, request));
+      if (save) await saveToken(environment, token);
+      else await io.stdout(`${token}\n`);
+      const where = save ? `, saved to ${loadClientConfig(environment).tokenFile}` : "";
+      io.stderr(`token ${row.jti} for ${account}, good until ${isoTime(row.expiresAt)}${where}\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "token list",
+    summary: "list the tokens that were made",
+    synopsis: "[OPTIONS]",
+    description: HERE,
+    options: {
+      account: { type: "string", value: "NAME", doc: "only this account's" },
+      json: { type: "boolean", doc: "print JSON" },
+      ...DATA_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { account, json = false, ...rest } = options;
+      using store = await openStore(rest, environment);
+      const { listTokens } = await import("../db/tokens.ts");
+      const now = Date.now();
+      const rows = listTokens(store.db, account as AccountId | undefined).map((row) => ({
+        id: row.jti,
+        account: row.accountId,
+        scopes: row.scopes,
+        issued_at: isoTime(row.issuedAt),
+        expires_at: isoTime(row.expiresAt),
+        state: row.revokedAt !== null ? "revoked" : row.expiresAt <= now ? "expired" : "valid",
+      }));
+      const cells = rows.map((row) => [row.id, row.account, row.state, row.expires_at, row.scopes.join(" ")]);
+      await io.stdout(
+        json ? `${JSON.stringify(rows)}\n` : table(["ID", "ACCOUNT", "STATE", "EXPIRES", "SCOPES"], cells),
+      );
+      return 0;
+    },
+  }),
+  command({
+    name: "token revoke",
+    summary: "end a token at once",
+    synopsis: "ID [OPTIONS]",
+    description: HERE,
+    options: DATA_OPTIONS,
+    async run({ options, positionals, io, environment }) {
+      const [id = ""] = expectPositionals(positionals, "ID");
+      using store = await openStore(options, environment);
+      const { revokeToken } = await import("../db/tokens.ts");
+      if (!revokeToken(store.db, id, Date.now())) throw new CliError(`there is no valid token ${id}`);
+      io.stderr(`token ${id} is revoked\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "token rotate",
+    summary: "change the key that signs tokens",
+    synopsis: "[--grace TIME]",
+    description: `${HERE}\nTokens signed by older keys stay good for the grace, and end then.`,
+    options: {
+      grace: { type: "string", value: "TIME", doc: "how long older tokens stay good (default: 7d)" },
+      ...DATA_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { grace = "7d", ...rest } = options;
+      const graceMs = durationOption("grace", grace);
+      using store = await openStore(rest, environment);
+      const id = await store.keys.rotate(graceMs);
+      io.stderr(`new tokens are signed by key ${id}; older ones are good until ${isoTime(Date.now() + graceMs)}\n`);
+      return 0;
+    },
+  }),
+];
+
+interface Store extends Disposable {
+  readonly db: Database;
+  readonly keys: TokenKeys;
+}
+
+/** The database and keys are loaded here, not above: most commands are clients and start faster without them. */
+async function openStore(
+  options: Readonly<Record<string, string | boolean | string[] | undefined>>,
+  environment: Environment,
+): Promise<Store> {
+  const config = configOf(options, environment);
+  const { dataLayout } = await import("../storage/layout.ts");
+  const { openDatabase } = await import("../db/database.ts");
+  const { TokenKeys } = await import("../storage/token-keys.ts");
+  const layout = dataLayout(config.dataDir);
+  try {
+    await layout.ensure();
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== "EACCES" && code !== "EROFS" && code !== "EPERM") throw error;
+    throw new CliError(`${config.dataDir} is not accessible: run this as the user that the appliance runs as (root)`);
+  }
+  const db = openDatabase(layout.database);
+  return { db, keys: await TokenKeys.open(layout.keys), [Symbol.dispose]: () => db[Symbol.dispose]() };
+}
+
+/** A value that the domain refuses was a wrong argument here. */
+async function usage<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "validation_error") throw new UsageError(error.message);
+    throw error;
+  }
+}
+
+function durationOption(name: string, text: string): number {
+  const ms = parseDuration(text);
+  if (ms === undefined) throw new UsageError(`--${name} must be a duration such as 90s, 15m, 12h or 90d`);
+  return ms;
+}
+
+async function saveToken(environment: Environment, token: string): Promise<void> {
+  const { tokenFile } = loadClientConfig(environment);
+  await mkdir(dirname(tokenFile), { recursive: true, mode: 0o700 });
+  await Bun.write(tokenFile, `${token}\n`, { mode: 0o600 });
+  await chmod(tokenFile, 0o600);
+}

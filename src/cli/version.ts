@@ -1,0 +1,18 @@
+import { REVISION, VERSION } from "../version.ts";
+import { embeddedManifest } from "../vm/assets.ts";
+import { command, expectPositionals } from "./command.ts";
+
+export const versionCommand = command({
+  name: "version",
+  summary: "show what this build is made of",
+  synopsis: "[--json]",
+  options: { json: { type: "boolean", doc: "print JSON" } },
+  async run({ options, positionals, io }) {
+    expectPositionals(positionals);
+    const assets = (await embeddedManifest())?.hash ?? null;
+    const facts = { version: VERSION, revision: REVISION, bun: Bun.version, api: "v1", guest_assets: assets };
+    const text = `coppice ${VERSION} (${REVISION}), Bun ${Bun.version}, guest assets ${assets?.slice(0, 12) ?? "of source"}\n`;
+    await io.stdout(options.json === true ? `${JSON.stringify(facts)}\n` : text);
+    return 0;
+  },
+});

@@ -1,0 +1,98 @@
+import { isTerminal, type Operation } from "../domain/operation.ts";
+import { type ApiClient, ResponseError, UnreachableError } from "./client.ts";
+import type { Io } from "./io.ts";
+import { shownDuration } from "./table.ts";
+
+/** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
+const WAIT_SECONDS = 25;
+/** A restarting appliance is back within this time, in `milliseconds`. */
+const UNREACHABLE_MS_MAX = 15_000;
+const RETRY_MS = 500;
+const FRAME_MS = 120;
+const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
+
+export interface WaitOptions {
+  readonly client: ApiClient;
+  readonly io: Io;
+  readonly id: string;
+  /** what stands in the progress line */
+  readonly label: string;
+  /** true: Ctrl-C cancels the operation, and only a second one gives up waiting */
+  readonly cancelOnInterrupt: boolean;
+}
+
+/** An operation that ended, or the interrupt that ended the waiting for it. */
+export interface Waited {
+  readonly operation: Operation | null;
+  readonly interrupted: "SIGINT" | "SIGTERM" | null;
+}
+
+/** Waits until an operation has ended; tells on a terminal that it does. */
+export async function waitForOperation(options: WaitOptions): Promise<Waited> {
+  const { client, io, id } = options;
+  const stop = new AbortController();
+  let interrupted: Waited["interrupted"] = null;
+  using progress = showProgress(io, options.label);
+  using _interrupts = io.onInterrupt((signal) => {
+    const giveUp = !options.cancelOnInterrupt || interrupted !== null;
+    interrupted = signal;
+    if (giveUp) return stop.abort();
+    progress.note("cancelling");
+    cancel(client, id).catch((error: Error) => {
+      io.stderr(`coppice: cannot cancel ${id}: ${error.message}\n`);
+      stop.abort();
+    });
+  });
+  for (let unreachableSince: number | null = null; ; ) {
+    try {
+      const operation = await client.json<Operation>("GET", `/operations/${id}`, {
+        query: { wait: WAIT_SECONDS },
+        signal: stop.signal,
+      });
+      unreachableSince = null;
+      if (isTerminal(operation.status)) return { operation, interrupted };
+      progress.note(interrupted === null ? operation.status.toLowerCase() : "cancelling");
+    } catch (error) {
+      if (stop.signal.aborted) return { operation: null, interrupted };
+      unreachableSince ??= performance.now();
+      const again = error instanceof UnreachableError || (error instanceof ResponseError && error.status === 503);
+      if (!again || performance.now() - unreachableSince > UNREACHABLE_MS_MAX) throw error;
+      await Bun.sleep(RETRY_MS);
+    }
+  }
+}
+
+async function cancel(client: ApiClient, id: string): Promise<void> {
+  try {
+    await client.call("DELETE", `/operations/${id}`);
+  } catch (error) {
+    // It ended in the meantime: there is nothing to cancel.
+    if (!(error instanceof ResponseError && error.status === 409)) throw error;
+  }
+}
+
+interface Progress extends Disposable {
+  note(state: string): void;
+}
+
+/** A line on standard error that turns and counts; nothing where nobody looks. */
+export function showProgress(io: Io, label: string): Progress {
+  if (!io.stderrIsTerminal) return { note: () => undefined, [Symbol.dispose]: () => undefined };
+  const startedAt = performance.now();
+  let state = "";
+  let frame = 0;
+  const timer = setInterval(() => {
+    frame = (frame + 1) % FRAMES.length;
+    const suffix = state === "" ? "" : `, ${state}`;
+    io.stderr(`\r\x1b[K${FRAMES[frame]} ${label}${suffix} (${shownDuration(performance.now() - startedAt)})`);
+  }, FRAME_MS);
+  return {
+    note: (next) => {
+      state = next;
+    },
+    [Symbol.dispose]() {
+      clearInterval(timer);
+      io.stderr("\r\x1b[K");
+    },
+  };
+}

@@ -1,0 +1,9 @@
+import { runCommandLine } from "./cli/command-line.ts";
+import { processIo } from "./cli/io.ts";
+import { processEnvironment } from "./config.ts";
+
+/** Something that still holds the event loop after this many `milliseconds` must not keep the process. */
+const LINGER_MS = 3000;
+
+process.exitCode = await runCommandLine(Bun.argv.slice(2), processIo(), processEnvironment());
+setTimeout(() => process.exit(), LINGER_MS).unref();
