@@ -34,6 +34,17 @@ export function parseTimeBound(text: string, field: TimeBoundField, nowMs: numbe
   return time;
 }
 
+/** Both bounds of a query, in `milliseconds`, read against one clock. */
+export function timeBounds(
+  query: { readonly since?: string; readonly until?: string },
+  nowMs: number,
+): { readonly sinceMs: number | undefined; readonly untilMs: number | undefined } {
+  return {
+    sinceMs: query.since === undefined ? undefined : parseTimeBound(query.since, "since", nowMs),
+    untilMs: query.until === undefined ? undefined : parseTimeBound(query.until, "until", nowMs),
+  };
+}
+
 function relativeTime(text: string, nowMs: number): number | null {
   const match = RELATIVE.exec(text);
   const unitMs = UNIT_MS[match?.[2] ?? ""];

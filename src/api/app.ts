@@ -1,0 +1,102 @@
+import { Elysia } from "elysia";
+import { ApiError } from "../domain/errors.ts";
+import { authenticate } from "./auth.ts";
+import { pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
+import { errorReply, isInternal } from "./errors.ts";
+import { type Reply, toResponse } from "./reply.ts";
+import type { Route } from "./route.ts";
+import { allRoutes } from "./routes.ts";
+import type { ApiServices, Principal } from "./services.ts";
+
+/** Every path below it asks for a token, also one that does not exist. */
+const VERSION_PREFIX = "/v1";
+/** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
+const IDLE_TIMEOUT_SECONDS = 120;
+
+/** What is known of a request from its first moment on. */
+interface RequestState {
+  readonly id: string;
+  readonly startedAt: number;
+  principal: Principal | null;
+}
+
+/**
+ * The HTTP interface. Every route is a value of the route table; Elysia routes to it. Bodies, queries and
+ * answers are handled by the table's schemas, so that nothing is read before the caller is known and allowed.
+ */
+export function createApp(services: ApiServices) {
+  const routes = allRoutes(services);
+  const table = new RouteTable(routes);
+  const runners = new Map(routes.map((route) => [route, runnerOf(route)] as const));
+  const states = new WeakMap<Request, RequestState>();
+
+  const answer = (request: Request, reply: Reply, cause?: unknown): Response => {
+    const state = states.get(request) ?? newState();
+    logAnswer(services, request, reply, state, cause);
+    return toResponse(reply, request.method, state.id);
+  };
+  const serve = async (request: Request, route: Route, params: Record<string, string>): Promise<Response> => {
+    const run = runners.get(route) as Runner;
+    return answer(request, await run(request, states.get(request)?.principal ?? null, params));
+  };
+
+  const app = new Elysia({
+    // Both spellings of a path are routes of their own, which Bun's router cannot tell apart.
+    strictPath: true,
+    systemRouter: false,
+    serve: { reusePort: false, idleTimeout: IDLE_TIMEOUT_SECONDS, maxRequestBodySize: Number.MAX_SAFE_INTEGER },
+  })
+    .onRequest(async ({ request }) => {
+      const state = newState();
+      states.set(request, state);
+      const path = pathOf(request.url);
+      if (path === VERSION_PREFIX || path.startsWith(`${VERSION_PREFIX}/`)) {
+        state.principal = await authenticate(request, services.verifyToken);
+      }
+      if (request.method !== "HEAD") return undefined;
+      // Elysia answers HEAD of a path with parameters by GET and the wrong length, so it does not get to see any.
+      const found = table.find("HEAD", path);
+      if (found === null) throw unknownRoute(table, path);
+      return serve(request, found.route, found.params);
+    })
+    .onError({ as: "global" }, ({ error, code, request }) => {
+      const failure = code === "NOT_FOUND" ? unknownRoute(table, pathOf(request.url)) : error;
+      return answer(request, errorReply(failure), failure);
+    });
+
+  for (const route of routes) {
+    if (route.method === "HEAD") continue;
+    app.route(route.method, route.path, ({ request, params }) => serve(request, route, { ...params }), {
+      parse: "none",
+    });
+  }
+  return app;
+}
+
+export type App = ReturnType<typeof createApp>;
+
+function newState(): RequestState {
+  return { id: Bun.randomUUIDv7(), startedAt: performance.now(), principal: null };
+}
+
+function unknownRoute(table: RouteTable, path: string): ApiError {
+  const allow = table.allowed(path);
+  if (allow.length === 0) return new ApiError("not_found", "no such route");
+  return new ApiError("method_not_allowed", `this route knows only ${allow.join(", ")}`, { allow });
+}
+
+function logAnswer(services: ApiServices, request: Request, reply: Reply, state: RequestState, cause?: unknown): void {
+  const fields = {
+    request: state.id,
+    method: request.method,
+    path: pathOf(request.url),
+    status: reply.status,
+    account: state.principal?.accountId,
+    duration_ms: Math.round(performance.now() - state.startedAt),
+  };
+  if (cause !== undefined && isInternal(cause) && !request.signal.aborted) {
+    services.log.error("request failed", { ...fields, cause });
+  } else {
+    services.log.debug("request", fields);
+  }
+}

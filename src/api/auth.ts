@@ -1,0 +1,24 @@
+import { ApiError } from "../domain/errors.ts";
+import { allows, type Scope } from "../domain/scope.ts";
+import type { ApiServices, Principal } from "./services.ts";
+
+/** The scheme is case-insensitive, the token has no blanks. */
+const BEARER = /^Bearer +([^\s,]+)$/i;
+
+/**
+ * Who asks.
+ * @throws ApiError `unauthorized`, with the same words for every reason
+ */
+export async function authenticate(request: Request, verifyToken: ApiServices["verifyToken"]): Promise<Principal> {
+  const token = BEARER.exec(request.headers.get("authorization") ?? "")?.[1];
+  const principal = token === undefined ? null : await verifyToken(token);
+  if (principal === null) throw new ApiError("unauthorized", "missing or invalid bearer token");
+  return principal;
+}
+
+/** @throws ApiError `forbidden` */
+export function authorize(principal: Principal, scope: Scope): void {
+  if (!allows(principal.grants, scope)) {
+    throw new ApiError("forbidden", `the token does not allow ${scope}`, { scope });
+  }
+}

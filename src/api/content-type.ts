@@ -1,0 +1,71 @@
+import { TEXT_TYPE } from "./reply.ts";
+
+export const BINARY_TYPE = "application/octet-stream";
+
+/** Content types by extension, of what sandboxes tend to leave behind. Text is taken to be UTF-8. */
+const TYPES: Readonly<Record<string, string>> = {
+  avif: "image/avif",
+  bmp: "image/bmp",
+  bz2: "application/x-bzip2",
+  c: TEXT_TYPE,
+  cfg: TEXT_TYPE,
+  conf: TEXT_TYPE,
+  cpp: TEXT_TYPE,
+  css: "text/css; charset=utf-8",
+  csv: "text/csv; charset=utf-8",
+  diff: TEXT_TYPE,
+  gif: "image/gif",
+  go: TEXT_TYPE,
+  gz: "application/gzip",
+  h: TEXT_TYPE,
+  htm: "text/html; charset=utf-8",
+  html: "text/html; charset=utf-8",
+  ico: "image/x-icon",
+  ini: TEXT_TYPE,
+  ipynb: "application/json",
+  java: TEXT_TYPE,
+  jpeg: "image/jpeg",
+  jpg: "image/jpeg",
+  js: "text/javascript; charset=utf-8",
+  json: "application/json",
+  jsonl: "application/x-ndjson",
+  log: TEXT_TYPE,
+  md: "text/markdown; charset=utf-8",
+  mjs: "text/javascript; charset=utf-8",
+  mp3: "audio/mpeg",
+  mp4: "video/mp4",
+  ndjson: "application/x-ndjson",
+  ogg: "audio/ogg",
+  parquet: "application/vnd.apache.parquet",
+  patch: TEXT_TYPE,
+  pdf: "application/pdf",
+  png: "image/png",
+  py: "text/x-python; charset=utf-8",
+  rs: TEXT_TYPE,
+  rst: TEXT_TYPE,
+  sh: "application/x-sh",
+  sql: "application/sql",
+  svg: "image/svg+xml",
+  tar: "application/x-tar",
+  tgz: "application/gzip",
+  toml: "application/toml",
+  ts: TEXT_TYPE,
+  tsv: "text/tab-separated-values; charset=utf-8",
+  txt: TEXT_TYPE,
+  wasm: "application/wasm",
+  wav: "audio/wav",
+  webm: "video/webm",
+  webp: "image/webp",
+  xml: "application/xml",
+  xz: "application/x-xz",
+  yaml: "application/yaml",
+  yml: "application/yaml",
+  zip: "application/zip",
+  zst: "application/zstd",
+};
+
+/** By the extension of the name; whatever is unknown is binary. */
+export function contentTypeOf(name: string): string {
+  const dot = name.lastIndexOf(".");
+  return dot <= 0 ? BINARY_TYPE : (TYPES[name.slice(dot + 1).toLowerCase()] ?? BINARY_TYPE);
+}

@@ -1,0 +1,103 @@
+import { ApiError } from "../domain/errors.ts";
+import { UUID_PATTERN } from "../domain/ids.ts";
+import { authorize } from "./auth.ts";
+import { bodyStream, readJson } from "./body.ts";
+import { queryReader, rawQuery } from "./query.ts";
+import type { Reply } from "./reply.ts";
+import { RAW_BODY, type Route } from "./route.ts";
+import { checker } from "./schema.ts";
+import type { Principal } from "./services.ts";
+
+const uuidExpression = new RegExp(UUID_PATTERN);
+
+/** Runs a route for a request that has a principal: authorises, reads, checks, and hands over. */
+export type Runner = (request: Request, principal: Principal | null, params: Record<string, string>) => Promise<Reply>;
+
+/** Prepares a route once: its schemas are compiled here, not per request. */
+export function runnerOf(route: Route): Runner {
+  const readQuery = route.query === null ? null : queryReader(route.query);
+  const readBody = bodyReader(route);
+  return async (request, principal, params) => {
+    if (route.scope !== null) {
+      if (principal === null) throw new ApiError("unauthorized", "missing or invalid bearer token");
+      authorize(principal, route.scope);
+    }
+    for (const [name, value] of Object.entries(params)) {
+      if (!uuidExpression.test(value)) {
+        throw new ApiError("validation_error", `${name} must be a UUID`, { field: name });
+      }
+      params[name] = value.toLowerCase();
+    }
+    const query = readQuery === null ? {} : readQuery(rawQuery(request.url));
+    const body = await readBody(request);
+    // Routes without a scope never look at the principal; all others have one by now.
+    const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
+    return route.handle(context);
+  };
+}
+
+function bodyReader(route: Route): (request: Request) => Promise<unknown> {
+  const { body, bodyBytesMax } = route;
+  if (body === null) return async () => null;
+  if (body === RAW_BODY) return async (request) => bodyStream(request);
+  const check = checker(body);
+  return async (request) => {
+    const value = await readJson(request, bodyBytesMax);
+    check(value);
+    return value;
+  };
+}
+
+/** Finds routes by path for what the server's router does not do: HEAD, and which methods a path knows. */
+export class RouteTable {
+  readonly #entries: readonly { route: Route; expression: RegExp; names: readonly string[] }[];
+
+  constructor(routes: readonly Route[]) {
+    this.#entries = routes.map((route) => {
+      const names = [...route.path.matchAll(/:(\w+)/g)].map((match) => match[1] ?? "");
+      const source = route.path.replaceAll(/[.\\+*?^$()[\]{}|]/g, "\\$&").replaceAll(/:\w+/g, "([^/]+)");
+      return { route, expression: new RegExp(`^${source}$`), names };
+    });
+  }
+
+  /** The route of a method and path; HEAD falls back to GET. */
+  find(method: string, path: string): { route: Route; params: Record<string, string> } | null {
+    const found = this.#match(method, path);
+    return found === null && method === "HEAD" ? this.#match("GET", path) : found;
+  }
+
+  /** Methods that a path knows, sorted; empty for an unknown path. */
+  allowed(path: string): string[] {
+    const methods = new Set<string>();
+    for (const { route, expression } of this.#entries) if (expression.test(path)) methods.add(route.method);
+    if (methods.has("GET")) methods.add("HEAD");
+    return [...methods].sort();
+  }
+
+  #match(method: string, path: string): { route: Route; params: Record<string, string> } | null {
+    for (const { route, expression, names } of this.#entries) {
+      const match = route.method === method ? expression.exec(path) : null;
+      if (match === null) continue;
+      const params = Object.fromEntries(names.map((name, index) => [name, decodeSegment(match[index + 1] ?? "")]));
+      return { route, params };
+    }
+    return null;
+  }
+}
+
+/** A segment that cannot be decoded stays as it is; it is no UUID either way. */
+function decodeSegment(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch (error) {
+    if (error instanceof URIError) return segment;
+    throw error;
+  }
+}
+
+/** Path of a request's URL as the client spelled it, without the query. */
+export function pathOf(url: string): string {
+  const start = url.indexOf("/", url.indexOf("://") + 3);
+  const end = url.slice(start).search(/[?#]/);
+  return end === -1 ? url.slice(start) : url.slice(start, start + end);
+}

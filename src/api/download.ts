@@ -1,0 +1,104 @@
+import { Type } from "@sinclair/typebox";
+import type { ImageRow } from "../db/images.ts";
+import { ApiError } from "../domain/errors.ts";
+import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
+import { DownloadQuery } from "../domain/query.ts";
+import { contentTypeOf } from "./content-type.ts";
+import { requireImage, treeOf } from "./image-access.ts";
+import { matchesAny, parseRange } from "./range.ts";
+import { empty, type Reply, TEXT_TYPE } from "./reply.ts";
+import { type Route, route } from "./route.ts";
+import type { ApiServices } from "./services.ts";
+
+/** Smaller answers are read at once, so that they carry their length. */
+const BUFFERED_BYTES_MAX = 1_048_576;
+
+const Content = Type.String({ format: "binary", description: "bytes of the file" });
+const CONTENT_HEADERS = {
+  ETag: "strong tag of the content",
+  "Accept-Ranges": "bytes",
+  "Last-Modified": "modification time of the file",
+};
+
+export function downloadRoute(services: ApiServices): Route {
+  return route({
+    method: "GET",
+    path: "/v1/inspect/:uuid/download",
+    scope: "images:read",
+    id: "downloadFile",
+    tag: "Inspection",
+    summary: "Download a file of an image, or one range of it",
+    query: DownloadQuery,
+    responses: {
+      200: { description: "the file", content: { "*/*": Content }, headers: CONTENT_HEADERS },
+      206: {
+        description: "the range that was asked for",
+        content: { "*/*": Content },
+        headers: { ...CONTENT_HEADERS, "Content-Range": "which part of the file this is" },
+      },
+      304: { description: "the content that the client has is the current one", headers: CONTENT_HEADERS },
+    },
+    errors: ["not_found", "invalid_path", "range_not_satisfiable"],
+    handle: async ({ request, principal, params, query }) => {
+      const path = parseGuestPath(query.path);
+      const image = requireImage(services, principal, params["uuid"] ?? "");
+      return download(services, image, path, { headers: request.headers, text: query.text === true });
+    },
+  });
+}
+
+async function download(
+  services: ApiServices,
+  image: ImageRow,
+  path: GuestPath,
+  options: { readonly headers: Headers; readonly text: boolean },
+): Promise<Reply> {
+  const tree = treeOf(services, image);
+  const entry = await tree.stat(path, { follow: true });
+  if (entry.type !== "f") throw notAFile(path, entry.type);
+  const etag = etagOf(image, path);
+  const headers: Record<string, string> = {
+    "content-type": options.text ? TEXT_TYPE : contentTypeOf(displayName(path).split("/").at(-1) ?? ""),
+    "accept-ranges": "bytes",
+    "cache-control": "private, no-cache",
+    // A page of a sandbox must not run as a page of ours.
+    "content-security-policy": "default-src 'none'; sandbox",
+    etag,
+    "last-modified": new Date(Math.max(0, Math.min(entry.mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
+  };
+  if (matchesAny(options.headers.get("if-none-match"), etag)) return empty(304, headers);
+  const ifRange = options.headers.get("if-range");
+  const wanted = ifRange === null || ifRange.trim() === etag ? options.headers.get("range") : null;
+  const range = parseRange(wanted, entry.size);
+  if (range === "unsatisfiable") {
+    throw new ApiError("range_not_satisfiable", `the file has ${entry.size} bytes`, { size_bytes: entry.size });
+  }
+  const part = range ?? { start: 0, end: entry.size };
+  if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
+  const bodyBytes = part.end - part.start;
+  const stream = tree.read(entry, part);
+  const body = bodyBytes <= BUFFERED_BYTES_MAX ? await new Response(stream).bytes() : stream;
+  return { status: range === null ? 200 : 206, headers, body, bodyBytes };
+}
+
+/** The end of the year 9999: HTTP dates have four digits. */
+const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
+
+/** An image never changes, so that its id and the path stand for the content. */
+function etagOf(image: ImageRow, path: GuestPath): string {
+  const digest = new Bun.CryptoHasher("sha256").update(path, "latin1").digest("hex");
+  return `"${image.id}-${digest.slice(0, 32)}"`;
+}
+
+const KIND_NAMES = {
+  d: "a directory",
+  l: "a symlink",
+  b: "a block device",
+  c: "a character device",
+  p: "a fifo",
+  s: "a socket",
+};
+
+function notAFile(path: GuestPath, type: keyof typeof KIND_NAMES): ApiError {
+  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not a regular file`, { path: displayName(path) });
+}

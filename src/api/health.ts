@@ -1,0 +1,46 @@
+import { Type } from "@sinclair/typebox";
+import { json } from "./reply.ts";
+import { jsonSpec } from "./responses.ts";
+import { type Route, route } from "./route.ts";
+import type { ApiServices } from "./services.ts";
+
+const Health = Type.Object({ status: Type.String(), version: Type.String() });
+
+const ReadinessSchema = Type.Object({
+  ready: Type.Boolean(),
+  isolation: Type.Union([Type.Literal("vm"), Type.Literal("vm-emulated"), Type.Null()], {
+    description: "how strongly sandboxes are separated from the host; null while that is not known",
+  }),
+  reason: Type.String({ description: "why the service is not ready; empty when it is" }),
+});
+
+export function healthRoutes(services: ApiServices): Route[] {
+  return [
+    route({
+      method: "GET",
+      path: "/healthz",
+      scope: null,
+      id: "health",
+      tag: "Service",
+      summary: "Ask whether the service answers",
+      responses: { 200: jsonSpec("it does", Health) },
+      handle: () => json(200, { status: "ok", version: services.version }),
+    }),
+    route({
+      method: "GET",
+      path: "/readyz",
+      scope: null,
+      id: "readiness",
+      tag: "Service",
+      summary: "Ask whether instances can run",
+      responses: {
+        200: jsonSpec("they can", ReadinessSchema),
+        503: jsonSpec("they cannot, or it is not known yet", ReadinessSchema),
+      },
+      handle: () => {
+        const { ready, isolation, reason } = services.operations.readiness();
+        return json(ready ? 200 : 503, { ready, isolation, reason });
+      },
+    }),
+  ];
+}

@@ -1,0 +1,32 @@
+import { getImage, type ImageRow } from "../db/images.ts";
+import { layerChain } from "../db/layers.ts";
+import { ApiError } from "../domain/errors.ts";
+import { type ImageId, isoTime } from "../domain/ids.ts";
+import type { Image } from "../domain/image.ts";
+import { ImageTree } from "../storage/image-tree.ts";
+import { indexPath, layerPath } from "../storage/layers.ts";
+import type { ApiServices, Principal } from "./services.ts";
+
+/** An image as the interface shows it. */
+export function imageOf(row: ImageRow): Image {
+  return { uuid: row.id, ...(row.tag === null ? {} : { tag: row.tag }), created_at: isoTime(row.createdAt) };
+}
+
+export function noSuchImage(id: string): ApiError {
+  return new ApiError("not_found", "no such image", { uuid: id });
+}
+
+/** @throws ApiError `not_found` also for an image of another account */
+export function requireImage(services: ApiServices, principal: Principal, id: string): ImageRow {
+  const row = getImage(services.db, principal.accountId, id as ImageId);
+  if (row === null) throw noSuchImage(id);
+  return row;
+}
+
+/** The merged file system of an image; nothing is booted or mounted. */
+export function treeOf(services: ApiServices, image: ImageRow): ImageTree {
+  const layers = layerChain(services.db, image.layerId);
+  return new ImageTree(
+    layers.map(({ id }) => ({ disk: layerPath(services.layout, id), index: indexPath(services.layout, id) })),
+  );
+}

@@ -1,0 +1,101 @@
+import { Type } from "@sinclair/typebox";
+import { type ImageRow, listImages, removeTag, setTag } from "../db/images.ts";
+import type { ImageId } from "../domain/ids.ts";
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT, Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
+import { LIMIT_DEFAULT } from "../domain/listing.ts";
+import { ImagesQuery } from "../domain/query.ts";
+import { parseRegistryReference } from "../domain/registry-reference.ts";
+import { timeBounds } from "../domain/time-bound.ts";
+import { imageOf, noSuchImage } from "./image-access.ts";
+import { json, type Reply } from "./reply.ts";
+import { jsonSpec, OPERATION_LOCATION, operationLocation } from "./responses.ts";
+import { type Route, route } from "./route.ts";
+import type { ApiServices } from "./services.ts";
+import { AcceptedOperation } from "./wire.ts";
+
+export function imageRoutes(services: ApiServices): Route[] {
+  return [listRoute(services), importRoute(services), setTagRoute(services), removeTagRoute(services)];
+}
+
+function listRoute(services: ApiServices): Route {
+  return route({
+    method: "GET",
+    path: "/v1/images",
+    scope: "images:read",
+    id: "listImages",
+    tag: "Images",
+    summary: "List images, the newest first",
+    query: ImagesQuery,
+    responses: { 200: jsonSpec("a page of images", Type.Array(Image)) },
+    handle: ({ principal, query }) => {
+      const rows = listImages(services.db, principal.accountId, {
+        limit: query.limit ?? LIMIT_DEFAULT,
+        offset: query.offset ?? 0,
+        tagged: query.tagged,
+        tagPrefix: query.tag,
+        ...timeBounds(query, services.clock()),
+      });
+      return json(200, rows.map(imageOf));
+    },
+  });
+}
+
+function importRoute(services: ApiServices): Route {
+  return route({
+    method: "POST",
+    path: "/v1/images/import",
+    scope: "images:import",
+    id: "importImage",
+    tag: "Images",
+    summary: "Import the file system of an OCI image from a registry",
+    body: ImportRequest,
+    responses: { 202: jsonSpec("the import is queued", AcceptedOperation, OPERATION_LOCATION) },
+    errors: ["too_many_requests", "unavailable"],
+    handle: ({ principal, body }) => {
+      const reference = parseRegistryReference(body.registry, { defaultRegistry: services.defaultRegistry });
+      const { id } = services.operations.submitImport(principal.accountId, {
+        registry: reference.canonical,
+        credentials: body.credentials ?? null,
+        tag: body.tag ?? null,
+        timeoutSeconds: body.timeout ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
+      });
+      return json(202, { uuid: id }, { location: operationLocation(services, id) });
+    },
+  });
+}
+
+function setTagRoute(services: ApiServices): Route {
+  return route({
+    method: "PATCH",
+    path: "/v1/images/:uuid/tag",
+    scope: "images:tag",
+    id: "setImageTag",
+    tag: "Images",
+    summary: "Give an image a tag; an image that had the tag loses it",
+    body: SetTagRequest,
+    responses: { 200: jsonSpec("the image with its new tag", Image) },
+    errors: ["not_found"],
+    handle: ({ principal, params, body }) =>
+      imageReply(params["uuid"], setTag(services.db, principal.accountId, params["uuid"] as ImageId, body.tag)),
+  });
+}
+
+function removeTagRoute(services: ApiServices): Route {
+  return route({
+    method: "DELETE",
+    path: "/v1/images/:uuid/tag",
+    scope: "images:tag",
+    id: "removeImageTag",
+    tag: "Images",
+    summary: "Take the tag of an image away",
+    responses: { 200: jsonSpec("the image without a tag", Image) },
+    errors: ["not_found"],
+    handle: ({ principal, params }) =>
+      imageReply(params["uuid"], removeTag(services.db, principal.accountId, params["uuid"] as ImageId)),
+  });
+}
+
+function imageReply(id: string | undefined, row: ImageRow | null): Reply {
+  if (row === null) throw noSuchImage(id ?? "");
+  return json(200, imageOf(row));
+}

@@ -1,0 +1,228 @@
+import type { TObject, TSchema } from "@sinclair/typebox";
+import type { ErrorCode } from "../domain/errors.ts";
+import { FileResponse, UploadedFile } from "../domain/file.ts";
+import { Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
+import { SpawnRequest } from "../domain/instance.ts";
+import { DirectoryListing, ListingItem } from "../domain/listing.ts";
+import { ErrorObject, ImportResult, InstanceResult, Operation } from "../domain/operation.ts";
+import { OutputObject } from "../domain/output.ts";
+import { docsPage } from "./docs.ts";
+import { STATUS_OF_ERROR } from "./errors.ts";
+import { type JsonObject, SchemaWriter } from "./openapi-schema.ts";
+import { json, type Reply } from "./reply.ts";
+import { RAW_BODY, type ResponseSpec, type Route, route } from "./route.ts";
+import type { ApiServices } from "./services.ts";
+import { AcceptedOperation, AnyObject, HtmlPage, InstanceStatsSchema } from "./wire.ts";
+
+/** Schemas that appear by name in the document. */
+const NAMED: Readonly<Record<string, TSchema>> = {
+  AcceptedOperation,
+  DirectoryListing,
+  Error: ErrorObject,
+  FileResponse,
+  Image,
+  ImportRequest,
+  ImportResult,
+  InstanceResult,
+  InstanceStats: InstanceStatsSchema,
+  ListingItem,
+  Operation,
+  OutputObject,
+  SetTagRequest,
+  SpawnRequest,
+  UploadedFile,
+};
+
+const ERROR_DESCRIPTIONS: Readonly<Record<ErrorCode, string>> = {
+  validation_error: "an invalid request value; the message names the field and what is allowed",
+  unauthorized: "the token is missing or not valid",
+  forbidden: "the token does not allow this",
+  not_found: "there is no such object, or it belongs to another account",
+  method_not_allowed: "the path does not know the method",
+  conflict: "the state of the operation does not allow this",
+  payload_too_large: "the body is too large",
+  range_not_satisfiable: "the range lies outside the file",
+  invalid_path: "a path is relative, malformed, or of the wrong kind",
+  too_many_requests: "too much is queued already",
+  internal_error: "the service failed; its log has the cause under the request's id",
+  unavailable: "the service cannot do this now",
+  insufficient_storage: "the disk of the service is full",
+};
+
+const ERROR_HEADERS: Partial<Record<ErrorCode, Record<string, string>>> = {
+  unauthorized: { "WWW-Authenticate": "the Bearer scheme" },
+  range_not_satisfiable: { "Content-Range": "size of the file" },
+  too_many_requests: { "Retry-After": "recommended time until the next try, in seconds" },
+  unavailable: { "Retry-After": "recommended time until the next try, in seconds" },
+};
+
+const REQUEST_ID_HEADER = { "X-Request-Id": "id of the request, which is also in the service's log" };
+
+/** The API description and the page that shows it; `described` are all other routes. */
+export function openApiRoutes(services: ApiServices, described: readonly Route[]): Route[] {
+  const documentRoute = route({
+    method: "GET",
+    path: "/openapi.json",
+    scope: null,
+    id: "openApi",
+    tag: "Service",
+    summary: "Read this description",
+    responses: { 200: { description: "an OpenAPI 3.1 document", content: { "application/json": AnyObject } } },
+    handle: () => documentReply(),
+  });
+  const pageRoute = route({
+    method: "GET",
+    path: "/docs",
+    scope: null,
+    id: "docs",
+    tag: "Service",
+    summary: "Read this description as a page",
+    responses: { 200: { description: "the page", content: { "text/html": HtmlPage } } },
+    handle: () => pageReply(),
+  });
+  const own = [documentRoute, pageRoute];
+  // The document never changes, so it is built by the first who asks.
+  let text: string | null = null;
+  let page: Reply | null = null;
+  const document = (): JsonObject =>
+    openApiDocument([...described, ...own], { version: services.version, url: services.publicUrl ?? "/" });
+  const documentReply = (): Reply => {
+    text ??= JSON.stringify(document());
+    return { ...json(200, null), body: text };
+  };
+  const pageReply = (): Reply => {
+    const reply = page ?? docsPage(document());
+    page = reply;
+    return reply;
+  };
+  return own;
+}
+
+/** Describes routes as an OpenAPI 3.1 document. */
+export function openApiDocument(
+  routes: readonly Route[],
+  options: { readonly version: string; readonly url: string },
+): JsonObject {
+  const writer = new SchemaWriter(NAMED);
+  const paths: Record<string, Record<string, JsonObject>> = {};
+  for (const described of routes.filter((candidate) => !candidate.hidden)) {
+    const path = described.path.replaceAll(/:(\w+)/g, "{$1}");
+    const item = paths[path] ?? {};
+    item[described.method.toLowerCase()] = operationObject(described, writer);
+    paths[path] = item;
+  }
+  return {
+    openapi: "3.1.0",
+    info: {
+      title: "Coppice",
+      version: options.version,
+      description: "Runs code in VM-isolated sandboxes whose file systems branch like Git.",
+      license: { name: "Apache-2.0", identifier: "Apache-2.0" },
+    },
+    servers: [{ url: options.url }],
+    tags: tagObjects(routes),
+    security: [{ bearer: [] }],
+    paths,
+    components: {
+      securitySchemes: {
+        bearer: { type: "http", scheme: "bearer", bearerFormat: "JWT", description: "made by `coppice token create`" },
+      },
+      schemas: Object.fromEntries(Object.entries(NAMED).map(([name, schema]) => [name, writer.define(schema)])),
+    },
+  };
+}
+
+const TAG_DESCRIPTIONS: Readonly<Record<string, string>> = {
+  Images: "file systems to start from, imported or captured",
+  Files: "input files, by identifier or by hash",
+  Instances: "sandboxes that run a command",
+  Operations: "long-running work: imports and instances",
+  Inspection: "what is inside an image, read without starting anything",
+  Service: "the service itself",
+};
+
+function tagObjects(routes: readonly Route[]): JsonObject[] {
+  const used = new Set(routes.map(({ tag }) => tag));
+  return [...used].map((name) => ({ name, description: TAG_DESCRIPTIONS[name] ?? name }));
+}
+
+function operationObject(described: Route, writer: SchemaWriter): JsonObject {
+  const { id, tag, summary, scope, body } = described;
+  const parameters = [...pathParameters(described.path), ...queryParameters(described.query, writer)];
+  return {
+    operationId: id,
+    tags: [tag],
+    summary,
+    ...(scope === null ? { security: [] } : { description: `The token must allow \`${scope}\`.` }),
+    ...(parameters.length === 0 ? {} : { parameters }),
+    ...(body === null ? {} : { requestBody: requestBody(body, writer) }),
+    responses: responseObjects(described, writer),
+  };
+}
+
+function pathParameters(path: string): JsonObject[] {
+  return [...path.matchAll(/:(\w+)/g)].map(([, name]) => ({
+    name: name ?? "",
+    in: "path",
+    required: true,
+    description: name === "id" ? "id of the operation" : "id of the object",
+    schema: { type: "string", format: "uuid" },
+  }));
+}
+
+function queryParameters(query: TObject | null, writer: SchemaWriter): JsonObject[] {
+  if (query === null) return [];
+  const required = new Set<string>(query.required ?? []);
+  return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => {
+    const { description, examples: _examples, ...rest } = writer.define(schema);
+    return { name, in: "query", required: required.has(name), description: description ?? name, schema: rest };
+  });
+}
+
+function requestBody(body: Exclude<Route["body"], null>, writer: SchemaWriter): JsonObject {
+  if (body === RAW_BODY) {
+    const bytes = { type: "string", format: "binary", description: "the raw bytes" };
+    return { required: true, description: "the raw bytes", content: { "application/octet-stream": { schema: bytes } } };
+  }
+  return { required: true, content: { "application/json": { schema: writer.write(body) } } };
+}
+
+function responseObjects(described: Route, writer: SchemaWriter): JsonObject {
+  const responses: Record<string, JsonObject> = {};
+  for (const [status, spec] of Object.entries(described.responses)) responses[status] = responseObject(spec, writer);
+  for (const code of errorsOf(described)) {
+    const spec: ResponseSpec = {
+      description: `\`${code}\`: ${ERROR_DESCRIPTIONS[code]}`,
+      ...(described.method === "HEAD" ? {} : { content: { "application/json": ErrorObject } }),
+      headers: ERROR_HEADERS[code] ?? {},
+    };
+    responses[STATUS_OF_ERROR[code]] = responseObject(spec, writer);
+  }
+  return responses;
+}
+
+/** Every error that a route can answer with, the common ones included. */
+export function errorsOf(described: Route): ErrorCode[] {
+  const codes = new Set<ErrorCode>(described.errors);
+  if (described.scope !== null) {
+    for (const code of ["unauthorized", "forbidden", "internal_error"] as const) codes.add(code);
+  }
+  if (described.query !== null || described.body !== null || described.path.includes(":")) {
+    codes.add("validation_error");
+  }
+  if (described.body !== null) codes.add("payload_too_large");
+  return [...codes].sort((a, b) => STATUS_OF_ERROR[a] - STATUS_OF_ERROR[b]);
+}
+
+function responseObject(spec: ResponseSpec, writer: SchemaWriter): JsonObject {
+  const content = Object.entries(spec.content ?? {}).map(([type, schema]) => [type, { schema: writer.write(schema) }]);
+  const headers = Object.entries({ ...spec.headers, ...REQUEST_ID_HEADER }).map(([name, description]) => [
+    name,
+    { description, schema: { type: "string" } },
+  ]);
+  return {
+    description: spec.description,
+    headers: Object.fromEntries(headers) as JsonObject,
+    ...(content.length === 0 ? {} : { content: Object.fromEntries(content) as JsonObject }),
+  };
+}

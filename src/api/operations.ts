@@ -1,0 +1,152 @@
+import { Type } from "@sinclair/typebox";
+import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
+import { ApiError } from "../domain/errors.ts";
+import { isoTime, type OperationId } from "../domain/ids.ts";
+import { LIMIT_DEFAULT } from "../domain/listing.ts";
+import { isTerminal, Operation, type StoredInstanceResult } from "../domain/operation.ts";
+import { type OutputObject, outputObject } from "../domain/output.ts";
+import { OperationQuery, OperationsQuery } from "../domain/query.ts";
+import { timeBounds } from "../domain/time-bound.ts";
+import { outputPath } from "../storage/outputs.ts";
+import { json, type Reply } from "./reply.ts";
+import { jsonSpec, RETRY_AFTER } from "./responses.ts";
+import { type Route, route } from "./route.ts";
+import type { ApiServices, Principal } from "./services.ts";
+
+/** How soon to look again at an operation that has not ended, in `seconds`. */
+const RETRY_AFTER_SECONDS = 1;
+
+export function operationRoutes(services: ApiServices): Route[] {
+  return [listRoute(services), getRoute(services), cancelRoute(services)];
+}
+
+function listRoute(services: ApiServices): Route {
+  return route({
+    method: "GET",
+    path: "/v1/operations",
+    scope: "operations:read",
+    id: "listOperations",
+    tag: "Operations",
+    summary: "List operations, the newest first; results come without stdout and stderr",
+    query: OperationsQuery,
+    responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
+    handle: ({ principal, query }) => {
+      const rows = listOperations(services.db, principal.accountId, {
+        limit: query.limit ?? LIMIT_DEFAULT,
+        offset: query.offset ?? 0,
+        status: query.status,
+        kind: query.kind,
+        ...timeBounds(query, services.clock()),
+      });
+      return json(
+        200,
+        rows.map((row) => operationOf(row, resultWithoutOutput(row))),
+      );
+    },
+  });
+}
+
+function getRoute(services: ApiServices): Route {
+  return route({
+    method: "GET",
+    path: "/v1/operations/:id",
+    scope: "operations:read",
+    id: "getOperation",
+    tag: "Operations",
+    summary: "Read an operation, if wanted after its end",
+    query: OperationQuery,
+    responses: { 200: jsonSpec("the operation", Operation, RETRY_AFTER) },
+    errors: ["not_found"],
+    handle: async ({ request, principal, params, query }) => {
+      const id = params["id"] as OperationId;
+      const row = requireOperation(services, principal, id);
+      if (query.wait === undefined || query.wait === 0 || isTerminal(row.status)) return operationReply(services, row);
+      await services.operations.waitForEnd(id, query.wait * 1000, request.signal);
+      return operationReply(services, requireOperation(services, principal, id));
+    },
+  });
+}
+
+function cancelRoute(services: ApiServices): Route {
+  return route({
+    method: "DELETE",
+    path: "/v1/operations/:id",
+    scope: "operations:cancel",
+    id: "cancelOperation",
+    tag: "Operations",
+    summary: "Cancel an operation that has not ended",
+    responses: { 202: jsonSpec("the operation ends CANCELLED, or has done so already", Operation, RETRY_AFTER) },
+    errors: ["not_found", "conflict"],
+    handle: async ({ principal, params }) => {
+      const id = params["id"] as OperationId;
+      const outcome = services.operations.cancel(principal.accountId, id);
+      if (outcome === "not_found") throw noSuchOperation(id);
+      const row = requireOperation(services, principal, id);
+      if (outcome === "terminal") {
+        throw new ApiError("conflict", `the operation has ended: ${row.status}`, { status: row.status });
+      }
+      return operationReply(services, row, 202);
+    },
+  });
+}
+
+function requireOperation(services: ApiServices, principal: Principal, id: OperationId): OperationRow {
+  const row = getOperation(services.db, principal.accountId, id);
+  if (row === null) throw noSuchOperation(id);
+  return row;
+}
+
+function noSuchOperation(id: OperationId): ApiError {
+  return new ApiError("not_found", "no such operation", { id });
+}
+
+async function operationReply(services: ApiServices, row: OperationRow, status = 200): Promise<Reply> {
+  const headers: Record<string, string> = isTerminal(row.status) ? {} : { "retry-after": String(RETRY_AFTER_SECONDS) };
+  return json(status, operationOf(row, await resultWithOutput(services, row)), headers);
+}
+
+/** An operation as the interface shows it. */
+function operationOf(row: OperationRow, result: unknown) {
+  return {
+    id: row.id,
+    status: row.status,
+    kind: row.kind,
+    created_at: isoTime(row.createdAt),
+    ...(row.startedAt === null ? {} : { started_at: isoTime(row.startedAt) }),
+    ...(row.finishedAt === null ? {} : { finished_at: isoTime(row.finishedAt) }),
+    ...(row.startedAt === null || row.finishedAt === null ? {} : { duration_ms: row.finishedAt - row.startedAt }),
+    ...(result === null ? {} : { result }),
+    ...(row.error === null ? {} : { error: row.error }),
+  };
+}
+
+function resultWithoutOutput(row: OperationRow): Record<string, unknown> | null {
+  if (row.status !== "SUCCESS" || row.result === null) return null;
+  const { stdout: _stdout, stderr: _stderr, ...rest } = row.result;
+  return rest;
+}
+
+async function resultWithOutput(services: ApiServices, row: OperationRow): Promise<Record<string, unknown> | null> {
+  if (row.status !== "SUCCESS" || row.result === null) return null;
+  if (row.kind !== "instance") return row.result;
+  const result = row.result as StoredInstanceResult;
+  const { exit_code, stdout, stderr, ...rest } = result;
+  return {
+    exit_code,
+    stdout: await output(services, row.id, "stdout", stdout.truncated),
+    stderr: await output(services, row.id, "stderr", stderr.truncated),
+    ...rest,
+  };
+}
+
+/** A stream that wrote nothing has no file. */
+async function output(
+  services: ApiServices,
+  id: OperationId,
+  stream: "stdout" | "stderr",
+  truncated: boolean,
+): Promise<OutputObject> {
+  const file = Bun.file(outputPath(services.layout, id, stream));
+  const bytes = (await file.exists()) ? await file.bytes() : new Uint8Array();
+  return outputObject(bytes, truncated);
+}

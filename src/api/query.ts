@@ -1,0 +1,103 @@
+import type { TObject, TSchema } from "@sinclair/typebox";
+import { ApiError } from "../domain/errors.ts";
+import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
+import { BYTES_KEYWORD } from "../domain/query.ts";
+import { checker } from "./schema.ts";
+
+const INTEGER = /^(?:0|-?[1-9]\d*)$/;
+const PERCENT = 0x25;
+const PLUS = 0x2b;
+const SPACE = 0x20;
+
+/** The raw query of a request, without its question mark; empty when there is none. */
+export function rawQuery(url: string): string {
+  const start = url.indexOf("?");
+  if (start === -1) return "";
+  const end = url.indexOf("#", start);
+  return url.slice(start + 1, end === -1 ? undefined : end);
+}
+
+/** A reader of queries of one shape; parameters that the shape does not name are ignored. */
+export function queryReader(schema: TObject): (raw: string) => Record<string, unknown> {
+  const check = checker(schema);
+  const properties = Object.entries(schema.properties as Record<string, TSchema>);
+  const required = new Set<string>(schema.required ?? []);
+  return (raw) => {
+    const given = splitQuery(raw);
+    const query: Record<string, unknown> = {};
+    for (const [name, property] of properties) {
+      const values = given.get(name);
+      if (values === undefined) {
+        if (required.has(name)) fieldError(name, `${name} is required`);
+        continue;
+      }
+      const [value] = values;
+      if (values.length !== 1 || value === undefined) fieldError(name, `${name} must be given once`);
+      query[name] = coerce(name, property, value);
+    }
+    check(query);
+    return query;
+  };
+}
+
+/** Values by name; both are undecoded bytes with percent signs and pluses, names are compared decoded. */
+function splitQuery(raw: string): Map<string, string[]> {
+  const found = new Map<string, string[]>();
+  for (const pair of raw.split("&")) {
+    if (pair === "") continue;
+    const equals = pair.indexOf("=");
+    const name = equals === -1 ? pair : pair.slice(0, equals);
+    const value = equals === -1 ? "" : pair.slice(equals + 1);
+    // A name that cannot be decoded is none of ours, so it is ignored like any other unknown one.
+    const decoded = percentDecode(name);
+    if (decoded === null) continue;
+    const values = found.get(decoded);
+    if (values === undefined) found.set(decoded, [value]);
+    else values.push(value);
+  }
+  return found;
+}
+
+function coerce(name: string, schema: TSchema, raw: string): unknown {
+  const bytes = percentDecode(raw);
+  if (bytes === null) fieldError(name, `${name} must be percent-encoded: "%" and two hexadecimal digits`);
+  if (schema[BYTES_KEYWORD] === true) return bytes;
+  const text = utf8Text(bytes);
+  if (text === null) fieldError(name, `${name} must be UTF-8`);
+  // What does not look like the type stays text, and the schema's own message refuses it.
+  if (schema["type"] === "integer") return INTEGER.test(text) ? Number(text) : text;
+  if (schema["type"] === "boolean") return text === "true" ? true : text === "false" ? false : text;
+  return text;
+}
+
+/** Decoded bytes, or null when a percent sign is not followed by two hexadecimal digits. */
+function percentDecode(raw: string): ByteString | null {
+  const source = Buffer.from(raw, "utf8");
+  const target = Buffer.allocUnsafe(source.byteLength);
+  let length = 0;
+  for (let index = 0; index < source.byteLength; index++) {
+    let byte = source[index] ?? 0;
+    if (byte === PLUS) byte = SPACE;
+    if (byte === PERCENT) {
+      const digits = source.toString("latin1", index + 1, index + 3);
+      if (!/^[0-9a-fA-F]{2}$/.test(digits)) return null;
+      byte = Number.parseInt(digits, 16);
+      index += 2;
+    }
+    target[length++] = byte;
+  }
+  return bytesToByteString(target.subarray(0, length));
+}
+
+function utf8Text(bytes: ByteString): string | null {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Buffer.from(bytes, "latin1"));
+  } catch (error) {
+    if (error instanceof TypeError) return null;
+    throw error;
+  }
+}
+
+function fieldError(field: string, message: string): never {
+  throw new ApiError("validation_error", message, { field });
+}

@@ -1,0 +1,33 @@
+/** Part of a content, `end` not included, in `bytes`. */
+export interface ByteRange {
+  readonly start: number;
+  readonly end: number;
+}
+
+const SINGLE_RANGE = /^bytes=(\d*)-(\d*)$/i;
+
+/**
+ * Reads a Range header for a content of `sizeBytes`.
+ * @returns the part; `unsatisfiable` when it lies outside; null when the whole content is to be sent, because
+ * there is no header, it is malformed, or it asks for several parts
+ */
+export function parseRange(header: string | null, sizeBytes: number): ByteRange | "unsatisfiable" | null {
+  const match = SINGLE_RANGE.exec(header?.replaceAll(/[ \t]/g, "") ?? "");
+  const [first, last] = [match?.[1] ?? "", match?.[2] ?? ""];
+  if (match === null || (first === "" && last === "")) return null;
+  if (first === "") {
+    const length = Math.min(Number(last), sizeBytes);
+    return length === 0 ? "unsatisfiable" : { start: sizeBytes - length, end: sizeBytes };
+  }
+  const start = Number(first);
+  if (last !== "" && Number(last) < start) return null;
+  if (start >= sizeBytes) return "unsatisfiable";
+  return { start, end: last === "" ? sizeBytes : Math.min(Number(last) + 1, sizeBytes) };
+}
+
+/** True when an If-None-Match header names the tag; weak comparison, as the header wants it. */
+export function matchesAny(header: string | null, etag: string): boolean {
+  if (header === null) return false;
+  if (header.trim() === "*") return true;
+  return header.split(",").some((candidate) => candidate.trim().replace(/^W\//, "") === etag);
+}

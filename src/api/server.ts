@@ -1,0 +1,55 @@
+import type { App } from "./app.ts";
+
+export interface ListenOptions {
+  readonly app: App;
+  readonly host: string;
+  /** 0 takes any free port */
+  readonly port: number;
+  readonly tls?: { readonly cert: string; readonly key: string };
+}
+
+/** A listening interface; disposal stops it. */
+export interface Listener extends AsyncDisposable {
+  readonly host: string;
+  readonly port: number;
+  readonly url: string;
+  /** Takes no new connection, gives the requests in flight `graceMs`, and then closes what is left. */
+  stop(graceMs: number): Promise<void>;
+}
+
+/** Time that requests in flight get when the listener is disposed, in `milliseconds`. */
+const GRACE_MS_DEFAULT = 2000;
+
+/**
+ * Starts to listen.
+ * @throws Error with code EADDRINUSE, EACCES and the like
+ */
+export function listen(options: ListenOptions): Listener {
+  const { app, host, tls } = options;
+  app.listen({
+    hostname: host,
+    port: options.port,
+    ...(tls === undefined ? {} : { tls: { cert: Bun.file(tls.cert), key: Bun.file(tls.key) } }),
+  });
+  const server = app.server;
+  const port = server?.port;
+  if (!server || port === undefined) throw new Error(`cannot listen on ${host} port ${options.port}`);
+  const shownHost = host.includes(":") ? `[${host}]` : host;
+
+  const stop = async (graceMs: number): Promise<void> => {
+    const graceful = server.stop(false);
+    const timer = Promise.withResolvers<void>();
+    const timeout = setTimeout(timer.resolve, graceMs);
+    // Streams of events never end by themselves, so waiting needs a limit.
+    await Promise.race([graceful, timer.promise]);
+    clearTimeout(timeout);
+    await server.stop(true);
+  };
+  return {
+    host,
+    port,
+    url: `${tls === undefined ? "http" : "https"}://${shownHost}:${port}`,
+    stop,
+    [Symbol.asyncDispose]: () => stop(GRACE_MS_DEFAULT),
+  };
+}

@@ -1,0 +1,123 @@
+import { errors as joseErrors, jwtVerify, SignJWT } from "jose";
+import type { Database } from "../db/database.ts";
+import { getToken, insertToken, type TokenRow } from "../db/tokens.ts";
+import { ApiError } from "../domain/errors.ts";
+import { ACCOUNT_PATTERN, type AccountId } from "../domain/ids.ts";
+import { type Grant, isGrant } from "../domain/scope.ts";
+import type { TokenKeys } from "../storage/token-keys.ts";
+import type { Principal } from "./services.ts";
+
+export const TOKEN_ISSUER = "coppice";
+/** Longer tokens are refused unread, in `bytes`. */
+export const TOKEN_BYTES_MAX = 4096;
+/** The only algorithm, whatever a token's header says. */
+const ALGORITHM = "HS256";
+/** Difference between clocks that is forgiven, in `seconds`. */
+const CLOCK_SKEW_SECONDS = 5;
+const TOKEN_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+const accountExpression = new RegExp(ACCOUNT_PATTERN);
+
+export interface TokenRequest {
+  readonly account: string;
+  readonly scopes: readonly string[];
+  /** life in `milliseconds`, at least a second */
+  readonly ttlMs: number;
+  /** `milliseconds` since the epoch */
+  readonly now: number;
+}
+
+export interface IssuedToken {
+  /** the secret itself, which is kept nowhere */
+  readonly token: string;
+  readonly row: TokenRow;
+}
+
+/**
+ * Signs a token and records it: a token without a row is not valid.
+ * @throws ApiError `validation_error` when the account, a scope or the life is not allowed
+ */
+export async function issueToken(db: Database, keys: TokenKeys, request: TokenRequest): Promise<IssuedToken> {
+  const { account, now } = request;
+  const scopes = [...new Set(request.scopes)];
+  if (!accountExpression.test(account)) {
+    throw new ApiError("validation_error", `account must match ${ACCOUNT_PATTERN}`, { field: "account" });
+  }
+  const unknown = scopes.find((scope) => !isGrant(scope));
+  if (unknown !== undefined || scopes.length === 0) {
+    throw new ApiError("validation_error", `unknown scope ${unknown ?? "(none)"}`, { field: "scope" });
+  }
+  const issuedSeconds = Math.floor(now / 1000);
+  const expiresSeconds = Math.floor((now + request.ttlMs) / 1000);
+  if (!Number.isSafeInteger(expiresSeconds) || request.ttlMs < 1000) {
+    throw new ApiError("validation_error", "ttl must be at least one second", { field: "ttl" });
+  }
+  const key = await keys.signing();
+  const jti = Bun.randomUUIDv7();
+  const token = await new SignJWT({ scope: scopes.join(" ") })
+    .setProtectedHeader({ alg: ALGORITHM, typ: "JWT", kid: key.id })
+    .setIssuer(TOKEN_ISSUER)
+    .setSubject(account)
+    .setJti(jti)
+    .setIssuedAt(issuedSeconds)
+    .setExpirationTime(expiresSeconds)
+    .sign(key.secret);
+  const row = insertToken(db, {
+    jti,
+    accountId: account as AccountId,
+    scopes,
+    keyId: key.id,
+    issuedAt: issuedSeconds * 1000,
+    expiresAt: expiresSeconds * 1000,
+  });
+  return { token, row };
+}
+
+/** A check of tokens: the principal, or null for whatever is not a token that we issued and that is good now. */
+export function tokenVerifier(
+  db: Database,
+  keys: TokenKeys,
+  clock: () => number,
+): (token: string) => Promise<Principal | null> {
+  return async (token) => {
+    if (token.length > TOKEN_BYTES_MAX) return null;
+    const claims = await verifiedClaims(token, keys, clock());
+    if (claims === null) return null;
+    const row = getToken(db, claims.tokenId);
+    if (row === null || row.revokedAt !== null || row.accountId !== claims.accountId) return null;
+    return claims;
+  };
+}
+
+async function verifiedClaims(token: string, keys: TokenKeys, now: number): Promise<Principal | null> {
+  try {
+    const { payload } = await jwtVerify(
+      token,
+      async ({ kid }) => {
+        const key = typeof kid === "string" ? await keys.find(kid) : null;
+        if (key === null) throw new joseErrors.JWKSNoMatchingKey();
+        return key.secret;
+      },
+      {
+        algorithms: [ALGORITHM],
+        issuer: TOKEN_ISSUER,
+        requiredClaims: ["sub", "jti", "iat", "exp", "scope"],
+        clockTolerance: CLOCK_SKEW_SECONDS,
+        currentDate: new Date(now),
+      },
+    );
+    return principalOf(payload, now);
+  } catch (error) {
+    if (error instanceof joseErrors.JOSEError) return null;
+    throw error;
+  }
+}
+
+function principalOf(payload: Record<string, unknown>, now: number): Principal | null {
+  const { sub, jti, iat, scope } = payload;
+  if (typeof sub !== "string" || !accountExpression.test(sub)) return null;
+  if (typeof jti !== "string" || !TOKEN_ID.test(jti)) return null;
+  if (typeof iat !== "number" || iat > now / 1000 + CLOCK_SKEW_SECONDS) return null;
+  if (typeof scope !== "string") return null;
+  const grants = scope.split(" ").filter((grant): grant is Grant => isGrant(grant));
+  return { accountId: sub as AccountId, grants: new Set(grants), tokenId: jti };
+}
