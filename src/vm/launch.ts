@@ -1,0 +1,55 @@
+import { type ChildProcess, start } from "../system/exec.ts";
+
+/** First descriptor of a child that is not a standard one. */
+const FIRST_EXTRA_FD = 3;
+
+export interface JailOptions {
+  /** host path of the launcher */
+  readonly launcher: string;
+  /** host path of the prepared root, see `prepareVmmRoot` */
+  readonly root: string;
+  /** host path of the machine's directory, seen as /vm */
+  readonly directory: string;
+  /** user and group of the program */
+  readonly uid: number;
+  readonly cgroups: readonly string[];
+  /** host device nodes that the program gets, `/dev/kvm` for one */
+  readonly devices: readonly string[];
+  /** largest file that it may write, in `bytes` */
+  readonly fileBytesMax: number;
+  /** the program's descriptors from 3 on; "socket" is one end of a socket pair */
+  readonly extraFds: readonly (number | "socket")[];
+  /** program and arguments, as paths inside the jail */
+  readonly program: readonly string[];
+}
+
+/** Descriptors of a VMM: disks, sockets, event descriptors of its devices. */
+const OPEN_FILES_MAX = 512;
+/** Threads of a VMM: processors, and up to 64 that wait for disks. */
+const THREADS_MAX = 192;
+const LOCKED_MEMORY_BYTES_MAX = 65_536;
+/** The kernel's first choice when the host's memory ends: a VM, not the daemon. */
+const OOM_SCORE_ADJUSTMENT = 500;
+
+/** Arguments of the launcher, which explains them. `parent` is the process that the jail dies with. */
+export function buildLaunchArgs(options: JailOptions, parent: number): string[] {
+  const { uid } = options;
+  return [
+    options.launcher,
+    ...options.cgroups.flatMap((directory) => ["--cgroup", directory]),
+    ...["--root", options.root, "--vm", options.directory],
+    ...["--uid", `${uid}`, "--gid", `${uid}`],
+    ...options.devices.flatMap((device) => ["--device", device]),
+    ...["--nofile", `${OPEN_FILES_MAX}`, "--fsize", `${options.fileBytesMax}`],
+    ...["--nproc", `${THREADS_MAX}`, "--memlock", `${LOCKED_MEMORY_BYTES_MAX}`],
+    ...["--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`, "--parent", `${parent}`],
+    ...options.extraFds.flatMap((_, index) => ["--keep-fd", `${FIRST_EXTRA_FD + index}`]),
+    "--",
+    ...options.program,
+  ];
+}
+
+/** Starts a program in its jail. The result's pid is the launcher's, which ends with the program's exit status. */
+export function launch(options: JailOptions): ChildProcess {
+  return start({ argv: buildLaunchArgs(options, process.pid), extraFds: options.extraFds, stderr: "tail" });
+}

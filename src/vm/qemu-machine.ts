@@ -1,0 +1,186 @@
+import { chmod, chown, link, stat } from "node:fs/promises";
+import { join } from "node:path";
+import type { Cgroup } from "../cgroup/cgroup.ts";
+import type { ChildProcess } from "../system/exec.ts";
+import { limitFileSize } from "./descriptors.ts";
+import { CONSOLE_BYTES } from "./qemu-args.ts";
+import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
+import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
+
+/** How much of the console an exit's detail may show, in `bytes`. */
+const DETAIL_BYTES_MAX = 2048;
+/** A VMM that hangs must not keep the report of its guest's end. */
+const CONSOLE_TIMEOUT_MS = 1000;
+const SERIAL = /^[A-Z0-9]{1,20}$/;
+/** What the SCSI controller takes. */
+const LUN_MAX = 16_383;
+/** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
+const PANIC_TEXT = "Kernel panic - not syncing";
+
+export interface QemuMachineParts {
+  readonly id: string;
+  readonly uid: number;
+  readonly pid: number;
+  readonly shape: MachineShape;
+  readonly directory: string;
+  readonly cgroup: Cgroup;
+  readonly channel: ByteChannel;
+  readonly qmp: Qmp;
+  readonly process: ChildProcess;
+  /** everything that the machine owns, disposed after its processes are gone */
+  readonly owned: AsyncDisposableStack;
+}
+
+/** A running QEMU. */
+export class QemuMachine implements Machine {
+  readonly id: string;
+  readonly uid: number;
+  readonly pid: number;
+  readonly shape: MachineShape;
+  readonly directory: string;
+  readonly cgroup: Cgroup;
+  readonly channel: ByteChannel;
+  readonly exited: Promise<MachineExit>;
+  readonly qmp: Qmp;
+  readonly #process: ChildProcess;
+  readonly #owned: AsyncDisposableStack;
+  /** Why it ends; the first reason is the true one, the rest follows from it. */
+  #ending: MachineExit | null = null;
+  #pausing = false;
+  #nextLun = 0;
+
+  constructor(parts: QemuMachineParts) {
+    this.id = parts.id;
+    this.uid = parts.uid;
+    this.pid = parts.pid;
+    this.shape = parts.shape;
+    this.directory = parts.directory;
+    this.cgroup = parts.cgroup;
+    this.channel = parts.channel;
+    this.qmp = parts.qmp;
+    this.#process = parts.process;
+    this.#owned = parts.owned;
+    this.exited = parts.process.exited.then((status) => this.#ending ?? this.#diedBy(status));
+    parts.qmp.onEvent((event) => this.#onEvent(event));
+  }
+
+  async attach(disks: readonly Disk[]): Promise<void> {
+    for (const disk of disks) await this.#place(disk);
+    // One burst: the monitor works it off while the guest finds the first disk.
+    await Promise.all(disks.flatMap((disk) => this.#plug(disk)));
+  }
+
+  /** Makes the disk visible as /vm/<serial>. */
+  async #place(disk: Disk): Promise<void> {
+    if (!SERIAL.test(disk.serial)) throw new Error(`not a disk serial: ${JSON.stringify(disk.serial)}`);
+    const path = join(this.directory, disk.serial);
+    if (disk.readOnly) {
+      await link(disk.path, path);
+      return;
+    }
+    if (disk.path !== path) throw new Error(`a writable disk must lie at ${path}`);
+    await chown(path, this.uid, this.uid);
+    await chmod(path, 0o600);
+    // The VMM can write files up to the size of its largest disk, and until now none.
+    limitFileSize(this.pid, (await stat(path)).size);
+  }
+
+  #plug(disk: Disk): Promise<unknown>[] {
+    const lun = this.#nextLun++;
+    if (lun > LUN_MAX) throw new Error("no address left for another disk");
+    const node = `disk${lun}`;
+    const readOnly = { "read-only": disk.readOnly };
+    // A flush need not reach the host's disk: a scratch counts only once the host has synced it itself.
+    const cache = { direct: false, "no-flush": !disk.readOnly };
+    const common = { ...readOnly, cache, discard: disk.readOnly ? "ignore" : "unmap" };
+    const file = { driver: "file", filename: `/vm/${disk.serial}`, ...common };
+    return [
+      this.qmp.execute("blockdev-add", { "node-name": node, driver: "raw", file, ...common }),
+      this.qmp.execute("device_add", {
+        driver: "scsi-hd",
+        id: `scsi-${node}`,
+        bus: "scsi0.0",
+        channel: 0,
+        "scsi-id": 0,
+        lun,
+        drive: node,
+        serial: disk.serial,
+        // The guest learns of a full host disk by an error instead of being stopped for ever.
+        werror: "report",
+        rerror: "report",
+      }),
+    ];
+  }
+
+  async pause(): Promise<void> {
+    this.#pausing = true;
+    await this.qmp.execute("stop");
+  }
+
+  async resume(): Promise<void> {
+    await this.qmp.execute("cont");
+    this.#pausing = false;
+  }
+
+  async kill(): Promise<MachineExit> {
+    this.#ending ??= { reason: "killed", detail: "killed by the host" };
+    this.#process.kill("SIGKILL");
+    await this.cgroup.kill();
+    return await this.exited;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
+    await this.#owned.disposeAsync();
+  }
+
+  /** The last bytes of the guest's console; what was read is gone. Empty when the VMM does not answer. */
+  async console(): Promise<string> {
+    try {
+      const text = await this.qmp.execute("ringbuf-read", { device: "console", size: CONSOLE_BYTES });
+      return typeof text === "string" ? printable(text) : "";
+    } catch (error) {
+      // A monitor that is gone or refuses leaves the report without a console, which is no reason to lose the report.
+      if (error instanceof QmpError || error instanceof QmpClosedError) return "";
+      throw error;
+    }
+  }
+
+  #onEvent({ event, data }: QmpEvent): void {
+    if (event === "GUEST_PANICKED") void this.#end("guest_panic", "the guest kernel panicked");
+    if (event === "SHUTDOWN") {
+      if (data["reason"] === "guest-reset") void this.#end("guest_reset", "the guest reset itself");
+      else void this.#end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
+    }
+    if (event === "STOP" && !this.#pausing) void this.#checkStop();
+  }
+
+  /** A stop that nobody asked for: KVM could not go on with the guest, or an end that has its own event. */
+  async #checkStop(): Promise<void> {
+    const answer = await this.qmp.execute("query-status").catch(() => null);
+    const status = (answer as { status?: unknown } | null)?.status;
+    if (status === "internal-error") await this.#end("vmm_died", "the processor emulation failed (internal-error)");
+  }
+
+  async #end(reason: MachineExit["reason"], what: string): Promise<void> {
+    if (this.#ending !== null) return;
+    this.#ending = { reason, detail: what };
+    const console = await Promise.race([this.console(), Bun.sleep(CONSOLE_TIMEOUT_MS).then(() => "")]);
+    const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
+    const detail = console === "" ? what : `${what}; its console ends: ${console.slice(-DETAIL_BYTES_MAX)}`;
+    this.#ending = { reason: panicked ? "guest_panic" : reason, detail };
+    this.#process.kill("SIGKILL");
+  }
+
+  #diedBy({ code, signal }: { code: number | null; signal: string | null }): MachineExit {
+    const how = signal === null ? `exit code ${code}` : `signal ${signal}`;
+    const stderr = this.#process.stderrTail();
+    return { reason: "vmm_died", detail: `QEMU ended with ${how}${stderr === "" ? "" : `: ${printable(stderr)}`}` };
+  }
+}
+
+/** Text of a guest or a VMM for a log: line ends stay, other control characters do not. */
+function printable(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
+  return text.replaceAll("\r", "").replace(/[\x00-\x09\x0b-\x1f\x7f-\x9f]/g, "?");
+}
