@@ -1,12 +1,14 @@
 import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { type CommandError, run } from "../system/exec.ts";
+import { LAYOUT_TAG } from "./skopeo.ts";
 import { commonFailure, IMPORT_FILE_BYTES_MAX, reasonOf } from "./tool-failure.ts";
 
 export interface UnpackOptions {
   /** OCI layout */
   readonly layout: string;
-  readonly tag: string;
+  /** default is the one that `copyToLayout` gives */
+  readonly tag?: string;
   /** directory to be made, which becomes the root file system; its parent exists and is private */
   readonly into: string;
   readonly timeoutMs: number;
@@ -40,7 +42,11 @@ export async function unpack(options: UnpackOptions): Promise<void> {
   }
 }
 
-export function unpackArgv({ layout, tag, into }: Pick<UnpackOptions, "layout" | "tag" | "into">): string[] {
+export function unpackArgv({
+  layout,
+  tag = LAYOUT_TAG,
+  into,
+}: Pick<UnpackOptions, "layout" | "tag" | "into">): string[] {
   return ["umoci", "raw", "unpack", "--image", `${basename(layout)}:${tag}`, into];
 }
 
