@@ -1,0 +1,106 @@
+import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
+import { mkdir, open, rename, rm, stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { ApiError } from "../domain/errors.ts";
+import { SHA256_PATTERN } from "../domain/file.ts";
+import { syncPath } from "../system/scratch.ts";
+import type { DataLayout } from "./layout.ts";
+import { READ_CHUNK_BYTES } from "./limits.ts";
+
+const sha256Expression = new RegExp(SHA256_PATTERN);
+
+export interface ReceivedBlob {
+  readonly sha256: string;
+  readonly sizeBytes: number;
+}
+
+/** Where the content of this hash is, or would be. */
+export function blobPath(layout: DataLayout, sha256: string): string {
+  if (!sha256Expression.test(sha256)) throw new Error("not a lower-case SHA-256");
+  return join(layout.blobs, sha256.slice(0, 2), sha256);
+}
+
+export function openBlob(layout: DataLayout, sha256: string): Bun.BunFile {
+  return Bun.file(blobPath(layout, sha256));
+}
+
+/** The content in chunks; the file is closed when the reader ends early. */
+export function blobStream(layout: DataLayout, sha256: string): AsyncIterable<Uint8Array> {
+  return createReadStream(blobPath(layout, sha256), { highWaterMark: READ_CHUNK_BYTES });
+}
+
+/** Removes a content that no row names any more. */
+export async function removeBlob(layout: DataLayout, sha256: string): Promise<void> {
+  await rm(blobPath(layout, sha256), { force: true });
+}
+
+/**
+ * Stores a stream under the hash of its content, which is on the disk for good when this resolves. The same
+ * content is kept once. Whatever goes wrong, also an error of `source`, leaves nothing behind.
+ * @throws ApiError `payload_too_large` past `limitBytes`, `insufficient_storage` when the disk is full
+ */
+export async function receiveBlob(
+  layout: DataLayout,
+  source: AsyncIterable<Uint8Array>,
+  limitBytes: number,
+): Promise<ReceivedBlob> {
+  const temporary = join(layout.tmp, `upload-${Bun.randomUUIDv7()}`);
+  await using undo = new AsyncDisposableStack();
+  undo.defer(() => rm(temporary, { force: true }));
+  const blob = await writeHashed(temporary, source, limitBytes).catch(rethrowFull);
+  await keep(temporary, blobPath(layout, blob.sha256), blob.sizeBytes);
+  return blob;
+}
+
+async function writeHashed(path: string, source: AsyncIterable<Uint8Array>, limitBytes: number): Promise<ReceivedBlob> {
+  await using file = await open(path, "wx", 0o600);
+  // node:crypto is a fifth faster here than Bun.CryptoHasher.
+  const hash = createHash("sha256");
+  let sizeBytes = 0;
+  for await (const chunk of source) {
+    sizeBytes += chunk.byteLength;
+    if (sizeBytes > limitBytes) {
+      throw new ApiError("payload_too_large", `content is larger than ${limitBytes} bytes`, {
+        limit_bytes: limitBytes,
+      });
+    }
+    // The disk takes the chunk on another thread while this one hashes it.
+    const written = writeAll(file, chunk);
+    hash.update(chunk);
+    await written;
+  }
+  await file.sync();
+  return { sha256: hash.digest("hex"), sizeBytes };
+}
+
+async function writeAll(file: Awaited<ReturnType<typeof open>>, chunk: Uint8Array): Promise<void> {
+  let offset = 0;
+  while (offset < chunk.byteLength) {
+    const { bytesWritten } = await file.write(chunk, offset, chunk.byteLength - offset, null);
+    offset += bytesWritten;
+  }
+}
+
+async function keep(temporary: string, final: string, sizeBytes: number): Promise<void> {
+  const directory = dirname(final);
+  await mkdir(directory, { recursive: true, mode: 0o700 });
+  // A rename over the same content would be right as well, but would give a reader's hard link another inode.
+  const existing = await stat(final).catch(ignoreMissing);
+  if (existing?.size !== sizeBytes) await rename(temporary, final);
+  await syncPath(directory);
+  await syncPath(dirname(directory));
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): null {
+  if (error.code === "ENOENT") return null;
+  throw error;
+}
+
+function rethrowFull(error: unknown): never {
+  const { code } = error as NodeJS.ErrnoException;
+  if (code === "ENOSPC" || code === "EDQUOT") {
+    throw new ApiError("insufficient_storage", "no space left for the content", {}, { cause: error });
+  }
+  throw error;
+}

@@ -1,0 +1,120 @@
+import { read } from "node:fs";
+import { promisify } from "node:util";
+import type { Extent, LayerEntry } from "./layer-index.ts";
+import { LayerIndexError } from "./layer-index-format.ts";
+import { READ_CHUNK_BYTES } from "./limits.ts";
+import type { LayerLease } from "./open-layers.ts";
+
+/** Extents that a stream holds at a time. */
+const EXTENTS_PAGE_COUNT = 256;
+
+const readAt = promisify(read);
+
+/**
+ * The bytes `[start, end)` of a file of a layer, in chunks of constant size, each read when it is asked for. The
+ * lease is taken at the first read and given back at the end, at an error, and at a cancel.
+ */
+export function readExtents(
+  acquire: () => LayerLease,
+  entry: LayerEntry,
+  range: { readonly start: number; readonly end: number },
+): ReadableStream<Uint8Array<ArrayBuffer>> {
+  let reader: ExtentReader | null = null;
+  const close = () => reader?.[Symbol.dispose]();
+  return new ReadableStream<Uint8Array<ArrayBuffer>>(
+    {
+      async pull(controller) {
+        try {
+          reader ??= new ExtentReader(acquire(), entry, range);
+          const chunk = await reader.next();
+          if (chunk !== null) return controller.enqueue(chunk);
+          close();
+          controller.close();
+        } catch (error) {
+          close();
+          throw error;
+        }
+      },
+      cancel: close,
+    },
+    // Nothing is read ahead: what nobody takes would hold memory and the layer.
+    { highWaterMark: 0 },
+  );
+}
+
+class ExtentReader implements Disposable {
+  readonly #lease: LayerLease;
+  readonly #entry: LayerEntry;
+  readonly #end: number;
+  #position: number;
+  #page: Extent[] = [];
+  /** number of the first extent of the page */
+  #pageStart: number;
+  /** of the first extent of the page that may still matter */
+  #at = 0;
+  #isDisposed = false;
+
+  constructor(lease: LayerLease, entry: LayerEntry, range: { readonly start: number; readonly end: number }) {
+    this.#lease = lease;
+    this.#entry = entry;
+    this.#position = range.start;
+    this.#end = range.end;
+    this.#pageStart = lease.index.extentAt(entry, range.start);
+  }
+
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+    this.#lease[Symbol.dispose]();
+  }
+
+  /** The next chunk, or null at the end of the range. */
+  async next(): Promise<Uint8Array<ArrayBuffer> | null> {
+    if (this.#isDisposed || this.#position >= this.#end) return null;
+    // A cancel gives the stream's lease back while this read still needs the file.
+    using _held = this.#lease.share();
+    const length = Math.min(READ_CHUNK_BYTES, this.#end - this.#position);
+    const chunk = Buffer.allocUnsafeSlow(length);
+    let filled = 0;
+    while (filled < length) {
+      const position = this.#position + filled;
+      const extent = this.#extentFor(position);
+      const holeEnd = Math.min(length, filled + (extent === null ? length : Math.max(0, extent.logical - position)));
+      if (holeEnd > filled) {
+        chunk.fill(0, filled, holeEnd);
+        filled = holeEnd;
+      } else if (extent !== null) {
+        const take = Math.min(length - filled, extent.logical + extent.length - position);
+        await this.#fill(chunk.subarray(filled, filled + take), extent.physical + (position - extent.logical));
+        filled += take;
+      }
+    }
+    this.#position += length;
+    return chunk;
+  }
+
+  /** The first extent that ends after `position`, which never goes back. */
+  #extentFor(position: number): Extent | null {
+    for (;;) {
+      const extent = this.#page[this.#at];
+      if (extent === undefined) {
+        this.#pageStart += this.#page.length;
+        this.#page = this.#lease.index.extents(this.#entry, this.#pageStart, EXTENTS_PAGE_COUNT);
+        this.#at = 0;
+        if (this.#page.length === 0) return null;
+      } else if (extent.logical + extent.length > position) {
+        return extent;
+      } else {
+        this.#at++;
+      }
+    }
+  }
+
+  async #fill(target: Buffer, position: number): Promise<void> {
+    let done = 0;
+    while (done < target.length) {
+      const { bytesRead } = await readAt(this.#lease.diskFd, target, done, target.length - done, position + done);
+      if (bytesRead === 0) throw new LayerIndexError("disk of a layer is shorter than its index says");
+      done += bytesRead;
+    }
+  }
+}

@@ -1,0 +1,149 @@
+/*
+ * The index of a layer on disk: a header, one record per entry in the order of the stream, and a table that is
+ * sorted by directory and name. Everything is little-endian. The children of a directory are one run of the
+ * table, so that a look-up is a binary search for each component, by reads at known places.
+ *
+ *   header   see `encodeHeader`, HEADER_BYTES
+ *   record   RECORD_FIXED_BYTES (see `encodeRecord`), name, target, xattrs and extents as in the stream
+ *   table    u64 offset of the record, and two u32: a directory's first child and number of children in the
+ *            table, a file's number of extents and zero, otherwise zeros. The first entry is the root.
+ */
+
+/** The stream of a guest, or a stored index, is not what it must be. The message names what is wrong. */
+export class LayerIndexError extends Error {
+  override readonly name = "LayerIndexError";
+}
+
+export const HEADER_BYTES = 64;
+export const RECORD_FIXED_BYTES = 64;
+export const TABLE_ENTRY_BYTES = 16;
+/** u64 logical, u64 physical, u64 length, in the stream and on disk. */
+export const EXTENT_BYTES = 24;
+/** u16 name length, u16 zero, u32 value length, in the stream and on disk. */
+export const XATTR_HEADER_BYTES = 8;
+
+const MAGIC = "coppidx\0";
+const FORMAT_VERSION = 1;
+
+export interface IndexHeader {
+  /** entries of the table, the root included */
+  readonly tableCount: number;
+  readonly tableOffset: number;
+  readonly diskBytes: number;
+  /** bytes of the disk that files use; a hard-linked file counts once */
+  readonly contentBytes: number;
+}
+
+/** A u64 that fits a JavaScript integer, otherwise null. */
+export function readSafeU64(buffer: Buffer, offset: number): number | null {
+  const high = buffer.readUInt32LE(offset + 4);
+  return high >= 0x20_00_00 ? null : high * 0x1_0000_0000 + buffer.readUInt32LE(offset);
+}
+
+export function writeSafeU64(buffer: Buffer, value: number, offset: number): void {
+  buffer.writeUInt32LE(value % 0x1_0000_0000, offset);
+  buffer.writeUInt32LE(Math.floor(value / 0x1_0000_0000), offset + 4);
+}
+
+export function encodeHeader(header: IndexHeader): Buffer {
+  const bytes = Buffer.alloc(HEADER_BYTES);
+  bytes.write(MAGIC, 0, "latin1");
+  bytes.writeUInt32LE(FORMAT_VERSION, 8);
+  bytes.writeUInt32LE(header.tableCount, 12);
+  writeSafeU64(bytes, header.tableOffset, 16);
+  writeSafeU64(bytes, header.diskBytes, 24);
+  writeSafeU64(bytes, header.contentBytes, 32);
+  bytes.writeUInt32LE(checksum(bytes), HEADER_BYTES - 4);
+  return bytes;
+}
+
+/** @throws LayerIndexError when these are not the first bytes of a whole index of `fileBytes` */
+export function decodeHeader(bytes: Buffer, fileBytes: number): IndexHeader {
+  if (bytes.length !== HEADER_BYTES || bytes.toString("latin1", 0, 8) !== MAGIC) {
+    throw new LayerIndexError("not a layer index");
+  }
+  const version = bytes.readUInt32LE(8);
+  if (version !== FORMAT_VERSION) throw new LayerIndexError(`layer index of version ${version} is not supported`);
+  if (bytes.readUInt32LE(HEADER_BYTES - 4) !== checksum(bytes))
+    throw new LayerIndexError("layer index header is damaged");
+  const header = {
+    tableCount: bytes.readUInt32LE(12),
+    tableOffset: readSafeU64(bytes, 16) ?? Number.NaN,
+    diskBytes: readSafeU64(bytes, 24) ?? Number.NaN,
+    contentBytes: readSafeU64(bytes, 32) ?? Number.NaN,
+  };
+  if (header.tableOffset + header.tableCount * TABLE_ENTRY_BYTES !== fileBytes) {
+    throw new LayerIndexError("layer index is cut short");
+  }
+  return header;
+}
+
+function checksum(header: Buffer): number {
+  return Bun.hash.crc32(header.subarray(0, HEADER_BYTES - 4));
+}
+
+/** What a record holds beside its name, target, xattrs and extents. */
+export interface RecordFields {
+  /** letter of `EntryType`, or "w" for a whiteout, as a byte */
+  readonly type: number;
+  readonly flags: number;
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+  readonly nlink: number;
+  readonly mtimeNanoseconds: number;
+  readonly inode: number;
+  readonly size: number;
+  readonly mtimeSeconds: number;
+  readonly rdevMajor: number;
+  readonly rdevMinor: number;
+  readonly xattrCount: number;
+}
+
+export interface RecordLengths {
+  readonly nameBytes: number;
+  readonly targetBytes: number;
+  readonly xattrBytes: number;
+}
+
+/** Writes the fixed part of a record at `offset`. */
+export function encodeRecord(buffer: Buffer, offset: number, fields: RecordFields, lengths: RecordLengths): void {
+  buffer.writeUInt8(fields.type, offset);
+  buffer.writeUInt8(fields.flags, offset + 1);
+  buffer.writeUInt16LE(lengths.nameBytes, offset + 2);
+  buffer.writeUInt32LE(fields.mode, offset + 4);
+  buffer.writeUInt32LE(fields.uid, offset + 8);
+  buffer.writeUInt32LE(fields.gid, offset + 12);
+  buffer.writeUInt32LE(fields.nlink, offset + 16);
+  buffer.writeUInt32LE(fields.mtimeNanoseconds, offset + 20);
+  writeSafeU64(buffer, fields.inode, offset + 24);
+  writeSafeU64(buffer, fields.size, offset + 32);
+  buffer.writeDoubleLE(fields.mtimeSeconds, offset + 40);
+  buffer.writeUInt32LE(fields.rdevMajor, offset + 48);
+  buffer.writeUInt32LE(fields.rdevMinor, offset + 52);
+  buffer.writeUInt16LE(lengths.targetBytes, offset + 56);
+  buffer.writeUInt16LE(fields.xattrCount, offset + 58);
+  buffer.writeUInt32LE(lengths.xattrBytes, offset + 60);
+}
+
+/** Reads the fixed part of a record at the start of `buffer`. */
+export function decodeRecord(buffer: Buffer): RecordFields & RecordLengths {
+  return {
+    type: buffer.readUInt8(0),
+    flags: buffer.readUInt8(1),
+    nameBytes: buffer.readUInt16LE(2),
+    mode: buffer.readUInt32LE(4),
+    uid: buffer.readUInt32LE(8),
+    gid: buffer.readUInt32LE(12),
+    nlink: buffer.readUInt32LE(16),
+    mtimeNanoseconds: buffer.readUInt32LE(20),
+    inode: readSafeU64(buffer, 24) ?? 0,
+    size: readSafeU64(buffer, 32) ?? 0,
+    mtimeSeconds: buffer.readDoubleLE(40),
+    rdevMajor: buffer.readUInt32LE(48),
+    rdevMinor: buffer.readUInt32LE(52),
+    targetBytes: buffer.readUInt16LE(56),
+    xattrCount: buffer.readUInt16LE(58),
+    xattrBytes: buffer.readUInt32LE(60),
+  };
+}

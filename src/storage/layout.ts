@@ -1,0 +1,41 @@
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+
+/** Paths of everything that the data directory holds. */
+export interface DataLayout {
+  readonly root: string;
+  /** disks and indexes of layers, by layer id */
+  readonly layers: string;
+  /** uploaded contents, by SHA-256 */
+  readonly blobs: string;
+  /** captured outputs, by operation id */
+  readonly outputs: string;
+  /** private directories of running machines */
+  readonly vms: string;
+  /** files that are being made; whatever is there at start is garbage */
+  readonly tmp: string;
+  /** keys that sign tokens */
+  readonly keys: string;
+  readonly database: string;
+  /** Makes the directories that are missing, for the owner only. */
+  ensure(): Promise<void>;
+}
+
+export function dataLayout(dataDirectory: string): DataLayout {
+  const directories = {
+    root: dataDirectory,
+    layers: join(dataDirectory, "layers"),
+    blobs: join(dataDirectory, "blobs"),
+    outputs: join(dataDirectory, "outputs"),
+    vms: join(dataDirectory, "vms"),
+    tmp: join(dataDirectory, "tmp"),
+    keys: join(dataDirectory, "keys"),
+  };
+  return {
+    ...directories,
+    database: join(dataDirectory, "coppice.db"),
+    async ensure() {
+      for (const directory of Object.values(directories)) await mkdir(directory, { recursive: true, mode: 0o700 });
+    },
+  };
+}

@@ -1,0 +1,36 @@
+/*
+ * Bounds of what a guest may make the host keep and compute. A layer beyond them is refused as a whole.
+ */
+
+/** Entries of one layer, the root included. */
+export const INDEX_ENTRIES_COUNT_MAX = 2_000_000;
+/** Bytes of one index stream: bounds the file that it becomes. */
+export const INDEX_STREAM_BYTES_MAX = 2_147_483_648;
+/** Bytes of all names of one layer; the writer holds them in memory. */
+export const INDEX_NAMES_BYTES_MAX = 134_217_728;
+/** Extents of one layer. */
+export const INDEX_EXTENTS_COUNT_MAX = 8_000_000;
+/** Longest path in `bytes`. A guest can nest deeper than PATH_MAX, one relative step after the other. */
+export const INDEX_PATH_BYTES_MAX = 65_536;
+/** Directories above an entry, its layer's root not counted. */
+export const INDEX_DEPTH_COUNT_MAX = 4096;
+/** Longest symlink target in `bytes`: PATH_MAX less the final NUL. */
+export const LINK_TARGET_BYTES_MAX = 4095;
+/** Extended attributes of one entry. */
+export const XATTRS_COUNT_MAX = 1024;
+/** Longest name of an extended attribute in `bytes`. */
+export const XATTR_NAME_BYTES_MAX = 255;
+/** Longest value of an extended attribute in `bytes`. */
+export const XATTR_VALUE_BYTES_MAX = 65_536;
+/** Largest disk in `bytes`: the map of used blocks takes up to an 8192nd of it. */
+export const DISK_BYTES_MAX = 2_199_023_255_552;
+/** Furthest modification time in `seconds` before or after the epoch: the range of a JavaScript date. */
+export const MTIME_SECONDS_MAX = 8_640_000_000_000;
+/** Symlinks followed in the resolution of one path, as in Linux. */
+export const SYMLINK_HOPS_MAX = 40;
+/** Layers whose files stay open for the next reader. */
+export const OPEN_LAYERS_COUNT_MAX = 64;
+/** Chunk of a download in `bytes`. */
+export const READ_CHUNK_BYTES = 262_144;
+/** Entries that a merge holds per layer. */
+export const LIST_PAGE_COUNT = 256;

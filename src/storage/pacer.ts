@@ -1,0 +1,60 @@
+import { setImmediate } from "node:timers/promises";
+
+/** How long a long computation may hold the event loop, in `milliseconds`. */
+const SLICE_MS_MAX = 20;
+
+/** Lets a long computation give way to everything else: `if (pacer.due()) await pacer.yield()`. */
+export class Pacer {
+  #since = performance.now();
+
+  due(): boolean {
+    return performance.now() - this.#since > SLICE_MS_MAX;
+  }
+
+  async yield(): Promise<void> {
+    await setImmediate();
+    this.#since = performance.now();
+  }
+}
+
+/** Entries that are compared or merged between two looks at the clock. */
+const STEP_COUNT = 4096;
+
+/** Sorts in place, stable, and gives way to the event loop on the way. */
+export async function sortPaced(
+  values: Uint32Array<ArrayBuffer>,
+  compare: (a: number, b: number) => number,
+  pacer: Pacer,
+): Promise<void> {
+  for (let start = 0; start < values.length; start += STEP_COUNT) {
+    values.subarray(start, start + STEP_COUNT).sort(compare);
+    if (pacer.due()) await pacer.yield();
+  }
+  let source = values;
+  let target = new Uint32Array(values.length);
+  for (let width = STEP_COUNT; width < values.length; width *= 2) {
+    for (let start = 0; start < values.length; start += 2 * width) {
+      await mergeRuns(source, target, [start, start + width, start + 2 * width], compare, pacer);
+    }
+    [source, target] = [target, source];
+  }
+  if (source !== values) values.set(source);
+}
+
+async function mergeRuns(
+  source: Uint32Array,
+  target: Uint32Array,
+  bounds: readonly [number, number, number],
+  compare: (a: number, b: number) => number,
+  pacer: Pacer,
+): Promise<void> {
+  const middle = Math.min(bounds[1], source.length);
+  const end = Math.min(bounds[2], source.length);
+  let left = bounds[0];
+  let right = middle;
+  for (let at = bounds[0]; at < end; at++) {
+    const takeLeft = left < middle && (right >= end || compare(source[left] as number, source[right] as number) <= 0);
+    target[at] = source[takeLeft ? left++ : right++] as number;
+    if (at % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+  }
+}
