@@ -54,7 +54,7 @@ async function download(
   options: { readonly headers: Headers; readonly text: boolean },
 ): Promise<Reply> {
   const tree = treeOf(services, image);
-  const entry = await tree.stat(path, { follow: true });
+  const entry = tree.stat(path, { follow: true });
   if (entry.type !== "f") throw notAFile(path, entry.type);
   const etag = etagOf(image, path);
   const headers: Record<string, string> = {

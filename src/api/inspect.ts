@@ -71,10 +71,10 @@ function existsRoute(services: ApiServices): Route {
     query: ExistsQuery,
     responses: { 200: { description: "it exists" } },
     errors: ["not_found", "invalid_path"],
-    handle: async ({ principal, params, query }) => {
+    handle: ({ principal, params, query }) => {
       const path: GuestPath | null = query.path === undefined ? null : parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
-      if (path !== null) await treeOf(services, image).stat(path, { follow: true });
+      if (path !== null) treeOf(services, image).stat(path, { follow: true });
       return empty(200);
     },
   });

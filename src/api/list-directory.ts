@@ -1,5 +1,4 @@
 import { Type } from "@sinclair/typebox";
-import { ApiError } from "../domain/errors.ts";
 import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
 import { DirectoryListing, type Entry } from "../domain/listing.ts";
 import { listingItem, listingLine } from "../domain/listing-format.ts";
@@ -28,13 +27,9 @@ export function listDirectoryRoute(services: ApiServices): Route {
       },
     },
     errors: ["not_found", "invalid_path"],
-    handle: async ({ principal, params, query }) => {
+    handle: ({ principal, params, query }) => {
       const path = parseGuestPath(query.path);
       const tree = treeOf(services, requireImage(services, principal, params["uuid"] ?? ""));
-      const directory = await tree.stat(path, { follow: true });
-      if (directory.type !== "d") {
-        throw new ApiError("invalid_path", "path is not a directory", { path: displayName(path) });
-      }
       const entries = tree.list(path);
       return query.text === true
         ? streamed(TEXT_TYPE, textLines(entries))
