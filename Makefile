@@ -1,0 +1,122 @@
+# Everything runs from here; `make` alone lists what there is. The first run installs what is missing.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+BUN_VERSION := 1.4.4
+TOOLS := $(CURDIR)/.tools
+# Tools of the system administrator (mkfs, debootstrap) are not on everybody's PATH.
+export PATH := $(TOOLS)/node_modules/.bin:$(CURDIR)/node_modules/.bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+REVISION = $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+SOURCES = $(shell find src -type f) package.json bun.lock
+ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch
+
+# A command or file, and the Debian package that brings it.
+NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
+	cpio:cpio lz4:lz4 xz:xz-utils zstd:zstd depmod:kmod \
+	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
+	setpriv:util-linux prlimit:util-linux \
+	docker-registry:docker-registry debootstrap:debootstrap /usr/share/doc/busybox-static:busybox-static \
+	curl:curl openssl:openssl setfattr:attr strace:strace /etc/ssl/certs/ca-certificates.crt:ca-certificates
+
+BUN := $(TOOLS)/bun-$(BUN_VERSION)
+MODULES := node_modules/.coppice
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: deps
+deps: system-deps $(MODULES) ## install what is missing: Debian packages, bun, modules
+
+.PHONY: system-deps
+system-deps:
+	@missing=""; \
+	for need in $(NEEDS); do \
+		what="$${need%%:*}"; \
+		case "$$what" in /*) [ -e "$$what" ] && continue ;; *) command -v "$$what" >/dev/null && continue ;; esac; \
+		missing="$$missing $${need##*:}"; \
+	done; \
+	[ -z "$$missing" ] && exit 0; \
+	echo "==> installing Debian packages:$$missing"; \
+	if [ "$$(id -u)" != 0 ]; then echo "run this as root: apt-get install --no-install-recommends$$missing" >&2; exit 1; fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	install() { apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 $$missing >"$$log" 2>&1; }; \
+	log=$$(mktemp); \
+	install || { echo "==> updating the package lists first"; apt-get update -qq && install; } || { cat "$$log" >&2; exit 1; }; \
+	rm -f "$$log"
+
+# npm 11 may leave out the script that puts the real program in place, so it is run by hand where that happened.
+$(BUN): | system-deps
+	@echo "==> installing bun $(BUN_VERSION) into .tools"
+	@mkdir -p $(TOOLS)
+	@cd $(TOOLS) && npm install --prefix $(TOOLS) --ignore-scripts=false --no-save --no-package-lock --no-audit --no-fund \
+		--no-update-notifier --loglevel=error bun@$(BUN_VERSION) >/dev/null
+	@own=$(TOOLS)/node_modules/.bin/bun; \
+		[ "$$($$own --version 2>/dev/null)" = $(BUN_VERSION) ] || (cd $(TOOLS)/node_modules/bun && node install.js); \
+		[ "$$($$own --version)" = $(BUN_VERSION) ]
+	@touch $@
+
+$(MODULES): $(BUN) package.json bun.lock
+	@echo "==> installing the modules of bun.lock"
+	@bun install --frozen-lockfile --silent
+	@touch $@
+
+.PHONY: assets
+assets: deps ## build what goes into the guest: kernel, initramfs with the agent; and the launcher
+	@$(MAKE) -C vm-assets
+
+.PHONY: build
+build: assets ## build dist/coppice
+	@$(MAKE) dist/coppice
+
+dist/coppice: $(SOURCES) $(ASSETS)
+	@echo "==> building the executable"
+	@bun src/build.ts --revision "$(REVISION)"
+
+.PHONY: dev
+dev: assets ## run the appliance from source, with data in build/dev and emulation allowed
+	@bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow
+
+.PHONY: demo
+demo: build ## see it work: import, run, branch, roll back, on a temporary data directory
+	@bun tests/demo.ts
+
+.PHONY: check
+check: deps ## check types, style and the rules of the source
+	@bun tests/support/run-rings.ts check
+
+.PHONY: format
+format: deps ## format the source
+	@biome check --write .
+
+.PHONY: test
+test: build ## run every ring of tests
+	@bun tests/support/run-rings.ts
+
+.PHONY: test-unit
+test-unit: deps ## run the pure tests
+	@bun tests/support/run-rings.ts unit
+
+.PHONY: test-agent
+test-agent: deps ## run the guest agent under sanitizers
+	@bun tests/support/run-rings.ts agent
+
+.PHONY: test-api
+test-api: deps ## run the HTTP contract against the source
+	@bun tests/support/run-rings.ts api
+
+.PHONY: test-dist
+test-dist: build ## run the HTTP contract against the executable
+	@bun tests/support/run-rings.ts dist
+
+.PHONY: test-system
+test-system: build ## run real registries, tools, VMs and crashes
+	@bun tests/support/run-rings.ts system
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf build dist

@@ -1,0 +1,158 @@
+/**
+ * Runs rings of tests one after the other and prints at the end, alone on a line, `N passed, N failed`.
+ * Usage: bun tests/support/run-rings.ts [RING…]   (no ring: all of them)
+ */
+import { existsSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { countTests, forbiddenSkips, type TestCounts } from "./test-counts.ts";
+
+const ROOT = resolve(import.meta.dir, "../..");
+const EXECUTABLE = "dist/coppice";
+
+interface Ring {
+  readonly what: string;
+  /** directories and files of tests */
+  readonly paths: readonly string[];
+  /** commands that count as a test each, and run before the others */
+  readonly commands?: readonly (readonly string[])[];
+  /** against the built executable, not the sources */
+  readonly executable?: boolean;
+  /** the whole ring is killed after this many `milliseconds` */
+  readonly limitMs: number;
+}
+
+const MINUTE_MS = 60_000;
+
+const RINGS: Readonly<Record<string, Ring>> = {
+  check: {
+    what: "types, style, and the rules of the source",
+    commands: [
+      ["biome", "check", "--error-on-warnings", "."],
+      [process.execPath, "check"],
+    ],
+    paths: ["tests/tidy.test.ts"],
+    limitMs: 5 * MINUTE_MS,
+  },
+  unit: { what: "pure functions", paths: ["tests/unit"], limitMs: 5 * MINUTE_MS },
+  agent: { what: "the guest agent under sanitizers", paths: ["tests/agent"], limitMs: 10 * MINUTE_MS },
+  api: { what: "the HTTP contract, from source", paths: ["tests/api"], limitMs: 10 * MINUTE_MS },
+  dist: {
+    what: "the HTTP contract, by the executable",
+    paths: ["tests/api"],
+    executable: true,
+    limitMs: 10 * MINUTE_MS,
+  },
+  system: {
+    what: "real registry, tools, VMs and crashes",
+    paths: ["tests/system"],
+    executable: true,
+    limitMs: 40 * MINUTE_MS,
+  },
+};
+
+const bold = (text: string): string => (process.stdout.isTTY ? `\x1b[1m${text}\x1b[0m` : text);
+const say = (text: string): void => void process.stdout.write(`${text}\n`);
+
+/** Runs one ring, its output passing through as it comes. */
+async function runRing(name: string, ring: Ring): Promise<TestCounts> {
+  say(bold(`\n== ${name}: ${ring.what}`));
+  if (ring.executable === true && !existsSync(join(ROOT, EXECUTABLE))) {
+    say(`${EXECUTABLE} is missing: make build`);
+    return { passed: 0, failed: 1, skipped: [] };
+  }
+  const deadline = performance.now() + ring.limitMs;
+  const commands = { passed: 0, failed: 0 };
+  for (const argv of ring.commands ?? []) {
+    const { code } = await runProgram(argv, ring, deadline);
+    commands[code === 0 ? "passed" : "failed"] += 1;
+    say(`${code === 0 ? "(pass)" : "(fail)"} ${argv.join(" ").replace(process.execPath, "bun")}`);
+  }
+  const files = ring.paths.map((path) => `./${path}`);
+  const { code, output } = await runProgram([process.execPath, "test", ...files], ring, deadline);
+  const counts = judge(name, countTests(output), code);
+  return { ...counts, passed: counts.passed + commands.passed, failed: counts.failed + commands.failed };
+}
+
+/** Runs a program in a session of its own, so that the deadline ends whatever it has started. */
+async function runProgram(
+  argv: readonly string[],
+  ring: Ring,
+  deadline: number,
+): Promise<{ code: number; output: string }> {
+  const child = Bun.spawn([...argv], {
+    cwd: ROOT,
+    env: environment(ring),
+    stdin: "ignore",
+    stdout: "inherit",
+    stderr: "pipe",
+    detached: true,
+  });
+  const stop = (): void => endGroup(child.pid);
+  const timer = setTimeout(() => {
+    say(`${argv.join(" ")} did not end in time`);
+    stop();
+  }, deadline - performance.now());
+  process.on("SIGINT", stop).on("SIGTERM", stop);
+  let output = "";
+  const decoder = new TextDecoder();
+  for await (const chunk of child.stderr) {
+    process.stderr.write(chunk);
+    output += decoder.decode(chunk, { stream: true });
+  }
+  const code = await child.exited;
+  clearTimeout(timer);
+  process.off("SIGINT", stop).off("SIGTERM", stop);
+  return { code, output };
+}
+
+/** A ring that crashed, ran nothing, or skipped what it must not skip has failed, whatever its tests say. */
+function judge(name: string, counts: TestCounts, code: number): TestCounts {
+  let failed = counts.failed;
+  if (counts.passed + counts.failed === 0) {
+    say(`${name} ran no test`);
+    failed += 1;
+  } else if (code !== 0 && failed === 0) {
+    say(`${name} ended with exit code ${code}`);
+    failed += 1;
+  }
+  const skipped = forbiddenSkips(counts.skipped);
+  if (process.env["CI"] === "true" && skipped.length > 0) {
+    say(`${name} skipped tests, which CI does not allow:\n  ${skipped.join("\n  ")}`);
+    failed += skipped.length;
+  }
+  return { ...counts, failed };
+}
+
+function environment(ring: Ring): Record<string, string | undefined> {
+  const { COPPICE_TEST_EXECUTABLE: _, ...rest } = process.env;
+  const own = { PATH: `${resolve(process.execPath, "..")}:${process.env["PATH"]}`, FORCE_COLOR: "0" };
+  return { ...rest, ...own, ...(ring.executable === true ? { COPPICE_TEST_EXECUTABLE: join(ROOT, EXECUTABLE) } : {}) };
+}
+
+function endGroup(pid: number): void {
+  try {
+    process.kill(-pid, "SIGKILL");
+  } catch (error) {
+    // ESRCH: it has ended by itself in this moment.
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
+
+const names = Bun.argv.length > 2 ? Bun.argv.slice(2) : Object.keys(RINGS);
+const total = { passed: 0, failed: 0 };
+const lines: string[] = [];
+for (const name of names) {
+  const ring = RINGS[name];
+  if (ring === undefined) throw new Error(`there is no ring ${name}; there are ${Object.keys(RINGS).join(", ")}`);
+  const startedAt = performance.now();
+  const { passed, failed, skipped } = await runRing(name, ring);
+  const seconds = ((performance.now() - startedAt) / 1000).toFixed(1);
+  const also = skipped.length > 0 ? `, ${skipped.length} skipped` : "";
+  lines.push(`  ${name.padEnd(8)} ${passed} passed, ${failed} failed${also} (${seconds} s)`);
+  total.passed += passed;
+  total.failed += failed;
+}
+say(bold("\n== rings"));
+say(lines.join("\n"));
+say(`\n${total.passed} passed, ${total.failed} failed`);
+process.exitCode = total.failed === 0 ? 0 : 1;

@@ -1,0 +1,281 @@
+import { describe, expect, test } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+
+const ROOT = resolve(import.meta.dir, "..");
+const FILE_LINES_MAX = 400;
+const LINE_COLUMNS_MAX = 160;
+
+/**
+ * Who may import whom, by the folder (or file) below src. An exact file wins over its folder. Everybody may import
+ * from its own folder; log.ts may be imported as a type anywhere.
+ */
+const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
+  "main.ts": ["cli", "config", "log", "daemon"],
+  "daemon.ts": ["*"],
+  "build.ts": ["vm/assets.ts"],
+  "version.ts": ["package.json"],
+  "log.ts": [],
+  "config.ts": ["config-keys.ts", "config-registries.ts"],
+  "config-registries.ts": ["config-keys.ts"],
+  "config-keys.ts": ["log.ts"],
+  cli: ["domain", "config.ts", "config-keys.ts", "log.ts", "version.ts"],
+  "cli/serve.ts": ["daemon.ts", "config.ts", "log.ts", "version.ts"],
+  // Tokens are made on the data directory itself, so that the first one needs no running appliance.
+  "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-keys.ts"],
+  "cli/doctor-checks.ts": ["system/exec.ts", "vm", "config.ts"],
+  "cli/version.ts": ["vm/assets.ts", "version.ts"],
+  api: ["domain", "supervisor", "db", "storage"],
+  supervisor: ["domain", "db", "storage", "oci", "vm", "cgroup", "system"],
+  db: ["domain"],
+  storage: ["domain", "system"],
+  oci: ["domain", "system"],
+  vm: ["domain", "system", "cgroup"],
+  cgroup: ["domain", "system"],
+  system: [],
+  domain: [],
+};
+
+/** Packages, by who may use them; node: and bun: modules are free everywhere but in domain. */
+const MAY_USE: Readonly<Record<string, readonly string[]>> = {
+  domain: ["@sinclair/typebox"],
+  db: ["drizzle-orm", "libsql", "drizzle-kit"],
+  oci: ["@sinclair/typebox"],
+  // In the text of the module that the build rewrites.
+  "build.ts": ["@libsql/linux-x64-gnu"],
+  api: ["elysia", "@sinclair/typebox", "@elysiajs/jwt", "jose"],
+};
+
+interface SourceFile {
+  /** from the root of the repository */
+  readonly path: string;
+  readonly text: string;
+}
+
+function filesBelow(directory: string): string[] {
+  return readdirSync(join(ROOT, directory), { withFileTypes: true }).flatMap((entry) => {
+    const path = join(directory, entry.name);
+    if (entry.isDirectory()) return entry.name === "node_modules" ? [] : filesBelow(path);
+    return entry.isFile() ? [path] : [];
+  });
+}
+
+const read = (path: string): SourceFile => ({ path, text: readFileSync(join(ROOT, path), "utf8") });
+const everything = [
+  ...["src", "tests", "vm-assets", "systemd"].flatMap(filesBelow),
+  ...["Makefile", "README.md", "CHANGELOG.md", "package.json", "bunfig.toml", "tsconfig.json", "biome.json"],
+].map(read);
+const isTypeScript = ({ path }: SourceFile): boolean => path.endsWith(".ts");
+const source = everything.filter((file) => file.path.startsWith("src/") && isTypeScript(file));
+const written = everything.filter(({ path }) => /\.(ts|c|h|sh|md|toml|service|conf)$|Makefile$/.test(path));
+/** This file has to spell what it forbids. */
+const SELF = "tests/tidy.test.ts";
+
+interface Import {
+  readonly specifier: string;
+  readonly typeOnly: boolean;
+}
+
+/** Static, dynamic, re-exporting and type imports: everything that names a module. */
+function importsOf(text: string): Import[] {
+  const statements = /^\s*(?:import|export)\s+(type\s)?[^;'"`]*?from\s*["']([^"']+)["']/gm;
+  const bare = /^\s*import\s*["']([^"']+)["']/gm;
+  const dynamic = /\b(?:import|require)\(\s*["'`]([^"'`]+)["'`]/g;
+  return [
+    ...[...text.matchAll(statements)].map(([, type, specifier = ""]) => ({ specifier, typeOnly: type !== undefined })),
+    ...[...text.matchAll(bare)].map(([, specifier = ""]) => ({ specifier, typeOnly: false })),
+    ...[...text.matchAll(dynamic)].map(([, specifier = ""]) => ({ specifier, typeOnly: false })),
+  ];
+}
+
+/** `src/vm/qemu.ts` lives in `vm`, `src/main.ts` in `main.ts`. */
+function home(path: string): string {
+  const inside = relative("src", path);
+  return inside.includes("/") ? dirname(inside) : inside;
+}
+
+/** Why an import is not allowed, or null. */
+function importProblem(from: string, { specifier, typeOnly }: Import): string | null {
+  if (!specifier.startsWith(".")) return packageProblem(from, specifier);
+  if (specifier.startsWith(".") && !/\.\w+$/.test(specifier)) return "has no extension";
+  const target = relative(join(ROOT, "src"), resolve(ROOT, dirname(from), specifier));
+  const folder = target.includes("/") && !target.startsWith("..") ? (target.split("/")[0] ?? "") : target;
+  const own = home(from).split("/")[0] ?? "";
+  const inside = relative("src", from);
+  if (folder === own || (target === "log.ts" && typeOnly)) return null;
+  const allowed = MAY_IMPORT[inside] ?? MAY_IMPORT[own];
+  if (allowed === undefined) return "comes from a place that the table does not know";
+  const name = target.replace(/^(\.\.\/)+/, "");
+  const fits = (entry: string): boolean =>
+    entry === "*" || entry === folder || entry === name || `${entry}.ts` === folder;
+  return allowed.some(fits) ? null : "goes against the direction of imports";
+}
+
+function packageProblem(from: string, specifier: string): string | null {
+  const own = home(from).split("/")[0] ?? "";
+  if (/^(node:|bun:|bun$)/.test(specifier)) return own === "domain" ? "domain is pure" : null;
+  const name = specifier
+    .split("/")
+    .slice(0, specifier.startsWith("@") ? 2 : 1)
+    .join("/");
+  return MAY_USE[own]?.includes(name) === true ? null : `only some folders may use ${name}`;
+}
+
+/** Places where `pattern` stands, for a message that says where to look. */
+function places(files: readonly SourceFile[], pattern: RegExp): string[] {
+  return files.flatMap(({ path, text }) =>
+    text.split("\n").flatMap((line, index) => (pattern.test(line) ? [`${path}:${index + 1}: ${line.trim()}`] : [])),
+  );
+}
+
+const except = (files: readonly SourceFile[], ...paths: string[]): SourceFile[] =>
+  files.filter(({ path }) => path !== SELF && !paths.includes(path));
+
+describe("imports", () => {
+  test("go down only", () => {
+    const problems = source.flatMap((file) =>
+      importsOf(file.text).flatMap((entry) => {
+        const problem = importProblem(file.path, entry);
+        return problem === null ? [] : [`${file.path} imports ${entry.specifier}: ${problem}`];
+      }),
+    );
+    expect(problems).toEqual([]);
+  });
+
+  test("the table names only what exists", () => {
+    const inside = source.map(({ path }) => relative("src", path));
+    const known = new Set([
+      "*",
+      "package.json",
+      "daemon",
+      ...inside,
+      ...inside.map((path) => path.split("/")[0] ?? ""),
+    ]);
+    const names = [...Object.keys(MAY_IMPORT), ...Object.values(MAY_IMPORT).flat()];
+    expect(names.filter((name) => !known.has(name) && !known.has(`${name}.ts`))).toEqual([]);
+  });
+
+  test("the check sees every kind of import", () => {
+    const text = [
+      'import { a } from "./a.ts";',
+      'import type { B } from "./b.ts";',
+      'import {\n  type C,\n  d,\n} from "./c.ts";',
+      'export { e } from "./e.ts";',
+      'import "./f.ts";',
+      'const g = await import("./g.ts");',
+    ].join("\n");
+    expect(
+      importsOf(text)
+        .map(({ specifier }) => specifier)
+        .sort(),
+    ).toEqual(["./a.ts", "./b.ts", "./c.ts", "./e.ts", "./f.ts", "./g.ts"].sort());
+    expect(importProblem("src/db/x.ts", { specifier: "../vm/vmm.ts", typeOnly: true })).not.toBeNull();
+    expect(importProblem("src/domain/x.ts", { specifier: "node:fs", typeOnly: false })).not.toBeNull();
+    expect(importProblem("src/cli/x.ts", { specifier: "../db/schema.ts", typeOnly: true })).not.toBeNull();
+    expect(importProblem("src/cli/x.ts", { specifier: "../domain/ids", typeOnly: true })).not.toBeNull();
+    expect(importProblem("src/vm/x.ts", { specifier: "../cgroup/stats.ts", typeOnly: false })).toBeNull();
+  });
+});
+
+describe("one place for each power", () => {
+  test("programs are started in system/exec.ts", () => {
+    const pattern = /\bBun\.spawn|node:child_process|\bBun\.\$|import \{[^}]*(?:\bspawn|\$)[^}]*\} from "bun"/;
+    expect(places(except(source, "src/system/exec.ts"), pattern)).toEqual([]);
+  });
+
+  test("the environment is read in config.ts", () => {
+    const pattern = /\bprocess\.env\b|\bBun\.env\b|\bimport\.meta\.env\b/;
+    // The build names the variable that it replaces.
+    expect(places(except(source, "src/config.ts", "src/build.ts"), pattern)).toEqual([]);
+  });
+
+  test("the process ends in main.ts", () => {
+    expect(places(except(source, "src/main.ts"), /\bprocess\.exit\b|\bprocess\.exitCode\b/)).toEqual([]);
+  });
+
+  test("nothing outside the repository is named but by CI", () => {
+    expect(places(except(everything), /\.\.\/shared\b|\/work\//)).toEqual([]);
+  });
+});
+
+describe("text", () => {
+  test("no file is longer than it can be read at once", () => {
+    const long = everything.filter(
+      ({ path, text }) => /\.(ts|c|h|sh)$/.test(path) && text.split("\n").length - 1 > FILE_LINES_MAX,
+    );
+    expect(long.map(({ path, text }) => `${path}: ${text.split("\n").length - 1} lines`)).toEqual([]);
+  });
+
+  test("no line is endless", () => {
+    const code = except(written).filter(({ path }) => /\.(ts|c|h|sh)$/.test(path));
+    const long = places(code, new RegExp(`^.{${LINE_COLUMNS_MAX + 1},}$`));
+    expect(long).toEqual([]);
+  });
+
+  test("nothing is left to be done, and comments tell no history", () => {
+    // "used to" is no history where something is used to do something.
+    const pattern =
+      /\bTODO\b(?!\(#\d+\))|\bFIXME\b|\bHACK\b|\bXXX\b|\bpreviously\b|\b(?:it|we|this|that) used to\b|={5}|-{10}\s*$/;
+    expect(places(except(written.filter(({ path }) => !path.endsWith(".md"))), pattern)).toEqual([]);
+  });
+
+  test("no line ends in blanks, and every file ends in one newline", () => {
+    expect(places(written, /[ \t]+$/)).toEqual([]);
+    const ends = written.filter(({ text }) => text !== "" && !/[^\n]\n$/.test(text));
+    expect(ends.map(({ path }) => path)).toEqual([]);
+  });
+
+  test("no registry, mirror or download host is named", () => {
+    const pattern =
+      /\b(?:docker\.io|index\.docker|quay\.io|ghcr\.io|gcr\.io|registry\.npmjs|mirror\.gcr|deb\.debian\.org)\b/;
+    expect(places(except(everything), pattern)).toEqual([]);
+  });
+
+  test("a catch that ignores says what it expects", () => {
+    const silent = source.flatMap(({ path, text }) =>
+      [...text.matchAll(/catch(?: \(\w+\))? \{\s*\}|catch \{(?!\s*\/\/)/g)].map(({ index }) => {
+        return `${path}:${text.slice(0, index).split("\n").length}`;
+      }),
+    );
+    expect(silent).toEqual([]);
+  });
+
+  test("there is no finally: what is acquired is disposed", () => {
+    expect(places(source, /\}\s*finally\s*\{/)).toEqual([]);
+  });
+});
+
+describe("names", () => {
+  test("numeric constants end in their unit", () => {
+    const unit = /_(MS|SECONDS|BYTES|KIB|MIB|BITS|WORDS|CHARACTERS|COUNT|PERCENT|WEIGHT|FD|MAX|MIN|DEFAULT|INITIAL)$/;
+    const folders = /^src\/(api|supervisor|vm|system|storage|oci)\//;
+    const bare = source
+      .filter(({ path }) => folders.test(path) && !path.endsWith("/protocol.ts"))
+      .flatMap(({ path, text }) =>
+        [...text.matchAll(/^(?:export )?const ([A-Z][A-Z0-9_]*)(?:: number)? = [\d_.]+(?: \*|;)/gm)]
+          .filter(([, name = ""]) => !unit.test(name) && !NO_QUANTITY.test(name))
+          .map(([, name]) => `${path}: ${name}`),
+      );
+    expect(bare).toEqual([]);
+  });
+
+  test("files are named in kebab case", () => {
+    const names = everything.filter(isTypeScript).map(({ path }) => path.split("/").at(-1) ?? "");
+    expect(names.filter((name) => !/^[a-z0-9]+(-[a-z0-9]+)*(\.(test|d|config))?\.ts$/.test(name))).toEqual([]);
+  });
+});
+
+/** Numbers that count and measure nothing: numbers of system calls, flags, versions, magics. */
+const NO_QUANTITY =
+  /^(SYS|O|AT|SEEK|PR|F|FI|MFD|AF|SOL|SCM|EPOLL|CLONE|LOCK|RLIMIT|NR|E[A-Z]+$)_?|VERSION|MAGIC|FLAG|MODE|SIGNAL|ERRNO|EXIT|LEVEL/;
+
+test("migrations are in the order of their times", () => {
+  const journal = JSON.parse(readFileSync(join(ROOT, "src/db/migrations/meta/_journal.json"), "utf8")) as {
+    entries: { idx: number; when: number; tag: string }[];
+  };
+  const times = journal.entries.map(({ when }) => when);
+  expect(times.length).toBeGreaterThan(0);
+  expect(times.every((when, index) => index === 0 || when > (times[index - 1] ?? 0))).toBe(true);
+  const files = readdirSync(join(ROOT, "src/db/migrations")).filter((name) => name.endsWith(".sql"));
+  expect(journal.entries.map(({ tag }) => `${tag}.sql`)).toEqual(files.sort());
+});

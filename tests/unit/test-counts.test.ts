@@ -1,0 +1,37 @@
+import { expect, test } from "bun:test";
+import { countTests, forbiddenSkips } from "../support/test-counts.ts";
+
+const CLOSING = `bun test v1.4.4
+tests/a.test.ts:
+(pass) adds [0.10ms]
+(skip) boots under KVM
+(skip) forgets
+(todo) later
+ 12 pass
+ 2 skip
+ 1 todo
+ 3 fail
+ 18 expect() calls
+Ran 18 tests across 1 file. [320.00ms]
+`;
+
+test("counts come from the closing lines", () => {
+  expect(countTests(CLOSING)).toEqual({ passed: 12, failed: 3, skipped: ["boots under KVM", "forgets", "later"] });
+});
+
+test("colours and the dotted reporter do not matter", () => {
+  expect(countTests("\x1b[32m 4 pass\x1b[0m\n\x1b[2m 0 fail\x1b[0m\n")).toMatchObject({ passed: 4, failed: 0 });
+  expect(countTests("4 pass\n1 fail\n")).toMatchObject({ passed: 4, failed: 1 });
+});
+
+test("what a test prints about passing is no count", () => {
+  expect(countTests("it printed: 99 pass\n99 passengers\n 1 pass\n 0 fail\n")).toMatchObject({ passed: 1, failed: 0 });
+});
+
+test("a run that was cut off has no counts", () => {
+  expect(countTests("bun test v1.4.4\n(pass) adds\n")).toEqual({ passed: 0, failed: 0, skipped: [] });
+});
+
+test("only a test that names KVM may be skipped in CI", () => {
+  expect(forbiddenSkips(countTests(CLOSING).skipped)).toEqual(["forgets", "later"]);
+});
