@@ -1,0 +1,158 @@
+/* The guest's cgroups: cmd holds the limits of all commands, cmd/N one command with everything it forks. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "../log.h"
+#include "../platform.h"
+#include "guest.h"
+
+#define COMMANDS CGROUP_ROOT "/cmd"
+/* What a process costs outside of what its cgroup is charged for, generously. */
+#define PROCESS_BYTES (256ULL << 10)
+#define PROCESSES_COUNT_MIN 1024ULL
+#define PROCESSES_COUNT_MAX 32768ULL
+/* cgroups that a command nested in its own, and that a release takes away. */
+#define NESTING_MAX 16
+
+static char memory_max[24];
+
+static void set(const char *path, const char *value)
+{
+	if (!write_file(path, value))
+		log_fatal("%s: %s", path, strerror(errno));
+}
+
+void cgroup_open(void)
+{
+	struct sysinfo info;
+	char count[24];
+	if (sysinfo(&info) != 0)
+		log_fatal("sysinfo: %s", strerror(errno));
+	uint64_t total = (uint64_t)info.totalram * info.mem_unit;
+	uint64_t limit = total > 2 * RESERVE_BYTES ? total - RESERVE_BYTES : total / 2;
+	uint64_t processes = total / PROCESS_BYTES;
+	if (processes < PROCESSES_COUNT_MIN)
+		processes = PROCESSES_COUNT_MIN;
+	if (processes > PROCESSES_COUNT_MAX)
+		processes = PROCESSES_COUNT_MAX;
+	snprintf(memory_max, sizeof memory_max, "%llu", (unsigned long long)limit);
+	snprintf(count, sizeof count, "%llu", (unsigned long long)processes);
+	set(CGROUP_ROOT "/cgroup.subtree_control", "+cpu +memory +pids");
+	if (mkdir(COMMANDS, 0755) != 0)
+		log_fatal("%s: %s", COMMANDS, strerror(errno));
+	set(COMMANDS "/memory.max", memory_max);
+	set(COMMANDS "/pids.max", count);
+	set(COMMANDS "/cgroup.subtree_control", "+cpu +memory +pids");
+	/* Absent from a kernel without swap. */
+	write_file(COMMANDS "/memory.swap.max", "0");
+}
+
+static void path_of(unsigned slot, const char *file, char path[64])
+{
+	snprintf(path, 64, COMMANDS "/%u/%s", slot, file);
+}
+
+pid_t platform_fork_reaper(unsigned slot, struct problem *problem)
+{
+	char path[64];
+	path_of(slot, "", path);
+	if (mkdir(path, 0755) != 0 && errno != EEXIST) {
+		problem_set(problem, errno, "cgroup of the command");
+		return -1;
+	}
+	int cgroup = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* The limit is the parent's; here it is for programs that look at how much there is. */
+	path_of(slot, "memory.max", path);
+	if (cgroup < 0 || !write_file(path, memory_max)) {
+		problem_set(problem, errno, "cgroup of the command");
+		close(cgroup);
+		return -1;
+	}
+	struct clone_args arguments = {
+		.flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_INTO_CGROUP,
+		.exit_signal = SIGCHLD,
+		.cgroup = (unsigned)cgroup,
+	};
+	pid_t pid = (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
+	if (pid < 0)
+		problem_set(problem, errno, "namespaces of the command");
+	/* In the child everything above the standard streams is closed soon. */
+	if (pid != 0)
+		close(cgroup);
+	return pid;
+}
+
+void platform_kill(unsigned slot, pid_t reaper, pid_t command)
+{
+	char path[64];
+	(void)command;
+	path_of(slot, "cgroup.kill", path);
+	/* A pid namespace ends with its first process, so this reaches even what the cgroup would not. */
+	if (!write_file(path, "1"))
+		log_line("%s: %s", path, strerror(errno));
+	kill(reaper, SIGKILL);
+}
+
+static uint64_t field(const char *text, const char *name)
+{
+	size_t length = strlen(name);
+	for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
+		if (*line == '\n')
+			line++;
+		if (strncmp(line, name, length) == 0 && line[length] == ' ')
+			return strtoull(line + length + 1, NULL, 10);
+	}
+	return 0;
+}
+
+static void read_usage(unsigned slot, struct usage *usage)
+{
+	char path[64];
+	char text[4096];
+	path_of(slot, "cpu.stat", path);
+	if (read_file(path, text, sizeof text) > 0)
+		usage->cpu_us = field(text, "usage_usec");
+	path_of(slot, "memory.peak", path);
+	if (read_file(path, text, sizeof text) > 0)
+		usage->peak_bytes = strtoull(text, NULL, 10);
+	path_of(slot, "memory.events", path);
+	if (read_file(path, text, sizeof text) > 0)
+		usage->oom_killed = field(text, "oom_kill") > 0;
+}
+
+/* Removes a cgroup with those that the command made inside it. */
+static void remove_tree(int parent, const char *name, unsigned depth)
+{
+	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+	if (entries == NULL && fd >= 0)
+		close(fd);
+	for (struct dirent *entry; entries != NULL && depth > 0 && (entry = readdir(entries)) != NULL;)
+		if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+			remove_tree(fd, entry->d_name, depth - 1);
+	if (entries != NULL)
+		closedir(entries);
+	if (unlinkat(parent, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+		log_line("cgroup %s: %s", name, strerror(errno));
+}
+
+void platform_release(unsigned slot, struct usage *usage)
+{
+	char name[8];
+	read_usage(slot, usage);
+	snprintf(name, sizeof name, "%u", slot);
+	int fd = open(COMMANDS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	remove_tree(fd, name, NESTING_MAX);
+	close(fd);
+}

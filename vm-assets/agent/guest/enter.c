@@ -1,0 +1,38 @@
+/* The reaper's way into the merged root, inside namespaces of its own. */
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "../platform.h"
+#include "guest.h"
+
+#define QUIET (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+bool platform_enter_root(const char *hostname, struct problem *problem)
+{
+	/* Only now: a cgroup namespace is rooted in the cgroup of whoever makes it. */
+	if (unshare(CLONE_NEWCGROUP) != 0)
+		return problem_set(problem, errno, "cgroup namespace");
+	if (hostname[0] != '\0' && sethostname(hostname, strlen(hostname)) != 0)
+		return problem_set(problem, errno, "hostname %s", hostname);
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+		return problem_set(problem, errno, "private mounts");
+	if (!root_mount("/r", "proc", "proc", QUIET, NULL, problem))
+		return false;
+	if (!root_mount("/r", "sys/fs/cgroup", "cgroup2", QUIET | MS_RDONLY, NULL, problem))
+		return false;
+	/* Both arguments the same: the old root ends up under the new one and is taken away from there. */
+	if (chdir("/r") != 0 || syscall(SYS_pivot_root, ".", ".") != 0 || umount2(".", MNT_DETACH) != 0 ||
+	    chdir("/") != 0)
+		return problem_set(problem, errno, "change of root");
+	return true;
+}
+
+void platform_become_ordinary(void)
+{
+	/* /proc is the command's own by now. Scheduling was reset by the fork. */
+	write_file("/proc/self/oom_score_adj", "0");
+}

@@ -1,0 +1,186 @@
+/* Layers, scratch and the overlay over them; and the way back. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../loop.h"
+#include "../platform.h"
+#include "../protocol.h"
+#include "guest.h"
+
+#define DISKS_WAIT_NS 10000000000ULL
+/* What a dead command held is let go within milliseconds of its death. */
+#define RELEASE_WAIT_NS 5000000000ULL
+#define LAYER_FLAGS (MS_RDONLY | MS_NODEV | MS_NOSUID | MS_NOATIME)
+#define SCRATCH_FLAGS (MS_NODEV | MS_NOSUID | MS_NOATIME)
+/*
+ * The semantics that container users know; the host's index follows no redirect and no metacopy either.
+ * Device nodes of an image are listed but do not work (nodev): the command's /dev is made by root_furnish.
+ */
+#define OVERLAY_OPTIONS "upperdir=/s/upper,workdir=/s/work,index=off,metacopy=off,redirect_dir=nofollow,xino=off,nfs_export=off"
+#define OVERLAY_FLAGS (MS_NODEV | MS_NOATIME)
+
+static bool mount_layer(unsigned number, uint64_t deadline_ns, struct problem *problem)
+{
+	char serial[8];
+	char target[16];
+	char device[64];
+	snprintf(serial, sizeof serial, "L%02u", number);
+	snprintf(target, sizeof target, "/l/%02u", number);
+	if (!disks_find(serial, deadline_ns, device, sizeof device, problem))
+		return false;
+	mkdir(target, 0755);
+	if (mount(device, target, "erofs", LAYER_FLAGS, NULL) == 0)
+		return true;
+	int error = errno;
+	if (mount(device, target, "ext4", LAYER_FLAGS, NULL) == 0)
+		return true;
+	return problem_set(problem, errno, "layer %s is neither erofs (%s) nor ext4", serial, strerror(error));
+}
+
+static bool copy_xattrs(const char *from, const char *to, struct problem *problem)
+{
+	static char names[XATTR_LIST_MAX];
+	static char value[XATTR_SIZE_MAX];
+	ssize_t size = llistxattr(from, names, sizeof names);
+	if (size < 0)
+		return errno == ENOTSUP ? true : problem_set(problem, errno, "attributes of %s", from);
+	for (char *name = names; name < names + size; name += strlen(name) + 1) {
+		if (strncmp(name, "trusted.overlay.", 16) == 0)
+			continue;
+		ssize_t length = lgetxattr(from, name, value, sizeof value);
+		if (length < 0 || lsetxattr(to, name, value, (size_t)length, 0) != 0)
+			return problem_set(problem, errno, "attribute %s of the root", name);
+	}
+	return true;
+}
+
+/*
+ * The merged "/" is the root of the upper layer, so it takes everything from the layer below it. The
+ * times come last: what is done before changes them.
+ */
+static bool copy_root(unsigned top_layer, struct problem *problem)
+{
+	char from[32];
+	const char *to = "/s/upper";
+	struct stat status;
+	snprintf(from, sizeof from, "/l/%02u/upper", top_layer);
+	if (lstat(from, &status) != 0 || !S_ISDIR(status.st_mode))
+		return problem_set(problem, ENOTDIR, "/upper of layer L%02u", top_layer);
+	if (chown(to, status.st_uid, status.st_gid) != 0)
+		return problem_set(problem, errno, "owner of the root");
+	if (!copy_xattrs(from, to, problem))
+		return false;
+	if (chmod(to, status.st_mode & 07777) != 0)
+		return problem_set(problem, errno, "mode of the root");
+	struct timespec times[2] = {status.st_atim, status.st_mtim};
+	if (utimensat(AT_FDCWD, to, times, 0) != 0)
+		return problem_set(problem, errno, "times of the root");
+	return true;
+}
+
+static bool mount_scratch(uint64_t deadline_ns, struct problem *problem)
+{
+	char device[64];
+	if (!disks_find("S", deadline_ns, device, sizeof device, problem))
+		return false;
+	/* noinit_itable: the file system is a stamped template, and nothing is to write to it unasked. */
+	if (mount(device, "/s", "ext4", SCRATCH_FLAGS, "noinit_itable,nodiscard") != 0)
+		return problem_set(problem, errno, "scratch %s", device);
+	return true;
+}
+
+static bool mount_overlay(unsigned layers, struct problem *problem)
+{
+	char options[1024];
+	size_t length = (size_t)snprintf(options, sizeof options, "lowerdir=");
+	/* The highest first. 16 layers of 12 bytes: far from the page that mount(2) takes. */
+	for (unsigned number = layers; number-- > 0;)
+		length += (size_t)snprintf(options + length, sizeof options - length, "/l/%02u/upper%s", number,
+			number > 0 ? ":" : "");
+	snprintf(options + length, sizeof options - length, ",%s", OVERLAY_OPTIONS);
+	if (mount("overlay", "/r", "overlay", OVERLAY_FLAGS, options) != 0)
+		return problem_set(problem, errno, "overlay of %u layers", layers);
+	return true;
+}
+
+bool platform_mount(unsigned layers, bool scratch, struct problem *problem)
+{
+	uint64_t deadline_ns = loop_now() + DISKS_WAIT_NS;
+	for (unsigned number = 0; number < layers; number++)
+		if (!mount_layer(number, deadline_ns, problem))
+			return false;
+	if (!scratch)
+		return true;
+	return mount_scratch(deadline_ns, problem) && copy_root(layers - 1, problem) &&
+	       mount_overlay(layers, problem) && root_furnish(problem);
+}
+
+/* Retries what is busy only until the last trace of a command is gone. */
+static bool settles(int (*attempt)(void))
+{
+	const struct timespec pause = {.tv_nsec = 5000000};
+	for (uint64_t end_ns = loop_now() + RELEASE_WAIT_NS;;) {
+		if (attempt() == 0)
+			return true;
+		if (errno != EBUSY || loop_now() >= end_ns)
+			return false;
+		nanosleep(&pause, NULL);
+	}
+}
+
+static int unmount_root(void)
+{
+	return umount2("/r", 0);
+}
+
+static int unmount_scratch(void)
+{
+	return umount2("/s", 0);
+}
+
+static char scratch_device[64];
+
+/* EBUSY here: the file system is still alive somewhere, writable. */
+static int mount_frozen(void)
+{
+	return mount(scratch_device, "/s", "ext4", LAYER_FLAGS, NULL);
+}
+
+static bool trim(uint64_t *trimmed_bytes, struct problem *problem)
+{
+	struct fstrim_range range = {.len = UINT64_MAX};
+	int fd = open("/s", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int result = fd < 0 ? -1 : ioctl(fd, (int)FITRIM, &range);
+	int error = errno;
+	close(fd);
+	/* A disk that cannot give space back is larger, not wrong. */
+	if (result != 0 && error != EOPNOTSUPP)
+		return problem_set(problem, error, "trim of the scratch");
+	*trimmed_bytes = result == 0 ? range.len : 0;
+	return true;
+}
+
+bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
+{
+	write_file(CGROUP_ROOT "/cmd/cgroup.kill", "1");
+	if (!root_clear(problem))
+		return false;
+	if (!settles(unmount_root))
+		return problem_set(problem, errno, "unmount of the root");
+	if (!trim(trimmed_bytes, problem) || !disks_find("S", 0, scratch_device, sizeof scratch_device, problem))
+		return false;
+	if (!settles(unmount_scratch))
+		return problem_set(problem, errno, "unmount of the scratch");
+	if (!settles(mount_frozen))
+		return problem_set(problem, errno, "read-only mount of the scratch");
+	return true;
+}

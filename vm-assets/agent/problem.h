@@ -1,0 +1,17 @@
+/* Why a step failed: an errno and a text for the operator that names the step and the path. */
+#ifndef COPPICE_PROBLEM_H
+#define COPPICE_PROBLEM_H
+
+#include <stdbool.h>
+
+#define PROBLEM_TEXT_BYTES 512
+
+struct problem {
+	int error;
+	char text[PROBLEM_TEXT_BYTES];
+};
+
+/* Records the problem, with strerror(error) after the text; returns false for the caller to return. */
+bool problem_set(struct problem *problem, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,134 @@
+#include "put.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "platform.h"
+#include "problem.h"
+#include "protocol.h"
+#include "resolve.h"
+#include "session.h"
+#include "steps.h"
+
+#define PUT_FIXED_BYTES (4 + 4 + 8)
+
+static bool copy_path(char path[PATH_MAX], const struct frame *frame, struct problem *problem)
+{
+	size_t length = frame->length - PUT_FIXED_BYTES;
+	const uint8_t *bytes = frame->payload + PUT_FIXED_BYTES;
+	if (length >= PATH_MAX)
+		return problem_set(problem, ENAMETOOLONG, "path of %zu bytes", length);
+	if (length < 2 || bytes[0] != '/' || memchr(bytes, 0, length) != NULL)
+		return problem_set(problem, EINVAL, "path that is not absolute, or has a NUL");
+	memcpy(path, bytes, length);
+	path[length] = '\0';
+	return true;
+}
+
+/* Creates or empties the file in `root`; -1 with a problem. */
+static int open_target(int root, const char *path, mode_t mode, struct problem *problem)
+{
+	/* /proc, /sys and /dev of the running root are mounts, and not part of the image. */
+	const uint64_t resolve = RESOLVE_NO_XDEV;
+	if (!resolve_make_directories(root, path, false, resolve, problem))
+		return -1;
+	/* O_NONBLOCK: a FIFO without a reader fails instead of waiting. */
+	int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_NONBLOCK;
+	int fd = resolve_open(root, path, flags, 0600, resolve);
+	if (fd < 0) {
+		problem_set(problem, errno, "file %s", path);
+		return -1;
+	}
+	struct stat status;
+	if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+		problem_set(problem, EINVAL, "%s is not a regular file", path);
+	} else if (fchown(fd, 0, 0) != 0 && geteuid() == 0) {
+		problem_set(problem, errno, "owner of %s", path);
+	} else if (fchmod(fd, mode) != 0) { /* after the owner: chown clears set-id bits */
+		problem_set(problem, errno, "mode of %s", path);
+	} else {
+		return fd;
+	}
+	close(fd);
+	return -1;
+}
+
+static void fail(struct session *session, const struct problem *problem)
+{
+	steps_fail(problem);
+	frame_send_error(session->id, problem->error, "%s", problem->text);
+	session_close(session);
+}
+
+static void finish_if_whole(struct session *session)
+{
+	if (session->put.remaining > 0)
+		return;
+	frame_send_done(session->id, 0);
+	session_close(session);
+}
+
+bool put_open(const struct frame *frame)
+{
+	if (frame->length < PUT_FIXED_BYTES)
+		return false;
+	if (!steps_check(frame->session, true))
+		return true;
+	struct session *session = session_open(frame->session, SESSION_PUT);
+	if (session == NULL)
+		return true;
+	struct put *put = &session->put;
+	struct problem problem;
+	char root_path[PATH_MAX];
+	put->fd = -1;
+	put->remaining = get_u64(frame->payload + 8);
+	mode_t mode = get_u32(frame->payload) & 07777;
+	if (!copy_path(put->path, frame, &problem)) {
+		fail(session, &problem);
+		return true;
+	}
+	snprintf(root_path, sizeof root_path, "%s/r", platform_prefix());
+	int root = open(root_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	put->fd = open_target(root, put->path, mode, &problem);
+	close(root);
+	if (put->fd < 0)
+		fail(session, &problem);
+	else
+		finish_if_whole(session);
+	return true;
+}
+
+bool put_data(struct session *session, const struct frame *frame)
+{
+	struct put *put = &session->put;
+	if (frame->length == 0 || frame->length > put->remaining)
+		return false;
+	for (size_t at = 0; at < frame->length;) {
+		ssize_t count = write(put->fd, frame->payload + at, frame->length - at);
+		if (count < 0 && errno == EINTR)
+			continue;
+		if (count < 0) {
+			struct problem problem;
+			problem_set(&problem, errno, "write to %s", put->path);
+			fail(session, &problem);
+			return true;
+		}
+		at += (size_t)count;
+	}
+	put->remaining -= frame->length;
+	finish_if_whole(session);
+	return true;
+}
+
+void put_close(struct put *put)
+{
+	if (put->fd >= 0)
+		close(put->fd);
+	put->fd = -1;
+}

@@ -1,0 +1,128 @@
+#include "reaper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "platform.h"
+#include "report.h"
+#include "resolve.h"
+
+/* Where the reaper keeps its socket to the agent; everything above is closed. */
+#define CONTROL_FD 3
+
+static _Noreturn void fail(const struct problem *problem)
+{
+	struct report report = {.kind = REPORT_FAILED, .problem = *problem};
+	report_send(CONTROL_FD, &report);
+	_exit(1);
+}
+
+/* Standard streams to 0..2, the control socket to 3, and nothing else. */
+static void arrange_descriptors(const struct reaper *reaper)
+{
+	/* The agent has 0..2 open, so none of these is below 3 and no dup2 hits one that is still needed. */
+	for (int i = 0; i < 3; i++)
+		if (dup2(reaper->stdio[i], i) < 0)
+			_exit(1);
+	if (reaper->control != CONTROL_FD && dup3(reaper->control, CONTROL_FD, O_CLOEXEC) < 0)
+		_exit(1);
+	syscall(SYS_close_range, CONTROL_FD + 1, ~0U, 0);
+}
+
+static void enter_directory(const char *cwd)
+{
+	struct problem problem;
+	int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0) {
+		problem_set(&problem, errno, "/");
+		fail(&problem);
+	}
+	if (!resolve_make_directories(root, cwd, true, 0, &problem))
+		fail(&problem);
+	close(root);
+	if (chdir(cwd) != 0) {
+		problem_set(&problem, errno, "working directory %s", cwd);
+		fail(&problem);
+	}
+}
+
+/* Reaps everything that died, and tells the agent when the command was among it. */
+static void reap(pid_t command)
+{
+	int status;
+	pid_t pid;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid != command)
+			continue;
+		struct report report = {.kind = REPORT_EXITED, .value = status};
+		report_send(CONTROL_FD, &report);
+	}
+}
+
+static _Noreturn void watch(pid_t command, int signals)
+{
+	struct pollfd fds[2] = {{.fd = signals, .events = POLLIN}, {.fd = CONTROL_FD, .events = POLLIN}};
+	for (;;) {
+		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+			_exit(1);
+		struct signalfd_siginfo info;
+		if ((fds[0].revents & POLLIN) != 0 && read(signals, &info, sizeof info) > 0)
+			reap(command);
+		uint32_t number;
+		/* No pid can have been reused: this process is the only one that reaps. */
+		if ((fds[1].revents & POLLIN) != 0 && recv(CONTROL_FD, &number, sizeof number, MSG_DONTWAIT) == sizeof number &&
+		    waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0)
+			kill(command, (int)number);
+		/* Only where the reaper is not PID 1 of anything is there something left to kill. */
+		if ((fds[1].revents & (POLLHUP | POLLERR)) != 0) {
+			kill(-command, SIGKILL);
+			_exit(1);
+		}
+	}
+}
+
+_Noreturn void reaper_run(const struct reaper *reaper)
+{
+	struct problem problem;
+	const struct spec *spec = reaper->spec;
+	arrange_descriptors(reaper);
+	/* Keeps the command from looking into the reaper, unless it works at it. */
+	prctl(PR_SET_DUMPABLE, 0);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	if (!platform_enter_root(spec->hostname, &problem))
+		fail(&problem);
+	enter_directory(spec->cwd);
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0 || sigprocmask(SIG_SETMASK, &set, NULL) != 0) {
+		problem_set(&problem, errno, "signals of the reaper");
+		fail(&problem);
+	}
+	pid_t command = fork();
+	if (command < 0) {
+		problem_set(&problem, errno, "fork of the command");
+		fail(&problem);
+	}
+	if (command == 0)
+		command_run(spec);
+	/* The streams must end when the last process of the command closes them. */
+	close(0);
+	close(1);
+	close(2);
+	struct report report = {.kind = REPORT_STARTED, .value = command};
+	report_send(CONTROL_FD, &report);
+	watch(command, signals);
+}

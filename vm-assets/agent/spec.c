@@ -1,0 +1,110 @@
+#include "spec.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "bytes.h"
+
+/* u32 hostname, u32 cwd, u32 argc, u32 envc */
+#define SPEC_BYTES_MIN 16
+
+struct reader {
+	uint8_t *at;
+	uint8_t *end;
+	/* Where the string before ends: the NUL goes there once the length that follows it was read. */
+	uint8_t *unended;
+};
+
+bool spec_open(struct spec *spec, size_t size, struct problem *problem)
+{
+	*spec = (struct spec){.size = size};
+	/*
+	 * A mapping per command, given back as soon as the command is forked, instead of 16 tables of the
+	 * largest size. Each string takes at least 4 bytes, so there are at most size / 4 pointers and two ends.
+	 */
+	size_t strings = (size + 1 + 7) / 8 * 8;
+	spec->map_size = strings + (size / 4 + 2) * sizeof(char *);
+	void *map = mmap(NULL, spec->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (map == MAP_FAILED)
+		return problem_set(problem, errno, "memory for the specification");
+	spec->map = map;
+	return true;
+}
+
+void spec_close(struct spec *spec)
+{
+	if (spec->map != NULL)
+		munmap(spec->map, spec->map_size);
+	spec->map = NULL;
+}
+
+static bool read_u32(struct reader *reader, uint32_t *value)
+{
+	if (reader->end - reader->at < 4)
+		return false;
+	*value = get_u32(reader->at);
+	reader->at += 4;
+	if (reader->unended != NULL)
+		*reader->unended = 0;
+	reader->unended = NULL;
+	return true;
+}
+
+static bool read_string(struct reader *reader, char **string)
+{
+	uint32_t length;
+	if (!read_u32(reader, &length) || length > (size_t)(reader->end - reader->at))
+		return false;
+	if (memchr(reader->at, 0, length) != NULL)
+		return false;
+	*string = (char *)reader->at;
+	reader->at += length;
+	reader->unended = reader->at;
+	return true;
+}
+
+/* A count and that many strings; their pointers go to `next` and are ended with NULL. */
+static char **read_list(struct reader *reader, char ***next)
+{
+	uint32_t count;
+	char **list = *next;
+	if (!read_u32(reader, &count) || count > (size_t)(reader->end - reader->at) / 4)
+		return NULL;
+	for (uint32_t i = 0; i < count; i++, (*next)++)
+		if (!read_string(reader, *next))
+			return NULL;
+	**next = NULL;
+	(*next)++;
+	return list;
+}
+
+bool spec_parse(struct spec *spec, struct problem *problem)
+{
+	struct reader reader = {.at = spec->map, .end = spec->map + spec->size};
+	char **next = (char **)(void *)(spec->map + (spec->size + 1 + 7) / 8 * 8);
+	char *hostname = NULL;
+	char *cwd = NULL;
+	bool whole = spec->size >= SPEC_BYTES_MIN && read_string(&reader, &hostname) && read_string(&reader, &cwd);
+	spec->argv = whole ? read_list(&reader, &next) : NULL;
+	spec->envp = spec->argv != NULL ? read_list(&reader, &next) : NULL;
+	if (spec->envp == NULL || reader.at != reader.end)
+		return problem_set(problem, EBADMSG, "specification of the command");
+	/* One byte behind the specification is ours. */
+	*reader.end = 0;
+	spec->hostname = hostname;
+	spec->cwd = cwd;
+	if (spec->argv[0] == NULL)
+		return problem_set(problem, EINVAL, "no command");
+	if (strlen(hostname) > HOSTNAME_BYTES_MAX)
+		return problem_set(problem, ENAMETOOLONG, "hostname");
+	if (cwd[0] != '/')
+		return problem_set(problem, EINVAL, "working directory %s is not absolute", cwd);
+	if (strlen(cwd) >= PATH_MAX)
+		return problem_set(problem, ENAMETOOLONG, "working directory");
+	for (char **variable = spec->envp; *variable != NULL; variable++)
+		if (strchr(*variable, '=') == NULL || (*variable)[0] == '=')
+			return problem_set(problem, EINVAL, "environment variable without a name");
+	return true;
+}

@@ -1,0 +1,116 @@
+#include "steps.h"
+
+#include <errno.h>
+
+#include "bytes.h"
+#include "platform.h"
+#include "protocol.h"
+#include "session.h"
+
+static bool failed;
+static struct problem failure;
+static enum disks disks = DISKS_NONE;
+static unsigned layer_count;
+
+void steps_fail(const struct problem *problem)
+{
+	if (!failed)
+		failure = *problem;
+	failed = true;
+}
+
+bool steps_check(uint32_t session, bool needs_root)
+{
+	if (failed) {
+		frame_send_error(session, ECANCELED, "an earlier step failed: %s", failure.text);
+		return false;
+	}
+	if (needs_root && disks != DISKS_ROOT) {
+		frame_send_error(session, ENXIO, "no root file system is mounted");
+		return false;
+	}
+	return true;
+}
+
+enum disks steps_disks(void)
+{
+	return disks;
+}
+
+unsigned steps_layers(void)
+{
+	return layer_count;
+}
+
+bool steps_sync(const struct frame *frame)
+{
+	if (frame->length != 4 + 4 + 8 + 8 + SYNC_ENTROPY_BYTES)
+		return false;
+	uint32_t version = get_u32(frame->payload);
+	struct problem problem;
+	if (version != PROTOCOL_VERSION) {
+		frame_send_error(frame->session, EPROTO, "host speaks protocol %u, agent %u", version, PROTOCOL_VERSION);
+		return true;
+	}
+	if (!platform_set_clock(get_u64(frame->payload + 16), &problem) ||
+	    !platform_reseed(frame->payload + 24, SYNC_ENTROPY_BYTES, &problem)) {
+		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		return true;
+	}
+	failed = false;
+	frame_send(AGENT_SYNCED, frame->session, frame->payload + 8, 8);
+	return true;
+}
+
+bool steps_mount(const struct frame *frame)
+{
+	if (frame->length != 2 + 2)
+		return false;
+	unsigned layers = get_u16(frame->payload);
+	unsigned flags = get_u16(frame->payload + 2);
+	if (layers == 0 || layers > LAYERS_COUNT_MAX || (flags & ~(unsigned)MOUNT_FLAG_SCRATCH) != 0)
+		return false;
+	if (!steps_check(frame->session, false))
+		return true;
+	struct problem problem;
+	if (disks != DISKS_NONE) {
+		frame_send_error(frame->session, EBUSY, "disks are mounted already");
+		return true;
+	}
+	/* The loop stands still meanwhile: nothing else can be alive before the first mount. */
+	if (!platform_mount(layers, (flags & MOUNT_FLAG_SCRATCH) != 0, &problem)) {
+		steps_fail(&problem);
+		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		return true;
+	}
+	layer_count = layers;
+	disks = (flags & MOUNT_FLAG_SCRATCH) != 0 ? DISKS_ROOT : DISKS_LAYERS;
+	frame_send_done(frame->session, 0);
+	return true;
+}
+
+bool steps_freeze(const struct frame *frame)
+{
+	if (frame->length != 0)
+		return false;
+	if (disks != DISKS_ROOT) {
+		frame_send_error(frame->session, ENXIO, "no root file system is mounted");
+		return true;
+	}
+	if (session_any()) {
+		frame_send_error(frame->session, EBUSY, "sessions are alive");
+		return true;
+	}
+	struct problem problem;
+	uint64_t trimmed = 0;
+	/* A freeze that failed half-way leaves nothing to run in, so there is no way back. */
+	disks = DISKS_LAYERS;
+	if (!platform_freeze(&trimmed, &problem)) {
+		steps_fail(&problem);
+		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		return true;
+	}
+	disks = DISKS_FROZEN;
+	frame_send_done(frame->session, trimmed);
+	return true;
+}

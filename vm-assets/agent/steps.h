@@ -1,0 +1,29 @@
+/* The order of steps: SYNC, MOUNT, PUT..., EXEC may be sent without waiting for answers. */
+#ifndef COPPICE_STEPS_H
+#define COPPICE_STEPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "frame.h"
+#include "problem.h"
+
+/*
+ * A failed MOUNT or PUT makes the MOUNT, PUT and EXEC behind it fail too, until the next SYNC: a command
+ * must not run without a file that it was promised.
+ */
+void steps_fail(const struct problem *problem);
+/* True when `session` may go on; else its ERROR has been sent. `mounted`: the merged root is needed. */
+bool steps_check(uint32_t session, bool needs_root);
+
+/* Handlers of frames; false: malformed. */
+bool steps_sync(const struct frame *frame);
+bool steps_mount(const struct frame *frame);
+bool steps_freeze(const struct frame *frame);
+
+/* How far the disks are. */
+enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_FROZEN };
+enum disks steps_disks(void);
+unsigned steps_layers(void);
+
+#endif
