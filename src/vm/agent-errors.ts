@@ -1,0 +1,21 @@
+/** The guest reported that a step failed. */
+export class AgentError extends Error {
+  override readonly name = "AgentError";
+  /** Linux error number */
+  readonly errno: number;
+
+  constructor(errno: number, message: string) {
+    super(message);
+    this.errno = errno;
+  }
+}
+
+/** Bytes that no honest agent sends; the machine must be killed. */
+export class AgentProtocolError extends Error {
+  override readonly name = "AgentProtocolError";
+}
+
+/** The stream closed before the final frame. */
+export class AgentClosedError extends Error {
+  override readonly name = "AgentClosedError";
+}
