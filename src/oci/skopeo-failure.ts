@@ -109,7 +109,7 @@ function fatalMessage(stderr: string): string {
 
 /** Short secrets would be found everywhere in a text: then it is dropped as a whole. */
 function withoutSecrets(text: string, credentials: Credentials | null): string {
-  if (credentials === null) return text;
+  if (credentials === null || credentials.password === "") return text;
   const { username, password } = credentials;
   const secrets = [password, encodeURIComponent(password), Buffer.from(`${username}:${password}`).toString("base64")];
   if (!secrets.some((secret) => text.includes(secret))) return text;

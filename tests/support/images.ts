@@ -1,4 +1,4 @@
-import { readFile } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { gzipSync } from "node:zlib";
 import { run } from "../../src/system/exec.ts";
 import { digestOf, type Registry } from "./registry.ts";
@@ -191,4 +191,9 @@ export function awkwardImage(options: { long: boolean }): ImageSpec {
       config: { Env: ["SECRET=1"], Entrypoint: ["/bin/suid"], Cmd: ["x"], User: "12", WorkingDir: "/kept" },
     },
   };
+}
+
+/** The digests of all blobs in an OCI layout. */
+export async function digestsIn(layout: string): Promise<string[]> {
+  return (await readdir(`${layout}/blobs/sha256`)).map((name) => `sha256:${name}`);
 }

@@ -1,0 +1,232 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { createHash } from "node:crypto";
+import { lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { mkdir, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ApiError } from "../../src/domain/errors.ts";
+import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
+import { buildBaseDisk } from "../../src/oci/base-disk.ts";
+import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
+import { copyToLayout, inspectDigest, LAYOUT_TAG } from "../../src/oci/skopeo.ts";
+import { unpack } from "../../src/oci/umoci.ts";
+import { run } from "../../src/system/exec.ts";
+import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
+import { allocatedBytes } from "../../src/system/sparse.ts";
+import { awkwardImage, type ImageSpec, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+setDefaultTimeout(60_000);
+
+const MIB = 1_048_576;
+const bounds = { timeoutMs: 60_000, signal: new AbortController().signal };
+/** Mounts of file systems that a disk could hold, wherever they come from. */
+const diskMounts = () =>
+  readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .filter((line) => / - (erofs|ext[234]|squashfs|overlay|fuse\S*) |\/dev\/loop/.test(line));
+const mountsBefore = diskMounts();
+
+let registry: Registry;
+let scratch: ScratchDirectory;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  scratch = await scratchDirectory(tmpdir(), "disk-");
+});
+
+afterAll(async () => {
+  await registry[Symbol.asyncDispose]();
+  await scratch[Symbol.asyncDispose]();
+  // No disk is ever mounted by the host.
+  expect(diskMounts()).toEqual(mountsBefore);
+});
+
+let count = 0;
+async function unpacked(image: ImageSpec): Promise<{ staging: string; root: string; path: string }> {
+  count += 1;
+  const at = (name: string) => join(scratch.path, `${name}-${count}`);
+  const reference = parseRegistryReference(await pushImage(registry, `image-${count}:1`, image));
+  const access = { credentials: null, settings: registry.settings, scratch: scratch.path, ...bounds };
+  const { digest } = await inspectDigest(reference, access);
+  await copyToLayout(reference, { ...access, digest, directory: at("layout") });
+  await mkdir(at("staging"));
+  await unpack({ layout: at("layout"), tag: LAYOUT_TAG, into: join(at("staging"), "upper"), ...bounds });
+  return { staging: at("staging"), root: join(at("staging"), "upper"), path: at("disk") };
+}
+
+const output = async (...argv: string[]): Promise<string> => {
+  const { stdout } = await run({ argv, timeoutMs: 30_000, stdoutBytesMax: 16 * MIB });
+  return Buffer.from(stdout).toString("latin1");
+};
+
+/** One line for each entry, by its name as bytes: all that a layer must keep. */
+function tree(root: string): string[] {
+  const lines: string[] = [];
+  const inodes = new Map<number, string>();
+  const visit = (directory: Buffer, prefix: string): void => {
+    const names = readdirSync(directory, { encoding: "buffer" }).sort(Buffer.compare);
+    for (const name of names) {
+      const path = Buffer.concat([directory, Buffer.from("/"), name]);
+      const relative = `${prefix}/${name.toString("latin1")}`;
+      const info = lstatSync(path);
+      const facts = [info.mode.toString(8), info.uid, info.gid, Math.floor(info.mtimeMs / 1000), info.rdev];
+      if (info.isFile()) facts.push(createHash("sha256").update(readFileSync(path)).digest("hex"));
+      if (info.isSymbolicLink()) facts.push(readlinkSync(path));
+      if (info.isFile() && info.nlink > 1) facts.push(inodes.get(info.ino) ?? "first of its links");
+      inodes.set(info.ino, relative);
+      lines.push(`${JSON.stringify(relative)} ${facts.join(" ")}`);
+      if (info.isDirectory()) visit(path, relative);
+    }
+  };
+  visit(Buffer.from(root), "");
+  return lines;
+}
+
+/** The mode as it stands in the inode, whose number and link count dump.erofs tells. */
+async function erofsInode(disk: string, path: string): Promise<{ mode: number; links: number }> {
+  const text = await output("dump.erofs", `--path=${path}`, disk);
+  const [, nid, links] = /NID: (\d+)\s+Links: (\d+)/.exec(text) ?? [];
+  const bytes = readFileSync(disk);
+  const metadata = bytes.readUInt32LE(1024 + 40) * 4096;
+  return { mode: bytes.readUInt16LE(metadata + Number(nid) * 32 + 4), links: Number(links) };
+}
+
+test("an image is unpacked as its layers say", async () => {
+  const { root } = await unpacked(awkwardImage({ long: true }));
+  const entries = new Map(tree(root).map((line) => [JSON.parse(/^"(?:[^"\\]|\\.)*"/.exec(line)?.[0] ?? '""'), line]));
+  const facts = (name: string) =>
+    entries
+      .get(name)
+      ?.replace(/^"(?:[^"\\]|\\.)*" /, "")
+      .split(" ")
+      .slice(0, 3);
+  expect(facts("/bin/suid")).toEqual(["104755", "0", "0"]);
+  expect(facts("/bin/sgid")).toEqual(["102755", "12", "34"]);
+  expect(facts("/owned")).toEqual(["100600", "1000000", "4294967294"]);
+  expect(facts("/dev/null")?.[0]).toBe("20666");
+  expect(lstatSync(join(root, "dev/null")).rdev).toBe(0x103);
+  expect(facts("/dev/disk")).toEqual(["60660", "0", "6"]);
+  expect(facts("/fifo")?.[0]).toBe("10640");
+  expect(lstatSync(join(root, "bin/link")).ino).toBe(lstatSync(join(root, "bin/suid")).ino);
+  expect(lstatSync(join(root, "owned")).mtimeMs).toBe(1_234_567_890_000);
+  for (const name of ["/\xff\xfeA", "/new\nline", `/${"l".repeat(255)}`, "/kept/new", "/implicit/parent/file"]) {
+    expect(entries.has(name)).toBe(true);
+  }
+  for (const name of ["/gone", "/kept/old", "/was-directory/inner", "/.wh.gone"]) expect(entries.has(name)).toBe(false);
+  expect([facts("/was-file")?.[0], facts("/was-directory")?.[0]]).toEqual(["40711", "100644"]);
+  // The mask of this process gives no mode that the image does not.
+  expect([lstatSync(root).mode & 0o7777, facts("/implicit")?.[0]]).toEqual([0o755, "40755"]);
+  expect(await output("getfattr", "--absolute-names", "-d", "-m", "-", "-e", "hex", join(root, "attributes"))).toMatch(
+    /trusted.bytes=0x00ff0a\nuser.color=0x626c7565\n/,
+  );
+});
+
+test("the mask of this process does not reach the image", async () => {
+  const before = process.umask(0o077);
+  const { root } = await unpacked({ layers: [[{ path: "a/b/file", content: "x" }]] });
+  process.umask(before);
+  expect([root, join(root, "a"), join(root, "a/b")].map((path) => lstatSync(path).mode & 0o7777)).toEqual([
+    0o755, 0o755, 0o755,
+  ]);
+});
+
+test("a base disk is EROFS, holds the tree, and is the same twice", async () => {
+  const { staging, root, path } = await unpacked(awkwardImage({ long: false }));
+  expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "erofs" });
+  const again = `${path}-again`;
+  await buildBaseDisk({ staging, path: again, ...bounds });
+  const hash = (file: string) => createHash("sha256").update(readFileSync(file)).digest("hex");
+  expect(hash(again)).toBe(hash(path));
+  const extracted = `${path}-extracted`;
+  await output("fsck.erofs", "--preserve", `--extract=${extracted}`, path);
+  expect(readdirSync(extracted)).toEqual(["upper"]);
+  // The extracting tool drops setuid bits and hard links, so these two are read from the disk.
+  const common = (line: string) =>
+    line.replace(/( 10)\d(\d{3} )/, "$10$2").replace(/ (first of its links|\/bin\/link)$/, "");
+  expect(tree(join(extracted, "upper")).map(common)).toEqual(tree(root).map(common));
+  expect(await erofsInode(path, "/upper/bin/suid")).toEqual({ mode: 0o104755, links: 2 });
+  expect(await erofsInode(path, "/upper/bin/sgid")).toEqual({ mode: 0o102755, links: 1 });
+  expect(readFileSync(path).includes(Buffer.from([0, 255, 10]))).toBe(true);
+});
+
+test("a tree that mkfs.erofs refuses becomes ext4", async () => {
+  const { staging, path } = await unpacked(awkwardImage({ long: true }));
+  expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "ext4" });
+  await output("e2fsck", "-fn", path);
+  const stats = await output("debugfs", "-R", "stat /upper/bin/suid", path);
+  expect(stats).toMatch(/Mode:\s+04755/);
+  expect(stats).toMatch(/Links: 2/);
+  expect(await output("debugfs", "-R", "stat /upper/owned", path)).toMatch(/User: 1000000 +Group: +-2 /);
+  expect(await output("debugfs", "-R", "stat /upper/dev/null", path)).toMatch(/character special[\s\S]*01:03/);
+  expect(await output("debugfs", "-R", `cat /upper/${"l".repeat(255)}`, path)).toBe("255");
+  expect(await output("debugfs", "-R", "cat /upper/big", path)).toHaveLength(300_000);
+  expect(await output("debugfs", "-R", "ea_get /upper/attributes user.color", path)).toContain("blue");
+  expect((await stat(path)).size).toBeGreaterThan(64 * MIB);
+  expect(await allocatedBytes(path)).toBeLessThan(4 * MIB);
+});
+
+test("ext4 has room for many small files", async () => {
+  const staging = join(scratch.path, "many");
+  const root = join(staging, "upper");
+  await mkdir(root, { recursive: true });
+  await writeFile(join(root, "l".repeat(255)), "");
+  for (let directory = 0; directory < 8; directory += 1) {
+    await mkdir(join(root, `d${directory}`));
+    for (let file = 0; file < 500; file += 1) await writeFile(join(root, `d${directory}`, `f${file}`), "x");
+  }
+  const path = join(scratch.path, "many.disk");
+  expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "ext4" });
+  await output("e2fsck", "-fn", path);
+});
+
+test("missing directories are added, and a symlink in their place is left alone", async () => {
+  const staging = join(scratch.path, "added");
+  const root = join(staging, "upper");
+  const outside = join(scratch.path, "outside");
+  await mkdir(root, { recursive: true });
+  await mkdir(outside);
+  await symlink(outside, join(root, "tmp"));
+  await symlink(join(outside, "made"), join(root, "root"));
+  await writeFile(join(root, "dev"), "a file");
+  await buildBaseDisk({ staging, path: join(scratch.path, "added.disk"), ...bounds });
+  expect(readdirSync(root).sort()).toEqual(["dev", "proc", "root", "sys", "tmp"]);
+  expect(readdirSync(outside)).toEqual([]);
+  expect(lstatSync(join(root, "proc")).mode & 0o7777).toBe(0o755);
+  const empty = await unpacked({ layers: [[{ path: "x" }]], config: {} });
+  await buildBaseDisk({ staging: empty.staging, path: empty.path, ...bounds });
+  const modes = ["tmp", "root", "dev"].map((name) => lstatSync(join(empty.root, name)).mode & 0o7777);
+  expect(modes).toEqual([0o1777, 0o700, 0o755]);
+});
+
+test("a malformed layout is a validation error, and a late tool an unavailable", async () => {
+  const { root } = await unpacked({ layers: [[{ path: "x" }]] });
+  const layout = join(scratch.path, `layout-${count}`);
+  const code = (promise: Promise<unknown>) =>
+    promise.then(
+      () => "done",
+      (error: unknown) => (error instanceof ApiError ? `${error.code}: ${error.message}` : String(error)),
+    );
+  const into = join(scratch.path, "nowhere");
+  expect(await code(unpack({ layout, tag: "other", into, ...bounds }))).toMatch(
+    /^validation_error: the image cannot be unpacked: .*tag is not found: other/,
+  );
+  await rm(join(layout, "blobs"), { recursive: true });
+  expect(await code(unpack({ layout, into, ...bounds }))).toMatch(/^validation_error/);
+  const late = buildBaseDisk({ staging: join(root, ".."), path: join(scratch.path, "x"), ...bounds, timeoutMs: 0 });
+  expect(await code(late)).toMatch(/^unavailable: import timed out/);
+});
+
+test("a scratch disk is stamped from its template without a process", async () => {
+  const [template, copy] = [join(scratch.path, "template"), join(scratch.path, "stamped")];
+  await buildScratchTemplate(template, 10_240 * MIB);
+  const started = performance.now();
+  await stampScratch(template, copy);
+  expect(performance.now() - started).toBeLessThan(100);
+  expect((await stat(copy)).size).toBe(10_240 * MIB);
+  expect(await allocatedBytes(copy)).toBeLessThan(MIB);
+  await output("e2fsck", "-fn", copy);
+  const listing = await output("debugfs", "-R", "ls -l /", copy);
+  expect(listing).toMatch(/40755 .* upper\n/);
+  expect(listing).toMatch(/40755 .* work\n/);
+});

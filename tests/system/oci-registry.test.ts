@@ -1,0 +1,245 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
+import { readdir, readFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ApiError } from "../../src/domain/errors.ts";
+import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
+import { copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
+import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
+import {
+  awkwardImage,
+  busyboxImage,
+  digestsIn,
+  pushBusybox,
+  pushImage,
+  pushIndex,
+  pushManifest,
+} from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+setDefaultTimeout(60_000);
+
+const PASSWORD = "hunter2-canary-p4ss";
+const CREDENTIALS = { username: "alice", password: PASSWORD };
+const ZEROS = `sha256:${"0".repeat(64)}`;
+
+let open: Registry;
+let closed: Registry;
+let busybox: string;
+let scratch: ScratchDirectory;
+
+beforeAll(async () => {
+  [open, closed, scratch] = await Promise.all([
+    Registry.start(),
+    Registry.start({ credentials: CREDENTIALS, tls: true }),
+    // Image tools take a colon for the beginning of a tag.
+    scratchDirectory(tmpdir(), "oci:with a colon-"),
+  ]);
+  busybox = await pushBusybox(open, "team/busybox:1");
+  await pushBusybox(closed, "private/busybox:1");
+});
+
+afterAll(async () => {
+  // What a call puts into the scratch directory is gone when it returns, but for the layouts.
+  const left = (await readdir(scratch.path)).filter((name) => name.startsWith("skopeo-"));
+  await Promise.all([open, closed, scratch].map((owned) => owned[Symbol.asyncDispose]()));
+  expect(left).toEqual([]);
+});
+
+const access = (registry: Registry, more: Partial<RegistryAccess> = {}): RegistryAccess => ({
+  credentials: null,
+  settings: registry.settings,
+  scratch: scratch.path,
+  timeoutMs: 30_000,
+  signal: new AbortController().signal,
+  ...more,
+});
+
+let layouts = 0;
+async function pull(text: string, options: RegistryAccess): Promise<{ directory: string; digest: string }> {
+  const reference = parseRegistryReference(text);
+  const { digest } = await inspectDigest(reference, options);
+  layouts += 1;
+  const directory = join(scratch.path, `layout ${layouts}`);
+  await copyToLayout(reference, { ...options, digest, directory });
+  return { directory, digest };
+}
+
+async function failure(promise: Promise<unknown>): Promise<ApiError> {
+  const error = await promise.then(
+    () => new Error("it worked"),
+    (reason: unknown) => reason,
+  );
+  if (!(error instanceof ApiError)) throw error;
+  return error;
+}
+
+test("a public image is copied, and its digest is the registry's", async () => {
+  const { directory, digest } = await pull(busybox, access(open));
+  const response = await open.fetch("team/busybox/manifests/1", {
+    headers: { accept: "application/vnd.oci.image.manifest.v1+json" },
+  });
+  expect(digest).toBe(response.headers.get("docker-content-digest") ?? "");
+  const index = JSON.parse(await readFile(join(directory, "index.json"), "utf8"));
+  expect(index.manifests[0].digest).toBe(digest);
+  const pinned = parseRegistryReference(`docker://${open.host}/team/busybox:other@${digest}`);
+  expect(await inspectDigest(pinned, access(open))).toEqual({ digest });
+});
+
+test("a password opens a private registry over TLS and is in no argument vector, environment or file left behind", async () => {
+  const seen = new Set<string>();
+  let secrets = 0;
+  const timer = setInterval(() => {
+    for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+      try {
+        const command = readFileSync(`/proc/${pid}/cmdline`, "latin1");
+        if (command.includes("skopeo")) seen.add(command);
+        const environment = command.startsWith("skopeo") ? readFileSync(`/proc/${pid}/environ`, "latin1") : "";
+        if ([command, environment].some((text) => text.includes(PASSWORD))) secrets += 1;
+      } catch (error) {
+        // ENOENT, ESRCH: the process ended meanwhile.
+        expect(["ENOENT", "ESRCH"]).toContain((error as NodeJS.ErrnoException).code ?? "");
+      }
+    }
+  }, 1);
+  const name = `${closed.host}/private/busybox:1`;
+  const { directory } = await pull(name, access(closed, { credentials: CREDENTIALS }));
+  clearInterval(timer);
+  expect([...seen].some((command) => command.includes("--authfile") && command.includes("inspect"))).toBe(true);
+  expect(secrets).toBe(0);
+  expect((await digestsIn(directory)).length).toBe(3);
+  const everything = await Array.fromAsync(new Bun.Glob("**/*").scan({ cwd: scratch.path, dot: true }));
+  for (const file of everything) {
+    expect((await readFile(join(scratch.path, file), "latin1")).includes(btoa(`alice:${PASSWORD}`))).toBe(false);
+  }
+});
+
+test("refused logins are forbidden, and never repeat the password", async () => {
+  const name = `${closed.host}/private/busybox:1`;
+  const anonymous = await failure(pull(name, access(closed)));
+  expect([anonymous.code, anonymous.message]).toEqual(["forbidden", `the registry wants credentials for ${name}`]);
+  const wrong = { username: "alice", password: "wr0ng-canary" };
+  const refused = await failure(pull(name, access(closed, { credentials: wrong })));
+  expect([refused.code, refused.message]).toEqual([
+    "forbidden",
+    `the registry does not accept the credentials for ${name}`,
+  ]);
+  expect(JSON.stringify(refused.body())).not.toContain("wr0ng-canary");
+  const colon = { username: "a:b", password: "x" };
+  expect((await failure(pull(name, access(closed, { credentials: colon })))).code).toBe("validation_error");
+});
+
+test("an unknown authority and a plain HTTP registry are named as what they are", async () => {
+  const untrusted = await failure(pull(`${closed.host}/private/busybox:1`, access(closed, { settings: {} })));
+  expect([untrusted.code, untrusted.message]).toEqual([
+    "unavailable",
+    `the certificate of the registry ${closed.host} is not trusted: the operator may set ca_file for it`,
+  ]);
+  const plain = await failure(pull(busybox, access(open, { settings: {} })));
+  expect([plain.code, plain.message]).toEqual([
+    "unavailable",
+    `the registry ${open.host} speaks plain HTTP: the operator may set insecure for it`,
+  ]);
+});
+
+test("a missing tag, repository or digest is not found", async () => {
+  for (const rest of ["team/busybox:nope", "nobody/nothing:1", `team/busybox@${ZEROS}`]) {
+    const error = await failure(pull(`${open.host}/${rest}`, access(open)));
+    expect([error.code, error.message]).toEqual(["not_found", `there is no image ${open.host}/${rest}`]);
+  }
+});
+
+test("a registry that is down is unavailable", async () => {
+  const gone = await Registry.start();
+  await gone[Symbol.asyncDispose]();
+  const refused = await failure(pull(`${gone.host}/a:1`, access(gone)));
+  expect([refused.code, refused.message]).toEqual([
+    "unavailable",
+    `the registry ${gone.host} cannot be reached: connection refused`,
+  ]);
+  expect(refused.details).toMatchObject({ registry: gone.host });
+  const unknown = await failure(pull("registry.invalid/a:1", access(gone)));
+  expect(unknown.message).toBe("the registry registry.invalid cannot be reached: its name does not resolve");
+});
+
+test("layers in every compression arrive as what umoci reads", async () => {
+  for (const compression of ["gzip", "zstd", "none"] as const) {
+    const image = { layers: [[{ path: "file", content: `in ${compression}` }]], compression };
+    const { directory } = await pull(await pushImage(open, `packed-${compression}:1`, image), access(open));
+    const index = JSON.parse(await readFile(join(directory, "index.json"), "utf8"));
+    const blob = join(directory, "blobs", index.manifests[0].digest.replace(":", "/"));
+    const manifest = JSON.parse(await readFile(blob, "utf8"));
+    expect(manifest.layers[0].mediaType).toBe("application/vnd.oci.image.layer.v1.tar+gzip");
+    const layer = await readFile(join(directory, "blobs", manifest.layers[0].digest.replace(":", "/")));
+    expect(Buffer.from(Bun.gunzipSync(new Uint8Array(layer))).toString()).toContain(`in ${compression}`);
+  }
+});
+
+test("of an image for many platforms, the one for this machine is taken", async () => {
+  const image = (text: string, architecture: string) => ({
+    layers: [[{ path: "arch", content: text }]],
+    config: { os: "linux", architecture },
+  });
+  const { reference, digests } = await pushIndex(open, "many:1", {
+    "linux/arm64": image("arm", "arm64"),
+    "linux/amd64/v3": image("amd v3", "amd64"),
+    "linux/amd64": image("amd", "amd64"),
+  });
+  const { digest, directory } = await pull(reference, access(open));
+  expect(digest).toBe(digests["linux/amd64"] ?? "");
+  expect(await digestsIn(directory)).toContain(digest);
+
+  const arm = await pushIndex(open, "arm:1", { "linux/arm64": image("arm", "arm64") });
+  const missing = await failure(pull(arm.reference, access(open)));
+  expect([missing.code, missing.details]).toEqual(["not_found", { platforms: ["linux/arm64"] }]);
+  await pushManifest(open, "arm", "single", image("arm", "arm64"));
+  const single = await failure(pull(`${open.host}/arm:single`, access(open)));
+  expect([single.code, single.message]).toEqual([
+    "validation_error",
+    "the image is for linux/arm64, not for linux/amd64",
+  ]);
+});
+
+test("a cancelled copy ends at once with the reason, and so does one that is late", async () => {
+  // Answers everything but blobs, which never end.
+  const stalling = Bun.serve({
+    port: 0,
+    hostname: "127.0.0.1",
+    idleTimeout: 0,
+    async fetch(request) {
+      const url = new URL(request.url);
+      if (!url.pathname.includes("/blobs/")) {
+        const answer = await open.fetch(`http://${open.host}${url.pathname}`, { headers: request.headers });
+        return new Response(await answer.bytes(), { status: answer.status, headers: answer.headers });
+      }
+      copying.resolve();
+      return new Response(new ReadableStream({ pull: () => Promise.withResolvers<void>().promise }));
+    },
+  });
+  const copying = Promise.withResolvers<void>();
+  await using _server = { [Symbol.asyncDispose]: () => stalling.stop(true) };
+  const name = `127.0.0.1:${stalling.port}/team/busybox:1`;
+  const controller = new AbortController();
+  const reason = new Error("cancelled");
+  const cancelled = pull(name, access(open, { signal: controller.signal }));
+  cancelled.catch(() => "awaited below");
+  await copying.promise;
+  const started = Date.now();
+  controller.abort(reason);
+  await expect(cancelled).rejects.toBe(reason);
+  expect(Date.now() - started).toBeLessThan(2000);
+  const late = await failure(pull(name, access(open, { timeoutMs: 1000 })));
+  expect([late.code, late.message]).toEqual(["unavailable", "import timed out after 1 s"]);
+});
+
+test("a mirror is asked first, and the named registry when the mirror has nothing", async () => {
+  await using mirror = await Registry.start();
+  await pushImage(mirror, "team/mirrored:1", awkwardImage({ long: false }));
+  await pushImage(open, "team/original:1", await busyboxImage());
+  const settings = { insecure: true, mirrors: [{ host: mirror.host, insecure: true }] };
+  await pull(`${open.host}/team/mirrored:1`, access(open, { settings }));
+  await pull(`${open.host}/team/original:1`, access(open, { settings }));
+  const without = await failure(pull(`${open.host}/team/mirrored:1`, access(open)));
+  expect(without.code).toBe("not_found");
+});

@@ -1,0 +1,224 @@
+import { describe, expect, test } from "bun:test";
+import { readdir, readFile, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ApiError } from "../../src/domain/errors.ts";
+import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
+import { erofsArgv, ext4Argv } from "../../src/oci/base-disk.ts";
+import { selectManifest } from "../../src/oci/manifest.ts";
+import { scratchArgv } from "../../src/oci/scratch-disk.ts";
+import { copyArgv, inspectArgv } from "../../src/oci/skopeo.ts";
+import { registryFailure } from "../../src/oci/skopeo-failure.ts";
+import { prepareSkopeoHome, registriesConf } from "../../src/oci/skopeo-home.ts";
+import { unpackArgv } from "../../src/oci/umoci.ts";
+import { CommandError } from "../../src/system/exec.ts";
+import { scratchDirectory } from "../../src/system/scratch.ts";
+
+const reference = parseRegistryReference("r.example:5000/team/app:1");
+const home = {
+  policy: "/s/policy.json",
+  signatureConfig: "/s/signatures",
+  registriesConf: "/s/registries.conf",
+  temporary: "/s/tmp",
+  certificates: "/s/certificates",
+  authFile: "/s/auth.json",
+  environment: {},
+};
+const COMMON =
+  "skopeo --policy /s/policy.json --registries.d /s/signatures --registries-conf /s/registries.conf --tmpdir /s/tmp --override-os linux --override-arch amd64";
+
+describe("argument vectors", () => {
+  test("inspect", () => {
+    expect(inspectArgv(home, "docker://r.example/a:1").join(" ")).toBe(
+      `${COMMON} inspect --raw --cert-dir /s/certificates --authfile /s/auth.json docker://r.example/a:1`,
+    );
+    expect(inspectArgv({ ...home, authFile: null }, "docker://r.example/a:1").join(" ")).toBe(
+      `${COMMON} inspect --raw --cert-dir /s/certificates --no-creds docker://r.example/a:1`,
+    );
+  });
+
+  test("copy", () => {
+    const options = "--quiet --remove-signatures --dest-compress-format gzip --src-cert-dir /s/certificates";
+    expect(copyArgv(home, "docker://r.example/a@sha256:0", "oci:layout:image").join(" ")).toBe(
+      `${COMMON} copy ${options} --src-authfile /s/auth.json docker://r.example/a@sha256:0 oci:layout:image`,
+    );
+    expect(copyArgv({ ...home, authFile: null }, "docker://r.example/a@sha256:0", "oci:layout:image").join(" ")).toBe(
+      `${COMMON} copy ${options} --src-no-creds docker://r.example/a@sha256:0 oci:layout:image`,
+    );
+  });
+
+  test("umoci and the makers of disks", () => {
+    expect(unpackArgv({ layout: "/s/layout", into: "/s/staging/upper" }).join(" ")).toBe(
+      "umoci raw unpack --image layout:image /s/staging/upper",
+    );
+    expect(erofsArgv({ staging: "/s/staging", path: "/s/disk" }).join(" ")).toBe(
+      "mkfs.erofs -Enoinline_data -U c0bb1ce0-0000-4000-8000-000000000001 --quiet /s/disk /s/staging",
+    );
+    expect(ext4Argv({ staging: "/s/staging", path: "/s/disk", sizeBytes: 10_000_000, inodes: 300 }).join(" ")).toBe(
+      "mke2fs -q -F -t ext4 -b 4096 -I 256 -m 0 -N 300 -U c0bb1ce0-0000-4000-8000-000000000001 " +
+        "-O ^has_journal,^resize_inode,sparse_super2 " +
+        "-E lazy_itable_init=0,assume_storage_prezeroed=1,packed_meta_blocks=1,num_backup_sb=0,nodiscard " +
+        "-d /s/staging /s/disk 2442",
+    );
+    expect(scratchArgv({ path: "/s/disk", diskBytes: 10_737_418_240, content: "/s/content" }).join(" ")).toBe(
+      "mke2fs -q -F -t ext4 -b 4096 -m 0 -G 128 -O ^has_journal,^resize_inode,sparse_super2 " +
+        "-E lazy_itable_init=0,assume_storage_prezeroed=1,packed_meta_blocks=1,num_backup_sb=0,nodiscard,root_owner=0:0 " +
+        "-d /s/content /s/disk 2621440",
+    );
+  });
+});
+
+describe("skopeo's home", () => {
+  test("holds the login of the one host, for its owner only", async () => {
+    await using directory = await scratchDirectory(tmpdir(), "home-");
+    const ca = join(directory.path, "own.pem");
+    await writeFile(ca, "authority");
+    const at = join(directory.path, "home-of-skopeo");
+    const made = await prepareSkopeoHome(at, reference, {
+      credentials: { username: "alice", password: "päss:w0rd" },
+      settings: { caFile: ca },
+    });
+    const auth = JSON.parse(await readFile(made.authFile ?? "", "utf8"));
+    expect(Object.keys(auth.auths)).toEqual(["r.example:5000"]);
+    expect(Buffer.from(auth.auths["r.example:5000"].auth, "base64").toString()).toBe("alice:päss:w0rd");
+    expect((await stat(made.authFile ?? "")).mode & 0o7777).toBe(0o600);
+    expect((await readdir(made.certificates)).length).toBe(1);
+    expect(Object.values(made.environment).every((path) => path.startsWith(at))).toBe(true);
+    const anonymous = await prepareSkopeoHome(join(directory.path, "second"), reference, {
+      credentials: null,
+      settings: {},
+    });
+    expect([anonymous.authFile, await readdir(anonymous.certificates)]).toEqual([null, []]);
+  });
+
+  test("a CA file that is missing is named as the cause", async () => {
+    await using directory = await scratchDirectory(tmpdir(), "home-");
+    const preparing = prepareSkopeoHome(directory.path, reference, {
+      credentials: null,
+      settings: { caFile: "/no/ca" },
+    });
+    await expect(preparing).rejects.toThrow("the CA file that is configured for the registry cannot be read");
+  });
+
+  test("the registry's settings are pinned for host and repository", () => {
+    const settings = { insecure: true, mirrors: [{ host: "m.example" }] };
+    const parsed = Bun.TOML.parse(registriesConf(reference, settings)) as { registry: object[] };
+    const entry = (suffix: string) => ({
+      prefix: `r.example:5000${suffix}`,
+      location: `r.example:5000${suffix}`,
+      insecure: true,
+      blocked: false,
+      mirror: [{ location: `m.example${suffix}`, insecure: false }],
+    });
+    expect(parsed.registry).toEqual([entry(""), entry("/team/app")]);
+  });
+});
+
+describe("failures of a registry", () => {
+  const fail = (message: string, credentials: { username: string; password: string } | null = null): ApiError => {
+    const stderrTail = `time="2026-01-01T00:00:00Z" level=fatal msg=${JSON.stringify(message)}`;
+    const error = new CommandError("skopeo failed", {
+      argv: ["skopeo"],
+      exitCode: 1,
+      signal: null,
+      timedOut: false,
+      stderrTail,
+    });
+    return registryFailure(error, reference, { credentials, timeoutMs: 5000 });
+  };
+  for (const [message, code] of [
+    [
+      'pinging container registry r: Get "https://r/v2/": dial tcp 10.0.0.1:443: connect: connection refused',
+      "unavailable",
+    ],
+    [
+      'pinging container registry r: Get "https://r/v2/": dial tcp: lookup r on 10.0.0.53:53: no such host',
+      "unavailable",
+    ],
+    ['Get "https://r/v2/": net/http: TLS handshake timeout', "unavailable"],
+    ['Get "https://r/v2/": x509: certificate signed by unknown authority', "unavailable"],
+    ["reading manifest 1 in r/a: toomanyrequests: You have reached your pull rate limit", "unavailable"],
+    ["reading manifest 1 in r/a: received unexpected HTTP status: 502 Bad Gateway", "unavailable"],
+    ["writing blob: open /x: no space left on device", "insufficient_storage"],
+    ["reading manifest 1 in r/a: manifest unknown: manifest unknown", "not_found"],
+    ["reading manifest 1 in r/a: name unknown: repository name not known to registry", "not_found"],
+    ["reading manifest 1 in r/a: StatusCode: 404, page not found", "not_found"],
+    ["reading manifest 1 in r/a: unauthorized: authentication required", "forbidden"],
+    ["reading manifest 1 in r/a: errors:\ndenied: requested access to the resource is denied", "forbidden"],
+    ["reading manifest 1 in r/a: StatusCode: 403, {}", "forbidden"],
+    ["unable to retrieve auth token: invalid username/password: unauthorized: no", "forbidden"],
+    ["Error parsing image name: invalid reference format", "validation_error"],
+    ["unsupported manifest media type and no default available: application/x", "validation_error"],
+    ["something that nobody has seen yet", "unavailable"],
+  ] as const) {
+    test(message, () => {
+      const error = fail(message);
+      expect(error.code).toBe(code);
+      expect(error.details["registry"] ?? "r.example:5000").toBe("r.example:5000");
+    });
+  }
+
+  test("secrets and signed addresses are not repeated", () => {
+    const secret = fail("token for alice:hunter2 (aHVudGVyMg==) refused", { username: "alice", password: "hunter2" });
+    expect(secret.details["reason"]).toBe("token for alice:*** (aHVudGVyMg==) refused");
+    const short = fail("abcabc", { username: "u", password: "abc" });
+    expect(short.details["reason"]).toBe("not shown: it may hold the password");
+    const signed = fail('Get "https://cdn/blob?sig=SECRET&x=1": gone');
+    expect(signed.details["reason"]).toBe('Get "https://cdn/blob?...": gone');
+    expect(String(fail("x".repeat(5000)).details["reason"]).length).toBeLessThan(600);
+  });
+
+  test("an empty password hides nothing", () => {
+    expect(fail("plain words", { username: "u", password: "" }).details["reason"]).toBe("plain words");
+  });
+
+  test("what is no failure of skopeo is thrown on", () => {
+    const reason = new Error("cancelled");
+    expect(() => registryFailure(reason, reference, { credentials: null, timeoutMs: 1 })).toThrow(reason);
+  });
+});
+
+describe("the manifest for this platform", () => {
+  const own = `sha256:${"a".repeat(64)}`;
+  const digest = (letter: string) => `sha256:${letter.repeat(64)}`;
+  const entry = (letter: string, os: string, architecture: string, variant?: string) => ({
+    digest: digest(letter),
+    platform: { os, architecture, ...(variant === undefined ? {} : { variant }) },
+  });
+  const select = (document: unknown) => selectManifest(Buffer.from(JSON.stringify(document)), own);
+  const code = (document: unknown): string => {
+    try {
+      return select(document);
+    } catch (error) {
+      return (error as ApiError).code;
+    }
+  };
+
+  test("is the document itself, or the best entry of an index", () => {
+    expect(select({ schemaVersion: 2, config: { digest: digest("c") }, layers: [] })).toBe(own);
+    const index = (...manifests: object[]) => ({ schemaVersion: 2, manifests });
+    expect(select(index(entry("1", "linux", "arm64"), entry("2", "linux", "amd64")))).toBe(digest("2"));
+    expect(select(index(entry("1", "linux", "amd64", "v3"), entry("2", "linux", "amd64", "v2")))).toBe(digest("2"));
+    expect(
+      select(index(entry("1", "windows", "amd64"), entry("2", "linux", "amd64"), entry("3", "unknown", "unknown"))),
+    ).toBe(digest("2"));
+    expect(select(index({ digest: digest("4") }))).toBe(digest("4"));
+    expect(code(index(entry("1", "windows", "amd64")))).toBe("not_found");
+    expect(code(index())).toBe("not_found");
+  });
+
+  test("is refused when it is no image's", () => {
+    for (const document of [
+      {},
+      [],
+      null,
+      "text",
+      { schemaVersion: 1, fsLayers: [] },
+      { schemaVersion: 2, config: { digest: "sha256:../../x" }, layers: [] },
+      { schemaVersion: 2, manifests: [{ digest: "x", platform: { os: "linux", architecture: "amd64" } }] },
+    ]) {
+      expect(code(document)).toBe("validation_error");
+    }
+    expect(() => selectManifest(Buffer.from("<html>"), own)).toThrow(ApiError);
+  });
+});
