@@ -2,14 +2,13 @@ import { dlopen, FFIType, ptr, read } from "bun:ffi";
 import { ftruncateSync } from "node:fs";
 
 /*
- * The few Linux calls about descriptors and limits that the runtime does not offer. They are synchronous
+ * The few Linux calls about descriptors that the runtime does not offer. They are synchronous
  * and quick. Constants and structures are those of x86_64.
  */
 const libc = dlopen("libc.so.6", {
   memfd_create: { args: [FFIType.ptr, FFIType.u32], returns: FFIType.i32 },
   fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
   sendmsg: { args: [FFIType.i32, FFIType.ptr, FFIType.i32], returns: FFIType.i64 },
-  prlimit: { args: [FFIType.i32, FFIType.i32, FFIType.ptr, FFIType.ptr], returns: FFIType.i32 },
   __errno_location: { args: [], returns: FFIType.ptr },
 }).symbols;
 
@@ -21,7 +20,6 @@ const SOL_SOCKET = 1;
 const SCM_RIGHTS = 1;
 const MSG_DONTWAIT = 0x40;
 const MSG_NOSIGNAL = 0x4000;
-const RLIMIT_FSIZE = 1;
 const EBUSY = 16;
 
 /** Every seal: the contents and the size stay, and so does the sealing. */
@@ -91,12 +89,4 @@ export function sendWithDescriptor(socket: number, bytes: Uint8Array, fd: number
   message.writeBigUInt64LE(BigInt(control.byteLength), 40);
   const sent = Number(libc.sendmsg(socket, ptr(message), MSG_DONTWAIT | MSG_NOSIGNAL));
   if (sent !== bytes.byteLength) throw new SystemCallError("sendmsg", sent < 0 ? errno() : 0);
-}
-
-/** Largest file, in `bytes`, that a running process may write from now on. @throws SystemCallError */
-export function limitFileSize(pid: number, sizeBytes: number): void {
-  const limit = Buffer.alloc(16);
-  limit.writeBigUInt64LE(BigInt(sizeBytes), 0);
-  limit.writeBigUInt64LE(BigInt(sizeBytes), 8);
-  if (libc.prlimit(pid, RLIMIT_FSIZE, ptr(limit), null) !== 0) throw new SystemCallError("prlimit", errno());
 }

@@ -1,8 +1,7 @@
-import { chmod, chown, link, stat } from "node:fs/promises";
+import { chmod, chown, link } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
-import { limitFileSize } from "./descriptors.ts";
 import { CONSOLE_BYTES } from "./qemu-args.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
@@ -81,8 +80,6 @@ export class QemuMachine implements Machine {
     if (disk.path !== path) throw new Error(`a writable disk must lie at ${path}`);
     await chown(path, this.uid, this.uid);
     await chmod(path, 0o600);
-    // The VMM can write files up to the size of its largest disk, and until now none.
-    limitFileSize(this.pid, (await stat(path)).size);
   }
 
   #plug(disk: Disk): Promise<unknown>[] {

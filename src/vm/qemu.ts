@@ -23,6 +23,9 @@ export interface QemuOptions {
   /** where the VMM's root is kept */
   readonly runtimeDirectory: string;
   readonly cgroups: CgroupTree;
+  /** largest disk that a machine may write, in `bytes` */
+  readonly diskBytesMax: number;
+  /** shared by everything that starts machines */
   readonly uids: UidPool;
   readonly log: Log;
 }
@@ -206,8 +209,8 @@ class Qemu implements Vmm {
       uid: place.uid,
       cgroups: place.cgroup.directories,
       devices: DEVICES[acceleration],
-      // A template's state is a file that it writes; a scratch raises this to its own size.
-      fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : 0,
+      // Disks that may be written are attached later; a template writes its state and nothing else.
+      fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
       extraFds: ["socket", "socket", ...files],
       program: buildQemuArgs({ acceleration, shape, descriptors: { qmp: QMP_FD, agent: AGENT_FD }, start }),
     });
