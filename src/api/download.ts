@@ -77,7 +77,7 @@ async function download(
   if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
   const bodyBytes = part.end - part.start;
   const stream = tree.read(entry, part);
-  const body = bodyBytes <= BUFFERED_BYTES_MAX ? await new Response(stream).bytes() : stream;
+  const body = bodyBytes <= BUFFERED_BYTES_MAX ? new Uint8Array(await new Response(stream).arrayBuffer()) : stream;
   return { status: range === null ? 200 : 206, headers, body, bodyBytes };
 }
 

@@ -114,7 +114,9 @@ function operationOf(row: OperationRow, result: unknown) {
     created_at: isoTime(row.createdAt),
     ...(row.startedAt === null ? {} : { started_at: isoTime(row.startedAt) }),
     ...(row.finishedAt === null ? {} : { finished_at: isoTime(row.finishedAt) }),
-    ...(row.startedAt === null || row.finishedAt === null ? {} : { duration_ms: row.finishedAt - row.startedAt }),
+    ...(row.startedAt === null || row.finishedAt === null
+      ? {}
+      : { duration_ms: Math.max(0, row.finishedAt - row.startedAt) }),
     ...(result === null ? {} : { result }),
     ...(row.error === null ? {} : { error: row.error }),
   };

@@ -1,0 +1,112 @@
+import type { Database } from "../../src/db/database.ts";
+import {
+  failOperation,
+  getOperation,
+  insertOperation,
+  requestCancel,
+  startOperation,
+} from "../../src/db/operations.ts";
+import { publishRun } from "../../src/db/publish.ts";
+import type { ErrorBody } from "../../src/domain/errors.ts";
+import type { AccountId, OperationId } from "../../src/domain/ids.ts";
+import { isTerminal, type OperationKind } from "../../src/domain/operation.ts";
+import type {
+  CancelOutcome,
+  ImportSubmission,
+  InstanceStats,
+  InstanceSubmission,
+  OperationsPort,
+  Readiness,
+} from "../../src/supervisor/ports.ts";
+
+const POLL_MS = 5;
+
+/** Takes work as the supervisor does, into the real database, and leaves it to the test to do it. */
+export class HeldOperations implements OperationsPort {
+  readonly imports: ImportSubmission[] = [];
+  readonly instances: InstanceSubmission[] = [];
+  samples: readonly InstanceStats[] = [];
+  /** streams of samples that were not ended yet */
+  openStats = 0;
+  state: Readiness = { ready: true, isolation: "vm-emulated", reason: "" };
+  readonly #db: Database;
+  readonly #clock: () => number;
+
+  constructor(db: Database, clock: () => number) {
+    this.#db = db;
+    this.#clock = clock;
+  }
+
+  submitImport(accountId: AccountId, submission: ImportSubmission) {
+    this.imports.push(submission);
+    const { credentials, ...request } = submission;
+    return this.insert(accountId, "image_import", request, credentials !== null);
+  }
+
+  submitInstance(accountId: AccountId, submission: InstanceSubmission) {
+    this.instances.push(submission);
+    return this.insert(accountId, "instance", submission, false);
+  }
+
+  insert(accountId: AccountId, kind: OperationKind, request: object | null = null, hadCredentials = false) {
+    const id = Bun.randomUUIDv7() as OperationId;
+    return insertOperation(this.#db, { id, accountId, kind, request, hadCredentials, now: this.#clock() });
+  }
+
+  start(id: OperationId): void {
+    if (!startOperation(this.#db, id, this.#clock())) throw new Error("not PENDING");
+  }
+
+  succeed(id: OperationId, result: Record<string, unknown>): void {
+    if (!publishRun(this.#db, { operationId: id, result, now: this.#clock() })) throw new Error("not EXECUTING");
+  }
+
+  fail(id: OperationId, error: ErrorBody): void {
+    if (!failOperation(this.#db, id, error, this.#clock())) throw new Error("ended already");
+  }
+
+  cancel(accountId: AccountId, id: OperationId): CancelOutcome {
+    const outcome = requestCancel(this.#db, accountId, id, this.#clock());
+    return outcome === "cancelling" || outcome === "cancelled" ? "accepted" : outcome;
+  }
+
+  async waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void> {
+    const deadline = performance.now() + timeoutMs;
+    while (!signal.aborted && performance.now() < deadline && !this.#hasEnded(id)) await Bun.sleep(POLL_MS);
+  }
+
+  stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
+    return this.#statusOf(id) === "EXECUTING" ? this.#samplesUntil(signal) : null;
+  }
+
+  readiness(): Readiness {
+    return this.state;
+  }
+
+  async *#samplesUntil(signal: AbortSignal): AsyncGenerator<InstanceStats> {
+    this.openStats++;
+    try {
+      for (const sample of this.samples) {
+        if (signal.aborted) return;
+        yield sample;
+        await Bun.sleep(POLL_MS);
+      }
+    } finally {
+      this.openStats--;
+    }
+  }
+
+  #hasEnded(id: OperationId): boolean {
+    const status = this.#statusOf(id);
+    return status === null || isTerminal(status);
+  }
+
+  #statusOf(id: OperationId) {
+    const accounts = ["alice", "bob"] as AccountId[];
+    for (const account of accounts) {
+      const row = getOperation(this.#db, account, id);
+      if (row !== null) return row.status;
+    }
+    return null;
+  }
+}
