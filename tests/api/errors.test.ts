@@ -1,0 +1,382 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { SCOPES } from "../../src/domain/scope.ts";
+import { Api, errorOf } from "../support/api.ts";
+
+const UNKNOWN_UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
+const SHA256 = "0".repeat(64);
+
+/** Every route of the interface with a request that is right, but for whatever the test does to it. */
+interface Sample {
+  readonly method: string;
+  readonly path: string;
+  readonly scope: string;
+  readonly json?: unknown;
+  readonly body?: string;
+  /** names an object of an account in the path */
+  readonly object?: "image" | "operation" | "file" | "instance";
+}
+
+const SPAWN = { image: "tag:matrix", command: "true" };
+const SAMPLES: readonly Sample[] = [
+  { method: "GET", path: "/v1/images", scope: "images:read" },
+  { method: "POST", path: "/v1/images/import", scope: "images:import", json: { registry: "registry.example.net/a:1" } },
+  { method: "PATCH", path: "/v1/images/{uuid}/tag", scope: "images:tag", json: { tag: "t" }, object: "image" },
+  { method: "DELETE", path: "/v1/images/{uuid}/tag", scope: "images:tag", object: "image" },
+  { method: "POST", path: "/v1/files", scope: "files:write", body: "bytes" },
+  { method: "HEAD", path: "/v1/files?uuid={uuid}", scope: "files:read", object: "file" },
+  { method: "GET", path: "/v1/files?uuid={uuid}", scope: "files:read", object: "file" },
+  { method: "GET", path: `/v1/files?sha256=${SHA256}`, scope: "files:read" },
+  { method: "POST", path: "/v1/instances", scope: "instances:spawn", json: SPAWN },
+  { method: "GET", path: "/v1/instances/{uuid}/stats", scope: "instances:read", object: "instance" },
+  { method: "GET", path: "/v1/operations", scope: "operations:read" },
+  { method: "GET", path: "/v1/operations/{uuid}", scope: "operations:read", object: "operation" },
+  { method: "DELETE", path: "/v1/operations/{uuid}", scope: "operations:cancel", object: "operation" },
+  { method: "GET", path: "/v1/inspect/?tag=matrix", scope: "images:read" },
+  { method: "GET", path: "/v1/inspect?tag=matrix", scope: "images:read" },
+  { method: "GET", path: "/v1/inspect/{uuid}/", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/inspect/{uuid}", scope: "images:read", object: "image" },
+  { method: "HEAD", path: "/v1/inspect/{uuid}/?path=/", scope: "images:read", object: "image" },
+  { method: "HEAD", path: "/v1/inspect/{uuid}?path=/", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/inspect/{uuid}/list?path=/", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/inspect/{uuid}/download?path=/f", scope: "images:read", object: "image" },
+];
+const named = (samples: readonly Sample[]) =>
+  samples.map((sample) => [`${sample.method} ${sample.path}`, sample] as const);
+
+let api: Api;
+const own: Record<string, string> = {};
+
+beforeAll(async () => {
+  api = await Api.start();
+  own["image"] = await api.addImage([[{ path: "f", type: "f", content: "x" }]]);
+  await api.addImage([[{ path: "f", type: "f", content: "y" }]], { tag: "matrix" });
+  own["operation"] = (await api.call("POST", "/v1/instances", { json: SPAWN })).json.uuid;
+  own["instance"] = own["operation"] as string;
+  own["file"] = (await api.call("POST", "/v1/files", { body: "matrix" })).json.uuid;
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+const fill = (sample: Sample, uuid: string) => sample.path.replace("{uuid}", uuid);
+const bodyOf = ({ json, body }: Sample) => ({
+  ...(json === undefined ? {} : { json }),
+  ...(body === undefined ? {} : { body }),
+});
+const call = (sample: Sample, uuid: string, token: string | null) =>
+  api.call(sample.method, fill(sample, uuid), { ...bodyOf(sample), token });
+
+/** HEAD answers have no body to hold the error value. */
+async function expectError(
+  sample: Sample,
+  answer: Awaited<ReturnType<typeof call>>,
+  code: Parameters<typeof errorOf>[1],
+  status: number,
+) {
+  if (sample.method === "HEAD") expect(answer.status).toBe(status);
+  else errorOf(answer, code);
+}
+
+test("the matrix has every route", () => {
+  const covered = new Set(SAMPLES.map(({ method, path }) => `${method} ${path.replace(/\?.*/, "")}`));
+  for (const route of api.parts.routes.filter(({ scope }) => scope !== null)) {
+    expect(covered).toContain(`${route.method} ${route.path.replace(/:\w+/, "{uuid}")}`);
+  }
+});
+
+describe.each(named(SAMPLES))("%s", (_name, sample) => {
+  test('"A missing or invalid token yields 401"', async () => {
+    for (const token of [null, "", "x", "a.b.c", `${api.token}x`]) {
+      const answer = await call(sample, UNKNOWN_UUID, token);
+      await expectError(sample, answer, "unauthorized", 401);
+      expect(answer.headers.get("www-authenticate")).toStartWith("Bearer");
+    }
+  });
+
+  test('"A token without sufficient permissions yields 403"', async () => {
+    const others = SCOPES.filter((scope) => scope !== sample.scope);
+    await expectError(sample, await call(sample, UNKNOWN_UUID, await api.issue("alice", others)), "forbidden", 403);
+  });
+
+  test("its own scope is enough", async () => {
+    const answer = await call(sample, UNKNOWN_UUID, await api.issue("alice", [sample.scope]));
+    expect([401, 403]).not.toContain(answer.status);
+  });
+
+  if (sample.object !== undefined) {
+    const { object } = sample;
+    test("an object of another account is 404, like one that does not exist", async () => {
+      const foreign = await call(sample, own[object] ?? "", api.foreignToken);
+      await expectError(sample, foreign, "not_found", 404);
+      const unknown = await call(sample, UNKNOWN_UUID, api.token);
+      await expectError(sample, unknown, "not_found", 404);
+      expect(foreign.text.replaceAll(own[object] ?? "", "")).toBe(unknown.text.replaceAll(UNKNOWN_UUID, ""));
+    });
+
+    test('"validation_error is used for … a malformed image UUID"', async () => {
+      for (const uuid of [
+        "x",
+        "0197a1d0",
+        `${UNKNOWN_UUID}0`,
+        "..%2f..%2fetc",
+        "%00",
+        "%zz",
+        "%ff",
+        UNKNOWN_UUID.replace("-", ""),
+      ]) {
+        await expectError(sample, await call(sample, uuid, api.token), "validation_error", 400);
+      }
+    });
+
+    test("an identifier may be in upper case", async () => {
+      if (sample.method === "DELETE" && object === "operation") return;
+      const answer = await call(sample, (own[object] ?? "").toUpperCase(), api.token);
+      expect([400, 404]).not.toContain(answer.status);
+    });
+  }
+});
+
+const JSON_SAMPLES = SAMPLES.filter(({ json }) => json !== undefined);
+
+describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
+  const send = (
+    body: string | Uint8Array<ArrayBuffer>,
+    headers: Record<string, string> = { "content-type": "application/json" },
+  ) => api.call(sample.method, fill(sample, own["image"] ?? ""), { body, headers });
+
+  test.each(["", "{", "nul", "'a'", '{"a":1,}', "\u0000", "[", "{}x"])("%j is no JSON", async (body) => {
+    expect(errorOf(await send(body), "validation_error").message).toBe("the body must be valid JSON");
+  });
+
+  test.each(["null", "[]", "1", '"a"', "true"])("%s is no object", async (body) => {
+    errorOf(await send(body), "validation_error");
+  });
+
+  test("bytes that are no UTF-8, and nesting without end", async () => {
+    errorOf(await send(Uint8Array.from([0x22, 0xff, 0x22])), "validation_error");
+    errorOf(await send("[".repeat(900_000)), "validation_error");
+    errorOf(await send(`{"a":`.repeat(100_000)), "validation_error");
+  });
+
+  test("a form is no JSON body; without a content type, or with a character set, JSON is", async () => {
+    errorOf(await send("a=b", { "content-type": "application/x-www-form-urlencoded" }), "validation_error");
+    const answer = await send(JSON.stringify(sample.json), { "content-type": "Application/JSON; charset=utf-8" });
+    expect(answer.status).toBeLessThan(300);
+  });
+
+  test("a body over the limit is 413 in our shape, with and without a length", async () => {
+    const route = api.parts.routes.find(
+      ({ method, path }) => method === sample.method && sample.path.replace("{uuid}", ":uuid") === path,
+    );
+    const size = (route?.bodyBytesMax ?? 0) + 1;
+    errorOf(await send(" ".repeat(size)), "payload_too_large");
+    const stream = new ReadableStream<Uint8Array>({
+      start(controller) {
+        for (let left = size; left > 0; left -= 1_048_576)
+          controller.enqueue(new Uint8Array(Math.min(left, 1_048_576)).fill(32));
+        controller.close();
+      },
+    });
+    const answer = await api.call(sample.method, fill(sample, own["image"] ?? ""), {
+      body: stream,
+      headers: { "content-type": "application/json" },
+    });
+    errorOf(answer, "payload_too_large");
+  });
+
+  test("a chunked body is as good as any other", async () => {
+    const stream = new Blob([JSON.stringify(sample.json)]).stream();
+    const answer = await api.call(sample.method, fill(sample, own["image"] ?? ""), {
+      body: stream,
+      headers: { "content-type": "application/json" },
+    });
+    expect(answer.status).toBeLessThan(300);
+  });
+
+  test("unknown fields are ignored", async () => {
+    const extra = { ...(sample.json as object), unknown: { deep: [1] }, __proto__: null, constructor: 1 };
+    const answer = await api.call(sample.method, fill(sample, own["image"] ?? ""), { json: extra });
+    expect(answer.status).toBeLessThan(300);
+  });
+});
+
+const WRONG: Readonly<Record<string, readonly unknown[]>> = {
+  string: [1, true, null, [], {}],
+  integer: ["1", 1.5, true, null, [], {}, 1e300],
+  boolean: ["true", 1, 0, null, [], {}],
+  object: ["a", 1, true, null],
+  array: ["a", 1, true, null, {}, [1]],
+};
+
+describe.each([
+  [
+    "/v1/images/import",
+    "POST",
+    "images/import",
+    { registry: "string", tag: "string", timeout: "integer", credentials: "object" },
+  ],
+  ["/v1/images/{uuid}/tag", "PATCH", "tag", { tag: "string" }],
+  [
+    "/v1/instances",
+    "POST",
+    "instances",
+    {
+      image: "string",
+      command: "string",
+      shell: "boolean",
+      args: "array",
+      env: "object",
+      cwd: "string",
+      timeout: "integer",
+      files: "object",
+      truncate_output_at: "integer",
+      stdin: "string",
+      hostname: "string",
+      disposable: "boolean",
+      resources: "object",
+    },
+  ],
+] as const)("wrong types in %s", (path, method, _name, fields) => {
+  test.each(Object.entries(fields))("%s must be a %s, and the message says so", async (field, type) => {
+    const sample = SAMPLES.find((candidate) => candidate.path === path && candidate.method === method);
+    for (const value of WRONG[type] ?? []) {
+      const json = { ...(sample?.json as object), [field]: value };
+      const error = errorOf(
+        await api.call(method, path.replace("{uuid}", own["image"] ?? ""), { json }),
+        "validation_error",
+      );
+      expect(error.message).toContain(field);
+      expect(String(error.details["field"])).toStartWith(field);
+    }
+  });
+});
+
+describe("values out of bounds", () => {
+  test.each([
+    ["/v1/images/import", { registry: "registry.example.net/a", timeout: 0 }, "timeout"],
+    ["/v1/images/import", { registry: "registry.example.net/a", timeout: 3601 }, "timeout"],
+    ["/v1/images/import", { registry: "" }, "registry"],
+    ["/v1/images/import", {}, "registry"],
+    ["/v1/images/import", { registry: "registry.example.net/a", tag: "" }, "tag"],
+    ["/v1/images/import", { registry: "registry.example.net/a", tag: "-a" }, "tag"],
+    ["/v1/images/import", { registry: "registry.example.net/a", tag: "a b" }, "tag"],
+    ["/v1/images/import", { registry: "registry.example.net/a", tag: "a".repeat(129) }, "tag"],
+    ["/v1/images/import", { registry: "registry.example.net/a", credentials: { username: "u" } }, "credentials"],
+    ["/v1/instances", { ...SPAWN, timeout: 0 }, "timeout"],
+    ["/v1/instances", { ...SPAWN, timeout: 3601 }, "timeout"],
+    ["/v1/instances", { ...SPAWN, truncate_output_at: -1 }, "truncate_output_at"],
+    ["/v1/instances", { ...SPAWN, truncate_output_at: 10_485_761 }, "truncate_output_at"],
+    ["/v1/instances", { ...SPAWN, command: "" }, "command"],
+    ["/v1/instances", { image: "tag:matrix" }, "command"],
+    ["/v1/instances", { command: "true" }, "image"],
+    ["/v1/instances", { ...SPAWN, image: "x" }, "image"],
+    ["/v1/instances", { ...SPAWN, image: "tag:" }, "image"],
+    ["/v1/instances", { ...SPAWN, hostname: "" }, "hostname"],
+    ["/v1/instances", { ...SPAWN, hostname: "a b" }, "hostname"],
+    ["/v1/instances", { ...SPAWN, hostname: "a".repeat(65) }, "hostname"],
+    ["/v1/instances", { ...SPAWN, env: { "A\nB": 5 } }, "env"],
+    ["/v1/instances", { ...SPAWN, files: { "/a\nb": 5 } }, "files"],
+    ["/v1/instances", { ...SPAWN, files: { "/a": { uuid: "x" } } }, "files"],
+    ["/v1/instances", { ...SPAWN, files: { "/a": { uuid: UNKNOWN_UUID, mode: "644" } } }, "mode"],
+    ["/v1/instances", { ...SPAWN, files: { "/a": { uuid: UNKNOWN_UUID, mode: "0888" } } }, "mode"],
+    ["/v1/instances", { ...SPAWN, resources: { vcpus: 0 } }, "vcpus"],
+    ["/v1/instances", { ...SPAWN, resources: { vcpus: 5 } }, "vcpus"],
+    ["/v1/instances", { ...SPAWN, resources: { memory_bytes: 1e15 } }, "memory_bytes"],
+    ["/v1/instances", { ...SPAWN, stdin: "é" }, "stdin"],
+  ])("%s %j", async (path, json, field) => {
+    expect(errorOf(await api.call("POST", path, { json }), "validation_error").message).toContain(field);
+  });
+
+  test.each(["/v1/images", "/v1/operations"])("limit and offset of %s", async (path) => {
+    for (const limit of ["0", "1001", "-1", "abc", "1e2", "1.5", "", "%201", "+1"]) {
+      const error = errorOf(await api.call("GET", `${path}?limit=${limit}`), "validation_error");
+      expect(error.message).toBe("limit must be an integer from 1 to 1000");
+    }
+    for (const offset of ["-1", "abc", "1e2", "", "1.5", "99999999999999999999"]) {
+      expect(errorOf(await api.call("GET", `${path}?offset=${offset}`), "validation_error").details["field"]).toBe(
+        "offset",
+      );
+    }
+    for (const bound of ["since", "until"]) {
+      for (const value of ["", "yesterday", "15", "2026-13-01", "%ff"]) {
+        expect(errorOf(await api.call("GET", `${path}?${bound}=${value}`), "validation_error").details["field"]).toBe(
+          bound,
+        );
+      }
+    }
+    expect((await api.call("GET", `${path}?limit=1000&offset=${Number.MAX_SAFE_INTEGER}`)).json).toEqual([]);
+  });
+});
+
+describe('"422 Invalid path"', () => {
+  const paths = ["relative", "", "/a/../b", "/a%00b", `/${"a".repeat(256)}`, `/${"a/".repeat(2048)}`];
+  test.each(paths)("%j", async (path) => {
+    const image = own["image"];
+    for (const what of ["list", "download"]) {
+      errorOf(await api.call("GET", `/v1/inspect/${image}/${what}?path=${path}`), "invalid_path");
+    }
+    expect((await api.call("HEAD", `/v1/inspect/${image}/?path=${path}`)).status).toBe(422);
+  });
+
+  test("of a working directory and of an input file", async () => {
+    errorOf(await api.call("POST", "/v1/instances", { json: { ...SPAWN, cwd: "relative" } }), "invalid_path");
+    const files = { relative: { uuid: own["file"] } };
+    errorOf(await api.call("POST", "/v1/instances", { json: { ...SPAWN, files } }), "invalid_path");
+  });
+});
+
+describe("routes and methods that are not there", () => {
+  test("an unknown route is 404 in the error shape, and 401 below /v1 without a token", async () => {
+    for (const path of [
+      "/v1/nothing",
+      "/v1/images/x",
+      "/v1",
+      "/v1/",
+      "/v1/images/",
+      "/v1/operations/a/b",
+      "/v1//images",
+    ]) {
+      errorOf(await api.call("GET", path), "not_found");
+      errorOf(await api.call("GET", path, { token: null }), "unauthorized");
+    }
+    errorOf(await api.call("GET", "/nothing", { token: null }), "not_found");
+    errorOf(await api.call("GET", "/", { token: null }), "not_found");
+  });
+
+  test("a wrong method is 405 with Allow", async () => {
+    for (const [path, allow] of [
+      ["/v1/images", "GET, HEAD"],
+      ["/v1/images/import", "POST"],
+      ["/v1/files", "GET, HEAD, POST"],
+      [`/v1/operations/${UNKNOWN_UUID}`, "DELETE, GET, HEAD"],
+      [`/v1/images/${UNKNOWN_UUID}/tag`, "DELETE, PATCH"],
+      ["/v1/inspect/", "GET, HEAD"],
+      [`/v1/inspect/${UNKNOWN_UUID}/`, "GET, HEAD"],
+    ] as const) {
+      for (const method of ["PUT", "OPTIONS", "POST", "GET", "DELETE", "PATCH"]) {
+        if (allow.includes(method)) continue;
+        const answer = await api.call(method, path);
+        errorOf(answer, "method_not_allowed");
+        expect(answer.headers.get("allow")).toBe(allow);
+      }
+    }
+    expect((await api.call("HEAD", "/v1/images/import")).status).toBe(405);
+  });
+});
+
+test("a failure that nobody foresaw is a 500 that tells nothing, and the log has it", async () => {
+  const lines: unknown[] = [];
+  const log = {
+    debug: () => undefined,
+    info: () => undefined,
+    warn: () => undefined,
+    error: (message: string, fields?: Record<string, unknown>) => void lines.push({ message, ...fields }),
+    child: () => log,
+  };
+  await using broken = await Api.start({ log, verifyToken: () => Promise.reject(new Error("secret detail")) });
+  const response = await fetch(`${broken.url}/v1/images`, { headers: { authorization: "Bearer x" } });
+  expect(response.status).toBe(500);
+  const text = await response.text();
+  expect(JSON.parse(text).error).toBe("internal_error");
+  expect(text).not.toContain("secret");
+  expect(lines).toHaveLength(1);
+  expect(lines[0]).toMatchObject({ request: response.headers.get("x-request-id"), status: 500, path: "/v1/images" });
+});
