@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { mkdir, open, rename, rm, stat } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { mkdir, open, readdir, rename, rm, stat } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { SHA256_PATTERN } from "../domain/file.ts";
 import { syncPath } from "../system/scratch.ts";
@@ -28,6 +28,12 @@ export function openBlob(layout: DataLayout, sha256: string): Bun.BunFile {
 /** The content in chunks; the file is closed when the reader ends early. */
 export function blobStream(layout: DataLayout, sha256: string): AsyncIterable<Uint8Array> {
   return createReadStream(blobPath(layout, sha256), { highWaterMark: READ_CHUNK_BYTES });
+}
+
+/** Hashes of all contents that are there. */
+export async function listBlobs(layout: DataLayout): Promise<string[]> {
+  const names = await readdir(layout.blobs, { recursive: true });
+  return names.map((name) => basename(name)).filter((name) => sha256Expression.test(name));
 }
 
 /** Removes a content that no row names any more. */

@@ -14,6 +14,10 @@ export interface DataLayout {
   readonly vms: string;
   /** files that are being made; whatever is there at start is garbage */
   readonly tmp: string;
+  /** formatted, empty scratch disks, by size */
+  readonly scratch: string;
+  /** what virtual machine monitors see as their root */
+  readonly runtime: string;
   /** keys that sign tokens */
   readonly keys: string;
   readonly database: string;
@@ -29,6 +33,8 @@ export function dataLayout(dataDirectory: string): DataLayout {
     outputs: join(dataDirectory, "outputs"),
     vms: join(dataDirectory, "vms"),
     tmp: join(dataDirectory, "tmp"),
+    scratch: join(dataDirectory, "scratch"),
+    runtime: join(dataDirectory, "runtime"),
     keys: join(dataDirectory, "keys"),
   };
   return {
