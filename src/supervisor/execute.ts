@@ -1,0 +1,146 @@
+import { join } from "node:path";
+import { parseGuestPathText } from "../domain/guest-path.ts";
+import type { OperationId } from "../domain/ids.ts";
+import type { Isolation } from "../domain/operation.ts";
+import { OutputCapture } from "../domain/output.ts";
+import { decodeStdin } from "../domain/spawn.ts";
+import { blobStream } from "../storage/blobs.ts";
+import type { DataLayout } from "../storage/layout.ts";
+import type { Agent, AgentExit } from "../vm/agent.ts";
+import type { Disk, Machine } from "../vm/vmm.ts";
+import { captureScratch, type StagedLayer } from "./capture.ts";
+import { startTimer, withDeadline } from "./deadline.ts";
+import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
+import type { InstanceSubmission } from "./ports.ts";
+import type { ScratchDisks } from "./scratch-disks.ts";
+import { templateShape } from "./shape.ts";
+
+/** Finding and mounting disks: a second under emulation, more on a busy host. */
+export const MOUNT_MS_MAX = 60_000;
+/** Placing one input file takes this and `PUT_MS_PER_MIB` for its size. */
+const PUT_MS_MAX = 30_000;
+const PUT_MS_PER_MIB = 1000;
+const START_MS_MAX = 30_000;
+/** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
+const EXIT_GRACE_MS = 5000;
+const SIGKILL_EXIT_CODE = 137;
+
+const PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const HOME_DEFAULT = "/root";
+
+export interface InstanceJob {
+  readonly operationId: OperationId;
+  readonly submission: InstanceSubmission;
+  /** raw disks of the image's layers, the lowest first */
+  readonly layerDisks: readonly string[];
+}
+
+/** What a run came to. `layer` is null when nothing was captured: see `captured`. */
+export interface InstanceOutcome {
+  readonly exitCode: number;
+  readonly timedOut: boolean;
+  readonly oomKilled: boolean;
+  readonly isolation: Isolation;
+  readonly cpuTimeMs: number;
+  readonly memoryBytes: number;
+  readonly stdout: OutputCapture;
+  readonly stderr: OutputCapture;
+  /** the changed files; null when nothing changed or nothing was to be kept */
+  readonly layer: StagedLayer | null;
+  /** false when disposable, or when the machine had to be killed before its files could be read */
+  readonly captured: boolean;
+}
+
+export interface InstanceTools {
+  readonly layout: DataLayout;
+  readonly machines: MachineSource;
+  readonly scratchDisks: ScratchDisks;
+  /** Called when the machine is taken: its cgroup tells the live figures. */
+  readonly onMachine: (machine: Machine) => void;
+}
+
+/**
+ * Runs the command of an instance in a machine of its own. The machine is gone when this returns, throws
+ * or is aborted.
+ * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
+ */
+export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
+  await using ready = await tools.machines.take(templateShape(job.submission.resources), signal);
+  tools.onMachine(ready.machine);
+  return await inMachine(ready, signal, () => runIn(ready, tools, job));
+}
+
+async function runIn(ready: ReadyMachine, tools: InstanceTools, job: InstanceJob): Promise<InstanceOutcome> {
+  const { machine, agent, isolation } = ready;
+  const { submission } = job;
+  const scratchPath = join(machine.directory, "S");
+  await tools.scratchDisks.stamp(submission.resources.diskBytes, scratchPath);
+  await machine.attach([...layerDisks(job.layerDisks), { serial: "S", path: scratchPath, readOnly: false }]);
+  const mounted = agent.mount({ layers: job.layerDisks.length, scratch: true });
+  await withDeadline(mounted, MOUNT_MS_MAX, "mounting the image");
+  for (const file of submission.files) {
+    const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
+    const put = agent.putFile({
+      path: parseGuestPathText(file.path),
+      mode: file.mode,
+      sizeBytes: file.sizeBytes,
+      content: blobStream(tools.layout, file.sha256),
+    });
+    await withDeadline(put, limitMs, `placing ${file.path}`);
+  }
+  const run = await runCommand(ready, job);
+  if (run.exit === null || submission.disposable) return { ...run.outcome, isolation, layer: null, captured: false };
+  const layer = await captureScratch(tools.layout, { machine, agent }, scratchPath);
+  return { ...run.outcome, isolation, layer, captured: true };
+}
+
+/** Disks of an image's layers with the serials by which the agent finds them. */
+export function layerDisks(paths: readonly string[]): Disk[] {
+  return paths.map((path, index) => ({ serial: `L${String(index).padStart(2, "0")}`, path, readOnly: true }));
+}
+
+type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
+
+async function runCommand(
+  { machine, agent }: ReadyMachine,
+  job: InstanceJob,
+): Promise<{ exit: AgentExit | null; outcome: RunFigures }> {
+  const { submission } = job;
+  const stdout = new OutputCapture(submission.truncateOutputAtBytes);
+  const stderr = new OutputCapture(submission.truncateOutputAtBytes);
+  const timeoutMs = submission.timeoutSeconds * 1000;
+  const handle = agent.exec(execSpec(job), (stream, chunk) => (stream === "stdout" ? stdout : stderr).push(chunk));
+  // Both settle when the agent is lost; only one of them is waited for at a time.
+  handle.exit.catch(() => undefined);
+  await withDeadline(handle.started, START_MS_MAX, "starting the command");
+  const exit = await exitWithin(handle.exit, timeoutMs + EXIT_GRACE_MS);
+  if (exit === null) {
+    const host = await machine.cgroup.stats();
+    const figures = { cpuTimeMs: host.cpuTimeMs, memoryBytes: host.memoryPeakBytes };
+    const outcome = { exitCode: SIGKILL_EXIT_CODE, timedOut: true, oomKilled: false, ...figures, stdout, stderr };
+    return { exit, outcome };
+  }
+  const { exitCode, timedOut, oomKilled } = exit;
+  const cpuTimeMs = Number(exit.cpuTimeUs / 1000n);
+  const memoryBytes = Number(exit.memoryPeakBytes);
+  return { exit, outcome: { exitCode, timedOut, oomKilled, cpuTimeMs, memoryBytes, stdout, stderr } };
+}
+
+/** The agent's final word, or null when it does not come in time: the command may have starved the agent. */
+async function exitWithin(exit: Promise<AgentExit>, limitMs: number): Promise<AgentExit | null> {
+  using timer = startTimer(limitMs);
+  return await Promise.race([exit, timer.fired.then(() => null)]);
+}
+
+function execSpec({ operationId, submission }: InstanceJob): Parameters<Agent["exec"]>[0] {
+  // The end of a version 7 UUID is random, its beginning is the time.
+  const hostname = submission.hostname ?? `coppice-${operationId.slice(-12)}`;
+  return {
+    argv: [...submission.argv],
+    env: { PATH: PATH_DEFAULT, HOME: HOME_DEFAULT, HOSTNAME: hostname, ...submission.env },
+    cwd: submission.cwd,
+    hostname,
+    timeoutMs: submission.timeoutSeconds * 1000,
+    ...(submission.stdin === null ? {} : { stdin: decodeStdin(submission.stdin) }),
+  };
+}

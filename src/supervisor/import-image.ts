@@ -1,0 +1,140 @@
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import type { Database } from "../db/database.ts";
+import { findBaseLayer, type LayerRow } from "../db/layers.ts";
+import { type NewLayer, publishImport } from "../db/publish.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { ImageId, OperationId } from "../domain/ids.ts";
+import type { ImportResult } from "../domain/operation.ts";
+import { parseRegistryReference } from "../domain/registry-reference.ts";
+import { buildBaseDisk } from "../oci/base-disk.ts";
+import { checkRegistryHost, type RegistryHosts } from "../oci/registry-policy.ts";
+import { copyToLayout, inspectDigest, type RegistryAccess } from "../oci/skopeo.ts";
+import { unpack } from "../oci/umoci.ts";
+import type { DataLayout } from "../storage/layout.ts";
+import { scratchDirectory } from "../system/scratch.ts";
+import type { MachineShape } from "../vm/vmm.ts";
+import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
+import { withDeadline } from "./deadline.ts";
+import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
+import { inMachine, type MachineSource } from "./machines.ts";
+import type { Work } from "./operations.ts";
+import type { ImportSubmission } from "./ports.ts";
+import { costOf } from "./shape.ts";
+
+/** Part of a base's key: changes whenever the same manifest would give another disk. */
+const BASE_RECIPE = "linux/amd64 1";
+
+export interface ImportContext {
+  readonly db: Database;
+  readonly layout: DataLayout;
+  readonly machines: MachineSource;
+  readonly clock: () => number;
+  readonly registries: RegistryHosts;
+  /** shape of the machine that lists the image's files */
+  readonly shape: MachineShape;
+}
+
+interface Base {
+  readonly digest: string;
+  readonly key: string;
+}
+
+/** The work of one import: pull, unpack, build the base disk, list it in a machine, publish. */
+export function importWork(context: ImportContext, id: OperationId, submission: ImportSubmission): Work {
+  const { shape } = context;
+  return {
+    cost: costOf(shape),
+    run: async ({ signal }) => {
+      const timeoutMs = submission.timeoutSeconds * 1000;
+      const late = AbortSignal.timeout(timeoutMs);
+      try {
+        return await importImage(context, id, submission, { timeoutMs, signal: AbortSignal.any([signal, late]) });
+      } catch (error) {
+        if (!late.aborted || signal.aborted) throw error;
+        throw new ApiError(
+          "unavailable",
+          `import timed out after ${submission.timeoutSeconds} s`,
+          {},
+          { cause: error },
+        );
+      }
+    },
+  };
+}
+
+async function importImage(
+  context: ImportContext,
+  id: OperationId,
+  submission: ImportSubmission,
+  bounds: Pick<RegistryAccess, "timeoutMs" | "signal">,
+): Promise<boolean> {
+  const { db, layout, registries } = context;
+  const reference = parseRegistryReference(submission.registry);
+  const settings = await checkRegistryHost(reference.host, registries);
+  await using scratch = await scratchDirectory(layout.tmp, "import-");
+  const access = { credentials: submission.credentials, settings, scratch: scratch.path, ...bounds };
+  const { digest } = await inspectDigest(reference, access);
+  const base = { digest, key: `${digest} ${BASE_RECIPE}` };
+  const known = findBaseLayer(db, base.key);
+  if (known !== null) return publish(context, { id, submission, base }, known, undefined);
+
+  const directory = join(scratch.path, "layout");
+  await copyToLayout(reference, { ...access, digest, directory });
+  const staging = join(scratch.path, "staging");
+  await mkdir(staging, { mode: 0o755 });
+  await unpack({ layout: directory, into: join(staging, "upper"), ...bounds });
+  const diskPath = join(scratch.path, "disk");
+  const { format } = await buildBaseDisk({ staging, path: diskPath, ...bounds });
+  await using stack = new AsyncDisposableStack();
+  const layer = stack.use(await listAndStage(context, scratch.path, diskPath, bounds.signal));
+  const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
+  const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
+  const published = publish(context, { id, submission, base }, row, row);
+  // Another import of the same base may have come first: then its layer serves, and these files go.
+  if (published && findBaseLayer(db, base.key)?.id === layerId) layer.keep();
+  return published;
+}
+
+/** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */
+async function listAndStage(
+  { layout, machines, shape }: ImportContext,
+  directory: string,
+  diskPath: string,
+  signal: AbortSignal,
+): Promise<StagedLayer> {
+  const files = { diskPath, indexPath: join(directory, "index") };
+  await using ready = await machines.take(shape, signal);
+  const facts = await inMachine(ready, signal, async () => {
+    await ready.machine.attach(layerDisks([diskPath]));
+    await withDeadline(ready.agent.mount({ layers: 1, scratch: false }), MOUNT_MS_MAX, "mounting the image");
+    return await indexDisk(ready.agent, 0, files);
+  });
+  await ready.machine.kill();
+  return await stageLayer(layout, files, facts);
+}
+
+function publish(
+  { db, clock }: ImportContext,
+  operation: { readonly id: OperationId; readonly submission: ImportSubmission; readonly base: Base },
+  layer: NewLayer | LayerRow,
+  newLayer: NewLayer | undefined,
+): boolean {
+  const { id, submission, base } = operation;
+  const image = Bun.randomUUIDv7() as ImageId;
+  const { sizeBytes } = layer;
+  const result: ImportResult = {
+    image,
+    ...(submission.tag === null ? {} : { tag: submission.tag }),
+    digest: base.digest,
+    size_bytes: sizeBytes,
+  };
+  return publishImport(db, {
+    operationId: id,
+    result,
+    now: clock(),
+    layer: newLayer,
+    image: { id: image, parentId: null, layerId: layer.id, digest: base.digest, sizeBytes },
+    tag: submission.tag ?? undefined,
+  });
+}

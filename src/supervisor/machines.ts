@@ -1,0 +1,86 @@
+import { ApiError, type ErrorCode } from "../domain/errors.ts";
+import type { Isolation } from "../domain/operation.ts";
+import { LayerIndexError } from "../storage/layer-index-format.ts";
+import { type Agent, AgentClosedError, AgentError, AgentProtocolError } from "../vm/agent.ts";
+import type { Machine, MachineExit, MachineShape } from "../vm/vmm.ts";
+import { startTimer } from "./deadline.ts";
+
+/** A machine whose agent answers, has fresh entropy and knows the time. */
+export interface ReadyMachine extends AsyncDisposable {
+  readonly machine: Machine;
+  readonly agent: Agent;
+  readonly isolation: Isolation;
+}
+
+/** Where machines come from: the pool, once the probe has decided that there may be one. */
+export interface MachineSource {
+  /** @throws ApiError `unavailable` where no virtual machine monitor may be used; the reason of `signal` */
+  take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
+}
+
+/** A VMM that lost its agent is gone in far less; this only bounds the wait for its exit. */
+const EXIT_MS_MAX = 5000;
+
+const EXIT_TEXT: Record<MachineExit["reason"], string> = {
+  killed: "it was killed by the host",
+  guest_panic: "the guest kernel panicked",
+  guest_reset: "the guest reset itself, as a kernel does after a panic",
+  guest_shutdown: "the guest powered itself off",
+  vmm_died: "the virtual machine monitor died",
+};
+
+/** Linux error numbers of a guest's report that are the request's doing. */
+const ERRNO_CODES: Readonly<Record<number, ErrorCode>> = {
+  7: "validation_error", // E2BIG
+  17: "invalid_path", // EEXIST
+  20: "invalid_path", // ENOTDIR
+  21: "invalid_path", // EISDIR
+  26: "invalid_path", // ETXTBSY
+  28: "insufficient_storage", // ENOSPC
+  36: "invalid_path", // ENAMETOOLONG
+  40: "invalid_path", // ELOOP
+};
+
+/**
+ * Does `work` in a machine. When `signal` fires the machine is killed, which ends everything that waits
+ * for its agent.
+ * @throws the reason of `signal`, or an ApiError that names what failed in the guest
+ */
+export async function inMachine<T>({ machine }: ReadyMachine, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  signal.throwIfAborted();
+  // A kill that fails shows as work that never ends, which the deadlines of the work bound.
+  const onAbort = () => void machine.kill().catch(() => undefined);
+  signal.addEventListener("abort", onAbort, { once: true });
+  using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
+  try {
+    return await work();
+  } catch (error) {
+    signal.throwIfAborted();
+    throw await explain(error, machine);
+  }
+}
+
+async function explain(error: unknown, machine: Machine): Promise<unknown> {
+  if (error instanceof AgentClosedError) {
+    using timer = startTimer(EXIT_MS_MAX);
+    const exit = await Promise.race([machine.exited, timer.fired.then(() => null)]);
+    const reason = exit === null ? "its agent closed the connection" : EXIT_TEXT[exit.reason];
+    const details = exit === null ? {} : { reason: exit.reason, detail: exit.detail };
+    return new ApiError("unavailable", `the virtual machine ended early: ${reason}`, details, { cause: error });
+  }
+  if (error instanceof AgentProtocolError) {
+    return new ApiError("unavailable", `the guest agent broke its protocol: ${error.message}`, {}, { cause: error });
+  }
+  if (error instanceof AgentError) {
+    return new ApiError(
+      ERRNO_CODES[error.errno] ?? "unavailable",
+      error.message,
+      { errno: error.errno },
+      { cause: error },
+    );
+  }
+  if (error instanceof LayerIndexError) {
+    return new ApiError("unavailable", `the guest's file listing was refused: ${error.message}`, {}, { cause: error });
+  }
+  return error;
+}

@@ -1,0 +1,78 @@
+import type { Database } from "../db/database.ts";
+import { getImage, type ImageRow } from "../db/images.ts";
+import { layerChain } from "../db/layers.ts";
+import { publishRun } from "../db/publish.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
+import type { StoredInstanceResult } from "../domain/operation.ts";
+import { layerPath } from "../storage/layers.ts";
+import { writeOutputs } from "../storage/outputs.ts";
+import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
+import type { Work } from "./operations.ts";
+import type { InstanceSubmission } from "./ports.ts";
+import { costOf, templateShape } from "./shape.ts";
+
+export interface InstanceContext extends Omit<InstanceTools, "onMachine"> {
+  readonly db: Database;
+  readonly clock: () => number;
+}
+
+/** The work of one instance: run, capture, and publish its image and result in one transaction. */
+export function instanceWork(
+  context: InstanceContext,
+  operation: { readonly id: OperationId; readonly accountId: AccountId },
+  submission: InstanceSubmission,
+): Work {
+  return {
+    cost: costOf(templateShape(submission.resources)),
+    run: async ({ signal, onMachine }) => {
+      const { db, layout, clock } = context;
+      const image = getImage(db, operation.accountId, submission.imageId);
+      if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
+      const layerDisks = layerChain(db, image.layerId).map((layer) => layerPath(layout, layer.id));
+      const job = { operationId: operation.id, submission, layerDisks };
+      const outcome = await execute({ ...context, onMachine }, job, signal);
+      await using stack = new AsyncDisposableStack();
+      if (outcome.layer !== null) stack.use(outcome.layer);
+      await writeOutputs(layout, operation.id, { stdout: outcome.stdout.bytes(), stderr: outcome.stderr.bytes() });
+      const captured = capturedImage(outcome, image.id);
+      const published = publishRun(db, {
+        operationId: operation.id,
+        result: storedResult(outcome, captured),
+        now: clock(),
+        ...newRows(outcome, image, captured),
+      });
+      if (published) outcome.layer?.keep();
+      return published;
+    },
+  };
+}
+
+/** The image of the result: a new one, the input where nothing changed, none where nothing was kept. */
+function capturedImage(outcome: InstanceOutcome, input: ImageId): ImageId | null {
+  if (!outcome.captured) return null;
+  return outcome.layer === null ? input : (Bun.randomUUIDv7() as ImageId);
+}
+
+function newRows({ layer }: InstanceOutcome, input: ImageRow, captured: ImageId | null) {
+  if (layer === null || captured === null) return {};
+  const { id, sizeBytes, diskBytes, entryCount } = layer;
+  return {
+    layer: { id, parentId: input.layerId, format: "ext4" as const, sizeBytes, diskBytes, entryCount },
+    image: { id: captured, parentId: input.id, layerId: id, sizeBytes },
+  };
+}
+
+function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredInstanceResult {
+  return {
+    exit_code: outcome.exitCode,
+    stdout: { truncated: outcome.stdout.truncated },
+    stderr: { truncated: outcome.stderr.truncated },
+    cpu_time_ms: outcome.cpuTimeMs,
+    memory_bytes: outcome.memoryBytes,
+    timed_out: outcome.timedOut,
+    ...(outcome.oomKilled ? { oom_killed: true } : {}),
+    ...(image === null ? {} : { image }),
+    isolation: outcome.isolation,
+  };
+}
