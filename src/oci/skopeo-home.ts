@@ -53,7 +53,13 @@ export async function prepareSkopeoHome(
     temporary: at("tmp"),
     certificates: at("certificates"),
     authFile: credentials === null ? null : at("auth.json"),
-    environment: { HOME: at("home"), XDG_RUNTIME_DIR: at("run"), TMPDIR: at("tmp") },
+    environment: {
+      HOME: at("home"),
+      XDG_RUNTIME_DIR: at("run"),
+      TMPDIR: at("tmp"),
+      // Root's cache of blob places would be a file of the whole host; that of another user is below HOME.
+      _CONTAINERS_ROOTLESS_UID: "1",
+    },
   };
 }
 

@@ -46,8 +46,6 @@ export class CommandError extends Error {
 export interface ResourceLimits {
   /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
   readonly fileBytesMax?: number;
-  /** address space, in `bytes` (RLIMIT_AS) */
-  readonly memoryBytesMax?: number;
 }
 
 export interface RunOptions {
@@ -202,7 +200,6 @@ function signalName(signal: string | number | null): string | null {
 function limitWrapper(limits: ResourceLimits | undefined): string[] {
   const wrapper = ["/usr/bin/prlimit", "--core=0"];
   if (limits?.fileBytesMax !== undefined) wrapper.push(`--fsize=${limits.fileBytesMax}`);
-  if (limits?.memoryBytesMax !== undefined) wrapper.push(`--as=${limits.memoryBytesMax}`);
   return limits === undefined ? [] : [...wrapper, "--"];
 }
 

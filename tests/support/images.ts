@@ -7,17 +7,35 @@ import { type TarEntry, tar } from "./tar.ts";
 const BUSYBOX = "/bin/busybox";
 const BUSYBOX_MS = 5000;
 
-export const MEDIA_TYPES = {
-  index: "application/vnd.oci.image.index.v1+json",
-  manifest: "application/vnd.oci.image.manifest.v1+json",
-  config: "application/vnd.oci.image.config.v1+json",
-  layer: "application/vnd.oci.image.layer.v1.tar",
+const INDEX_TYPE = "application/vnd.oci.image.index.v1+json";
+
+const MEDIA_TYPES = {
+  oci: {
+    manifest: "application/vnd.oci.image.manifest.v1+json",
+    config: "application/vnd.oci.image.config.v1+json",
+    layer: {
+      gzip: "application/vnd.oci.image.layer.v1.tar+gzip",
+      zstd: "application/vnd.oci.image.layer.v1.tar+zstd",
+      none: "application/vnd.oci.image.layer.v1.tar",
+    },
+  },
+  docker: {
+    manifest: "application/vnd.docker.distribution.manifest.v2+json",
+    config: "application/vnd.docker.container.image.v1+json",
+    layer: {
+      gzip: "application/vnd.docker.image.rootfs.diff.tar.gzip",
+      zstd: "application/octet-stream",
+      none: "application/vnd.docker.image.rootfs.diff.tar",
+    },
+  },
 } as const;
 
 export interface ImageSpec {
   /** lowest first */
   readonly layers: readonly (readonly TarEntry[])[];
   readonly compression?: "gzip" | "zstd" | "none";
+  /** media types of the manifest; Docker's own have no zstd */
+  readonly format?: "oci" | "docker";
   /** fields of the image's config besides `rootfs`; default is the platform and nothing else */
   readonly config?: Readonly<Record<string, unknown>>;
 }
@@ -36,14 +54,16 @@ export async function pushManifest(
   tag: string | null,
   image: ImageSpec,
 ): Promise<string> {
+  const types = MEDIA_TYPES[image.format ?? "oci"];
+  const compression = image.compression ?? "gzip";
   const layers: { mediaType: string; digest: string; size: number }[] = [];
   const diffIds: string[] = [];
   for (const entries of image.layers) {
     const archive = tar(entries);
-    const { blob, suffix } = compress(archive, image.compression ?? "gzip");
+    const blob = compress(archive, compression);
     diffIds.push(digestOf(archive));
     const digest = await registry.putBlob(repository, blob);
-    layers.push({ mediaType: `${MEDIA_TYPES.layer}${suffix}`, digest, size: blob.length });
+    layers.push({ mediaType: types.layer[compression], digest, size: blob.length });
   }
   const platform = { architecture: "amd64", os: "linux" };
   const config = Buffer.from(
@@ -51,11 +71,11 @@ export async function pushManifest(
   );
   const manifest = {
     schemaVersion: 2,
-    mediaType: MEDIA_TYPES.manifest,
-    config: { mediaType: MEDIA_TYPES.config, digest: await registry.putBlob(repository, config), size: config.length },
+    mediaType: types.manifest,
+    config: { mediaType: types.config, digest: await registry.putBlob(repository, config), size: config.length },
     layers,
   };
-  return await registry.putManifest(repository, tag, MEDIA_TYPES.manifest, JSON.stringify(manifest));
+  return await registry.putManifest(repository, tag, types.manifest, JSON.stringify(manifest));
 }
 
 /** An image for several platforms; the keys are `os/architecture` or `os/architecture/variant`. */
@@ -75,24 +95,21 @@ export async function pushIndex(
     ).length;
     digests[key] = digest;
     const platform = { os, architecture, ...(variant === undefined ? {} : { variant }) };
-    manifests.push({ mediaType: MEDIA_TYPES.manifest, digest, size, platform });
+    manifests.push({ mediaType: MEDIA_TYPES.oci.manifest, digest, size, platform });
   }
-  const index = JSON.stringify({ schemaVersion: 2, mediaType: MEDIA_TYPES.index, manifests });
-  await registry.putManifest(repository, tag, MEDIA_TYPES.index, index);
+  const index = JSON.stringify({ schemaVersion: 2, mediaType: INDEX_TYPE, manifests });
+  await registry.putManifest(repository, tag, INDEX_TYPE, index);
   return { reference: `${registry.host}/${repository}:${tag}`, digests };
 }
 
-function compress(
-  archive: Buffer,
-  compression: NonNullable<ImageSpec["compression"]>,
-): { blob: Buffer; suffix: string } {
+function compress(archive: Buffer, compression: NonNullable<ImageSpec["compression"]>): Buffer {
   switch (compression) {
     case "gzip":
-      return { blob: gzipSync(archive, { level: 1 }), suffix: "+gzip" };
+      return gzipSync(archive, { level: 1 });
     case "zstd":
-      return { blob: Buffer.from(Bun.zstdCompressSync(archive)), suffix: "+zstd" };
+      return Buffer.from(Bun.zstdCompressSync(archive));
     case "none":
-      return { blob: archive, suffix: "" };
+      return archive;
   }
 }
 

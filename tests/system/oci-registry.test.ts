@@ -5,7 +5,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
-import { copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
+import { copyArgv, copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
+import { prepareSkopeoHome } from "../../src/oci/skopeo-home.ts";
+import { unpack } from "../../src/oci/umoci.ts";
+import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import {
   awkwardImage,
@@ -174,6 +177,44 @@ test("layers in every compression arrive as what umoci reads", async () => {
     const layer = await readFile(join(directory, "blobs", manifest.layers[0].digest.replace(":", "/")));
     expect(Buffer.from(Bun.gunzipSync(new Uint8Array(layer))).toString()).toContain(`in ${compression}`);
   }
+});
+
+test("an image in Docker's own format becomes an OCI layout, under the digest that the registry gave it", async () => {
+  const image = { layers: [[{ path: "file", content: "docker" }]], format: "docker" } as const;
+  const reference = await pushImage(open, "docker:1", image);
+  const { directory, digest } = await pull(reference, access(open));
+  const headers = { accept: "application/vnd.docker.distribution.manifest.v2+json" };
+  const response = await open.fetch("docker/manifests/1", { headers });
+  expect(digest).toBe(response.headers.get("docker-content-digest") ?? "");
+  await unpack({
+    layout: directory,
+    into: `${directory}-root`,
+    timeoutMs: 30_000,
+    signal: new AbortController().signal,
+  });
+  expect(await readFile(`${directory}-root/file`, "utf8")).toBe("docker");
+});
+
+test("nothing of the host's own image tools is read or written", async () => {
+  const trace = join(scratch.path, "trace");
+  const { directory } = await pull(busybox, access(open));
+  expect(directory).toBeString();
+  await using home = await scratchDirectory(scratch.path, "traced-");
+  const made = await prepareSkopeoHome(home.path, parseRegistryReference(busybox), access(open));
+  const argv = copyArgv(made, `docker://${busybox}`, "oci:traced:image");
+  await run({
+    argv: ["strace", "-f", "-qq", "-e", "trace=%file", "-o", trace, ...argv],
+    env: made.environment,
+    cwd: scratch.path,
+    timeoutMs: 30_000,
+  });
+  const touched = [...(await readFile(trace, "utf8")).matchAll(/"(\/[^"]*)".* = \d+/g)].map(([, path]) => path ?? "");
+  expect(touched.length).toBeGreaterThan(10);
+  const foreign = touched.filter(
+    (path) => /containers|docker|\.config|auth\.json/.test(path) && !path.startsWith(scratch.path),
+  );
+  // Short names, which a full reference has no use for; skopeo has no switch for this directory.
+  expect(foreign.filter((path) => !path.startsWith("/etc/containers/registries.conf.d"))).toEqual([]);
 });
 
 test("of an image for many platforms, the one for this machine is taken", async () => {
