@@ -17,8 +17,6 @@ import { Pacer, sortPaced } from "./pacer.ts";
 
 const FLUSH_BYTES = 1_048_576;
 const INITIAL_ENTRIES_COUNT = 1024;
-/** Records between two looks at the clock. */
-const STEP_COUNT = 256;
 
 export interface WrittenIndex {
   /** entries of the layer without its root; zero means that the layer changes nothing */
@@ -58,7 +56,6 @@ async function readRecords(
 ): Promise<void> {
   const splitter = new RecordSplitter();
   let streamBytes = 0;
-  let count = 0;
   for await (const chunk of stream) {
     streamBytes += chunk.byteLength;
     if (streamBytes > INDEX_STREAM_BYTES_MAX) throw new LayerIndexError("index stream is too long");
@@ -66,7 +63,7 @@ async function readRecords(
     for (let record = splitter.next(); record !== null; record = splitter.next()) {
       builder.add(parseRecord(record));
       if (output.isFull) await output.flush();
-      if (++count % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+      if (pacer.due()) await pacer.yield();
     }
   }
   splitter.end();

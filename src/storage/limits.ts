@@ -5,7 +5,7 @@
 /** Entries of one layer, the root included. */
 export const INDEX_ENTRIES_COUNT_MAX = 2_000_000;
 /** Bytes of one index stream: bounds the file that it becomes. */
-export const INDEX_STREAM_BYTES_MAX = 2_147_483_648;
+export const INDEX_STREAM_BYTES_MAX = 1_073_741_824;
 /** Bytes of all names of one layer; the writer holds them in memory. */
 export const INDEX_NAMES_BYTES_MAX = 134_217_728;
 /** Extents of one layer. */
