@@ -83,7 +83,7 @@ dev: assets ## run the appliance from source, with data in build/dev and emulati
 
 .PHONY: demo
 demo: build ## see it work: import, run, branch, roll back, on a temporary data directory
-	@bun tests/demo.ts
+	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/demo/demo.ts
 
 .PHONY: check
 check: deps ## check types, style and the rules of the source

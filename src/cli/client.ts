@@ -74,7 +74,7 @@ export class ApiClient {
     if (options.body !== undefined) init.body = options.body;
     const response = await fetch(url, init).catch((error: Error) => {
       if (options.signal?.aborted) throw options.signal.reason;
-      throw new UnreachableError(`cannot reach an appliance at ${this.#url}: ${error.message}`, EXIT_FAILED, {
+      throw new UnreachableError(`cannot reach an appliance at ${this.#url}: ${reason(error)}`, EXIT_FAILED, {
         cause: error,
       });
     });
@@ -111,4 +111,11 @@ export class ApiClient {
     const fallback = `HTTP status ${response.status} from ${this.#url}`;
     return new ResponseError(response, body.error ?? "no error object", body.message ?? fallback, hint + rejected);
   }
+}
+
+/** Bun's texts advise about the network; here a daemon is usually just not running. */
+function reason(error: Error): string {
+  const { code } = error as NodeJS.ErrnoException;
+  if (code === "ECONNREFUSED" || code === "ConnectionRefused") return "connection refused; is coppice serve running?";
+  return error.message;
 }

@@ -180,7 +180,7 @@ export function cgroupFinding(mountinfo: string): Finding {
   const v1 = types.filter(([, type]) => type === "cgroup").map(([, , options]) => options ?? "");
   const base = { name: "cgroups", fix: null };
   if (v1.some((options) => options.split(",").includes("memory"))) {
-    const meaning = "memory limits and figures per VM work; CPU shares need version 2";
+    const meaning = "memory limits, figures and ending of each VM work; further limits need version 2";
     return { ...base, state: "note", summary: "version 1, or both", meaning };
   }
   if (types.some(([, type]) => type === "cgroup2")) {

@@ -1,0 +1,89 @@
+/** Prints a demonstration that a person enjoys reading; colours and moving parts only on a terminal. */
+export class Screen {
+  readonly #terminal: boolean;
+  readonly #startedAt = performance.now();
+  #steps = 0;
+  #stepAt = 0;
+
+  constructor(terminal: boolean = process.stdout.isTTY === true) {
+    this.#terminal = terminal;
+  }
+
+  /** Opens the next step, and tells how long the one before took. */
+  step(title: string): void {
+    this.#closeStep();
+    this.#steps += 1;
+    this.#stepAt = performance.now();
+    this.#line(`\n${this.#paint("1", `${this.#steps}. ${title}`)}`);
+  }
+
+  /** What goes out: a request, or a command. */
+  out(text: string): void {
+    this.#line(`   ${this.#paint("36", "→")} ${text}`);
+  }
+
+  /** What comes back. */
+  back(text: string): void {
+    this.#line(`   ${this.#paint("2", `← ${text}`)}`);
+  }
+
+  note(text: string): void {
+    this.#line(`   ${text}`);
+  }
+
+  /** A fact that the demonstration has checked. */
+  proven(text: string): void {
+    this.#line(`   ${this.#paint("32", "✓")} ${text}`);
+  }
+
+  /** What a command in a sandbox printed. */
+  quote(text: string): void {
+    for (const line of text.trimEnd().split("\n")) this.#line(`   ${this.#paint("33", "│")} ${line}`);
+  }
+
+  /** Tells that something slow goes on until disposed. */
+  waiting(what: string): Disposable {
+    if (!this.#terminal) {
+      this.note(`${what} …`);
+      return { [Symbol.dispose]: () => undefined };
+    }
+    const frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
+    const startedAt = performance.now();
+    let frame = 0;
+    const timer = setInterval(() => {
+      frame = (frame + 1) % frames.length;
+      process.stdout.write(`\r\x1b[K   ${frames[frame]} ${what} ${this.#paint("2", seconds(startedAt))}`);
+    }, 100);
+    return {
+      [Symbol.dispose]() {
+        clearInterval(timer);
+        process.stdout.write("\r\x1b[K");
+      },
+    };
+  }
+
+  end(text: string): void {
+    this.#closeStep();
+    this.#line(`\n${this.#paint("1;32", text)} ${this.#paint("2", `(${seconds(this.#startedAt)})`)}`);
+  }
+
+  failed(text: string): void {
+    this.#line(`\n${this.#paint("1;31", text)}`);
+  }
+
+  #closeStep(): void {
+    if (this.#steps > 0) this.#line(`   ${this.#paint("2", `took ${seconds(this.#stepAt)}`)}`);
+  }
+
+  #line(text: string): void {
+    process.stdout.write(`${text}\n`);
+  }
+
+  #paint(code: string, text: string): string {
+    return this.#terminal ? `\x1b[${code}m${text}\x1b[0m` : text;
+  }
+}
+
+function seconds(since: number): string {
+  return `${((performance.now() - since) / 1000).toFixed(1)} s`;
+}

@@ -1,0 +1,99 @@
+import type { ImportResult, InstanceResult, Operation } from "../../src/domain/operation.ts";
+import type { OutputObject } from "../../src/domain/output.ts";
+import type { Appliance } from "../support/appliance.ts";
+import type { Screen } from "./screen.ts";
+
+/** Longest wait for one operation, in `milliseconds`: the first run waits for the probe of this host, too. */
+const OPERATION_MS_MAX = 120_000;
+const RETRY_SECONDS_DEFAULT = 1;
+
+/** A user with curl and the interface's description: every request is shown. */
+export class Session {
+  readonly #appliance: Appliance;
+  readonly #screen: Screen;
+  readonly #signal: AbortSignal;
+
+  constructor(appliance: Appliance, screen: Screen, signal: AbortSignal) {
+    this.#appliance = appliance;
+    this.#screen = screen;
+    this.#signal = signal;
+  }
+
+  /** One request, shown; any other status than `expected` ends the demonstration. */
+  async request(expected: number, method: string, path: string, body?: object): Promise<Response> {
+    this.#signal.throwIfAborted();
+    const shown = body === undefined ? "" : ` ${JSON.stringify(body)}`;
+    this.#screen.out(`${method} /v1${decodeURIComponent(path)}${shown}`);
+    const init: RequestInit = { method, signal: this.#signal };
+    if (body !== undefined) {
+      init.body = JSON.stringify(body);
+      init.headers = { "content-type": "application/json" };
+    }
+    const response = await this.#appliance.fetch(path, init);
+    if (response.status !== expected) {
+      throw new Error(`${method} /v1${path} answered ${response.status}: ${await response.text()}`);
+    }
+    return response;
+  }
+
+  /** Imports an image and gives its uuid. */
+  async importImage(registry: string, tag: string): Promise<ImportResult> {
+    const response = await this.request(202, "POST", "/images/import", { registry, tag });
+    return (await this.#follow(response, "importing")) as ImportResult;
+  }
+
+  /** Runs a shell expression in a new sandbox. */
+  async run(image: string, command: string, more: object = {}): Promise<InstanceResult> {
+    const response = await this.request(201, "POST", "/instances", { image, command, shell: true, ...more });
+    return (await this.#follow(response, "running")) as InstanceResult;
+  }
+
+  async names(image: string, path: string): Promise<string[]> {
+    const response = await this.request(200, "GET", `/inspect/${image}/list?path=${encodeURIComponent(path)}`);
+    const { items } = (await response.json()) as { items: { name: string }[] };
+    return items.map(({ name }) => name).sort();
+  }
+
+  async download(image: string, path: string): Promise<string> {
+    const response = await this.request(200, "GET", `/inspect/${image}/download?path=${encodeURIComponent(path)}`);
+    return await response.text();
+  }
+
+  async tag(image: string, tag: string): Promise<void> {
+    await this.request(200, "PATCH", `/images/${image}/tag`, { tag });
+  }
+
+  /** Polls the operation that Location names, as often as Retry-After says, until it has ended. */
+  async #follow(started: Response, what: string): Promise<unknown> {
+    const location = started.headers.get("location") ?? "";
+    this.#screen.back(`${started.status} ${started.statusText}, Location: ${location}`);
+    const path = location.replace(/^.*\/v1/, "");
+    const deadline = performance.now() + OPERATION_MS_MAX;
+    let last = "";
+    using _waiting = this.#screen.waiting(what);
+    while (performance.now() < deadline) {
+      const response = await this.#appliance.fetch(path, { signal: this.#signal });
+      const operation = (await response.json()) as Operation;
+      if (operation.status === "SUCCESS") return operation.result;
+      if (operation.status === "FAILED" || operation.status === "CANCELLED") {
+        throw new Error(`operation ${operation.id} ended ${operation.status}: ${JSON.stringify(operation.error)}`);
+      }
+      const retryAfter = Number(response.headers.get("retry-after") ?? RETRY_SECONDS_DEFAULT);
+      if (operation.status !== last) this.#screen.back(`${operation.status}, Retry-After: ${retryAfter}`);
+      last = operation.status;
+      await sleep(retryAfter * 1000, this.#signal);
+    }
+    throw new Error(`operation ${path} did not end within ${OPERATION_MS_MAX / 1000} s`);
+  }
+}
+
+export function outputText(output: OutputObject | undefined): string {
+  return Buffer.from(output?.content ?? "", output?.encoding === "base64" ? "base64" : "latin1").toString("utf8");
+}
+
+async function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  await Promise.race([
+    Bun.sleep(ms),
+    new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true })),
+  ]);
+}

@@ -1,0 +1,95 @@
+import { runCommandLine } from "../../src/cli/command-line.ts";
+import type { Io } from "../../src/cli/io.ts";
+import type { Environment } from "../../src/config.ts";
+
+export interface CliResult {
+  readonly code: number;
+  readonly stdout: Buffer;
+  readonly stderr: string;
+}
+
+export interface CliOptions {
+  readonly environment?: Environment;
+  readonly stdin?: Uint8Array;
+  readonly terminal?: boolean;
+  /** gets the way to press Ctrl-C */
+  readonly interrupts?: (press: (signal: "SIGINT" | "SIGTERM") => void) => void;
+}
+
+/** Runs one command line in this process, with streams that the test holds. */
+export async function cli(argv: readonly string[], options: CliOptions = {}): Promise<CliResult> {
+  const stdout: Buffer[] = [];
+  const stderr: Buffer[] = [];
+  const io: Io = {
+    stdout: async (data) => void stdout.push(Buffer.from(data)),
+    stderr: (data) => void stderr.push(Buffer.from(data)),
+    stdin: async function* () {
+      yield options.stdin ?? new Uint8Array(0);
+    },
+    stdoutIsTerminal: options.terminal ?? false,
+    stderrIsTerminal: options.terminal ?? false,
+    onInterrupt(handler) {
+      options.interrupts?.(handler);
+      return { [Symbol.dispose]: () => undefined };
+    },
+  };
+  const code = await runCommandLine(argv, io, options.environment ?? {});
+  return { code, stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr).toString("utf8") };
+}
+
+/** A request that the scripted appliance got. */
+export interface SeenRequest {
+  readonly method: string;
+  /** below /v1, query included */
+  readonly path: string;
+  readonly authorization: string | null;
+  readonly body: Buffer;
+}
+
+type Answer = (request: SeenRequest) => Response | undefined | Promise<Response | undefined>;
+
+/** Answers in the place of an appliance, so that a test decides what the client has to cope with. */
+export class ScriptedAppliance implements AsyncDisposable {
+  readonly seen: SeenRequest[] = [];
+  answer: Answer = () => undefined;
+  readonly #server: Bun.Server<undefined>;
+
+  constructor() {
+    this.#server = Bun.serve({
+      hostname: "127.0.0.1",
+      port: 0,
+      fetch: async (request) => {
+        const url = new URL(request.url);
+        const seen = {
+          method: request.method,
+          path: `${url.pathname.replace(/^\/v1/, "")}${url.search}`,
+          authorization: request.headers.get("authorization"),
+          body: Buffer.from(await request.arrayBuffer()),
+        };
+        this.seen.push(seen);
+        return (
+          (await this.answer(seen)) ?? errorReply(404, "not_found", `the script has no ${seen.method} ${seen.path}`)
+        );
+      },
+    });
+  }
+
+  get environment(): Environment {
+    return { COPPICE_URL: `http://127.0.0.1:${this.#server.port}`, COPPICE_TOKEN: "t", HOME: "/nonexistent" };
+  }
+
+  /** JSON bodies of the requests with this method and path, in order. */
+  bodies(method: string, path: string): unknown[] {
+    return this.seen
+      .filter((request) => request.method === method && request.path === path)
+      .map(({ body }) => JSON.parse(body.toString("utf8")));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#server.stop(true);
+  }
+}
+
+export function errorReply(status: number, error: string, message: string): Response {
+  return Response.json({ error, message, details: {} }, { status });
+}

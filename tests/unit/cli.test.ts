@@ -1,0 +1,211 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { tokenVerifier } from "../../src/api/tokens.ts";
+import { COMMANDS } from "../../src/cli/command-line.ts";
+import {
+  cgroupFinding,
+  isolationFinding,
+  mountOptions,
+  processorFinding,
+  rootFinding,
+} from "../../src/cli/doctor-checks.ts";
+import { printable, shownDuration, shownSize, table } from "../../src/cli/table.ts";
+import { flagOf, keyNames } from "../../src/config.ts";
+import { openDatabase } from "../../src/db/database.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
+import { TokenKeys } from "../../src/storage/token-keys.ts";
+import { cli } from "../support/cli.ts";
+
+describe("help", () => {
+  test.each(COMMANDS.map(({ name }) => name))("%s --help goes to standard output, exit code 0", async (name) => {
+    const { code, stdout, stderr } = await cli([...name.split(" "), "--help"]);
+    expect([code, stderr]).toEqual([0, ""]);
+    expect(stdout.toString()).toStartWith(`Usage: coppice ${name}`);
+    expect(await cli(["help", ...name.split(" ")])).toEqual({ code, stdout, stderr });
+  });
+
+  test("the overview names every command", async () => {
+    const { code, stdout } = await cli(["--help"]);
+    expect(code).toBe(0);
+    for (const { name, summary } of COMMANDS) expect(stdout.toString()).toContain(`${name.padEnd(13)} ${summary}`);
+  });
+
+  test("no line is wider than a terminal", () => {
+    const wide = COMMANDS.flatMap((command) => command.help().split("\n")).filter((line) => line.length > 120);
+    expect(wide).toEqual([]);
+  });
+
+  test("serve has a flag for every setting", () => {
+    const help = COMMANDS.find(({ name }) => name === "serve")?.help() ?? "";
+    for (const name of keyNames()) expect(help).toContain(`--${flagOf(name)} VALUE`);
+  });
+
+  test.each(["token", "image", "op"])("%s --help lists its commands", async (group) => {
+    const { code, stdout } = await cli([group, "--help"]);
+    expect(code).toBe(0);
+    for (const { name } of COMMANDS.filter((command) => command.name.startsWith(`${group} `))) {
+      expect(stdout.toString()).toContain(name);
+    }
+  });
+});
+
+test.each([
+  [[]],
+  [["image"]],
+  [["image", "burn"]],
+  [["burn"]],
+  [["--burn"]],
+  [["version", "--burn"]],
+  [["version", "extra"]],
+  [["image", "import"]],
+  [["image", "import", "a", "b"]],
+  [["serve", "--listen-port", "many"]],
+  [["serve", "--config", "/nonexistent/coppice.toml"]],
+  [["token", "create"]],
+])("%j is a wrong usage: exit code 2, standard error only", async (argv) => {
+  const { code, stdout, stderr } = await cli(argv);
+  expect([code, stdout.length]).toEqual([2, 0]);
+  expect(stderr).not.toBe("");
+  expect(stderr).not.toContain("please report");
+});
+
+test("version prints text or JSON", async () => {
+  const { version } = JSON.parse(readFileSync(join(import.meta.dir, "../../package.json"), "utf8"));
+  expect((await cli(["version"])).stdout.toString()).toContain(`coppice ${version} `);
+  expect(JSON.parse((await cli(["version", "--json"])).stdout.toString())).toMatchObject({ version, api: "v1" });
+  expect((await cli(["--version"])).stdout.toString()).toBe(`coppice ${version}\n`);
+});
+
+describe("token", () => {
+  let home: string;
+  beforeAll(() => {
+    home = mkdtempSync(join(tmpdir(), "coppice-token-"));
+  });
+  afterAll(() => rmSync(home, { recursive: true }));
+  const token = (...argv: string[]) =>
+    cli(["token", ...argv, "--data-dir", join(home, "data")], { environment: { HOME: home } });
+
+  /** Who a token belongs to, as a running appliance sees it. */
+  async function principal(text: string) {
+    const layout = dataLayout(join(home, "data"));
+    using db = openDatabase(layout.database);
+    return await tokenVerifier(db, await TokenKeys.open(layout.keys), Date.now)(text);
+  }
+
+  test("create prints the token alone; the appliance accepts it until it is revoked", async () => {
+    const made = await token("create", "--account", "alice", "--scope", "images:read", "--scope", "files:read");
+    expect([made.code, made.stdout.toString()]).toEqual([0, expect.stringMatching(/^eyJ\S+\n$/)]);
+    const text = made.stdout.toString().trim();
+    expect(await principal(text)).toMatchObject({ accountId: "alice", grants: new Set(["images:read", "files:read"]) });
+
+    const [listed] = JSON.parse((await token("list", "--json")).stdout.toString());
+    expect(listed).toMatchObject({ account: "alice", state: "valid", scopes: ["images:read", "files:read"] });
+    expect((await token("revoke", listed.id)).code).toBe(0);
+    expect(await principal(text)).toBeNull();
+    expect((await token("revoke", listed.id)).code).toBe(1);
+    expect((await token("list")).stdout.toString()).toContain("revoked");
+  });
+
+  test("--save writes it for the user only, and prints nothing to be recorded", async () => {
+    const { code, stdout } = await token("create", "--account", "bob", "--save");
+    expect([code, stdout.length]).toEqual([0, 0]);
+    const file = join(home, ".config/coppice/token");
+    expect(statSync(file).mode & 0o777).toBe(0o600);
+    expect(await principal(readFileSync(file, "utf8").trim())).toMatchObject({
+      accountId: "bob",
+      grants: new Set(["*"]),
+    });
+  });
+
+  test("rotate without grace ends older tokens", async () => {
+    const old = (await token("create", "--account", "carol")).stdout.toString().trim();
+    expect((await token("rotate", "--grace", "1ms")).code).toBe(0);
+    const fresh = (await token("create", "--account", "carol")).stdout.toString().trim();
+    await Bun.sleep(5);
+    expect(await principal(old)).toBeNull();
+    expect(await principal(fresh)).toMatchObject({ accountId: "carol" });
+  });
+
+  test.each([
+    [["--account", "a b"], "account"],
+    [["--account", "a", "--scope", "everything"], "unknown scope"],
+    [["--account", "a", "--ttl", "soon"], "--ttl must be a duration"],
+  ])("create %j is refused", async (argv, message) => {
+    const { code, stdout, stderr } = await token("create", ...argv);
+    expect([code, stdout.length]).toEqual([2, 0]);
+    expect(stderr).toContain(message);
+  });
+});
+
+describe("doctor", () => {
+  test("the processor must have AVX2", () => {
+    expect(processorFinding("flags\t\t: fpu avx2 sse\n", "x64").state).toBe("ok");
+    expect(processorFinding("flags\t\t: fpu avx2x sse\n", "x64").state).toBe("problem");
+    expect(processorFinding("", "arm64").state).toBe("problem");
+  });
+
+  test("only root can jail", () => {
+    expect(rootFinding(0)).toMatchObject({ state: "ok", fix: null });
+    expect(rootFinding(1000)).toMatchObject({ state: "problem", fix: "sudo coppice doctor" });
+  });
+
+  test("no KVM and no emulation: nothing can run", () => {
+    const vm = { emulation: "never" } as never;
+    expect(isolationFinding({ vm }, false).state).toBe("problem");
+    expect(isolationFinding({ vm }, true).state).toBe("ok");
+    expect(isolationFinding({ vm: { emulation: "allow" } as never }, false).state).toBe("note");
+  });
+
+  test("cgroups by what is mounted", () => {
+    const v2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    const v1 = "33 32 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+    expect(cgroupFinding(v2).state).toBe("ok");
+    expect(cgroupFinding(v1 + v2).state).toBe("note");
+    expect(cgroupFinding("22 1 0:1 / /proc rw - proc proc rw\n").state).toBe("problem");
+  });
+
+  test("a path belongs to its deepest, latest mount", () => {
+    const mounts = [
+      "1 0 8:1 / / rw,relatime - ext4 a rw",
+      "2 1 8:2 / /var rw,noexec - ext4 b rw",
+      "3 1 8:3 / /var/lib/x rw - ext4 c rw",
+      "4 1 8:4 / /var/lib/x rw,nosuid - ext4 d rw",
+    ].join("\n");
+    expect(mountOptions(mounts, "/var/lib")).toEqual(["rw", "noexec"]);
+    expect(mountOptions(mounts, "/var/lib/x/y")).toEqual(["rw", "nosuid"]);
+    expect(mountOptions(mounts, "/variable")).toEqual(["rw", "relatime"]);
+  });
+
+  test("JSON for scripts: the exit code agrees with the verdict", async () => {
+    const { code, stdout } = await cli(["doctor", "--json"], { environment: { COPPICE_DATA_DIR: tmpdir() } });
+    const { healthy, findings } = JSON.parse(stdout.toString());
+    expect(code).toBe(healthy ? 0 : 1);
+    expect(findings.map(({ name }: { name: string }) => name)).toEqual(
+      expect.arrayContaining(["processor", "root", "kvm", "qemu", "skopeo", "umoci", "cgroups", "data directory"]),
+    );
+    expect(healthy).toBe(findings.every(({ state }: { state: string }) => state !== "problem"));
+  });
+});
+
+test("sizes, durations and tables", () => {
+  expect([0, 1023, 1024, 1_572_864, 12 * 1024 ** 3].map(shownSize)).toEqual([
+    "0 B",
+    "1023 B",
+    "1.0 KiB",
+    "1.5 MiB",
+    "12 GiB",
+  ]);
+  expect([12, 1234, 185_000].map(shownDuration)).toEqual(["12 ms", "1.2 s", "3 min 5 s"]);
+  expect(
+    table(
+      ["A", "LONG"],
+      [
+        ["aaa", "b"],
+        ["c", ""],
+      ],
+    ),
+  ).toBe("A    LONG\naaa  b\nc\n");
+  expect(printable("a\x1b[2J\n\u009b")).toBe("a\\033[2J\\012\\233");
+});
