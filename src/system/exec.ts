@@ -55,6 +55,7 @@ export interface RunOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** default "/" */
   readonly cwd?: string;
+  /** 0 or less fails at once */
   readonly timeoutMs: number;
   readonly signal?: AbortSignal;
   /** more output than this many `bytes` is an error; default 1 MiB */
@@ -76,11 +77,12 @@ export interface RunOptions {
 export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; stderr: string }> {
   options.signal?.throwIfAborted();
   const argv = [...options.argv];
-  const ended = { timedOut: false, overflow: false };
+  const ended = { timedOut: options.timeoutMs <= 0, overflow: false };
   const fail = (message: string, exitCode: number | null, signal: string | null, stderrTail: string): never => {
     const fields = { argv, exitCode, signal, timedOut: ended.timedOut, stderrTail };
     throw new CommandError(`${argv[0]} ${message}`, fields);
   };
+  if (ended.timedOut) fail("had no time left", null, null, "");
   if (Bun.which(argv[0] ?? "", { PATH: BASE_ENVIRONMENT.PATH }) === null) fail("is not installed", null, null, "");
 
   const child = Bun.spawn(
