@@ -8,6 +8,11 @@ import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vm
 
 /** How much of the console an exit's detail may show, in `bytes`. */
 const DETAIL_BYTES_MAX = 2048;
+/**
+ * Instructions that KVM may emulate before the agent greets. Hardware runs the guest by itself and leaves to KVM what
+ * touches devices, thousands in a boot; a KVM that reaches this number runs it a thousand times too slow.
+ */
+const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 /** A VMM that hangs must not keep the report of its guest's end. */
 const CONSOLE_TIMEOUT_MS = 1000;
 const SERIAL = /^[A-Z0-9]{1,20}$/;
@@ -143,6 +148,15 @@ export class QemuMachine implements Machine {
     }
   }
 
+  async stuck(): Promise<string | null> {
+    const targets = { target: "vcpu", providers: [{ provider: "kvm" }] };
+    // QEMU refuses the question where there is no KVM.
+    const answer = await this.qmp.execute("query-stats", targets).catch(() => []);
+    const count = emulatedInstructions(answer);
+    if (count < EMULATED_INSTRUCTIONS_MAX) return null;
+    return `this host's KVM emulates the guest one instruction at a time (${count} so far)`;
+  }
+
   #onEvent({ event, data }: QmpEvent): void {
     if (event === "GUEST_PANICKED") void this.#end("guest_panic", "the guest kernel panicked");
     if (event === "SHUTDOWN") {
@@ -174,6 +188,19 @@ export class QemuMachine implements Machine {
     const stderr = this.#process.stderrTail();
     return { reason: "vmm_died", detail: `QEMU ended with ${how}${stderr === "" ? "" : `: ${printable(stderr)}`}` };
   }
+}
+
+/** Sum of KVM's counter over all processors, in the answer to `query-stats`. */
+export function emulatedInstructions(answer: unknown): number {
+  let sum = 0;
+  for (const processor of Array.isArray(answer) ? answer : []) {
+    const stats: unknown = (processor as { stats?: unknown } | null)?.stats;
+    for (const stat of Array.isArray(stats) ? stats : []) {
+      const { name, value } = (stat ?? {}) as { name?: unknown; value?: unknown };
+      if (name === "insn_emulation" && typeof value === "number") sum += value;
+    }
+  }
+  return sum;
 }
 
 /** Text of a guest or a VMM for a log: line ends stay, other control characters do not. */

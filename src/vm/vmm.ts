@@ -56,6 +56,10 @@ export interface Machine extends AsyncDisposable {
   attach(disks: readonly Disk[]): Promise<void>;
   pause(): Promise<void>;
   resume(): Promise<void>;
+  /** The last bytes of the guest's console, for the report about one that does not answer; may be empty. */
+  console(): Promise<string>;
+  /** Why the machine will get nowhere although it runs, for one whose agent has not greeted yet; null: it may. */
+  stuck(): Promise<string | null>;
   /** SIGKILL to the whole cgroup, then waits until it is empty; idempotent. */
   kill(): Promise<MachineExit>;
 }

@@ -1,0 +1,202 @@
+import type { Isolation } from "../domain/operation.ts";
+import type { Log } from "../log.ts";
+import { abortable, sleepUnlessAborted } from "./abortable.ts";
+import type { Agent } from "./agent.ts";
+import { awaitHello, openAgent, syncAgent, type TemplateStore } from "./templates.ts";
+import type { Machine, MachineShape, Vmm } from "./vmm.ts";
+
+/** A machine whose agent answers, has fresh entropy and knows the time. Disposal ends it. */
+export interface PooledMachine extends AsyncDisposable {
+  readonly machine: Machine;
+  readonly agent: Agent;
+  readonly isolation: Isolation;
+}
+
+export interface PoolOptions {
+  readonly vmm: Vmm;
+  readonly templates: TemplateStore;
+  /** the shape of which clones wait */
+  readonly shape: MachineShape;
+  /** clones that wait */
+  readonly size: number;
+  readonly log: Log;
+  /** boots every machine from cold, as where cloning does not work */
+  readonly coldBootOnly?: boolean;
+}
+
+/** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
+const MEMORY_BYTES_MIN = 134_217_728;
+/** The machine that was just taken gets the processors first. */
+const REFILL_DELAY_MS = 100;
+/** A clone that failed will rather fail again than not. */
+const REFILL_PAUSE_MS = 5000;
+
+/** Rounds up to a shape of which there is one template for many requests: powers of two of memory. */
+export function templateShape({ vcpus, memoryBytes }: MachineShape): MachineShape {
+  return { vcpus, memoryBytes: 2 ** Math.ceil(Math.log2(Math.max(memoryBytes, MEMORY_BYTES_MIN))) };
+}
+
+interface Waiting {
+  readonly machine: Machine;
+  readonly agent: Agent;
+}
+
+/** Gives out machines: a clone that waits, else a fresh clone, else one booted from cold. */
+export class Pool implements AsyncDisposable {
+  readonly #options: PoolOptions;
+  readonly #shape: MachineShape;
+  readonly #isolation: Isolation;
+  readonly #waiting: Waiting[] = [];
+  readonly #closing = new AbortController();
+  readonly #disposals = new Set<Promise<void>>();
+  #refill: Promise<void> | null = null;
+
+  constructor(options: PoolOptions) {
+    this.#options = options;
+    this.#shape = templateShape(options.shape);
+    this.#isolation = options.vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
+  }
+
+  /** Clones that wait now. */
+  get waitingCount(): number {
+    return this.#waiting.length;
+  }
+
+  /** Begins to fill the pool. */
+  start(): void {
+    this.#fill(0);
+  }
+
+  /** Resolves when nothing is being cloned for the pool. */
+  async idle(): Promise<void> {
+    while (this.#refill !== null) await this.#refill;
+  }
+
+  /**
+   * A machine of at least `shape`. The caller owns it.
+   * @throws the reason of `signal`; the last error when no machine can be started
+   */
+  async take(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
+    this.#closing.signal.throwIfAborted();
+    signal.throwIfAborted();
+    const rounded = templateShape(shape);
+    if (rounded.memoryBytes === this.#shape.memoryBytes && rounded.vcpus === this.#shape.vcpus) {
+      const waiting = await this.#takeWaiting(signal);
+      if (waiting !== null) return waiting;
+    }
+    if (!this.#options.coldBootOnly) {
+      try {
+        return await this.#takeClone(rounded, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        this.#options.log.warn("no machine could be cloned; booting one from cold", { error });
+      }
+    }
+    return await this.#takeBooted(rounded, signal);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort(new Error("the pool is closed"));
+    await this.#refill;
+    for (const waiting of this.#waiting.splice(0)) this.#discard(waiting);
+    while (this.#disposals.size > 0) await Promise.all(this.#disposals);
+  }
+
+  async #takeWaiting(signal: AbortSignal): Promise<PooledMachine | null> {
+    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
+      this.#fill(REFILL_DELAY_MS);
+      try {
+        return await this.#ready(waiting.machine, waiting.agent, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        this.#options.log.warn("a waiting machine was lost", { machine: waiting.machine.id, error });
+      }
+    }
+    return null;
+  }
+
+  async #takeClone(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
+    const machine = await this.#clone(shape, signal);
+    return await this.#ready(machine, openAgent(machine, this.#options.log), signal);
+  }
+
+  async #takeBooted(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
+    await using stack = new AsyncDisposableStack();
+    const machine = stack.use(await this.#options.vmm.boot(shape));
+    const agent = openAgent(machine, this.#options.log);
+    await awaitHello(machine, agent, signal);
+    stack.move();
+    return await this.#ready(machine, agent, signal);
+  }
+
+  /** Building a template outlives the request that asked for it: the next one will want it too. */
+  async #clone(shape: MachineShape, signal: AbortSignal): Promise<Machine> {
+    const template = await abortable(this.#options.templates.get(shape), signal);
+    return await this.#options.vmm.clone(template);
+  }
+
+  /** Syncs at the last moment, so that the time is right. Ends the machine when that fails. */
+  async #ready(machine: Machine, agent: Agent, signal: AbortSignal): Promise<PooledMachine> {
+    await using stack = new AsyncDisposableStack();
+    stack.use(machine);
+    await abortable(syncAgent(agent), signal);
+    stack.move();
+    return {
+      machine,
+      agent,
+      isolation: this.#isolation,
+      [Symbol.asyncDispose]: () => machine[Symbol.asyncDispose](),
+    };
+  }
+
+  #fill(delayMs: number): void {
+    if (this.#refill !== null || this.#options.coldBootOnly || this.#closing.signal.aborted) return;
+    this.#refill = this.#refillAfter(delayMs).finally(() => {
+      this.#refill = null;
+    });
+  }
+
+  async #refillAfter(delayMs: number): Promise<void> {
+    await sleepUnlessAborted(delayMs, this.#closing.signal);
+    while (this.#waiting.length < this.#options.size && !this.#closing.signal.aborted) {
+      try {
+        await this.#add();
+      } catch (error) {
+        if (this.#closing.signal.aborted) return;
+        this.#options.log.warn("the pool was not refilled", { error });
+        await sleepUnlessAborted(REFILL_PAUSE_MS, this.#closing.signal);
+      }
+    }
+  }
+
+  async #add(): Promise<void> {
+    const machine = await this.#clone(this.#shape, this.#closing.signal);
+    const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log) };
+    this.#waiting.push(waiting);
+    void machine.exited.then((exit) => {
+      const index = this.#waiting.indexOf(waiting);
+      if (index < 0) return;
+      this.#waiting.splice(index, 1);
+      this.#discard(waiting);
+      this.#options.log.warn("a waiting machine ended", {
+        machine: machine.id,
+        reason: exit.reason,
+        detail: exit.detail,
+      });
+      this.#fill(REFILL_DELAY_MS);
+    });
+  }
+
+  #discard({ machine }: Waiting): void {
+    const disposal = this.#dispose(machine).finally(() => this.#disposals.delete(disposal));
+    this.#disposals.add(disposal);
+  }
+
+  async #dispose(machine: Machine): Promise<void> {
+    try {
+      await machine[Symbol.asyncDispose]();
+    } catch (error) {
+      this.#options.log.error("a machine was not removed", { machine: machine.id, error });
+    }
+  }
+}

@@ -1,0 +1,184 @@
+import { readFileSync } from "node:fs";
+import { readFile, truncate, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Log } from "../log.ts";
+import { writeFileAtomic } from "../system/scratch.ts";
+import { AgentError } from "./agent.ts";
+import { buildTemplate, openAgent, syncAgent } from "./templates.ts";
+import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
+
+/** A way to run machines, in the order of preference. */
+export interface ProbeCandidate {
+  readonly vmm: VmmName;
+  readonly acceleration: Acceleration;
+  /** @throws Error with the reason why this host does not have it */
+  open(): Promise<Vmm>;
+}
+
+export interface CandidateVerdict {
+  readonly vmm: VmmName;
+  readonly acceleration: Acceleration;
+  readonly ok: boolean;
+  /** why not; empty when ok */
+  readonly reason: string;
+  readonly durationMs: number;
+}
+
+export interface ProbeVerdict {
+  /** null: no machine can run here */
+  readonly acceleration: Acceleration | null;
+  readonly candidates: readonly CandidateVerdict[];
+  /** version of the chosen VMM; empty when none */
+  readonly version: string;
+}
+
+export interface ProbeResult {
+  readonly verdict: ProbeVerdict;
+  readonly vmm: Vmm | null;
+  /** what the trial saved, of which clones can be made; null when the verdict was remembered. The caller owns it. */
+  readonly template: Template | null;
+}
+
+export interface ProbeOptions {
+  readonly candidates: readonly ProbeCandidate[];
+  /** shape of the trial and of the template that it leaves */
+  readonly shape: MachineShape;
+  /** JSON file that remembers verdicts */
+  readonly memoPath: string;
+  /** hash of kernel, initramfs and launcher */
+  readonly assetsHash: string;
+  /** default: the kernel's */
+  readonly bootId?: string;
+  readonly log: Log;
+  readonly signal: AbortSignal;
+}
+
+/** Bound of one trial: a working one takes a second with KVM and three under emulation. */
+const TRIAL_MS_MAX = 15_000;
+const PROBE_DISK_BYTES = 1_048_576;
+/** Verdicts of this many settings are kept; a host has few. */
+const MEMOS_COUNT_MAX = 32;
+const ENODEV = 19;
+
+/** Verdict as it is remembered; it holds for one VMM, one kernel and one boot of the host. */
+interface Memo extends CandidateVerdict {
+  readonly key: string;
+}
+
+/**
+ * Finds the first candidate that really runs machines: it boots our kernel and agent, saves, clones and hot-plugs.
+ * A device such as /dev/kvm may open and still not be able to.
+ * @throws the reason of `signal`
+ */
+export async function probe(options: ProbeOptions): Promise<ProbeResult> {
+  const memos = await readMemos(options.memoPath);
+  const verdicts: CandidateVerdict[] = [];
+  for (const candidate of options.candidates) {
+    options.signal.throwIfAborted();
+    const { vmm, template, verdict } = await judge(candidate, options, memos);
+    verdicts.push(verdict);
+    const { ok, reason, durationMs } = verdict;
+    const fields = { vmm: candidate.vmm, acceleration: candidate.acceleration, ok, duration_ms: durationMs };
+    options.log.info("acceleration probed", ok ? fields : { ...fields, reason });
+    if (vmm === null) continue;
+    // Refusals are remembered only beside a success: a host on which nothing works may just be too busy now.
+    if (template !== null) await writeFileAtomic(options.memoPath, `${JSON.stringify(memos, null, 2)}\n`);
+    return {
+      verdict: { acceleration: candidate.acceleration, candidates: verdicts, version: vmm.version },
+      vmm,
+      template,
+    };
+  }
+  return { verdict: { acceleration: null, candidates: verdicts, version: "" }, vmm: null, template: null };
+}
+
+interface Judgement {
+  readonly verdict: CandidateVerdict;
+  readonly vmm: Vmm | null;
+  readonly template: Template | null;
+}
+
+async function judge(candidate: ProbeCandidate, options: ProbeOptions, memos: Memo[]): Promise<Judgement> {
+  const startedAt = performance.now();
+  const names = { vmm: candidate.vmm, acceleration: candidate.acceleration };
+  const bad = (error: unknown): CandidateVerdict => {
+    const reason = error instanceof Error ? error.message : String(error);
+    return { ...names, ok: false, reason, durationMs: Math.round(performance.now() - startedAt) };
+  };
+  let vmm: Vmm;
+  try {
+    vmm = await candidate.open();
+  } catch (error) {
+    // Not remembered: looking again costs nothing, and the operator may install what is missing.
+    return { verdict: bad(error), vmm: null, template: null };
+  }
+  const key = [vmm.name, vmm.acceleration, vmm.version, options.assetsHash, options.bootId ?? hostBootId()].join("\n");
+  const known = memos.find((memo) => memo.key === key);
+  if (known !== undefined) {
+    const { ok, reason, durationMs } = known;
+    return { verdict: { ...names, ok, reason, durationMs }, vmm: ok ? vmm : null, template: null };
+  }
+  const outcome = await attempt(vmm, options).catch((error: unknown) => bad(error));
+  options.signal.throwIfAborted();
+  if ("reason" in outcome) {
+    memos.push({ key, ...outcome });
+    return { verdict: outcome, vmm: null, template: null };
+  }
+  const verdict = { ...names, ok: true, reason: "", durationMs: Math.round(performance.now() - startedAt) };
+  memos.push({ key, ...verdict });
+  return { verdict, vmm, template: outcome.template };
+}
+
+/** Does with a machine what every instance will need. */
+async function attempt(vmm: Vmm, { shape, log, signal }: ProbeOptions): Promise<{ template: Template }> {
+  const late = AbortSignal.timeout(TRIAL_MS_MAX);
+  const both = AbortSignal.any([signal, late]);
+  await using stack = new AsyncDisposableStack();
+  const template = stack.use(await buildTemplate(vmm, shape, { log, signal, helloTimeoutMs: TRIAL_MS_MAX }));
+  both.throwIfAborted();
+  await using machine = await vmm.clone(template);
+  // A clone that hangs is ended, which ends every wait for its agent.
+  const onLate = () => void machine.kill().catch((error) => log.error("a machine was not ended", { error }));
+  both.addEventListener("abort", onLate);
+  using _listener = { [Symbol.dispose]: () => both.removeEventListener("abort", onLate) };
+  const agent = openAgent(machine, log);
+  await syncAgent(agent);
+  const path = join(machine.directory, "L00");
+  await writeFile(path, "");
+  await truncate(path, PROBE_DISK_BYTES);
+  await machine.attach([{ serial: "L00", path, readOnly: false }]);
+  await expectDisk(agent.mount({ layers: 1, scratch: false }));
+  both.throwIfAborted();
+  stack.move();
+  return { template };
+}
+
+/** The disk is blank, so it cannot be mounted: any other error than its absence proves that the guest has it. */
+async function expectDisk(mounted: Promise<void>): Promise<void> {
+  try {
+    await mounted;
+  } catch (error) {
+    if (!(error instanceof AgentError) || error.errno === ENODEV) throw error;
+  }
+}
+
+function hostBootId(): string {
+  return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+}
+
+async function readMemos(path: string): Promise<Memo[]> {
+  try {
+    const memos: unknown = JSON.parse(await readFile(path, "utf8"));
+    return Array.isArray(memos) ? memos.filter(isMemo).slice(-MEMOS_COUNT_MAX) : [];
+  } catch (error) {
+    // No file yet, or not ours: the probe then runs, and writes it anew.
+    if (error instanceof SyntaxError || (error as NodeJS.ErrnoException).code === "ENOENT") return [];
+    throw error;
+  }
+}
+
+function isMemo(value: unknown): value is Memo {
+  const { key, ok, reason, durationMs } = (value ?? {}) as Partial<Memo>;
+  const texts = typeof key === "string" && typeof reason === "string";
+  return texts && typeof ok === "boolean" && typeof durationMs === "number";
+}

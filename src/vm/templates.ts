@@ -1,0 +1,214 @@
+import type { Log } from "../log.ts";
+import { withinTime } from "./abortable.ts";
+import { Agent } from "./agent.ts";
+import { SYNC_ENTROPY_BYTES } from "./protocol.ts";
+import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
+
+/** From start to greeting: half a second with KVM, two under emulation, many on a host with more to do. */
+export const HELLO_TIMEOUT_MS = 60_000;
+/** A clone answers in tenths of a second. */
+export const SYNC_TIMEOUT_MS = 20_000;
+/** What a template knows of its boot ages: its time of day, its entropy, the files it was made from. */
+const TEMPLATE_AGE_MS_MAX = 86_400_000;
+/** Each costs the memory that a booted guest has touched, about 80 MiB. */
+const TEMPLATES_COUNT_MAX = 8;
+const STUCK_POLL_MS = 250;
+/** An agent that is gone may be the first sign of a machine that is ending. */
+const EXIT_WAIT_MS = 500;
+/** Of a console in an error, in `bytes`. */
+const CONSOLE_BYTES_MAX = 2048;
+
+/** The agent did not greet, did not answer in time, or its machine is known to get nowhere. */
+export class MachineUnresponsiveError extends Error {
+  override readonly name = "MachineUnresponsiveError";
+}
+
+/** Opens the agent of a machine. */
+export function openAgent(machine: Machine, log: Log): Agent {
+  return Agent.open(machine.channel, { log: (text) => log.info("guest", { machine: machine.id, text }) });
+}
+
+/**
+ * Waits for the greeting of a machine that boots.
+ * @throws MachineUnresponsiveError with the end of the console; the reason of `signal`
+ */
+export async function awaitHello(
+  machine: Machine,
+  agent: Agent,
+  signal: AbortSignal,
+  timeoutMs = HELLO_TIMEOUT_MS,
+): Promise<void> {
+  const stuck = new AbortController();
+  const watch = setInterval(() => void watchStuck(machine, stuck), STUCK_POLL_MS);
+  using _watch = { [Symbol.dispose]: () => clearInterval(watch) };
+  try {
+    await agent.hello(AbortSignal.any([signal, AbortSignal.timeout(timeoutMs), stuck.signal]));
+  } catch (error) {
+    signal.throwIfAborted();
+    stuck.signal.throwIfAborted();
+    throw await notGreeted(machine, error);
+  }
+}
+
+async function watchStuck(machine: Machine, stuck: AbortController): Promise<void> {
+  // A machine that cannot be asked is about to end, which its exit tells better.
+  const reason = await machine.stuck().catch(() => null);
+  if (reason !== null) stuck.abort(new MachineUnresponsiveError(reason));
+}
+
+async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
+  const ended = await Promise.race([machine.exited, Bun.sleep(EXIT_WAIT_MS).then(() => null)]);
+  const console = ended === null ? await machine.console() : "";
+  const seen = console === "" ? "its console is empty" : `its console ends: ${console.slice(-CONSOLE_BYTES_MAX)}`;
+  return new MachineUnresponsiveError(`the guest did not greet: ${ended?.detail ?? seen}`, { cause });
+}
+
+/** Gives a guest the time and entropy of its own. @throws MachineUnresponsiveError */
+export async function syncAgent(agent: Agent): Promise<void> {
+  const realtimeNs = BigInt(Date.now()) * 1_000_000n;
+  const entropy = crypto.getRandomValues(new Uint8Array(SYNC_ENTROPY_BYTES));
+  const late = () => new MachineUnresponsiveError("the guest did not answer in time");
+  await withinTime(agent.sync({ realtimeNs, entropy }), SYNC_TIMEOUT_MS, late);
+}
+
+/** Boots a machine and saves it: what clones begin with is booted, has its modules loaded, and is idle. */
+export async function buildTemplate(
+  vmm: Vmm,
+  shape: MachineShape,
+  options: { log: Log; signal: AbortSignal; helloTimeoutMs?: number },
+): Promise<Template> {
+  await using machine = await vmm.bootForTemplate(shape);
+  const agent = openAgent(machine, options.log);
+  await awaitHello(machine, agent, options.signal, options.helloTimeoutMs);
+  await syncAgent(agent);
+  return await vmm.save(machine);
+}
+
+interface Entry {
+  readonly key: string;
+  readonly shape: MachineShape;
+  readonly template: Promise<Template>;
+  /** null while the template is being built */
+  createdAt: number | null;
+  renewing: boolean;
+}
+
+export interface TemplateStoreOptions {
+  readonly vmm: Vmm;
+  readonly log: Log;
+  /** a template that exists already, of the probe for one; the store owns it then */
+  readonly first?: Template;
+  /** `milliseconds` since the epoch */
+  readonly clock?: () => number;
+}
+
+/** Templates by shape: built when first needed, renewed daily, the least recently used dropped beyond a few. */
+export class TemplateStore implements AsyncDisposable {
+  readonly #vmm: Vmm;
+  readonly #log: Log;
+  readonly #clock: () => number;
+  /** In the order of use, the latest last. */
+  readonly #entries = new Map<string, Entry>();
+  readonly #closing = new AbortController();
+  readonly #background = new Set<Promise<void>>();
+
+  constructor(options: TemplateStoreOptions) {
+    this.#vmm = options.vmm;
+    this.#log = options.log;
+    this.#clock = options.clock ?? Date.now;
+    const first = options.first;
+    if (first === undefined) return;
+    const key = keyOf(first.shape);
+    const template = Promise.resolve(first);
+    this.#entries.set(key, { key, shape: first.shape, template, createdAt: first.createdAt, renewing: false });
+  }
+
+  /** A template of exactly this shape. It may be disposed any time after the next wait: clone it at once. */
+  async get(shape: MachineShape): Promise<Template> {
+    this.#closing.signal.throwIfAborted();
+    const key = keyOf(shape);
+    const entry = this.#entries.get(key) ?? this.#build(key, shape);
+    this.#entries.delete(key);
+    this.#entries.set(key, entry);
+    this.#evict();
+    if (entry.createdAt !== null && this.#clock() - entry.createdAt > TEMPLATE_AGE_MS_MAX) this.#renew(entry);
+    return await entry.template;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort(new Error("templates are no longer needed"));
+    for (const entry of this.#entries.values()) this.#drop(entry);
+    this.#entries.clear();
+    while (this.#background.size > 0) await Promise.all(this.#background);
+  }
+
+  #build(key: string, shape: MachineShape): Entry {
+    const startedAt = performance.now();
+    const template = buildTemplate(this.#vmm, shape, { log: this.#log, signal: this.#closing.signal });
+    const entry: Entry = { key, shape, template, createdAt: null, renewing: false };
+    template.then(
+      (built) => {
+        entry.createdAt = built.createdAt;
+        const durationMs = Math.round(performance.now() - startedAt);
+        this.#log.info("template built", {
+          vcpus: shape.vcpus,
+          memory_bytes: shape.memoryBytes,
+          duration_ms: durationMs,
+        });
+      },
+      // The caller of `get` is told; the next one tries again.
+      () => {
+        if (this.#entries.get(key) === entry) this.#entries.delete(key);
+      },
+    );
+    return entry;
+  }
+
+  /** Clones go on with the old one until the new one is there. */
+  #renew(old: Entry): void {
+    if (old.renewing) return;
+    old.renewing = true;
+    const renewed = this.#build(old.key, old.shape);
+    this.#track(
+      renewed.template.then(
+        () => {
+          const replaced = this.#entries.get(old.key) === old;
+          if (replaced) this.#entries.set(old.key, renewed);
+          this.#drop(replaced ? old : renewed);
+        },
+        (error) => {
+          old.renewing = false;
+          this.#log.warn("template not renewed", { error });
+        },
+      ),
+    );
+  }
+
+  #evict(): void {
+    for (const entry of this.#entries.values()) {
+      if (this.#entries.size <= TEMPLATES_COUNT_MAX) return;
+      if (entry.createdAt === null) continue;
+      this.#entries.delete(entry.key);
+      this.#drop(entry);
+    }
+  }
+
+  #drop(entry: Entry): void {
+    this.#track(
+      entry.template.then(
+        (template) => template[Symbol.asyncDispose](),
+        // A template that was not built leaves nothing to dispose; its error went to who asked for it.
+        () => undefined,
+      ),
+    );
+  }
+
+  #track(work: Promise<void>): void {
+    const tracked = work.finally(() => this.#background.delete(tracked));
+    this.#background.add(tracked);
+  }
+}
+
+function keyOf({ vcpus, memoryBytes }: MachineShape): string {
+  return `${vcpus}/${memoryBytes}`;
+}
