@@ -1,0 +1,170 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { createHash } from "node:crypto";
+import { mkdir, readdir, readFile, rm, stat, truncate } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import { outputObject } from "../../src/domain/output.ts";
+import { ScriptedAppliance } from "../support/cli.ts";
+import { Executable } from "../support/executable.ts";
+
+const ROOT = resolve(import.meta.dir, "../..");
+const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
+
+let coppice: Executable;
+beforeAll(async () => {
+  coppice = await Executable.place();
+  await coppice.layTraps();
+});
+afterAll(() => coppice[Symbol.asyncDispose]());
+
+const sha256 = async (path: string): Promise<string> =>
+  createHash("sha256")
+    .update(await readFile(path))
+    .digest("hex");
+
+describe("alone in a directory", () => {
+  test("says what it is made of", async () => {
+    const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
+    const { code, stdout } = await coppice.run(["version", "--json"]);
+    expect(code).toBe(0);
+    const facts = JSON.parse(stdout.toString());
+    expect(facts).toMatchObject({ version, bun: "1.4.4", guest_assets: expect.stringMatching(/^[0-9a-f]{64}$/) });
+    expect(facts.revision).not.toBe("source");
+  });
+
+  test("opens its store: the addon and the migrations are inside", async () => {
+    const made = await coppice.run(["token", "create", "--account", "alice", "--data-dir", "data"]);
+    expect([made.code, made.stderr]).toEqual([0, expect.stringContaining("for alice")]);
+    const listed = await coppice.run(["token", "list", "--json", "--data-dir", "data"]);
+    expect(JSON.parse(listed.stdout.toString())).toMatchObject([{ account: "alice", state: "valid" }]);
+  });
+
+  test("takes no settings and runs no code of the directory it is started in", async () => {
+    const { code, stdout, stderr } = await coppice.run(["doctor", "--json", "--data-dir", "data"]);
+    expect([0, 1]).toContain(code);
+    expect(`${stdout}${stderr}`).not.toMatch(/TRAPPED|trapped|6\.6\.6/);
+  });
+
+  test("doctor finds the guest inside", async () => {
+    const { stdout } = await coppice.run(["doctor", "--json", "--data-dir", "data"]);
+    const { findings } = JSON.parse(stdout.toString());
+    expect(findings).toContainEqual(expect.objectContaining({ name: "guest", summary: "inside the executable" }));
+  });
+
+  test("holds no path of the machine that built it in what it prints", async () => {
+    const { stdout, stderr } = await coppice.run(["--help"]);
+    expect(`${stdout}${stderr}`).not.toContain(ROOT);
+  });
+});
+
+describe("serve", () => {
+  /** Runs the appliance until it listens, and ends it. */
+  async function serveOnce(dataDir: string): Promise<{ log: string; code: number }> {
+    const flags = ["--data-dir", dataDir, "--listen-port", "0", "--vm-emulation", "allow", "--log-format", "json"];
+    const child = coppice.start(["serve", ...flags, "--pool-size", "0"]);
+    let log = "";
+    for await (const chunk of child.stderr) {
+      const listening = log.includes('"message":"listening"');
+      log += Buffer.from(chunk).toString("utf8");
+      if (!listening && log.includes('"message":"listening"')) child.kill("SIGTERM");
+    }
+    return { log, code: await child.exited };
+  }
+
+  test("unpacks kernel, initramfs and launcher as they were built, and repairs what is damaged", async () => {
+    const dataDir = join(coppice.directory, "unpacked");
+    expect(await serveOnce(dataDir)).toMatchObject({ code: 0 });
+    const [hash = "", ...others] = await readdir(join(dataDir, "assets"));
+    expect(others).toEqual([]);
+    const unpacked = join(dataDir, "assets", hash);
+    const names = ["initramfs.cpio", "launch", "vmlinux"];
+    expect((await readdir(unpacked)).sort()).toEqual(names);
+    for (const name of names) {
+      expect(await sha256(join(unpacked, name))).toBe(await sha256(join(ROOT, "build/assets", name)));
+      expect((await stat(join(unpacked, name))).mode & 0o222).toBe(0);
+    }
+    const before = await stat(join(unpacked, "vmlinux"));
+    await truncate(join(unpacked, "initramfs.cpio"), 10);
+    await mkdir(join(dataDir, "assets/0000"));
+    expect(await serveOnce(dataDir)).toMatchObject({ code: 0 });
+    expect(await sha256(join(unpacked, "initramfs.cpio"))).toBe(
+      await sha256(join(ROOT, "build/assets/initramfs.cpio")),
+    );
+    expect((await stat(join(unpacked, "vmlinux"))).ino).not.toBe(before.ino);
+    expect(await readdir(join(dataDir, "assets"))).toEqual([hash]);
+    await rm(dataDir, { recursive: true });
+  }, 60_000);
+
+  test("a bad setting ends it at once, with every problem", async () => {
+    const { code, stderr } = await coppice.run(["serve", "--listen-port", "x"], { COPPICE_POOL_SIZE: "y" });
+    expect(code).toBe(2);
+    expect(stderr).toMatch(/COPPICE_POOL_SIZE: .*\n.*--listen-port: /);
+  });
+});
+
+describe("as a client", () => {
+  const output = Buffer.alloc(
+    10_000_000,
+    Uint8Array.from({ length: 251 }, (_, index) => index),
+  );
+  const argv = ["run", "--image", "tag:x", "--", "job"];
+
+  /** An appliance whose run has that output and ends at once. */
+  function scripted(): ScriptedAppliance {
+    const appliance = new ScriptedAppliance();
+    const result = {
+      ...{ exit_code: 5, cpu_time_ms: 0, memory_bytes: 0, timed_out: false, isolation: "vm" },
+      ...{ stdout: outputObject(output, false), stderr: outputObject(Buffer.from([0xc3, 0x28, 10]), false) },
+    };
+    appliance.answer = ({ path }) =>
+      path === "/instances"
+        ? Response.json({ uuid: ID }, { status: 201 })
+        : Response.json({ id: ID, kind: "instance", status: "SUCCESS", created_at: "", result });
+    return appliance;
+  }
+
+  test("10 MB of output arrive whole at a slow reader, and the exit code with them", async () => {
+    await using appliance = scripted();
+    const child = coppice.start(argv, appliance.environment);
+    const hash = createHash("sha256");
+    let chunks = 0;
+    for await (const chunk of child.stdout) {
+      hash.update(chunk);
+      chunks += 1;
+      if (chunks < 20) await Bun.sleep(10);
+    }
+    const stderr = await new Response(child.stderr).bytes();
+    expect(hash.digest("hex")).toBe(createHash("sha256").update(output).digest("hex"));
+    expect([...stderr]).toEqual([0xc3, 0x28, 10]);
+    expect(await child.exited).toBe(5);
+  });
+
+  test("a reader that leaves is no crash", async () => {
+    await using appliance = scripted();
+    const child = coppice.start(argv, appliance.environment);
+    const reader = child.stdout.getReader();
+    await reader.read();
+    await reader.cancel();
+    expect(await new Response(child.stderr).text()).not.toContain("unexpected failure");
+    await child.exited;
+    expect(child.signalCode).toBeNull();
+  });
+
+  test("SIGINT cancels the operation on the appliance", async () => {
+    await using appliance = new ScriptedAppliance();
+    const polled = Promise.withResolvers<void>();
+    let cancelled = false;
+    appliance.answer = async ({ method, path }) => {
+      if (path === "/instances") return Response.json({ uuid: ID }, { status: 201 });
+      if (method === "DELETE") cancelled = true;
+      polled.resolve();
+      await Bun.sleep(20);
+      const status = cancelled ? "CANCELLED" : "EXECUTING";
+      return Response.json({ id: ID, kind: "instance", status, created_at: "" });
+    };
+    const child = coppice.start(argv, appliance.environment);
+    await polled.promise;
+    child.kill("SIGINT");
+    expect(await child.exited).toBe(130);
+    expect(cancelled).toBe(true);
+  });
+});
