@@ -205,6 +205,8 @@ static bool take_reports(struct session *session, uint64_t now_ns)
 			exec->status = report.value;
 			exec->end_ns = now_ns;
 			exec->deadline_ns = now_ns + DRAIN_NS;
+			exec->out[0].hold_ns = 0;
+			exec->out[1].hold_ns = 0;
 		}
 	}
 	return moved;
@@ -277,8 +279,8 @@ bool exec_pump(struct session *session, uint64_t now_ns)
 	if (exec->start_ns == 0)
 		return false;
 	bool moved = take_reports(session, now_ns);
-	moved |= outflow_pump(&exec->out[0], session->id);
-	moved |= outflow_pump(&exec->out[1], session->id);
+	moved |= session_pump_stream(session, &exec->out[0], WATCH_STDOUT, now_ns);
+	moved |= session_pump_stream(session, &exec->out[1], WATCH_STDERR, now_ns);
 	moved |= inflow_pump(&exec->in, session->id);
 	enforce(session, now_ns);
 	if (exec->reaper != 0 || !frame_can_answer())
@@ -292,7 +294,15 @@ bool exec_pump(struct session *session, uint64_t now_ns)
 
 uint64_t exec_deadline(const struct exec *exec)
 {
-	return exec->reaper == 0 || exec->killed ? UINT64_MAX : exec->deadline_ns;
+	if (exec->start_ns == 0)
+		return UINT64_MAX;
+	uint64_t earliest = exec->reaper == 0 || exec->killed ? UINT64_MAX : exec->deadline_ns;
+	for (int i = 0; i < 2; i++) {
+		uint64_t deadline = outflow_deadline(&exec->out[i]);
+		if (deadline < earliest)
+			earliest = deadline;
+	}
+	return earliest;
 }
 
 void exec_close(struct exec *exec)

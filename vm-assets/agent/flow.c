@@ -11,6 +11,13 @@
 /* Credit goes back in pieces of this size, so that a slow reader does not cost a frame a read. */
 #define RETURN_BYTES_MIN (WINDOW_BYTES_INITIAL / 4)
 
+/*
+ * The agent runs before every command, so without a pause it would send each line of a program by itself.
+ * After a short read the next waits, unwatched, until the pipe had time to fill.
+ */
+#define HOLD_NS 1000000
+#define HOLD_BYTES_MAX 32768
+
 void outflow_open(struct outflow *flow, int fd, uint32_t stream)
 {
 	*flow = (struct outflow){.fd = fd, .stream = stream, .credit = WINDOW_BYTES_INITIAL, .readable = true};
@@ -38,9 +45,14 @@ static bool outflow_ended(struct outflow *flow)
 	return true;
 }
 
-bool outflow_pump(struct outflow *flow, uint32_t session)
+uint64_t outflow_deadline(const struct outflow *flow)
 {
-	if (flow->fd < 0 || !flow->readable)
+	return flow->fd >= 0 && flow->readable && flow->credit > 0 ? flow->hold_ns : UINT64_MAX;
+}
+
+bool outflow_pump(struct outflow *flow, uint32_t session, uint64_t now_ns)
+{
+	if (flow->fd < 0 || !flow->readable || now_ns < flow->hold_ns)
 		return false;
 	size_t room = frame_room();
 	if (room <= sizeof(uint32_t))
@@ -56,6 +68,7 @@ bool outflow_pump(struct outflow *flow, uint32_t session)
 		return true;
 	if (count < 0 && errno == EAGAIN) {
 		flow->readable = false;
+		flow->idle = true;
 		return false;
 	}
 	if (count <= 0) {
@@ -65,6 +78,8 @@ bool outflow_pump(struct outflow *flow, uint32_t session)
 	put_u32(payload, flow->stream);
 	frame_commit(AGENT_OUTPUT, session, sizeof(uint32_t) + (size_t)count);
 	flow->credit -= (uint32_t)count;
+	if (count < HOLD_BYTES_MAX)
+		flow->hold_ns = now_ns + HOLD_NS;
 	return true;
 }
 

@@ -12,14 +12,18 @@ struct outflow {
 	int fd; /* read end, non-blocking; -1 when ended */
 	uint32_t stream;
 	uint32_t credit; /* bytes that the host still takes */
+	uint64_t hold_ns; /* not read before this time, so that small writes are sent together */
 	bool readable;
+	bool idle; /* said EAGAIN, and is to be watched again */
 };
 
 void outflow_open(struct outflow *flow, int fd, uint32_t stream);
 void outflow_close(struct outflow *flow);
 void outflow_grant(struct outflow *flow, uint32_t bytes);
 /* Sends at most one OUTPUT frame; true when something moved or the stream ended. */
-bool outflow_pump(struct outflow *flow, uint32_t session);
+bool outflow_pump(struct outflow *flow, uint32_t session, uint64_t now_ns);
+/* When the stream wants to be pumped without an event; UINT64_MAX: never. */
+uint64_t outflow_deadline(const struct outflow *flow);
 
 struct inflow {
 	int fd; /* write end, non-blocking; -1 when closed */

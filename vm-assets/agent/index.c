@@ -100,10 +100,10 @@ bool index_open(const struct frame *frame)
 	return true;
 }
 
-bool index_pump(struct session *session)
+bool index_pump(struct session *session, uint64_t now_ns)
 {
 	struct index *index = &session->index;
-	bool moved = outflow_pump(&index->out, session->id);
+	bool moved = session_pump_stream(session, &index->out, WATCH_STDOUT, now_ns);
 	if (!index->reported && report_receive(index->control, &index->report) != REPORT_NONE)
 		index->reported = true;
 	if (index->child != 0 || index->out.fd >= 0 || !frame_can_answer())

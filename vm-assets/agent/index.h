@@ -22,7 +22,7 @@ struct index {
 
 /* Handler of the frame; false: malformed. */
 bool index_open(const struct frame *frame);
-bool index_pump(struct session *session);
+bool index_pump(struct session *session, uint64_t now_ns);
 void index_close(struct index *index);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The guest agent: PID 1 of a sandbox's virtual machine. One loop over one epoll; tables of fixed size;
- * every descriptor is edge-triggered and remembered as ready until it says EAGAIN.
+ * The guest agent: PID 1 of a sandbox's virtual machine. One loop over one epoll, and tables of fixed
+ * size. A descriptor that was ready is remembered as such until it says EAGAIN.
  */
 #include <errno.h>
 #include <signal.h>
@@ -38,17 +38,30 @@ uint64_t loop_now(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void watch(int fd, uint32_t events, uint64_t key)
+static void watch(int operation, int fd, uint32_t events, uint64_t key)
 {
 	struct epoll_event event = {.events = events, .data.u64 = key};
-	if (epoll_ctl(loop_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+	if (epoll_ctl(loop_fd, operation, fd, &event) != 0)
 		log_fatal("epoll: %s", strerror(errno));
+}
+
+static void watch_session(int operation, int fd, unsigned slot, enum watch kind)
+{
+	uint32_t events = kind == WATCH_STDIN ? EPOLLOUT | EPOLLET : EPOLLIN | EPOLLET;
+	/* A stream that has something to read need not wake the agent with every further write. */
+	if (kind == WATCH_STDOUT || kind == WATCH_STDERR)
+		events |= EPOLLONESHOT;
+	watch(operation, fd, events, SOURCE_SESSION | (uint64_t)slot << 8 | (uint64_t)kind << 16);
 }
 
 void loop_watch(int fd, unsigned slot, enum watch kind)
 {
-	uint32_t events = kind == WATCH_STDIN ? EPOLLOUT : EPOLLIN;
-	watch(fd, events | EPOLLET, SOURCE_SESSION | (uint64_t)slot << 8 | (uint64_t)kind << 16);
+	watch_session(EPOLL_CTL_ADD, fd, slot, kind);
+}
+
+void loop_watch_again(int fd, unsigned slot, enum watch kind)
+{
+	watch_session(EPOLL_CTL_MOD, fd, slot, kind);
 }
 
 static void reap_children(void)
@@ -203,8 +216,8 @@ int main(int argc, char **argv)
 	children_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (loop_fd < 0 || children_fd < 0)
 		log_fatal("epoll: %s", strerror(errno));
-	watch(transport.fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
-	watch(children_fd, EPOLLIN, SOURCE_CHILDREN);
+	watch(EPOLL_CTL_ADD, transport.fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
+	watch(EPOLL_CTL_ADD, children_fd, EPOLLIN, SOURCE_CHILDREN);
 	say_hello();
 	frame_flush();
 	/* Before the first request is read: an answered SYNC means that the machine is whole. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "frame.h"
+#include "loop.h"
 #include "protocol.h"
 
 static struct session sessions[SESSIONS_COUNT_MAX];
@@ -77,6 +78,15 @@ void session_ready(unsigned slot, enum watch watch)
 		session->exec.out[1].readable = true;
 }
 
+bool session_pump_stream(const struct session *session, struct outflow *flow, enum watch watch, uint64_t now_ns)
+{
+	bool moved = outflow_pump(flow, session->id, now_ns);
+	if (flow->idle)
+		loop_watch_again(flow->fd, session->slot, watch);
+	flow->idle = false;
+	return moved;
+}
+
 void session_reaped(pid_t pid, int status)
 {
 	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++) {
@@ -114,7 +124,7 @@ bool session_pump(uint64_t now_ns)
 		if (sessions[slot].kind == SESSION_EXEC)
 			moved |= exec_pump(&sessions[slot], now_ns);
 		else if (sessions[slot].kind == SESSION_INDEX)
-			moved |= index_pump(&sessions[slot]);
+			moved |= index_pump(&sessions[slot], now_ns);
 	}
 	return moved;
 }
@@ -123,9 +133,11 @@ uint64_t session_deadline(void)
 {
 	uint64_t earliest = UINT64_MAX;
 	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++) {
-		if (sessions[slot].kind != SESSION_EXEC || sessions[slot].exec.start_ns == 0)
-			continue;
-		uint64_t deadline = exec_deadline(&sessions[slot].exec);
+		uint64_t deadline = UINT64_MAX;
+		if (sessions[slot].kind == SESSION_EXEC)
+			deadline = exec_deadline(&sessions[slot].exec);
+		else if (sessions[slot].kind == SESSION_INDEX)
+			deadline = outflow_deadline(&sessions[slot].index.out);
 		if (deadline < earliest)
 			earliest = deadline;
 	}

@@ -33,8 +33,10 @@ bool session_any(void);
 /* The descriptors of a session that the loop watches. */
 enum watch { WATCH_CONTROL, WATCH_STDIN, WATCH_STDOUT, WATCH_STDERR };
 
-/* Marks a descriptor as ready, as edge-triggered epoll reports it. */
+/* Marks a descriptor as ready. */
 void session_ready(unsigned slot, enum watch watch);
+/* Lets one output stream do a piece of work; true when something moved. */
+bool session_pump_stream(const struct session *session, struct outflow *flow, enum watch watch, uint64_t now_ns);
 /* A child of the agent died. */
 void session_reaped(pid_t pid, int status);
 /* Credit from the host. False: no such stream. */

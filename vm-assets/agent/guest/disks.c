@@ -4,6 +4,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/netlink.h>
 #include <poll.h>
 #include <stdio.h>
@@ -55,7 +56,11 @@ static bool scan(const char *serial, char *device, size_t size)
 		if (strncmp(entry->d_name, "sd", 2) != 0 || !has_serial(entry->d_name, serial))
 			continue;
 		snprintf(device, size, "/dev/%s", entry->d_name);
-		found = access(device, F_OK) == 0;
+		/* The node is there a moment before the disk behind it. */
+		int fd = open(device, O_RDONLY | O_CLOEXEC);
+		found = fd >= 0;
+		if (found)
+			close(fd);
 	}
 	closedir(blocks);
 	return found;

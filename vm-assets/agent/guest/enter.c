@@ -20,6 +20,8 @@ bool platform_enter_root(const char *hostname, struct problem *problem)
 		return problem_set(problem, errno, "hostname %s", hostname);
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
 		return problem_set(problem, errno, "private mounts");
+	/* Away with the cover of root_furnish: /proc/mounts shows one /proc. */
+	umount2("/r/proc", MNT_DETACH);
 	if (!root_mount("/r", "proc", "proc", QUIET, NULL, problem))
 		return false;
 	if (!root_mount("/r", "sys/fs/cgroup", "cgroup2", QUIET | MS_RDONLY, NULL, problem))

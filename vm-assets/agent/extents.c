@@ -1,0 +1,69 @@
+#include "extents.h"
+
+#include <errno.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "bytes.h"
+#include "record.h"
+
+/* A batch is 6 KiB of a record, which leaves room for every path and the attributes that fit a file system block. */
+#define BATCH_COUNT 256
+#define EXTENT_BYTES 24
+
+#define FLAGS_REFUSED                                                                                         \
+	(FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC | FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_DATA_ENCRYPTED | \
+		FIEMAP_EXTENT_NOT_ALIGNED | FIEMAP_EXTENT_DATA_INLINE | FIEMAP_EXTENT_DATA_TAIL)
+
+static union {
+	struct fiemap map;
+	uint8_t bytes[sizeof(struct fiemap) + BATCH_COUNT * sizeof(struct fiemap_extent)];
+} batch;
+
+static bool append(const struct fiemap_extent *extent, uint64_t size, uint32_t *count, struct problem *problem)
+{
+	uint8_t *room = record_room(EXTENT_BYTES);
+	uint64_t length = extent->fe_length;
+	/* Unwritten blocks are zeros, like holes; nothing of a file lies behind its end. */
+	if (extent->fe_logical >= size || length == 0 || (extent->fe_flags & FIEMAP_EXTENT_UNWRITTEN) != 0)
+		return true;
+	if ((extent->fe_flags & FLAGS_REFUSED) != 0)
+		return problem_set(problem, EOPNOTSUPP, "extent with flags 0x%x", extent->fe_flags);
+	if (room == NULL)
+		return problem_set(problem, E2BIG, "extents");
+	if (length > size - extent->fe_logical)
+		length = size - extent->fe_logical;
+	put_u64(room, extent->fe_logical);
+	put_u64(room + 8, extent->fe_physical);
+	put_u64(room + 16, length);
+	record_take(EXTENT_BYTES);
+	(*count)++;
+	return true;
+}
+
+bool extents_append(struct extents *extents, uint32_t *count, struct problem *problem)
+{
+	memset(&batch.map, 0, sizeof batch.map);
+	batch.map.fm_start = extents->next;
+	batch.map.fm_length = extents->size - extents->next;
+	batch.map.fm_flags = FIEMAP_FLAG_SYNC;
+	batch.map.fm_extent_count = BATCH_COUNT;
+	if (ioctl(extents->fd, (int)FS_IOC_FIEMAP, &batch.map) != 0)
+		return problem_set(problem, errno, "extents");
+	*count = 0;
+	/* An empty answer ends the file: the rest is a hole. */
+	extents->done = batch.map.fm_mapped_extents == 0;
+	for (uint32_t i = 0; i < batch.map.fm_mapped_extents && i < BATCH_COUNT; i++) {
+		const struct fiemap_extent *extent = &batch.map.fm_extents[i];
+		uint64_t end = extent->fe_logical + extent->fe_length;
+		if (!append(extent, extents->size, count, problem))
+			return false;
+		/* No step forward would be no end. */
+		if (end <= extents->next || end >= extents->size || (extent->fe_flags & FIEMAP_EXTENT_LAST) != 0)
+			extents->done = true;
+		extents->next = end;
+	}
+	return true;
+}

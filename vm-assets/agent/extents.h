@@ -1,0 +1,23 @@
+/* Where the bytes of a file lie on its disk. */
+#ifndef COPPICE_EXTENTS_H
+#define COPPICE_EXTENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "problem.h"
+
+struct extents {
+	int fd; /* a regular file */
+	uint64_t size; /* of the file: nothing beyond is listed */
+	uint64_t next; /* first logical byte that was not looked at */
+	bool done;
+};
+
+/*
+ * Appends the next batch of written extents to the record and counts them; sets `done` after the last.
+ * Fails for extents whose bytes are not plainly on the disk.
+ */
+bool extents_append(struct extents *extents, uint32_t *count, struct problem *problem);
+
+#endif
