@@ -41,16 +41,6 @@ export async function removeBlob(layout: DataLayout, sha256: string): Promise<vo
   await rm(blobPath(layout, sha256), { force: true });
 }
 
-/** Hashes of all contents that are kept. */
-export async function listBlobs(layout: DataLayout): Promise<string[]> {
-  const hashes: string[] = [];
-  for (const directory of await readdir(layout.blobs)) {
-    const names = await readdir(join(layout.blobs, directory));
-    hashes.push(...names.filter((name) => sha256Expression.test(name) && name.startsWith(directory)));
-  }
-  return hashes;
-}
-
 /**
  * Stores a stream under the hash of its content, which is on the disk for good when this resolves. The same
  * content is kept once. Whatever goes wrong, also an error of `source`, leaves nothing behind.
