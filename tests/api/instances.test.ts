@@ -1,0 +1,172 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { OperationId } from "../../src/domain/ids.ts";
+import { Api, errorOf } from "../support/api.ts";
+
+let api: Api;
+let image = "";
+let file = { uuid: "", sha256: "" };
+beforeAll(async () => {
+  api = await Api.start();
+  image = await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
+  file = (await api.call("POST", "/v1/files", { body: "input" })).json;
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+const spawn = (fields: object) =>
+  api.call("POST", "/v1/instances", { json: { image: "tag:base", command: "true", ...fields } });
+const last = () => api.operations.instances.at(-1);
+
+describe('"POST /instances spawns a sandbox instance that executes a command"', () => {
+  test('"201 Created with a Location header; body {uuid: string}", and the uuid is that of the operation', async () => {
+    const answer = await spawn({});
+    expect(answer.status).toBe(201);
+    expect(answer.json).toEqual({ uuid: expect.stringMatching(/^[0-9a-f-]{36}$/) });
+    expect(answer.headers.get("location")).toBe(`/v1/operations/${answer.json.uuid}`);
+    expect((await api.call("GET", answer.headers.get("location") ?? "")).json).toMatchObject({
+      kind: "instance",
+      status: "PENDING",
+    });
+  });
+
+  test("the defaults of the table", async () => {
+    await spawn({});
+    expect(last()).toEqual({
+      imageId: image as never,
+      argv: ["true"],
+      env: {},
+      cwd: "/root",
+      timeoutSeconds: 300,
+      files: [],
+      truncateOutputAtBytes: 1_048_576,
+      stdin: null,
+      hostname: null,
+      disposable: false,
+      resources: { vcpus: 1, memoryBytes: 268_435_456, diskBytes: 1_073_741_824 },
+    });
+  });
+
+  test("every field arrives", async () => {
+    const stdin = `base64:${Buffer.from([0, 255]).toString("base64")}`;
+    await spawn({
+      image: image.toUpperCase(),
+      command: "cat $1",
+      shell: true,
+      args: ["/in"],
+      env: { A: "1", B_ü: "ä b=c" },
+      cwd: "/work//dir/.",
+      timeout: 3600,
+      files: { "/in": { uuid: file.uuid, mode: "0755" }, "/deep/er": { uuid: file.uuid.toUpperCase() } },
+      truncate_output_at: 0,
+      stdin,
+      hostname: "host-1.example",
+      disposable: true,
+      resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 2_147_483_648 },
+    });
+    const content = { fileId: file.uuid, sha256: file.sha256, sizeBytes: 5 };
+    expect(last()).toEqual({
+      imageId: image as never,
+      argv: ["/bin/sh", "-c", "cat $1", "/bin/sh", "/in"],
+      env: { A: "1", B_ü: "ä b=c" },
+      cwd: "/work/dir",
+      timeoutSeconds: 3600,
+      files: [
+        { path: "/in", mode: 0o755, ...content },
+        { path: "/deep/er", mode: 0o644, ...content },
+      ] as never,
+      truncateOutputAtBytes: 0,
+      stdin,
+      hostname: "host-1.example",
+      disposable: true,
+      resources: { vcpus: 2, memoryBytes: 536_870_912, diskBytes: 2_147_483_648 },
+    });
+  });
+
+  test("env names that JavaScript knows are names like any other", async () => {
+    const body = `{"image":"tag:base","command":"env","env":{"__proto__":"a","constructor":"b","toString":"c"}}`;
+    const answer = await api.call("POST", "/v1/instances", { body, headers: { "content-type": "application/json" } });
+    expect(answer.status).toBe(201);
+    expect(JSON.stringify(last()?.env)).toBe('{"__proto__":"a","constructor":"b","toString":"c"}');
+  });
+
+  test("stdin of 10 MiB, as ASCII and as base64; a byte more is 400", async () => {
+    const size = 10_485_760;
+    expect((await spawn({ stdin: "x".repeat(size) })).status).toBe(201);
+    expect((await spawn({ stdin: `base64:${Buffer.alloc(size).toString("base64")}` })).status).toBe(201);
+    errorOf(await spawn({ stdin: "x".repeat(size + 1) }), "validation_error");
+    errorOf(await spawn({ stdin: `base64:${Buffer.alloc(size + 1).toString("base64")}` }), "validation_error");
+  });
+
+  test("a tag is resolved now", async () => {
+    const first = await api.addImage([[]], { tag: "moves" });
+    await spawn({ image: "tag:moves" });
+    expect(last()?.imageId).toBe(first);
+    const second = await api.addImage([[]], { tag: "moves" });
+    await spawn({ image: "tag:moves" });
+    expect(last()?.imageId).toBe(second);
+  });
+
+  test("an image or a file that is not there is 404 now, not later; so is another account's", async () => {
+    const foreign = await api.addImage([[]], { account: "bob", tag: "theirs" });
+    for (const missing of ["tag:nothing", Bun.randomUUIDv7(), foreign, "tag:theirs"]) {
+      expect(errorOf(await spawn({ image: missing }), "not_found").details["field"]).toBe("image");
+    }
+    const theirs = (await api.call("POST", "/v1/files", { body: "theirs", token: api.foreignToken })).json.uuid;
+    for (const uuid of [Bun.randomUUIDv7(), theirs]) {
+      expect(errorOf(await spawn({ files: { "/a": { uuid } } }), "not_found").details["field"]).toBe("files");
+    }
+  });
+});
+
+describe("GET /instances/{uuid}/stats", () => {
+  const sample = (at: number) => ({
+    cpuTimeMs: 10 * at,
+    cpuPercent: 12.5,
+    memoryBytes: 1000,
+    memoryPeakBytes: 2000,
+    pids: 3,
+    at,
+  });
+  const shown = (at: number) => ({
+    cpu_time_ms: 10 * at,
+    cpu_percent: 12.5,
+    memory_bytes: 1000,
+    memory_peak_bytes: 2000,
+    pids: 3,
+    at: new Date(at).toISOString(),
+  });
+
+  test("409 before it runs and after it has ended, 404 for an import", async () => {
+    const { uuid } = (await spawn({})).json;
+    errorOf(await api.call("GET", `/v1/instances/${uuid}/stats`), "conflict");
+    await api.call("DELETE", `/v1/operations/${uuid}`);
+    errorOf(await api.call("GET", `/v1/instances/${uuid}/stats?once=true`), "conflict");
+    const imported = await api.call("POST", "/v1/images/import", { json: { registry: "registry.example.net/a" } });
+    errorOf(await api.call("GET", `/v1/instances/${imported.json.uuid}/stats`), "not_found");
+  });
+
+  test("one object with once=true, otherwise an event each and an end", async () => {
+    const { uuid } = (await spawn({})).json;
+    api.operations.start(uuid as OperationId);
+    api.operations.samples = [sample(1), sample(2)];
+    expect((await api.call("GET", `/v1/instances/${uuid}/stats?once=true`)).json).toEqual(shown(1));
+    const stream = await api.call("GET", `/v1/instances/${uuid}/stats`);
+    expect(stream.headers.get("content-type")).toStartWith("text/event-stream");
+    const events = [1, 2].map((at) => `data: ${JSON.stringify(shown(at))}\n\n`);
+    expect(stream.text).toBe(`${events.join("")}event: end\ndata: {}\n\n`);
+    expect(api.operations.openStats).toBe(0);
+  });
+
+  test("a client that leaves ends the looking", async () => {
+    const { uuid } = (await spawn({})).json;
+    api.operations.start(uuid as OperationId);
+    api.operations.samples = Array.from({ length: 100_000 }, (_, at) => sample(at));
+    const leaving = new AbortController();
+    const headers = { authorization: `Bearer ${api.token}` };
+    const response = await fetch(`${api.url}/v1/instances/${uuid}/stats`, { headers, signal: leaving.signal });
+    await response.body?.getReader().read();
+    expect(api.operations.openStats).toBe(1);
+    leaving.abort();
+    for (let round = 0; round < 500 && api.operations.openStats > 0; round++) await Bun.sleep(10);
+    expect(api.operations.openStats).toBe(0);
+  });
+});
