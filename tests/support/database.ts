@@ -1,0 +1,62 @@
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { type Database, openDatabase } from "../../src/db/database.ts";
+import { insertOperation, type NewOperation, startOperation } from "../../src/db/operations.ts";
+import type { NewLayer } from "../../src/db/publish.ts";
+import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
+import { testDirectory } from "./layer-files.ts";
+
+export const alice = "alice" as AccountId;
+export const bob = "bob" as AccountId;
+
+export function newId<T extends string = OperationId>(): T {
+  return Bun.randomUUIDv7() as T;
+}
+
+/** A real database in a directory of its own. */
+export interface TestDatabase extends Disposable {
+  readonly db: Database;
+  readonly path: string;
+}
+
+export function testDatabase(): TestDatabase {
+  const directory = testDirectory("db");
+  const path = join(directory, "coppice.db");
+  const db = openDatabase(path);
+  return {
+    db,
+    path,
+    [Symbol.dispose]() {
+      db[Symbol.dispose]();
+      rmSync(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+export function addOperation(db: Database, options: Partial<NewOperation> = {}): OperationId {
+  const id = options.id ?? newId();
+  const defaults = {
+    accountId: alice,
+    kind: "instance",
+    request: { command: "true" },
+    hadCredentials: false,
+    now: 1,
+  } as const;
+  insertOperation(db, { ...defaults, ...options, id });
+  return id;
+}
+
+export function addExecuting(db: Database, options: Partial<NewOperation> = {}): OperationId {
+  const id = addOperation(db, options);
+  if (!startOperation(db, id, options.now ?? 1)) throw new Error("not started");
+  return id;
+}
+
+export function someLayer(extra: Partial<NewLayer> = {}): NewLayer {
+  const id = newId<LayerId>();
+  return { id, parentId: null, format: "ext4", sizeBytes: 10, diskBytes: 100, entryCount: 3, ...extra };
+}
+
+export function someImage(layerId: LayerId, parentId: ImageId | null = null) {
+  return { id: newId<ImageId>(), parentId, layerId, sizeBytes: 10 };
+}

@@ -1,0 +1,163 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { existsSync, statSync } from "node:fs";
+import { sql } from "drizzle-orm";
+import Libsql from "libsql";
+import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
+import { deleteFilesUnusedSince, getFile, isBlobReferenced, touchFile, upsertFile } from "../../../src/db/files.ts";
+import { MIGRATIONS } from "../../../src/db/migrations.ts";
+import { getOperation } from "../../../src/db/operations.ts";
+import { getToken, insertToken, listTokens, revokeToken } from "../../../src/db/tokens.ts";
+import type { FileId } from "../../../src/domain/ids.ts";
+import { addOperation, alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+
+let opened: TestDatabase;
+let db: Database;
+beforeEach(() => {
+  opened = testDatabase();
+  db = opened.db;
+});
+afterEach(() => opened[Symbol.dispose]());
+
+describe("the database", () => {
+  test("is durable, checked and waits for other writers", () => {
+    const pragma = (name: string) => Object.values(db.orm.get(sql.raw(`pragma ${name}`)) as object)[0];
+    expect(pragma("journal_mode")).toBe("wal");
+    expect(pragma("synchronous")).toBe(2);
+    expect(pragma("foreign_keys")).toBe(1);
+    expect(pragma("busy_timeout")).toBeGreaterThan(0);
+  });
+
+  test("keeps everything over a close, which empties the log", () => {
+    const id = addOperation(db);
+    db[Symbol.dispose]();
+    db[Symbol.dispose]();
+    expect(existsSync(`${opened.path}-wal`) ? statSync(`${opened.path}-wal`).size : 0).toBe(0);
+    using again = openDatabase(opened.path);
+    expect(getOperation(again, alice, id)?.status).toBe("PENDING");
+  });
+
+  test("keeps what was acknowledged when the process dies without a close", () => {
+    const id = addOperation(db);
+    using other = openDatabase(opened.path);
+    expect(getOperation(other, alice, id)?.status).toBe("PENDING");
+  });
+
+  test("rolls a transaction back as a whole", () => {
+    expect(() =>
+      db.transaction((tx) => {
+        tx.run(sql`insert into accounts (id, created_at) values ('x', 1)`);
+        throw new Error("undo");
+      }),
+    ).toThrow("undo");
+    expect(db.orm.all(sql`select * from accounts`)).toEqual([]);
+  });
+
+  test("of a newer version is left alone", () => {
+    db[Symbol.dispose]();
+    const client = new Libsql(opened.path);
+    client.exec("INSERT INTO migrations (name, created_at) VALUES ('9999_future', 9999999999999)");
+    client.close();
+    expect(() => openDatabase(opened.path)).toThrow(SchemaTooNewError);
+  });
+
+  test("has migrations in strictly increasing order", () => {
+    const times = MIGRATIONS.map((migration) => migration.createdAt);
+    expect(times).toEqual([...new Set(times)].toSorted((a, b) => a - b));
+    expect(db.orm.all(sql`select name from migrations`)).toHaveLength(MIGRATIONS.length);
+  });
+
+  test("refuses rows that contradict themselves", () => {
+    const id = addOperation(db);
+    expect(() => db.orm.run(sql`update operations set status = 'SUCCESS' where id = ${id}`)).toThrow();
+    expect(() => db.orm.run(sql`delete from accounts`)).toThrow();
+    expect(getOperation(db, alice, id)?.status).toBe("PENDING");
+  });
+
+  test("answers listings from an index, whatever the filter", () => {
+    const client = new Libsql(opened.path);
+    const plans = [
+      "account_id = 1",
+      "account_id = 1 and status = 'FAILED'",
+      "account_id = 1 and kind = 'instance'",
+      "account_id = 1 and kind = 'instance' and status = 'FAILED'",
+      "account_id = 1 and created_at between 1 and 2",
+    ].map((where) => {
+      const order = "order by created_at desc, id desc limit 10 offset 5";
+      const rows = client.prepare(`explain query plan select id from operations where ${where} ${order}`).all();
+      return (rows as { detail: string }[]).map((row) => row.detail).join("; ");
+    });
+    for (const plan of plans) {
+      expect(plan).toContain("COVERING INDEX");
+      expect(plan).not.toContain("TEMP B-TREE");
+    }
+    client.close();
+  });
+});
+
+describe("files", () => {
+  const sha = (digit: string) => digit.repeat(64);
+
+  test("of the same content keep their uuid within an account", () => {
+    const one = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 1 });
+    const again = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 9 });
+    expect(again).toEqual({ ...one, lastUsedAt: 9 });
+    const theirs = upsertFile(db, { accountId: bob, sha256: sha("a"), sizeBytes: 5, now: 2 });
+    expect(theirs.id).not.toBe(one.id);
+  });
+
+  test("are found by uuid and hash, of the own account only", () => {
+    const { id } = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 1 });
+    expect(getFile(db, alice, { uuid: id })?.sha256).toBe(sha("a"));
+    expect(getFile(db, alice, { sha256: sha("a") })?.id).toBe(id);
+    expect(getFile(db, alice, { uuid: id, sha256: sha("b") })).toBeNull();
+    expect(getFile(db, alice, { uuid: newId<FileId>() })).toBeNull();
+    expect(getFile(db, alice, {})).toBeNull();
+    expect(getFile(db, bob, { uuid: id })).toBeNull();
+    expect(getFile(db, bob, { sha256: sha("a") })).toBeNull();
+  });
+
+  test("that nobody used for long are forgotten, the blob only with its last row", () => {
+    const mine = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 1 });
+    const theirs = upsertFile(db, { accountId: bob, sha256: sha("a"), sizeBytes: 5, now: 2 });
+    const fresh = upsertFile(db, { accountId: alice, sha256: sha("b"), sizeBytes: 5, now: 1 });
+    touchFile(db, fresh.id, 50);
+    expect(deleteFilesUnusedSince(db, 50, 1)).toEqual([mine]);
+    expect(isBlobReferenced(db, sha("a"))).toBe(true);
+    expect(deleteFilesUnusedSince(db, 50, 10)).toEqual([theirs]);
+    expect(isBlobReferenced(db, sha("a"))).toBe(false);
+    expect(isBlobReferenced(db, sha("b"))).toBe(true);
+  });
+});
+
+describe("tokens", () => {
+  const token = (jti: string, accountId = alice, issuedAt = 1) => ({
+    jti,
+    accountId,
+    scopes: ["images:read", "*"],
+    keyId: "k1",
+    issuedAt,
+    expiresAt: 100,
+  });
+
+  test("are recorded, listed newest first and revoked once", () => {
+    insertToken(db, token("one"));
+    insertToken(db, token("two", bob, 2));
+    expect(getToken(db, "one")).toEqual({ ...token("one"), revokedAt: null });
+    expect(getToken(db, "none")).toBeNull();
+    expect(listTokens(db).map((row) => row.jti)).toEqual(["two", "one"]);
+    expect(listTokens(db, alice).map((row) => row.jti)).toEqual(["one"]);
+    expect(revokeToken(db, "one", 7)).toBe(true);
+    expect(revokeToken(db, "one", 8)).toBe(false);
+    expect(revokeToken(db, "none", 8)).toBe(false);
+    expect(getToken(db, "one")?.revokedAt).toBe(7);
+    expect(() => insertToken(db, token("one"))).toThrow("UNIQUE");
+  });
+
+  test("revoked by another process are seen at once", () => {
+    insertToken(db, token("one"));
+    expect(getToken(db, "one")?.revokedAt).toBeNull();
+    using other = openDatabase(opened.path);
+    revokeToken(other, "one", 7);
+    expect(getToken(db, "one")?.revokedAt).toBe(7);
+  });
+});

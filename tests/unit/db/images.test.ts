@@ -1,0 +1,231 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import type { Database } from "../../../src/db/database.ts";
+import { getImage, type ImageFilter, listImages, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
+import { findBaseLayer, getLayer, layerChain, referencedLayerIds } from "../../../src/db/layers.ts";
+import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
+import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
+import {
+  addExecuting,
+  addOperation,
+  alice,
+  bob,
+  newId,
+  someImage,
+  someLayer,
+  type TestDatabase,
+  testDatabase,
+} from "../../support/database.ts";
+
+let opened: TestDatabase;
+let db: Database;
+beforeEach(() => {
+  opened = testDatabase();
+  db = opened.db;
+});
+afterEach(() => opened[Symbol.dispose]());
+
+/** Imports an image the way the supervisor does. */
+function addImage(options: { tag?: string; now?: number; accountId?: AccountId } = {}): ImageId {
+  const { tag, now = 1, accountId = alice } = options;
+  const operationId = addExecuting(db, { accountId, kind: "image_import" });
+  const layer = someLayer();
+  const image = someImage(layer.id);
+  expect(publishImport(db, { operationId, result: {}, now, layer, image, tag })).toBe(true);
+  return image.id;
+}
+
+const list = (filter: Partial<ImageFilter> = {}) =>
+  listImages(db, alice, { limit: 100, offset: 0, ...filter }).map((image) => image.id);
+const tagOf = (id: ImageId) => getImage(db, alice, id)?.tag;
+
+describe("publishing", () => {
+  test("an import shows layer, image, tag and result at once", () => {
+    const operationId = addExecuting(db, { kind: "image_import" });
+    const layer = someLayer({ format: "erofs", baseKey: "sha256:1/linux/amd64/1" });
+    const image = { ...someImage(layer.id), digest: "sha256:1" };
+    const result = { image: image.id, size_bytes: 10 };
+    expect(publishImport(db, { operationId, result, now: 42, layer, image, tag: "base" })).toBe(true);
+    expect(getOperation(db, alice, operationId)).toMatchObject({
+      status: "SUCCESS",
+      result,
+      finishedAt: 42,
+      error: null,
+    });
+    expect(getImage(db, alice, image.id)).toEqual({
+      id: image.id,
+      accountId: alice,
+      parentId: null,
+      operationId,
+      layerId: layer.id,
+      digest: "sha256:1",
+      sizeBytes: 10,
+      tagged: true,
+      createdAt: 42,
+      tag: "base",
+    });
+    expect(findBaseLayer(db, "sha256:1/linux/amd64/1")).toEqual({
+      ...layer,
+      baseKey: "sha256:1/linux/amd64/1",
+      createdAt: 42,
+    });
+    expect(findBaseLayer(db, "other")).toBeNull();
+  });
+
+  test("a run can publish an image, or nothing but its result", () => {
+    const parent = addImage();
+    const base = getImage(db, alice, parent)?.layerId as LayerId;
+    const operationId = addExecuting(db, { imageId: parent });
+    const layer = someLayer({ parentId: base });
+    const image = someImage(layer.id, parent);
+    expect(publishRun(db, { operationId, result: { exit_code: 0 }, now: 5, layer, image })).toBe(true);
+    expect(getImage(db, alice, image.id)).toMatchObject({
+      parentId: parent,
+      layerId: layer.id,
+      tag: null,
+      tagged: false,
+    });
+    const disposable = addExecuting(db, { imageId: parent });
+    expect(publishRun(db, { operationId: disposable, result: { exit_code: 3 }, now: 6 })).toBe(true);
+    expect(list()).toHaveLength(2);
+  });
+
+  test("changes nothing when a cancel was accepted or the operation is not EXECUTING", () => {
+    const cancelled = addExecuting(db);
+    requestCancel(db, alice, cancelled, 3);
+    for (const operationId of [cancelled, addOperation(db), newId()]) {
+      const layer = someLayer({ baseKey: "key" });
+      const image = someImage(layer.id);
+      expect(publishImport(db, { operationId, result: {}, now: 5, layer, image, tag: "t" })).toBe(false);
+      expect(publishRun(db, { operationId, result: {}, now: 5, layer, image })).toBe(false);
+    }
+    expect(list()).toEqual([]);
+    expect(referencedLayerIds(db)).toEqual(new Set());
+    expect(resolveImage(db, alice, { tag: "t" })).toBeNull();
+    expect(getOperation(db, alice, cancelled)).toMatchObject({ status: "EXECUTING", result: null });
+  });
+
+  test("is undone as a whole when its last step fails", () => {
+    const operationId = addExecuting(db);
+    const layer = someLayer();
+    const image = someImage(newId<LayerId>());
+    expect(() => publishRun(db, { operationId, result: {}, now: 5, layer, image })).toThrow("FOREIGN KEY");
+    expect(getOperation(db, alice, operationId)).toMatchObject({ status: "EXECUTING", result: null });
+    expect(getLayer(db, layer.id)).toBeNull();
+  });
+
+  test("of the same base twice keeps one layer", () => {
+    const layers = [someLayer({ baseKey: "same" }), someLayer({ baseKey: "same" })] as const;
+    const images = layers.map((layer) => {
+      const image = someImage(layer.id);
+      publishImport(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
+      return getImage(db, alice, image.id)?.layerId;
+    });
+    expect(images).toEqual([layers[0].id, layers[0].id]);
+    expect(getLayer(db, layers[1].id)).toBeNull();
+    const again = someImage(layers[0].id);
+    expect(publishImport(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toBe(true);
+  });
+});
+
+describe("a tag", () => {
+  test("moves to another image, and an image shows only its latest", () => {
+    const [one, two] = [addImage({ tag: "a" }), addImage()];
+    expect(setTag(db, alice, two, "a")).toMatchObject({ id: two, tag: "a", tagged: true });
+    expect(getImage(db, alice, one)).toMatchObject({ tag: null, tagged: false });
+    expect(setTag(db, alice, two, "b")?.tag).toBe("b");
+    expect(resolveImage(db, alice, { tag: "a" })).toBeNull();
+    expect(resolveImage(db, alice, { tag: "b" })?.id).toBe(two);
+    expect(setTag(db, alice, two, "b")).toMatchObject({ tag: "b", tagged: true });
+    setTag(db, alice, one, "x");
+    expect(setTag(db, alice, two, "x")?.tag).toBe("x");
+    expect([tagOf(one), tagOf(two)]).toEqual([null, "x"]);
+    expect(list({ tagged: true })).toEqual([two]);
+  });
+
+  test("moves with an import", () => {
+    const one = addImage({ tag: "latest" });
+    const two = addImage({ tag: "latest" });
+    expect([tagOf(one), tagOf(two)]).toEqual([null, "latest"]);
+  });
+
+  test("is removed, once or twice", () => {
+    const id = addImage({ tag: "a" });
+    expect(removeTag(db, alice, id)).toMatchObject({ id, tag: null, tagged: false });
+    expect(removeTag(db, alice, id)).toMatchObject({ id, tag: null });
+    expect(resolveImage(db, alice, { tag: "a" })).toBeNull();
+  });
+
+  test("belongs to one account", () => {
+    const mine = addImage({ tag: "a" });
+    const theirs = addImage({ tag: "a", accountId: bob });
+    expect(resolveImage(db, alice, { tag: "a" })?.id).toBe(mine);
+    expect(resolveImage(db, bob, { tag: "a" })?.id).toBe(theirs);
+    expect(setTag(db, alice, theirs, "b")).toBeNull();
+    expect(removeTag(db, alice, theirs)).toBeNull();
+    expect(getImage(db, alice, theirs)).toBeNull();
+    expect(resolveImage(db, alice, { uuid: theirs })).toBeNull();
+    expect(resolveImage(db, bob, { uuid: theirs })?.tag).toBe("a");
+    expect(setTag(db, alice, newId<ImageId>(), "b")).toBeNull();
+  });
+});
+
+describe("listings", () => {
+  test("are newest first, then by id, with inclusive bounds of time and pages", () => {
+    const ids = Array.from({ length: 12 }, (_, n) => addImage({ now: Math.floor(n / 3) }));
+    addImage({ accountId: bob });
+    const expected = ids.toReversed();
+    expect(list()).toEqual(expected);
+    expect(list({ limit: 5, offset: 4 })).toEqual(expected.slice(4, 9));
+    expect(list({ offset: 12 })).toEqual([]);
+    expect(list({ sinceMs: 1, untilMs: 2 })).toEqual(expected.slice(3, 9));
+  });
+
+  test("of tagged and untagged images", () => {
+    const one = addImage({ tag: "a", now: 1 });
+    const two = addImage({ now: 2 });
+    const three = addImage({ tag: "b", now: 3 });
+    expect(list({ tagged: true })).toEqual([three, one]);
+    expect(list({ tagged: false })).toEqual([two]);
+    expect(list({ tagged: true, limit: 1, offset: 1 })).toEqual([one]);
+  });
+
+  test("by a prefix of the tag, which is no pattern", () => {
+    const names = ["a", "aB", "a_b", "ab", "abc", "a/b:1.0-x", "b", "A"];
+    const byName = new Map(names.map((name, n) => [name, addImage({ tag: name, now: n })]));
+    const untagged = addImage({ now: 100 });
+    for (const prefix of ["", "a", "ab", "abc", "abcd", "a_", "a/", "a/b:", "a.", "A", "z", "%", "_"]) {
+      const expected = names
+        .filter((name) => name.startsWith(prefix))
+        .toReversed()
+        .map((name) => byName.get(name));
+      expect(list({ tagPrefix: prefix })).toEqual(expected as ImageId[]);
+      expect(list({ tagPrefix: prefix, tagged: true })).toEqual(expected as ImageId[]);
+      expect(list({ tagPrefix: prefix, tagged: false })).toEqual([]);
+      expect(list({ tagPrefix: prefix, limit: 1, offset: 1 })).toEqual(expected.slice(1, 2) as ImageId[]);
+    }
+    expect(list({ tagPrefix: "a", sinceMs: 2, untilMs: 3 })).toHaveLength(2);
+    expect(list()).toContain(untagged);
+  });
+});
+
+describe("layers", () => {
+  test("chain from the base up", () => {
+    const ids: LayerId[] = [];
+    for (let depth = 0; depth < 200; depth++) {
+      const layer = someLayer({ parentId: ids.at(-1) ?? null });
+      publishRun(db, { operationId: addExecuting(db), result: {}, now: depth, layer, image: someImage(layer.id) });
+      ids.push(layer.id);
+    }
+    expect(layerChain(db, ids.at(-1) as LayerId).map((layer) => layer.id)).toEqual(ids);
+    expect(layerChain(db, ids[3] as LayerId).map((layer) => layer.createdAt)).toEqual([0, 1, 2, 3]);
+    expect(layerChain(db, newId<LayerId>())).toEqual([]);
+    expect(referencedLayerIds(db)).toEqual(new Set(ids));
+  });
+});
+
+test("an image outlives the operation that made it", () => {
+  const id = addImage({ now: 5 });
+  expect(deleteOperationsFinishedBefore(db, 100, 10)).toHaveLength(1);
+  expect(getImage(db, alice, id)).toMatchObject({ operationId: null });
+});

@@ -1,0 +1,286 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import type { Database } from "../../../src/db/database.ts";
+import {
+  cancelOperation,
+  countLiveOperations,
+  deleteOperationsFinishedBefore,
+  executingOperations,
+  existingOperations,
+  failOperation,
+  getOperation,
+  insertOperation,
+  listOperations,
+  type OperationFilter,
+  operationRequest,
+  pendingOperations,
+  recoverOperations,
+  requestCancel,
+  startOperation,
+} from "../../../src/db/operations.ts";
+import { publishRun } from "../../../src/db/publish.ts";
+import type { ErrorBody } from "../../../src/domain/errors.ts";
+import type { OperationId } from "../../../src/domain/ids.ts";
+import { next, OPERATION_EVENTS, OPERATION_STATUSES, type OperationStatus } from "../../../src/domain/operation.ts";
+import {
+  addExecuting,
+  addOperation,
+  alice,
+  bob,
+  newId,
+  type TestDatabase,
+  testDatabase,
+} from "../../support/database.ts";
+
+let opened: TestDatabase;
+let db: Database;
+beforeEach(() => {
+  opened = testDatabase();
+  db = opened.db;
+});
+afterEach(() => opened[Symbol.dispose]());
+
+const error: ErrorBody = { error: "internal_error", message: "broke", details: { cpu_time_ms: 5 } };
+const row = (id: OperationId) => {
+  const found = getOperation(db, alice, id);
+  if (found === null) throw new Error("no row");
+  return found;
+};
+
+/** An operation that got to `status` by the public functions. */
+function operationIn(status: OperationStatus): OperationId {
+  const id = addOperation(db);
+  if (status === "PENDING") return id;
+  startOperation(db, id, 2);
+  if (status === "SUCCESS") publishRun(db, { operationId: id, result: { exit_code: 0 }, now: 3 });
+  if (status === "FAILED") failOperation(db, id, error, 3);
+  if (status === "CANCELLED") cancelOperation(db, id, 3);
+  expect(row(id).status).toBe(status);
+  return id;
+}
+
+const APPLY = {
+  start: (id: OperationId) => startOperation(db, id, 9),
+  succeed: (id: OperationId) => publishRun(db, { operationId: id, result: { exit_code: 1 }, now: 9 }),
+  fail: (id: OperationId) => failOperation(db, id, error, 9),
+  cancel: (id: OperationId) => cancelOperation(db, id, 9),
+};
+
+describe("transitions", () => {
+  for (const status of OPERATION_STATUSES) {
+    for (const event of OPERATION_EVENTS) {
+      const target = next(status, event);
+      test(`${event} of ${status} ${target === null ? "changes nothing" : `leads to ${target}`}`, () => {
+        const id = operationIn(status);
+        const before = row(id);
+        const request = operationRequest(db, id);
+        expect(APPLY[event](id)).toBe(target !== null);
+        if (target === null) {
+          expect(row(id)).toEqual(before);
+          expect(operationRequest(db, id)).toEqual(request);
+          return;
+        }
+        const isTerminal = target !== "EXECUTING";
+        expect(row(id)).toMatchObject({
+          status: target,
+          finishedAt: isTerminal ? 9 : null,
+          startedAt: event === "start" ? 9 : before.startedAt,
+          error: event === "fail" ? error : null,
+          result: event === "succeed" ? { exit_code: 1 } : null,
+        });
+        expect(operationRequest(db, id)).toEqual(isTerminal ? null : { command: "true" });
+      });
+    }
+  }
+
+  test("of an operation that does not exist do nothing", () => {
+    for (const event of OPERATION_EVENTS) expect(APPLY[event](newId())).toBe(false);
+  });
+
+  test("a cancelled operation can keep its figures", () => {
+    const id = addExecuting(db);
+    expect(cancelOperation(db, id, 5, error)).toBe(true);
+    expect(row(id)).toMatchObject({ status: "CANCELLED", error });
+  });
+});
+
+describe("a cancel", () => {
+  test("of a PENDING operation ends it at once", () => {
+    const id = addOperation(db);
+    expect(requestCancel(db, alice, id, 7)).toBe("cancelled");
+    expect(row(id)).toMatchObject({ status: "CANCELLED", finishedAt: 7, startedAt: null, cancelRequestedAt: 7 });
+    expect(operationRequest(db, id)).toBeNull();
+    expect(requestCancel(db, alice, id, 8)).toBe("terminal");
+    expect(startOperation(db, id, 8)).toBe(false);
+  });
+
+  test("of an EXECUTING operation marks it once, and it can only end CANCELLED", () => {
+    for (const end of ["fail", "cancel"] as const) {
+      const id = addExecuting(db);
+      expect(requestCancel(db, alice, id, 7)).toBe("cancelling");
+      expect(requestCancel(db, alice, id, 8)).toBe("cancelling");
+      expect(row(id)).toMatchObject({ status: "EXECUTING", cancelRequestedAt: 7, finishedAt: null });
+      expect(APPLY.succeed(id)).toBe(false);
+      expect(APPLY[end](id)).toBe(true);
+      expect(row(id)).toMatchObject({ status: "CANCELLED", finishedAt: 9, result: null });
+    }
+  });
+
+  test("of a terminal operation changes nothing", () => {
+    for (const status of ["SUCCESS", "FAILED", "CANCELLED"] as const) {
+      const id = operationIn(status);
+      const before = row(id);
+      expect(requestCancel(db, alice, id, 7)).toBe("terminal");
+      expect(row(id)).toEqual(before);
+    }
+  });
+
+  test("of somebody else's or a missing operation finds nothing", () => {
+    const id = addExecuting(db);
+    expect(requestCancel(db, bob, id, 7)).toBe("not_found");
+    expect(requestCancel(db, alice, newId(), 7)).toBe("not_found");
+    expect(row(id).cancelRequestedAt).toBeNull();
+  });
+});
+
+describe("an operation", () => {
+  test("is a PENDING row with its request before it is work", () => {
+    const id = newId();
+    const request = { command: "é\u0000", env: { A: "b" } };
+    const now = 1_800_000_000_123;
+    insertOperation(db, { id, accountId: alice, kind: "image_import", request, hadCredentials: true, now });
+    expect(row(id)).toEqual({
+      id,
+      accountId: alice,
+      kind: "image_import",
+      status: "PENDING",
+      createdAt: now,
+      startedAt: null,
+      finishedAt: null,
+      cancelRequestedAt: null,
+      imageId: null,
+      hadCredentials: true,
+      error: null,
+      result: null,
+    });
+    expect(operationRequest(db, id)).toEqual(request);
+  });
+
+  test("without a request has none", () => {
+    expect(operationRequest(db, addOperation(db, { request: null }))).toBeNull();
+  });
+
+  test("is seen by its account only", () => {
+    const id = addOperation(db);
+    expect(getOperation(db, bob, id)).toBeNull();
+    expect(getOperation(db, alice, newId())).toBeNull();
+  });
+
+  test("cannot be inserted twice, and a failed insert leaves nothing", () => {
+    const id = addOperation(db);
+    expect(() => addOperation(db, { id, accountId: bob, now: 99 })).toThrow("UNIQUE");
+    expect(row(id).createdAt).toBe(1);
+    expect(listOperations(db, bob, { limit: 10, offset: 0 })).toEqual([]);
+  });
+
+  test("cannot start from an image that does not exist", () => {
+    expect(() => addOperation(db, { imageId: newId() as never })).toThrow("FOREIGN KEY");
+  });
+});
+
+describe("listings", () => {
+  const list = (filter: Partial<OperationFilter> = {}) =>
+    listOperations(db, alice, { limit: 100, offset: 0, ...filter }).map((found) => found.id);
+
+  test("are newest first, then by id, in pages, for one account", () => {
+    const ids = Array.from({ length: 20 }, (_, n) => addOperation(db, { now: Math.floor(n / 4) }));
+    addOperation(db, { accountId: bob, now: 3 });
+    const expected = ids.toReversed();
+    expect(list()).toEqual(expected);
+    expect(list({ limit: 3, offset: 2 })).toEqual(expected.slice(2, 5));
+    expect(list({ offset: 20 })).toEqual([]);
+    expect(list({ offset: 1_000_000 })).toEqual([]);
+  });
+
+  test("have inclusive bounds of time", () => {
+    const [one, two, three] = [10, 20, 30].map((now) => addOperation(db, { now }));
+    expect(list({ sinceMs: 20 })).toEqual([three, two] as OperationId[]);
+    expect(list({ untilMs: 20 })).toEqual([two, one] as OperationId[]);
+    expect(list({ sinceMs: 20, untilMs: 20 })).toEqual([two] as OperationId[]);
+    expect(list({ sinceMs: 31 })).toEqual([]);
+    expect(list({ sinceMs: 20, untilMs: 19 })).toEqual([]);
+  });
+
+  test("filter by every status and kind, alone and together, as a plain filter would", () => {
+    for (let n = 0; n < 30; n++) {
+      const kind = n % 2 === 0 ? "instance" : "image_import";
+      const id = addOperation(db, { kind, now: n });
+      if (n % 3 > 0) startOperation(db, id, n);
+      if (n % 3 > 1) failOperation(db, id, error, n);
+    }
+    const all = listOperations(db, alice, { limit: 100, offset: 0 });
+    for (const status of [undefined, ...OPERATION_STATUSES]) {
+      for (const kind of [undefined, "instance", "image_import"] as const) {
+        const expected = all.filter((o) => (status ?? o.status) === o.status && (kind ?? o.kind) === o.kind);
+        expect(list({ status, kind })).toEqual(expected.map((o) => o.id));
+        const late = expected.filter((o) => o.createdAt >= 10 && o.createdAt <= 20).map((o) => o.id);
+        expect(list({ status, kind, sinceMs: 10, untilMs: 20 })).toEqual(late);
+      }
+    }
+  });
+
+  test("of what lives are oldest first and over all accounts", () => {
+    const second = addOperation(db, { now: 2 });
+    const first = addOperation(db, { now: 1, accountId: bob });
+    const running = addExecuting(db, { now: 0 });
+    failOperation(db, addExecuting(db), error, 5);
+    expect(pendingOperations(db).map((o) => o.id)).toEqual([first, second]);
+    expect(executingOperations(db).map((o) => o.id)).toEqual([running]);
+    expect(countLiveOperations(db)).toEqual({ pending: 2, executing: 1 });
+  });
+});
+
+describe("after a restart", () => {
+  const interrupted: ErrorBody = { error: "internal_error", message: "the service was restarted", details: {} };
+  const credentialsLost: ErrorBody = { error: "unavailable", message: "credentials are gone", details: {} };
+
+  test("what ran ends FAILED or CANCELLED, what waited with credentials ends FAILED, the rest waits", () => {
+    const ran = addExecuting(db);
+    const cancelling = addExecuting(db);
+    requestCancel(db, alice, cancelling, 3);
+    const waiting = addOperation(db);
+    const secret = addOperation(db, { hadCredentials: true, accountId: bob });
+    const secretRan = addExecuting(db, { hadCredentials: true });
+    const done = operationIn("SUCCESS");
+    const doneBefore = row(done);
+    const recovery = recoverOperations(db, { interrupted, credentialsLost, now: 50 });
+    expect(new Set(recovery.failed)).toEqual(new Set([ran, secret, secretRan]));
+    expect(recovery.cancelled).toEqual([cancelling]);
+    expect(row(ran)).toMatchObject({ status: "FAILED", error: interrupted, finishedAt: 50 });
+    expect(row(secretRan)).toMatchObject({ status: "FAILED", error: interrupted });
+    expect(row(cancelling)).toMatchObject({ status: "CANCELLED", finishedAt: 50 });
+    expect(getOperation(db, bob, secret)).toMatchObject({ status: "FAILED", error: credentialsLost });
+    expect(row(done)).toEqual(doneBefore);
+    expect(pendingOperations(db).map((o) => o.id)).toEqual([waiting]);
+    expect(operationRequest(db, ran)).toBeNull();
+    expect(operationRequest(db, waiting)).not.toBeNull();
+    expect(recoverOperations(db, { interrupted, credentialsLost, now: 60 })).toEqual({ failed: [], cancelled: [] });
+  });
+});
+
+describe("retention", () => {
+  test("removes the oldest terminal operations in portions, and nothing that lives", () => {
+    const old = [1, 2, 3].map((now) => {
+      const id = addExecuting(db);
+      failOperation(db, id, error, now);
+      return id;
+    });
+    const recent = addExecuting(db);
+    failOperation(db, recent, error, 10);
+    const living = [addOperation(db, { now: 0 }), addExecuting(db, { now: 0 })];
+    expect(deleteOperationsFinishedBefore(db, 10, 2)).toEqual(old.slice(0, 2));
+    expect(deleteOperationsFinishedBefore(db, 10, 2)).toEqual(old.slice(2));
+    expect(deleteOperationsFinishedBefore(db, 10, 2)).toEqual([]);
+    expect(existingOperations(db, [...old, recent, ...living])).toEqual(new Set([recent, ...living]));
+    expect(existingOperations(db, [])).toEqual(new Set());
+  });
+});
