@@ -3,7 +3,7 @@ import type { ImageRow } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
 import { DownloadQuery } from "../domain/query.ts";
-import { contentTypeOf } from "./content-type.ts";
+import { BINARY_TYPE, contentTypeOf } from "./content-type.ts";
 import { requireImage, treeOf } from "./image-access.ts";
 import { matchesAny, parseRange } from "./range.ts";
 import { empty, type Reply, TEXT_TYPE } from "./reply.ts";
@@ -58,7 +58,7 @@ async function download(
   if (entry.type !== "f") throw notAFile(path, entry.type);
   const etag = etagOf(image, path);
   const headers: Record<string, string> = {
-    "content-type": options.text ? TEXT_TYPE : contentTypeOf(displayName(path).split("/").at(-1) ?? ""),
+    "content-type": options.text ? TEXT_TYPE : typeOf(path, entry.path),
     "accept-ranges": "bytes",
     "cache-control": "private, no-cache",
     // A page of a sandbox must not run as a page of ours.
@@ -79,6 +79,12 @@ async function download(
   const stream = tree.read(entry, part);
   const body = bodyBytes <= BUFFERED_BYTES_MAX ? new Uint8Array(await new Response(stream).arrayBuffer()) : stream;
   return { status: range === null ? 200 : 206, headers, body, bodyBytes };
+}
+
+/** By the name that was asked for, or else by that of the file where symlinks led. */
+function typeOf(...paths: GuestPath[]): string {
+  const types = paths.map((path) => contentTypeOf(displayName(path).split("/").at(-1) ?? ""));
+  return types.find((type) => type !== BINARY_TYPE) ?? BINARY_TYPE;
 }
 
 /** The end of the year 9999: HTTP dates have four digits. */

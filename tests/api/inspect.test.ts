@@ -1,0 +1,295 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { Api, errorOf } from "../support/api.ts";
+import { type LayerFixture, MTIME_SECONDS } from "../support/api-layers.ts";
+
+const MTIME = new Date(MTIME_SECONDS * 1000).toISOString();
+const LARGE_BYTES = 3_000_000;
+const large = Buffer.alloc(LARGE_BYTES, "0123456789abcdef");
+const raw = Buffer.from([0x62, 0xff, 0x0a]);
+
+const BASE: readonly LayerFixture[] = [
+  { path: "bin", type: "d" },
+  { path: "bin/tool", type: "f", content: "#!/bin/sh\n", mode: 0o4755 },
+  { path: "docs", type: "d", mode: 0o1777 },
+  { path: "docs/page.html", type: "f", content: "<p>ü</p>", mtimeNanoseconds: 123_456_789 },
+  { path: "docs/data.json", type: "f", content: "{}" },
+  { path: "docs/noextension", type: "f", content: "plain" },
+  { path: "docs/empty.txt", type: "f", content: "" },
+  { path: "docs/odd", type: "d" },
+  { path: Buffer.concat([Buffer.from("docs/odd/"), raw]), type: "f", content: "odd" },
+  { path: "docs/odd/a\nb\\c", type: "f", content: "" },
+  { path: "large.bin", type: "f", content: large },
+  { path: "holes", type: "f", parts: [{ at: 4096, bytes: Buffer.from("data") }], size: 12_288 },
+  { path: "link", type: "l", target: "docs/page.html" },
+  { path: "absolute", type: "l", target: "/docs" },
+  { path: "escape", type: "l", target: "../../../../etc/passwd" },
+  { path: "dangling", type: "l", target: "nowhere" },
+  { path: "loop", type: "l", target: "loop" },
+  { path: "pipe", type: "p" },
+];
+const TOP: readonly LayerFixture[] = [
+  { path: "docs", type: "d", mode: 0o755 },
+  { path: "docs/data.json", type: "w" },
+  { path: "docs/new.txt", type: "f", content: "new", uid: 1000 },
+];
+
+let api: Api;
+let base = "";
+let image = "";
+beforeAll(async () => {
+  api = await Api.start();
+  base = await api.addImage([BASE]);
+  image = await api.addImage([BASE, TOP], { tag: "team/app:1" });
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+const list = (path: string, query = "") => api.call("GET", `/v1/inspect/${image}/list?path=${path}${query}`);
+const download = (path: string, headers: Record<string, string> = {}, query = "") =>
+  api.call("GET", `/v1/inspect/${image}/download?path=${path}${query}`, { headers });
+const exists = async (path: string) => (await api.call("HEAD", `/v1/inspect/${image}/?path=${path}`)).status;
+
+describe('"GET /inspect/?tag={tagName}"', () => {
+  test('"302 Found, redirect to /inspect/{imageUUID}/", with and without the slash', async () => {
+    for (const path of ["/v1/inspect/", "/v1/inspect"]) {
+      const answer = await api.call("GET", `${path}?tag=team/app:1`);
+      expect(answer.status).toBe(302);
+      expect(answer.headers.get("location")).toBe(`/v1/inspect/${image}/`);
+    }
+    const followed = await fetch(`${api.url}/v1/inspect/?tag=team%2Fapp%3A1`, {
+      headers: { authorization: `Bearer ${api.token}` },
+    });
+    expect(await followed.json()).toMatchObject({ uuid: image });
+  });
+
+  test("no tag, or none that could be one, is 400; one that nobody has is 404", async () => {
+    for (const query of ["", "?tag=", "?tag=-x", "?tag=a%20b", "?tag=a&tag=b"]) {
+      errorOf(await api.call("GET", `/v1/inspect/${query}`), "validation_error");
+    }
+    errorOf(await api.call("GET", "/v1/inspect/?tag=team"), "not_found");
+  });
+});
+
+test('"GET /inspect/{imageUUID}/: 200 OK, image metadata object", with and without the slash', async () => {
+  for (const path of [`/v1/inspect/${image}/`, `/v1/inspect/${image}`]) {
+    expect((await api.call("GET", path)).json).toEqual({
+      uuid: image,
+      tag: "team/app:1",
+      created_at: expect.any(String),
+    });
+  }
+  expect((await api.call("GET", `/v1/inspect/${base}/`)).json.tag).toBeUndefined();
+});
+
+describe('"GET /inspect/{imageUUID}/list"', () => {
+  test("the listing object, with the items of all layers, by name", async () => {
+    const { json } = await list("/docs");
+    expect(json.path).toBe("/docs");
+    expect(json.items.map(({ name }: { name: string }) => name)).toEqual([
+      "empty.txt",
+      "new.txt",
+      "noextension",
+      "odd",
+      "page.html",
+    ]);
+    expect(json.items[1]).toEqual({
+      name: "new.txt",
+      size: 3,
+      mode: "0644",
+      type: "file",
+      is_regular: true,
+      is_dir: false,
+      is_symlink: false,
+      uid: 1000,
+      gid: 0,
+      modified_at: MTIME,
+    });
+    expect(json.items[4].modified_at).toBe(MTIME.replace(".000Z", ".123Z"));
+  });
+
+  test("every kind of entry", async () => {
+    const { json } = await list("/");
+    const items = Object.fromEntries(json.items.map((item: { name: string }) => [item.name, item]));
+    expect(items["link"]).toMatchObject({
+      type: "symlink",
+      is_symlink: true,
+      is_regular: false,
+      symlink_to: "docs/page.html",
+    });
+    expect(items["bin"]).toMatchObject({ type: "directory", is_dir: true, is_regular: false, mode: "0755" });
+    expect(items["pipe"]).toMatchObject({ type: "fifo", is_regular: false });
+    expect((await list("/bin")).json.items[0].mode).toBe("4755");
+  });
+
+  test("names that are not UTF-8 come with their bytes, and lead to the file", async () => {
+    const { json } = await list("/docs/odd");
+    const item = json.items.find(({ name }: { name: string }) => name.startsWith("b"));
+    expect(item.name).toBe("b\ufffd\n");
+    expect(item.name_base64).toBe(raw.toString("base64"));
+    expect((await download("/docs/odd/b%FF%0A")).text).toBe("odd");
+    expect(await exists("/docs/odd/b%ff%0a")).toBe(200);
+    expect(await exists("/docs/odd/b%fe%0a")).toBe(404);
+  });
+
+  test('"plain text when text is true": one line an entry, control characters escaped', async () => {
+    const answer = await list("/docs", "&text=true");
+    expect(answer.headers.get("content-type")).toBe("text/plain; charset=utf-8");
+    expect(answer.text.split("\n")).toContain(`-rw-r--r-- 1 1000 0 3 ${MTIME} new.txt`);
+    const odd = await list("/docs/odd", "&text=true");
+    expect(odd.text).toContain(` a\\012b\\\\c\n`);
+    expect(odd.text).toContain(` b\\377\\012\n`);
+    const root = await list("/", "&text=true");
+    expect(root.text).toContain(`l`.concat(`rw-r--r-- 1 0 0 14 ${MTIME} link -> docs/page.html\n`));
+    expect(root.text).toContain(`prw-r--r-- 1 0 0 0 ${MTIME} pipe\n`);
+    expect((await list("/bin", "&text=true")).text).toStartWith("-rwsr-xr-x ");
+    expect((await list("/bin", "&text=false")).json.path).toBe("/bin");
+  });
+
+  test("symlinks are followed inside the image, also out of it", async () => {
+    expect((await list("/absolute")).json.items).toHaveLength(5);
+    expect((await list("/absolute/odd")).json.items).toHaveLength(2);
+    errorOf(await list("/escape"), "not_found");
+  });
+
+  test("a file is 422, a missing directory 404, a loop 422, no path 400", async () => {
+    errorOf(await list("/large.bin"), "invalid_path");
+    errorOf(await list("/nowhere"), "not_found");
+    errorOf(await list("/docs/data.json"), "not_found");
+    errorOf(await list("/loop"), "invalid_path");
+    errorOf(await api.call("GET", `/v1/inspect/${image}/list`), "validation_error");
+    errorOf(await list("/", "&text=1"), "validation_error");
+  });
+
+  test("20,000 entries are streamed, and are all there", async () => {
+    const many = Array.from(
+      { length: 20_000 },
+      (_, index): LayerFixture => ({ path: `entry-${index}`, type: "f", content: "" }),
+    );
+    const id = await api.addImage([many]);
+    const { json } = await api.call("GET", `/v1/inspect/${id}/list?path=/`);
+    expect(new Set(json.items.map(({ name }: { name: string }) => name)).size).toBe(20_000);
+    const text = await api.call("GET", `/v1/inspect/${id}/list?path=/&text=true`);
+    expect(text.text.split("\n")).toHaveLength(20_001);
+  });
+});
+
+describe('"GET /inspect/{imageUUID}/download"', () => {
+  test.each([
+    ["/docs/page.html", "text/html; charset=utf-8", "<p>ü</p>"],
+    ["/link", "text/html; charset=utf-8", "<p>ü</p>"],
+    ["/docs/new.txt", "text/plain; charset=utf-8", "new"],
+    ["/docs/noextension", "application/octet-stream", "plain"],
+    ["/docs/empty.txt", "text/plain; charset=utf-8", ""],
+    ["//docs/./new.txt", "text/plain; charset=utf-8", "new"],
+    ["/absolute/new.txt", "text/plain; charset=utf-8", "new"],
+  ])("%s has the content type %s", async (path, type, content) => {
+    const answer = await download(path);
+    expect(answer.status).toBe(200);
+    expect(answer.headers.get("content-type")).toBe(type);
+    expect(answer.headers.get("content-length")).toBe(String(Buffer.byteLength(content)));
+    expect(answer.text).toBe(content);
+  });
+
+  test('"text … force text/plain content type"', async () => {
+    expect((await download("/docs/page.html", {}, "&text=true")).headers.get("content-type")).toBe(
+      "text/plain; charset=utf-8",
+    );
+    expect((await download("/docs/page.html", {}, "&text=false")).headers.get("content-type")).toStartWith("text/html");
+  });
+
+  test("a parent image is untouched by its child", async () => {
+    expect((await api.call("GET", `/v1/inspect/${base}/download?path=/docs/data.json`)).json).toEqual({});
+    errorOf(await download("/docs/data.json"), "not_found");
+  });
+
+  test("large files and holes, byte for byte", async () => {
+    expect(Buffer.from((await download("/large.bin")).bytes).equals(large)).toBe(true);
+    const expected = Buffer.alloc(12_288);
+    expected.write("data", 4096);
+    expect(Buffer.from((await download("/holes")).bytes).equals(expected)).toBe(true);
+  });
+
+  test.each([
+    ["bytes=0-0", 0, 1],
+    ["bytes=5-2999999", 5, LARGE_BYTES],
+    ["bytes=2999990-", 2_999_990, LARGE_BYTES],
+    ["bytes=-10", LARGE_BYTES - 10, LARGE_BYTES],
+    ["bytes=262140-262150", 262_140, 262_151],
+    ["bytes=0-9999999", 0, LARGE_BYTES],
+  ])("Range %s", async (range, start, end) => {
+    const answer = await download("/large.bin", { range });
+    expect(answer.status).toBe(206);
+    expect(answer.headers.get("content-range")).toBe(`bytes ${start}-${end - 1}/${LARGE_BYTES}`);
+    expect(Buffer.from(answer.bytes).equals(large.subarray(start, end))).toBe(true);
+  });
+
+  test("a range outside is 416 in our shape with Content-Range; one that is no range is ignored", async () => {
+    const answer = await download("/large.bin", { range: `bytes=${LARGE_BYTES}-` });
+    errorOf(answer, "range_not_satisfiable");
+    expect(answer.headers.get("content-range")).toBe(`bytes */${LARGE_BYTES}`);
+    errorOf(await download("/docs/empty.txt", { range: "bytes=0-" }), "range_not_satisfiable");
+    for (const range of ["bytes=2-1", "lines=0-1", "bytes=0-1,5-6"]) {
+      expect((await download("/docs/new.txt", { range })).status).toBe(200);
+    }
+  });
+
+  test("the tag is strong: If-None-Match saves the body, If-Range the rest", async () => {
+    const first = await download("/docs/new.txt");
+    const etag = first.headers.get("etag") ?? "";
+    expect(etag).toMatch(/^"[^"]+"$/);
+    const same = await download("/docs/new.txt", { "if-none-match": etag });
+    expect(same.status).toBe(304);
+    expect(same.bytes).toHaveLength(0);
+    expect((await download("/docs/new.txt", { "if-none-match": '"other"' })).status).toBe(200);
+    expect((await download("/docs/new.txt", { range: "bytes=1-", "if-range": etag })).text).toBe("ew");
+    expect((await download("/docs/new.txt", { range: "bytes=1-", "if-range": '"other"' })).text).toBe("new");
+    expect((await download("/docs/page.html")).headers.get("etag")).not.toBe(etag);
+    expect(first.headers.get("last-modified")).toBe(new Date(MTIME_SECONDS * 1000).toUTCString());
+  });
+
+  test("HEAD has every header and no body", async () => {
+    const answer = await api.call("HEAD", `/v1/inspect/${image}/download?path=/large.bin`);
+    expect(answer.status).toBe(200);
+    expect(answer.headers.get("content-length")).toBe(String(LARGE_BYTES));
+    expect(answer.headers.get("accept-ranges")).toBe("bytes");
+    expect(answer.headers.get("etag")).not.toBeNull();
+    const missing = await api.call("HEAD", `/v1/inspect/${image}/download?path=/nowhere`);
+    expect(missing.status).toBe(404);
+  });
+
+  test("what is no regular file is 422, what is missing 404", async () => {
+    for (const path of ["/docs", "/", "/pipe", "/loop", "/absolute"]) errorOf(await download(path), "invalid_path");
+    for (const path of ["/nowhere", "/dangling", "/escape", "/large.bin/x"]) errorOf(await download(path), "not_found");
+  });
+
+  test("a page of a sandbox cannot act as one of ours", async () => {
+    const { headers } = await download("/docs/page.html");
+    expect(headers.get("content-security-policy")).toContain("sandbox");
+    expect(headers.get("x-content-type-options")).toBe("nosniff");
+  });
+});
+
+describe('"HEAD /inspect/{imageUUID}/?path={path}: 200 OK if the path exists, otherwise 404 Not Found"', () => {
+  test.each([
+    ["/", 200],
+    ["/docs", 200],
+    ["/docs/", 200],
+    ["/docs/new.txt", 200],
+    ["/link", 200],
+    ["/pipe", 200],
+    ["/docs/data.json", 404],
+    ["/nowhere", 404],
+    ["/dangling", 404],
+    ["/escape", 404],
+    ["/loop", 422],
+  ])("%s: %d", async (path, status) => {
+    expect(await exists(path)).toBe(status);
+  });
+
+  test("without a path it asks for the image, with and without the slash", async () => {
+    for (const path of [`/v1/inspect/${image}/`, `/v1/inspect/${image}`]) {
+      expect((await api.call("HEAD", path)).status).toBe(200);
+      expect((await api.call("HEAD", `${path}?path=/docs`)).status).toBe(200);
+    }
+    expect((await api.call("HEAD", `/v1/inspect/${Bun.randomUUIDv7()}/`)).status).toBe(404);
+  });
+});
