@@ -67,11 +67,11 @@ $(MODULES): $(BUN) package.json bun.lock
 
 .PHONY: assets
 assets: deps ## build what goes into the guest: kernel, initramfs with the agent; and the launcher
-	@$(MAKE) -C vm-assets
+	@$(MAKE) -s -C vm-assets
 
 .PHONY: build
 build: assets ## build dist/coppice
-	@$(MAKE) dist/coppice
+	@$(MAKE) -s dist/coppice
 
 dist/coppice: $(SOURCES) $(ASSETS)
 	@echo "==> building the executable"

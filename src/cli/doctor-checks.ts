@@ -1,9 +1,9 @@
 import { accessSync, constants, existsSync, readFileSync, statfsSync } from "node:fs";
-import { dirname } from "node:path";
+import { dirname, join } from "node:path";
 import type { Config } from "../config.ts";
 import { CommandError, run } from "../system/exec.ts";
 import { resolveAssets } from "../vm/assets.ts";
-import { shownSize } from "./table.ts";
+import { shownDuration, shownSize } from "./table.ts";
 
 /** `note`: works, but somebody should know. `problem`: does not work. */
 export type FindingState = "ok" | "note" | "problem";
@@ -27,7 +27,8 @@ const FREE_BYTES_LOW = 5 * 1024 ** 3;
 
 /** Looks at everything that the appliance needs on this machine. Changes nothing. */
 export async function findings(config: Config): Promise<Finding[]> {
-  const kvm = kvmFinding();
+  const verdicts = rememberedVerdicts(readText(join(config.dataDir, "probe.json")) ?? "[]", bootId());
+  const kvm = kvmFinding(verdicts.find(({ acceleration }) => acceleration === "kvm"));
   return [
     processorFinding(readText("/proc/cpuinfo") ?? "", process.arch),
     rootFinding(process.getuid?.() ?? -1),
@@ -40,6 +41,7 @@ export async function findings(config: Config): Promise<Finding[]> {
     }),
     await cloudHypervisorFinding(),
     isolationFinding(config, kvm.state === "ok"),
+    probeFinding(verdicts),
     ...(await Promise.all(TOOLS.map(programFinding))),
     cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
     dataFinding(config.dataDir),
@@ -106,7 +108,56 @@ export function rootFinding(uid: number): Finding {
   };
 }
 
-function kvmFinding(): Finding {
+/** What a trial of the running appliance found: it boots a VM, saves it, clones it and attaches a disk. */
+export interface Verdict {
+  readonly vmm: string;
+  readonly acceleration: string;
+  readonly ok: boolean;
+  readonly reason: string;
+  readonly durationMs: number;
+}
+
+/** Verdicts that hold since this boot of the host; the key of each ends in the host's boot id. */
+export function rememberedVerdicts(text: string, boot: string): Verdict[] {
+  let memos: unknown;
+  try {
+    memos = JSON.parse(text);
+  } catch (error) {
+    // SyntaxError: the appliance writes the file anew when it cannot read it either.
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  if (!Array.isArray(memos)) return [];
+  const latest = new Map<string, Verdict>();
+  for (const memo of memos as Partial<Verdict & { key: string }>[]) {
+    const { key, vmm, acceleration, ok, reason, durationMs } = memo ?? {};
+    if (!key?.endsWith(`\n${boot}`) || vmm === undefined || acceleration === undefined) continue;
+    const verdict = { vmm, acceleration, ok: ok === true, reason: reason ?? "", durationMs: durationMs ?? 0 };
+    latest.set(`${vmm} ${acceleration}`, verdict);
+  }
+  return [...latest.values()];
+}
+
+export function probeFinding(verdicts: readonly Verdict[]): Finding {
+  const base = { name: "probe", meaning: "a VM was booted, saved, cloned and given a disk", fix: null };
+  if (verdicts.length === 0) {
+    return {
+      ...base,
+      state: "note",
+      summary: "not run since this boot",
+      meaning: "the start of the appliance runs it",
+    };
+  }
+  const summary = verdicts.map(({ vmm, acceleration, ok, reason, durationMs }) =>
+    ok ? `${vmm} with ${acceleration} works (${shownDuration(durationMs)})` : `${vmm} with ${acceleration}: ${reason}`,
+  );
+  return { ...base, state: verdicts.some(({ ok }) => ok) ? "ok" : "problem", summary: summary.join("; ") };
+}
+
+function bootId(): string {
+  return (readText("/proc/sys/kernel/random/boot_id") ?? "").trim();
+}
+
+function kvmFinding(tried: Verdict | undefined): Finding {
   const base = { name: "kvm", meaning: "without KVM, VMs can only be emulated: slow, and no security boundary" };
   if (!existsSync("/dev/kvm")) {
     const fix = "modprobe kvm_intel || modprobe kvm_amd  # and enable virtualisation in the firmware";
@@ -118,12 +169,10 @@ function kvmFinding(): Finding {
     const { code } = error as NodeJS.ErrnoException;
     return { ...base, state: "note", summary: `/dev/kvm cannot be opened: ${code}`, fix: "sudo coppice doctor" };
   }
-  return {
-    ...base,
-    state: "ok",
-    summary: "/dev/kvm is there; the start of the appliance proves whether it works",
-    fix: null,
-  };
+  if (tried?.ok === false)
+    return { ...base, state: "note", summary: `/dev/kvm does not work: ${tried.reason}`, fix: null };
+  const proof = tried?.ok === true ? "proven" : "the start of the appliance proves whether it works";
+  return { ...base, state: "ok", summary: `/dev/kvm is there; ${proof}`, fix: null };
 }
 
 async function cloudHypervisorFinding(): Promise<Finding> {

@@ -43,7 +43,11 @@ async function serve(config: Config, log: Log, io: Io): Promise<number> {
     if (signals > 1) leaving.resolve("forced");
   });
   const { startDaemon } = await import("../daemon.ts");
-  const daemon = await startDaemon(config, log);
+  const daemon = await startDaemon(config, log).catch((error: unknown) => {
+    log.error("cannot start", { error });
+    return null;
+  });
+  if (daemon === null) return EXIT_FAILED;
   log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
   await stopping.promise;
   const disposal = daemon[Symbol.asyncDispose]();

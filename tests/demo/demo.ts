@@ -64,6 +64,7 @@ async function demo(signal: AbortSignal): Promise<void> {
   screen.out("coppice token create --account tester");
   screen.back(`${appliance.token.slice(0, 24)}… (${appliance.token.length} characters)`);
   const session = new Session(appliance, screen, signal);
+  screen.back(`VMs can run here, isolation: ${await session.ready()}`);
 
   screen.step("Import the image");
   const base = await session.importImage(reference, "busybox");
@@ -142,7 +143,9 @@ try {
 } catch (error) {
   const stopped = interrupted.signal.aborted;
   screen.failed(
-    stopped ? "Stopped; everything is taken down again." : `The demonstration failed: ${Bun.inspect(error)}`,
+    stopped
+      ? "Stopped; everything is taken down again."
+      : `The demonstration failed: ${error instanceof Error ? error.message : Bun.inspect(error)}`,
   );
   process.exit(stopped ? 130 : 1);
 }

@@ -6,6 +6,7 @@ import type { Screen } from "./screen.ts";
 /** Longest wait for one operation, in `milliseconds`: the first run waits for the probe of this host, too. */
 const OPERATION_MS_MAX = 120_000;
 const RETRY_SECONDS_DEFAULT = 1;
+const READY_MS = 200;
 
 /** A user with curl and the interface's description: every request is shown. */
 export class Session {
@@ -34,6 +35,24 @@ export class Session {
       throw new Error(`${method} /v1${path} answered ${response.status}: ${await response.text()}`);
     }
     return response;
+  }
+
+  /** Waits until the appliance knows how VMs run on this host, and gives their isolation. */
+  async ready(): Promise<string> {
+    this.#screen.out("GET /readyz");
+    using _waiting = this.#screen.waiting("booting, saving and cloning a VM, to see what this host can do");
+    const deadline = performance.now() + OPERATION_MS_MAX;
+    for (;;) {
+      const response = await fetch(`${this.#appliance.url}/readyz`, { signal: this.#signal });
+      const { ready, isolation, reason } = (await response.json()) as {
+        ready: boolean;
+        isolation: string | null;
+        reason: string;
+      };
+      if (ready) return isolation ?? "unknown";
+      if (performance.now() > deadline) throw new Error(`not ready: ${reason}`);
+      await sleep(READY_MS, this.#signal);
+    }
   }
 
   /** Imports an image and gives its uuid. */

@@ -8,7 +8,9 @@ import {
   cgroupFinding,
   isolationFinding,
   mountOptions,
+  probeFinding,
   processorFinding,
+  rememberedVerdicts,
   rootFinding,
 } from "../../src/cli/doctor-checks.ts";
 import { printable, shownDuration, shownSize, table } from "../../src/cli/table.ts";
@@ -156,6 +158,36 @@ describe("doctor", () => {
     expect(isolationFinding({ vm }, false).state).toBe("problem");
     expect(isolationFinding({ vm }, true).state).toBe("ok");
     expect(isolationFinding({ vm: { emulation: "allow" } as never }, false).state).toBe("note");
+  });
+
+  test("verdicts of earlier boots do not count, and the last word on each does", () => {
+    const memo = (boot: string, acceleration: string, ok: boolean, reason = "") => {
+      return {
+        key: `qemu\n${acceleration}\n7.2\nhash\n${boot}`,
+        vmm: "qemu",
+        acceleration,
+        ok,
+        reason,
+        durationMs: 2100,
+      };
+    };
+    const text = JSON.stringify([
+      memo("old", "kvm", true),
+      memo("b", "kvm", false, "slow"),
+      memo("b", "tcg", true),
+      {},
+    ]);
+    const verdicts = rememberedVerdicts(text, "b");
+    expect(verdicts.map(({ acceleration, ok }) => [acceleration, ok])).toEqual([
+      ["kvm", false],
+      ["tcg", true],
+    ]);
+    expect(probeFinding(verdicts)).toMatchObject({
+      state: "ok",
+      summary: "qemu with kvm: slow; qemu with tcg works (2.1 s)",
+    });
+    expect(probeFinding(verdicts.slice(0, 1)).state).toBe("problem");
+    for (const bad of ["[]", "{", "7", "[1, null]"]) expect(probeFinding(rememberedVerdicts(bad, "b")).state).toBe("note");
   });
 
   test("cgroups by what is mounted", () => {
