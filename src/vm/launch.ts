@@ -17,31 +17,40 @@ export interface JailOptions {
   readonly devices: readonly string[];
   /** largest file that it may write, in `bytes` */
   readonly fileBytesMax: number;
+  /** default: `JAIL_LIMITS` */
+  readonly limits?: JailLimits;
   /** the program's descriptors from 3 on; "socket" is one end of a socket pair */
   readonly extraFds: readonly (number | "socket")[];
   /** program and arguments, as paths inside the jail */
   readonly program: readonly string[];
 }
 
-/** Descriptors of a VMM: disks, sockets, event descriptors of its devices. */
-const OPEN_FILES_MAX = 512;
-/** Threads of a VMM: processors, and up to 64 that wait for disks. */
-const THREADS_MAX = 192;
-const LOCKED_MEMORY_BYTES_MAX = 65_536;
+export interface JailLimits {
+  /** descriptors of a VMM: disks, sockets, event descriptors of its devices */
+  readonly openFilesMax: number;
+  /** threads of the user */
+  readonly threadsMax: number;
+  readonly lockedMemoryBytesMax: number;
+}
+
+/** For a VMM with few threads: its processors, and up to 64 that wait for disks. */
+export const JAIL_LIMITS: JailLimits = { openFilesMax: 512, threadsMax: 192, lockedMemoryBytesMax: 65_536 };
+
 /** The kernel's first choice when the host's memory ends: a VM, not the daemon. */
 const OOM_SCORE_ADJUSTMENT = 500;
 
 /** Arguments of the launcher, which explains them. `parent` is the process that the jail dies with. */
 export function buildLaunchArgs(options: JailOptions, parent: number): string[] {
   const { uid } = options;
+  const { openFilesMax, threadsMax, lockedMemoryBytesMax } = options.limits ?? JAIL_LIMITS;
   return [
     options.launcher,
     ...options.cgroups.flatMap((directory) => ["--cgroup", directory]),
     ...["--root", options.root, "--vm", options.directory],
     ...["--uid", `${uid}`, "--gid", `${uid}`],
     ...options.devices.flatMap((device) => ["--device", device]),
-    ...["--nofile", `${OPEN_FILES_MAX}`, "--fsize", `${options.fileBytesMax}`],
-    ...["--nproc", `${THREADS_MAX}`, "--memlock", `${LOCKED_MEMORY_BYTES_MAX}`],
+    ...["--nofile", `${openFilesMax}`, "--fsize", `${options.fileBytesMax}`],
+    ...["--nproc", `${threadsMax}`, "--memlock", `${lockedMemoryBytesMax}`],
     ...["--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`, "--parent", `${parent}`],
     ...options.extraFds.flatMap((_, index) => ["--keep-fd", `${FIRST_EXTRA_FD + index}`]),
     "--",

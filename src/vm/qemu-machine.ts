@@ -1,7 +1,6 @@
-import { chmod, chown, link } from "node:fs/promises";
-import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
+import { placeDisk, printable } from "./machine-files.ts";
 import { CONSOLE_BYTES } from "./qemu-args.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
@@ -15,7 +14,6 @@ const DETAIL_BYTES_MAX = 2048;
 const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 /** A VMM that hangs must not keep the report of its guest's end. */
 const CONSOLE_TIMEOUT_MS = 1000;
-const SERIAL = /^[A-Z0-9]{1,20}$/;
 /** What the SCSI controller takes. */
 const LUN_MAX = 16_383;
 /** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
@@ -69,22 +67,9 @@ export class QemuMachine implements Machine {
   }
 
   async attach(disks: readonly Disk[]): Promise<void> {
-    for (const disk of disks) await this.#place(disk);
+    for (const disk of disks) await placeDisk(this, disk);
     // One burst: the monitor works it off while the guest finds the first disk.
     await Promise.all(disks.flatMap((disk) => this.#plug(disk)));
-  }
-
-  /** Makes the disk visible as /vm/<serial>. */
-  async #place(disk: Disk): Promise<void> {
-    if (!SERIAL.test(disk.serial)) throw new Error(`not a disk serial: ${JSON.stringify(disk.serial)}`);
-    const path = join(this.directory, disk.serial);
-    if (disk.readOnly) {
-      await link(disk.path, path);
-      return;
-    }
-    if (disk.path !== path) throw new Error(`a writable disk must lie at ${path}`);
-    await chown(path, this.uid, this.uid);
-    await chmod(path, 0o600);
   }
 
   #plug(disk: Disk): Promise<unknown>[] {
@@ -201,10 +186,4 @@ export function emulatedInstructions(answer: unknown): number {
     }
   }
   return sum;
-}
-
-/** Text of a guest or a VMM for a log: line ends stay, other control characters do not. */
-function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
-  return text.replaceAll("\r", "").replace(/[\x00-\x09\x0b-\x1f\x7f-\x9f]/g, "?");
 }

@@ -1,5 +1,4 @@
 import { closeSync, openSync } from "node:fs";
-import { chown, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../cgroup/cgroup.ts";
 import type { Log } from "../log.ts";
@@ -8,6 +7,7 @@ import type { VmAssets } from "./assets.ts";
 import { SocketChannel } from "./channel.ts";
 import { createMemfd, sealMemfd } from "./descriptors.ts";
 import { launch } from "./launch.ts";
+import { privateDirectory } from "./machine-files.ts";
 import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./qemu-args.ts";
 import { QemuMachine } from "./qemu-machine.ts";
 import { Qmp } from "./qmp.ts";
@@ -250,14 +250,6 @@ class Qemu implements Vmm {
 async function preferDeath(error: unknown, died: Promise<never>): Promise<never> {
   await Promise.race([died, Bun.sleep(1000)]);
   throw error;
-}
-
-/** A directory that belongs to root: the VMM can reach what is placed there, and make nothing. */
-async function privateDirectory(stack: AsyncDisposableStack, path: string, gid: number): Promise<string> {
-  await mkdir(path, { mode: 0o710 });
-  stack.defer(() => rm(path, { recursive: true, force: true }));
-  await chown(path, 0, gid);
-  return path;
 }
 
 function openOn(stack: DisposableStack | AsyncDisposableStack, path: string, flags: string): number {

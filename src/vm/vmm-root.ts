@@ -46,12 +46,24 @@ async function closure(files: VmmFiles): Promise<string[]> {
     return paths.filter((_, index) => found[index]);
   };
   const objects = [files.program, ...(await present(files.modules))];
-  const sources = new Set([...objects, ...(await present(files.data)), DYNAMIC_LOADER]);
+  const sources = new Set([...objects, ...(await present(files.data))]);
   for (const object of objects) {
+    if (object === files.program && (await isStaticProgram(object))) continue;
+    sources.add(DYNAMIC_LOADER);
     const { stdout } = await run({ argv: [DYNAMIC_LOADER, "--list", object], timeoutMs: LOADER_TIMEOUT_MS });
     for (const library of parseLoaderList(Buffer.from(stdout).toString("utf8"))) sources.add(library);
   }
   return [...sources].sort();
+}
+
+const PROGRAM_HEADERS_BYTES_MAX = 8192;
+const PT_INTERP = 3;
+
+/** Whether an ELF program names no loader: the host's one may crash on such a file. */
+export async function isStaticProgram(path: string): Promise<boolean> {
+  const head = Buffer.from(await Bun.file(path).slice(0, PROGRAM_HEADERS_BYTES_MAX).arrayBuffer());
+  const [table, size, count] = [Number(head.readBigUInt64LE(32)), head.readUInt16LE(54), head.readUInt16LE(56)];
+  return !Array.from({ length: count }, (_, index) => head.readUInt32LE(table + index * size)).includes(PT_INTERP);
 }
 
 /** Absolute paths in the output of `ld.so --list`. */
