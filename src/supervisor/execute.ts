@@ -13,7 +13,6 @@ import { startTimer, withDeadline } from "./deadline.ts";
 import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
 import type { InstanceSubmission } from "./ports.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
-import { templateShape } from "./shape.ts";
 
 /** Finding and mounting disks: a second under emulation, more on a busy host. */
 export const MOUNT_MS_MAX = 60_000;
@@ -65,7 +64,7 @@ export interface InstanceTools {
  * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
  */
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
-  await using ready = await tools.machines.take(templateShape(job.submission.resources), signal);
+  await using ready = await tools.machines.take(job.submission.resources, signal);
   tools.onMachine(ready.machine);
   return await inMachine(ready, signal, () => runIn(ready, tools, job));
 }

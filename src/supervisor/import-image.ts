@@ -20,7 +20,7 @@ import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
 import type { Work } from "./operations.ts";
 import type { ImportSubmission } from "./ports.ts";
-import { costOf } from "./shape.ts";
+import { costOf } from "./scheduler.ts";
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
 const BASE_RECIPE = "linux/amd64 1";

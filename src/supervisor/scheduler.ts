@@ -1,7 +1,17 @@
+import type { MachineShape } from "../vm/vmm.ts";
+
+/** What a VM costs the host beside its guest's memory, in `bytes`. */
+const VMM_OVERHEAD_BYTES = 64 * 1_048_576;
+
 /** What a piece of work holds of the host while it runs. */
 export interface Cost {
   readonly memoryBytes: number;
   readonly vcpus: number;
+}
+
+/** What a machine of this shape takes of the host's budget. */
+export function costOf({ vcpus, memoryBytes }: MachineShape): Cost {
+  return { vcpus, memoryBytes: memoryBytes + VMM_OVERHEAD_BYTES };
 }
 
 /** Holds a cost of the budget until it is disposed. */

@@ -20,12 +20,12 @@ export class ScratchDisks {
 
   /** Makes the template of a size ahead of its first use. */
   async prepare(diskBytes: number): Promise<void> {
-    await this.#template(roundUp(diskBytes));
+    await this.#template(scratchBytes(diskBytes));
   }
 
   /** Writes an empty disk of at least `diskBytes` to `path`. */
   async stamp(diskBytes: number, path: string): Promise<void> {
-    await stampScratch(await this.#template(roundUp(diskBytes)), path);
+    await stampScratch(await this.#template(scratchBytes(diskBytes)), path);
   }
 
   #template(diskBytes: number): Promise<string> {
@@ -49,7 +49,7 @@ export class ScratchDisks {
   }
 }
 
-/** Next power of two, so that sizes given by clients make few templates. */
-function roundUp(diskBytes: number): number {
+/** Virtual size of the disk that a request for `diskBytes` gets: the next power of two, so that there are few. */
+export function scratchBytes(diskBytes: number): number {
   return 2 ** Math.ceil(Math.log2(Math.max(diskBytes, DISK_BYTES_MIN)));
 }

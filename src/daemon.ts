@@ -1,0 +1,154 @@
+import { createHash } from "node:crypto";
+import { cpus, totalmem } from "node:os";
+import { join } from "node:path";
+import { createApp } from "./api/app.ts";
+import { listen } from "./api/server.ts";
+import { tokenVerifier } from "./api/tokens.ts";
+import { openCgroupTree } from "./cgroup/cgroup.ts";
+import type { Config } from "./config.ts";
+import { type Database, openDatabase } from "./db/database.ts";
+import type { Log } from "./log.ts";
+import { type DataLayout, dataLayout } from "./storage/layout.ts";
+import { TokenKeys } from "./storage/token-keys.ts";
+import { importWork } from "./supervisor/import-image.ts";
+import { startJanitor, sweep } from "./supervisor/janitor.ts";
+import { MachineSupply } from "./supervisor/machine-supply.ts";
+import { openSupply, type SupplyOptions } from "./supervisor/open-supply.ts";
+import { Operations } from "./supervisor/operations.ts";
+import { instanceWork } from "./supervisor/run-instance.ts";
+import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
+import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
+import { lockFile } from "./system/lock.ts";
+import { VERSION } from "./version.ts";
+import { templateShape } from "./vm/pool.ts";
+
+/** Share of the host's memory that machines may take where the operator did not say. */
+const MEMORY_SHARE = 0.75;
+/** Virtual CPUs for each of the host's where the operator did not say: most commands wait more than they compute. */
+const VCPUS_PER_CPU = 2;
+/** Operations of one account that may wait; more is a mistake of the client. */
+const QUEUE_COUNT_MAX = 1000;
+/** Requests in flight get this long when the daemon stops, in `milliseconds`. */
+const STOP_GRACE_MS = 2000;
+
+/** A running appliance; disposal stops it and leaves nothing behind. */
+export interface Daemon extends AsyncDisposable {
+  readonly url: string;
+}
+
+/**
+ * Opens everything in order, and disposes of it in reverse. Machines are looked for in the background: the
+ * interface answers before they can run.
+ * @throws Error when the data directory is in use, or something that is needed is missing
+ */
+export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
+  await using stack = new AsyncDisposableStack();
+  const clock = Date.now;
+  const layout = dataLayout(config.dataDir);
+  await layout.ensure();
+  const lock = lockFile(join(layout.root, "lock"));
+  if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
+  stack.use(lock);
+  const db = stack.use(openDatabase(layout.database));
+  const cgroups = stack.use(await openCgroupTree({ namespace: cgroupNamespace(layout.root) }));
+  const janitorOptions = {
+    db,
+    layout,
+    log,
+    clock,
+    operationsRetentionMs: config.operations.retentionMs,
+    filesTtlMs: config.files.ttlMs,
+  };
+  await sweep(janitorOptions, cgroups);
+  stack.use(startJanitor(janitorOptions));
+  const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
+  const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
+  const operations = stack.use(openOperations(config, { db, layout, log, clock, machines, scratchDisks }));
+  operations.recover();
+
+  const keys = await TokenKeys.open(layout.keys);
+  const app = createApp({
+    db,
+    layout,
+    operations,
+    limits: {
+      instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
+      fileBytesMax: config.limits.fileBytesMax,
+      vcpusDefault: config.vm.vcpusDefault,
+      vcpusMax: config.vm.maxima.vcpus,
+      memoryBytesDefault: config.vm.memoryBytesDefault,
+      memoryBytesMax: config.vm.maxima.memoryBytes,
+      diskBytesDefault: config.vm.diskBytesDefault,
+      diskBytesMax: config.vm.maxima.diskBytes,
+    },
+    verifyToken: tokenVerifier(db, keys, clock),
+    defaultRegistry: config.registries.default,
+    publicUrl: config.publicUrl,
+    clock,
+    version: VERSION,
+    log,
+  });
+  const { tlsCert, tlsKey, host, port } = config.listen;
+  const tls = tlsCert !== null && tlsKey !== null ? { tls: { cert: tlsCert, key: tlsKey } } : {};
+  const listener = listen({ app, host, port, ...tls });
+  stack.defer(() => listener.stop(STOP_GRACE_MS));
+  const owned = stack.move();
+  return { url: listener.url, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+/** Control groups of two data directories on one host must not meet. */
+export function cgroupNamespace(dataDirectory: string): string {
+  return `coppice-${createHash("sha256").update(dataDirectory).digest("hex").slice(0, 12)}`;
+}
+
+function openMachines(
+  { vm, pool }: Config,
+  parts: Pick<SupplyOptions, "layout" | "cgroups" | "scratchDisks" | "log">,
+): MachineSupply {
+  const options = {
+    ...parts,
+    emulation: vm.emulation,
+    uids: { base: vm.uidBase, count: vm.uidCount },
+    poolSize: pool.size,
+    shape: templateShape({ vcpus: vm.vcpusDefault, memoryBytes: vm.memoryBytesDefault }),
+    diskBytes: vm.diskBytesDefault,
+    diskBytesMax: scratchBytes(vm.maxima.diskBytes),
+  };
+  return new MachineSupply((signal) => openSupply(options, signal), parts.log);
+}
+
+function budget(config: Config): Cost {
+  return {
+    memoryBytes: config.vm.memoryBudgetBytes ?? Math.floor(totalmem() * MEMORY_SHARE),
+    vcpus: config.vm.cpuBudget ?? cpus().length * VCPUS_PER_CPU,
+  };
+}
+
+function openOperations(
+  config: Config,
+  parts: {
+    readonly db: Database;
+    readonly layout: DataLayout;
+    readonly log: Log;
+    readonly clock: () => number;
+    readonly machines: MachineSupply;
+    readonly scratchDisks: ScratchDisks;
+  },
+): Operations {
+  const { db, log, clock, machines } = parts;
+  const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
+  const registries = config.registries.hosts;
+  return new Operations({
+    db,
+    log,
+    clock,
+    scheduler: new Scheduler(budget(config), clock),
+    workers: {
+      importImage: (id, _accountId, submission) => importWork({ ...parts, registries, shape }, id, submission),
+      instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
+    },
+    readiness: () => machines.readiness(),
+    machinesKnown: (signal) => machines.known(signal),
+    queueCountMax: QUEUE_COUNT_MAX,
+  });
+}

@@ -1,0 +1,87 @@
+import { join } from "node:path";
+import type { CgroupTree } from "../cgroup/cgroup.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { Isolation } from "../domain/operation.ts";
+import type { Log } from "../log.ts";
+import type { DataLayout } from "../storage/layout.ts";
+import { resolveAssets } from "../vm/assets.ts";
+import { Pool } from "../vm/pool.ts";
+import { type ProbeCandidate, type ProbeVerdict, probe } from "../vm/probe.ts";
+import { openQemu } from "../vm/qemu.ts";
+import { TemplateStore } from "../vm/templates.ts";
+import { UidPool } from "../vm/uid-pool.ts";
+import type { Acceleration, MachineShape } from "../vm/vmm.ts";
+import type { Supply } from "./machine-supply.ts";
+import type { ScratchDisks } from "./scratch-disks.ts";
+
+export interface SupplyOptions {
+  readonly layout: DataLayout;
+  readonly cgroups: CgroupTree;
+  readonly scratchDisks: ScratchDisks;
+  readonly log: Log;
+  /** whether machines may run where the CPU has to be emulated, which is slow and no security boundary */
+  readonly emulation: "never" | "allow";
+  readonly uids: { readonly base: number; readonly count: number };
+  readonly poolSize: number;
+  /** of instances that ask for nothing: these wait in the pool */
+  readonly shape: MachineShape;
+  readonly diskBytes: number;
+  /** largest scratch disk that an instance may ask for, rounded as scratch disks are */
+  readonly diskBytesMax: number;
+}
+
+/** Memory of verdicts, so that a restart does not try again what cannot work. */
+const MEMO_FILE = "probe.json";
+
+/**
+ * Decides how machines run on this host and opens that way.
+ * @throws ApiError `unavailable` with what every candidate lacks; the reason of `signal`
+ */
+export async function openSupply(options: SupplyOptions, signal: AbortSignal): Promise<Supply> {
+  const { layout, log, shape } = options;
+  const assets = await resolveAssets(layout.root);
+  const uids = new UidPool(options.uids.base, options.uids.count);
+  const qemu = (acceleration: Acceleration): ProbeCandidate => ({
+    vmm: "qemu",
+    acceleration,
+    open: () =>
+      openQemu({
+        assets,
+        acceleration,
+        vmsDirectory: layout.vms,
+        runtimeDirectory: layout.runtime,
+        cgroups: options.cgroups,
+        uids,
+        diskBytesMax: options.diskBytesMax,
+        log,
+      }),
+  });
+  const candidates = [qemu("kvm"), ...(options.emulation === "allow" ? [qemu("tcg")] : [])];
+  const memoPath = join(layout.root, MEMO_FILE);
+  // The first instance should not wait for mkfs either.
+  const prepared = options.scratchDisks.prepare(options.diskBytes);
+  await using stack = new AsyncDisposableStack();
+  const { vmm, template, verdict } = await probe({ candidates, shape, memoPath, assetsHash: assets.hash, log, signal });
+  if (template !== null) stack.use(template);
+  await prepared;
+  if (vmm === null) throw noMachines(verdict, options.emulation);
+  stack.move();
+  const templates = new TemplateStore({ vmm, log, ...(template === null ? {} : { first: template }) });
+  const pool = new Pool({ vmm, templates, shape, size: options.poolSize, log });
+  pool.start();
+  const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
+  return {
+    pool,
+    isolation,
+    [Symbol.asyncDispose]: async () => {
+      await pool[Symbol.asyncDispose]();
+      await templates[Symbol.asyncDispose]();
+    },
+  };
+}
+
+function noMachines({ candidates }: ProbeVerdict, emulation: "never" | "allow"): ApiError {
+  const reasons = candidates.map(({ vmm, acceleration, reason }) => `${vmm} with ${acceleration}: ${reason}`);
+  const advice = emulation === "never" ? "; emulation is not allowed (vm.emulation)" : "";
+  return new ApiError("unavailable", `no virtual machine can run on this host: ${reasons.join("; ")}${advice}`);
+}

@@ -1,0 +1,220 @@
+import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import type { Operation } from "../../src/domain/operation.ts";
+
+const ROOT = resolve(import.meta.dir, "../..");
+/** A cold host probes its acceleration, which takes up to 15 s a candidate. */
+const READY_MS_MAX = 60_000;
+const STOP_MS_MAX = 30_000;
+
+/** The executable under test, or the sources where none is named. */
+function program(): string[] {
+  const executable = process.env["COPPICE_TEST_EXECUTABLE"];
+  return executable ? [resolve(executable)] : [process.execPath, join(ROOT, "src/main.ts")];
+}
+
+export interface ApplianceOptions {
+  /** TOML that is added to the configuration of every test */
+  readonly config?: string;
+  /** `host:port` of registries on loopback */
+  readonly registries?: readonly string[];
+  /** size of the pool of waiting clones */
+  readonly poolSize?: number;
+}
+
+/** A finished instance operation. */
+export type Finished = Operation & { readonly result?: Record<string, never> };
+
+/** A real daemon on a data directory of its own, with a client. */
+export class Appliance implements AsyncDisposable {
+  readonly dataDir: string;
+  readonly #configFile: string;
+  #process: Bun.Subprocess | null = null;
+  #log = "";
+  url = "";
+  token = "";
+
+  private constructor(dataDir: string, configFile: string) {
+    this.dataDir = dataDir;
+    this.#configFile = configFile;
+  }
+
+  static async start(options: ApplianceOptions = {}): Promise<Appliance> {
+    const home = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    const configFile = join(home, "config.toml");
+    const hosts = (options.registries ?? []).map((host) => `[registries.hosts."${host}"]\ninsecure = true\n`);
+    const toml = [
+      `data_dir = "${join(home, "data")}"`,
+      "[listen]",
+      "port = 0",
+      "[vm]",
+      'emulation = "allow"',
+      "[pool]",
+      `size = ${options.poolSize ?? 1}`,
+      options.config ?? "",
+      ...hosts,
+    ];
+    await writeFile(configFile, toml.join("\n"));
+    const appliance = new Appliance(join(home, "data"), configFile);
+    await appliance.up();
+    appliance.token = await appliance.createToken("tester");
+    return appliance;
+  }
+
+  get pid(): number {
+    if (this.#process === null) throw new Error("the appliance is not running");
+    return this.#process.pid;
+  }
+
+  /** Everything that the daemon logged. */
+  get log(): string {
+    return this.#log;
+  }
+
+  /** Starts the daemon and waits until it listens. */
+  async up(): Promise<void> {
+    const child = Bun.spawn([...program(), "serve", "--config", this.#configFile, "--log-format", "json"], {
+      env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir() },
+      stdin: "ignore",
+      stdout: "inherit",
+      stderr: "pipe",
+    });
+    this.#process = child;
+    const { promise: listening, resolve: listens } = Promise.withResolvers<string>();
+    void this.#read(child.stderr, listens);
+    const exited = child.exited.then((code) => {
+      throw new Error(`the daemon ended with ${code}:\n${this.#log.slice(-4000)}`);
+    });
+    const late = Bun.sleep(READY_MS_MAX).then(() => {
+      throw new Error(`the daemon does not listen:\n${this.#log.slice(-4000)}`);
+    });
+    late.catch(() => undefined);
+    exited.catch(() => undefined);
+    this.url = await Promise.race([listening, exited, late]);
+  }
+
+  /** Ends the daemon and waits for its end. */
+  async down(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<number | null> {
+    const child = this.#process;
+    if (child === null) return null;
+    this.#process = null;
+    child.kill(signal);
+    const killer = setTimeout(() => child.kill("SIGKILL"), STOP_MS_MAX);
+    await child.exited;
+    clearTimeout(killer);
+    return child.exitCode;
+  }
+
+  /** Runs the command line program with this appliance's configuration. */
+  async command(
+    args: readonly string[],
+    stdin?: Uint8Array,
+  ): Promise<{ code: number; stdout: string; stderr: string }> {
+    const child = Bun.spawn([...program(), ...args], {
+      env: { PATH: process.env["PATH"] ?? "", HOME: "/root", COPPICE_URL: this.url, COPPICE_TOKEN: this.token },
+      stdin: stdin ?? "ignore",
+      stdout: "pipe",
+      stderr: "pipe",
+      timeout: 120_000,
+    });
+    const [stdout, stderr] = await Promise.all([new Response(child.stdout).text(), new Response(child.stderr).text()]);
+    return { code: await child.exited, stdout, stderr };
+  }
+
+  async createToken(account: string, ...more: string[]): Promise<string> {
+    const args = ["token", "create", "--config", this.#configFile, "--account", account, ...more];
+    const { code, stdout, stderr } = await this.command(args);
+    if (code !== 0) throw new Error(`token create failed: ${stderr}`);
+    return stdout.trim();
+  }
+
+  fetch(path: string, init: RequestInit & { token?: string } = {}): Promise<Response> {
+    const headers = new Headers(init.headers);
+    headers.set("authorization", `Bearer ${init.token ?? this.token}`);
+    return fetch(`${this.url}/v1${path}`, { redirect: "manual", ...init, headers });
+  }
+
+  post(path: string, body: unknown): Promise<Response> {
+    const headers = { "content-type": "application/json" };
+    return this.fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+  }
+
+  /** Waits for the end of the operation that a Location header names. */
+  async finished(id: string, limitMs = 120_000): Promise<Finished> {
+    const deadline = Date.now() + limitMs;
+    while (Date.now() < deadline) {
+      const operation = (await (await this.fetch(`/operations/${id}?wait=30`)).json()) as Finished;
+      if (!["PENDING", "EXECUTING"].includes(operation.status)) return operation;
+    }
+    throw new Error(`operation ${id} did not end:\n${this.#log.slice(-4000)}`);
+  }
+
+  /** Imports an image and gives its uuid. */
+  async importImage(registry: string, tag?: string): Promise<string> {
+    const response = await this.post("/images/import", { registry, ...(tag ? { tag } : {}) });
+    const { uuid } = (await response.json()) as { uuid: string };
+    const operation = await this.finished(uuid);
+    if (operation.status !== "SUCCESS") throw new Error(`import failed: ${JSON.stringify(operation)}`);
+    return (operation.result as unknown as { image: string }).image;
+  }
+
+  /** Spawns an instance and gives its id. */
+  async spawn(request: Record<string, unknown>): Promise<string> {
+    const response = await this.post("/instances", request);
+    const body = (await response.json()) as { uuid: string };
+    if (response.status !== 201) throw new Error(`spawn answered ${response.status}: ${JSON.stringify(body)}`);
+    return body.uuid;
+  }
+
+  /** Runs a shell command and gives the finished operation. */
+  async run(image: string, command: string, more: Record<string, unknown> = {}): Promise<Finished> {
+    return await this.finished(await this.spawn({ image, command, shell: true, ...more }));
+  }
+
+  /** What is in the directories of the data directory that only running work uses. */
+  async leftovers(): Promise<string[]> {
+    const found: string[] = [];
+    for (const directory of ["vms", "tmp"]) {
+      for (const name of await readdir(join(this.dataDir, directory)).catch(() => []))
+        found.push(`${directory}/${name}`);
+    }
+    return found;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.down();
+    await rm(resolve(this.dataDir, ".."), { recursive: true, force: true });
+  }
+
+  async #read(stream: ReadableStream<Uint8Array>, listens: (url: string) => void): Promise<void> {
+    const decoder = new TextDecoder();
+    let line = "";
+    for await (const chunk of stream) {
+      const text = decoder.decode(chunk, { stream: true });
+      this.#log += text;
+      line += text;
+      const url = /"url":"(http[^"]+)"/.exec(line)?.[1];
+      if (url !== undefined) listens(url);
+      line = line.slice(line.lastIndexOf("\n") + 1);
+    }
+  }
+}
+
+/** Live processes whose command line holds `text`, with their pids. */
+export async function processesWith(text: string): Promise<{ pid: number; argv: string }[]> {
+  const found: { pid: number; argv: string }[] = [];
+  for (const name of await readdir("/proc")) {
+    if (!/^\d+$/.test(name)) continue;
+    // The process may end between the listing and the read.
+    const argv = (await readFile(`/proc/${name}/cmdline`, "utf8").catch(() => "")).replaceAll("\0", " ");
+    if (argv.includes(text)) found.push({ pid: Number(name), argv });
+  }
+  return found;
+}
+
+/** Text of a captured output. */
+export function text(output: unknown): string {
+  const { content, encoding } = output as { content: string; encoding: string };
+  return encoding === "base64" ? Buffer.from(content, "base64").toString("utf8") : content;
+}

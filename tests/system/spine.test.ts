@@ -1,0 +1,163 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { createHash } from "node:crypto";
+import { readdir, readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { Appliance, processesWith, text } from "../support/appliance.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+let registry: Registry;
+let appliance: Appliance;
+let reference: string;
+let base: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  reference = await pushBusybox(registry, "busybox:1");
+  appliance = await Appliance.start({ registries: [registry.host] });
+  base = await appliance.importImage(reference, "busybox");
+}, 120_000);
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+}, 60_000);
+
+const result = (operation: { result?: unknown }) => operation.result as unknown as Record<string, unknown>;
+const imageOf = (operation: { result?: unknown }) => String(result(operation)["image"]);
+const list = async (image: string, path: string) => {
+  const response = await appliance.fetch(`/inspect/${image}/list?path=${encodeURIComponent(path)}`);
+  expect(response.status).toBe(200);
+  return ((await response.json()) as { items: { name: string }[] }).items.map((item) => item.name).sort();
+};
+const download = async (image: string, path: string) =>
+  await appliance.fetch(`/inspect/${image}/download?path=${encodeURIComponent(path)}`);
+
+describe("an image", () => {
+  test("is imported, tagged, and read without a machine", async () => {
+    const images = (await (await appliance.fetch("/images?tag=busy")).json()) as { uuid: string; tag: string }[];
+    expect(images).toHaveLength(1);
+    expect(images[0]).toMatchObject({ uuid: base, tag: "busybox" });
+    expect(await list(base, "/")).toEqual(expect.arrayContaining(["bin", "etc", "proc", "root", "tmp"]));
+    const busybox = await (await download(base, "/bin/busybox")).bytes();
+    const original = await readFile("/bin/busybox");
+    expect(createHash("sha256").update(busybox).digest("hex")).toBe(
+      createHash("sha256").update(original).digest("hex"),
+    );
+  });
+
+  test("imported again reuses its layer and gives another image", async () => {
+    const before = (await readdir(join(appliance.dataDir, "layers"))).length;
+    const again = await appliance.importImage(reference);
+    expect(again).not.toBe(base);
+    expect((await readdir(join(appliance.dataDir, "layers"))).length).toBe(before);
+    expect(await list(again, "/bin")).toContain("busybox");
+  });
+});
+
+describe("a run", () => {
+  test("reports what its command did and captures what it changed", async () => {
+    const response = await appliance.post("/instances", {
+      image: "tag:busybox",
+      command: 'echo out; echo err >&2; cat > /root/in; echo "$GREETING" > /root/greeting; pwd; hostname; exit 7',
+      shell: true,
+      env: { GREETING: "hello" },
+      stdin: "from stdin",
+      hostname: "box",
+    });
+    expect(response.status).toBe(201);
+    const { uuid } = (await response.json()) as { uuid: string };
+    expect(response.headers.get("location")).toBe(`/v1/operations/${uuid}`);
+    const operation = await appliance.finished(uuid);
+    expect(operation.status).toBe("SUCCESS");
+    expect(result(operation)).toMatchObject({ exit_code: 7, timed_out: false, isolation: "vm-emulated" });
+    expect(text(result(operation)["stdout"])).toBe("out\n/root\nbox\n");
+    expect(text(result(operation)["stderr"])).toBe("err\n");
+    expect(result(operation)["cpu_time_ms"]).toBeGreaterThan(0);
+    expect(result(operation)["memory_bytes"]).toBeGreaterThan(0);
+    const image = imageOf(operation);
+    expect(image).not.toBe(base);
+    expect(await (await download(image, "/root/in")).text()).toBe("from stdin");
+    expect(await (await download(image, "/root/greeting")).text()).toBe("hello\n");
+    expect((await download(base, "/root/greeting")).status).toBe(404);
+  });
+
+  test("takes uploaded files with their modes", async () => {
+    const body = "#!/bin/sh\necho ran with $#\n";
+    const upload = await appliance.fetch("/files", { method: "POST", body });
+    expect(upload.status).toBe(201);
+    const { uuid } = (await upload.json()) as { uuid: string };
+    const operation = await appliance.finished(
+      await appliance.spawn({
+        image: base,
+        command: "/opt/tools/go",
+        args: ["a", "b c"],
+        files: { "/opt/tools/go": { uuid, mode: "0755" } },
+      }),
+    );
+    expect(text(result(operation)["stdout"])).toBe("ran with 2\n");
+  });
+
+  test("that changes nothing gives the image it ran on; a disposable one gives none", async () => {
+    const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
+    const before = await layers();
+    expect(imageOf(await appliance.run(base, "true"))).toBe(base);
+    const disposable = await appliance.run(base, "echo x > /root/x", { disposable: true });
+    expect(disposable.status).toBe("SUCCESS");
+    expect(result(disposable)["image"]).toBeUndefined();
+    expect(await layers()).toBe(before);
+  });
+
+  test("branches: two runs on one image see only their own change, and the parent neither", async () => {
+    const parent = imageOf(await appliance.run(base, "echo 1 > /root/shared"));
+    const [left, right] = await Promise.all([
+      appliance.run(parent, "echo left > /root/left; rm /root/shared"),
+      appliance.run(parent, "echo right > /root/right; echo 2 >> /root/shared"),
+    ]);
+    expect(await list(imageOf(left), "/root")).toEqual(["left"]);
+    expect(await list(imageOf(right), "/root")).toEqual(["right", "shared"]);
+    expect(await list(parent, "/root")).toEqual(["shared"]);
+    expect(await (await download(imageOf(right), "/root/shared")).text()).toBe("1\n2\n");
+    const seen = await appliance.run(imageOf(left), "ls /root", { disposable: true });
+    expect(text(result(seen)["stdout"])).toBe("left\n");
+  });
+
+  test("rolls back by naming an older image", async () => {
+    const changed = imageOf(await appliance.run("tag:busybox", "echo broken > /etc/motd"));
+    const tag = async (image: string) => {
+      const headers = { "content-type": "application/json" };
+      const body = JSON.stringify({ tag: "work" });
+      expect((await appliance.fetch(`/images/${image}/tag`, { method: "PATCH", headers, body })).status).toBe(200);
+    };
+    await tag(changed);
+    expect(text(result(await appliance.run("tag:work", "cat /etc/motd"))["stdout"])).toBe("broken\n");
+    await tag(base);
+    expect(result(await appliance.run("tag:work", "cat /etc/motd"))["exit_code"]).toBe(1);
+  });
+
+  test("works at the end of a chain of 20 runs", async () => {
+    let image = base;
+    for (let step = 0; step < 20; step++) {
+      image = imageOf(await appliance.run(image, `echo ${step} >> /root/log; echo ${step} > /root/step-${step}`));
+    }
+    const last = await appliance.run(image, "cat /root/log | wc -l; ls /root | wc -l", { disposable: true });
+    expect(text(result(last)["stdout"]).replaceAll(" ", "")).toBe("20\n21\n");
+    expect(await list(image, "/root")).toHaveLength(21);
+  }, 120_000);
+
+  test("of 50 in a row leaves no process, descriptor, disk or cgroup behind", async () => {
+    await appliance.run(base, "true", { disposable: true });
+    const descriptors = async () => (await readdir(`/proc/${appliance.pid}/fd`)).length;
+    const before = { layers: (await readdir(join(appliance.dataDir, "layers"))).length, fds: await descriptors() };
+    for (let index = 0; index < 50; index++) {
+      const operation = await appliance.run(base, `echo ${index} > /root/x`, { disposable: true });
+      expect(operation.status).toBe("SUCCESS");
+    }
+    // The pool refills in the background; at most one waiting clone and one on its way remain.
+    const waiting = await appliance.leftovers();
+    expect(waiting.length).toBeLessThanOrEqual(2);
+    expect((await processesWith("qemu-system-x86_64")).length).toBeLessThanOrEqual(4);
+    expect((await readdir(join(appliance.dataDir, "layers"))).length).toBe(before.layers);
+    expect(Math.abs((await descriptors()) - before.fds)).toBeLessThanOrEqual(12);
+  }, 180_000);
+});
