@@ -9,15 +9,16 @@ const OWN_KEYWORDS = new Set<string>(["error", BYTES_KEYWORD]);
 
 /** Turns our schemas into those of an OpenAPI 3.1 document, in which named ones are written once. */
 export class SchemaWriter {
-  readonly #names: ReadonlyMap<TSchema, string>;
+  /** by the text of the schema: an optional property is a copy of the schema that it was made of */
+  readonly #names: ReadonlyMap<string, string>;
 
   constructor(named: Readonly<Record<string, TSchema>>) {
-    this.#names = new Map(Object.entries(named).map(([name, schema]) => [schema, name]));
+    this.#names = new Map(Object.entries(named).map(([name, schema]) => [JSON.stringify(schema), name]));
   }
 
   /** The schema, or a reference to it when it has a name. */
   write(schema: TSchema): JsonObject {
-    const name = this.#names.get(schema);
+    const name = this.#names.get(JSON.stringify(schema));
     return name === undefined ? this.define(schema) : { $ref: `#/components/schemas/${name}` };
   }
 

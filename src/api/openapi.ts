@@ -2,7 +2,7 @@ import type { TObject, TSchema } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
 import { FileResponse, UploadedFile } from "../domain/file.ts";
 import { Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
-import { SpawnRequest } from "../domain/instance.ts";
+import { InstanceFile, Resources, SpawnRequest } from "../domain/instance.ts";
 import { DirectoryListing, ListingItem } from "../domain/listing.ts";
 import { ErrorObject, ImportResult, InstanceResult, Operation } from "../domain/operation.ts";
 import { OutputObject } from "../domain/output.ts";
@@ -23,11 +23,13 @@ const NAMED: Readonly<Record<string, TSchema>> = {
   Image,
   ImportRequest,
   ImportResult,
+  InstanceFile,
   InstanceResult,
   InstanceStats: InstanceStatsSchema,
   ListingItem,
   Operation,
   OutputObject,
+  Resources,
   SetTagRequest,
   SpawnRequest,
   UploadedFile,

@@ -3,7 +3,7 @@ import { SHA256_PATTERN } from "./file.ts";
 import { UUID_PATTERN } from "./ids.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "./listing.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operation.ts";
-import { TIME_BOUND_RULE } from "./time-bound.ts";
+import { TIME_BOUND_FORMS } from "./time-bound.ts";
 
 /** Longest time that a long poll may wait, in `seconds`. */
 export const WAIT_SECONDS_MAX = 60;
@@ -25,12 +25,12 @@ const Offset = Type.Integer({
 });
 
 const Since = Type.String({
-  description: `lower bound of the creation time, inclusive: ${TIME_BOUND_RULE}`,
+  description: `lower bound of the creation time, inclusive: ${TIME_BOUND_FORMS}`,
   examples: ["2h", "2026-11-20T10:30:00Z"],
 });
 
 const Until = Type.String({
-  description: `upper bound of the creation time, inclusive: ${TIME_BOUND_RULE}`,
+  description: `upper bound of the creation time, inclusive: ${TIME_BOUND_FORMS}`,
   examples: ["15m", "2026-11-20T10:30:00+02:00"],
 });
 

@@ -18,8 +18,8 @@ const RELATIVE = /^(\d{1,12})([smhdw])$/;
 const ABSOLUTE =
   /^(\d{4})-(\d{2})-(\d{2})(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:([Zz])|([+\- ])(\d{2})(?::?(\d{2}))?)?)?$/;
 
-export const TIME_BOUND_RULE =
-  "must be an ISO 8601 timestamp such as 2026-11-20T10:30:00Z or a relative value such as 15m, 2h, 3d (units s m h d w)";
+export const TIME_BOUND_FORMS =
+  "an ISO 8601 timestamp such as 2026-11-20T10:30:00Z or a relative value such as 15m, 2h, 3d (units s m h d w)";
 
 /**
  * Reads a bound of creation times. A timestamp without an offset is UTC; a relative value counts back from `nowMs`.
@@ -29,7 +29,7 @@ export const TIME_BOUND_RULE =
 export function parseTimeBound(text: string, field: TimeBoundField, nowMs: number): number {
   const time = relativeTime(text, nowMs) ?? absoluteTime(text, field);
   if (time === null || Math.abs(time) > TIME_MS_MAX) {
-    throw new ApiError("validation_error", `${field} ${TIME_BOUND_RULE}`, { field });
+    throw new ApiError("validation_error", `${field} must be ${TIME_BOUND_FORMS}`, { field });
   }
   return time;
 }

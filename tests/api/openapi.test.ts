@@ -1,0 +1,132 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { Api } from "../support/api.ts";
+
+let api: Api;
+// biome-ignore lint/suspicious/noExplicitAny: the document is walked without a type.
+let document: any;
+beforeAll(async () => {
+  api = await Api.start();
+  document = (await api.call("GET", "/openapi.json", { token: null })).json;
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+/** Every object of the document with its path. */
+function* objects(value: unknown, path = "#"): Generator<[string, Record<string, unknown>]> {
+  if (typeof value !== "object" || value === null) return;
+  if (!Array.isArray(value)) yield [path, value as Record<string, unknown>];
+  for (const [key, child] of Object.entries(value)) yield* objects(child, `${path}/${key}`);
+}
+
+function operations(): [string, Record<string, never>][] {
+  return Object.entries(document.paths).flatMap(([path, item]) =>
+    Object.entries(item as object).map(([method, operation]): [string, Record<string, never>] => [
+      `${method} ${path}`,
+      operation,
+    ]),
+  );
+}
+
+test("it needs no token, and is OpenAPI 3.1", () => {
+  expect(document.openapi).toBe("3.1.0");
+  expect(document.info.title).toBe("Coppice");
+});
+
+test("it has every route once, with its permission", () => {
+  const shown = new Set(operations().map(([name]) => name));
+  for (const route of api.parts.routes) {
+    const name = `${route.method.toLowerCase()} ${route.path.replaceAll(/:(\w+)/g, "{$1}")}`;
+    expect(shown.has(name)).toBe(!route.hidden);
+    if (route.scope !== null && !route.hidden) {
+      expect(Object.fromEntries(operations())[name]?.["description"]).toContain(route.scope);
+    }
+  }
+  const ids = operations().map(([, operation]) => operation["operationId"]);
+  expect(new Set(ids).size).toBe(ids.length);
+});
+
+test("every reference leads somewhere, and no keyword of ours is left in it", () => {
+  for (const [path, value] of objects(document)) {
+    const reference = value["$ref"];
+    if (typeof reference === "string") {
+      const target = reference
+        .split("/")
+        .slice(1)
+        .reduce((at, key) => at?.[key], document);
+      if (target === undefined) throw new Error(`${path}: ${reference} leads nowhere`);
+    }
+    const isNameMap = path.endsWith("/properties") || path.endsWith("/schemas");
+    if (!isNameMap) {
+      for (const keyword of ["x-coppice-bytes", "$id", "patternProperties"])
+        expect([path, keyword in value]).toEqual([path, false]);
+      if ("type" in value && typeof value["type"] === "string") expect([path, "error" in value]).toEqual([path, false]);
+    }
+  }
+});
+
+test("every response, header, parameter and error is described", () => {
+  for (const [name, operation] of operations()) {
+    expect([name, operation["summary"]]).toEqual([name, expect.stringMatching(/^[A-Z].{5,}/)]);
+    for (const parameter of (operation["parameters"] ?? []) as { description?: string; name: string }[]) {
+      expect([name, parameter.name, parameter.description]).toEqual([
+        name,
+        parameter.name,
+        expect.stringMatching(/.{3,}/),
+      ]);
+    }
+    const responses = Object.entries(
+      operation["responses"] as Record<
+        string,
+        { description: string; headers: Record<string, { description: string }> }
+      >,
+    );
+    for (const [status, response] of responses) {
+      expect([name, status, response.description.length > 3]).toEqual([name, status, true]);
+      for (const header of Object.values(response.headers)) expect(header.description.length).toBeGreaterThan(3);
+      expect(response.headers).toHaveProperty("X-Request-Id");
+    }
+    if (name.includes("/v1/")) {
+      const statuses = responses.map(([status]) => status);
+      expect(statuses).toContain("401");
+      expect(statuses).toContain("403");
+    }
+  }
+});
+
+describe("/docs", () => {
+  test("shows every operation and needs nothing from outside, and no script", async () => {
+    const { text, headers } = await api.call("GET", "/docs", { token: null });
+    for (const [, operation] of operations()) expect(text).toContain(`id="${operation["operationId"]}"`);
+    const found = /<(?:script|link|img|iframe)|@import|url\(|javascript:|<[^>]*\son\w+=/i.exec(text);
+    expect(found).toBeNull();
+    for (const [, address] of text.matchAll(/(?:href|src)="([^"]*)"/g))
+      expect(address).toMatch(/^(#|\/openapi\.json$)/);
+    const policy = headers.get("content-security-policy") ?? "";
+    expect(policy).toContain("default-src 'none'");
+    expect(policy).not.toContain("unsafe");
+  });
+
+  test("the policy allows the page's own style", async () => {
+    const { text, headers } = await api.call("GET", "/docs", { token: null });
+    const style = /<style>(.*?)<\/style>/s.exec(text)?.[1] ?? "";
+    const digest = new Bun.CryptoHasher("sha256").update(style).digest("base64");
+    expect(headers.get("content-security-policy")).toContain(`'sha256-${digest}'`);
+  });
+});
+
+describe("health", () => {
+  test("/healthz answers without a token", async () => {
+    expect((await api.call("GET", "/healthz", { token: null })).json).toEqual({ status: "ok", version: "0.0.0-test" });
+  });
+
+  test("/readyz says whether instances can run, how well separated, and why not", async () => {
+    expect((await api.call("GET", "/readyz", { token: null })).json).toEqual({
+      ready: true,
+      isolation: "vm-emulated",
+      reason: "",
+    });
+    api.operations.state = { ready: false, isolation: null, reason: "the probe is running" };
+    const answer = await api.call("GET", "/readyz", { token: null });
+    expect(answer.status).toBe(503);
+    expect(answer.json).toEqual({ ready: false, isolation: null, reason: "the probe is running" });
+  });
+});
