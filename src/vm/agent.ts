@@ -20,7 +20,7 @@ export { AgentClosedError, AgentError, type AgentExit, AgentProtocolError };
 const NO_BYTES = new Uint8Array(0);
 /** Lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
-const E2BIG = 7;
+const ERRNO_TOO_BIG = 7;
 
 export interface AgentExecSpec {
   readonly argv: readonly string[];
@@ -186,7 +186,8 @@ export class Agent {
   /** Takes its turn before the first wait, so that requests keep the order of their calls. */
   async #sendExec(session: ExecSession, spec: AgentExecSpec, onId: (id: number) => void): Promise<void> {
     const bytes = encodeSpec(spec);
-    if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX) throw new AgentError(E2BIG, "the command line is too long");
+    if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX)
+      throw new AgentError(ERRNO_TOO_BIG, "the command line is too long");
     const flags = spec.stdin === undefined ? 0 : protocol.ExecFlag.stdin;
     let sessionId = 0;
     await this.#start(session, async (id) => {

@@ -1,0 +1,207 @@
+import { join } from "node:path";
+import type { Cgroup } from "../cgroup/cgroup.ts";
+import type { ChildProcess } from "../system/exec.ts";
+import type { SocketChannel } from "./channel.ts";
+import type { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
+import { AGENT_PORT, buildDiskConfig } from "./cloud-hypervisor-config.ts";
+import { ConsoleTail } from "./cloud-hypervisor-console.ts";
+import {
+  type CloudHypervisorEvent,
+  CloudHypervisorEventDecoder,
+  CloudHypervisorEventError,
+} from "./cloud-hypervisor-events.ts";
+import { VsockChannel } from "./cloud-hypervisor-vsock.ts";
+import { placeDisk, printable } from "./machine-files.ts";
+import { vcpuTime } from "./vcpu-time.ts";
+import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
+
+/** How much of the console an exit's detail may show, in `bytes`. */
+const DETAIL_BYTES_MAX = 2048;
+/** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
+const PANIC_TEXT = "Kernel panic - not syncing";
+/** The last lines of a console are on their way when the event of the guest's end is. */
+const CONSOLE_SETTLE_MS = 50;
+/**
+ * Processor time in the host's kernel without as much in the guest. A boot that hardware runs stays below the
+ * time; a KVM that emulates the guest's instructions leaves nearly nothing for the guest.
+ */
+const STUCK_KERNEL_MS = 2000;
+const STUCK_RATIO = 20;
+
+export interface CloudHypervisorMachineParts {
+  readonly id: string;
+  readonly uid: number;
+  readonly pid: number;
+  readonly shape: MachineShape;
+  readonly directory: string;
+  /** the directory of the machine's sockets by a path that is short enough for their names */
+  readonly socketDirectory: string;
+  readonly cgroup: Cgroup;
+  readonly api: CloudHypervisorApi;
+  readonly events: SocketChannel;
+  readonly process: ChildProcess;
+  /** everything that the machine owns, disposed after its processes are gone */
+  readonly owned: AsyncDisposableStack;
+}
+
+/** A Cloud Hypervisor with its one machine. */
+export class CloudHypervisorMachine implements Machine {
+  readonly id: string;
+  readonly uid: number;
+  readonly pid: number;
+  readonly shape: MachineShape;
+  readonly directory: string;
+  readonly cgroup: Cgroup;
+  readonly exited: Promise<MachineExit>;
+  readonly api: CloudHypervisorApi;
+  readonly #process: ChildProcess;
+  readonly #owned: AsyncDisposableStack;
+  readonly #socketDirectory: string;
+  readonly #events = new CloudHypervisorEventDecoder();
+  #channel: VsockChannel | null = null;
+  #console: ConsoleTail | null = null;
+  /** Why it ends; the first reason is the true one, the rest follows from it. */
+  #ending: MachineExit | null = null;
+  #endingByHost = false;
+  #disksCount = 0;
+
+  constructor(parts: CloudHypervisorMachineParts) {
+    this.id = parts.id;
+    this.uid = parts.uid;
+    this.pid = parts.pid;
+    this.shape = parts.shape;
+    this.directory = parts.directory;
+    this.cgroup = parts.cgroup;
+    this.api = parts.api;
+    this.#socketDirectory = parts.socketDirectory;
+    this.#process = parts.process;
+    this.#owned = parts.owned;
+    this.exited = parts.process.exited.then((status) => {
+      this.#channel?.close();
+      return this.#ending ?? this.#diedBy(status);
+    });
+    parts.events.onData((chunk) => this.#onEventBytes(chunk));
+  }
+
+  /** The agent's stream; there once the machine runs. */
+  get channel(): ByteChannel {
+    if (this.#channel === null) throw new Error("this machine has no channel yet");
+    return this.#channel;
+  }
+
+  /** Connects to the console, whose socket is there once the machine is created or restored. */
+  async openConsole(): Promise<void> {
+    this.#console = this.#owned.use(await ConsoleTail.open(join(this.#socketDirectory, "console.sock")));
+  }
+
+  /** Begins to connect to the agent, whose machine must not be saved before `closeChannel`. */
+  openChannel(): void {
+    this.#channel = this.#owned.use(VsockChannel.open(join(this.#socketDirectory, "vsock.sock"), AGENT_PORT));
+  }
+
+  closeChannel(): void {
+    this.#channel?.close();
+  }
+
+  async attach(disks: readonly Disk[]): Promise<void> {
+    for (const disk of disks) await placeDisk(this, disk);
+    await using undo = new AsyncDisposableStack();
+    for (const disk of disks) {
+      const config = buildDiskConfig(disk.serial, disk.readOnly, this.#disksCount);
+      await this.api.addDisk(config);
+      this.#disksCount++;
+      // A guest that may have found some of the disks must not mistake them for all.
+      undo.defer(() => this.api.removeDevice(config.id).catch(() => undefined));
+    }
+    undo.move();
+  }
+
+  async pause(): Promise<void> {
+    await this.api.pause();
+  }
+
+  async resume(): Promise<void> {
+    await this.api.resume();
+  }
+
+  /** Ends the machine and its VMM by asking, which shows that both are well. @throws Error when they are not */
+  async end(): Promise<void> {
+    this.#endingByHost = true;
+    await this.api.shutdown();
+    await this.api.shutdownVmm();
+    const { code, signal } = await this.#process.exited;
+    if (code !== 0) throw new Error(`Cloud Hypervisor did not end well: ${describe(code, signal)}`);
+  }
+
+  async kill(): Promise<MachineExit> {
+    this.#ending ??= { reason: "killed", detail: "killed by the host" };
+    this.#process.kill("SIGKILL");
+    await this.cgroup.kill();
+    return await this.exited;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
+    await this.#owned.disposeAsync();
+  }
+
+  async console(): Promise<string> {
+    return this.#console?.text() ?? "";
+  }
+
+  async stuck(): Promise<string | null> {
+    const { guestMs, kernelMs } = await vcpuTime(this.pid);
+    if (kernelMs < STUCK_KERNEL_MS || guestMs * STUCK_RATIO > kernelMs) return null;
+    return `this host's KVM emulates the guest (${kernelMs} ms in the host's kernel, ${guestMs} ms in the guest)`;
+  }
+
+  #onEventBytes(chunk: Uint8Array | null): void {
+    // The end of the stream comes with the end of the process, which tells more.
+    if (chunk === null) return;
+    try {
+      for (const event of this.#events.push(chunk)) this.#onEvent(event);
+    } catch (error) {
+      if (!(error instanceof CloudHypervisorEventError)) throw error;
+      void this.#end("vmm_died", `Cloud Hypervisor broke its protocol: ${error.message}`);
+    }
+  }
+
+  #onEvent({ source, event, properties }: CloudHypervisorEvent): void {
+    // crash_loaded: a kernel that panicked goes on to write its own dump; there is none here.
+    if (source === "guest" && event === "panic") {
+      void this.#end("guest_panic", `the guest kernel panicked (${(properties["event"] ?? "").slice(0, 32)})`);
+    }
+    if (source !== "vm") return;
+    // The VMM is about to boot the guest again by itself: it has no switch against that.
+    if (event === "rebooting") void this.#end("guest_reset", "the guest reset itself");
+    // Told for a guest that powered off and, just before it exits, by a VMM that gives up.
+    if (event === "shutdown" && !this.#endingByHost) void this.#afterShutdown();
+  }
+
+  /** A VMM that gave up exits; after a guest's power-off it stays, by `--no-shutdown`. */
+  async #afterShutdown(): Promise<void> {
+    const exited = await Promise.race([this.#process.exited.then(() => true), Bun.sleep(CONSOLE_SETTLE_MS)]);
+    if (exited !== true) await this.#end("guest_shutdown", "the guest is off");
+  }
+
+  async #end(reason: MachineExit["reason"], what: string): Promise<void> {
+    if (this.#ending !== null) return;
+    this.#ending = { reason, detail: what };
+    await Bun.sleep(CONSOLE_SETTLE_MS);
+    const console = this.#console?.text() ?? "";
+    const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
+    const detail = console === "" ? what : `${what}; its console ends: ${console.slice(-DETAIL_BYTES_MAX)}`;
+    this.#ending = { reason: panicked ? "guest_panic" : reason, detail };
+    this.#process.kill("SIGKILL");
+  }
+
+  #diedBy({ code, signal }: { code: number | null; signal: string | null }): MachineExit {
+    const stderr = printable(this.#process.stderrTail());
+    const how = `Cloud Hypervisor ended with ${describe(code, signal)}`;
+    return { reason: "vmm_died", detail: stderr === "" ? how : `${how}: ${stderr}` };
+  }
+}
+
+function describe(code: number | null, signal: string | null): string {
+  return signal === null ? `exit code ${code}` : `signal ${signal}`;
+}

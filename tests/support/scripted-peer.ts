@@ -1,0 +1,66 @@
+import { encodeFrame, type Frame, FrameDecoder } from "../../src/vm/frames.ts";
+import { HostFrame } from "../../src/vm/protocol.ts";
+import type { ByteChannel } from "../../src/vm/vmm.ts";
+
+/** A byte channel in memory; what is written goes to `onWrite`, what the test gives to `deliver` is read. */
+export class MemoryChannel implements ByteChannel {
+  onWrite: (bytes: Uint8Array) => void = () => undefined;
+  paused = false;
+  #handler: ((chunk: Uint8Array | null) => void) | null = null;
+  #early: (Uint8Array | null)[] = [];
+  #closed = false;
+
+  async write(bytes: Uint8Array): Promise<void> {
+    if (this.#closed) throw new Error("closed");
+    this.onWrite(bytes.slice());
+  }
+
+  onData(handler: (chunk: Uint8Array | null) => void): void {
+    this.#handler = handler;
+    for (const chunk of this.#early.splice(0)) handler(chunk);
+  }
+
+  pause(): void {
+    this.paused = true;
+  }
+
+  resume(): void {
+    this.paused = false;
+  }
+
+  deliver(chunk: Uint8Array | null): void {
+    if (chunk === null) this.#closed = true;
+    if (this.#handler === null) this.#early.push(chunk);
+    else this.#handler(chunk);
+  }
+}
+
+/** The guest's side of a channel: keeps the host's frames and sends what the test says. */
+export class ScriptedAgent {
+  readonly channel = new MemoryChannel();
+  readonly frames: { type: number; session: number; payload: Buffer }[] = [];
+  #decoder = new FrameDecoder(new Set(Object.values(HostFrame)));
+  #arrived: (() => void)[] = [];
+
+  constructor() {
+    this.channel.onWrite = (bytes) => {
+      this.#decoder.push(bytes, ({ type, session, payload }: Frame) =>
+        this.frames.push({ type, session, payload: Buffer.from(payload) }),
+      );
+      for (const wake of this.#arrived.splice(0)) wake();
+    };
+  }
+
+  send(type: number, session: number, ...payload: Uint8Array[]): void {
+    this.channel.deliver(encodeFrame(type, session, ...payload));
+  }
+
+  /** The `index`-th frame of a type that the host sent, once it is there. */
+  async frame(type: number, index = 0): Promise<{ type: number; session: number; payload: Buffer }> {
+    for (;;) {
+      const found = this.frames.filter((frame) => frame.type === type)[index];
+      if (found !== undefined) return found;
+      await new Promise<void>((resolve) => this.#arrived.push(resolve));
+    }
+  }
+}

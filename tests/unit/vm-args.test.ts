@@ -1,0 +1,121 @@
+import { describe, expect, test } from "bun:test";
+import { buildLaunchArgs } from "../../src/vm/launch.ts";
+import { buildQemuArgs } from "../../src/vm/qemu-args.ts";
+import { UidPool } from "../../src/vm/uid-pool.ts";
+import { parseLoaderList } from "../../src/vm/vmm-root.ts";
+
+const shape = { vcpus: 2, memoryBytes: 536_870_912 };
+const descriptors = { qmp: 3, agent: 4 };
+
+const MACHINE = [
+  ...["-nodefaults", "-no-user-config", "-display", "none"],
+  ...["-action", "panic=pause,reboot=shutdown,shutdown=pause"],
+  ...["-accel", "tcg,tb-size=64", "-cpu", "max", "-smp", "2", "-m", "512"],
+  ...["-machine", "q35,smm=off,sata=off,usb=off,vmport=off,i8042=off,smbus=off,memory-backend=m0"],
+];
+const DEVICES = [
+  ...["-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control"],
+  ...["-chardev", "ringbuf,id=console,size=16384", "-device", "isa-serial,chardev=console"],
+  ...["-chardev", "socket,id=agent,fd=4"],
+  ...["-device", "virtio-serial-pci,id=serial0,addr=2.0,max_ports=2"],
+  ...["-device", "virtserialport,bus=serial0.0,chardev=agent,name=agent"],
+  ...["-device", "virtio-scsi-pci,id=scsi0,addr=3.0", "-device", "pvpanic-pci,addr=4.0"],
+  ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
+];
+const BOOT = ["-kernel", "/proc/self/fd/5", "-initrd", "/proc/self/fd/6"];
+const COMMAND_LINE = ["-append", "quiet panic=-1 cryptomgr.notests console=ttyS0"];
+
+describe("QEMU's command line", () => {
+  test("of a machine that boots from cold", () => {
+    const start = { kind: "cold", kernel: 5, initramfs: 6 } as const;
+    expect(buildQemuArgs({ acceleration: "tcg", shape, descriptors, start })).toEqual([
+      "/usr/bin/qemu-system-x86_64",
+      ...MACHINE,
+      ...["-object", "memory-backend-ram,id=m0,size=512M", ...BOOT, ...COMMAND_LINE],
+      ...DEVICES,
+    ]);
+  });
+
+  test("of a template", () => {
+    const start = { kind: "template", kernel: 5, initramfs: 6, memory: 7 } as const;
+    expect(buildQemuArgs({ acceleration: "tcg", shape, descriptors, start })).toEqual([
+      "/usr/bin/qemu-system-x86_64",
+      ...MACHINE,
+      ...["-object", "memory-backend-file,id=m0,size=512M,mem-path=/proc/self/fd/7,share=on", ...BOOT, ...COMMAND_LINE],
+      ...DEVICES,
+    ]);
+  });
+
+  test("of a clone has the template's machine, and private memory", () => {
+    const start = { kind: "clone", memory: 5 } as const;
+    expect(buildQemuArgs({ acceleration: "tcg", shape, descriptors, start })).toEqual([
+      "/usr/bin/qemu-system-x86_64",
+      ...MACHINE,
+      ...["-object", "memory-backend-file,id=m0,size=512M,mem-path=/proc/self/fd/5,share=off"],
+      ...DEVICES,
+      ...["-incoming", "defer"],
+    ]);
+  });
+
+  test("with KVM", () => {
+    const args = buildQemuArgs({ acceleration: "kvm", shape, descriptors, start: { kind: "clone", memory: 5 } });
+    expect(args.join(" ")).toContain(" -accel kvm -cpu host ");
+  });
+
+  test("needs whole MiB of memory", () => {
+    const odd = { vcpus: 1, memoryBytes: 1_048_577 };
+    const start = { kind: "clone", memory: 5 } as const;
+    expect(() => buildQemuArgs({ acceleration: "tcg", shape: odd, descriptors, start })).toThrow("multiple of 1 MiB");
+  });
+});
+
+test("the launcher's command line", () => {
+  const args = buildLaunchArgs(
+    {
+      launcher: "/assets/launch",
+      root: "/data/run/root",
+      directory: "/data/vms/1",
+      uid: 700_001,
+      cgroups: ["/cg/a", "/cg/b"],
+      devices: ["/dev/kvm"],
+      fileBytesMax: 4096,
+      extraFds: ["socket", "socket", 17],
+      program: ["/usr/bin/qemu", "-x"],
+    },
+    42,
+  );
+  expect(args).toEqual([
+    "/assets/launch",
+    ...["--cgroup", "/cg/a", "--cgroup", "/cg/b", "--root", "/data/run/root", "--vm", "/data/vms/1"],
+    ...["--uid", "700001", "--gid", "700001", "--device", "/dev/kvm"],
+    ...["--nofile", "512", "--fsize", "4096", "--nproc", "192", "--memlock", "65536"],
+    ...["--oom-score-adj", "500", "--parent", "42", "--keep-fd", "3", "--keep-fd", "4", "--keep-fd", "5"],
+    ...["--", "/usr/bin/qemu", "-x"],
+  ]);
+});
+
+test("the loader's list gives paths, and nothing for what the kernel provides", () => {
+  const list = [
+    "\tlinux-vdso.so.1 (0x00007ffcd2bf4000)",
+    "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1e1c000000)",
+    "\t/lib64/ld-linux-x86-64.so.2 (0x00007f1e1c5f2000)",
+    "\tlibmissing.so => not found",
+    "",
+  ].join("\n");
+  expect(parseLoaderList(list)).toEqual(["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+});
+
+describe("user ids of machines", () => {
+  test("are never shared, and the one unused for longest comes next", () => {
+    const pool = new UidPool(1000, 3);
+    const first = pool.acquire();
+    const second = pool.acquire();
+    expect([first.uid, second.uid]).toEqual([1000, 1001]);
+    first[Symbol.dispose]();
+    expect(pool.acquire().uid).toBe(1002);
+    expect(pool.acquire().uid).toBe(1000);
+    expect(() => pool.acquire()).toThrow("all 3 user ids");
+    second[Symbol.dispose]();
+    expect(pool.acquire().uid).toBe(1001);
+  });
+});
