@@ -33,7 +33,7 @@ function logOf(config: Config, io: Io): Log {
 
 async function serve(config: Config, log: Log, io: Io): Promise<number> {
   const stopping = Promise.withResolvers<void>();
-  const leaving = Promise.withResolvers<"forced">();
+  const leaving = Promise.withResolvers<"forced" | "late">();
   let signals = 0;
   // Before anything starts: a signal during the start must end it properly, too.
   using _interrupts = io.onInterrupt((signal) => {
@@ -50,12 +50,9 @@ async function serve(config: Config, log: Log, io: Io): Promise<number> {
   if (daemon === null) return EXIT_FAILED;
   log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
   await stopping.promise;
-  const disposal = daemon[Symbol.asyncDispose]();
-  const outcome = await Promise.race([
-    disposal,
-    leaving.promise,
-    Bun.sleep(SHUTDOWN_MS_MAX).then(() => "late" as const),
-  ]);
+  const late = setTimeout(() => leaving.resolve("late"), SHUTDOWN_MS_MAX);
+  const outcome = await Promise.race([daemon[Symbol.asyncDispose](), leaving.promise]);
+  clearTimeout(late);
   if (outcome === undefined) {
     log.info("stopped");
     return 0;
