@@ -144,6 +144,9 @@ bool exec_spec(struct session *session, const struct frame *frame)
 {
 	struct exec *exec = &session->exec;
 	struct spec *spec = &exec->spec;
+	/* The command runs: this belongs to an EXEC that was refused because its id is in use. */
+	if (exec->start_ns != 0)
+		return true;
 	if (frame->length == 0 || frame->length > spec->size - spec->received)
 		return false;
 	memcpy(spec->map + spec->received, frame->payload, frame->length);
@@ -279,14 +282,19 @@ bool exec_pump(struct session *session, uint64_t now_ns)
 	if (exec->start_ns == 0)
 		return false;
 	bool moved = take_reports(session, now_ns);
-	moved |= session_pump_stream(session, &exec->out[0], WATCH_STDOUT, now_ns);
-	moved |= session_pump_stream(session, &exec->out[1], WATCH_STDERR, now_ns);
+	/* STARTED comes before the first output, whoever of reaper and command was quicker. */
+	if (exec->started) {
+		moved |= session_pump_stream(session, &exec->out[0], WATCH_STDOUT, now_ns);
+		moved |= session_pump_stream(session, &exec->out[1], WATCH_STDERR, now_ns);
+	}
 	moved |= inflow_pump(&exec->in, session->id);
 	enforce(session, now_ns);
 	if (exec->reaper != 0 || !frame_can_answer())
 		return moved;
-	/* The reaper's reports were sent before it died, so none is missed here. */
-	if (take_reports(session, now_ns) || !streams_ended(exec))
+	/* What the reaper reported before it died is there by now. */
+	if (take_reports(session, now_ns))
+		return true;
+	if (exec->started && !streams_ended(exec))
 		return moved;
 	finish(session, now_ns);
 	return true;
@@ -297,7 +305,7 @@ uint64_t exec_deadline(const struct exec *exec)
 	if (exec->start_ns == 0)
 		return UINT64_MAX;
 	uint64_t earliest = exec->reaper == 0 || exec->killed ? UINT64_MAX : exec->deadline_ns;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2 && exec->started; i++) {
 		uint64_t deadline = outflow_deadline(&exec->out[i]);
 		if (deadline < earliest)
 			earliest = deadline;

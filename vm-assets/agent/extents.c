@@ -4,7 +4,8 @@
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <string.h>
-#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "bytes.h"
 #include "record.h"
@@ -50,7 +51,8 @@ bool extents_append(struct extents *extents, uint32_t *count, struct problem *pr
 	batch.map.fm_length = extents->size - extents->next;
 	batch.map.fm_flags = FIEMAP_FLAG_SYNC;
 	batch.map.fm_extent_count = BATCH_COUNT;
-	if (ioctl(extents->fd, (int)FS_IOC_FIEMAP, &batch.map) != 0)
+	/* Not ioctl(): musl and glibc disagree on the type of the request. */
+	if (syscall(SYS_ioctl, extents->fd, FS_IOC_FIEMAP, &batch.map) != 0)
 		return problem_set(problem, errno, "extents");
 	*count = 0;
 	/* An empty answer ends the file: the rest is a hole. */

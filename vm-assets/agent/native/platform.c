@@ -1,0 +1,124 @@
+/*
+ * The agent as an ordinary program, for tests: `agent-native FD DIRECTORY` speaks the protocol over the
+ * inherited socket FD. DIRECTORY holds l/NN/upper, s/upper and r, which stand for what the guest mounts.
+ * There are no namespaces and cgroups, so commands see the build machine, and only a command's process
+ * group is killed.
+ */
+#include "../platform.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char prefix[PATH_MAX / 2];
+
+void platform_start(int argc, char **argv, struct transport *transport)
+{
+	if (argc != 3 || snprintf(prefix, sizeof prefix, "%s", argv[2]) >= (int)sizeof prefix) {
+		fprintf(stderr, "usage: agent-native FD DIRECTORY\n");
+		_exit(2);
+	}
+	transport->fd = atoi(argv[1]);
+	transport->reconnects = false;
+	int flags = fcntl(transport->fd, F_GETFL);
+	if (flags < 0 || fcntl(transport->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+		perror("agent-native");
+		_exit(2);
+	}
+	umask(0);
+}
+
+void platform_ready(void)
+{
+}
+
+void platform_log(const char *text)
+{
+	fprintf(stderr, "agent: %s\n", text);
+}
+
+_Noreturn void platform_end(int status)
+{
+	_exit(status);
+}
+
+bool platform_set_clock(uint64_t realtime_ns, struct problem *problem)
+{
+	return realtime_ns == 0 ? problem_set(problem, EINVAL, "clock") : true;
+}
+
+bool platform_reseed(const uint8_t *entropy, size_t size, struct problem *problem)
+{
+	(void)entropy;
+	(void)size;
+	(void)problem;
+	return true;
+}
+
+const char *platform_prefix(void)
+{
+	return prefix;
+}
+
+static bool exists(const char *path, struct problem *problem)
+{
+	return access(path, F_OK) == 0 ? true : problem_set(problem, errno, "%s", path);
+}
+
+bool platform_mount(unsigned layers, bool scratch, struct problem *problem)
+{
+	char path[PATH_MAX];
+	for (unsigned number = 0; number < layers; number++) {
+		snprintf(path, sizeof path, "%s/l/%02u/upper", prefix, number);
+		if (!exists(path, problem))
+			return false;
+	}
+	snprintf(path, sizeof path, "%s/s/upper", prefix);
+	return !scratch || exists(path, problem);
+}
+
+bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
+{
+	(void)problem;
+	*trimmed_bytes = 0;
+	return true;
+}
+
+pid_t platform_fork_reaper(unsigned slot, struct problem *problem)
+{
+	(void)slot;
+	pid_t pid = fork();
+	if (pid < 0)
+		problem_set(problem, errno, "fork");
+	return pid;
+}
+
+bool platform_enter_root(const char *hostname, struct problem *problem)
+{
+	(void)hostname;
+	(void)problem;
+	return true;
+}
+
+void platform_become_ordinary(void)
+{
+}
+
+void platform_kill(unsigned slot, pid_t reaper, pid_t command)
+{
+	(void)slot;
+	if (command > 0)
+		kill(-command, SIGKILL);
+	kill(reaper, SIGKILL);
+}
+
+void platform_release(unsigned slot, struct usage *usage)
+{
+	(void)slot;
+	*usage = (struct usage){0};
+}
