@@ -1,0 +1,51 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import fc from "fast-check";
+import { Api } from "../support/api.ts";
+import { requestArbitrary } from "../support/api-fuzz.ts";
+
+const REQUESTS_COUNT = 10_000;
+const FUZZ_MS_MAX = 180_000;
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start();
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+test(
+  "no request that the description suggests brings a 5xx, or anything that is not described",
+  async () => {
+    const image = await api.addImage(
+      [
+        [
+          { path: "f", type: "f", content: "content" },
+          { path: "d", type: "d" },
+          { path: "d/g", type: "f", content: "" },
+          { path: "l", type: "l", target: "d/g" },
+        ],
+      ],
+      { tag: "fuzz" },
+    );
+    const file = (await api.call("POST", "/v1/files", { body: "fuzz" })).json.uuid as string;
+    const operation = (await api.call("POST", "/v1/instances", { json: { image, command: "true" } })).json
+      .uuid as string;
+    const { json: document } = await api.call("GET", "/openapi.json", { token: null });
+    const statuses = new Map<number, number>();
+    await fc.assert(
+      fc.asyncProperty(requestArbitrary(document, [image, file, operation]), async (request) => {
+        // A long poll is right and slow, and nothing ends here.
+        fc.pre(!/[?&]wait=[1-9]/.test(request.path));
+        const answer = await api.call(request.method, request.path, {
+          headers: request.headers,
+          ...(request.body === null ? {} : { body: request.body }),
+        });
+        statuses.set(answer.status, (statuses.get(answer.status) ?? 0) + 1);
+        expect(answer.status).toBeLessThan(500);
+      }),
+      { numRuns: REQUESTS_COUNT, endOnFailure: true },
+    );
+    // It is no fuzz when everything is refused at the door.
+    for (const status of [200, 201, 202, 400, 404, 422]) expect(statuses.get(status) ?? 0).toBeGreaterThan(20);
+  },
+  FUZZ_MS_MAX,
+);
