@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import {
@@ -227,11 +227,4 @@ describe("client", () => {
   test.each(["box:8642", "ftp://box", "http://", ""])("the address %j is refused", (url) => {
     expect(() => loadClientConfig({ HOME: directory, COPPICE_URL: url })).toThrow(ConfigError);
   });
-});
-
-test("README's table of settings is the table of the code", () => {
-  const readme = readFileSync(join(import.meta.dir, "../../README.md"), "utf8");
-  const rows = keyNames().map((name) => `| \`${name}\` | ${shownDefault(name)} | ${KEYS[name].doc} |`);
-  const shown = readme.split("\n").filter((line) => /^\| `[a-z_.]+` \| .* \| .* \|$/.test(line));
-  expect(shown).toEqual(rows);
 });
