@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { isoTime } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api.ts";
+import { heldTest } from "../support/api-program.ts";
 
 const FILES = [[{ path: "f", type: "f", content: "x" }]] as const;
 const REFERENCE = "registry.example.net:5000/team/app:1.2";
@@ -139,7 +140,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
   const submit = (json: unknown) => api.call("POST", "/v1/images/import", { json });
   const last = () => api.operations.imports.at(-1);
 
-  test('"202 Accepted with a Location header that points to the operation (kind image_import)"', async () => {
+  heldTest('"202 Accepted with a Location header that points to the operation (kind image_import)"', async () => {
     const answer = await submit({ registry: REFERENCE });
     expect(answer.status).toBe(202);
     const location = answer.headers.get("location") ?? "";
@@ -154,7 +155,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
     expect(operation.headers.get("retry-after")).toBe("1");
   });
 
-  test("every field reaches the import; the defaults are no credentials, no tag, 300 s", async () => {
+  heldTest("every field reaches the import; the defaults are no credentials, no tag, 300 s", async () => {
     await submit({ registry: REFERENCE });
     expect(last()).toEqual({
       registry: expect.stringContaining(REFERENCE),
@@ -180,7 +181,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
     expect(Buffer.concat([database, log]).includes("canary-password")).toBe(false);
   });
 
-  test("a digest, and the implied transport", async () => {
+  heldTest("a digest, and the implied transport", async () => {
     const digest = `sha256:${"a".repeat(64)}`;
     await submit({ registry: `registry.example.net/app@${digest}` });
     expect(last()?.registry).toContain(digest);

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { OperationId } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api.ts";
+import { heldTest } from "../support/api-program.ts";
 
 let api: Api;
 let image = "";
@@ -17,18 +18,21 @@ const spawn = (fields: object) =>
 const last = () => api.operations.instances.at(-1);
 
 describe('"POST /instances spawns a sandbox instance that executes a command"', () => {
-  test('"201 Created with a Location header; body {uuid: string}", and the uuid is that of the operation', async () => {
-    const answer = await spawn({});
-    expect(answer.status).toBe(201);
-    expect(answer.json).toEqual({ uuid: expect.stringMatching(/^[0-9a-f-]{36}$/) });
-    expect(answer.headers.get("location")).toBe(`/v1/operations/${answer.json.uuid}`);
-    expect((await api.call("GET", answer.headers.get("location") ?? "")).json).toMatchObject({
-      kind: "instance",
-      status: "PENDING",
-    });
-  });
+  heldTest(
+    '"201 Created with a Location header; body {uuid: string}", and the uuid is that of the operation',
+    async () => {
+      const answer = await spawn({});
+      expect(answer.status).toBe(201);
+      expect(answer.json).toEqual({ uuid: expect.stringMatching(/^[0-9a-f-]{36}$/) });
+      expect(answer.headers.get("location")).toBe(`/v1/operations/${answer.json.uuid}`);
+      expect((await api.call("GET", answer.headers.get("location") ?? "")).json).toMatchObject({
+        kind: "instance",
+        status: "PENDING",
+      });
+    },
+  );
 
-  test("the defaults of the table", async () => {
+  heldTest("the defaults of the table", async () => {
     await spawn({});
     expect(last()).toEqual({
       imageId: image as never,
@@ -45,7 +49,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
-  test("every field arrives", async () => {
+  heldTest("every field arrives", async () => {
     const stdin = `base64:${Buffer.from([0, 255]).toString("base64")}`;
     await spawn({
       image: image.toUpperCase(),
@@ -81,7 +85,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
-  test("env names that JavaScript knows are names like any other", async () => {
+  heldTest("env names that JavaScript knows are names like any other", async () => {
     const body = `{"image":"tag:base","command":"env","env":{"__proto__":"a","constructor":"b","toString":"c"}}`;
     const answer = await api.call("POST", "/v1/instances", { body, headers: { "content-type": "application/json" } });
     expect(answer.status).toBe(201);
@@ -96,7 +100,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     errorOf(await spawn({ stdin: `base64:${Buffer.alloc(size + 1).toString("base64")}` }), "validation_error");
   });
 
-  test("a tag is resolved now", async () => {
+  heldTest("a tag is resolved now", async () => {
     const first = await api.addImage([[]], { tag: "moves" });
     await spawn({ image: "tag:moves" });
     expect(last()?.imageId).toBe(first);
@@ -135,7 +139,7 @@ describe("GET /instances/{uuid}/stats", () => {
     at: new Date(at).toISOString(),
   });
 
-  test("409 before it runs and after it has ended, 404 for an import", async () => {
+  heldTest("409 before it runs and after it has ended, 404 for an import", async () => {
     const { uuid } = (await spawn({})).json;
     errorOf(await api.call("GET", `/v1/instances/${uuid}/stats`), "conflict");
     await api.call("DELETE", `/v1/operations/${uuid}`);
@@ -144,7 +148,7 @@ describe("GET /instances/{uuid}/stats", () => {
     errorOf(await api.call("GET", `/v1/instances/${imported.json.uuid}/stats`), "not_found");
   });
 
-  test("one object with once=true, otherwise an event each and an end", async () => {
+  heldTest("one object with once=true, otherwise an event each and an end", async () => {
     const { uuid } = (await spawn({})).json;
     api.operations.start(uuid as OperationId);
     api.operations.samples = [sample(1), sample(2)];
@@ -156,7 +160,7 @@ describe("GET /instances/{uuid}/stats", () => {
     expect(api.operations.openStats).toBe(0);
   });
 
-  test("a client that leaves ends the looking", async () => {
+  heldTest("a client that leaves ends the looking", async () => {
     const { uuid } = (await spawn({})).json;
     api.operations.start(uuid as OperationId);
     api.operations.samples = Array.from({ length: 100_000 }, (_, at) => sample(at));

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { Api } from "../support/api.ts";
+import { heldTest } from "../support/api-program.ts";
 
 let api: Api;
 // biome-ignore lint/suspicious/noExplicitAny: the document is walked without a type.
@@ -112,11 +113,11 @@ describe("/docs", () => {
 });
 
 describe("health", () => {
-  test("/healthz answers without a token", async () => {
+  heldTest("/healthz answers without a token", async () => {
     expect((await api.call("GET", "/healthz", { token: null })).json).toEqual({ status: "ok", version: "0.0.0-test" });
   });
 
-  test("/readyz says whether instances can run, how well separated, and why not", async () => {
+  heldTest("/readyz says whether instances can run, how well separated, and why not", async () => {
     expect((await api.call("GET", "/readyz", { token: null })).json).toEqual({
       ready: true,
       isolation: "vm-emulated",

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { writeOutputs } from "../../src/storage/outputs.ts";
 import { Api, errorOf } from "../support/api.ts";
+import { heldTest } from "../support/api-program.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
@@ -93,7 +94,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
 });
 
 describe("long poll", () => {
-  test("wait answers as soon as the operation ends", async () => {
+  heldTest("wait answers as soon as the operation ends", async () => {
     const { id } = api.operations.insert(ALICE, "image_import");
     api.operations.start(id);
     const startedAt = performance.now();
@@ -104,7 +105,7 @@ describe("long poll", () => {
     expect(performance.now() - startedAt).toBeLessThan(5000);
   });
 
-  test("or when the time is up, with the status of then", async () => {
+  heldTest("or when the time is up, with the status of then", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     const startedAt = performance.now();
     const answer = await get(id, "?wait=1");

@@ -19,6 +19,7 @@ import { TokenKeys } from "../../src/storage/token-keys.ts";
 import { assertConforms } from "./api-conformance.ts";
 import { type LayerFixture, makeLayer } from "./api-layers.ts";
 import { HeldOperations } from "./api-operations.ts";
+import { EXECUTABLE, startProgram } from "./api-program.ts";
 
 const TOKEN_TTL_MS = 3_600_000;
 const FILE_BYTES_MAX = 1_048_576;
@@ -117,11 +118,16 @@ export class Api implements AsyncDisposable {
       log: silentLog,
       ...overrides,
     };
-    const listener = stack.use(listen({ app: createApp(services), host: "127.0.0.1", port: 0 }));
+    const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).length === 0;
+    const { url } = stack.use(
+      isProgram
+        ? await startProgram(directory, LIMITS)
+        : listen({ app: createApp(services), host: "127.0.0.1", port: 0 }),
+    );
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });
     const { token: foreignToken } = await issueToken(db, keys, { account: "bob", ...all });
-    const parts = { url: listener.url, db, layout, keys, operations, token, foreignToken, clock: offset };
+    const parts = { url, db, layout, keys, operations, token, foreignToken, clock: offset };
     return new Api({ ...parts, routes: allRoutes(services) }, stack.move());
   }
 
