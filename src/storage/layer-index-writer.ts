@@ -11,7 +11,7 @@ import {
 } from "./layer-index-format.ts";
 import { parseRecord, RecordSplitter, RecordType, type StreamRecord } from "./layer-index-stream.ts";
 import { LayerValidator } from "./layer-validator.ts";
-import { DISK_BYTES_MAX, INDEX_STREAM_BYTES_MAX } from "./limits.ts";
+import { DISK_BYTES_MAX, INDEX_LIMITS, type IndexLimits } from "./limits.ts";
 import { doubled, type NameTable } from "./name-table.ts";
 import { Pacer, sortPaced } from "./pacer.ts";
 
@@ -35,17 +35,27 @@ export async function writeLayerIndex(options: {
   readonly stream: AsyncIterable<Uint8Array>;
   readonly path: string;
   readonly diskBytes: number;
+  readonly limits?: IndexLimits;
 }): Promise<WrittenIndex> {
-  const { stream, path, diskBytes } = options;
+  const { stream, path, diskBytes, limits = INDEX_LIMITS } = options;
   if (diskBytes > DISK_BYTES_MAX) throw new LayerIndexError(`disk of ${diskBytes} bytes`);
   await using file = await open(path, "wx", 0o600);
   const output = new IndexOutput(file);
-  const builder = new IndexBuilder(output, diskBytes);
+  const builder = new IndexBuilder(output, diskBytes, limits);
   const pacer = new Pacer();
-  await readRecords(stream, builder, output, pacer);
+  await readRecords(bounded(stream, limits.streamBytesMax), builder, output, pacer);
   const written = await builder.finish(pacer);
   await file.sync();
   return written;
+}
+
+async function* bounded(stream: AsyncIterable<Uint8Array>, bytesMax: number): AsyncGenerator<Uint8Array> {
+  let bytes = 0;
+  for await (const chunk of stream) {
+    bytes += chunk.byteLength;
+    if (bytes > bytesMax) throw new LayerIndexError(`index stream of more than ${bytesMax} bytes`);
+    yield chunk;
+  }
 }
 
 async function readRecords(
@@ -55,10 +65,7 @@ async function readRecords(
   pacer: Pacer,
 ): Promise<void> {
   const splitter = new RecordSplitter();
-  let streamBytes = 0;
   for await (const chunk of stream) {
-    streamBytes += chunk.byteLength;
-    if (streamBytes > INDEX_STREAM_BYTES_MAX) throw new LayerIndexError("index stream is too long");
     splitter.push(chunk);
     for (let record = splitter.next(); record !== null; record = splitter.next()) {
       builder.add(parseRecord(record));
@@ -131,10 +138,10 @@ class IndexBuilder {
   /** extents of a file; of a directory, later, the number of its children */
   #counts = new Uint32Array(INITIAL_ENTRIES_COUNT);
 
-  constructor(output: IndexOutput, diskBytes: number) {
+  constructor(output: IndexOutput, diskBytes: number, limits: IndexLimits) {
     this.#output = output;
     this.#diskBytes = diskBytes;
-    this.#validator = new LayerValidator(diskBytes);
+    this.#validator = new LayerValidator(diskBytes, limits);
     this.#names = this.#validator.names;
   }
 

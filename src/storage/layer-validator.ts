@@ -3,12 +3,7 @@ import { GUEST_NAME_BYTES_MAX } from "../domain/guest-path.ts";
 import { BLOCK_BYTES, BlockMap } from "./block-map.ts";
 import { EXTENT_BYTES, LayerIndexError, readSafeU64 } from "./layer-index-format.ts";
 import { RecordType, refuse, type StreamRecord } from "./layer-index-stream.ts";
-import {
-  INDEX_DEPTH_COUNT_MAX,
-  INDEX_ENTRIES_COUNT_MAX,
-  INDEX_EXTENTS_COUNT_MAX,
-  INDEX_NAMES_BYTES_MAX,
-} from "./limits.ts";
+import { INDEX_DEPTH_COUNT_MAX, type IndexLimits } from "./limits.ts";
 import { doubled, NameTable } from "./name-table.ts";
 
 const SLASH = 0x2f;
@@ -35,6 +30,7 @@ interface OpenFile {
 export class LayerValidator {
   readonly names = new NameTable();
   readonly #diskBytes: number;
+  readonly #limits: IndexLimits;
   readonly #blocks = new BlockMap();
   /** of the files with several names, by inode: a fingerprint, keyed so that a guest cannot make two the same */
   readonly #linkedFiles = new Map<number, number>();
@@ -48,8 +44,9 @@ export class LayerValidator {
   #extentsCount = 0;
   #contentBytes = 0;
 
-  constructor(diskBytes: number) {
+  constructor(diskBytes: number, limits: IndexLimits) {
     this.#diskBytes = diskBytes;
+    this.#limits = limits;
   }
 
   isDirectory(entry: number): boolean {
@@ -93,16 +90,15 @@ export class LayerValidator {
 
   #addEntry(record: StreamRecord): number {
     const { path } = record;
-    if (this.names.count >= INDEX_ENTRIES_COUNT_MAX) {
-      throw new LayerIndexError(`more than ${INDEX_ENTRIES_COUNT_MAX} entries`);
-    }
+    const { entriesCountMax, namesBytesMax } = this.#limits;
+    if (this.names.count >= entriesCountMax) throw new LayerIndexError(`more than ${entriesCountMax} entries`);
     const nameStart = path.lastIndexOf(SLASH) + 1;
     const parent = this.#parentOf(path, Math.max(0, nameStart - 1), nameStart > 0);
     checkName(path, nameStart);
     const entry = this.names.add(parent, path, nameStart, path.length);
     if (entry === null) refuse(path, "path occurs twice");
     if (this.names.depthOf(entry) > INDEX_DEPTH_COUNT_MAX) refuse(path, "too deep");
-    if (this.names.namesBytes > INDEX_NAMES_BYTES_MAX) throw new LayerIndexError("names are too long altogether");
+    if (this.names.namesBytes > namesBytesMax) throw new LayerIndexError("names are too long altogether");
     if (entry === this.#directories.length) this.#directories = doubled(this.#directories, Uint8Array);
     if (record.type === RecordType.directory) this.#directories[entry] = 1;
     return entry;
@@ -137,9 +133,8 @@ export class LayerValidator {
 
   #acceptExtents(file: OpenFile, extents: Buffer): void {
     this.#extentsCount += extents.length / EXTENT_BYTES;
-    if (this.#extentsCount > INDEX_EXTENTS_COUNT_MAX) {
-      throw new LayerIndexError(`more than ${INDEX_EXTENTS_COUNT_MAX} extents`);
-    }
+    const { extentsCountMax } = this.#limits;
+    if (this.#extentsCount > extentsCountMax) throw new LayerIndexError(`more than ${extentsCountMax} extents`);
     file.fingerprint?.update(extents);
     for (let offset = 0; offset < extents.length; offset += EXTENT_BYTES) this.#acceptExtent(file, extents, offset);
   }

@@ -2,14 +2,27 @@
  * Bounds of what a guest may make the host keep and compute. A layer beyond them is refused as a whole.
  */
 
-/** Entries of one layer, the root included. */
+/** Entries of one layer, its root included. */
 export const INDEX_ENTRIES_COUNT_MAX = 2_000_000;
-/** Bytes of one index stream: bounds the file that it becomes. */
-export const INDEX_STREAM_BYTES_MAX = 1_073_741_824;
-/** Bytes of all names of one layer; the writer holds them in memory. */
-export const INDEX_NAMES_BYTES_MAX = 134_217_728;
-/** Extents of one layer. */
-export const INDEX_EXTENTS_COUNT_MAX = 8_000_000;
+
+/** What one layer may amount to. */
+export interface IndexLimits {
+  /** entries, the root included */
+  readonly entriesCountMax: number;
+  /** of the index stream in `bytes`: bounds the file that it becomes */
+  readonly streamBytesMax: number;
+  /** of all names in `bytes`; the writer holds them in memory */
+  readonly namesBytesMax: number;
+  /** of all files */
+  readonly extentsCountMax: number;
+}
+
+export const INDEX_LIMITS: IndexLimits = {
+  entriesCountMax: INDEX_ENTRIES_COUNT_MAX,
+  streamBytesMax: 1_073_741_824,
+  namesBytesMax: 134_217_728,
+  extentsCountMax: 8_000_000,
+};
 /** Longest path in `bytes`. A guest can nest deeper than PATH_MAX, one relative step after the other. */
 export const INDEX_PATH_BYTES_MAX = 65_536;
 /** Directories above an entry, its layer's root not counted. */

@@ -3,6 +3,7 @@ import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { LayerIndexError } from "../../../src/storage/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
+import type { IndexLimits } from "../../../src/storage/limits.ts";
 import {
   encodeStream,
   encodeStreamHeader,
@@ -226,5 +227,52 @@ describe("a hostile stream", () => {
       );
     await write(deep(4097));
     await expect(write(deep(4098))).rejects.toThrow("too deep");
+  });
+
+  describe("that is larger than a layer may be", () => {
+    const stream = encodeStream([
+      root,
+      dir("dir"),
+      file("dir/one", { size: 9000n, extents: [[0, 0, 10]] }),
+      { path: "", type: "x", extents: [[4096, 4096, 10]] },
+      file("two", { size: 10n, extents: [[0, 8192, 10]] }),
+    ]);
+    const exact: IndexLimits = {
+      entriesCountMax: 4,
+      streamBytesMax: stream.length,
+      namesBytesMax: 9,
+      extentsCountMax: 3,
+    };
+    const writeWithin = (limits: IndexLimits) =>
+      writeLayerIndex({
+        stream: pieces(stream),
+        path: join(directory, `${fileNumber++}.index`),
+        diskBytes: DISK_BYTES,
+        limits,
+      });
+
+    test("is refused, and one that just fits is not", async () => {
+      expect((await writeWithin(exact)).entryCount).toBe(3);
+      const messages = {
+        entriesCountMax: "more than 3 entries",
+        streamBytesMax: "index stream of more than",
+        namesBytesMax: "names are too long",
+        extentsCountMax: "more than 2 extents",
+      };
+      for (const [name, message] of Object.entries(messages)) {
+        const key = name as keyof IndexLimits;
+        await expect(writeWithin({ ...exact, [key]: exact[key] - 1 })).rejects.toThrow(message);
+      }
+    });
+  });
+
+  test("in single bytes is no slower than its bytes", async () => {
+    const xattrs = Array.from({ length: 3 }, (_, n) => [`user.${n}`, "v".repeat(65_000)] as const);
+    const stream = bad(file("a", { xattrs }), file("b", { xattrs }));
+    const path = join(directory, `${fileNumber++}.index`);
+    const started = performance.now();
+    await writeLayerIndex({ stream: pieces(stream, 1), path, diskBytes: DISK_BYTES });
+    // Joining what is there with every byte anew would copy 40 GB.
+    expect(performance.now() - started).toBeLessThan(5000);
   });
 });
