@@ -179,7 +179,7 @@ class Qemu implements Vmm {
     const id = Bun.randomUUIDv7();
     const { uid } = stack.use(this.#options.uids.acquire());
     const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
-    const limits = { memoryBytes: shape.memoryBytes + OVERHEAD_BYTES, pids: PIDS_MAX, cpuWeight: CPU_WEIGHT };
+    const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight: CPU_WEIGHT };
     const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
     const process = this.#launch(shape, start, files, { uid, directory, cgroup });
     stack.defer(async () => {
@@ -244,6 +244,15 @@ class Qemu implements Vmm {
       await Bun.sleep(MIGRATION_POLL_MS);
     }
   }
+}
+
+/**
+ * Most that a machine may cost, in `bytes`. Where a clone writes to memory that its template never touched, the
+ * kernel first makes that page in the template's file, for all clones and at the expense of this one, and then
+ * copies it.
+ */
+function memoryLimit({ memoryBytes }: MachineShape, { kind }: QemuStart): number {
+  return (kind === "clone" ? 2 * memoryBytes : memoryBytes) + OVERHEAD_BYTES;
 }
 
 /** A monitor that closes says less than the exit that follows; wait for that, but not for ever. */
