@@ -1,6 +1,7 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { cgroupNamespace } from "../../src/daemon.ts";
 import type { Operation } from "../../src/domain/operation.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
@@ -15,8 +16,8 @@ function program(): string[] {
 }
 
 export interface ApplianceOptions {
-  /** TOML that is added to the configuration of every test */
-  readonly config?: string;
+  /** flags of `serve` that are added to those of every test */
+  readonly flags?: readonly string[];
   /** `host:port` of registries on loopback */
   readonly registries?: readonly string[];
   /** size of the pool of waiting clones */
@@ -30,14 +31,16 @@ export type Finished = Operation & { readonly result?: Record<string, never> };
 export class Appliance implements AsyncDisposable {
   readonly dataDir: string;
   readonly #configFile: string;
+  readonly #flags: readonly string[];
   #process: Bun.Subprocess | null = null;
   #log = "";
   url = "";
   token = "";
 
-  private constructor(dataDir: string, configFile: string) {
+  private constructor(dataDir: string, configFile: string, flags: readonly string[]) {
     this.dataDir = dataDir;
     this.#configFile = configFile;
+    this.#flags = flags;
   }
 
   static async start(options: ApplianceOptions = {}): Promise<Appliance> {
@@ -52,11 +55,10 @@ export class Appliance implements AsyncDisposable {
       'emulation = "allow"',
       "[pool]",
       `size = ${options.poolSize ?? 1}`,
-      options.config ?? "",
       ...hosts,
     ];
     await writeFile(configFile, toml.join("\n"));
-    const appliance = new Appliance(join(home, "data"), configFile);
+    const appliance = new Appliance(join(home, "data"), configFile, options.flags ?? []);
     await appliance.up();
     appliance.token = await appliance.createToken("tester");
     return appliance;
@@ -74,12 +76,15 @@ export class Appliance implements AsyncDisposable {
 
   /** Starts the daemon and waits until it listens. */
   async up(): Promise<void> {
-    const child = Bun.spawn([...program(), "serve", "--config", this.#configFile, "--log-format", "json"], {
-      env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir() },
-      stdin: "ignore",
-      stdout: "inherit",
-      stderr: "pipe",
-    });
+    const child = Bun.spawn(
+      [...program(), "serve", "--config", this.#configFile, "--log-format", "json", ...this.#flags],
+      {
+        env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir() },
+        stdin: "ignore",
+        stdout: "inherit",
+        stderr: "pipe",
+      },
+    );
     this.#process = child;
     const { promise: listening, resolve: listens } = Promise.withResolvers<string>();
     void this.#read(child.stderr, listens);
@@ -170,6 +175,14 @@ export class Appliance implements AsyncDisposable {
   /** Runs a shell command and gives the finished operation. */
   async run(image: string, command: string, more: Record<string, unknown> = {}): Promise<Finished> {
     return await this.finished(await this.spawn({ image, command, shell: true, ...more }));
+  }
+
+  /** VMMs of this appliance: those that waited in its pool, too. */
+  async machinePids(): Promise<number[]> {
+    const namespace = cgroupNamespace(this.dataDir);
+    const found = await processesWith("qemu-system-x86_64");
+    const groups = await Promise.all(found.map(({ pid }) => readFile(`/proc/${pid}/cgroup`, "utf8").catch(() => "")));
+    return found.filter((_, index) => groups[index]?.includes(namespace)).map(({ pid }) => pid);
   }
 
   /** What is in the directories of the data directory that only running work uses. */

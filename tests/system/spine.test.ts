@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance, processesWith, text } from "../support/appliance.ts";
+import { Appliance, text } from "../support/appliance.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 
@@ -156,7 +156,7 @@ describe("a run", () => {
     // The pool refills in the background; at most one waiting clone and one on its way remain.
     const waiting = await appliance.leftovers();
     expect(waiting.length).toBeLessThanOrEqual(2);
-    expect((await processesWith("qemu-system-x86_64")).length).toBeLessThanOrEqual(4);
+    expect((await appliance.machinePids()).length).toBeLessThanOrEqual(4);
     expect((await readdir(join(appliance.dataDir, "layers"))).length).toBe(before.layers);
     expect(Math.abs((await descriptors()) - before.fds)).toBeLessThanOrEqual(12);
   }, 180_000);

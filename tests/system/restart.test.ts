@@ -1,0 +1,90 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { Appliance, processesWith, text } from "../support/appliance.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+let registry: Registry;
+let appliance: Appliance;
+let base: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  const reference = await pushBusybox(registry, "busybox:1");
+  // Two CPUs of budget: the third instance of a test has to wait.
+  appliance = await Appliance.start({ registries: [registry.host], flags: ["--vm-cpu-budget", "2"] });
+  base = await appliance.importImage(reference, "busybox");
+}, 120_000);
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+}, 60_000);
+
+type Body = Record<string, unknown>;
+const operation = async (id: string) => (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
+
+/** Waits until the operation executes and its command has surely begun. */
+async function running(id: string): Promise<void> {
+  for (let attempt = 0; attempt < 300; attempt++) {
+    if ((await operation(id))["status"] === "EXECUTING") {
+      const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
+      if (stats.status === 200) return;
+    }
+    await Bun.sleep(100);
+  }
+  throw new Error(`operation ${id} does not run`);
+}
+
+/** What the former process left on the host, by the data directory that its machines carry in their arguments. */
+async function remains(): Promise<string[]> {
+  const processes = await processesWith(appliance.dataDir);
+  return [...processes.map(({ argv }) => argv), ...(await appliance.leftovers())];
+}
+
+describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) => {
+  test("loses nothing acknowledged, ends what ran, and runs what waited", async () => {
+    const kept = await appliance.run(base, "echo kept > /root/kept");
+    const keptImage = String((kept.result as unknown as Body)["image"]);
+    const slow = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
+    const cancelled = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
+    await running(slow);
+    await running(cancelled);
+    const waiting = await appliance.spawn({ image: keptImage, command: "cat /root/kept", shell: true });
+    expect((await operation(waiting))["status"]).toBe("PENDING");
+    // Accepted, and then the end comes before the work can notice: SIGKILL follows at once.
+    expect((await appliance.fetch(`/operations/${cancelled}`, { method: "DELETE" })).status).toBe(202);
+    await appliance.down(signal);
+    await appliance.up();
+
+    expect(await operation(slow)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+    expect((await operation(cancelled))["status"]).toBe("CANCELLED");
+    const late = await appliance.finished(waiting);
+    expect(late.status).toBe("SUCCESS");
+    expect(text((late.result as unknown as Body)["stdout"])).toBe("kept\n");
+    const response = await appliance.fetch(`/inspect/${keptImage}/download?path=/root/kept`);
+    expect(await response.text()).toBe("kept\n");
+    expect(((await (await appliance.fetch(`/operations/${kept.id}`)).json()) as Body)["status"]).toBe("SUCCESS");
+  }, 120_000);
+
+  test("leaves no machine, directory or half-made layer", async () => {
+    const slow = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
+    await running(slow);
+    const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
+    await appliance.down(signal);
+    // Death of the daemon takes its machines along; the kernel needs a moment to reap them.
+    await Bun.sleep(signal === "SIGKILL" ? 1000 : 0);
+    expect(await appliance.machinePids()).toEqual([]);
+    if (signal === "SIGTERM") expect(await remains()).toEqual([]);
+    await appliance.up();
+    expect((await readdir(join(appliance.dataDir, "layers"))).length).toBe(layers);
+    expect((await operation(slow))["status"]).toBe("FAILED");
+  }, 120_000);
+});
+
+test("a second daemon on the same data directory is refused", async () => {
+  const { code, stderr } = await appliance.command(["serve", "--data-dir", appliance.dataDir, "--listen-port", "0"]);
+  expect(code).not.toBe(0);
+  expect(stderr).toContain("in use");
+}, 30_000);

@@ -1,0 +1,140 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { Appliance, text } from "../support/appliance.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+let registry: Registry;
+let appliance: Appliance;
+let base: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  const reference = await pushBusybox(registry, "busybox:1");
+  appliance = await Appliance.start({ registries: [registry.host, "127.0.0.1:1"] });
+  base = await appliance.importImage(reference);
+}, 120_000);
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+}, 60_000);
+
+type Body = Record<string, unknown>;
+const result = (operation: { result?: unknown }) => operation.result as unknown as Body;
+
+describe("a command", () => {
+  test.each([
+    ["that does not exist", { command: "no-such-program" }, 127],
+    ["that cannot be executed", { command: "/etc/passwd" }, 126],
+    ["that kills itself", { command: "kill -9 $$", shell: true }, 137],
+    ["that is terminated", { command: "kill -TERM $$", shell: true }, 143],
+  ])("%s ends with its exit code", async (_name, request, code) => {
+    const operation = await appliance.finished(await appliance.spawn({ image: base, ...request, disposable: true }));
+    expect(operation.status).toBe("SUCCESS");
+    expect(result(operation)["exit_code"]).toBe(code);
+    if (code >= 126 && code <= 127) expect(text(result(operation)["stderr"])).not.toBe("");
+  });
+
+  test("past its time limit is killed with everything it started, and its files are kept", async () => {
+    const command = "trap '' TERM; (trap '' TERM; setsid sleep 300 &) ; echo kept > /root/kept; sync; sleep 300";
+    const operation = await appliance.run(base, command, { timeout: 2 });
+    expect(operation.status).toBe("SUCCESS");
+    expect(result(operation)).toMatchObject({ exit_code: 137, timed_out: true });
+    const kept = await appliance.fetch(`/inspect/${result(operation)["image"]}/download?path=/root/kept`);
+    expect(await kept.text()).toBe("kept\n");
+  }, 60_000);
+
+  test("that is a fork bomb does not outlive its time limit", async () => {
+    const operation = await appliance.run(base, "b() { b | b & }; b; sleep 300", { timeout: 3, disposable: true });
+    expect(operation.status).toBe("SUCCESS");
+    expect(result(operation)).toMatchObject({ exit_code: 137, timed_out: true });
+  }, 60_000);
+
+  test("that eats all memory is killed and told so", async () => {
+    const hog = "x=a; while :; do x=$x$x$x$x; done";
+    const operation = await appliance.run(base, hog, { timeout: 60, disposable: true });
+    expect(operation.status).toBe("SUCCESS");
+    expect(result(operation)).toMatchObject({ exit_code: 137, timed_out: false, oom_killed: true });
+  }, 90_000);
+
+  test("that fills its disk sees the error, and the run is captured", async () => {
+    const operation = await appliance.run(base, "dd if=/dev/zero of=/root/big bs=1M; echo status $?; rm /root/big", {
+      resources: { disk_bytes: 64 * 1_048_576 },
+      timeout: 60,
+    });
+    expect(operation.status).toBe("SUCCESS");
+    expect(text(result(operation)["stderr"])).toContain("No space left");
+    expect(text(result(operation)["stdout"])).toContain("status 1");
+  }, 90_000);
+
+  test("that is cancelled ends CANCELLED and leaves no layer", async () => {
+    const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
+    const before = await layers();
+    const id = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
+    await Bun.sleep(1500);
+    const response = await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
+    expect(response.status).toBe(202);
+    expect((await appliance.finished(id)).status).toBe("CANCELLED");
+    expect(await layers()).toBe(before);
+    expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(409);
+  }, 60_000);
+});
+
+describe("a machine", () => {
+  const failure = (operation: object) => (operation as { error: Body }).error;
+
+  test("whose kernel panics fails the operation and says so", async () => {
+    const command = "mount -o remount,rw /proc/sys 2>/dev/null; echo c > /proc/sysrq-trigger; sleep 60";
+    const operation = await appliance.run(base, command, { timeout: 30 });
+    expect(operation.status).toBe("FAILED");
+    expect(failure(operation)["error"]).toBe("unavailable");
+    expect(failure(operation)["message"]).toMatch(/kernel panicked|reset itself/);
+  }, 60_000);
+
+  test("that dies fails the operation and says so", async () => {
+    const id = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
+    let pids: number[] = [];
+    while (pids.length === 0) {
+      await Bun.sleep(100);
+      const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
+      // Only this instance's machine computes; those of the pool wait.
+      if (stats.status === 200) pids = await appliance.machinePids();
+    }
+    for (const pid of pids) process.kill(pid, "SIGKILL");
+    const operation = await appliance.finished(id);
+    expect(operation.status).toBe("FAILED");
+    expect(failure(operation)["message"]).toContain("virtual machine monitor died");
+  }, 60_000);
+});
+
+describe("an import", () => {
+  const failed = async (registryReference: string, more: Body = {}) => {
+    const response = await appliance.post("/images/import", { registry: registryReference, ...more });
+    expect(response.status).toBe(202);
+    return await appliance.finished(((await response.json()) as { uuid: string }).uuid);
+  };
+
+  test("of an image that does not exist fails and says so", async () => {
+    const operation = await failed(`${registry.host}/nobody/nothing:1`);
+    expect(operation).toMatchObject({ status: "FAILED", error: { error: "not_found" } });
+    expect((operation as unknown as { error: Body }).error["message"]).toContain("nobody/nothing");
+  });
+
+  test("from a registry that is down fails and says so", async () => {
+    const operation = await failed("127.0.0.1:1/a/b:1", { timeout: 60 });
+    expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+  }, 90_000);
+
+  test("from a loopback address that the operator did not list is refused", async () => {
+    expect(await failed("127.0.0.1:2/a/b:1")).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
+  });
+});
+
+test("nothing of all this is left behind", async () => {
+  // One waiting clone of the pool and one that replaces it may be there.
+  const left = await appliance.leftovers();
+  expect(left.filter((name) => !name.startsWith("vms/"))).toEqual([]);
+  expect(left.length).toBeLessThanOrEqual(2);
+});
