@@ -20,7 +20,7 @@ import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
 import { lockFile } from "./system/lock.ts";
 import { VERSION } from "./version.ts";
-import { templateShape } from "./vm/pool.ts";
+import { templateShape } from "./vm/templates.ts";
 
 /** Share of the host's memory that machines may take where the operator did not say. */
 const MEMORY_SHARE = 0.75;

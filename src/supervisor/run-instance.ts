@@ -7,7 +7,7 @@ import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { StoredInstanceResult } from "../domain/operation.ts";
 import { layerPath } from "../storage/layers.ts";
 import { writeOutputs } from "../storage/outputs.ts";
-import { templateShape } from "../vm/pool.ts";
+import { templateShape } from "../vm/templates.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
 import type { Work } from "./operations.ts";
 import type { InstanceSubmission } from "./ports.ts";
