@@ -43,8 +43,8 @@ const RINGS: Readonly<Record<string, Ring>> = {
     limitMs: 10 * MINUTE_MS,
   },
   dist: {
-    what: "the executable, beside the source",
-    paths: ["tests/api/**/dist*.test.ts"],
+    what: "the HTTP contract and the program, from the executable",
+    paths: ["tests/api/**/*.test.ts"],
     executable: true,
     limitMs: 10 * MINUTE_MS,
   },
