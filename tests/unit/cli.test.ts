@@ -187,7 +187,8 @@ describe("doctor", () => {
       summary: "qemu with kvm: slow; qemu with tcg works (2.1 s)",
     });
     expect(probeFinding(verdicts.slice(0, 1)).state).toBe("problem");
-    for (const bad of ["[]", "{", "7", "[1, null]"]) expect(probeFinding(rememberedVerdicts(bad, "b")).state).toBe("note");
+    for (const bad of ["[]", "{", "7", "[1, null]"])
+      expect(probeFinding(rememberedVerdicts(bad, "b")).state).toBe("note");
   });
 
   test("cgroups by what is mounted", () => {

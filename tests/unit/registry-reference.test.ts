@@ -133,7 +133,7 @@ const version = fc.stringMatching(/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}$/);
 
 test("every well-formed reference gives its parts back", () => {
   const path = fc.array(component, { minLength: 1, maxLength: 4 }).map((parts) => parts.join("/"));
-  fc.assert(
+  void fc.assert(
     fc.property(hostName, path, fc.option(version), fc.boolean(), (host, repository, tag, pinned) => {
       const text = `${host}/${repository}${tag === null ? "" : `:${tag}`}${pinned ? `@${DIGEST}` : ""}`;
       const parsed = parseRegistryReference(text);
@@ -151,7 +151,7 @@ test("any text is either refused with an ApiError or names a host that image too
     unit: fc.constantFrom(..."aB0.:/@[]-_ \n%éoci:dir:docker://sha256:".split("")),
     maxLength: 60,
   });
-  fc.assert(
+  void fc.assert(
     fc.property(fc.oneof(noise, fc.string({ unit: "binary" })), (text) => {
       try {
         const parsed = parseRegistryReference(text);
