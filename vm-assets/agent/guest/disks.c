@@ -14,12 +14,16 @@
 
 #include "../log.h"
 #include "../loop.h"
+#include "../protocol.h"
 #include "guest.h"
 
 /* Header of the SCSI "unit serial number" page: its length is the fourth byte. */
 #define VPD_HEADER_BYTES 4
 /* Looks again after this long even without an event: an event can be lost, a disk must not. */
 #define RESCAN_MS 50
+/* What SCSI and this service allow for a serial number, with blanks behind it. */
+#define SERIAL_BYTES_MAX 36
+#define DISK_NAME_BYTES 16
 
 static int events = -1;
 
@@ -31,49 +35,84 @@ void disks_open(void)
 		log_fatal("uevents: %s", strerror(errno));
 }
 
-static bool has_serial(const char *name, const char *serial)
+/* Disks that were identified; each is looked at once, however many there are. */
+static struct {
+	char name[DISK_NAME_BYTES];
+	char serial[SERIAL_BYTES_MAX + 1];
+} known[LAYERS_COUNT_MAX + 1];
+static unsigned known_count;
+
+static bool is_known(const char *name)
+{
+	for (unsigned i = 0; i < known_count; i++)
+		if (strcmp(known[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+static bool read_serial(const char *name, char serial[SERIAL_BYTES_MAX + 1])
 {
 	char path[320];
 	char page[256];
 	snprintf(path, sizeof path, "/sys/block/%s/device/vpd_pg80", name);
 	int size = read_file(path, page, sizeof page);
-	if (size <= VPD_HEADER_BYTES)
+	if (size <= VPD_HEADER_BYTES || size - VPD_HEADER_BYTES > SERIAL_BYTES_MAX)
 		return false;
-	size_t length = strlen(serial);
-	size_t have = (size_t)size - VPD_HEADER_BYTES;
-	while (have > 0 && (page[VPD_HEADER_BYTES + have - 1] == ' ' || page[VPD_HEADER_BYTES + have - 1] == '\0'))
-		have--;
-	return have == length && memcmp(page + VPD_HEADER_BYTES, serial, length) == 0;
+	size_t length = (size_t)size - VPD_HEADER_BYTES;
+	memcpy(serial, page + VPD_HEADER_BYTES, length);
+	serial[length] = '\0';
+	serial[strcspn(serial, " ")] = '\0';
+	return true;
 }
 
-static bool scan(const char *serial, char *device, size_t size)
+static void identify(const char *name)
 {
-	bool found = false;
+	char device[300];
+	if (strncmp(name, "sd", 2) != 0 || strlen(name) >= DISK_NAME_BYTES || is_known(name))
+		return;
+	if (known_count == sizeof known / sizeof known[0] || !read_serial(name, known[known_count].serial))
+		return;
+	snprintf(device, sizeof device, "/dev/%s", name);
+	/* The node is there a moment before the disk behind it. */
+	int fd = open(device, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	close(fd);
+	strcpy(known[known_count++].name, name);
+}
+
+static void scan(void)
+{
 	DIR *blocks = opendir("/sys/block");
 	if (blocks == NULL)
-		return false;
-	for (struct dirent *entry; !found && (entry = readdir(blocks)) != NULL;) {
-		if (strncmp(entry->d_name, "sd", 2) != 0 || !has_serial(entry->d_name, serial))
-			continue;
-		snprintf(device, size, "/dev/%s", entry->d_name);
-		/* The node is there a moment before the disk behind it. */
-		int fd = open(device, O_RDONLY | O_CLOEXEC);
-		found = fd >= 0;
-		if (found)
-			close(fd);
-	}
+		return;
+	for (struct dirent *entry; (entry = readdir(blocks)) != NULL;)
+		identify(entry->d_name);
 	closedir(blocks);
-	return found;
+}
+
+static bool look_up(const char *serial, char *device, size_t size)
+{
+	for (unsigned i = 0; i < known_count; i++) {
+		if (strcmp(known[i].serial, serial) != 0)
+			continue;
+		snprintf(device, size, "/dev/%s", known[i].name);
+		return true;
+	}
+	return false;
 }
 
 bool disks_find(const char *serial, uint64_t deadline_ns, char *device, size_t size, struct problem *problem)
 {
 	char event[4096];
+	if (look_up(serial, device, size))
+		return true;
 	for (;;) {
 		/* Emptied before the look, so that what appears after the look is an event to wake up for. */
 		while (recv(events, event, sizeof event, 0) > 0)
 			continue;
-		if (scan(serial, device, size))
+		scan();
+		if (look_up(serial, device, size))
 			return true;
 		if (loop_now() >= deadline_ns)
 			return problem_set(problem, ENODEV, "disk %s did not appear", serial);

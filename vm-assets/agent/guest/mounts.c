@@ -26,6 +26,9 @@
  * Device nodes of an image are listed but do not work (nodev): the command's /dev is made by root_furnish.
  */
 #define OVERLAY_OPTIONS "upperdir=/s/upper,workdir=/s/work,index=off,metacopy=off,redirect_dir=nofollow,xino=off,nfs_export=off"
+/* The page that mount(2) takes, and the longest list of layers below it. */
+#define OPTIONS_BYTES 4096
+_Static_assert(LAYERS_COUNT_MAX * sizeof "/l/000/upper:" + sizeof OVERLAY_OPTIONS + 16 < OPTIONS_BYTES, "options fit");
 #define OVERLAY_FLAGS (MS_NODEV | MS_NOATIME)
 
 static bool mount_layer(unsigned number, uint64_t deadline_ns, struct problem *problem)
@@ -100,9 +103,9 @@ static bool mount_scratch(uint64_t deadline_ns, struct problem *problem)
 
 static bool mount_overlay(unsigned layers, struct problem *problem)
 {
-	char options[1024];
+	char options[OPTIONS_BYTES];
 	size_t length = (size_t)snprintf(options, sizeof options, "lowerdir=");
-	/* The highest first. 16 layers of 12 bytes: far from the page that mount(2) takes. */
+	/* The highest first. */
 	for (unsigned number = layers; number-- > 0;)
 		length += (size_t)snprintf(options + length, sizeof options - length, "/l/%02u/upper%s", number,
 			number > 0 ? ":" : "");

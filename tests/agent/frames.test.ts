@@ -1,0 +1,184 @@
+import { describe, expect, test } from "bun:test";
+import {
+  AgentFrame,
+  FRAME_PAYLOAD_BYTES_MAX,
+  HostFrame,
+  LAYERS_COUNT_MAX,
+  PROTOCOL_VERSION,
+} from "../../src/vm/protocol.ts";
+import {
+  collect,
+  EXIT_CLOSED,
+  EXIT_REFUSED,
+  execFrames,
+  frame,
+  NativeAgent,
+  parseError,
+  syncFrame,
+  u16,
+  u32,
+  u64,
+} from "./native-agent.ts";
+
+describe("the stream", () => {
+  test("is decoded wherever it is cut", async () => {
+    await using agent = await NativeAgent.start();
+    const bytes = Buffer.concat([
+      syncFrame(5n),
+      frame(HostFrame.mount, 1, u16(1), u16(1)),
+      execFrames(2, { argv: ["sh", "-c", "printf cut"] }, 10),
+    ]);
+    // One byte at a time is a cut at every place; each write is a packet of its own for the agent to wake up to.
+    for (const byte of bytes) await agent.flush(Uint8Array.of(byte));
+    expect((await agent.next()).payload.readBigUInt64LE()).toBe(5n);
+    expect((await agent.next()).type).toBe(AgentFrame.done);
+    expect((await collect(agent, 2)).stdout.toString()).toBe("cut");
+    expect((await agent.close()).code).toBe(EXIT_CLOSED);
+  });
+
+  test("may hold many requests at once, which are answered in order", async () => {
+    await using agent = await NativeAgent.start();
+    const count = 500;
+    agent.send(...Array.from({ length: count }, (_, index) => syncFrame(BigInt(index))));
+    for (let index = 0; index < count; index++) {
+      const { type, payload } = await agent.next();
+      expect(type).toBe(AgentFrame.synced);
+      expect(payload.readBigUInt64LE()).toBe(BigInt(index));
+    }
+  });
+
+  test("that ends between frames ends the agent in order", async () => {
+    await using agent = await NativeAgent.start();
+    expect((await agent.close()).code).toBe(EXIT_CLOSED);
+  });
+});
+
+const sync = syncFrame();
+const header = (length: number, type: number, zero = 0) =>
+  Buffer.concat([u32(length), u16(type), u16(zero), u32(1), Buffer.alloc(Math.min(length, 64))]);
+
+/** What no host may send: each of these ends the agent, and nothing behind it is read. */
+const MALFORMED: Readonly<Record<string, Buffer>> = {
+  "a payload too long": header(FRAME_PAYLOAD_BYTES_MAX + 1, HostFrame.sync),
+  "the largest length": header(0xffff_ffff, HostFrame.sync),
+  "type 0": header(0, 0),
+  "a type between": header(0, HostFrame.index + 1),
+  "a type of the agent": header(0, AgentFrame.exit),
+  "a header whose zero is not": header(0, HostFrame.freeze, 1),
+  "SYNC too short": frame(HostFrame.sync, 0, sync.subarray(12, 40)),
+  "SYNC too long": frame(HostFrame.sync, 0, sync.subarray(12), u32(0)),
+  "MOUNT of nothing": frame(HostFrame.mount, 1, u16(0), u16(1)),
+  "MOUNT of too many layers": frame(HostFrame.mount, 1, u16(LAYERS_COUNT_MAX + 1), u16(1)),
+  "MOUNT with an unknown flag": frame(HostFrame.mount, 1, u16(1), u16(2)),
+  "MOUNT without flags": frame(HostFrame.mount, 1, u16(1)),
+  "PUT without its size": frame(HostFrame.putOpen, 1, u32(0), u32(0)),
+  "EXEC without its time": frame(HostFrame.execOpen, 1, u32(16), u32(0)),
+  "EXEC with an unknown flag": frame(HostFrame.execOpen, 1, u32(16), u32(2), u64(1000)),
+  "FREEZE with a payload": frame(HostFrame.freeze, 1, u32(0)),
+  "INDEX without a disk": frame(HostFrame.index, 1),
+  "INDEX of a layer that no machine has": frame(HostFrame.index, 1, u16(LAYERS_COUNT_MAX)),
+  "credit for standard input": frame(HostFrame.window, 1, u32(0), u32(1)),
+  "credit for a stream 3": frame(HostFrame.window, 1, u32(3), u32(1)),
+  "credit without an amount": frame(HostFrame.window, 1, u32(1)),
+};
+
+describe("the agent refuses", () => {
+  test.each(Object.entries(MALFORMED))("%s", async (_, bytes) => {
+    await using agent = await NativeAgent.start();
+    agent.send(bytes, syncFrame());
+    expect(await agent.exited).toEqual({ code: EXIT_REFUSED, signal: null });
+    await expect(agent.next()).rejects.toThrow("closed");
+  });
+
+  /** Frames that only a session of the right kind and state may get. */
+  const inSession: Readonly<Record<string, Buffer>> = {
+    "more data than the file has": Buffer.concat([
+      frame(HostFrame.putOpen, 4, u32(0o644), u32(0), u64(3), Buffer.from("/f")),
+      frame(HostFrame.putData, 4, Buffer.from("four")),
+    ]),
+    "empty data": Buffer.concat([
+      frame(HostFrame.putOpen, 4, u32(0o644), u32(0), u64(3), Buffer.from("/f")),
+      frame(HostFrame.putData, 4),
+    ]),
+    "standard input for a file": Buffer.concat([
+      frame(HostFrame.putOpen, 4, u32(0o644), u32(0), u64(3), Buffer.from("/f")),
+      frame(HostFrame.stdin, 4, Buffer.from("x")),
+    ]),
+    "file data for a command": Buffer.concat([
+      frame(HostFrame.execOpen, 4, u32(100), u32(0), u64(1000)),
+      frame(HostFrame.putData, 4, Buffer.from("x")),
+    ]),
+    "more of a specification than was said": Buffer.concat([
+      frame(HostFrame.execOpen, 4, u32(3), u32(0), u64(1000)),
+      frame(HostFrame.execSpec, 4, Buffer.from("four")),
+    ]),
+    "standard input before the command": Buffer.concat([
+      frame(HostFrame.execOpen, 4, u32(100), u32(1), u64(1000)),
+      frame(HostFrame.stdin, 4, Buffer.from("x")),
+    ]),
+    "standard input that was not announced": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"] }),
+      frame(HostFrame.stdin, 4, Buffer.from("x")),
+    ]),
+    "standard input after its end": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"], stdin: true }),
+      frame(HostFrame.stdin, 4),
+      frame(HostFrame.stdin, 4, Buffer.from("x")),
+    ]),
+    "standard input beyond its credit": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"], stdin: true }),
+      ...Array.from({ length: 7 }, () => frame(HostFrame.stdin, 4, Buffer.alloc(65_536))),
+    ]),
+    "signal 0": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), frame(HostFrame.signal, 4, u32(0))]),
+    "signal 65": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), frame(HostFrame.signal, 4, u32(65))]),
+  };
+
+  test.each(Object.entries(inSession))("%s", async (_, bytes) => {
+    await using agent = await NativeAgent.mounted();
+    agent.send(bytes);
+    expect(await agent.exited).toEqual({ code: EXIT_REFUSED, signal: null });
+  });
+});
+
+describe("the agent answers with an error", () => {
+  test("another protocol version", async () => {
+    await using agent = await NativeAgent.start();
+    const other = Buffer.from(syncFrame());
+    other.writeUInt32LE(PROTOCOL_VERSION + 1, 12);
+    agent.send(other);
+    expect(parseError(await agent.next()).text).toContain(`host speaks protocol ${PROTOCOL_VERSION + 1}`);
+  });
+
+  test("a step before its disks", async () => {
+    await using agent = await NativeAgent.start();
+    agent.send(execFrames(2, { argv: ["true"] }), frame(HostFrame.freeze, 3), frame(HostFrame.index, 4, u16(0)));
+    expect(parseError(await agent.next()).text).toContain("no root file system");
+    expect(parseError(await agent.next()).text).toContain("no root file system");
+    expect(parseError(await agent.next()).text).toContain("no such layer");
+  });
+
+  test("a layer that is missing, and the steps behind it, until the next SYNC", async () => {
+    await using agent = await NativeAgent.start();
+    agent.send(frame(HostFrame.mount, 1, u16(2), u16(1)), execFrames(2, { argv: ["true"] }));
+    expect(parseError(await agent.next()).text).toContain("l/01/upper");
+    expect(parseError(await agent.next()).text).toContain("an earlier step failed");
+    agent.send(syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1)));
+    expect((await agent.next()).type).toBe(AgentFrame.synced);
+    expect((await agent.next()).type).toBe(AgentFrame.done);
+    agent.send(frame(HostFrame.mount, 1, u16(1), u16(1)));
+    expect(parseError(await agent.next()).text).toContain("mounted already");
+  });
+
+  test("frames for sessions that ended are dropped", async () => {
+    await using agent = await NativeAgent.mounted();
+    agent.send(
+      frame(HostFrame.putData, 9, Buffer.from("x")),
+      frame(HostFrame.execSpec, 9, Buffer.from("x")),
+      frame(HostFrame.stdin, 9),
+      frame(HostFrame.signal, 9, u32(9)),
+      frame(HostFrame.window, 9, u32(1), u32(1)),
+      syncFrame(3n),
+    );
+    expect((await agent.next()).payload.readBigUInt64LE()).toBe(3n);
+  });
+});

@@ -1,0 +1,289 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import type { Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import {
+  AgentFrame,
+  FRAME_HEADER_BYTES,
+  HostFrame,
+  PROTOCOL_VERSION,
+  SYNC_ENTROPY_BYTES,
+} from "../../src/vm/protocol.ts";
+
+const ROOT = resolve(import.meta.dir, "../..");
+const PROGRAM = join(ROOT, "build/agent/agent-native");
+const BUILD_TIMEOUT_MS = 120_000;
+const FRAME_TIMEOUT_MS = 20_000;
+const EXIT_TIMEOUT_MS = 20_000;
+/** Exit statuses of the agent: the host closed the stream, or sent what no host may send. */
+export const EXIT_CLOSED = 0;
+export const EXIT_REFUSED = 3;
+
+export interface Frame {
+  readonly type: number;
+  readonly session: number;
+  readonly payload: Buffer;
+}
+
+export interface Ended {
+  readonly code: number | null;
+  readonly signal: string | null;
+}
+
+export function u16(value: number): Buffer {
+  const bytes = Buffer.alloc(2);
+  bytes.writeUInt16LE(value);
+  return bytes;
+}
+
+export function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+}
+
+export function u64(value: bigint | number): Buffer {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+}
+
+export function frame(type: number, session: number, ...payload: readonly Uint8Array[]): Buffer {
+  const bytes = Buffer.concat(payload);
+  return Buffer.concat([u32(bytes.length), u16(type), u16(0), u32(session), bytes]);
+}
+
+export function syncFrame(nonce = 1n): Buffer {
+  const now = BigInt(Date.now()) * 1_000_000n;
+  return frame(
+    HostFrame.sync,
+    0,
+    u32(PROTOCOL_VERSION),
+    u32(0),
+    u64(nonce),
+    u64(now),
+    Buffer.alloc(SYNC_ENTROPY_BYTES, 7),
+  );
+}
+
+export interface ExecRequest {
+  readonly argv: readonly (string | Uint8Array)[];
+  readonly env?: readonly string[];
+  readonly cwd?: string;
+  readonly hostname?: string;
+  readonly timeoutMs?: number;
+  readonly stdin?: boolean;
+}
+
+export function execSpec(request: ExecRequest): Buffer {
+  const text = (value: string | Uint8Array): Buffer => {
+    const bytes = Buffer.from(value);
+    return Buffer.concat([u32(bytes.length), bytes]);
+  };
+  const env = request.env ?? ["PATH=/usr/bin:/bin"];
+  const head = [text(request.hostname ?? "box"), text(request.cwd ?? "/"), u32(request.argv.length)];
+  return Buffer.concat([...head, ...request.argv.map(text), u32(env.length), ...env.map(text)]);
+}
+
+/** The frames that start a command, the specification in pieces of `pieceBytes`. */
+export function execFrames(session: number, request: ExecRequest, pieceBytes = 65_536): Buffer {
+  const spec = execSpec(request);
+  const flags = request.stdin === true ? 1 : 0;
+  const frames = [frame(HostFrame.execOpen, session, u32(spec.length), u32(flags), u64(request.timeoutMs ?? 15_000))];
+  for (let at = 0; at < spec.length; at += pieceBytes) {
+    frames.push(frame(HostFrame.execSpec, session, spec.subarray(at, at + pieceBytes)));
+  }
+  return Buffer.concat(frames);
+}
+
+let built: Promise<void> | null = null;
+
+/** Builds the sanitizer twin of the agent, once for all tests of a process. */
+function build(): Promise<void> {
+  built ??= new Promise((done, fail) => {
+    const make = spawn("make", ["-s", "-C", "vm-assets/agent", "native"], {
+      cwd: ROOT,
+      stdio: ["ignore", "ignore", "inherit"],
+      timeout: BUILD_TIMEOUT_MS,
+    });
+    make.on("error", fail);
+    make.on("exit", (code) => (code === 0 ? done() : fail(new Error(`the native agent does not build: make ${code}`))));
+  });
+  return built;
+}
+
+/** The agent's native build on the other end of a socket, with a directory that stands for its disks. */
+export class NativeAgent implements AsyncDisposable {
+  /** holds l/00/upper, s/upper and r */
+  readonly directory: string;
+  readonly exited: Promise<Ended>;
+  readonly #child: ChildProcess;
+  readonly #socket: Socket;
+  #received = Buffer.alloc(0);
+  #closed = false;
+  #wake: (() => void) | null = null;
+
+  private constructor(directory: string) {
+    this.directory = directory;
+    const log = `log_path=${join(directory, "sanitizer")}`;
+    this.#child = spawn(PROGRAM, ["3", directory], {
+      stdio: ["ignore", "ignore", "ignore", "pipe"],
+      env: { PATH: "/usr/bin:/bin", ASAN_OPTIONS: `${log}:detect_leaks=0`, UBSAN_OPTIONS: `${log}:print_stacktrace=1` },
+    });
+    this.exited = new Promise((done, fail) => {
+      this.#child.on("error", fail);
+      this.#child.on("exit", (code, signal) => done({ code, signal }));
+    });
+    this.#socket = this.#child.stdio[3] as Socket;
+    this.#socket.on("data", (chunk: Buffer) => {
+      this.#received = Buffer.concat([this.#received, chunk]);
+      this.#wake?.();
+    });
+    const close = () => {
+      this.#closed = true;
+      this.#wake?.();
+    };
+    this.#socket.on("close", close);
+    // EPIPE and ECONNRESET: the agent refused what it got, which its exit status tells.
+    this.#socket.on("error", close);
+  }
+
+  /** Starts an agent and takes its HELLO. */
+  static async start(): Promise<NativeAgent> {
+    await build();
+    const directory = mkdtempSync(join(tmpdir(), "coppice-agent-"));
+    for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
+    const agent = new NativeAgent(directory);
+    const hello = await agent.next();
+    if (hello.type !== AgentFrame.hello) throw new Error(`the first frame is of type ${hello.type}`);
+    return agent;
+  }
+
+  /** An agent after SYNC and MOUNT. */
+  static async mounted(): Promise<NativeAgent> {
+    const agent = await NativeAgent.start();
+    agent.send(syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1)));
+    for (const type of [AgentFrame.synced, AgentFrame.done]) {
+      const answer = await agent.next();
+      if (answer.type !== type) throw new Error(`a frame of type ${answer.type}: ${answer.payload.toString("latin1")}`);
+    }
+    return agent;
+  }
+
+  send(...bytes: readonly Uint8Array[]): void {
+    if (!this.#closed) this.#socket.write(Buffer.concat(bytes));
+  }
+
+  /** Sends and waits until the kernel took it. */
+  async flush(bytes: Uint8Array): Promise<void> {
+    await new Promise<void>((done) => this.#socket.write(bytes, () => done()));
+  }
+
+  /** The next frame that is no log line. @throws Error when none comes in time, or the stream closed */
+  async next(): Promise<Frame> {
+    for (;;) {
+      const found = this.#take();
+      if (found !== null && found.type !== AgentFrame.log) return found;
+      if (found !== null) continue;
+      if (this.#closed) throw new Error("the agent closed the stream");
+      await this.#change();
+    }
+  }
+
+  /** Nothing but silence for that long? */
+  async quiet(milliseconds: number): Promise<boolean> {
+    await Bun.sleep(milliseconds);
+    return this.#take() === null;
+  }
+
+  #take(): Frame | null {
+    const bytes = this.#received;
+    if (bytes.length < FRAME_HEADER_BYTES || bytes.length < FRAME_HEADER_BYTES + bytes.readUInt32LE(0)) return null;
+    const end = FRAME_HEADER_BYTES + bytes.readUInt32LE(0);
+    this.#received = bytes.subarray(end);
+    return { type: bytes.readUInt16LE(4), session: bytes.readUInt32LE(8), payload: bytes.subarray(12, end) };
+  }
+
+  async #change(): Promise<void> {
+    let timer: Timer | undefined;
+    await new Promise<void>((done, fail) => {
+      this.#wake = done;
+      timer = setTimeout(() => fail(new Error("no frame in time")), FRAME_TIMEOUT_MS);
+    });
+    clearTimeout(timer);
+    this.#wake = null;
+  }
+
+  /** What the sanitizers found in the agent and its children. */
+  reports(): string[] {
+    const names = readdirSync(this.directory).filter((name) => name.startsWith("sanitizer"));
+    return names.map((name) => readFileSync(join(this.directory, name), "utf8"));
+  }
+
+  /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or an end out of order */
+  async close(): Promise<Ended> {
+    this.#socket.destroy();
+    const timer = setTimeout(() => this.#child.kill("SIGKILL"), EXIT_TIMEOUT_MS);
+    const ended = await this.exited;
+    clearTimeout(timer);
+    const reports = this.reports();
+    if (reports.length > 0) throw new Error(`sanitizers: ${reports.join("\n")}`);
+    if (ended.code !== EXIT_CLOSED && ended.code !== EXIT_REFUSED) {
+      throw new Error(`the agent ended with ${ended.code ?? ended.signal}`);
+    }
+    return ended;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    try {
+      await this.close();
+    } finally {
+      rmSync(this.directory, { recursive: true, force: true });
+    }
+  }
+}
+
+/** An ERROR frame's errno and text. */
+export function parseError({ type, payload }: Frame): { errno: number; text: string } {
+  if (type !== AgentFrame.error) throw new Error(`a frame of type ${type}, not an error`);
+  return { errno: payload.readUInt32LE(0), text: payload.subarray(8).toString("utf8") };
+}
+
+export interface Outcome {
+  readonly exitCode: number;
+  readonly flags: number;
+  readonly wallUs: bigint;
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+}
+
+/** Collects a command's output, granting credit for all of it, until its EXIT; frames of other sessions are lost. */
+export async function collect(agent: NativeAgent, session: number): Promise<Outcome> {
+  const streams: Buffer[][] = [[], [], []];
+  let started = false;
+  for (;;) {
+    const { type, session: of, payload } = await agent.next();
+    if (of !== session) continue;
+    if (type === AgentFrame.started) {
+      started = true;
+    } else if (type === AgentFrame.output) {
+      if (!started) throw new Error("output before STARTED");
+      const stream = payload.readUInt32LE(0);
+      streams[stream]?.push(payload.subarray(4));
+      agent.send(frame(HostFrame.window, session, u32(stream), u32(payload.length - 4)));
+    } else if (type === AgentFrame.exit) {
+      const [stdout, stderr] = [Buffer.concat(streams[1] ?? []), Buffer.concat(streams[2] ?? [])];
+      const [flags, exitCode] = [payload.readUInt32LE(0), payload.readUInt32LE(4)];
+      return { exitCode, flags, wallUs: payload.readBigUInt64LE(24), stdout, stderr };
+    } else if (type !== AgentFrame.window) {
+      throw new Error(`a frame of type ${type}: ${payload.toString("latin1")}`);
+    }
+  }
+}
+
+/** Runs one command to its end. */
+export async function execute(agent: NativeAgent, request: ExecRequest, session = 7): Promise<Outcome> {
+  agent.send(execFrames(session, request));
+  return await collect(agent, session);
+}
