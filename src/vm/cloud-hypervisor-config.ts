@@ -31,14 +31,14 @@ const GUEST_CID = 3;
 const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests console=ttyS0 -- vsock";
 
 /**
- * A PCI segment has 32 devices (docs/hotplug.md says how to get more). The host bridge, rng, vsock and pvpanic are four
- * of the first segment's; the others have no bridge of their own (vmm/src/pci_segment.rs). All are made at boot.
+ * A PCI segment has 32 devices, one of them its bridge (v54 saves that beyond the first). The first has rng, vsock and
+ * pvpanic beside it. All segments are made at boot.
  */
-const SEGMENT_DEVICES_COUNT = 32;
-const FIRST_SEGMENT_DISKS_COUNT = SEGMENT_DEVICES_COUNT - 4;
+const SEGMENT_DISKS_COUNT = 31;
+const FIRST_SEGMENT_DISKS_COUNT = SEGMENT_DISKS_COUNT - 3;
 const SEGMENTS_COUNT = 5;
 /** Disks that fit: 128 layers, a scratch and some more. */
-export const DISKS_COUNT_MAX = FIRST_SEGMENT_DISKS_COUNT + (SEGMENTS_COUNT - 1) * SEGMENT_DEVICES_COUNT;
+export const DISKS_COUNT_MAX = FIRST_SEGMENT_DISKS_COUNT + (SEGMENTS_COUNT - 1) * SEGMENT_DISKS_COUNT;
 
 /** Descriptors of the VMM. */
 export interface CloudHypervisorDescriptors {
@@ -49,14 +49,10 @@ export interface CloudHypervisorDescriptors {
 }
 
 /**
- * The command line. Everything about the machine comes through the API. seccomp is on by default; it is named because
- * nothing here works as meant without it.
+ * The command line. Everything about the machine comes through the API, Landlock too: as an option it is refused without
+ * a kernel beside it. seccomp is on by default; it is named because nothing here is as meant without it.
  */
-export function buildCloudHypervisorArgs(
-  program: string,
-  descriptors: CloudHypervisorDescriptors,
-  landlock: boolean,
-): string[] {
+export function buildCloudHypervisorArgs(program: string, descriptors: CloudHypervisorDescriptors): string[] {
   return [
     program,
     ...["--api-socket", `fd=${descriptors.api}`],
@@ -64,8 +60,6 @@ export function buildCloudHypervisorArgs(
     ...["--seccomp", "true"],
     // A guest that powers off leaves a VMM that can be asked, and so is told apart from a VMM that gave up.
     "--no-shutdown",
-    // Threads that were there before the machine's configuration (docs/landlock.md): they open nothing any more.
-    ...(landlock ? ["--landlock"] : []),
   ];
 }
 
@@ -95,7 +89,7 @@ const USERFAULTFD_RULE = { path: "/dev/userfaultfd", access: "rw" } as const;
 /** A disk as /vm/<serial>; `index` counts the machine's disks from 0. @throws Error when there is no slot left */
 export function buildDiskConfig(serial: string, readOnly: boolean, index: number): DiskConfig {
   if (index >= DISKS_COUNT_MAX) throw new Error("no address left for another disk");
-  const beyondFirst = Math.floor((index - FIRST_SEGMENT_DISKS_COUNT) / SEGMENT_DEVICES_COUNT);
+  const beyondFirst = Math.floor((index - FIRST_SEGMENT_DISKS_COUNT) / SEGMENT_DISKS_COUNT);
   return {
     path: `${JAIL.directory}/${serial}`,
     readonly: readOnly,
