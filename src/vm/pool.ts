@@ -2,7 +2,7 @@ import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import { abortable, sleepUnlessAborted } from "./abortable.ts";
 import type { Agent } from "./agent.ts";
-import { awaitHello, openAgent, syncAgent, type TemplateStore } from "./templates.ts";
+import { awaitHello, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
 import type { Machine, MachineShape, Vmm } from "./vmm.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. Disposal ends it. */
@@ -24,17 +24,10 @@ export interface PoolOptions {
   readonly coldBootOnly?: boolean;
 }
 
-/** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
-const MEMORY_BYTES_MIN = 134_217_728;
 /** The machine that was just taken gets the processors first. */
 const REFILL_DELAY_MS = 100;
 /** A clone that failed will rather fail again than not. */
 const REFILL_PAUSE_MS = 5000;
-
-/** Rounds up to a shape of which there is one template for many requests: powers of two of memory. */
-export function templateShape({ vcpus, memoryBytes }: MachineShape): MachineShape {
-  return { vcpus, memoryBytes: 2 ** Math.ceil(Math.log2(Math.max(memoryBytes, MEMORY_BYTES_MIN))) };
-}
 
 interface Waiting {
   readonly machine: Machine;

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Log } from "../log.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
 import { AgentError } from "./agent.ts";
-import { buildTemplate, openAgent, syncAgent } from "./templates.ts";
+import { buildTemplate, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
 
 /** A way to run machines, in the order of preference. */
@@ -41,7 +41,7 @@ export interface ProbeResult {
 
 export interface ProbeOptions {
   readonly candidates: readonly ProbeCandidate[];
-  /** shape of the trial and of the template that it leaves */
+  /** shape of the trial and, rounded up, of the template that it leaves */
   readonly shape: MachineShape;
   /** JSON file that remembers verdicts */
   readonly memoPath: string;
@@ -134,7 +134,9 @@ async function attempt(vmm: Vmm, { shape, log, signal }: ProbeOptions): Promise<
   const late = AbortSignal.timeout(TRIAL_MS_MAX);
   const both = AbortSignal.any([signal, late]);
   await using stack = new AsyncDisposableStack();
-  const template = stack.use(await buildTemplate(vmm, shape, { log, signal, helloTimeoutMs: TRIAL_MS_MAX }));
+  const template = stack.use(
+    await buildTemplate(vmm, templateShape(shape), { log, signal, helloTimeoutMs: TRIAL_MS_MAX }),
+  );
   both.throwIfAborted();
   await using machine = await vmm.clone(template);
   // A clone that hangs is ended, which ends every wait for its agent.

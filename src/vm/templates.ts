@@ -12,6 +12,8 @@ export const SYNC_TIMEOUT_MS = 20_000;
 const TEMPLATE_AGE_MS_MAX = 86_400_000;
 /** Each costs the memory that a booted guest has touched, about 80 MiB. */
 const TEMPLATES_COUNT_MAX = 8;
+/** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
+const MEMORY_BYTES_MIN = 134_217_728;
 const STUCK_POLL_MS = 250;
 /** An agent that is gone may be the first sign of a machine that is ending. */
 const EXIT_WAIT_MS = 500;
@@ -21,6 +23,11 @@ const CONSOLE_BYTES_MAX = 2048;
 /** The agent did not greet, did not answer in time, or its machine is known to get nowhere. */
 export class MachineUnresponsiveError extends Error {
   override readonly name = "MachineUnresponsiveError";
+}
+
+/** Rounds up to a shape of which there is one template for many requests: powers of two of memory. */
+export function templateShape({ vcpus, memoryBytes }: MachineShape): MachineShape {
+  return { vcpus, memoryBytes: 2 ** Math.ceil(Math.log2(Math.max(memoryBytes, MEMORY_BYTES_MIN))) };
 }
 
 /** Opens the agent of a machine. */

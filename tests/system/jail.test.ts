@@ -1,0 +1,248 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import { CommandError, run, start } from "../../src/system/exec.ts";
+import { buildLaunchArgs, type JailOptions } from "../../src/vm/launch.ts";
+import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
+
+// A busy host boots an emulated machine in many times the usual three seconds.
+setDefaultTimeout(120_000);
+
+let host: VmHost;
+let vm: TestMachine;
+let pid: number;
+beforeAll(async () => {
+  host = await openVmHost();
+  vm = await host.mounted();
+  pid = vm.machine.pid;
+});
+afterAll(async () => {
+  await vm[Symbol.asyncDispose]();
+  await host[Symbol.asyncDispose]();
+});
+
+const proc = (path: string) => readFileSync(`/proc/${pid}/${path}`, "utf8");
+const fields = (text: string) => new Map(text.split("\n").map((line) => line.split(/:\s*/, 2) as [string, string]));
+
+describe("the VMM of a live machine", () => {
+  test("is QEMU, as a user and group of its own and of no other group", () => {
+    expect(readlinkSync(`/proc/${pid}/exe`)).toEndWith("/usr/bin/qemu-system-x86_64");
+    const status = fields(proc("status"));
+    const uid = vm.machine.uid;
+    expect(uid).toBeGreaterThanOrEqual(UID_BASE);
+    expect(status.get("Uid")).toBe([uid, uid, uid, uid].join("\t"));
+    expect(status.get("Gid")).toBe([uid, uid, uid, uid].join("\t"));
+    expect(status.get("Groups")?.trim()).toBe("");
+  });
+
+  test("has no capability, gains none, and every thread is filtered", () => {
+    const threads = readdirSync(`/proc/${pid}/task`);
+    expect(threads.length).toBeGreaterThan(1);
+    for (const thread of threads) {
+      const status = fields(proc(`task/${thread}/status`));
+      for (const set of ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]) {
+        expect(`${set} ${status.get(set)}`).toBe(`${set} 0000000000000000`);
+      }
+      expect(status.get("NoNewPrivs")).toBe("1");
+      expect(`${thread} ${status.get("Seccomp")}`).toBe(`${thread} 2`);
+    }
+  });
+
+  test("shares no namespace with us but the user's and the clock's", () => {
+    const differs = (name: string) => readlinkSync(`/proc/${pid}/ns/${name}`) !== readlinkSync(`/proc/self/ns/${name}`);
+    const names = ["mnt", "net", "ipc", "uts", "pid", "cgroup", "user", "time"];
+    expect(names.filter(differs)).toEqual(["mnt", "net", "ipc", "uts", "pid", "cgroup"]);
+    expect(fields(proc("status")).get("NSpid")).toBe(`${pid}\t1`);
+    expect(
+      proc("net/dev")
+        .match(/^\s*\w+:/gm)
+        ?.map((name) => name.trim()),
+    ).toEqual(["lo:"]);
+  });
+
+  test("sees a root that holds QEMU, its directory, and nothing of the host", () => {
+    const root = `/proc/${pid}/root`;
+    expect(readdirSync(root).sort()).toEqual(["dev", "lib", "lib64", "proc", "usr", "vm"]);
+    expect(readdirSync(`${root}/dev`).sort()).toEqual(["null", "urandom", "zero"]);
+    expect(readdirSync(`${root}/vm`).sort()).toEqual(["L00", "S"]);
+    expect(readdirSync(`${root}/usr`).sort()).toEqual(["bin", "lib", "share"]);
+    expect(readdirSync(`${root}/usr/bin`)).toEqual(["qemu-system-x86_64"]);
+    for (const path of ["etc", "root", "home", "work", "tmp", "run", "sys"])
+      expect(existsSync(`${root}/${path}`)).toBe(false);
+    expect(readlinkSync(`/proc/${pid}/cwd`)).toBe("/");
+  });
+
+  test("has exactly these mounts, and may write to none but its directory", () => {
+    const mounts = proc("mountinfo")
+      .trim()
+      .split("\n")
+      .map((line) => {
+        const [, , , , point, options] = line.split(" ");
+        return `${point} ${options?.replace(",relatime", "")} ${line.split(" - ")[1]?.split(" ")[0]}`;
+      });
+    const disk = mounts[0]?.split(" ").at(-1);
+    expect(mounts).toEqual([
+      `/ ro,nosuid,nodev ${disk}`,
+      `/vm rw,nosuid,nodev,noexec ${disk}`,
+      "/dev ro,nosuid,noexec tmpfs",
+      "/proc ro,nosuid,nodev,noexec proc",
+    ]);
+    expect(proc("mountinfo")).toContain("hidepid=invisible");
+  });
+
+  test("cannot make a file in its directory, only write its scratch", () => {
+    const mode = (path: string) => {
+      const { mode, uid, gid } = statSync(path);
+      return `${(mode & 0o7777).toString(8)} ${uid} ${gid}`;
+    };
+    const { directory, uid } = vm.machine;
+    expect(mode(directory)).toBe(`710 0 ${uid}`);
+    expect(mode(join(directory, "S"))).toBe(`600 ${uid} ${uid}`);
+    expect(mode(join(directory, "L00"))).toBe("444 0 0");
+  });
+
+  test("has tight limits", () => {
+    const limits = new Map(
+      proc("limits")
+        .split("\n")
+        .slice(1)
+        .map((line) => [line.slice(0, 26).trim(), line.slice(26).trim().split(/\s+/).slice(0, 2).join(" ")]),
+    );
+    expect(limits.get("Max open files")).toBe("512 512");
+    expect(limits.get("Max file size")).toBe("1073741824 1073741824");
+    expect(limits.get("Max processes")).toBe("192 192");
+    expect(limits.get("Max core file size")).toBe("0 0");
+    expect(limits.get("Max locked memory")).toBe("65536 65536");
+    expect(proc("oom_score_adj").trim()).toBe("500");
+    expect(proc("environ")).toBe("");
+  });
+
+  test("holds only the descriptors that it was given or made itself", () => {
+    const targets = readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
+    const kinds = targets.map((target) => target.replace(/[:[]+\d+\]?$/, "").replace(" (deleted)", ""));
+    const allowed = new Set([
+      ...["/dev/null", "pipe", "socket", "anon_inode:[eventfd]", "anon_inode:[eventpoll]", "anon_inode:[signalfd]"],
+      ...["/memfd:guest-memory", "/memfd:device-state", "/vm/L00", "/vm/S"],
+    ]);
+    expect(kinds.filter((kind) => !allowed.has(kind))).toEqual([]);
+    expect(kinds).toContain("/vm/S");
+  });
+
+  test("is in its control group, with its launcher and nobody else, under its limits", async () => {
+    const pids = await vm.machine.cgroup.pids();
+    expect(pids.length).toBe(2);
+    expect(pids).toContain(pid);
+    for (const directory of vm.machine.cgroup.directories) {
+      expect(readFileSync(join(directory, "cgroup.procs"), "utf8").trim().split("\n").map(Number).sort()).toEqual(
+        [...pids].sort(),
+      );
+    }
+    const limit = (name: string) => {
+      const directory = vm.machine.cgroup.directories.find((candidate) => existsSync(join(candidate, name)));
+      return directory === undefined ? null : readFileSync(join(directory, name), "utf8").trim();
+    };
+    const memory = limit("memory.limit_in_bytes") ?? limit("memory.max");
+    expect(memory).toBe(String(2 * vm.machine.shape.memoryBytes + 268_435_456));
+    expect(limit("pids.max")).toBe("256");
+    const stats = await vm.machine.cgroup.stats();
+    expect(stats.memoryBytes).toBeGreaterThan(1_000_000);
+    expect(stats.cpuTimeMs).toBeGreaterThan(0);
+  });
+
+  test("has a launcher above it that has no power either", async () => {
+    const launcher = (await vm.machine.cgroup.pids()).find((candidate) => candidate !== pid);
+    const status = fields(readFileSync(`/proc/${launcher}/status`, "utf8"));
+    expect(status.get("Name")).toBe("launch");
+    expect(status.get("CapEff")).toBe("0000000000000000");
+    expect(status.get("CapBnd")).toBe("0000000000000000");
+    expect(status.get("NoNewPrivs")).toBe("1");
+    expect(status.get("Uid")).toStartWith(`${vm.machine.uid}\t`);
+    const fds = readdirSync(`/proc/${launcher}/fd`).map((fd) => readlinkSync(`/proc/${launcher}/fd/${fd}`));
+    expect(fds.filter((target) => !/^(\/dev\/null|pipe:\[\d+\]|socket:\[\d+\])$/.test(target))).toEqual([]);
+    expect(fds.length).toBeLessThanOrEqual(4);
+  });
+});
+
+describe("the launcher", () => {
+  async function options(change: Partial<JailOptions> = {}): Promise<JailOptions> {
+    const directory = join(host.directory, `jail-${Math.random().toString(36).slice(2)}`);
+    const root = join(directory, "root");
+    for (const name of ["vm", "proc", "dev", "bin"]) await mkdir(join(root, name), { recursive: true });
+    await mkdir(join(directory, "own"));
+    await Bun.write(join(root, "bin/busybox"), Bun.file("/bin/busybox"));
+    await run({ argv: ["chmod", "755", join(root, "bin/busybox"), root], timeoutMs: 5000 });
+    return {
+      launcher: builtAssets().launcher,
+      root,
+      directory: join(directory, "own"),
+      uid: UID_BASE + 5000,
+      cgroups: [],
+      devices: [],
+      fileBytesMax: 1000,
+      extraFds: [],
+      program: ["/bin/busybox", "true"],
+      ...change,
+    };
+  }
+
+  async function launched(jail: JailOptions, parent = process.pid): Promise<{ code: number | null; stderr: string }> {
+    const child = start({ argv: buildLaunchArgs(jail, parent), extraFds: [], stderr: "tail" });
+    const { code } = await child.exited;
+    return { code, stderr: child.stderrTail() };
+  }
+
+  test("passes the program's exit status on", async () => {
+    expect(await launched(await options())).toEqual({ code: 0, stderr: "" });
+    const three = await options({ program: ["/bin/busybox", "sh", "-c", "exit 3"] });
+    expect((await launched(three)).code).toBe(3);
+    const crash = await options({
+      program: ["/bin/busybox", "sh", "-c", "(kill -9 $$); (ulimit -f 0); echo x > /vm/x"],
+    });
+    expect((await launched(crash)).code).not.toBe(0);
+  });
+
+  test.each([
+    ["a missing root", { root: "/nowhere" }, /launch: bind \/nowhere: No such file/],
+    ["a missing directory", { directory: "/nowhere" }, /launch: bind \/nowhere/],
+    ["a missing control group", { cgroups: ["/nowhere"] }, /launch: open \/nowhere\/cgroup.procs/],
+    ["a device that is none", { devices: ["/etc/passwd"] }, /launch: device \/etc\/passwd/],
+    ["a missing program", { program: ["/bin/nothing"] }, /launch: exec \/bin\/nothing: No such file/],
+    ["root as the user", { uid: 0 }, /launch: option uid or gid 0/],
+    ["a relative path", { root: "here" }, /launch: option root/],
+    ["a number that is none", { fileBytesMax: -1 }, /launch: option fsize/],
+  ] as [string, Partial<JailOptions>, RegExp][])("names the step at %s, and exits 125", async (_, change, message) => {
+    const { code, stderr } = await launched(await options(change));
+    expect(code).toBe(125);
+    expect(stderr).toMatch(message);
+  });
+
+  test("does not start for a parent that is gone", async () => {
+    expect(await launched(await options(), 1)).toEqual({ code: 125, stderr: "launch: parent: No such process" });
+  });
+
+  test("needs every option", async () => {
+    const failed = run({ argv: [builtAssets().launcher, "--uid", "5", "--", "/bin/true"], timeoutMs: 5000 });
+    const error = await failed.then(
+      () => null,
+      (reason: unknown) => reason,
+    );
+    expect(error).toBeInstanceOf(CommandError);
+    expect((error as CommandError).exitCode).toBe(125);
+    expect((error as CommandError).stderrTail).toContain("launch: option root");
+  });
+
+  test("gives a device as a node of the machine's own", async () => {
+    const script = "ls -ln /dev/full && echo x > /dev/null && ! echo x > /dev/full 2>/dev/null";
+    const child = start({
+      argv: buildLaunchArgs(
+        await options({ devices: ["/dev/full"], program: ["/bin/busybox", "sh", "-c", `(${script}) >&2`] }),
+        process.pid,
+      ),
+      extraFds: [],
+      stderr: "tail",
+    });
+    expect((await child.exited).code).toBe(0);
+    expect(child.stderrTail()).toMatch(new RegExp(`^crw-------\\s+1 ${UID_BASE + 5000} +${UID_BASE + 5000} `));
+  });
+});

@@ -1,0 +1,162 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { closeSync, ftruncateSync, openSync, writeSync } from "node:fs";
+import { stat } from "node:fs/promises";
+import { join } from "node:path";
+import { AgentClosedError } from "../../src/vm/agent.ts";
+import { syncAgent } from "../../src/vm/templates.ts";
+import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
+
+// A busy host boots an emulated machine in many times the usual three seconds.
+setDefaultTimeout(120_000);
+
+let host: VmHost;
+beforeAll(async () => {
+  host = await openVmHost();
+});
+afterAll(() => host[Symbol.asyncDispose]());
+
+const HEX_OF_RANDOM = "head -c 32 /dev/urandom | busybox od -An -vtx1 | busybox tr -d ' \\n'";
+
+describe("a machine", () => {
+  test("boots from cold, greets, and does everything that a clone does", async () => {
+    await using machine = await host.vmm.boot(TEST_SHAPE);
+    const agent = await greeted(machine);
+    await syncAgent(agent);
+    await machine.attach(await host.disks(machine));
+    await agent.mount({ layers: 1, scratch: true });
+    expect((await shell(agent, "echo cold")).stdout).toBe("cold\n");
+  });
+
+  test("is cloned from a template, and knows the time", async () => {
+    await using test = await host.mounted();
+    const before = Date.now() / 1000;
+    const result = await shell(test.agent, "date +%s");
+    expect(result.exitCode).toBe(0);
+    const seconds = Number(result.stdout);
+    expect(seconds).toBeGreaterThanOrEqual(Math.floor(before));
+    expect(seconds).toBeLessThan(before + 30);
+  });
+
+  test("has random numbers that its siblings do not have", async () => {
+    const [first, second] = await Promise.all([host.mounted(), host.mounted()]);
+    await using _first = first;
+    await using _second = second;
+    const results = await Promise.all([first, second].map(({ agent }) => shell(agent, HEX_OF_RANDOM)));
+    const [one = "", two = ""] = results.map(({ stdout }) => stdout);
+    expect(one).toMatch(/^[0-9a-f]{64}$/);
+    expect(two).toMatch(/^[0-9a-f]{64}$/);
+    expect(one).not.toBe(two);
+  });
+
+  test("takes many disks at once, each under its serial", async () => {
+    await using test = await host.clone();
+    const [base, scratch] = await host.disks(test.machine);
+    if (base === undefined || scratch === undefined) throw new Error("no disks");
+    const layers = Array.from({ length: 20 }, (_, index) => ({
+      ...base,
+      serial: `L${String(index).padStart(2, "0")}`,
+    }));
+    await test.machine.attach([...layers, scratch]);
+    await test.agent.mount({ layers: layers.length, scratch: true });
+    const result = await shell(test.agent, "busybox grep -c lowerdir=/l/19 /proc/mounts");
+    expect(result.stdout).toBe("1\n");
+    const link = await stat(join(test.machine.directory, "L19"));
+    expect(link.ino).toBe((await stat(base.path)).ino);
+  });
+
+  test("refuses disks that are not where or what they must be", async () => {
+    await using test = await host.clone();
+    const disk = { serial: "S", path: "/tmp/elsewhere", readOnly: false };
+    await expect(test.machine.attach([disk])).rejects.toThrow("must lie at");
+    await expect(test.machine.attach([{ ...disk, serial: "../x" }])).rejects.toThrow("not a disk serial");
+    await expect(test.machine.attach([{ serial: "L00", path: "/nowhere", readOnly: true }])).rejects.toThrow("ENOENT");
+  });
+
+  test("stands still while it is paused", async () => {
+    await using test = await host.clone();
+    await test.machine.pause();
+    const frozen = test.agent.freeze().then(
+      () => "answered",
+      () => "refused",
+    );
+    expect(await Promise.race([frozen, Bun.sleep(300).then(() => "silent")])).toBe("silent");
+    await test.machine.resume();
+    expect(await frozen).not.toBe("silent");
+  });
+});
+
+describe("the end of a machine", () => {
+  test("by kill is told as such, at once and more than once", async () => {
+    await using test = await host.clone();
+    const startedAt = performance.now();
+    expect((await test.machine.kill()).reason).toBe("killed");
+    expect(performance.now() - startedAt).toBeLessThan(2000);
+    expect((await test.machine.kill()).reason).toBe("killed");
+    expect((await test.machine.exited).reason).toBe("killed");
+    expect(await test.machine.cgroup.pids()).toEqual([]);
+    await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
+  });
+
+  test("by the VMM's own death is told with its signal", async () => {
+    await using test = await host.clone();
+    process.kill(test.machine.pid, "SIGKILL");
+    const exit = await test.machine.exited;
+    expect(exit.reason).toBe("vmm_died");
+    expect(exit.detail).toContain("exit code 137");
+    await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
+  });
+
+  test("by a guest panic is told with the guest's console", async () => {
+    await using test = await host.mounted();
+    const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo c > /p/sysrq-trigger";
+    const run = shell(test.agent, script);
+    await expect(run).rejects.toBeInstanceOf(AgentClosedError);
+    const exit = await test.machine.exited;
+    expect(exit.reason).toBe("guest_panic");
+    expect(exit.detail).toContain("sysrq triggered crash");
+  });
+
+  test("by a guest that resets itself is told too", async () => {
+    await using test = await host.mounted();
+    const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo b > /p/sysrq-trigger";
+    await expect(shell(test.agent, script)).rejects.toBeInstanceOf(AgentClosedError);
+    expect((await test.machine.exited).reason).toBe("guest_reset");
+  });
+
+  test("twenty in a row leave nothing: no descriptor, process, control group, directory or user id", async () => {
+    {
+      await using _warm = await host.mounted();
+    }
+    Bun.gc(true);
+    const before = footprint(host);
+    for (let round = 0; round < 20; round++) {
+      await using test = await host.mounted();
+      expect((await shell(test.agent, "echo x > /x")).exitCode).toBe(0);
+      // Every third one ends in the middle of its work.
+      if (round % 3 === 0) shell(test.agent, "sleep 100").catch(() => undefined);
+    }
+    Bun.gc(true);
+    expect(footprint(host)).toEqual(before);
+    expect(before.directories).toEqual([]);
+    expect(before.children).toEqual([]);
+    expect(await host.cgroups.list()).toEqual([]);
+  });
+
+  test("a start that fails leaves nothing either", async () => {
+    const before = footprint(host);
+    await expect(host.vmm.boot({ ...TEST_SHAPE, vcpus: 9999 })).rejects.toThrow(/QEMU did not start.*9999/s);
+    expect(footprint(host)).toEqual(before);
+    expect(await host.cgroups.list()).toEqual([]);
+  });
+});
+
+test("a template's memory cannot be changed by anybody", async () => {
+  const template = (await host.template()) as unknown as { memory: number; state: number };
+  for (const fd of [template.memory, template.state]) {
+    const link = `/proc/self/fd/${fd}`;
+    const copy = openSync(link, "r+");
+    expect(() => writeSync(copy, "x", 0)).toThrow("EPERM");
+    expect(() => ftruncateSync(copy, 0)).toThrow("EPERM");
+    closeSync(copy);
+  }
+});
