@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import { ApiError } from "../domain/errors.ts";
 import { parseGuestPathText } from "../domain/guest-path.ts";
 import type { OperationId } from "../domain/ids.ts";
 import type { Isolation } from "../domain/operation.ts";
@@ -66,31 +67,81 @@ export interface InstanceTools {
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   await using ready = await tools.machines.take(job.submission.resources, signal);
   tools.onMachine(ready.machine);
-  return await inMachine(ready, signal, () => runIn(ready, tools, job));
+  const progress = { begun: false };
+  try {
+    return await inMachine(ready, signal, () => runIn(ready, tools, job, progress));
+  } catch (error) {
+    throw progress.begun ? await withFigures(error, ready.machine) : error;
+  }
 }
 
-async function runIn(ready: ReadyMachine, tools: InstanceTools, job: InstanceJob): Promise<InstanceOutcome> {
+/** The error, with what the command had used when it was cut off: the machine's figures, the only ones left. */
+async function withFigures(error: unknown, { cgroup }: Machine): Promise<unknown> {
+  if (!(error instanceof ApiError)) return error;
+  const { cpuTimeMs, memoryPeakBytes } = await cgroup.stats();
+  const figures = { cpu_time_ms: cpuTimeMs, memory_bytes: memoryPeakBytes };
+  return new ApiError(error.code, error.message, { ...error.details, ...figures }, { cause: error });
+}
+
+async function runIn(
+  ready: ReadyMachine,
+  tools: InstanceTools,
+  job: InstanceJob,
+  progress: { begun: boolean },
+): Promise<InstanceOutcome> {
   const { machine, agent, isolation } = ready;
   const { submission } = job;
   const scratchPath = join(machine.directory, "S");
   await tools.scratchDisks.stamp(submission.resources.diskBytes, scratchPath);
-  await machine.attach([...layerDisks(job.layerDisks), { serial: "S", path: scratchPath, readOnly: false }]);
-  const mounted = agent.mount({ layers: job.layerDisks.length, scratch: true });
-  await withDeadline(mounted, MOUNT_MS_MAX, "mounting the image");
-  for (const file of submission.files) {
-    const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
-    const put = agent.putFile({
-      path: parseGuestPathText(file.path),
-      mode: file.mode,
-      sizeBytes: file.sizeBytes,
-      content: blobStream(tools.layout, file.sha256),
-    });
-    await withDeadline(put, limitMs, `placing ${file.path}`);
-  }
-  const run = await runCommand(ready, job);
+  const run = await runCommand(ready, job, prepare(ready, tools, job, scratchPath), progress);
   if (run.exit === null || submission.disposable) return { ...run.outcome, isolation, layer: null, captured: false };
   const layer = await captureScratch(tools.layout, { machine, agent }, scratchPath);
   return { ...run.outcome, isolation, layer, captured: true };
+}
+
+interface Step {
+  readonly name: string;
+  readonly done: Promise<void>;
+  readonly limitMs: number;
+}
+
+/**
+ * Begins everything that comes before the command, in one burst: the agent works requests off in order, waits
+ * for the disks by itself, and after a failed step the later ones fail too.
+ */
+function prepare(
+  { machine, agent }: ReadyMachine,
+  tools: InstanceTools,
+  { layerDisks: layers, submission }: InstanceJob,
+  scratchPath: string,
+): Step[] {
+  const disks = [...layerDisks(layers), { serial: "S", path: scratchPath, readOnly: false }];
+  const steps: Step[] = [
+    { name: "attaching the disks", done: machine.attach(disks), limitMs: MOUNT_MS_MAX },
+    {
+      name: "mounting the image",
+      done: agent.mount({ layers: layers.length, scratch: true }),
+      limitMs: MOUNT_MS_MAX,
+    },
+  ];
+  for (const file of submission.files) {
+    const done = agent.putFile({
+      path: parseGuestPathText(file.path),
+      mode: file.mode,
+      sizeBytes: file.sizeBytes,
+      content: openedWhenRead(() => blobStream(tools.layout, file.sha256)),
+    });
+    const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
+    steps.push({ name: `placing ${file.path}`, done, limitMs });
+  }
+  // Each is waited for in turn; the failure of one that is not waited for yet follows from an earlier one.
+  for (const { done } of steps) done.catch(() => undefined);
+  return steps;
+}
+
+/** A stream that takes a descriptor only when its turn comes: a run may have a thousand files. */
+async function* openedWhenRead(open: () => AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  yield* open();
 }
 
 /** Disks of an image's layers with the serials by which the agent finds them. */
@@ -103,15 +154,20 @@ type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 async function runCommand(
   { machine, agent }: ReadyMachine,
   job: InstanceJob,
+  preparation: readonly Step[],
+  progress: { begun: boolean },
 ): Promise<{ exit: AgentExit | null; outcome: RunFigures }> {
   const { submission } = job;
   const stdout = new OutputCapture(submission.truncateOutputAtBytes);
   const stderr = new OutputCapture(submission.truncateOutputAtBytes);
   const timeoutMs = submission.timeoutSeconds * 1000;
   const handle = agent.exec(execSpec(job), (stream, chunk) => (stream === "stdout" ? stdout : stderr).push(chunk));
-  // Both settle when the agent is lost; only one of them is waited for at a time.
+  // These settle when the agent is lost, whichever is being waited for.
   handle.exit.catch(() => undefined);
+  handle.started.catch(() => undefined);
+  for (const { name, done, limitMs } of preparation) await withDeadline(done, limitMs, name);
   await withDeadline(handle.started, START_MS_MAX, "starting the command");
+  progress.begun = true;
   const exit = await exitWithin(handle.exit, timeoutMs + EXIT_GRACE_MS);
   if (exit === null) {
     const host = await machine.cgroup.stats();

@@ -76,7 +76,12 @@ describe("a command", () => {
     await Bun.sleep(1500);
     const response = await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
     expect(response.status).toBe(202);
-    expect((await appliance.finished(id)).status).toBe("CANCELLED");
+    const operation = await appliance.finished(id);
+    expect(operation.status).toBe("CANCELLED");
+    expect(operation.error?.details).toMatchObject({
+      cpu_time_ms: expect.any(Number),
+      memory_bytes: expect.any(Number),
+    });
     expect(await layers()).toBe(before);
     expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(409);
   }, 60_000);
@@ -106,6 +111,7 @@ describe("a machine", () => {
     const operation = await appliance.finished(id);
     expect(operation.status).toBe("FAILED");
     expect(failure(operation)["message"]).toContain("virtual machine monitor died");
+    expect(failure(operation)["details"]).toMatchObject({ reason: "vmm_died" });
   }, 60_000);
 });
 
