@@ -3,9 +3,10 @@ import type { ImageRow } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
 import { DownloadQuery } from "../domain/query.ts";
+import type { ImageTree, ResolvedEntry } from "../storage/image-tree.ts";
 import { BINARY_TYPE, contentTypeOf } from "./content-type.ts";
 import { requireImage, treeOf } from "./image-access.ts";
-import { matchesAny, parseRange } from "./range.ts";
+import { type ByteRange, matchesAny, parseRange } from "./range.ts";
 import { empty, type Reply, TEXT_TYPE } from "./reply.ts";
 import { type Route, route } from "./route.ts";
 import type { ApiServices } from "./services.ts";
@@ -76,9 +77,44 @@ async function download(
   const part = range ?? { start: 0, end: entry.size };
   if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
   const bodyBytes = part.end - part.start;
-  const stream = tree.read(entry, part);
-  const body = bodyBytes <= BUFFERED_BYTES_MAX ? new Uint8Array(await new Response(stream).arrayBuffer()) : stream;
+  const body = await contentOf(tree, entry, part);
   return { status: range === null ? 200 : 206, headers, body, bodyBytes };
+}
+
+/**
+ * A small part is read at once. A large one is sent by the kernel where it lies in one piece, so that it carries
+ * its length; otherwise it is streamed.
+ */
+async function contentOf(tree: ImageTree, entry: ResolvedEntry, part: ByteRange): Promise<Reply["body"]> {
+  if (part.end - part.start <= BUFFERED_BYTES_MAX) {
+    return new Uint8Array(await new Response(tree.read(entry, part)).arrayBuffer());
+  }
+  const place = tree.locate(entry, part);
+  if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
+  return directStream(tree.chunks(entry, part));
+}
+
+/**
+ * A body of chunks whose buffer is used again: each is copied to the socket before the next is asked for, and none
+ * is asked for while the client does not read.
+ */
+function directStream(chunks: AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>): ReadableStream<Uint8Array> {
+  let isCancelled = false;
+  return new ReadableStream<Uint8Array>({
+    type: "direct",
+    async pull(controller: ReadableStreamDirectController) {
+      for await (const chunk of chunks) {
+        await controller.write(chunk);
+        await controller.flush();
+        if (isCancelled) return;
+      }
+      controller.close();
+    },
+    async cancel() {
+      isCancelled = true;
+      await chunks.return();
+    },
+  });
 }
 
 /** By the name that was asked for, or else by that of the file where symlinks led. */

@@ -42,6 +42,46 @@ export function readExtents(
   );
 }
 
+/**
+ * The same bytes as `readExtents`, in one buffer that is used again and again: a chunk is good only until the next
+ * one is asked for.
+ */
+export async function* extentChunks(
+  acquire: () => LayerLease,
+  entry: LayerEntry,
+  range: { readonly start: number; readonly end: number },
+): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+  const buffer = Buffer.allocUnsafeSlow(Math.min(READ_CHUNK_BYTES, range.end - range.start));
+  using reader = new ExtentReader(acquire(), entry, range);
+  for (let chunk = await reader.next(buffer); chunk !== null; chunk = await reader.next(buffer)) yield chunk;
+}
+
+/** Where on the disk `[start, end)` of a file begins, when it is there in one piece; null when it has gaps or holes. */
+export function locateExtents(
+  lease: LayerLease,
+  entry: LayerEntry,
+  range: { readonly start: number; readonly end: number },
+): number | null {
+  const { start, end } = range;
+  let first = lease.index.extentAt(entry, start);
+  let position = start;
+  let physical: number | null = null;
+  while (position < end) {
+    const page = lease.index.extents(entry, first, EXTENTS_PAGE_COUNT);
+    if (page.length === 0) return null;
+    for (const extent of page) {
+      if (position >= end) break;
+      if (extent.logical > position) return null;
+      const place = extent.physical + (position - extent.logical);
+      physical ??= place;
+      if (place !== physical + (position - start)) return null;
+      position = extent.logical + extent.length;
+    }
+    first += page.length;
+  }
+  return physical;
+}
+
 class ExtentReader implements Disposable {
   readonly #lease: LayerLease;
   readonly #entry: LayerEntry;
@@ -67,13 +107,13 @@ class ExtentReader implements Disposable {
     this.#lease[Symbol.dispose]();
   }
 
-  /** The next chunk, or null at the end of the range. */
-  async next(): Promise<Uint8Array<ArrayBuffer> | null> {
+  /** The next chunk, in `buffer` where one is given, or null at the end of the range. */
+  async next(buffer: Buffer<ArrayBuffer> | null = null): Promise<Uint8Array<ArrayBuffer> | null> {
     if (this.#isDisposed || this.#position >= this.#end) return null;
     // A cancel gives the stream's lease back while this read still needs the file.
     using _held = this.#lease.share();
     const length = Math.min(READ_CHUNK_BYTES, this.#end - this.#position);
-    const chunk = Buffer.allocUnsafeSlow(length);
+    const chunk = buffer?.subarray(0, length) ?? Buffer.allocUnsafeSlow(length);
     let filled = 0;
     while (filled < length) {
       const position = this.#position + filled;

@@ -2,7 +2,7 @@ import { setImmediate } from "node:timers/promises";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";
 import type { Entry } from "../domain/listing.ts";
-import { readExtents } from "./extent-stream.ts";
+import { extentChunks, locateExtents, readExtents } from "./extent-stream.ts";
 import type { LayerEntry } from "./layer-index.ts";
 import { LIST_PAGE_COUNT, SYMLINK_HOPS_MAX } from "./limits.ts";
 import { type LayerFiles, type OpenLayers, sharedOpenLayers } from "./open-layers.ts";
@@ -69,13 +69,43 @@ export class ImageTree {
     resolved: ResolvedEntry,
     range: { readonly start: number; readonly end: number } = { start: 0, end: resolved.size },
   ): ReadableStream<Uint8Array<ArrayBuffer>> {
+    const { layer, entry } = this.#fileAt(resolved, range);
+    return readExtents(() => this.#open.acquire(layer), entry, range);
+  }
+
+  /**
+   * The bytes `[start, end)` of a file, as `read` gives them, but a chunk is good only until the next one is asked
+   * for: a long download then leaves no garbage.
+   * @throws ApiError `invalid_path` when it is not a regular file
+   */
+  chunks(
+    resolved: ResolvedEntry,
+    range: { readonly start: number; readonly end: number },
+  ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+    const { layer, entry } = this.#fileAt(resolved, range);
+    return extentChunks(() => this.#open.acquire(layer), entry, range);
+  }
+
+  /**
+   * Where the bytes `[start, end)` of a file are in one piece on the disk of a layer; null when they are not.
+   * @throws ApiError `invalid_path` when it is not a regular file
+   */
+  locate(
+    resolved: ResolvedEntry,
+    range: { readonly start: number; readonly end: number },
+  ): { readonly disk: string; readonly start: number } | null {
+    const { layer, entry } = this.#fileAt(resolved, range);
+    using lease = this.#open.acquire(layer);
+    const start = locateExtents(lease, entry, range);
+    return start === null ? null : { disk: layer.disk, start };
+  }
+
+  #fileAt(resolved: ResolvedEntry, { start, end }: { readonly start: number; readonly end: number }): Place {
     if (resolved.type !== "f") {
       throw new ApiError("invalid_path", "not a regular file", { path: displayName(resolved.path) });
     }
-    const { start, end } = range;
     if (start < 0 || start > end || end > resolved.size) throw new RangeError(`range ${start} to ${end}`);
-    const [{ layer, entry }] = resolved.node;
-    return readExtents(() => this.#open.acquire(layer), entry, range);
+    return resolved.node[0];
   }
 
   /** The roots always merge: no mark of a layer's root hides those below. */

@@ -20,6 +20,24 @@ const BASE: readonly LayerFixture[] = [
   { path: "docs/odd/a\nb\\c", type: "f", content: "" },
   { path: "large.bin", type: "f", content: large },
   { path: "holes", type: "f", parts: [{ at: 4096, bytes: Buffer.from("data") }], size: 12_288 },
+  {
+    path: "pieces.bin",
+    type: "f",
+    parts: [
+      { at: 0, bytes: large.subarray(0, 1_048_576) },
+      { at: 1_048_576, bytes: large.subarray(1_048_576, 2_097_152) },
+    ],
+    size: 2_097_152,
+  },
+  {
+    path: "gaps.bin",
+    type: "f",
+    parts: [
+      { at: 4096, bytes: large.subarray(0, 1_500_000) },
+      { at: 2_097_152, bytes: large.subarray(0, 1_000_000) },
+    ],
+    size: 4_000_000,
+  },
   { path: "link", type: "l", target: "docs/page.html" },
   { path: "absolute", type: "l", target: "/docs" },
   { path: "escape", type: "l", target: "../../../../etc/passwd" },
@@ -206,6 +224,44 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     const expected = Buffer.alloc(12_288);
     expected.write("data", 4096);
     expect(Buffer.from((await download("/holes")).bytes).equals(expected)).toBe(true);
+  });
+
+  test("large files in pieces, and with gaps, whole and in part", async () => {
+    expect(Buffer.from((await download("/pieces.bin")).bytes).equals(large.subarray(0, 2_097_152))).toBe(true);
+    const gaps = Buffer.alloc(4_000_000);
+    large.copy(gaps, 4096, 0, 1_500_000);
+    large.copy(gaps, 2_097_152, 0, 1_000_000);
+    expect(Buffer.from((await download("/gaps.bin")).bytes).equals(gaps)).toBe(true);
+    for (const [start, end] of [
+      [1, 3_999_999],
+      [4095, 1_200_000],
+      [1_400_000, 3_200_000],
+      [5000, 1_200_000],
+      [2_900_000, 4_000_000],
+    ] as const) {
+      const answer = await download("/gaps.bin", { range: `bytes=${start}-${end - 1}` });
+      expect(answer.status).toBe(206);
+      expect(Buffer.from(answer.bytes).equals(gaps.subarray(start, end))).toBe(true);
+    }
+    expect((await download("/large.bin")).headers.get("content-length")).toBe(String(LARGE_BYTES));
+    expect((await api.call("HEAD", `/v1/inspect/${image}/download?path=/gaps.bin`)).headers.get("content-length")).toBe(
+      "4000000",
+    );
+  });
+
+  test("clients that leave in the middle leave the rest to others", async () => {
+    for (const path of ["large.bin", "gaps.bin"]) {
+      for (let round = 0; round < 20; round++) {
+        const leaving = new AbortController();
+        const response = await fetch(`${api.url}/v1/inspect/${image}/download?path=/${path}`, {
+          headers: { authorization: `Bearer ${api.token}` },
+          signal: leaving.signal,
+        });
+        await response.body?.getReader().read();
+        leaving.abort();
+      }
+      expect((await download(`/${path}`)).status).toBe(200);
+    }
   });
 
   test.each([
