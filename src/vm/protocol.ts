@@ -63,7 +63,7 @@ export const HostFrame = {
 
 /** Frame types, agent to host. */
 export const AgentFrame = {
-  /** u32 version, u32 zero, text: kernel release. Session 0, once after boot. */
+  /** u32 version, u32 zero, text: kernel release. Session 0, first on every connection; a port has one, after boot. */
   hello: 129,
   /** u64 nonce of the SYNC. */
   synced: 130,

@@ -15,7 +15,8 @@
 _Static_assert(FRAME_HEADER_BYTES == 4 + 2 + 2 + 4, "length, type, zero, session");
 _Static_assert(FRAME_RESERVE_BYTES > 2 * (FRAME_HEADER_BYTES + 8 + FRAME_TEXT_BYTES_MAX), "an answer and a log line fit");
 
-static struct transport line = {.fd = -1};
+static const struct transport nothing = {.fd = -1};
+static const struct transport *line = &nothing;
 static struct {
 	uint8_t bytes[INPUT_BYTES];
 	size_t start;
@@ -27,9 +28,17 @@ static struct {
 	size_t end;
 } output;
 
-void frame_open(struct transport transport)
+void frame_open(const struct transport *transport)
 {
 	line = transport;
+}
+
+void frame_reset(void)
+{
+	input.start = 0;
+	input.end = 0;
+	output.start = 0;
+	output.end = 0;
 }
 
 enum frame_fill frame_fill(void)
@@ -41,7 +50,7 @@ enum frame_fill frame_fill(void)
 	}
 	if (input.end == sizeof input.bytes)
 		return FILL_NOTHING;
-	ssize_t count = transport_read(&line, input.bytes + input.end, sizeof input.bytes - input.end);
+	ssize_t count = transport_read(line, input.bytes + input.end, sizeof input.bytes - input.end);
 	if (count > 0) {
 		input.end += (size_t)count;
 		return FILL_SOME;
@@ -155,7 +164,7 @@ void frame_send_error(uint32_t session, int error, const char *format, ...)
 bool frame_flush(void)
 {
 	while (output.start < output.end) {
-		ssize_t count = transport_write(&line, output.bytes + output.start, output.end - output.start);
+		ssize_t count = transport_write(line, output.bytes + output.start, output.end - output.start);
 		if (count == TRANSPORT_AGAIN)
 			return true;
 		if (count < 0)

@@ -23,7 +23,9 @@ struct frame {
 enum frame_status { FRAME_NONE, FRAME_READY, FRAME_BAD };
 enum frame_fill { FILL_SOME, FILL_NOTHING, FILL_CLOSED };
 
-void frame_open(struct transport transport);
+void frame_open(const struct transport *transport);
+/* Forgets what was under way on a stream that ended: the next one starts at a frame's first byte. */
+void frame_reset(void);
 
 /* Reads what the transport has and the buffer holds. */
 enum frame_fill frame_fill(void);

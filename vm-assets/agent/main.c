@@ -25,11 +25,12 @@
 /* Retry of a blocked stream: a safety net under the edge that a device might not deliver. */
 #define RETRY_MS 100
 
-enum source { SOURCE_TRANSPORT, SOURCE_CHILDREN, SOURCE_SESSION };
+enum source { SOURCE_TRANSPORT, SOURCE_LISTENER, SOURCE_CHILDREN, SOURCE_SESSION };
 
 static int loop_fd = -1;
 static int children_fd = -1;
 static bool line_readable = true;
+static struct transport transport = {.fd = -1, .listener = -1};
 
 uint64_t loop_now(void)
 {
@@ -121,6 +122,43 @@ static bool dispatch(const struct frame *frame)
 	}
 }
 
+static void say_hello(void)
+{
+	struct utsname name;
+	uint8_t payload[8 + sizeof name.release];
+	uname(&name);
+	put_u32(payload, PROTOCOL_VERSION);
+	put_u32(payload + 4, 0);
+	size_t length = strlen(name.release);
+	memcpy(payload + 8, name.release, length);
+	frame_send(AGENT_HELLO, 0, payload, 8 + length);
+}
+
+/* Greets a host that is there. */
+static void meet_host(void)
+{
+	line_readable = true;
+	watch(EPOLL_CTL_ADD, transport.fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
+	say_hello();
+	frame_flush();
+}
+
+static void await_host(void)
+{
+	if (transport.fd < 0 && transport_accept(&transport))
+		meet_host();
+}
+
+/* A host that leaves while something is under way will not come back for it. */
+static void lose_host(void)
+{
+	if (!transport.listens || session_any())
+		platform_end(0);
+	transport_disconnect(&transport);
+	frame_reset();
+	await_host();
+}
+
 /* Takes at most one frame; true when something moved. */
 static bool take_frame(void)
 {
@@ -128,8 +166,10 @@ static bool take_frame(void)
 	enum frame_status status = frame_next(&frame);
 	if (status == FRAME_NONE && line_readable) {
 		enum frame_fill fill = frame_fill();
-		if (fill == FILL_CLOSED)
-			platform_end(0);
+		if (fill == FILL_CLOSED) {
+			lose_host();
+			return true;
+		}
 		if (fill == FILL_NOTHING) {
 			line_readable = false;
 			return false;
@@ -177,6 +217,8 @@ static _Noreturn void loop_run(void)
 				reap_children();
 			else if (source == SOURCE_SESSION)
 				session_ready((unsigned)(key >> 8 & 0xff), (enum watch)(key >> 16));
+			else if (source == SOURCE_LISTENER)
+				await_host();
 			else
 				line_readable = true;
 		}
@@ -184,42 +226,30 @@ static _Noreturn void loop_run(void)
 		moved |= session_pump(loop_now());
 		bool pending = frame_pending();
 		if (!frame_flush())
-			platform_end(0);
+			lose_host();
 		/* What waited for room in the output buffer can go on. */
 		moved |= pending && !frame_pending();
 	}
 }
 
-static void say_hello(void)
-{
-	struct utsname name;
-	uint8_t payload[8 + sizeof name.release];
-	uname(&name);
-	put_u32(payload, PROTOCOL_VERSION);
-	put_u32(payload + 4, 0);
-	size_t length = strlen(name.release);
-	memcpy(payload + 8, name.release, length);
-	frame_send(AGENT_HELLO, 0, payload, 8 + length);
-}
-
 int main(int argc, char **argv)
 {
-	struct transport transport;
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigprocmask(SIG_SETMASK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	platform_start(argc, argv, &transport);
-	frame_open(transport);
+	frame_open(&transport);
 	loop_fd = epoll_create1(EPOLL_CLOEXEC);
 	children_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (loop_fd < 0 || children_fd < 0)
 		log_fatal("epoll: %s", strerror(errno));
-	watch(EPOLL_CTL_ADD, transport.fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
 	watch(EPOLL_CTL_ADD, children_fd, EPOLLIN, SOURCE_CHILDREN);
-	say_hello();
-	frame_flush();
+	if (transport.listens)
+		watch(EPOLL_CTL_ADD, transport.listener, EPOLLIN | EPOLLET, SOURCE_LISTENER);
+	else
+		meet_host();
 	/* Before the first request is read: an answered SYNC means that the machine is whole. */
 	platform_ready();
 	loop_run();

@@ -1,7 +1,10 @@
 #include "transport.h"
 
 #include <errno.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+#include <linux/vm_sockets.h>
 
 static ssize_t failure(void)
 {
@@ -10,8 +13,38 @@ static ssize_t failure(void)
 	return TRANSPORT_CLOSED;
 }
 
+/* A command in the guest can connect to a vsock port as well as the host can. */
+static bool is_host(const struct sockaddr_storage *peer)
+{
+	return peer->ss_family != AF_VSOCK || ((const struct sockaddr_vm *)peer)->svm_cid == VMADDR_CID_HOST;
+}
+
+bool transport_accept(struct transport *transport)
+{
+	while (transport->listens && transport->fd < 0) {
+		struct sockaddr_storage peer = {0};
+		socklen_t size = sizeof peer;
+		int fd = accept4(transport->listener, (struct sockaddr *)&peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd < 0 && errno != EINTR && errno != ECONNABORTED)
+			return false;
+		if (fd >= 0 && is_host(&peer))
+			transport->fd = fd;
+		else if (fd >= 0)
+			close(fd);
+	}
+	return transport->listens;
+}
+
+void transport_disconnect(struct transport *transport)
+{
+	close(transport->fd);
+	transport->fd = -1;
+}
+
 ssize_t transport_read(const struct transport *transport, void *buffer, size_t size)
 {
+	if (transport->fd < 0)
+		return TRANSPORT_AGAIN;
 	ssize_t count = read(transport->fd, buffer, size);
 	if (count > 0)
 		return count;
@@ -22,6 +55,8 @@ ssize_t transport_read(const struct transport *transport, void *buffer, size_t s
 
 ssize_t transport_write(const struct transport *transport, const void *buffer, size_t size)
 {
+	if (transport->fd < 0)
+		return TRANSPORT_AGAIN;
 	ssize_t count = write(transport->fd, buffer, size);
 	return count >= 0 ? count : failure();
 }

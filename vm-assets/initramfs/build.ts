@@ -1,11 +1,13 @@
 /**
  * Writes the guest's initramfs, an uncompressed newc archive that depends on nothing but its inputs:
  * `bun build.ts AGENT MODULE_DIRECTORY MODULE_LIST OUTPUT`. It holds the agent as /init, the modules, and
- * the lists /modules/early and /modules/late that tell the agent their order.
+ * the lists /modules/early, /modules/vsock and /modules/late that tell the agent their order.
  */
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
+/** Each is a list that the agent loads as a whole, or not at all. */
+const PHASES: readonly string[] = ["early", "vsock", "late"];
 const MODE_DIRECTORY = 0o040755;
 const MODE_EXECUTABLE = 0o100755;
 const MODE_FILE = 0o100644;
@@ -38,7 +40,7 @@ function readModules(directory: string, list: string): { phase: string; name: st
   for (const line of readFileSync(list, "utf8").split("\n")) {
     const [name, phase] = line.trim().split(/\s+/);
     if (name === undefined || name === "" || name.startsWith("#")) continue;
-    if (phase !== "early" && phase !== "late") throw new Error(`${list}: ${name} has no phase`);
+    if (phase === undefined || !PHASES.includes(phase)) throw new Error(`${list}: ${name} has no phase`);
     const path = join(directory, `${name}.ko`);
     if (existsSync(path)) modules.push({ phase, name: `${name}.ko`, data: readFileSync(path) });
   }
@@ -55,7 +57,7 @@ function build(agent: string, directory: string, list: string): Uint8Array {
     { name: "init", mode: MODE_EXECUTABLE, data: readFileSync(agent) },
     { name: "modules", mode: MODE_DIRECTORY, data: none },
   ];
-  for (const phase of ["early", "late"]) {
+  for (const phase of PHASES) {
     const names = modules.filter((module) => module.phase === phase).map((module) => `${module.name}\n`);
     entries.push({ name: `modules/${phase}`, mode: MODE_FILE, data: new TextEncoder().encode(names.join("")) });
   }

@@ -66,8 +66,9 @@ static void raise_loopback(void)
 
 void platform_start(int argc, char **argv, struct transport *transport)
 {
-	(void)argc;
-	(void)argv;
+	/* The kernel's command line names what carries the stream; a port when it does not. */
+	bool vsock = argc > 1 && strcmp(argv[1], "vsock") == 0;
+
 	umask(0);
 	modules_open();
 	leave_initramfs();
@@ -76,6 +77,12 @@ void platform_start(int argc, char **argv, struct transport *transport)
 	mount_or_die("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	mount_or_die("sysfs", "/sys", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	modules_load("early");
+	if (vsock) {
+		modules_load("vsock");
+		transport->listener = vsock_listen();
+		transport->listens = true;
+		return;
+	}
 	transport->fd = port_open();
 	transport->reconnects = true;
 }

@@ -50,25 +50,39 @@ static bool is_known(const char *name)
 	return false;
 }
 
+/* Where the kernel shows the serial of a disk, and the bytes before it; NULL for what is no disk of a host's. */
+static const char *serial_file(const char *name, int *header_bytes)
+{
+	bool scsi = strncmp(name, "sd", 2) == 0;
+	*header_bytes = scsi ? VPD_HEADER_BYTES : 0;
+	if (scsi)
+		return "device/vpd_pg80";
+	return strncmp(name, "vd", 2) == 0 ? "serial" : NULL;
+}
+
 static bool read_serial(const char *name, char serial[SERIAL_BYTES_MAX + 1])
 {
 	char path[320];
 	char page[256];
-	snprintf(path, sizeof path, "/sys/block/%s/device/vpd_pg80", name);
-	int size = read_file(path, page, sizeof page);
-	if (size <= VPD_HEADER_BYTES || size - VPD_HEADER_BYTES > SERIAL_BYTES_MAX)
+	int header;
+	const char *file = serial_file(name, &header);
+	if (file == NULL)
 		return false;
-	size_t length = (size_t)size - VPD_HEADER_BYTES;
-	memcpy(serial, page + VPD_HEADER_BYTES, length);
+	snprintf(path, sizeof path, "/sys/block/%s/%s", name, file);
+	int size = read_file(path, page, sizeof page);
+	if (size <= header || size - header > SERIAL_BYTES_MAX)
+		return false;
+	size_t length = (size_t)(size - header);
+	memcpy(serial, page + header, length);
 	serial[length] = '\0';
-	serial[strcspn(serial, " ")] = '\0';
+	serial[strcspn(serial, " \n")] = '\0';
 	return true;
 }
 
 static void identify(const char *name)
 {
 	char device[300];
-	if (strncmp(name, "sd", 2) != 0 || strlen(name) >= DISK_NAME_BYTES || is_known(name))
+	if (strlen(name) >= DISK_NAME_BYTES || is_known(name))
 		return;
 	if (known_count == sizeof known / sizeof known[0] || !read_serial(name, known[known_count].serial))
 		return;

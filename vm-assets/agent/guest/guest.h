@@ -28,6 +28,8 @@ void modules_forget(void);
 
 /* Opens the virtio-serial port of the agent. */
 int port_open(void);
+/* Listens on the agent's vsock port. */
+int vsock_listen(void);
 
 /* Opens the socket of uevents, so that a wait for a disk ends when it appears. */
 void disks_open(void);

@@ -1,6 +1,6 @@
 /*
  * The agent as an ordinary program, for tests: `agent-native FD DIRECTORY` speaks the protocol over the
- * inherited socket FD. DIRECTORY holds l/NN/upper, s/upper and r, which stand for what the guest mounts.
+ * inherited socket FD; `listen:FD` is one that hosts connect to. DIRECTORY holds l/NN/upper, s/upper and r, which stand for what the guest mounts.
  * There are no namespaces and cgroups, so commands see the build machine, and only a command's process
  * group is killed.
  */
@@ -12,8 +12,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define LISTEN "listen:"
 
 static char prefix[PATH_MAX / 2];
 
@@ -23,10 +26,14 @@ void platform_start(int argc, char **argv, struct transport *transport)
 		fprintf(stderr, "usage: agent-native FD DIRECTORY\n");
 		_exit(2);
 	}
-	transport->fd = atoi(argv[1]);
-	transport->reconnects = false;
-	int flags = fcntl(transport->fd, F_GETFL);
-	if (flags < 0 || fcntl(transport->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+	transport->listens = strncmp(argv[1], LISTEN, sizeof LISTEN - 1) == 0;
+	int fd = atoi(transport->listens ? argv[1] + sizeof LISTEN - 1 : argv[1]);
+	if (transport->listens)
+		transport->listener = fd;
+	else
+		transport->fd = fd;
+	int flags = fcntl(fd, F_GETFL);
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
 		perror("agent-native");
 		_exit(2);
 	}
