@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -19,6 +20,7 @@
 #define DISKS_WAIT_NS 10000000000ULL
 /* What a dead command held is let go within milliseconds of its death. */
 #define RELEASE_WAIT_NS 5000000000ULL
+#define EROFS_SUPER_OFFSET 1024
 #define LAYER_FLAGS (MS_RDONLY | MS_NODEV | MS_NOSUID | MS_NOATIME)
 #define SCRATCH_FLAGS (MS_NODEV | MS_NOSUID | MS_NOATIME)
 /*
@@ -31,6 +33,16 @@
 _Static_assert(LAYERS_COUNT_MAX * sizeof "/l/000/upper:" + sizeof OVERLAY_OPTIONS + 16 < OPTIONS_BYTES, "options fit");
 #define OVERLAY_FLAGS (MS_NODEV | MS_NOATIME)
 
+/* Asked first, because the kernel logs an error for every file system that is not what it was told. */
+static bool is_erofs(const char *device)
+{
+	uint32_t magic = 0;
+	int fd = open(device, O_RDONLY | O_CLOEXEC);
+	ssize_t count = fd < 0 ? -1 : pread(fd, &magic, sizeof magic, EROFS_SUPER_OFFSET);
+	close(fd);
+	return count == (ssize_t)sizeof magic && magic == EROFS_SUPER_MAGIC_V1;
+}
+
 static bool mount_layer(unsigned number, uint64_t deadline_ns, struct problem *problem)
 {
 	char serial[8];
@@ -41,12 +53,9 @@ static bool mount_layer(unsigned number, uint64_t deadline_ns, struct problem *p
 	if (!disks_find(serial, deadline_ns, device, sizeof device, problem))
 		return false;
 	mkdir(target, 0755);
-	if (mount(device, target, "erofs", LAYER_FLAGS, NULL) == 0)
-		return true;
-	int error = errno;
-	if (mount(device, target, "ext4", LAYER_FLAGS, NULL) == 0)
-		return true;
-	return problem_set(problem, errno, "layer %s is neither erofs (%s) nor ext4", serial, strerror(error));
+	if (mount(device, target, is_erofs(device) ? "erofs" : "ext4", LAYER_FLAGS, NULL) != 0)
+		return problem_set(problem, errno, "layer %s is neither erofs nor ext4", serial);
+	return true;
 }
 
 static bool copy_xattrs(const char *from, const char *to, struct problem *problem)
