@@ -2,7 +2,7 @@
  * Builds dist/coppice. Not part of it: `bun src/build.ts [--revision TEXT] [--outfile PATH]`.
  */
 import { mkdir, readFile, rename, rm } from "node:fs/promises";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { type AssetManifest, assetNames, EMBEDDED_DIRECTORY, manifestOf } from "./vm/assets.ts";
 
@@ -81,4 +81,4 @@ async function build(revision: string, outfile: string): Promise<void> {
 const { values } = parseArgs({
   options: { revision: { type: "string", default: "unknown" }, outfile: { type: "string", default: "dist/coppice" } },
 });
-await build(values.revision, join(root, values.outfile));
+await build(values.revision, resolve(root, values.outfile));

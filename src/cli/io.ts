@@ -11,10 +11,14 @@ export interface Io {
 }
 
 export function processIo(): Io {
+  // The callback of each write tells; without a listener the event would end the process.
+  process.stdout.on("error", () => undefined);
   return {
-    async stdout(data) {
-      await Bun.write(Bun.stdout, data);
-    },
+    // Not Bun.write: it truncates a regular file when there is nothing to write, and so loses what others wrote there.
+    stdout: (data) =>
+      new Promise((resolve, reject) => {
+        process.stdout.write(data, (error) => (error ? reject(error) : resolve()));
+      }),
     stderr: (data) => void process.stderr.write(data),
     stdin: () => Bun.stdin.stream(),
     stdoutIsTerminal: process.stdout.isTTY === true,

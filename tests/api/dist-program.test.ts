@@ -109,11 +109,11 @@ describe("as a client", () => {
   const argv = ["run", "--image", "tag:x", "--", "job"];
 
   /** An appliance whose run has that output and ends at once. */
-  function scripted(): ScriptedAppliance {
+  function scripted(stdout: Uint8Array = output): ScriptedAppliance {
     const appliance = new ScriptedAppliance();
     const result = {
       ...{ exit_code: 5, cpu_time_ms: 0, memory_bytes: 0, timed_out: false, isolation: "vm" },
-      ...{ stdout: outputObject(output, false), stderr: outputObject(Buffer.from([0xc3, 0x28, 10]), false) },
+      ...{ stdout: outputObject(stdout, false), stderr: outputObject(Buffer.from([0xc3, 0x28, 10]), false) },
     };
     appliance.answer = ({ path }) =>
       path === "/instances"
@@ -136,6 +136,20 @@ describe("as a client", () => {
     expect(hash.digest("hex")).toBe(createHash("sha256").update(output).digest("hex"));
     expect([...stderr]).toEqual([0xc3, 0x28, 10]);
     expect(await child.exited).toBe(5);
+  });
+
+  test("a file that others write to, too, keeps what they wrote", async () => {
+    await using empty = scripted(new Uint8Array(0));
+    const file = join(coppice.directory, "log");
+    const script =
+      'exec >log 2>&1; echo one; "$0" version; "$0" burn; echo two; "$0" run --image X -- job 2>err; echo three';
+    const shell = Bun.spawn(["/bin/sh", "-c", script, coppice.path], {
+      cwd: coppice.directory,
+      env: { PATH: "/usr/bin:/bin", ...empty.environment },
+    });
+    await shell.exited;
+    const text = await readFile(file, "utf8");
+    expect(text).toMatch(/^one\ncoppice \S+ .*\ncoppice: there is no command burn\nTry .*\ntwo\nthree\n$/);
   });
 
   test("a reader that leaves is no crash", async () => {
