@@ -1,0 +1,119 @@
+import { packIntegers } from "../../src/vm/frames.ts";
+import { AgentFrame, HostFrame, PROTOCOL_VERSION } from "../../src/vm/protocol.ts";
+import type { Acceleration, Machine, MachineExit, MachineShape, Template, Vmm } from "../../src/vm/vmm.ts";
+import { ScriptedAgent } from "./scripted-peer.ts";
+
+/** What a fake machine's guest does. */
+export interface GuestScript {
+  /** never greets */
+  readonly mute?: boolean;
+  /** never answers */
+  readonly deaf?: boolean;
+  /** what `stuck` tells */
+  readonly stuck?: string;
+  /** what the guest answers to MOUNT: an error number, 22 (EINVAL) by default */
+  readonly mountErrno?: number;
+}
+
+export class FakeTemplate implements Template {
+  readonly shape: MachineShape;
+  readonly createdAt: number;
+  disposed = false;
+
+  constructor(shape: MachineShape, createdAt: number) {
+    this.shape = shape;
+    this.createdAt = createdAt;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.disposed = true;
+  }
+}
+
+/** A VMM without machines: guests are scripts that greet and answer. Counts what it was asked for. */
+export class FakeVmm implements Vmm {
+  readonly name = "qemu";
+  version = "1";
+  readonly acceleration: Acceleration;
+  script: GuestScript = {};
+  now = 0;
+  failing = new Set<"boot" | "bootForTemplate" | "clone">();
+  readonly calls: string[] = [];
+  readonly templates: FakeTemplate[] = [];
+  readonly live = new Set<Machine>();
+
+  constructor(acceleration: Acceleration = "tcg") {
+    this.acceleration = acceleration;
+  }
+
+  boot(shape: MachineShape): Promise<Machine> {
+    return this.#machine("boot", shape, true);
+  }
+
+  bootForTemplate(shape: MachineShape): Promise<Machine> {
+    return this.#machine("bootForTemplate", shape, true);
+  }
+
+  async save(machine: Machine): Promise<Template> {
+    this.calls.push("save");
+    await machine[Symbol.asyncDispose]();
+    const template = new FakeTemplate(machine.shape, this.now);
+    this.templates.push(template);
+    return template;
+  }
+
+  clone(template: Template): Promise<Machine> {
+    if ((template as FakeTemplate).disposed) return Promise.reject(new Error("a disposed template was cloned"));
+    return this.#machine("clone", template.shape, false);
+  }
+
+  async #machine(call: "boot" | "bootForTemplate" | "clone", shape: MachineShape, greets: boolean): Promise<Machine> {
+    this.calls.push(call);
+    await Bun.sleep(1);
+    if (this.failing.has(call)) throw new Error(`${call} fails`);
+    const guest = new ScriptedAgent();
+    if (!this.script.deaf) answer(guest, this.script);
+    if (greets && !this.script.mute) guest.send(AgentFrame.hello, 0, packIntegers([32, PROTOCOL_VERSION], [32, 0]));
+    const exited = Promise.withResolvers<MachineExit>();
+    const end = (reason: MachineExit["reason"]) => {
+      exited.resolve({ reason, detail: "of a script" });
+      this.live.delete(machine);
+      guest.channel.deliver(null);
+      return exited.promise;
+    };
+    const machine: Machine & { die(): void } = {
+      id: `m${this.calls.length}`,
+      pid: 1,
+      uid: 1,
+      shape,
+      directory: "/tmp",
+      cgroup: null as unknown as Machine["cgroup"],
+      channel: guest.channel,
+      exited: exited.promise,
+      attach: async () => undefined,
+      pause: async () => undefined,
+      resume: async () => undefined,
+      console: async () => "a console",
+      stuck: async () => this.script.stuck ?? null,
+      kill: () => end("killed"),
+      die: () => void end("vmm_died"),
+      [Symbol.asyncDispose]: async () => void (await end("killed")),
+    };
+    this.live.add(machine);
+    return machine;
+  }
+}
+
+function answer(guest: ScriptedAgent, script: GuestScript): void {
+  const receive = guest.channel.onWrite;
+  let answered = 0;
+  guest.channel.onWrite = (bytes) => {
+    receive(bytes);
+    for (const { type, session, payload } of guest.frames.slice(answered)) {
+      if (type === HostFrame.sync) guest.send(AgentFrame.synced, session, payload.subarray(8, 16));
+      if (type === HostFrame.mount)
+        guest.send(AgentFrame.error, session, packIntegers([32, script.mountErrno ?? 22], [32, 0]));
+    }
+    answered = guest.frames.length;
+  };
+}

@@ -1,0 +1,270 @@
+import { describe, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { silentLog } from "../../src/log.ts";
+import { Pool, type PoolOptions } from "../../src/vm/pool.ts";
+import { type ProbeCandidate, type ProbeOptions, probe } from "../../src/vm/probe.ts";
+import { TemplateStore, templateShape } from "../../src/vm/templates.ts";
+import { type FakeTemplate, FakeVmm } from "../support/fake-vmm.ts";
+
+const MIB = 1_048_576;
+const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
+const DAY_MS = 86_400_000;
+const never = new AbortController().signal;
+
+async function until(condition: () => boolean): Promise<void> {
+  for (let round = 0; !condition(); round++) {
+    if (round > 1000) throw new Error("it did not come to that in time");
+    await Bun.sleep(2);
+  }
+}
+
+test("shapes are rounded up to those of templates", () => {
+  expect(templateShape({ vcpus: 3, memoryBytes: 1 })).toEqual({ vcpus: 3, memoryBytes: 128 * MIB });
+  expect(templateShape({ vcpus: 1, memoryBytes: 256 * MIB })).toEqual(SHAPE);
+  expect(templateShape({ vcpus: 1, memoryBytes: 256 * MIB + 1 }).memoryBytes).toBe(512 * MIB);
+});
+
+describe("templates", () => {
+  function open(vmm: FakeVmm): TemplateStore {
+    return new TemplateStore({ vmm, log: silentLog, clock: () => vmm.now });
+  }
+
+  test("are built once, however many ask at a time", async () => {
+    const vmm = new FakeVmm();
+    await using store = open(vmm);
+    const got = await Promise.all([store.get(SHAPE), store.get(SHAPE), store.get(SHAPE)]);
+    expect(new Set(got).size).toBe(1);
+    expect(vmm.calls).toEqual(["bootForTemplate", "save"]);
+    expect(vmm.live.size).toBe(0);
+  });
+
+  test("are tried again after a failure", async () => {
+    const vmm = new FakeVmm();
+    vmm.failing.add("bootForTemplate");
+    await using store = open(vmm);
+    await expect(store.get(SHAPE)).rejects.toThrow("bootForTemplate fails");
+    vmm.failing.clear();
+    expect((await store.get(SHAPE)).shape).toEqual(SHAPE);
+  });
+
+  test("are renewed after a day, while the old one serves", async () => {
+    const vmm = new FakeVmm();
+    await using store = open(vmm);
+    const old = (await store.get(SHAPE)) as FakeTemplate;
+    vmm.now = DAY_MS + 1;
+    vmm.failing.add("bootForTemplate");
+    expect(await store.get(SHAPE)).toBe(old);
+    await until(() => vmm.calls.length === 3);
+    await Bun.sleep(5);
+    expect(old.disposed).toBe(false);
+    vmm.failing.clear();
+    expect(await store.get(SHAPE)).toBe(old);
+    await until(() => old.disposed);
+    expect(await store.get(SHAPE)).not.toBe(old);
+    expect(vmm.templates.length).toBe(2);
+  });
+
+  test("beyond a few, the one unused for longest goes", async () => {
+    const vmm = new FakeVmm();
+    await using store = open(vmm);
+    const shape = (vcpus: number) => ({ vcpus, memoryBytes: 128 * MIB });
+    for (let vcpus = 1; vcpus <= 8; vcpus++) await store.get(shape(vcpus));
+    await store.get(shape(1));
+    await store.get(shape(9));
+    await until(() => vmm.templates.some(({ disposed }) => disposed));
+    expect(vmm.templates.filter(({ disposed }) => disposed).map((template) => template.shape.vcpus)).toEqual([2]);
+  });
+
+  test("are all gone after disposal, also one that is being built, and the first that was given", async () => {
+    const vmm = new FakeVmm();
+    const first = (await vmm.save(await vmm.bootForTemplate(SHAPE))) as FakeTemplate;
+    const store = new TemplateStore({ vmm, log: silentLog, first });
+    expect(await store.get(SHAPE)).toBe(first);
+    const building = store.get({ vcpus: 2, memoryBytes: 128 * MIB });
+    await Promise.allSettled([store[Symbol.asyncDispose](), building]);
+    expect(vmm.templates.map(({ disposed }) => disposed)).not.toContain(false);
+    expect(vmm.live.size).toBe(0);
+    await expect(store.get(SHAPE)).rejects.toThrow("no longer needed");
+  });
+});
+
+describe("pool", () => {
+  function open(vmm: FakeVmm, change: Partial<PoolOptions> = {}) {
+    const templates = new TemplateStore({ vmm, log: silentLog, clock: () => vmm.now });
+    return new Pool({ vmm, templates, shape: SHAPE, size: 2, log: silentLog, ...change });
+  }
+
+  test("takes the clone that waits, and refills", async () => {
+    const vmm = new FakeVmm();
+    await using pool = open(vmm);
+    pool.start();
+    await pool.idle();
+    const waiting = [...vmm.live];
+    await using taken = await pool.take({ vcpus: 1, memoryBytes: 200 * MIB }, never);
+    expect(taken.machine).toBe(waiting[0] as typeof taken.machine);
+    await until(() => pool.waitingCount === 2);
+    expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
+  });
+
+  test("makes a fresh clone of another shape", async () => {
+    const vmm = new FakeVmm("kvm");
+    await using pool = open(vmm);
+    pool.start();
+    await pool.idle();
+    await using taken = await pool.take({ vcpus: 2, memoryBytes: 200 * MIB }, never);
+    expect(taken.machine.shape).toEqual({ vcpus: 2, memoryBytes: 256 * MIB });
+    expect(taken.isolation).toBe("vm");
+    expect(pool.waitingCount).toBe(2);
+  });
+
+  test("drops a clone that died, and replaces it", async () => {
+    const vmm = new FakeVmm();
+    await using pool = open(vmm);
+    pool.start();
+    await pool.idle();
+    const [first] = vmm.live;
+    (first as unknown as { die(): void }).die();
+    await first?.exited;
+    await until(() => vmm.live.size === 1);
+    await until(() => pool.waitingCount === 2);
+    expect(vmm.live.size).toBe(2);
+  });
+
+  test("boots from cold when there is no clone to be had, and fails with the last reason", async () => {
+    const vmm = new FakeVmm();
+    vmm.failing.add("clone");
+    await using pool = open(vmm);
+    {
+      await using taken = await pool.take(SHAPE, never);
+      expect(vmm.calls.at(-1)).toBe("boot");
+      expect(taken.machine.shape).toEqual(SHAPE);
+    }
+    vmm.failing.add("boot");
+    await expect(pool.take(SHAPE, never)).rejects.toThrow("boot fails");
+    expect(vmm.live.size).toBe(0);
+  });
+
+  test("who gives up gets the reason, and the machine goes", async () => {
+    const vmm = new FakeVmm();
+    vmm.script = { mute: true };
+    await using pool = open(vmm, { coldBootOnly: true });
+    const reason = new Error("enough");
+    const given = new AbortController();
+    setTimeout(() => given.abort(reason), 20);
+    await expect(pool.take(SHAPE, given.signal)).rejects.toBe(reason);
+    expect(vmm.live.size).toBe(0);
+    await expect(pool.take(SHAPE, given.signal)).rejects.toBe(reason);
+  });
+
+  test("a machine that gets nowhere is given up with what is known about it", async () => {
+    const vmm = new FakeVmm();
+    vmm.script = { mute: true, stuck: "it only pretends" };
+    await using pool = open(vmm, { coldBootOnly: true });
+    await expect(pool.take(SHAPE, never)).rejects.toThrow("it only pretends");
+    expect(vmm.live.size).toBe(0);
+  });
+
+  test("is empty after disposal, and gives nothing any more", async () => {
+    const vmm = new FakeVmm();
+    const pool = open(vmm);
+    pool.start();
+    await Bun.sleep(8);
+    await pool[Symbol.asyncDispose]();
+    expect(pool.waitingCount).toBe(0);
+    expect([...vmm.live].filter((machine) => machine.shape === SHAPE)).toEqual([]);
+    await expect(pool.take(SHAPE, never)).rejects.toThrow("closed");
+  });
+});
+
+describe("probe", () => {
+  async function withMemo(work: (memoPath: string) => Promise<void>): Promise<void> {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-probe-"));
+    await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
+    await work(join(directory, "probe.json"));
+  }
+
+  const candidate = (vmm: FakeVmm): ProbeCandidate => ({
+    vmm: "qemu",
+    acceleration: vmm.acceleration,
+    open: async () => vmm,
+  });
+
+  const options = (memoPath: string, vmms: FakeVmm[], change: Partial<ProbeOptions> = {}): ProbeOptions => ({
+    candidates: vmms.map(candidate),
+    shape: SHAPE,
+    memoPath,
+    assetsHash: "assets",
+    bootId: "boot",
+    log: silentLog,
+    signal: never,
+    ...change,
+  });
+
+  test("leaves a device that only pretends for the next, and remembers both verdicts", () =>
+    withMemo(async (memoPath) => {
+      const kvm = new FakeVmm("kvm");
+      const tcg = new FakeVmm("tcg");
+      kvm.script = { mute: true, stuck: "it only pretends" };
+      tcg.script = { mountErrno: 22 };
+      const first = await probe({ ...options(memoPath, [kvm, tcg]), shape: { vcpus: 1, memoryBytes: 200 * MIB } });
+      expect(first.verdict.acceleration).toBe("tcg");
+      expect(first.verdict.candidates.map(({ ok, reason }) => [ok, reason])).toEqual([
+        [false, "it only pretends"],
+        [true, ""],
+      ]);
+      expect(first.template?.shape).toEqual(SHAPE);
+      expect([kvm.live.size, tcg.live.size]).toEqual([0, 0]);
+      const calls = kvm.calls.length + tcg.calls.length;
+      const again = await probe(options(memoPath, [kvm, tcg]));
+      expect(again.verdict).toEqual(first.verdict);
+      expect(again.template).toBeNull();
+      expect(kvm.calls.length + tcg.calls.length).toBe(calls);
+    }));
+
+  test.each([
+    ["the VMM", { vmm: "2" }],
+    ["the host's boot", { bootId: "another" }],
+    ["the kernel", { assetsHash: "another" }],
+  ])("looks again when %s changed", (_, { vmm: version, ...change }: Record<string, string>) =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      await probe(options(memoPath, [vmm]));
+      if (version !== undefined) vmm.version = version;
+      expect((await probe(options(memoPath, [vmm], change))).template).not.toBeNull();
+    }),
+  );
+
+  test("a guest that does not see its disk is no machine", () =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.script = { mountErrno: 19 };
+      const { verdict, template } = await probe(options(memoPath, [vmm]));
+      expect(verdict.acceleration).toBeNull();
+      expect(template).toBeNull();
+      expect(vmm.templates.map(({ disposed }) => disposed)).toEqual([true]);
+      expect(vmm.live.size).toBe(0);
+      vmm.script = {};
+      expect((await probe(options(memoPath, [vmm]))).verdict.acceleration).toBe("tcg");
+    }));
+
+  test("a memory that is not ours is not believed", () =>
+    withMemo(async (memoPath) => {
+      for (const text of ["nonsense", "{}", '[{"key": 1}]']) {
+        await Bun.write(memoPath, text);
+        expect((await probe(options(memoPath, [new FakeVmm()]))).template).not.toBeNull();
+      }
+    }));
+
+  test("ends with the reason of its signal", () =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.script = { mute: true };
+      const reason = new Error("stopping");
+      const stop = new AbortController();
+      setTimeout(() => stop.abort(reason), 10);
+      await expect(probe(options(memoPath, [vmm], { signal: stop.signal }))).rejects.toBe(reason);
+      expect(vmm.live.size).toBe(0);
+    }));
+});
