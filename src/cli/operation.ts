@@ -95,7 +95,8 @@ function row(operation: Operation): string[] {
   return [id, kind, status, createdAt, durationMs === undefined ? "-" : shownDuration(durationMs), outcome(operation)];
 }
 
-function outcome({ result, error }: Operation): string {
+function outcome({ status, result, error }: Operation): string {
+  if (status === "CANCELLED") return "-";
   if (error !== undefined) return `${error.error}: ${error.message}`;
   if (result === undefined) return "-";
   return "exit_code" in result ? `exit ${result.exit_code}` : `image ${result.image}`;
