@@ -110,7 +110,7 @@ test-api: deps ## run the HTTP contract against the source
 	@bun tests/support/run-rings.ts api
 
 .PHONY: test-dist
-test-dist: build ## run the HTTP contract against the executable
+test-dist: build ## run the HTTP contract and the program itself from the executable
 	@bun tests/support/run-rings.ts dist
 
 .PHONY: test-system
