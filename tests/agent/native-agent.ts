@@ -1,11 +1,11 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import type { Socket } from "node:net";
-import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import {
   AgentFrame,
   FRAME_HEADER_BYTES,
+  FRAME_PAYLOAD_BYTES_MAX,
   HostFrame,
   PROTOCOL_VERSION,
   SYNC_ENTROPY_BYTES,
@@ -152,7 +152,8 @@ export class NativeAgent implements AsyncDisposable {
   /** Starts an agent and takes its HELLO. */
   static async start(): Promise<NativeAgent> {
     await build();
-    const directory = mkdtempSync(join(tmpdir(), "coppice-agent-"));
+    // Beside the program, and not in /tmp: a tmpfs has no extents to tell of.
+    const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
     for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
     const agent = new NativeAgent(directory);
     const hello = await agent.next();
@@ -191,6 +192,16 @@ export class NativeAgent implements AsyncDisposable {
     }
   }
 
+  /** A frame that is there already, or null. */
+  poll(): Frame | null {
+    return this.#take();
+  }
+
+  /** True once the agent's end of the stream is closed. */
+  get closed(): boolean {
+    return this.#closed;
+  }
+
   /** Nothing but silence for that long? */
   async quiet(milliseconds: number): Promise<boolean> {
     await Bun.sleep(milliseconds);
@@ -202,6 +213,10 @@ export class NativeAgent implements AsyncDisposable {
     if (bytes.length < FRAME_HEADER_BYTES || bytes.length < FRAME_HEADER_BYTES + bytes.readUInt32LE(0)) return null;
     const end = FRAME_HEADER_BYTES + bytes.readUInt32LE(0);
     this.#received = bytes.subarray(end);
+    const known = (Object.values(AgentFrame) as number[]).includes(bytes.readUInt16LE(4));
+    if (!known || bytes.readUInt16LE(6) !== 0 || end > FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX) {
+      throw new Error(`a malformed frame of the agent: ${bytes.subarray(0, 64).toString("hex")}`);
+    }
     return { type: bytes.readUInt16LE(4), session: bytes.readUInt32LE(8), payload: bytes.subarray(12, end) };
   }
 
@@ -239,7 +254,8 @@ export class NativeAgent implements AsyncDisposable {
     try {
       await this.close();
     } finally {
-      rmSync(this.directory, { recursive: true, force: true });
+      // rm goes down trees whose paths are too long to name.
+      spawnSync("rm", ["-rf", this.directory], { timeout: EXIT_TIMEOUT_MS });
     }
   }
 }

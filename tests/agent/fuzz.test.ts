@@ -1,0 +1,197 @@
+/**
+ * Random and mutated frames against the sanitizer build. Each seed is a whole conversation and gives the same frames
+ * every time: `COPPICE_FUZZ_SEED=n bun test tests/agent/fuzz.test.ts` replays one, `COPPICE_FUZZ_COUNT=n` runs more.
+ */
+import { expect, test } from "bun:test";
+import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame } from "../../src/vm/protocol.ts";
+import { EXIT_CLOSED, EXIT_REFUSED, execSpec, frame, NativeAgent, syncFrame, u16, u32, u64 } from "./native-agent.ts";
+
+const SEEDS_COUNT_DEFAULT = 60;
+const FRAMES_COUNT_MAX = 60;
+const replay = process.env["COPPICE_FUZZ_SEED"];
+const count = Number(process.env["COPPICE_FUZZ_COUNT"] ?? SEEDS_COUNT_DEFAULT);
+const seeds = replay === undefined ? Array.from({ length: count }, (_, index) => index + 1) : [Number(replay)];
+
+/** A generator of random numbers that is the same everywhere (splitmix32). */
+class Random {
+  #state: number;
+
+  constructor(seed: number) {
+    this.#state = seed;
+  }
+
+  /** an integer from 0 to `end`, which is not included */
+  below(end: number): number {
+    this.#state = (this.#state + 0x9e3779b9) | 0;
+    let mixed = this.#state ^ (this.#state >>> 16);
+    mixed = Math.imul(mixed, 0x21f0aaad);
+    mixed ^= mixed >>> 15;
+    mixed = Math.imul(mixed, 0x735a2d97);
+    return ((mixed ^ (mixed >>> 15)) >>> 0) % end;
+  }
+
+  pick<T>(list: readonly T[]): T {
+    return list[this.below(list.length)] as T;
+  }
+
+  chance(percent: number): boolean {
+    return this.below(100) < percent;
+  }
+
+  bytes(length: number): Buffer {
+    return Buffer.from(Array.from({ length }, () => this.below(256)));
+  }
+}
+
+const INTERESTING = [
+  0, 1, 2, 3, 4, 7, 8, 12, 15, 16, 127, 128, 255, 256, 65_535, 65_536, 65_537, 0x7fff_ffff, 0xffff_ffff,
+];
+const PATHS = [
+  "/a",
+  "/a/b/c",
+  "/",
+  "/..",
+  "/a/../../x",
+  "//",
+  "rel",
+  "",
+  "/\0",
+  "/dev/null",
+  `/${"p".repeat(5000)}`,
+  "/é",
+];
+
+/**
+ * The lengths and counts of a specification go wrong, never its strings: what parses runs on this machine. A
+ * specification whose lengths changed can only name pieces of `true`.
+ */
+function spec(random: Random): Buffer {
+  const bytes = execSpec({
+    argv: random.pick([["true"], ["cat"], ["sh", "-c", "echo x; echo y >&2"], ["yes"]]),
+    env: [],
+  });
+  const fields = [0, 7, 12];
+  if (random.chance(30)) bytes.writeUInt32LE(random.pick(INTERESTING), random.pick(fields));
+  if (random.chance(10)) return bytes.subarray(0, random.below(bytes.length));
+  if (random.chance(5)) return random.bytes(random.below(200));
+  return bytes;
+}
+
+/** The frames of one request, mostly in order. */
+function request(random: Random): Buffer[] {
+  const id = random.below(200);
+  switch (random.below(11)) {
+    case 0:
+      return [syncFrame(BigInt(random.below(1000)))];
+    case 1:
+      return [frame(HostFrame.mount, id, u16(random.chance(98) ? 1 : random.below(200)), u16(random.below(2)))];
+    case 2:
+    case 3: {
+      const content = random.bytes(random.below(300));
+      const size = random.chance(97) ? content.length : random.pick(INTERESTING);
+      const path = Buffer.from(random.pick(PATHS));
+      const open = frame(HostFrame.putOpen, id, u32(random.below(0o10000)), u32(0), u64(size), path);
+      return content.length === 0 ? [open] : [open, frame(HostFrame.putData, id, content)];
+    }
+    case 4:
+    case 5:
+    case 6: {
+      const bytes = spec(random);
+      const size = random.chance(97) ? bytes.length : random.pick(INTERESTING);
+      const hasStdin = random.below(2);
+      const open = frame(HostFrame.execOpen, id, u32(size), u32(hasStdin), u64(1 + random.below(300)));
+      const cut = random.below(bytes.length + 1);
+      const pieces = [bytes.subarray(0, cut), bytes.subarray(cut)].filter(({ length }) => length > 0);
+      const input = [random.bytes(random.below(2000)), Buffer.alloc(0)].slice(random.below(2));
+      return [
+        open,
+        ...pieces.map((piece) => frame(HostFrame.execSpec, id, piece)),
+        ...(hasStdin === 1 ? input.map((piece) => frame(HostFrame.stdin, id, piece)) : []),
+      ];
+    }
+    case 7:
+      return random.chance(10) ? [frame(HostFrame.stdin, id, random.bytes(random.pick([0, 1, 1000])))] : [];
+    case 8:
+      return [frame(HostFrame.signal, id, u32(1 + random.below(31)))];
+    case 9:
+      return [frame(HostFrame.window, id, u32(1 + random.below(2)), u32(random.pick(INTERESTING)))];
+    default:
+      return [
+        random.chance(20)
+          ? frame(HostFrame.freeze, id)
+          : frame(HostFrame.index, id, u16(random.pick([0, 0, 1, 65_535]))),
+      ];
+  }
+}
+
+/** Damages a frame that is no specification. */
+function mutate(random: Random, bytes: Buffer): Buffer {
+  const damaged = Buffer.from(bytes);
+  switch (random.below(5)) {
+    case 0:
+      damaged.writeUInt32LE(random.pick(INTERESTING), 0);
+      return damaged;
+    case 1:
+      damaged.writeUInt16LE(random.below(14), 4);
+      return damaged;
+    case 2: {
+      const at = random.below(damaged.length);
+      damaged[at] = (damaged[at] ?? 0) ^ (1 << random.below(8));
+      return damaged;
+    }
+    case 3:
+      return damaged.subarray(0, random.below(damaged.length));
+    default:
+      return Buffer.concat([damaged, random.bytes(random.below(40))]);
+  }
+}
+
+function conversation(random: Random): Buffer {
+  const frames: Buffer[] = random.chance(85) ? [syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1))] : [];
+  // Most conversations stay well-formed for long, so that they get somewhere.
+  const damage = random.pick([0, 0, 1, 5]);
+  while (frames.length < FRAMES_COUNT_MAX) {
+    for (const bytes of request(random)) {
+      const type = bytes.readUInt16LE(4);
+      const isSpec = type === HostFrame.execSpec || type === HostFrame.execOpen;
+      if (random.chance(damage) && !isSpec) frames.push(mutate(random, bytes));
+      else if (!random.chance(1)) frames.push(bytes);
+    }
+  }
+  if (random.chance(10)) frames.push(random.bytes(200));
+  if (random.chance(5)) frames.push(frame(HostFrame.stdin, 1, Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX)));
+  return Buffer.concat(frames);
+}
+
+/** Reads what comes and gives credit for most of it, until nothing comes for a while or the agent is gone. */
+async function converse(agent: NativeAgent, random: Random): Promise<void> {
+  for (let idle = 0; idle < 3 && !agent.closed; ) {
+    const answer = agent.poll();
+    if (answer === null) {
+      idle += 1;
+      await Bun.sleep(10);
+      continue;
+    }
+    idle = 0;
+    if (answer.type !== AgentFrame.output || random.chance(30)) continue;
+    const stream = answer.payload.subarray(0, 4);
+    agent.send(frame(HostFrame.window, answer.session, stream, u32(answer.payload.length - 4)));
+    // `yes` never ends by itself.
+    if (random.chance(20)) return;
+  }
+}
+
+test.each(seeds)("seed %d ends in order", async (seed) => {
+  const random = new Random(seed);
+  const bytes = conversation(random);
+  await using agent = await NativeAgent.start();
+  for (let at = 0; at < bytes.length && !agent.closed; ) {
+    const end = at + 1 + random.below(random.pick([4, 100, 5000]));
+    agent.send(bytes.subarray(at, end));
+    at = end;
+    if (random.chance(10)) await converse(agent, random);
+  }
+  await converse(agent, random);
+  const { code } = await agent.close();
+  expect([EXIT_CLOSED, EXIT_REFUSED] as (number | null)[]).toContain(code);
+});
