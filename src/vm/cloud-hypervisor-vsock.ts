@@ -4,6 +4,8 @@ import type { ByteChannel } from "./vmm.ts";
 
 /** Between attempts: a guest that boots takes some hundred milliseconds until its agent listens. */
 const RETRY_MS = 5;
+/** An attempt without an answer: the VMM gives up on a silent guest after two seconds by itself, but need not. */
+const ATTEMPT_MS = 3000;
 /** Longest answer to the handshake, in `bytes`: `OK`, a space, a port number, a line end. */
 const ANSWER_BYTES_MAX = 32;
 const NEWLINE = 0x0a;
@@ -107,7 +109,9 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
       // The reader is told of the end as well.
       if (!(error instanceof ChannelClosedError)) throw error;
     });
+    const late = setTimeout(() => greeting.resolve(null), ATTEMPT_MS);
     const first = await greeting.promise;
+    clearTimeout(late);
     if (first === null || this.#closed) {
       stream.close();
       return null;
