@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { chmod, copyFile, mkdir, readdir, rename, rm, stat } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { run } from "../system/exec.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 
@@ -16,7 +16,6 @@ export interface VmmFiles {
 
 const DYNAMIC_LOADER = "/lib64/ld-linux-x86-64.so.2";
 const LOADER_TIMEOUT_MS = 10_000;
-const PREFIX = "vmm-root-";
 /** Mount points of the launcher. */
 const MOUNT_POINTS = ["vm", "proc", "dev"] as const;
 /** Part of the name, so that a change of what is in a root makes a new one. */
@@ -29,12 +28,18 @@ const FORMAT = "1";
  */
 export async function prepareVmmRoot(files: VmmFiles, directory: string): Promise<string> {
   const sources = await closure(files);
-  const name = `${PREFIX}${await fingerprint(sources)}`;
+  // Each program has its own, and keeps those of the others.
+  const prefix = `${basename(files.program)}-`;
+  const name = `${prefix}${await fingerprint(sources)}`;
   const final = join(directory, name);
   await mkdir(directory, { recursive: true, mode: 0o711 });
-  if (!(await exists(final))) await build(sources, directory, final);
+  if (!(await exists(final))) {
+    await using scratch = await scratchDirectory(directory, `${prefix}new-`);
+    await build(sources, join(scratch.path, "root"));
+    await rename(join(scratch.path, "root"), final);
+  }
   for (const entry of await readdir(directory)) {
-    if (entry.startsWith(PREFIX) && entry !== name) await rm(join(directory, entry), { recursive: true, force: true });
+    if (entry.startsWith(prefix) && entry !== name) await rm(join(directory, entry), { recursive: true, force: true });
   }
   return final;
 }
@@ -80,9 +85,7 @@ async function fingerprint(sources: readonly string[]): Promise<string> {
   return hash.digest("hex").slice(0, 32);
 }
 
-async function build(sources: readonly string[], directory: string, final: string): Promise<void> {
-  await using scratch = await scratchDirectory(directory, "tmp-");
-  const root = join(scratch.path, "root");
+async function build(sources: readonly string[], root: string): Promise<void> {
   for (const point of MOUNT_POINTS) await mkdir(join(root, point), { recursive: true });
   for (const source of sources) {
     const target = join(root, source);
@@ -95,7 +98,6 @@ async function build(sources: readonly string[], directory: string, final: strin
     if (entry.isDirectory()) await chmod(join(entry.parentPath, entry.name), 0o755);
   }
   await chmod(root, 0o755);
-  await rename(root, final);
 }
 
 async function exists(path: string): Promise<boolean> {

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
-import { mkdir } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, utimes } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { CommandError, run, start } from "../../src/system/exec.ts";
 import { buildLaunchArgs, type JailOptions } from "../../src/vm/launch.ts";
+import { prepareVmmRoot } from "../../src/vm/vmm-root.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -244,5 +245,27 @@ describe("the launcher", () => {
     });
     expect((await child.exited).code).toBe(0);
     expect(child.stderrTail()).toMatch(new RegExp(`^crw-------\\s+1 ${UID_BASE + 5000} +${UID_BASE + 5000} `));
+  });
+});
+
+describe("the root of a VMM", () => {
+  test("is made once, anew when a source changed, and leaves other programs' alone", async () => {
+    const directory = join(host.directory, "roots");
+    const program = join(host.directory, "prog");
+    await Bun.write(program, Bun.file("/usr/bin/env"));
+    const files = { program, modules: ["/nowhere/module.so"], data: ["/etc/hostname", "/nowhere/data"] };
+    const other = await prepareVmmRoot({ ...files, program: "/usr/bin/id" }, directory);
+    const first = await prepareVmmRoot(files, directory);
+    expect(existsSync(join(first, program))).toBe(true);
+    expect(existsSync(join(first, "etc/hostname"))).toBe(true);
+    expect(existsSync(join(first, "nowhere"))).toBe(false);
+    expect(await prepareVmmRoot(files, directory)).toBe(first);
+    await utimes(program, 1, 1);
+    const second = await prepareVmmRoot(files, directory);
+    expect(second).not.toBe(first);
+    expect(readdirSync(directory).sort()).toEqual([basename(other), basename(second)].sort());
+    expect(
+      (await run({ argv: ["/usr/sbin/chroot", second, program, "A=1"], timeoutMs: 5000 })).stdout.length,
+    ).toBeGreaterThan(0);
   });
 });
