@@ -18,16 +18,6 @@
 #define FILES_SOFT_COUNT 1024
 #define FILES_HARD_COUNT 524288
 
-static void reset_signals(void)
-{
-	struct sigaction action = {.sa_handler = SIG_DFL};
-	for (int number = 1; number < _NSIG; number++)
-		sigaction(number, &action, NULL);
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
 static const char *search_path(char **envp)
 {
 	for (; *envp != NULL; envp++)
@@ -63,13 +53,16 @@ static int exec_by_path(const struct spec *spec)
 _Noreturn void command_run(const struct spec *spec)
 {
 	const char *name = spec->argv[0];
+	sigset_t none;
 	struct rlimit files = {FILES_SOFT_COUNT, FILES_HARD_COUNT};
 	platform_become_ordinary();
 	prctl(PR_SET_DUMPABLE, 1);
 	setsid();
 	setrlimit(RLIMIT_NOFILE, &files);
 	umask(022);
-	reset_signals();
+	/* SIGCHLD is blocked in the reaper, whose mask this is. */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
 	int error;
 	if (name[0] == '\0') {
 		error = ENOENT;

@@ -92,11 +92,20 @@ static _Noreturn void watch(pid_t command, int signals)
 	}
 }
 
+/* What the agent ignores would stay ignored in the command. */
+static void reset_handlers(void)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+	for (int number = 1; number < _NSIG; number++)
+		sigaction(number, &action, NULL);
+}
+
 _Noreturn void reaper_run(const struct reaper *reaper)
 {
 	struct problem problem;
 	const struct spec *spec = reaper->spec;
 	arrange_descriptors(reaper);
+	reset_handlers();
 	/* Keeps the command from looking into the reaper, unless it works at it. */
 	prctl(PR_SET_DUMPABLE, 0);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
