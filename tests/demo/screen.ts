@@ -1,7 +1,13 @@
+const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
+const FRAME_MS = 100;
+
 /** Prints a demonstration that a person enjoys reading; colours and moving parts only on a terminal. */
 export class Screen {
   readonly #terminal: boolean;
   readonly #startedAt = performance.now();
+  readonly #waits = new Set<{ readonly what: string; readonly startedAt: number }>();
+  #timer: Timer | undefined;
+  #frame = 0;
   #steps = 0;
   #stepAt = 0;
 
@@ -41,23 +47,22 @@ export class Screen {
     for (const line of text.trimEnd().split("\n")) this.#line(`   ${this.#paint("33", "│")} ${line}`);
   }
 
-  /** Tells that something slow goes on until disposed. */
+  /** Tells that something slow goes on until disposed; several may go on at once. */
   waiting(what: string): Disposable {
     if (!this.#terminal) {
       this.note(`${what} …`);
       return { [Symbol.dispose]: () => undefined };
     }
-    const frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
-    const startedAt = performance.now();
-    let frame = 0;
-    const timer = setInterval(() => {
-      frame = (frame + 1) % frames.length;
-      process.stdout.write(`\r\x1b[K   ${frames[frame]} ${what} ${this.#paint("2", seconds(startedAt))}`);
-    }, 100);
+    const wait = { what, startedAt: performance.now() };
+    this.#waits.add(wait);
+    this.#timer ??= setInterval(() => this.#turn(), FRAME_MS);
     return {
-      [Symbol.dispose]() {
-        clearInterval(timer);
-        process.stdout.write("\r\x1b[K");
+      [Symbol.dispose]: () => {
+        this.#waits.delete(wait);
+        this.#clearStatus();
+        if (this.#waits.size > 0) return;
+        clearInterval(this.#timer);
+        this.#timer = undefined;
       },
     };
   }
@@ -76,7 +81,19 @@ export class Screen {
   }
 
   #line(text: string): void {
+    this.#clearStatus();
     process.stdout.write(`${text}\n`);
+  }
+
+  /** Draws the one line that moves, below everything else. */
+  #turn(): void {
+    this.#frame = (this.#frame + 1) % FRAMES.length;
+    const shown = [...this.#waits].map(({ what, startedAt }) => `${what} ${this.#paint("2", seconds(startedAt))}`);
+    process.stdout.write(`\r\x1b[K   ${FRAMES[this.#frame]} ${shown.join(", ")}`);
+  }
+
+  #clearStatus(): void {
+    if (this.#timer !== undefined) process.stdout.write("\r\x1b[K");
   }
 
   #paint(code: string, text: string): string {
