@@ -141,6 +141,11 @@ export const KEYS = {
     doc: "registry of references that name none; unset: such references are refused",
   }),
   "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),
+  "images.untagged_ttl": optional(duration, {
+    default: null,
+    or: 0,
+    doc: "images without a tag are deleted this long after they were made and last run; unset: never",
+  }),
   "files.ttl": optional(duration, {
     default: null,
     or: 0,

@@ -43,6 +43,7 @@ export interface Config {
   /** how long ended operations are kept, in `milliseconds` */
   readonly operations: { readonly retentionMs: number };
   /** how long an unused uploaded file is kept, in `milliseconds`; null: for ever */
+  readonly images: { readonly untaggedTtlMs: number | null };
   readonly files: { readonly ttlMs: number | null };
   readonly log: { readonly level: LogLevel; readonly format: "auto" | "json" | "text" };
 }
@@ -261,6 +262,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     limits: { instanceTimeoutMax: v["limits.instance_timeout_max"], fileBytesMax: v["limits.file_bytes_max"] },
     registries: { default: v["registries.default"], hosts },
     operations: { retentionMs: v["operations.retention"] },
+    images: { untaggedTtlMs: v["images.untagged_ttl"] },
     files: { ttlMs: v["files.ttl"] },
     log: { level: v["log.level"], format: v["log.format"] },
   };

@@ -58,6 +58,7 @@ export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
     clock,
     operationsRetentionMs: config.operations.retentionMs,
     filesTtlMs: config.files.ttlMs,
+    untaggedTtlMs: config.images.untaggedTtlMs,
   };
   await sweep(janitorOptions, cgroups);
   stack.use(startJanitor(janitorOptions));

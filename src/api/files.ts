@@ -30,13 +30,10 @@ function uploadRoute(services: ApiServices): Route {
     errors: ["payload_too_large", "insufficient_storage"],
     handle: async ({ request, principal, body }) => {
       checkAnnouncedLength(request, services.limits.fileBytesMax);
-      const { sha256, sizeBytes } = await receiveBlob(services.layout, body, services.limits.fileBytesMax);
-      const row = upsertFile(services.db, {
-        accountId: principal.accountId,
-        sha256,
-        sizeBytes,
-        now: services.clock(),
-      });
+      const { accountId } = principal;
+      const row = await receiveBlob(services.layout, body, services.limits.fileBytesMax, (blob) =>
+        upsertFile(services.db, { accountId, ...blob, now: services.clock() }),
+      );
       return json(201, { uuid: row.id, sha256: row.sha256 });
     },
   });

@@ -1,8 +1,8 @@
-import { and, asc, eq, lt } from "drizzle-orm";
+import { and, asc, eq, lt, notInArray, sql } from "drizzle-orm";
 import type { AccountId, FileId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
-import type { Database } from "./database.ts";
-import { files } from "./schema.ts";
+import type { Database, Orm } from "./database.ts";
+import { files, operationRequests } from "./schema.ts";
 
 export type FileRow = typeof files.$inferSelect;
 
@@ -45,27 +45,28 @@ export function getFile(
   return row ?? null;
 }
 
-/** Notes that the file was used, which postpones its removal. */
-export function touchFile(db: Database, id: FileId, now: number): void {
-  db.orm.update(files).set({ lastUsedAt: now }).where(eq(files.id, id)).run();
-}
-
-/** Forgets at most `limit` files last used before `beforeMs`; returns the rows, whose blobs may be unreferenced now. */
-export function deleteFilesUnusedSince(db: Database, beforeMs: number, limit: number): FileRow[] {
-  return db.transaction((tx) => {
-    const rows = tx
-      .select()
-      .from(files)
-      .where(lt(files.lastUsedAt, beforeMs))
-      .orderBy(asc(files.lastUsedAt))
-      .limit(limit)
-      .all();
-    for (const { id } of rows) tx.delete(files).where(eq(files.id, id)).run();
-    return rows;
-  });
+/**
+ * Forgets at most `limit` files last used before `beforeMs`, but none that an operation is still to place; returns
+ * the rows, whose blobs may be unreferenced now.
+ */
+export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number): FileRow[] {
+  const awaited = sql`(
+    select json_extract(placed.value, '$.fileId')
+    from ${operationRequests}, json_each(${operationRequests.body}, '$.files') as placed
+    where json_extract(placed.value, '$.fileId') is not null
+  )`;
+  const rows = tx
+    .select()
+    .from(files)
+    .where(and(lt(files.lastUsedAt, beforeMs), notInArray(files.id, awaited)))
+    .orderBy(asc(files.lastUsedAt))
+    .limit(limit)
+    .all();
+  for (const { id } of rows) tx.delete(files).where(eq(files.id, id)).run();
+  return rows;
 }
 
 /** True when any account has a file of this content. */
-export function isBlobReferenced(db: Database, sha256: string): boolean {
-  return db.orm.select({ id: files.id }).from(files).where(eq(files.sha256, sha256)).limit(1).get() !== undefined;
+export function isBlobReferenced(orm: Orm, sha256: string): boolean {
+  return orm.select({ id: files.id }).from(files).where(eq(files.sha256, sha256)).limit(1).get() !== undefined;
 }

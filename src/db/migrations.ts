@@ -1,4 +1,5 @@
 import initSql from "./migrations/0000_init.sql" with { type: "text" };
+import historySql from "./migrations/0001_history.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -12,6 +13,7 @@ export interface Migration {
 /** Text imports cannot be computed: a new file of drizzle-kit gets its line here. */
 const FILES: Readonly<Record<string, string>> = {
   "0000_init": initSql,
+  "0001_history": historySql,
 };
 
 /** Every migration, oldest first. */

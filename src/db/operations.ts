@@ -15,11 +15,11 @@ import {
   sql,
 } from "drizzle-orm";
 import type { ErrorBody } from "../domain/errors.ts";
-import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
+import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
 import { next, type OperationEvent, type OperationKind, type OperationStatus, sourcesOf } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import type { Database, Orm } from "./database.ts";
-import { operationRequests, operations } from "./schema.ts";
+import { files, operationRequests, operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
 
@@ -31,6 +31,8 @@ export interface NewOperation {
   readonly request: object | null;
   readonly hadCredentials: boolean;
   readonly imageId?: ImageId;
+  /** files that it places: they count as used now */
+  readonly fileIds?: readonly FileId[];
   readonly now: number;
 }
 
@@ -85,9 +87,15 @@ export function succeedOperation(orm: Orm, id: OperationId, result: Record<strin
 
 /** Writes the row that precedes all work; it is PENDING. */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
-  const { id, accountId, kind, request, hadCredentials, imageId, now } = operation;
+  const { id, accountId, kind, request, hadCredentials, imageId, fileIds = [], now } = operation;
   return db.transaction((tx) => {
     ensureAccount(tx, accountId, now);
+    if (fileIds.length > 0) {
+      tx.update(files)
+        .set({ lastUsedAt: now })
+        .where(inArray(files.id, [...fileIds]))
+        .run();
+    }
     const row = tx
       .insert(operations)
       .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId: imageId ?? null })

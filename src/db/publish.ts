@@ -1,6 +1,7 @@
 import { eq } from "drizzle-orm";
 import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
 import type { Database, Orm } from "./database.ts";
+import { insertHistory, type Making } from "./history.ts";
 import { moveTag } from "./images.ts";
 import { succeedOperation } from "./operations.ts";
 import { images, type LayerFormat, layers, operations } from "./schema.ts";
@@ -24,6 +25,8 @@ export interface NewImage {
   readonly digest?: string;
   /** what it added to its parent, in `bytes` */
   readonly sizeBytes: number;
+  /** how it came to be, for its lineage */
+  readonly making?: Making;
 }
 
 export interface Publication {
@@ -59,7 +62,7 @@ function publish(tx: Orm, publication: Publication, tag: string | undefined): bo
   if (!succeedOperation(tx, operationId, result, now)) return false;
   const layerId = layer === undefined ? undefined : insertLayer(tx, layer, now);
   if (image === undefined) return true;
-  const accountId = accountOf(tx, operationId);
+  const { accountId, startedAt } = operationOf(tx, operationId);
   tx.insert(images)
     .values({
       id: image.id,
@@ -72,6 +75,7 @@ function publish(tx: Orm, publication: Publication, tag: string | undefined): bo
       createdAt: now,
     })
     .run();
+  insertHistory(tx, { image, operationId, startedAt, now });
   if (tag !== undefined) moveTag(tx, accountId, image.id, tag);
   return true;
 }
@@ -88,8 +92,9 @@ function insertLayer(tx: Orm, layer: NewLayer, now: number): LayerId {
   return layer.id;
 }
 
-function accountOf(tx: Orm, id: OperationId): AccountId {
-  const row = tx.select({ accountId: operations.accountId }).from(operations).where(eq(operations.id, id)).get();
+function operationOf(tx: Orm, id: OperationId): { readonly accountId: AccountId; readonly startedAt: number | null } {
+  const { accountId, startedAt } = operations;
+  const row = tx.select({ accountId, startedAt }).from(operations).where(eq(operations.id, id)).get();
   if (row === undefined) throw new Error(`operation ${id} has no row`);
-  return row.accountId;
+  return row;
 }

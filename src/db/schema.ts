@@ -55,10 +55,10 @@ export const images = sqliteTable(
       .$type<AccountId>()
       .notNull()
       .references(() => accounts.id),
-    /** the image that the operation started from */
+    /** the image that the operation started from, as long as it exists; `history` knows it for longer */
     parentId: text("parent_id")
       .$type<ImageId>()
-      .references((): AnySQLiteColumn => images.id),
+      .references((): AnySQLiteColumn => images.id, { onDelete: "set null" }),
     operationId: text("operation_id")
       .$type<OperationId>()
       .references((): AnySQLiteColumn => operations.id, { onDelete: "set null" }),
@@ -77,9 +77,40 @@ export const images = sqliteTable(
   (table) => [
     index("images_by_time").on(table.accountId, table.createdAt, table.id),
     index("images_by_tagged").on(table.accountId, table.tagged, table.createdAt, table.id),
+    index("images_untagged").on(table.tagged, table.createdAt),
     index("images_layer").on(table.layerId),
+    index("images_parent").on(table.parentId),
     index("images_operation").on(table.operationId),
   ],
+);
+
+/**
+ * How an image came to be. A row stays while the image or one made from it exists, so that a lineage has no
+ * gaps where images were deleted; it outlives the operation's row, too.
+ */
+export const history = sqliteTable(
+  "history",
+  {
+    imageId: text("image_id").$type<ImageId>().primaryKey(),
+    parentId: text("parent_id")
+      .$type<ImageId>()
+      .references((): AnySQLiteColumn => history.imageId),
+    operationId: text("operation_id").$type<OperationId>().notNull(),
+    /** argv of a run; null for an import */
+    command: text("command", { mode: "json" }).$type<readonly string[]>(),
+    /** the command was longer than what is kept of it */
+    commandCut: integer("command_cut", { mode: "boolean" }).notNull().default(false),
+    exitCode: integer("exit_code"),
+    timedOut: integer("timed_out", { mode: "boolean" }).notNull().default(false),
+    /** reference that an import was asked for; null for a run */
+    source: text("source"),
+    digest: text("digest"),
+    /** what the step added */
+    sizeBytes: integer("size_bytes").notNull(),
+    startedAt: integer("started_at"),
+    createdAt: integer("created_at").notNull(),
+  },
+  (table) => [index("history_parent").on(table.parentId)],
 );
 
 export const tags = sqliteTable(
@@ -135,7 +166,7 @@ export const operations = sqliteTable(
     /** the image that an instance starts from */
     imageId: text("image_id")
       .$type<ImageId>()
-      .references(() => images.id),
+      .references(() => images.id, { onDelete: "set null" }),
     /** the request carried secrets that are held in memory only */
     hadCredentials: integer("had_credentials", { mode: "boolean" }).notNull().default(false),
     error: text("error", { mode: "json" }).$type<ErrorBody>(),

@@ -5,6 +5,7 @@ import { basename, dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { SHA256_PATTERN } from "../domain/file.ts";
 import { syncPath } from "../system/scratch.ts";
+import { allocatedBytes } from "../system/sparse.ts";
 import type { DataLayout } from "./layout.ts";
 import { READ_CHUNK_BYTES } from "./limits.ts";
 
@@ -36,27 +37,58 @@ export async function listBlobs(layout: DataLayout): Promise<string[]> {
   return names.map((name) => basename(name)).filter((name) => sha256Expression.test(name));
 }
 
-/** Removes a content that no row names any more. */
-export async function removeBlob(layout: DataLayout, sha256: string): Promise<void> {
-  await rm(blobPath(layout, sha256), { force: true });
+/** The end of the last turn of each content; these never reject. */
+const turns = new Map<string, Promise<void>>();
+
+/** Lets one caller at a time deal with a content, in the order in which they came. */
+async function inTurn<T>(sha256: string, work: () => Promise<T>): Promise<T> {
+  const turn = (turns.get(sha256) ?? Promise.resolve()).then(work);
+  const forget = () => {
+    if (turns.get(sha256) === ended) turns.delete(sha256);
+  };
+  const ended: Promise<void> = turn.then(forget, forget);
+  turns.set(sha256, ended);
+  return await turn;
+}
+
+/**
+ * Removes a content when `isReferenced` says that no row names it, which cannot change meanwhile.
+ * @returns the `bytes` that it took on the disk; 0 when it stays
+ */
+export async function removeBlob(layout: DataLayout, sha256: string, isReferenced: () => boolean): Promise<number> {
+  return await inTurn(sha256, async () => {
+    if (isReferenced()) return 0;
+    const bytes = await blobBytes(layout, sha256);
+    await rm(blobPath(layout, sha256), { force: true });
+    return bytes;
+  });
+}
+
+/** What a content takes on the disk, in `bytes`; 0 when it is not there. */
+export async function blobBytes(layout: DataLayout, sha256: string): Promise<number> {
+  return (await allocatedBytes(blobPath(layout, sha256)).catch(ignoreMissing)) ?? 0;
 }
 
 /**
  * Stores a stream under the hash of its content, which is on the disk for good when this resolves. The same
- * content is kept once. Whatever goes wrong, also an error of `source`, leaves nothing behind.
+ * content is kept once. Whatever goes wrong, also an error of `source`, leaves nothing behind. `record` writes
+ * the row that names the content: until then the content could be removed by whoever finds it without one.
  * @throws ApiError `payload_too_large` past `limitBytes`, `insufficient_storage` when the disk is full
  */
-export async function receiveBlob(
+export async function receiveBlob<T = ReceivedBlob>(
   layout: DataLayout,
   source: AsyncIterable<Uint8Array>,
   limitBytes: number,
-): Promise<ReceivedBlob> {
+  record: (blob: ReceivedBlob) => T = (blob) => blob as T,
+): Promise<T> {
   const temporary = join(layout.tmp, `upload-${Bun.randomUUIDv7()}`);
   await using undo = new AsyncDisposableStack();
   undo.defer(() => rm(temporary, { force: true }));
   const blob = await writeHashed(temporary, source, limitBytes).catch(rethrowFull);
-  await keep(temporary, blobPath(layout, blob.sha256), blob.sizeBytes);
-  return blob;
+  return await inTurn(blob.sha256, async () => {
+    await keep(temporary, blobPath(layout, blob.sha256), blob.sizeBytes);
+    return record(blob);
+  });
 }
 
 async function writeHashed(path: string, source: AsyncIterable<Uint8Array>, limitBytes: number): Promise<ReceivedBlob> {

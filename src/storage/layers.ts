@@ -3,6 +3,7 @@ import { join } from "node:path";
 import type { LayerId } from "../domain/ids.ts";
 import { parseUuid } from "../domain/ids.ts";
 import { syncPath } from "../system/scratch.ts";
+import { allocatedBytes } from "../system/sparse.ts";
 import type { DataLayout } from "./layout.ts";
 import { sharedOpenLayers } from "./open-layers.ts";
 
@@ -44,6 +45,18 @@ export async function removeLayer(layout: DataLayout, id: LayerId): Promise<void
   sharedOpenLayers.forget(indexPath(layout, id));
   await rm(indexPath(layout, id), { force: true });
   await rm(layerPath(layout, id), { force: true });
+}
+
+/** What the disk and the index of a layer take on the host's disk, in `bytes`. */
+export async function layerBytes(layout: DataLayout, id: LayerId): Promise<number> {
+  let bytes = 0;
+  for (const path of [layerPath(layout, id), indexPath(layout, id)]) {
+    bytes += await allocatedBytes(path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === "ENOENT") return 0;
+      throw error;
+    });
+  }
+  return bytes;
 }
 
 /** Ids of all layers of which there is a disk or an index. */

@@ -134,7 +134,14 @@ function publish(
     result,
     now: clock(),
     layer: newLayer,
-    image: { id: image, parentId: null, layerId: layer.id, digest: base.digest, sizeBytes },
+    image: {
+      id: image,
+      parentId: null,
+      layerId: layer.id,
+      digest: base.digest,
+      sizeBytes,
+      making: { source: submission.registry },
+    },
     tag: submission.tag ?? undefined,
   });
 }

@@ -1,29 +1,21 @@
 import { readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
-import type { Database } from "../db/database.ts";
-import { deleteFilesUnusedSince, isBlobReferenced } from "../db/files.ts";
+import { isBlobReferenced } from "../db/files.ts";
 import { referencedLayerIds } from "../db/layers.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
-import type { Log } from "../log.ts";
 import { listBlobs, removeBlob } from "../storage/blobs.ts";
 import { listLayers, removeLayer } from "../storage/layers.ts";
-import type { DataLayout } from "../storage/layout.ts";
 import { listOutputs, removeOutputs } from "../storage/outputs.ts";
+import { reclaim, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
 const BATCH_COUNT = 500;
 const PASS_INTERVAL_MS = 3_600_000;
 
-export interface JanitorOptions {
-  readonly db: Database;
-  readonly layout: DataLayout;
-  readonly log: Log;
-  readonly clock: () => number;
+export interface JanitorOptions extends SpaceOptions {
   /** how long ended operations are kept, in `milliseconds` */
   readonly operationsRetentionMs: number;
-  /** how long a file that no instance uses is kept, in `milliseconds`; null: for ever */
-  readonly filesTtlMs: number | null;
 }
 
 /**
@@ -43,7 +35,7 @@ export async function sweep({ db, layout, log }: JanitorOptions, cgroups: Cgroup
     if (!layers.has(id)) await removeLayer(layout, id);
   }
   for (const sha256 of await listBlobs(layout)) {
-    if (!isBlobReferenced(db, sha256)) await removeBlob(layout, sha256);
+    await removeBlob(layout, sha256, () => isBlobReferenced(db.orm, sha256));
   }
   const outputs = await listOutputs(layout);
   const operations = existingOperations(db, outputs);
@@ -72,7 +64,7 @@ export function startJanitor(options: JanitorOptions): AsyncDisposable {
 async function expire(options: JanitorOptions, signal: AbortSignal): Promise<void> {
   try {
     await expireOperations(options, signal);
-    await expireFiles(options, signal);
+    if (!signal.aborted) await reclaim(options, { dryRun: false, signal });
   } catch (error) {
     options.log.error("expiry failed", { error });
   }
@@ -85,16 +77,5 @@ async function expireOperations(options: JanitorOptions, signal: AbortSignal): P
     const ids = deleteOperationsFinishedBefore(db, beforeMs, BATCH_COUNT);
     for (const id of ids) await removeOutputs(layout, id);
     full = ids.length === BATCH_COUNT;
-  }
-}
-
-async function expireFiles({ db, layout, clock, filesTtlMs }: JanitorOptions, signal: AbortSignal): Promise<void> {
-  if (filesTtlMs === null) return;
-  for (let full = true; full && !signal.aborted; ) {
-    const rows = deleteFilesUnusedSince(db, clock() - filesTtlMs, BATCH_COUNT);
-    for (const { sha256 } of rows) {
-      if (!isBlobReferenced(db, sha256)) await removeBlob(layout, sha256);
-    }
-    full = rows.length === BATCH_COUNT;
   }
 }

@@ -4,6 +4,7 @@ import {
   failOperation,
   getOperation,
   insertOperation,
+  type NewOperation,
   operationRequest,
   pendingOperations,
   recoverOperations,
@@ -110,7 +111,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
   }
 
   submitInstance(accountId: AccountId, submission: InstanceSubmission): { readonly id: OperationId } {
-    return this.#submit(accountId, "instance", { stored: submission, full: submission, hadCredentials: false });
+    const { imageId, files } = submission;
+    const uses = { imageId, fileIds: files.map(({ fileId }) => fileId) };
+    return this.#submit(accountId, "instance", { stored: submission, full: submission, hadCredentials: false, uses });
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
@@ -157,7 +160,12 @@ export class Operations implements OperationsPort, AsyncDisposable {
   #submit(
     accountId: AccountId,
     kind: OperationKind,
-    request: { readonly stored: object; readonly full: object; readonly hadCredentials: boolean },
+    request: {
+      readonly stored: object;
+      readonly full: object;
+      readonly hadCredentials: boolean;
+      readonly uses?: Pick<NewOperation, "imageId" | "fileIds">;
+    },
   ): { readonly id: OperationId } {
     const { db, clock, queueCountMax } = this.#options;
     if (this.#stopping) throw new ApiError("unavailable", "the service is stopping");
@@ -165,8 +173,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
       throw new ApiError("too_many_requests", `${queueCountMax} operations of this account are waiting already`);
     }
     const id = Bun.randomUUIDv7() as OperationId;
-    const { stored, hadCredentials } = request;
-    insertOperation(db, { id, accountId, kind, request: stored, hadCredentials, now: clock() });
+    const { stored, hadCredentials, uses } = request;
+    insertOperation(db, { id, accountId, kind, request: stored, hadCredentials, ...uses, now: clock() });
     this.#enqueue(id, accountId, kind, request.full);
     return { id };
   }

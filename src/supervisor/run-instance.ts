@@ -41,7 +41,7 @@ export function instanceWork(
         operationId: operation.id,
         result: storedResult(outcome, captured),
         now: clock(),
-        ...newRows(outcome, image, captured),
+        ...newRows(outcome, image, captured, submission.argv),
       });
       if (published) outcome.layer?.keep();
       return published;
@@ -55,12 +55,14 @@ function capturedImage(outcome: InstanceOutcome, input: ImageId): ImageId | null
   return outcome.layer === null ? input : (Bun.randomUUIDv7() as ImageId);
 }
 
-function newRows({ layer }: InstanceOutcome, input: ImageRow, captured: ImageId | null) {
+function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | null, command: readonly string[]) {
+  const { layer, exitCode, timedOut } = outcome;
   if (layer === null || captured === null) return {};
   const { id, sizeBytes, diskBytes, entryCount } = layer;
+  const making = { command, exitCode, timedOut };
   return {
     layer: { id, parentId: input.layerId, format: "ext4" as const, sizeBytes, diskBytes, entryCount },
-    image: { id: captured, parentId: input.id, layerId: id, sizeBytes },
+    image: { id: captured, parentId: input.id, layerId: id, sizeBytes, making },
   };
 }
 

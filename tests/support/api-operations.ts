@@ -8,7 +8,7 @@ import {
 } from "../../src/db/operations.ts";
 import { publishRun } from "../../src/db/publish.ts";
 import type { ErrorBody } from "../../src/domain/errors.ts";
-import type { AccountId, OperationId } from "../../src/domain/ids.ts";
+import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { isTerminal, type OperationKind } from "../../src/domain/operation.ts";
 import type {
   CancelOutcome,
@@ -45,12 +45,19 @@ export class HeldOperations implements OperationsPort {
 
   submitInstance(accountId: AccountId, submission: InstanceSubmission) {
     this.instances.push(submission);
-    return this.insert(accountId, "instance", submission, false);
+    return this.insert(accountId, "instance", submission, false, submission.imageId);
   }
 
-  insert(accountId: AccountId, kind: OperationKind, request: object | null = null, hadCredentials = false) {
+  insert(
+    accountId: AccountId,
+    kind: OperationKind,
+    request: object | null = null,
+    hadCredentials = false,
+    imageId?: ImageId,
+  ) {
     const id = Bun.randomUUIDv7() as OperationId;
-    return insertOperation(this.#db, { id, accountId, kind, request, hadCredentials, now: this.#clock() });
+    const uses = imageId === undefined ? {} : { imageId };
+    return insertOperation(this.#db, { id, accountId, kind, request, hadCredentials, ...uses, now: this.#clock() });
   }
 
   start(id: OperationId): void {

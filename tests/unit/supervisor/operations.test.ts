@@ -5,22 +5,29 @@ import { join } from "node:path";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperations, startOperation } from "../../../src/db/operations.ts";
 import { publishRun } from "../../../src/db/publish.ts";
+import { accounts, images, layers } from "../../../src/db/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { Operations, type OperationsOptions, type Work } from "../../../src/supervisor/operations.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/ports.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
+import { someLayer } from "../../support/database.ts";
 
 const ACCOUNT = "alice" as AccountId;
 const COST = { memoryBytes: 1, vcpus: 1 };
-const SUBMISSION = { imageId: "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId } as InstanceSubmission;
+const IMAGE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId;
+const SUBMISSION = { imageId: IMAGE, files: [] as InstanceSubmission["files"] } as InstanceSubmission;
 
 let directory: string;
 let db: Database;
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), "coppice-operations-"));
   db = openDatabase(join(directory, "db"));
+  const layer = { ...someLayer(), createdAt: 1 };
+  db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
+  db.orm.insert(layers).values(layer).run();
+  db.orm.insert(images).values({ id: IMAGE, accountId: ACCOUNT, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
 });
 afterEach(async () => {
   db[Symbol.dispose]();
