@@ -38,23 +38,48 @@ async function readAll(request: Request, limitBytes: number): Promise<Uint8Array
   for await (const chunk of bodyStream(request)) {
     length += chunk.byteLength;
     if (length > limitBytes) throw tooLarge(limitBytes);
-    chunks.push(chunk);
+    chunks.push(chunk.slice());
   }
   return Buffer.concat(chunks, length);
 }
 
 /**
- * The body as it comes; nothing for a request without one.
+ * The body as it comes; nothing for a request without one. A chunk is good only until the next one is asked for: its
+ * memory is given back at once, because a large upload would otherwise outrun the garbage collector.
  * @throws ApiError `validation_error` when the client leaves or falls silent before the end
  */
-export async function* bodyStream(request: Request): AsyncGenerator<Uint8Array, void, undefined> {
-  if (request.body === null) return;
-  try {
-    for await (const chunk of request.body) yield chunk;
-  } catch (error) {
-    if (!(error instanceof Error && error.name === "AbortError")) throw error;
-    throw new ApiError("validation_error", "the body ended early", {}, { cause: error });
-  }
+export function bodyStream(request: Request): AsyncIterable<Uint8Array> {
+  const { body } = request;
+  return {
+    [Symbol.asyncIterator]() {
+      const chunks = body?.[Symbol.asyncIterator]();
+      let last: Uint8Array<ArrayBuffer> | null = null;
+      return {
+        async next() {
+          if (last !== null) release(last);
+          last = null;
+          const step = await chunks?.next().catch(endedEarly);
+          if (step === undefined || step.done === true) return { done: true, value: undefined };
+          last = step.value;
+          return { done: false, value: step.value };
+        },
+        async return() {
+          await chunks?.return?.();
+          return { done: true, value: undefined };
+        },
+      };
+    },
+  };
+}
+
+/** Moves the chunk's memory into nothing, unless other chunks lie in it too. */
+function release(chunk: Uint8Array<ArrayBuffer>): void {
+  if (chunk.byteLength === chunk.buffer.byteLength) chunk.buffer.transfer(0);
+}
+
+function endedEarly(error: unknown): never {
+  if (!(error instanceof Error && error.name === "AbortError")) throw error;
+  throw new ApiError("validation_error", "the body ended early", {}, { cause: error });
 }
 
 function decode(bytes: Uint8Array): string {

@@ -72,29 +72,56 @@ export async function issueToken(db: Database, keys: TokenKeys, request: TokenRe
   return { token, row };
 }
 
+/** A token whose signature and claims were found right, for the next request with it. */
+interface VerifiedToken {
+  readonly principal: Principal;
+  readonly keyId: string;
+  readonly expiresSeconds: number;
+}
+
+/** Tokens whose signature need not be computed again. */
+const VERIFIED_COUNT_MAX = 1024;
+
 /** A check of tokens: the principal, or null for whatever is not a token that we issued and that is good now. */
 export function tokenVerifier(
   db: Database,
   keys: TokenKeys,
   clock: () => number,
 ): (token: string) => Promise<Principal | null> {
+  const verified = new Map<string, VerifiedToken>();
   return async (token) => {
     if (token.length > TOKEN_BYTES_MAX) return null;
-    const claims = await verifiedClaims(token, keys, clock());
-    if (claims === null) return null;
-    const row = getToken(db, claims.tokenId);
-    if (row === null || row.revokedAt !== null || row.accountId !== claims.accountId) return null;
-    return claims;
+    const now = clock();
+    const known = verified.get(token) ?? (await verify(token, keys, now));
+    if (known === null || !(await isGood(known, db, keys, now))) {
+      verified.delete(token);
+      return null;
+    }
+    // Putting it last keeps the tokens that are in use.
+    verified.delete(token);
+    verified.set(token, known);
+    if (verified.size > VERIFIED_COUNT_MAX) verified.delete(verified.keys().next().value ?? "");
+    return known.principal;
   };
 }
 
-async function verifiedClaims(token: string, keys: TokenKeys, now: number): Promise<Principal | null> {
+/** What can change between two requests with the same token: its key, its row, and the time. */
+async function isGood(known: VerifiedToken, db: Database, keys: TokenKeys, now: number): Promise<boolean> {
+  if (now / 1000 >= known.expiresSeconds + CLOCK_SKEW_SECONDS) return false;
+  if ((await keys.find(known.keyId)) === null) return false;
+  const row = getToken(db, known.principal.tokenId);
+  return row !== null && row.revokedAt === null && row.accountId === known.principal.accountId;
+}
+
+async function verify(token: string, keys: TokenKeys, now: number): Promise<VerifiedToken | null> {
+  let keyId = "";
   try {
     const { payload } = await jwtVerify(
       token,
       async ({ kid }) => {
         const key = typeof kid === "string" ? await keys.find(kid) : null;
         if (key === null) throw new joseErrors.JWKSNoMatchingKey();
+        keyId = key.id;
         return key.secret;
       },
       {
@@ -105,7 +132,8 @@ async function verifiedClaims(token: string, keys: TokenKeys, now: number): Prom
         currentDate: new Date(now),
       },
     );
-    return principalOf(payload, now);
+    const principal = principalOf(payload, now);
+    return principal === null ? null : { principal, keyId, expiresSeconds: payload.exp ?? 0 };
   } catch (error) {
     if (error instanceof joseErrors.JOSEError) return null;
     throw error;
