@@ -60,5 +60,11 @@ export function buildLaunchArgs(options: JailOptions, parent: number): string[] 
 
 /** Starts a program in its jail. The result's pid is the launcher's, which ends with the program's exit status. */
 export function launch(options: JailOptions): ChildProcess {
-  return start({ argv: buildLaunchArgs(options, process.pid), extraFds: options.extraFds, stderr: "tail" });
+  const child = start({ argv: buildLaunchArgs(options, process.pid), extraFds: options.extraFds, stderr: "tail" });
+  let running = true;
+  void child.exited.then(() => {
+    running = false;
+  });
+  // A machine is killed again by its disposal, when its pid may be somebody else's.
+  return { ...child, kill: (signal) => (running ? child.kill(signal) : undefined) };
 }

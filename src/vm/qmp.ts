@@ -6,7 +6,7 @@ const MESSAGE_BYTES_MAX = 4_194_304;
 /** Commands under way at once; the monitor itself reads only a few ahead. */
 const COMMANDS_COUNT_MAX = 1024;
 /** How long any command may take: those used here only start or look at work. */
-const COMMAND_TIMEOUT_MS = 15_000;
+const COMMAND_TIMEOUT_MS = 30_000;
 const NEWLINE = 0x0a;
 
 type Json = Readonly<Record<string, unknown>>;
