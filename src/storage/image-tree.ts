@@ -1,23 +1,10 @@
-import { setImmediate } from "node:timers/promises";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";
 import type { Entry } from "../domain/listing.ts";
+import { childOf, childrenOf, type ImageEntry, type Node, type Place } from "./directory-merge.ts";
 import { extentChunks, locateExtents, readExtents } from "./extent-stream.ts";
-import type { LayerEntry } from "./layer-index.ts";
-import { LIST_PAGE_COUNT, SYMLINK_HOPS_MAX } from "./limits.ts";
-import { type LayerFiles, type OpenLayers, sharedOpenLayers } from "./open-layers.ts";
-
-/** An entry that is there: whiteouts are resolved. */
-type ImageEntry = LayerEntry & Entry;
-
-/** What one layer has at a path. */
-interface Place {
-  readonly layer: LayerFiles;
-  readonly entry: ImageEntry;
-}
-
-/** What is visible at a path: the topmost entry and, for a directory, those of lower layers that merge into it. */
-type Node = readonly [Place, ...Place[]];
+import { SYMLINK_HOPS_MAX } from "./limits.ts";
+import { type LayerFiles, type LayerLease, type OpenLayers, sharedOpenLayers } from "./open-layers.ts";
 
 /** An entry with its place in the image, free of symlinks. */
 export interface ResolvedEntry extends Entry {
@@ -46,7 +33,7 @@ export class ImageTree {
    * @throws ApiError `not_found`, or `invalid_path` for more than 40 symlinks
    */
   stat(path: GuestPath, options: { readonly follow: boolean }): ResolvedEntry {
-    return new Resolution(this.#root(), path, options.follow, (node, name) => this.#child(node, name)).result();
+    return new Resolution(this.#root(), path, options.follow, (node, name) => childOf(this.#open, node, name)).result();
   }
 
   /**
@@ -57,7 +44,20 @@ export class ImageTree {
   list(path: GuestPath): AsyncGenerator<Entry, void, undefined> {
     const { node, type } = this.stat(path, { follow: true });
     if (type !== "d") throw new ApiError("invalid_path", "not a directory", { path: displayName(path) });
-    return mergedEntries(node.map((place) => new DirectoryReader(this.#open, place)));
+    return entriesOf(childrenOf(this.#open, node));
+  }
+
+  /**
+   * What is at `resolved` and below it, directories before what is in them and siblings by the bytes of their names;
+   * no symlink is followed. Memory does not grow with the tree.
+   */
+  walk(resolved: ResolvedEntry): AsyncGenerator<WalkedEntry, void, undefined> {
+    return walkNodes(this.#open, resolved.node);
+  }
+
+  /** A lease of the layer that has the entry's content, for as long as it is not disposed. */
+  lease(place: Place): LayerLease {
+    return this.#open.acquire(place.layer);
   }
 
   /**
@@ -110,28 +110,45 @@ export class ImageTree {
 
   /** The roots always merge: no mark of a layer's root hides those below. */
   #root(): Node {
-    const places = this.#layers.map((layer): Place => {
-      using lease = this.#open.acquire(layer);
-      return { layer, entry: lease.index.root() as ImageEntry };
-    });
-    return places as unknown as Node;
+    return rootOf(this.#layers, this.#open) as unknown as Node;
   }
+}
 
-  /** What the directory `node` shows under `name`, as overlayfs looks it up: from the top down. */
-  #child(node: Node, name: ByteString): Node | null {
-    const places: Place[] = [];
-    for (const { layer, entry: directory } of node) {
-      using lease = this.#open.acquire(layer);
-      const entry = lease.index.child(directory, name);
-      if (entry === null) continue;
-      // A whiteout or anything else that is no directory ends a merge; on top it is what there is.
-      if (entry.type === "w") break;
-      if (entry.type !== "d" && places.length > 0) break;
-      places.push({ layer, entry: entry as ImageEntry });
-      if (entry.type !== "d" || entry.opaque) break;
+/** The roots of layers, the topmost first. */
+export function rootOf(layers: readonly LayerFiles[], open: OpenLayers): Place[] {
+  return layers.map((layer): Place => {
+    using lease = open.acquire(layer);
+    return { layer, entry: lease.index.root() as ImageEntry };
+  });
+}
+
+/** An entry that a walk came by. */
+export interface WalkedEntry {
+  /** relative to where the walk began, which is the empty path */
+  readonly path: ByteString;
+  readonly place: Place;
+}
+
+async function* entriesOf(nodes: AsyncIterable<Node>): AsyncGenerator<Entry, void, undefined> {
+  for await (const [{ entry }] of nodes) yield entry;
+}
+
+async function* walkNodes(open: OpenLayers, start: Node): AsyncGenerator<WalkedEntry, void, undefined> {
+  yield { path: "" as ByteString, place: start[0] };
+  if (start[0].entry.type !== "d") return;
+  const levels = [{ prefix: "", nodes: childrenOf(open, start) }];
+  for (let level = levels.at(-1); level !== undefined; level = levels.at(-1)) {
+    const step = await level.nodes.next();
+    if (step.done === true) {
+      levels.pop();
+      continue;
     }
-    const [top, ...lower] = places;
-    return top === undefined ? null : [top, ...lower];
+    const [place] = step.value;
+    const path = `${level.prefix}${place.entry.name}` as ByteString;
+    yield { path, place };
+    if (place.entry.type === "d") {
+      levels.push({ prefix: `${path}/`, nodes: childrenOf(open, step.value, levels.length) });
+    }
   }
 }
 
@@ -206,62 +223,4 @@ class Resolution {
   #missing(): never {
     throw new ApiError("not_found", "no such file or directory", { path: displayName(this.#path) });
   }
-}
-
-/** The children that one layer has, a page at a time. */
-class DirectoryReader {
-  readonly #open: OpenLayers;
-  readonly #place: Place;
-  #page: LayerEntry[] = [];
-  #at = 0;
-  #after: ByteString | null = null;
-  #isLastPage = false;
-
-  constructor(open: OpenLayers, place: Place) {
-    this.#open = open;
-    this.#place = place;
-  }
-
-  /** True when `peek` has to read the disk. */
-  get isEmpty(): boolean {
-    return this.#at === this.#page.length && !this.#isLastPage;
-  }
-
-  peek(): LayerEntry | null {
-    if (this.isEmpty) this.#fill();
-    return this.#page[this.#at] ?? null;
-  }
-
-  skip(): void {
-    this.#at++;
-  }
-
-  #fill(): void {
-    using lease = this.#open.acquire(this.#place.layer);
-    this.#page = lease.index.children(this.#place.entry, this.#after, LIST_PAGE_COUNT);
-    this.#at = 0;
-    this.#isLastPage = this.#page.length < LIST_PAGE_COUNT;
-    this.#after = this.#page.at(-1)?.name ?? this.#after;
-  }
-}
-
-/** Merges sorted readers, the topmost first: of one name the topmost entry counts, and a whiteout hides it. */
-async function* mergedEntries(readers: readonly DirectoryReader[]): AsyncGenerator<Entry, void, undefined> {
-  for (let isFirst = true; ; isFirst = false) {
-    if (!isFirst && readers.some((reader) => reader.isEmpty)) await setImmediate();
-    let first: LayerEntry | null = null;
-    for (const reader of readers) {
-      const entry = reader.peek();
-      if (entry !== null && (first === null || entry.name < first.name)) first = entry;
-    }
-    if (first === null) return;
-    for (const reader of readers) {
-      if (reader.peek()?.name === first.name) reader.skip();
-    }
-    if (isEntry(first)) yield first;
-  }
-}
-
-function isEntry(entry: LayerEntry): entry is ImageEntry {
-  return entry.type !== "w";
 }

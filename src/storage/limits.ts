@@ -47,3 +47,7 @@ export const OPEN_LAYERS_COUNT_MAX = 64;
 export const READ_CHUNK_BYTES = 262_144;
 /** Entries that a merge holds per layer. */
 export const LIST_PAGE_COUNT = 256;
+/** Entries that a merge of many layers holds in all, where it is not deep in a walk. */
+export const LIST_PAGES_COUNT_MAX = 4096;
+/** Paths of hard-linked files that an archive remembers, in `bytes`; later ones become files of their own. */
+export const ARCHIVE_LINKS_BYTES_MAX = 33_554_432;
