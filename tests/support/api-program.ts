@@ -10,16 +10,19 @@ const STOP_MS_MAX = 20_000;
 /** The built program that the contract is held against; undefined: the sources, in this process. */
 export const EXECUTABLE = process.env["COPPICE_TEST_EXECUTABLE"];
 
+const none = Object.assign(() => undefined, { each: () => () => undefined }) as unknown as typeof test;
+
 /**
  * A test that does the supervisor's work itself, or looks at what it was given: only where the interface runs in
  * this process. The program has a supervisor of its own.
  */
-export const heldTest: typeof test =
-  EXECUTABLE === undefined
-    ? test
-    : (Object.assign(() => undefined, { each: () => () => undefined }) as unknown as typeof test);
+export const heldTest: typeof test = EXECUTABLE === undefined ? test : none;
+
+/** A test of the process as a whole, which the sources do not have for themselves. */
+export const programTest: typeof test = EXECUTABLE === undefined ? none : test;
 
 export interface Program extends AsyncDisposable {
+  readonly pid: number;
   readonly url: string;
 }
 
@@ -64,7 +67,7 @@ export async function startProgram(dataDirectory: string, limits: ApiServices["l
   const late = setTimeout(() => reject(new Error("the program does not listen")), LISTEN_MS_MAX);
   void readLog(child.stderr, listens).then((log) => reject(new Error(`the program ended:\n${log.slice(-4000)}`)));
   try {
-    return { url: await listening, [Symbol.asyncDispose]: stop };
+    return { pid: child.pid, url: await listening, [Symbol.asyncDispose]: stop };
   } catch (error) {
     await stop();
     throw error;

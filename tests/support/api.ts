@@ -55,6 +55,8 @@ export interface CallOptions {
 
 interface ApiParts {
   readonly url: string;
+  /** of the process that answers */
+  readonly pid: number;
   readonly db: Database;
   readonly layout: DataLayout;
   readonly keys: TokenKeys;
@@ -118,16 +120,26 @@ export class Api implements AsyncDisposable {
       log: silentLog,
       ...overrides,
     };
-    const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).length === 0;
-    const { url } = stack.use(
+    const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
+    const served = stack.use(
       isProgram
-        ? await startProgram(directory, LIMITS)
+        ? await startProgram(directory, services.limits)
         : listen({ app: createApp(services), host: "127.0.0.1", port: 0 }),
     );
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });
     const { token: foreignToken } = await issueToken(db, keys, { account: "bob", ...all });
-    const parts = { url, db, layout, keys, operations, token, foreignToken, clock: offset };
+    const parts = {
+      url: served.url,
+      pid: "pid" in served ? served.pid : process.pid,
+      db,
+      layout,
+      keys,
+      operations,
+      token,
+      foreignToken,
+      clock: offset,
+    };
     return new Api({ ...parts, routes: allRoutes(services) }, stack.move());
   }
 
