@@ -18,10 +18,13 @@
 #include "guest.h"
 
 #define COMMANDS CGROUP_ROOT "/cmd"
-/* What a process costs outside of what its cgroup is charged for, generously. */
+/*
+ * What a process costs outside of what its cgroup is charged for, generously. The most is what an emulated
+ * machine can kill within the seconds that the host gives a time limit.
+ */
 #define PROCESS_BYTES (256ULL << 10)
 #define PROCESSES_COUNT_MIN 1024ULL
-#define PROCESSES_COUNT_MAX 32768ULL
+#define PROCESSES_COUNT_MAX 4096ULL
 /* cgroups that a command nested in its own, and that a release takes away. */
 #define NESTING_MAX 16
 
