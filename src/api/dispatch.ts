@@ -97,7 +97,8 @@ function decodeSegment(segment: string): string {
 
 /** Path of a request's URL as the client spelled it, without the query. */
 export function pathOf(url: string): string {
-  const start = url.indexOf("/", url.indexOf("://") + 3);
+  // A request without a Host header has no more than its path.
+  const start = url.startsWith("/") ? 0 : url.indexOf("/", url.indexOf("://") + 3);
   const end = url.slice(start).search(/[?#]/);
   return end === -1 ? url.slice(start) : url.slice(start, start + end);
 }
