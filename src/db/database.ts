@@ -73,6 +73,8 @@ export function openDatabase(path: string): Database {
   client.exec("PRAGMA journal_mode = WAL");
   // An acknowledged write must survive a power failure; NORMAL would only keep the file consistent.
   client.exec("PRAGMA synchronous = FULL");
+  // Requests hold what nobody else may read (stdin, environment), and are deleted when their operation ends.
+  client.exec("PRAGMA secure_delete = ON");
   client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
   client.exec("PRAGMA foreign_keys = OFF");
   migrate(client, MIGRATIONS);
