@@ -92,7 +92,8 @@ static bool emit(int directory, const char *name, int fd, const struct stat *sta
 	if (head.type == 'l' && !append_target(directory, name, &head, problem))
 		return false;
 	/* There is no call that reads attributes by directory and name, nor by an O_PATH descriptor. */
-	snprintf(proc_path, sizeof proc_path, "/proc/self/fd/%d/%s", directory, name);
+	if (fd < 0 && head.type != 'w')
+		snprintf(proc_path, sizeof proc_path, "/proc/self/fd/%d/%s", directory, name);
 	if (head.type != 'w' && !attributes_append(fd, proc_path, &head.xattr_count, &opaque, problem))
 		return false;
 	if (opaque && head.type == 'd')
