@@ -7,7 +7,7 @@ import { OutputCapture } from "../domain/output.ts";
 import { decodeStdin } from "../domain/spawn.ts";
 import { blobStream } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import type { Agent, AgentExit } from "../vm/agent.ts";
+import { type Agent, AgentError, type AgentExit } from "../vm/agent.ts";
 import type { Disk, Machine } from "../vm/vmm.ts";
 import { captureScratch, type StagedLayer } from "./capture.ts";
 import { startTimer, withDeadline } from "./deadline.ts";
@@ -24,6 +24,9 @@ const START_MS_MAX = 30_000;
 /** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
+const ERRNO_NO_DEVICE = 6;
+const ERRNO_NO_ACCESS = 13;
+const ERRNO_INVALID = 22;
 
 const PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const HOME_DEFAULT = "/root";
@@ -125,18 +128,27 @@ function prepare(
     },
   ];
   for (const file of submission.files) {
-    const done = agent.putFile({
-      path: parseGuestPathText(file.path),
-      mode: file.mode,
-      sizeBytes: file.sizeBytes,
-      content: openedWhenRead(() => blobStream(tools.layout, file.sha256)),
-    });
+    const done = agent
+      .putFile({
+        path: parseGuestPathText(file.path),
+        mode: file.mode,
+        sizeBytes: file.sizeBytes,
+        content: openedWhenRead(() => blobStream(tools.layout, file.sha256)),
+      })
+      .catch((error: unknown) => rethrowPlacing(error, file.path));
     const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
     steps.push({ name: `placing ${file.path}`, done, limitMs });
   }
   // Each is waited for in turn; the failure of one that is not waited for yet follows from an earlier one.
   for (const { done } of steps) done.catch(() => undefined);
   return steps;
+}
+
+/** What lies at the path is no file: a FIFO without a reader, a device, a socket. Elsewhere these are the machine's trouble. */
+function rethrowPlacing(error: unknown, path: string): never {
+  const isOther =
+    error instanceof AgentError && [ERRNO_NO_DEVICE, ERRNO_NO_ACCESS, ERRNO_INVALID].includes(error.errno);
+  throw isOther ? new ApiError("invalid_path", error.message, { path }, { cause: error }) : error;
 }
 
 /** A stream that takes a descriptor only when its turn comes: a run may have a thousand files. */

@@ -33,6 +33,7 @@ const EXIT_TEXT: Record<MachineExit["reason"], string> = {
 const ERRNO_CODES: Readonly<Record<number, ErrorCode>> = {
   7: "validation_error", // E2BIG
   17: "invalid_path", // EEXIST
+  18: "invalid_path", // EXDEV: in /proc, /sys or /dev, which are no part of the image
   20: "invalid_path", // ENOTDIR
   21: "invalid_path", // EISDIR
   26: "invalid_path", // ETXTBSY
