@@ -10,6 +10,7 @@ import { type ByteRange, matchesAny, parseRange } from "./range.ts";
 import { empty, type Reply, TEXT_TYPE } from "./reply.ts";
 import { type Route, route } from "./route.ts";
 import type { ApiServices } from "./services.ts";
+import { directStream } from "./stream.ts";
 
 /** Smaller answers are read at once, so that they carry their length. */
 const BUFFERED_BYTES_MAX = 1_048_576;
@@ -92,29 +93,6 @@ async function contentOf(tree: ImageTree, entry: ResolvedEntry, part: ByteRange)
   const place = tree.locate(entry, part);
   if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
   return directStream(tree.chunks(entry, part));
-}
-
-/**
- * A body of chunks whose buffer is used again: each is copied to the socket before the next is asked for, and none
- * is asked for while the client does not read.
- */
-function directStream(chunks: AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>): ReadableStream<Uint8Array> {
-  let isCancelled = false;
-  return new ReadableStream<Uint8Array>({
-    type: "direct",
-    async pull(controller: ReadableStreamDirectController) {
-      for await (const chunk of chunks) {
-        await controller.write(chunk);
-        await controller.flush();
-        if (isCancelled) return;
-      }
-      controller.close();
-    },
-    async cancel() {
-      isCancelled = true;
-      await chunks.return();
-    },
-  });
 }
 
 /** By the name that was asked for, or else by that of the file where symlinks led. */

@@ -1,10 +1,12 @@
 import { getImage, type ImageRow } from "../db/images.ts";
-import { layerChain } from "../db/layers.ts";
+import { type LayerRow, layerChain } from "../db/layers.ts";
 import { ApiError } from "../domain/errors.ts";
 import { type ImageId, isoTime } from "../domain/ids.ts";
 import type { Image } from "../domain/image.ts";
 import { ImageTree } from "../storage/image-tree.ts";
+import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
+import type { LayerFiles } from "../storage/open-layers.ts";
 import type { ApiServices, Principal } from "./services.ts";
 
 /** An image as the interface shows it. */
@@ -25,8 +27,23 @@ export function requireImage(services: ApiServices, principal: Principal, id: st
 
 /** The merged file system of an image; nothing is booted or mounted. */
 export function treeOf(services: ApiServices, image: ImageRow): ImageTree {
+  return new ImageTree(layerFiles(services, layerChain(services.db, image.layerId)));
+}
+
+/**
+ * `treeOf` for a reader that is not done at once: the layers stay until disposal, also when the image is deleted.
+ */
+export function heldTreeOf(
+  services: ApiServices,
+  image: ImageRow,
+): { readonly tree: ImageTree; readonly held: Disposable } {
   const layers = layerChain(services.db, image.layerId);
-  return new ImageTree(
-    layers.map(({ id }) => ({ disk: layerPath(services.layout, id), index: indexPath(services.layout, id) })),
-  );
+  const held = sharedLayerHolds.hold(layers.map(({ id }) => id));
+  return { tree: new ImageTree(layerFiles(services, layers)), held };
+}
+
+/** Where layers are, in the order given. */
+export function layerFiles(services: ApiServices, layers: readonly LayerRow[]): LayerFiles[] {
+  const { layout } = services;
+  return layers.map(({ id }) => ({ disk: layerPath(layout, id), index: indexPath(layout, id) }));
 }

@@ -3,6 +3,7 @@ import { ApiError } from "../domain/errors.ts";
 import { type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
 import { Image, parseImageReference } from "../domain/image.ts";
 import { ExistsQuery, InspectByTagQuery } from "../domain/query.ts";
+import { archiveRoute } from "./archive.ts";
 import { downloadRoute } from "./download.ts";
 import { imageOf, requireImage, treeOf } from "./image-access.ts";
 import { listDirectoryRoute } from "./list-directory.ts";
@@ -24,6 +25,7 @@ export function inspectRoutes(services: ApiServices): Route[] {
     alias(exists, "/v1/inspect/:uuid"),
     listDirectoryRoute(services),
     downloadRoute(services),
+    archiveRoute(services),
   ];
 }
 

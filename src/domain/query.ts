@@ -112,3 +112,5 @@ export const DownloadQuery = Type.Object({
 });
 
 export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path whose existence is asked for")) });
+
+export const ArchiveQuery = Type.Object({ path: Path("absolute path of the directory or file") });

@@ -1,7 +1,7 @@
 import { open } from "node:fs/promises";
 import { join } from "node:path";
 import type { LayerId } from "../../src/domain/ids.ts";
-import { INDEX_MAGIC, INDEX_RECORD_FIXED_BYTES, INDEX_VERSION } from "../../src/domain/index-stream.ts";
+import { INDEX_MAGIC, INDEX_RECORD_FIXED_BYTES, INDEX_VERSION, IndexFlag } from "../../src/domain/index-stream.ts";
 import { writeLayerIndex } from "../../src/storage/layer-index-writer.ts";
 import { publishLayer } from "../../src/storage/layers.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
@@ -21,7 +21,7 @@ export interface Data {
 export interface LayerFixture {
   /** relative, in bytes or as text; the root is not given */
   readonly path: string | Buffer;
-  readonly type: "f" | "d" | "l" | "p" | "c" | "w";
+  readonly type: "f" | "d" | "l" | "p" | "c" | "s" | "w";
   readonly mode?: number;
   readonly target?: string;
   /** of a file: all of it, or its parts and its size */
@@ -29,7 +29,15 @@ export interface LayerFixture {
   readonly parts?: readonly Data[];
   readonly size?: number;
   readonly uid?: number;
+  readonly gid?: number;
+  readonly mtimeSeconds?: number;
   readonly mtimeNanoseconds?: number;
+  readonly xattrs?: readonly (readonly [name: string, value: string | Uint8Array])[];
+  readonly rdev?: readonly [number, number];
+  /** another name of the file at this path, which precedes it */
+  readonly linkOf?: string;
+  readonly nlink?: number;
+  readonly opaque?: boolean;
 }
 
 export interface MadeLayer {
@@ -50,8 +58,15 @@ export async function makeLayer(layout: DataLayout, fixtures: readonly LayerFixt
   let diskBytes = BLOCK_BYTES;
   {
     await using disk = await open(temporaryDisk, "wx");
+    const made = new Map<string, { extents: Extents; inode: number; fixture: LayerFixture }>();
     for (const [index, fixture] of fixtures.entries()) {
-      const extents: { logical: number; physical: number; length: number }[] = [];
+      const original = fixture.linkOf === undefined ? undefined : made.get(fixture.linkOf);
+      if (original !== undefined) {
+        stream.push(record({ ...original.fixture, path: fixture.path }, original.extents, original.inode));
+        continue;
+      }
+      const extents: Extents = [];
+      made.set(String(fixture.path), { extents, inode: index + 3, fixture });
       for (const { at, bytes } of partsOf(fixture)) {
         if (bytes.byteLength === 0) continue;
         await disk.write(bytes, 0, bytes.byteLength, diskBytes);
@@ -66,6 +81,8 @@ export async function makeLayer(layout: DataLayout, fixtures: readonly LayerFixt
   await publishLayer(layout, { id, temporaryDisk, temporaryIndex });
   return { id, diskBytes, entryCount };
 }
+
+type Extents = { logical: number; physical: number; length: number }[];
 
 function partsOf(fixture: LayerFixture): readonly Data[] {
   if (fixture.parts !== undefined) return fixture.parts;
@@ -86,14 +103,20 @@ function record(
   const content = fixture.content === undefined ? 0 : bytesOf(fixture.content).byteLength;
   const size = fixture.type === "l" ? target.length : (fixture.size ?? content);
   const fixed = Buffer.alloc(INDEX_RECORD_FIXED_BYTES);
+  const xattrs = (fixture.xattrs ?? []).map(([name, value]) => xattr(Buffer.from(name), Buffer.from(value)));
   fixed.write(fixture.type, 0, "latin1");
+  fixed.writeUInt8(fixture.opaque ? IndexFlag.opaque : 0, 1);
+  fixed.writeUInt16LE(xattrs.length, 2);
   fixed.writeUInt32LE(fixture.mode ?? (fixture.type === "d" ? 0o755 : 0o644), 4);
   fixed.writeUInt32LE(fixture.uid ?? 0, 8);
-  fixed.writeUInt32LE(fixture.type === "d" ? 2 : 1, 16);
+  fixed.writeUInt32LE(fixture.gid ?? 0, 12);
+  fixed.writeUInt32LE(fixture.nlink ?? (fixture.type === "d" ? 2 : 1), 16);
   fixed.writeUInt32LE(fixture.mtimeNanoseconds ?? 0, 20);
   fixed.writeBigUInt64LE(BigInt(inode), 24);
   fixed.writeBigUInt64LE(BigInt(size), 32);
-  fixed.writeBigInt64LE(BigInt(MTIME_SECONDS), 40);
+  fixed.writeBigInt64LE(BigInt(fixture.mtimeSeconds ?? MTIME_SECONDS), 40);
+  fixed.writeUInt32LE(fixture.rdev?.[0] ?? 0, 48);
+  fixed.writeUInt32LE(fixture.rdev?.[1] ?? 0, 52);
   fixed.writeUInt32LE(path.length, 56);
   fixed.writeUInt32LE(target.length, 60);
   fixed.writeUInt32LE(extents.length, 64);
@@ -103,10 +126,17 @@ function record(
     table.writeBigUInt64LE(BigInt(physical), index * EXTENT_BYTES + 8);
     table.writeBigUInt64LE(BigInt(length), index * EXTENT_BYTES + 16);
   }
-  const body = Buffer.concat([fixed, path, target, table]);
+  const body = Buffer.concat([fixed, path, target, ...xattrs, table]);
   const length = Buffer.alloc(4);
   length.writeUInt32LE(body.length);
   return Buffer.concat([length, body]);
+}
+
+function xattr(name: Buffer, value: Buffer): Buffer {
+  const header = Buffer.alloc(8);
+  header.writeUInt16LE(name.length, 0);
+  header.writeUInt32LE(value.length, 4);
+  return Buffer.concat([header, name, value]);
 }
 
 async function* chunks(parts: readonly Buffer[]): AsyncGenerator<Uint8Array> {

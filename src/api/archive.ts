@@ -1,0 +1,63 @@
+import { Type } from "@sinclair/typebox";
+import { type ByteString, displayName, parseGuestPath } from "../domain/guest-path.ts";
+import { ArchiveQuery } from "../domain/query.ts";
+import { archiveChunks } from "../storage/archive.ts";
+import { heldTreeOf, requireImage } from "./image-access.ts";
+import type { Reply } from "./reply.ts";
+import { type Route, route } from "./route.ts";
+import type { ApiServices } from "./services.ts";
+import { acceptsGzip, directStream, gzipChunks } from "./stream.ts";
+
+const Archive = Type.String({ format: "binary", description: "bytes of the archive" });
+
+export function archiveRoute(services: ApiServices): Route {
+  return route({
+    method: "GET",
+    path: "/v1/inspect/:uuid/archive",
+    scope: "images:read",
+    id: "archiveTree",
+    tag: "Inspection",
+    summary:
+      "Download a directory, or one file, as a pax archive with owners, modes, times, links, extended attributes and holes",
+    query: ArchiveQuery,
+    responses: {
+      200: {
+        description: "the archive; the entries of a directory are named relative to it; sockets are left out",
+        content: { "application/x-tar": Archive },
+        headers: {
+          "Content-Encoding": "gzip, when the request accepts it",
+          "Content-Disposition": "a name for the archive",
+        },
+      },
+    },
+    errors: ["not_found", "invalid_path"],
+    handle: ({ request, principal, params, query }): Reply => {
+      const path = parseGuestPath(query.path);
+      const image = requireImage(services, principal, params["uuid"] ?? "");
+      const { tree, held } = heldTreeOf(services, image);
+      using undo = new DisposableStack();
+      undo.use(held);
+      const resolved = tree.stat(path, { follow: true });
+      const name = (path.split("/").at(-1) ?? "") as ByteString;
+      const chunks = archiveChunks(tree, resolved, name);
+      const isGzip = acceptsGzip(request.headers.get("accept-encoding"));
+      undo.move();
+      return {
+        status: 200,
+        headers: {
+          "content-type": "application/x-tar",
+          "content-disposition": `attachment; filename="${fileName(name)}.tar"`,
+          "cache-control": "no-store",
+          vary: "accept-encoding",
+          ...(isGzip ? { "content-encoding": "gzip" } : {}),
+        },
+        body: directStream(isGzip ? gzipChunks(chunks) : chunks, held),
+      };
+    },
+  });
+}
+
+/** What every client takes as the name of a file. */
+function fileName(name: ByteString): string {
+  return displayName(name).replaceAll(/[^A-Za-z0-9._-]/g, "_") || "root";
+}

@@ -1,0 +1,67 @@
+import { createGzip } from "node:zlib";
+
+type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
+
+/**
+ * A body of chunks whose buffer may be used again: each is copied to the socket before the next is asked for, and
+ * none is asked for while the client does not read. `held` is disposed when the body ends, however it does.
+ */
+export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<Uint8Array> {
+  let isCancelled = false;
+  return new ReadableStream<Uint8Array>({
+    type: "direct",
+    async pull(controller: ReadableStreamDirectController) {
+      using _held = held;
+      for await (const chunk of chunks) {
+        await controller.write(chunk);
+        await controller.flush();
+        if (isCancelled) return;
+      }
+      controller.close();
+    },
+    async cancel() {
+      isCancelled = true;
+      await chunks.return();
+      held?.[Symbol.dispose]();
+    },
+  });
+}
+
+/** Fast rather than small: what compresses well does so at once, and a client waits for it. */
+const GZIP_LEVEL = 4;
+
+/** The chunks, compressed. Nothing is read ahead of the reader by more than zlib's buffers. */
+export async function* gzipChunks(chunks: Chunks): Chunks {
+  const gzip = createGzip({ level: GZIP_LEVEL });
+  const fed = feed(chunks, gzip);
+  // Its failure ends the loop below, which throws it; here it only must not count as unhandled.
+  fed.catch((error) => gzip.destroy(error));
+  for await (const chunk of gzip) yield chunk as Uint8Array<ArrayBuffer>;
+  await fed;
+}
+
+async function feed(chunks: Chunks, gzip: ReturnType<typeof createGzip>): Promise<void> {
+  for await (const chunk of chunks) {
+    if (gzip.destroyed) return;
+    // The callback comes when the bytes are taken, so that the buffer may be used again.
+    await new Promise<void>((resolve) => {
+      gzip.once("close", resolve);
+      gzip.write(chunk, () => {
+        gzip.off("close", resolve);
+        resolve();
+      });
+    });
+  }
+  gzip.end();
+}
+
+/** True when an Accept-Encoding header takes gzip. */
+export function acceptsGzip(header: string | null): boolean {
+  const qualities = new Map<string, number>();
+  for (const part of (header ?? "").toLowerCase().split(",")) {
+    const [coding = "", ...parameters] = part.split(";").map((text) => text.trim());
+    const quality = parameters.find((parameter) => parameter.startsWith("q="));
+    qualities.set(coding, quality === undefined ? 1 : Number(quality.slice(2)) || 0);
+  }
+  return (qualities.get("gzip") ?? qualities.get("x-gzip") ?? qualities.get("*") ?? 0) > 0;
+}

@@ -1,0 +1,166 @@
+import { type ByteString, isUtf8 } from "../domain/guest-path.ts";
+import type { Place } from "./directory-merge.ts";
+import { extentChunks } from "./extent-stream.ts";
+import type { ImageTree, ResolvedEntry, WalkedEntry } from "./image-tree.ts";
+import type { LayerEntry } from "./layer-index.ts";
+import { ARCHIVE_LINKS_BYTES_MAX, READ_CHUNK_BYTES } from "./limits.ts";
+import type { LayerLease } from "./open-layers.ts";
+import { encodeTarHeader, type PaxRecord, paddingOf, TarType, tarEnd, xattrKey } from "./tar-format.ts";
+import { sparseLayout, sparseMap, sparseSegments } from "./tar-sparse.ts";
+
+/** Smaller pieces are gathered until they make one of this many `bytes`. */
+const GATHER_BYTES = 65_536;
+
+const TYPES: Readonly<Record<string, TarType>> = {
+  f: TarType.file,
+  d: TarType.directory,
+  l: TarType.symlink,
+  c: TarType.char,
+  b: TarType.block,
+  p: TarType.fifo,
+};
+
+/**
+ * A pax archive of what is at `resolved` and below it. The entries of a directory are named relative to it, a
+ * single file by `name`. Owners, modes, times to the nanosecond, hard links within a layer, extended attributes,
+ * devices and holes are kept; sockets are left out, which no archive can hold. Memory does not grow with the tree,
+ * and a chunk is good only until the next one is asked for.
+ */
+export async function* archiveChunks(
+  tree: ImageTree,
+  resolved: ResolvedEntry,
+  name: ByteString,
+): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+  const gatherer = new Gatherer();
+  const links = new LinkTable();
+  const root = resolved.type === "d" ? "./" : "";
+  for await (const walked of tree.walk(resolved)) {
+    const path = `${root}${root === "" ? name : walked.path}` as ByteString;
+    for await (const piece of entryPieces(tree, walked, path, links)) yield* gatherer.add(piece);
+  }
+  yield* gatherer.add(tarEnd());
+  yield* gatherer.rest();
+}
+
+async function* entryPieces(
+  tree: ImageTree,
+  { place }: WalkedEntry,
+  path: ByteString,
+  links: LinkTable,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const { entry } = place;
+  const type = TYPES[entry.type];
+  if (type === undefined) return;
+  using lease = tree.lease(place);
+  const first = links.firstOf(place, path);
+  if (first !== null) {
+    yield header(entry, { path, type: TarType.link, target: first, size: 0, records: [] });
+    return;
+  }
+  const records = xattrRecords(lease, entry);
+  if (type === TarType.file) {
+    yield* filePieces(lease, entry, path, records);
+    return;
+  }
+  const isDirectory = type === TarType.directory;
+  const shown = (isDirectory && !path.endsWith("/") ? `${path}/` : path) as ByteString;
+  yield header(entry, { path: shown, type, target: entry.target, size: 0, records });
+}
+
+async function* filePieces(
+  lease: LayerLease,
+  entry: LayerEntry,
+  path: ByteString,
+  records: readonly PaxRecord[],
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const plain = { type: TarType.file, target: "" as ByteString };
+  const sparse = sparseLayout(lease, entry);
+  const read = (start: number, end: number) => extentChunks(() => lease.share(), entry, { start, end });
+  if (sparse === null) {
+    yield header(entry, { ...plain, path, size: entry.size, records });
+    if (entry.size > 0) yield* read(0, entry.size);
+    yield Buffer.alloc(paddingOf(entry.size));
+    return;
+  }
+  const size = sparse.mapBytes + sparse.dataBytes;
+  const marks: PaxRecord[] = [
+    ...(isUtf8(path) ? [] : [["hdrcharset", "BINARY"] as const]),
+    ["GNU.sparse.major", "1"],
+    ["GNU.sparse.minor", "0"],
+    ["GNU.sparse.name", Buffer.from(path, "latin1")],
+    ["GNU.sparse.realsize", String(entry.size)],
+  ];
+  yield header(entry, { ...plain, path, size, records: [...marks, ...records] });
+  for (const text of sparseMap(lease, entry, sparse)) yield Buffer.from(text, "latin1");
+  for (const { offset, length } of sparseSegments(lease, entry)) yield* read(offset, offset + length);
+  yield Buffer.alloc(paddingOf(size));
+}
+
+function header(
+  entry: LayerEntry,
+  rest: {
+    readonly path: ByteString;
+    readonly type: TarType;
+    readonly target: ByteString;
+    readonly size: number;
+    readonly records: readonly PaxRecord[];
+  },
+): Buffer {
+  const { mode, uid, gid, mtimeSeconds, mtimeNanoseconds, rdevMajor, rdevMinor } = entry;
+  return encodeTarHeader({ mode, uid, gid, mtimeSeconds, mtimeNanoseconds, rdevMajor, rdevMinor, ...rest });
+}
+
+function xattrRecords(lease: LayerLease, entry: LayerEntry): PaxRecord[] {
+  if (entry.xattrCount === 0) return [];
+  return lease.index.xattrs(entry).map(({ name, value }) => [xattrKey(name), value]);
+}
+
+/** Remembers where files with several names came by first, until all their names did. */
+class LinkTable {
+  readonly #paths = new Map<string, { readonly path: ByteString; left: number }>();
+  #bytes = 0;
+
+  /** The path under which the file is in the archive already, or null. */
+  firstOf({ layer, entry }: Place, path: ByteString): ByteString | null {
+    if (entry.type === "d" || entry.nlink < 2) return null;
+    const key = `${entry.inode}@${layer.index}`;
+    const known = this.#paths.get(key);
+    if (known !== undefined) {
+      known.left--;
+      if (known.left === 0) this.#forget(key, known.path);
+      return known.path;
+    }
+    if (this.#bytes < ARCHIVE_LINKS_BYTES_MAX) {
+      this.#paths.set(key, { path, left: entry.nlink - 1 });
+      this.#bytes += path.length + key.length;
+    }
+    return null;
+  }
+
+  #forget(key: string, path: ByteString): void {
+    this.#paths.delete(key);
+    this.#bytes -= path.length + key.length;
+  }
+}
+
+/** Makes few large chunks of many small pieces; a large piece passes as it is. */
+class Gatherer {
+  readonly #buffer = Buffer.allocUnsafeSlow(GATHER_BYTES + READ_CHUNK_BYTES);
+  #used = 0;
+
+  *add(piece: Uint8Array): Generator<Uint8Array<ArrayBuffer>, void, undefined> {
+    if (this.#used + piece.length > this.#buffer.length) yield* this.rest();
+    if (piece.length > this.#buffer.length) {
+      yield piece as Uint8Array<ArrayBuffer>;
+      return;
+    }
+    this.#buffer.set(piece, this.#used);
+    this.#used += piece.length;
+    if (this.#used >= GATHER_BYTES) yield* this.rest();
+  }
+
+  *rest(): Generator<Uint8Array<ArrayBuffer>, void, undefined> {
+    if (this.#used > 0) yield this.#buffer.subarray(0, this.#used);
+    this.#used = 0;
+  }
+}
