@@ -163,7 +163,7 @@ export class QemuMachine implements Machine {
     this.#ending = { reason, detail: what };
     const console = await Promise.race([this.console(), Bun.sleep(CONSOLE_TIMEOUT_MS).then(() => "")]);
     const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
-    const detail = console === "" ? what : `${what}; its console ends: ${console.slice(-DETAIL_BYTES_MAX)}`;
+    const detail = console === "" ? what : `${what}; its console: ${excerpt(console)}`;
     this.#ending = { reason: panicked ? "guest_panic" : reason, detail };
     this.#process.kill("SIGKILL");
   }
@@ -173,6 +173,13 @@ export class QemuMachine implements Machine {
     const stderr = this.#process.stderrTail();
     return { reason: "vmm_died", detail: `QEMU ended with ${how}${stderr === "" ? "" : `: ${printable(stderr)}`}` };
   }
+}
+
+/** The part of a console that tells why: from the panic on, or the end. */
+export function excerpt(console: string): string {
+  const panic = console.lastIndexOf(PANIC_TEXT);
+  const text = panic < 0 ? console.slice(-DETAIL_BYTES_MAX) : console.slice(panic, panic + DETAIL_BYTES_MAX);
+  return text.trim();
 }
 
 /** Sum of KVM's counter over all processors, in the answer to `query-stats`. */

@@ -75,15 +75,21 @@ export async function openQemu(options: QemuOptions): Promise<Vmm> {
 class QemuTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt = Date.now();
-  readonly memory: number;
-  readonly state: number;
+  readonly #memory: number;
+  readonly #state: number;
   readonly #owned: AsyncDisposableStack;
 
   constructor(shape: MachineShape, memory: number, state: number, owned: AsyncDisposableStack) {
     this.shape = shape;
-    this.memory = memory;
-    this.state = state;
+    this.#memory = memory;
+    this.#state = state;
     this.#owned = owned;
+  }
+
+  /** @throws Error after disposal, when the numbers may be those of other files */
+  get descriptors(): { readonly memory: number; readonly state: number } {
+    if (this.#owned.disposed) throw new Error("the template is gone");
+    return { memory: this.#memory, state: this.#state };
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -149,8 +155,8 @@ class Qemu implements Vmm {
     if (!(template instanceof QemuTemplate)) throw new Error("this template is not QEMU's");
     using files = new DisposableStack();
     // Descriptors of their own: the template may be disposed meanwhile, and each reader has its own place in the state.
-    const memory = reopen(files, template.memory, "r+");
-    const state = reopen(files, template.state, "r");
+    const memory = reopen(files, template.descriptors.memory, "r+");
+    const state = reopen(files, template.descriptors.state, "r");
     const start = { kind: "clone", memory: FIRST_FILE_FD } as const;
     const machine = await this.#start(template.shape, start, [memory, state]);
     await using undo = new AsyncDisposableStack();

@@ -141,8 +141,9 @@ describe("files", () => {
   });
 
   test("that cannot be put fail with the reason", async () => {
+    await using fresh = await host.mounted();
     const put = (path: string) =>
-      vm.agent.putFile({
+      fresh.agent.putFile({
         path: parseGuestPathText(path),
         mode: 0o644,
         sizeBytes: 300_000,

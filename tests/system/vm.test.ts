@@ -2,8 +2,9 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { closeSync, ftruncateSync, openSync, writeSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
+import { silentLog } from "../../src/log.ts";
 import { AgentClosedError } from "../../src/vm/agent.ts";
-import { syncAgent } from "../../src/vm/templates.ts";
+import { buildTemplate, syncAgent } from "../../src/vm/templates.ts";
 import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -150,9 +151,15 @@ describe("the end of a machine", () => {
   });
 });
 
+test("a template that was disposed is not cloned", async () => {
+  const template = await buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: new AbortController().signal });
+  await template[Symbol.asyncDispose]();
+  await expect(host.vmm.clone(template)).rejects.toThrow("the template is gone");
+});
+
 test("a template's memory cannot be changed by anybody", async () => {
-  const template = (await host.template()) as unknown as { memory: number; state: number };
-  for (const fd of [template.memory, template.state]) {
+  const { descriptors } = (await host.template()) as unknown as { descriptors: { memory: number; state: number } };
+  for (const fd of [descriptors.memory, descriptors.state]) {
     const link = `/proc/self/fd/${fd}`;
     const copy = openSync(link, "r+");
     expect(() => writeSync(copy, "x", 0)).toThrow("EPERM");

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { buildLaunchArgs } from "../../src/vm/launch.ts";
 import { buildQemuArgs } from "../../src/vm/qemu-args.ts";
+import { emulatedInstructions, excerpt } from "../../src/vm/qemu-machine.ts";
 import { UidPool } from "../../src/vm/uid-pool.ts";
 import { parseLoaderList } from "../../src/vm/vmm-root.ts";
 
@@ -117,5 +118,27 @@ describe("user ids of machines", () => {
     expect(() => pool.acquire()).toThrow("all 3 user ids");
     second[Symbol.dispose]();
     expect(pool.acquire().uid).toBe(1001);
+  });
+});
+
+describe("what a console tells of an end", () => {
+  test("is the panic where there is one, and its end otherwise", () => {
+    const trace = `[1.0] Kernel panic - not syncing: Fatal\n${"x".repeat(9000)}`;
+    expect(excerpt(`${"y".repeat(9000)}\n${trace}`)).toStartWith("Kernel panic - not syncing: Fatal\nxxx");
+    expect(excerpt(trace).length).toBe(2048);
+    expect(excerpt(`${"y".repeat(9000)}last\n`)).toEndWith("ylast");
+  });
+
+  test("KVM's count of emulated instructions is summed over processors, and nonsense counts nothing", () => {
+    const stats = (value: unknown) => ({
+      stats: [
+        { name: "exits", value: 5 },
+        { name: "insn_emulation", value },
+      ],
+    });
+    expect(emulatedInstructions([stats(10), stats(32)])).toBe(42);
+    for (const answer of [null, {}, [], [null], [{ stats: 1 }], [stats("9")], [{ stats: [null] }]]) {
+      expect(emulatedInstructions(answer)).toBe(0);
+    }
   });
 });
