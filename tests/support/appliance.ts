@@ -18,8 +18,8 @@ function program(): string[] {
 export interface ApplianceOptions {
   /** flags of `serve` that are added to those of every test */
   readonly flags?: readonly string[];
-  /** `host:port` of registries on loopback */
-  readonly registries?: readonly string[];
+  /** `host:port` of registries on loopback that speak plain HTTP, or tables of their settings */
+  readonly registries?: readonly (string | (Readonly<Record<string, string | boolean>> & { readonly host: string }))[];
   /** size of the pool of waiting clones */
   readonly poolSize?: number;
 }
@@ -46,7 +46,11 @@ export class Appliance implements AsyncDisposable {
   static async start(options: ApplianceOptions = {}): Promise<Appliance> {
     const home = await mkdtemp(join(tmpdir(), "coppice-test-"));
     const configFile = join(home, "config.toml");
-    const hosts = (options.registries ?? []).map((host) => `[registries.hosts."${host}"]\ninsecure = true\n`);
+    const hosts = (options.registries ?? []).map((entry) => {
+      const { host, ...settings } = typeof entry === "string" ? { host: entry, insecure: true } : entry;
+      const lines = Object.entries(settings).map(([name, value]) => `${name} = ${JSON.stringify(value)}`);
+      return [`[registries.hosts."${host}"]`, ...lines].join("\n");
+    });
     const toml = [
       `data_dir = "${join(home, "data")}"`,
       "[listen]",
