@@ -34,7 +34,8 @@ export interface VmHost extends AsyncDisposable {
   readonly namespace: string;
   readonly cgroups: CgroupTree;
   readonly vmm: Vmm;
-  open(acceleration: Acceleration): Promise<Vmm>;
+  /** QEMU with other assets than the built ones where they are given */
+  open(acceleration: Acceleration, assets?: Partial<VmAssets>): Promise<Vmm>;
   /** one template for the whole file */
   template(): Promise<Template>;
   /** a clone whose agent is in sync */
@@ -62,9 +63,9 @@ export async function openVmHost(): Promise<VmHost> {
   const namespace = `coppice-test-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
   const cgroups = stack.use(await openCgroupTree({ namespace }));
   const uids = new UidPool(UID_BASE, 1000);
-  const open = (acceleration: Acceleration) =>
+  const open = (acceleration: Acceleration, changed: Partial<VmAssets> = {}) =>
     openQemu({
-      assets,
+      assets: { ...assets, ...changed },
       acceleration,
       vmsDirectory,
       runtimeDirectory: join(directory, "run"),

@@ -1,0 +1,87 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { join } from "node:path";
+import { silentLog } from "../../src/log.ts";
+import type { VmAssets } from "../../src/vm/assets.ts";
+import { awaitHello, buildTemplate, MachineUnresponsiveError, openAgent } from "../../src/vm/templates.ts";
+import { footprint, openVmHost, TEST_SHAPE, type VmHost } from "../support/vm.ts";
+
+// A busy host boots an emulated machine in many times the usual three seconds.
+setDefaultTimeout(120_000);
+
+let host: VmHost;
+let before: ReturnType<typeof footprint>;
+beforeAll(async () => {
+  host = await openVmHost();
+  await host.template();
+});
+afterAll(() => host[Symbol.asyncDispose]());
+beforeEach(() => {
+  before = footprint(host);
+});
+afterEach(async () => {
+  expect(footprint(host)).toEqual(before);
+  expect(await host.cgroups.list()).toEqual([]);
+});
+
+const never = new AbortController().signal;
+const isUnresponsive = (error: unknown): error is MachineUnresponsiveError => error instanceof MachineUnresponsiveError;
+
+describe("a machine that cannot start says why, and leaves nothing", () => {
+  test.each([
+    ["without its launcher", { launcher: "/nowhere/launch" }, /ENOENT|no such file/i],
+    ["without its kernel", { kernel: "/nowhere/vmlinux" }, /ENOENT/],
+    ["with something else for a kernel", { kernel: "/etc/passwd" }, /QEMU did not start.*kernel/s],
+    ["with a launcher that is another program", { launcher: "/bin/false" }, /QEMU did not start \(exit code 1\)/],
+  ] as [string, Partial<VmAssets>, RegExp][])("%s", async (_, assets, message) => {
+    const vmm = await host.open("tcg", assets);
+    await expect(vmm.boot(TEST_SHAPE)).rejects.toThrow(message);
+    await expect(vmm.bootForTemplate(TEST_SHAPE)).rejects.toThrow(message);
+  });
+
+  test("when its control group cannot be made", async () => {
+    const { create } = host.cgroups;
+    using _restored = { [Symbol.dispose]: () => Object.assign(host.cgroups, { create }) };
+    Object.assign(host.cgroups, { create: () => Promise.reject(new Error("no group today")) });
+    await expect(host.vmm.clone(await host.template())).rejects.toThrow("no group today");
+  });
+});
+
+describe("a guest that never greets", () => {
+  async function greeting(assets: Partial<VmAssets>, timeoutMs: number): Promise<unknown> {
+    const vmm = await host.open("tcg", assets);
+    await using machine = await vmm.boot(TEST_SHAPE);
+    return await awaitHello(machine, openAgent(machine, silentLog), never, timeoutMs).catch((error: unknown) => error);
+  }
+
+  test("because it panicked is told by its console", async () => {
+    const initramfs = join(host.directory, "empty.cpio");
+    await Bun.write(initramfs, new Uint8Array(512));
+    const error = await greeting({ initramfs }, 60_000);
+    if (!isUnresponsive(error)) throw error;
+    expect(error.message).toContain("Kernel panic - not syncing");
+  });
+
+  test("because it takes too long is given up", async () => {
+    const error = await greeting({}, 100);
+    if (!isUnresponsive(error)) throw error;
+    expect(error.message).toContain("did not greet");
+  });
+});
+
+test("a machine that is killed while it boots for a template leaves no template", async () => {
+  const stop = new AbortController();
+  const reason = new Error("stopping");
+  setTimeout(() => stop.abort(reason), 700);
+  await expect(buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: stop.signal })).rejects.toBe(reason);
+});
+
+test("a machine that is disposed while disks are attached to it ends all the same", async () => {
+  const { machine } = await host.clone();
+  const disks = await host.disks(machine);
+  const attached = machine.attach(disks).then(
+    () => "attached",
+    () => "refused",
+  );
+  await machine[Symbol.asyncDispose]();
+  expect(["attached", "refused"]).toContain(await attached);
+});
