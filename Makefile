@@ -16,11 +16,11 @@ ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch
 
 # A command or file, and the Debian package that brings it.
 NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
-	cpio:cpio lz4:lz4 xz:xz-utils zstd:zstd depmod:kmod \
+	xz:xz-utils zstd:zstd \
 	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
 	setpriv:util-linux prlimit:util-linux \
-	docker-registry:docker-registry debootstrap:debootstrap /usr/share/doc/busybox-static:busybox-static \
-	curl:curl openssl:openssl setfattr:attr strace:strace /etc/ssl/certs/ca-certificates.crt:ca-certificates
+	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
+	openssl:openssl getfattr:attr debugfs:e2fsprogs strace:strace /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)
 MODULES := node_modules/.coppice
