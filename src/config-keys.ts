@@ -135,6 +135,10 @@ export const KEYS = {
     doc: "longest `timeout` that an instance may ask for, in seconds",
   }),
   "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest file that may be uploaded" }),
+  "limits.disk_reserve_bytes": size({
+    default: 1024 ** 3,
+    doc: "room on the disk of `data_dir` below which imports, instances and uploads are refused (507)",
+  }),
   "registries.default": optional((doc) => text("a host, with its port if it has one", /^[A-Za-z0-9.:[\]-]+$/, doc), {
     default: null,
     or: "",

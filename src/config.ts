@@ -35,6 +35,8 @@ export interface Config {
     /** longest run that a request may ask for, in `seconds` */
     readonly instanceTimeoutMax: number;
     readonly fileBytesMax: number;
+    /** room on the disk, in `bytes`, below which no new work is taken */
+    readonly diskReserveBytes: number;
   };
   readonly registries: {
     readonly default: string | null;
@@ -259,7 +261,11 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       cpuBudget: v["vm.cpu_budget"],
     },
     pool: { size: v["pool.size"] },
-    limits: { instanceTimeoutMax: v["limits.instance_timeout_max"], fileBytesMax: v["limits.file_bytes_max"] },
+    limits: {
+      instanceTimeoutMax: v["limits.instance_timeout_max"],
+      fileBytesMax: v["limits.file_bytes_max"],
+      diskReserveBytes: v["limits.disk_reserve_bytes"],
+    },
     registries: { default: v["registries.default"], hosts },
     operations: { retentionMs: v["operations.retention"] },
     images: { untaggedTtlMs: v["images.untagged_ttl"] },

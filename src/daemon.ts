@@ -9,6 +9,7 @@ import type { Config } from "./config.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import type { Log } from "./log.ts";
 import { type DataLayout, dataLayout } from "./storage/layout.ts";
+import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
 import { importWork } from "./supervisor/import-image.ts";
 import { startJanitor, sweep } from "./supervisor/janitor.ts";
@@ -75,6 +76,7 @@ export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
     limits: {
       instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
       fileBytesMax: config.limits.fileBytesMax,
+      diskReserveBytes: config.limits.diskReserveBytes,
       vcpusDefault: config.vm.vcpusDefault,
       vcpusMax: config.vm.maxima.vcpus,
       memoryBytesDefault: config.vm.memoryBytesDefault,
@@ -148,6 +150,7 @@ function openOperations(
       importImage: (id, _accountId, submission) => importWork({ ...parts, registries, shape }, id, submission),
       instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
     },
+    requireSpace: () => requireSpace(parts.layout.root, config.limits.diskReserveBytes),
     readiness: () => machines.readiness(),
     machinesKnown: (signal) => machines.known(signal),
     queueCountMax: QUEUE_COUNT_MAX,

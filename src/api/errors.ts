@@ -1,4 +1,4 @@
-import { ApiError, type ErrorBody, type ErrorCode } from "../domain/errors.ts";
+import { ApiError, type ErrorBody, type ErrorCode, storageFull } from "../domain/errors.ts";
 import { json, type Reply } from "./reply.ts";
 
 /** HTTP status of every error value. */
@@ -30,7 +30,8 @@ const INTERNAL_ERROR: ErrorBody = {
 
 /** The failure's answer; whatever is no `ApiError` becomes an internal error without its text. */
 export function errorReply(error: unknown): Reply {
-  const body = error instanceof ApiError ? error.body() : INTERNAL_ERROR;
+  const known = error instanceof ApiError ? error : storageFull(error);
+  const body = known?.body() ?? INTERNAL_ERROR;
   return json(STATUS_OF_ERROR[body.error], body, errorHeaders(body));
 }
 
@@ -56,5 +57,6 @@ function errorHeaders(body: ErrorBody): Record<string, string> {
 
 /** True when nobody but us is to blame, so that the cause belongs into the log as an error. */
 export function isInternal(error: unknown): boolean {
-  return !(error instanceof ApiError) || STATUS_OF_ERROR[error.code] === 500;
+  if (error instanceof ApiError) return STATUS_OF_ERROR[error.code] === 500;
+  return storageFull(error) === null;
 }

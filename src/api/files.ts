@@ -4,6 +4,7 @@ import { FileResponse, UploadedFile } from "../domain/file.ts";
 import { type FileId, isoTime } from "../domain/ids.ts";
 import { FilesQuery } from "../domain/query.ts";
 import { receiveBlob } from "../storage/blobs.ts";
+import { whileSpace } from "../storage/space.ts";
 import { checkAnnouncedLength } from "./body.ts";
 import { empty, json } from "./reply.ts";
 import { jsonSpec } from "./responses.ts";
@@ -29,9 +30,11 @@ function uploadRoute(services: ApiServices): Route {
     },
     errors: ["payload_too_large", "insufficient_storage"],
     handle: async ({ request, principal, body }) => {
-      checkAnnouncedLength(request, services.limits.fileBytesMax);
+      const { layout, limits } = services;
+      checkAnnouncedLength(request, limits.fileBytesMax);
       const { accountId } = principal;
-      const row = await receiveBlob(services.layout, body, services.limits.fileBytesMax, (blob) =>
+      const content = whileSpace(body, layout.root, limits.diskReserveBytes);
+      const row = await receiveBlob(layout, content, limits.fileBytesMax, (blob) =>
         upsertFile(services.db, { accountId, ...blob, now: services.clock() }),
       );
       return json(201, { uuid: row.id, sha256: row.sha256 });

@@ -16,6 +16,8 @@ export interface Principal {
 export interface ApiLimits {
   readonly instanceTimeoutSecondsMax: number;
   readonly fileBytesMax: number;
+  /** room on the disk, in `bytes`, below which nothing is taken in */
+  readonly diskReserveBytes: number;
   readonly vcpusDefault: number;
   readonly vcpusMax: number;
   readonly memoryBytesDefault: number;

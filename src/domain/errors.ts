@@ -45,3 +45,16 @@ export class ApiError extends Error {
     return { error: this.code, message: this.message, details: this.details };
   }
 }
+
+/** How the system and the database say that there is no room left. */
+const FULL_CODES = new Set<unknown>(["ENOSPC", "EDQUOT", "SQLITE_FULL"]);
+
+/** What a caller may know of a failure that a full disk caused, anywhere in its chain of causes; null for any other. */
+export function storageFull(error: unknown): ApiError | null {
+  for (let cause = error; cause instanceof Error; cause = cause.cause) {
+    if (FULL_CODES.has((cause as NodeJS.ErrnoException).code)) {
+      return new ApiError("insufficient_storage", "the disk of the service is full", {}, { cause: error });
+    }
+  }
+  return null;
+}

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { mkdir, open, readdir, rename, rm, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
-import { ApiError } from "../domain/errors.ts";
+import { ApiError, storageFull } from "../domain/errors.ts";
 import { SHA256_PATTERN } from "../domain/file.ts";
 import { syncPath } from "../system/scratch.ts";
 import { allocatedBytes } from "../system/sparse.ts";
@@ -84,7 +84,9 @@ export async function receiveBlob<T = ReceivedBlob>(
   const temporary = join(layout.tmp, `upload-${Bun.randomUUIDv7()}`);
   await using undo = new AsyncDisposableStack();
   undo.defer(() => rm(temporary, { force: true }));
-  const blob = await writeHashed(temporary, source, limitBytes).catch(rethrowFull);
+  const blob = await writeHashed(temporary, source, limitBytes).catch((error: unknown): never => {
+    throw storageFull(error) ?? error;
+  });
   return await inTurn(blob.sha256, async () => {
     await keep(temporary, blobPath(layout, blob.sha256), blob.sizeBytes);
     return record(blob);
@@ -132,13 +134,5 @@ async function keep(temporary: string, final: string, sizeBytes: number): Promis
 
 function ignoreMissing(error: NodeJS.ErrnoException): null {
   if (error.code === "ENOENT") return null;
-  throw error;
-}
-
-function rethrowFull(error: unknown): never {
-  const { code } = error as NodeJS.ErrnoException;
-  if (code === "ENOSPC" || code === "EDQUOT") {
-    throw new ApiError("insufficient_storage", "no space left for the content", {}, { cause: error });
-  }
   throw error;
 }

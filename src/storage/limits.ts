@@ -51,3 +51,5 @@ export const LIST_PAGE_COUNT = 256;
 export const LIST_PAGES_COUNT_MAX = 4096;
 /** Paths of hard-linked files that an archive remembers, in `bytes`; later ones become files of their own. */
 export const ARCHIVE_LINKS_BYTES_MAX = 33_554_432;
+/** An upload looks at the room that is left after as many `bytes`. */
+export const SPACE_CHECK_BYTES = 16_777_216;

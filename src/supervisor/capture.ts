@@ -9,6 +9,7 @@ import { allocatedBytes } from "../system/sparse.ts";
 import type { Agent } from "../vm/agent.ts";
 import type { Machine } from "../vm/vmm.ts";
 import { withDeadline } from "./deadline.ts";
+import { endedEarly } from "./machines.ts";
 
 /** Unmounting writes out what the command left in the guest's page cache: up to all of its memory. */
 const FREEZE_MS_MAX = 300_000;
@@ -75,6 +76,8 @@ export async function captureScratch(
   await withDeadline(agent.freeze(), FREEZE_MS_MAX, "unmounting the file system of the run");
   const files = { diskPath, indexPath: join(directory.path, "index") };
   const facts = await indexDisk(agent, "scratch", files);
+  const failure = await machine.failure();
+  if (failure !== null) throw endedEarly(failure);
   await machine.kill();
   return facts.entryCount === 0 ? null : await stageLayer(layout, files, facts);
 }

@@ -26,6 +26,8 @@ const EXIT_TEXT: Record<MachineExit["reason"], string> = {
   guest_panic: "the guest kernel panicked",
   guest_reset: "the guest reset itself, as a kernel does after a panic",
   guest_shutdown: "the guest powered itself off",
+  disk_full: "the disk of the service is full",
+  disk_error: "the disk of the service failed",
   vmm_died: "the virtual machine monitor died",
 };
 
@@ -61,13 +63,20 @@ export async function inMachine<T>({ machine }: ReadyMachine, signal: AbortSigna
   }
 }
 
+/** What a caller may know of a machine that ended before its work. */
+export function endedEarly({ reason, detail }: MachineExit, cause?: unknown): ApiError {
+  const code = reason === "disk_full" ? "insufficient_storage" : "unavailable";
+  const message = `the virtual machine ended early: ${EXIT_TEXT[reason]}`;
+  return new ApiError(code, message, { reason, detail }, { cause });
+}
+
 async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof AgentClosedError) {
     using timer = startTimer(EXIT_MS_MAX);
     const exit = await Promise.race([machine.exited, timer.fired.then(() => null)]);
-    const reason = exit === null ? "its agent closed the connection" : EXIT_TEXT[exit.reason];
-    const details = exit === null ? {} : { reason: exit.reason, detail: exit.detail };
-    return new ApiError("unavailable", `the virtual machine ended early: ${reason}`, details, { cause: error });
+    if (exit !== null) return endedEarly(exit, error);
+    const text = "the virtual machine ended early: its agent closed the connection";
+    return new ApiError("unavailable", text, {}, { cause: error });
   }
   if (error instanceof AgentProtocolError) {
     return new ApiError("unavailable", `the guest agent broke its protocol: ${error.message}`, {}, { cause: error });

@@ -11,7 +11,7 @@ import {
   requestCancel,
   startOperation,
 } from "../db/operations.ts";
-import { ApiError, type ErrorBody } from "../domain/errors.ts";
+import { ApiError, type ErrorBody, storageFull } from "../domain/errors.ts";
 import type { AccountId, OperationId } from "../domain/ids.ts";
 import type { OperationKind } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
@@ -28,6 +28,8 @@ import type {
 import type { Cost, Scheduler } from "./scheduler.ts";
 
 const STATS_INTERVAL_MS = 1000;
+/** How often the end of an operation is tried to be recorded while the database cannot be written. */
+const RECORD_RETRY_MS = 1000;
 const CANCELLED = new ApiError("conflict", "the operation was cancelled");
 const STOPPED = new ApiError("unavailable", "the service stopped while the operation ran");
 const RESTARTED = new ApiError("unavailable", "the service was restarted while the operation ran");
@@ -70,6 +72,8 @@ export interface OperationsOptions {
   readonly clock: () => number;
   readonly scheduler: Scheduler;
   readonly workers: Workers;
+  /** @throws ApiError `insufficient_storage` when there is too little room for more work */
+  readonly requireSpace: () => void;
   readonly readiness: () => Readiness;
   /** Resolves when it is known that machines can run; throws an ApiError when they cannot. */
   readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
@@ -169,6 +173,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
   ): { readonly id: OperationId } {
     const { db, clock, queueCountMax } = this.#options;
     if (this.#stopping) throw new ApiError("unavailable", "the service is stopping");
+    this.#options.requireSpace();
     if (this.#waitingCount(accountId) >= queueCountMax) {
       throw new ApiError("too_many_requests", `${queueCountMax} operations of this account are waiting already`);
     }
@@ -213,6 +218,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       const work = this.#work(live, request);
       if (!scheduler.fitsEver(work.cost)) throw TOO_LARGE;
       using _ticket = await scheduler.admit(live.accountId, work.cost, signal);
+      this.#options.requireSpace();
       if (!startOperation(db, live.id, clock())) return;
       live.started = true;
       log.info("operation started", { operation: live.id, kind: live.kind });
@@ -220,12 +226,12 @@ export class Operations implements OperationsPort, AsyncDisposable {
         live.machine = machine;
       };
       const published = await work.run({ signal, onMachine });
-      if (!published) this.#end(live.id, CANCELLED);
+      if (!published) await this.#end(live.id, CANCELLED);
       else log.info("operation ended", { operation: live.id, status: "SUCCESS" });
     } catch (error) {
       // Work that had not begun stays PENDING: a stop is no failure of it, and a cancel has ended it already.
       if (signal.aborted && !live.started && this.#isPending(live)) return;
-      this.#end(live.id, error);
+      await this.#end(live.id, error);
     }
   }
 
@@ -242,17 +248,33 @@ export class Operations implements OperationsPort, AsyncDisposable {
     }
   }
 
-  /** Ends an operation that did not succeed: CANCELLED where a cancel had been accepted, otherwise FAILED. */
-  #end(id: OperationId, error: unknown): void {
+  /**
+   * Ends an operation that did not succeed: CANCELLED where a cancel had been accepted, otherwise FAILED. On a full
+   * disk that cannot be recorded at once; what a stop leaves EXECUTING, the next start ends.
+   */
+  async #end(id: OperationId, error: unknown): Promise<void> {
     const { db, clock, log } = this.#options;
     const body = this.#body(id, error);
-    if (failOperation(db, id, body, clock())) {
-      log.info("operation ended", { operation: id, error: body.error, message: body.message });
+    for (;;) {
+      try {
+        const ended = failOperation(db, id, body, clock());
+        if (ended) log.info("operation ended", { operation: id, error: body.error, message: body.message });
+        return;
+      } catch (problem) {
+        log.error("the end of an operation was not recorded", { operation: id, error: problem });
+        if (this.#stopping) return;
+        await Bun.sleep(RECORD_RETRY_MS);
+      }
     }
   }
 
   #body(id: OperationId, error: unknown): ErrorBody {
     if (error instanceof ApiError) return error.body();
+    const full = storageFull(error);
+    if (full !== null) {
+      this.#options.log.warn("the disk is full", { operation: id, error });
+      return full.body();
+    }
     this.#options.log.error("operation failed unexpectedly", { operation: id, error });
     return new ApiError("internal_error", "the operation failed because of an internal error").body();
   }

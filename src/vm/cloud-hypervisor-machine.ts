@@ -149,6 +149,10 @@ export class CloudHypervisorMachine implements Machine {
     return this.#console?.text() ?? "";
   }
 
+  async failure(): Promise<MachineExit | null> {
+    return this.#ending;
+  }
+
   async stuck(): Promise<string | null> {
     const { guestMs, kernelMs } = await vcpuTime(this.pid);
     if (kernelMs < STUCK_KERNEL_MS || guestMs * STUCK_RATIO > kernelMs) return null;

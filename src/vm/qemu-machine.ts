@@ -92,7 +92,7 @@ export class QemuMachine implements Machine {
         lun,
         drive: node,
         serial: disk.serial,
-        // The guest learns of a full host disk by an error instead of being stopped for ever.
+        // A write that fails ends the machine (BLOCK_IO_ERROR); stopped instead, it would wait for ever.
         werror: "report",
         rerror: "report",
       }),
@@ -133,6 +133,12 @@ export class QemuMachine implements Machine {
     }
   }
 
+  async failure(): Promise<MachineExit | null> {
+    // Events come before the answer to what was asked after them.
+    await this.qmp.execute("query-status").catch(ignoreClosed);
+    return this.#ending;
+  }
+
   async stuck(): Promise<string | null> {
     const targets = { target: "vcpu", providers: [{ provider: "kvm" }] };
     // QEMU refuses the question where there is no KVM.
@@ -143,6 +149,13 @@ export class QemuMachine implements Machine {
   }
 
   #onEvent({ event, data }: QmpEvent): void {
+    // The guest's own words would come late or never: it believes in writes that only its page cache has.
+    if (event === "BLOCK_IO_ERROR") {
+      const operation = data["operation"] === "read" ? "read" : "write";
+      if (data["nospace"] === true)
+        void this.#end("disk_full", `a ${operation} of the guest found no room on the host`);
+      else void this.#end("disk_error", `a ${operation} of the guest failed on the host`);
+    }
     if (event === "GUEST_PANICKED") void this.#end("guest_panic", "the guest kernel panicked");
     if (event === "SHUTDOWN") {
       if (data["reason"] === "guest-reset") void this.#end("guest_reset", "the guest reset itself");
@@ -180,6 +193,11 @@ export function excerpt(console: string): string {
   const panic = console.lastIndexOf(PANIC_TEXT);
   const text = panic < 0 ? console.slice(-DETAIL_BYTES_MAX) : console.slice(panic, panic + DETAIL_BYTES_MAX);
   return text.trim();
+}
+
+/** The end of the monitor is told by the machine's exit. */
+function ignoreClosed(error: unknown): void {
+  if (!(error instanceof QmpClosedError)) throw error;
 }
 
 /** Sum of KVM's counter over all processors, in the answer to `query-stats`. */

@@ -21,7 +21,14 @@ export interface Disk {
 
 /** Why a machine is gone. */
 export interface MachineExit {
-  readonly reason: "killed" | "guest_panic" | "guest_reset" | "guest_shutdown" | "vmm_died";
+  readonly reason:
+    | "killed"
+    | "guest_panic"
+    | "guest_reset"
+    | "guest_shutdown"
+    | "disk_full"
+    | "disk_error"
+    | "vmm_died";
   /** what a person should read: exit status or signal, the last lines of the VMM and the guest's console */
   readonly detail: string;
 }
@@ -60,6 +67,11 @@ export interface Machine extends AsyncDisposable {
   console(): Promise<string>;
   /** Why the machine will get nowhere although it runs, for one whose agent has not greeted yet; null: it may. */
   stuck(): Promise<string | null>;
+  /**
+   * Why the machine is ending although it may still answer; null: it is not. What its VMM told before this call counts,
+   * so that a disk that lost a write of the guest is never taken for a good one.
+   */
+  failure(): Promise<MachineExit | null>;
   /** SIGKILL to the whole cgroup, then waits until it is empty; idempotent. */
   kill(): Promise<MachineExit>;
 }

@@ -44,6 +44,7 @@ export async function startProgram(dataDirectory: string, limits: ApiServices["l
     "[limits]",
     `instance_timeout_max = ${limits.instanceTimeoutSecondsMax}`,
     `file_bytes_max = ${limits.fileBytesMax}`,
+    `disk_reserve_bytes = ${limits.diskReserveBytes}`,
     '[registries.hosts."registry.example.net"]',
     "allow = false",
     '[registries.hosts."registry.example.net:5000"]',

@@ -27,6 +27,7 @@ const FILE_BYTES_MAX = 1_048_576;
 export const LIMITS: ApiServices["limits"] = {
   instanceTimeoutSecondsMax: 3600,
   fileBytesMax: FILE_BYTES_MAX,
+  diskReserveBytes: 1,
   vcpusDefault: 1,
   vcpusMax: 4,
   memoryBytesDefault: 268_435_456,

@@ -95,6 +95,7 @@ export class FakeVmm implements Vmm {
       resume: async () => undefined,
       console: async () => "a console",
       stuck: async () => this.script.stuck ?? null,
+      failure: async () => null,
       kill: () => end("killed"),
       die: () => void end("vmm_died"),
       [Symbol.asyncDispose]: async () => void (await end("killed")),

@@ -45,6 +45,7 @@ function operationsOf(run: (id: OperationId) => Run, more: Partial<OperationsOpt
     clock: Date.now,
     scheduler: new Scheduler({ memoryBytes: 1, vcpus: 1 }, Date.now),
     workers: { instance: work, importImage: work },
+    requireSpace: () => undefined,
     readiness: () => ({ ready: true, isolation: "vm", reason: "" }),
     machinesKnown: () => Promise.resolve(),
     queueCountMax: 3,

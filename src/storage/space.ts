@@ -1,0 +1,31 @@
+import { statfsSync } from "node:fs";
+import { ApiError } from "../domain/errors.ts";
+import { SPACE_CHECK_BYTES } from "./limits.ts";
+
+/**
+ * Refuses work while the file system of `directory` has less room than `reserveBytes`: what runs already must be able
+ * to end, and the database to say so.
+ * @throws ApiError `insufficient_storage`
+ */
+export function requireSpace(directory: string, reserveBytes: number): void {
+  const { bavail, bsize } = statfsSync(directory);
+  if (bavail * bsize >= reserveBytes) return;
+  throw new ApiError("insufficient_storage", "the disk of the service is nearly full", { reserve_bytes: reserveBytes });
+}
+
+/** Passes a stream that is being stored on, and fails as `requireSpace` does as soon as the room has become small. */
+export async function* whileSpace(
+  stream: AsyncIterable<Uint8Array>,
+  directory: string,
+  reserveBytes: number,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  let bytes = SPACE_CHECK_BYTES;
+  for await (const chunk of stream) {
+    bytes += chunk.byteLength;
+    if (bytes >= SPACE_CHECK_BYTES) {
+      requireSpace(directory, reserveBytes);
+      bytes = 0;
+    }
+    yield chunk;
+  }
+}
