@@ -1,0 +1,39 @@
+/** How a call of the stand-in goes wrong. */
+export interface Failure {
+  readonly endpoint: string;
+  readonly how: "hang" | "500" | "die" | "exit" | "garbage" | "close" | "flood";
+  /** only the first time; else always */
+  readonly once?: boolean;
+  /** calls of the endpoint that go well before */
+  readonly skip?: number;
+}
+
+/** What a stand-in is to do; the file control.json of its root. */
+export interface Control {
+  readonly failures?: readonly Failure[];
+  /** false: memory cannot be restored on demand */
+  readonly onDemand?: boolean;
+  /** a guest's doings after an answered call; source `raw` writes the event as it is, `stderr` ends the VMM with it */
+  readonly events?: readonly {
+    readonly after: string;
+    readonly source: string;
+    readonly event: string;
+    readonly properties?: Record<string, string>;
+  }[];
+  /** what the guest's console says before an event */
+  readonly console?: string;
+  /** calls that are refused are part of the test */
+  readonly refusals?: boolean;
+  readonly version?: string;
+  readonly agentPort?: number;
+}
+
+/** A line of the transcript. */
+export interface TranscriptLine {
+  readonly call?: string;
+  /** of the answer; 0 for a call that was made to fail */
+  readonly status?: number;
+  readonly body?: unknown;
+  /** what no client of the API may do */
+  readonly violation?: string;
+}

@@ -1,0 +1,265 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { readdirSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { silentLog } from "../../src/log.ts";
+import type { CloudHypervisorMachine } from "../../src/vm/cloud-hypervisor-machine.ts";
+import { buildTemplate } from "../../src/vm/templates.ts";
+import type { Disk, Machine } from "../../src/vm/vmm.ts";
+import { callsOf, DESCRIPTION_PATH, SHAPE, StandInHost, violationsOf } from "../support/cloud-hypervisor.ts";
+import { greeted, ready, shell } from "../support/vm.ts";
+
+setDefaultTimeout(60_000);
+
+const NEVER = new AbortController().signal;
+let host: StandInHost;
+beforeAll(async () => {
+  host = await StandInHost.open();
+});
+afterAll(() => host[Symbol.asyncDispose]());
+beforeEach(() => host.control({}));
+
+const violations = (machine: Machine) => violationsOf(host.transcript(machine));
+const calls = (machine: Machine) => callsOf(host.transcript(machine)).filter((call) => call !== "vmm.ping");
+const template = () => buildTemplate(host.vmm, SHAPE, { log: silentLog, signal: NEVER });
+
+function disks(machine: Machine, layers: number): Disk[] {
+  const path = (name: string): string => {
+    const file = join(name === "S" ? machine.directory : host.directory, name);
+    writeFileSync(file, "");
+    truncateSync(file, 1_048_576);
+    return file;
+  };
+  const serials = Array.from({ length: layers }, (_, index) => `L${String(index).padStart(2, "0")}`);
+  const own = serials.map((serial) => ({ serial, path: path(serial), readOnly: true }));
+  return [...own, { serial: "S", path: path("S"), readOnly: false }];
+}
+
+async function nothingIsLeft(): Promise<void> {
+  expect(readdirSync(host.vmsDirectory)).toEqual([]);
+  expect(await host.cgroups.list()).toEqual([]);
+}
+
+describe("the description of the API", () => {
+  test.skipIf(DESCRIPTION_PATH === undefined)("is known to the tests (COPPICE_TEST_CH_OPENAPI)", async () => {
+    await using machine = await host.vmm.boot(SHAPE);
+    host.control({ refusals: true });
+    // A stand-in that lets everything pass would prove nothing.
+    const api = (machine as CloudHypervisorMachine).api as unknown as { addDisk(config: object): Promise<unknown> };
+    await api.addDisk({ path: "/vm/L00", image_type: "raw", read_only: true }).catch(() => undefined);
+    const found = violations(machine).join("\n");
+    expect(found).toContain('"raw" is none of');
+    expect(found).toContain("vm.add-disk.read_only: not a known property");
+  });
+});
+
+describe("an instance's life", () => {
+  test("boots from cold, takes disks, runs a command, and ends", async () => {
+    await using machine = await host.vmm.boot(SHAPE);
+    const agent = await greeted(machine);
+    await machine.attach(disks(machine, 2));
+    await agent.mount({ layers: 1, scratch: true });
+    expect(await shell(agent, "echo out; exit 3", { env: { PATH: "/usr/bin:/bin" } })).toMatchObject({
+      stdout: "out\n",
+      exitCode: 3,
+    });
+    expect(calls(machine)).toEqual(["vm.create", "vm.boot", "vm.add-disk", "vm.add-disk", "vm.add-disk"]);
+    expect(violations(machine)).toEqual([]);
+    expect(await machine.kill()).toEqual({ reason: "killed", detail: "killed by the host" });
+  });
+
+  test("begins as a clone of a template, each with a stream of its own", async () => {
+    {
+      await using saved = await template();
+      await using one = await ready(await host.vmm.clone(saved));
+      await using two = await ready(await host.vmm.clone(saved));
+      for (const { machine, agent } of [one, two]) {
+        await machine.attach(disks(machine, 1));
+        await agent.mount({ layers: 1, scratch: true });
+        const { stdout } = await shell(agent, "echo $HERE", { env: { PATH: "/bin", HERE: machine.id } });
+        expect(stdout).toBe(`${machine.id}\n`);
+        expect(calls(machine)).toEqual(["vm.restore", "vm.resume", "vm.add-disk", "vm.add-disk"]);
+        const restore = host.transcript(machine).find(({ call }) => call === "vm.restore");
+        expect(restore?.body).toMatchObject({ memory_restore_mode: "OnDemand" });
+        expect(violations(machine)).toEqual([]);
+      }
+    }
+    await nothingIsLeft();
+  });
+
+  test("has room for 128 layers and a scratch, over several PCI segments", async () => {
+    await using saved = await template();
+    await using machine = await host.vmm.clone(saved);
+    await machine.attach(disks(machine, 128));
+    expect(violations(machine)).toEqual([]);
+  });
+
+  test("pauses and goes on", async () => {
+    await using saved = await template();
+    await using clone = await ready(await host.vmm.clone(saved));
+    await clone.machine.pause();
+    expect(await (clone.machine as CloudHypervisorMachine).api.info()).toEqual({ state: "Paused" });
+    await clone.machine.resume();
+    expect(await (clone.machine as CloudHypervisorMachine).api.info()).toEqual({ state: "Running" });
+    expect(violations(clone.machine)).toEqual([]);
+  });
+
+  test("leaves a template that no VMM can change, and that outlives its disposal in clones", async () => {
+    const saved = await template();
+    const [name = ""] = readdirSync(host.vmsDirectory);
+    for (const file of ["config.json", "state.json", "memory-ranges"]) {
+      const { mode, uid } = statSync(join(host.vmsDirectory, name, file));
+      expect([file, mode & 0o777, uid]).toEqual([file, 0o444, 0]);
+    }
+    await using machine = await host.vmm.clone(saved);
+    await saved[Symbol.asyncDispose]();
+    expect(statSync(join(machine.directory, "snapshot/memory-ranges")).size).toBe(SHAPE.memoryBytes);
+  });
+
+  test("closes the directory of the sockets to the VMM once they are there", async () => {
+    await using machine = await host.vmm.boot(SHAPE);
+    const { mode, uid } = statSync(join(machine.directory, "run"));
+    expect([mode & 0o777, uid]).toEqual([0o710, 0]);
+    expect(machine.uid).toBeGreaterThan(0);
+  });
+});
+
+describe("memory that cannot be restored on demand", () => {
+  test("is copied, which is found out once", async () => {
+    await using other = await StandInHost.open();
+    await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
+    other.control({ onDemand: false, refusals: true });
+    const modes = async () => {
+      await using machine = await other.vmm.clone(saved);
+      return other.transcript(machine).flatMap(({ call, body }) => (call === "vm.restore" ? [body] : []));
+    };
+    expect(await modes()).toMatchObject([{ memory_restore_mode: "Copy" }]);
+    expect(other.warnings).toHaveLength(1);
+    other.control({});
+    expect(await modes()).toMatchObject([{ memory_restore_mode: "Copy" }]);
+  });
+
+  test("is not copied when the restore fails for another reason, and the next clone asks again", async () => {
+    await using other = await StandInHost.open();
+    await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
+    other.control({ failures: [{ endpoint: "vm.restore", how: "die" }] });
+    await expect(other.vmm.clone(saved)).rejects.toThrow("vm.restore");
+    other.control({ failures: [{ endpoint: "vm.restore", how: "500" }] });
+    await expect(other.vmm.clone(saved)).rejects.toThrow("made to fail");
+    other.control({});
+    await using machine = await other.vmm.clone(saved);
+    const restore = other.transcript(machine).find(({ call }) => call === "vm.restore");
+    expect(restore?.body).toMatchObject({ memory_restore_mode: "OnDemand" });
+  });
+});
+
+describe("a call that goes wrong", () => {
+  const WAYS = ["500", "die", "exit", "garbage", "close", "flood"] as const;
+  const of = (endpoint: string) => WAYS.map((how) => [endpoint, how] as const);
+
+  test.each([...of("vm.create"), ...of("vm.boot"), ...of("vmm.ping")])(
+    "ends a boot: %s by %s",
+    async (endpoint, how) => {
+      // What is done can be told from what is not even by a VMM whose answers have no body to break.
+      const bodyless = endpoint !== "vmm.ping" && (how === "garbage" || how === "flood");
+      host.control({ failures: [{ endpoint, how }] });
+      const booted = host.vmm.boot(SHAPE);
+      if (bodyless) await (await booted.catch(() => null))?.[Symbol.asyncDispose]();
+      else await expect(booted).rejects.toThrow(/Cloud Hypervisor|vm\.|vmm\./);
+      host.control({});
+      await nothingIsLeft();
+    },
+  );
+
+  test.each(["vm.pause", "vm.snapshot", "vm.shutdown", "vmm.shutdown"])("leaves no template: %s", async (endpoint) => {
+    host.control({ failures: [{ endpoint, how: "500" }] });
+    await expect(template()).rejects.toThrow(endpoint);
+    await nothingIsLeft();
+  });
+
+  test.each(["vm.restore", "vm.resume"])("leaves no clone: %s", async (endpoint) => {
+    {
+      await using saved = await template();
+      host.control({ failures: [{ endpoint, how: "exit" }] });
+      await expect(host.vmm.clone(saved)).rejects.toThrow(endpoint);
+      expect(readdirSync(host.vmsDirectory)).toHaveLength(1);
+    }
+    await nothingIsLeft();
+  });
+
+  test("takes back the disks that were added before the one that was refused", async () => {
+    await using saved = await template();
+    host.control({ failures: [{ endpoint: "vm.add-disk", how: "500", skip: 2 }] });
+    await using machine = await host.vmm.clone(saved);
+    await expect(machine.attach(disks(machine, 3))).rejects.toThrow("made to fail");
+    const seen = calls(machine).slice(2);
+    expect(seen).toEqual([...Array(3).fill("vm.add-disk"), ...Array(2).fill("vm.remove-device")]);
+    expect(violations(machine)).toEqual([]);
+  });
+
+  test("that never answers is given up after its time", async () => {
+    host.control({ failures: [{ endpoint: "vm.create", how: "hang" }] });
+    const startedAt = performance.now();
+    await expect(host.vmm.boot(SHAPE)).rejects.toThrow("no answer within 10000 ms");
+    expect(performance.now() - startedAt).toBeLessThan(13_000);
+    await nothingIsLeft();
+  });
+});
+
+describe("an end", () => {
+  const after = (source: string, event: string, properties?: Record<string, string>) => ({
+    events: [{ after: "vm.boot", source, event, ...(properties === undefined ? {} : { properties }) }],
+  });
+
+  test("by a panic of the guest is told with the end of the console", async () => {
+    host.control({
+      ...after("guest", "panic", { event: "panic" }),
+      console: "Kernel panic - not syncing: \u001b[1moh\r\n",
+    });
+    await using machine = await host.vmm.boot(SHAPE);
+    const { reason, detail } = await machine.exited;
+    expect(reason).toBe("guest_panic");
+    expect(detail).toContain("its console ends: Kernel panic - not syncing: ?[1moh");
+  });
+
+  test("by a reset is told from a panic only by the console", async () => {
+    host.control(after("vm", "rebooting"));
+    await using plain = await host.vmm.boot(SHAPE);
+    expect((await plain.exited).reason).toBe("guest_reset");
+    host.control({ ...after("vm", "rebooting"), console: "Kernel panic - not syncing: late" });
+    await using panicked = await host.vmm.boot(SHAPE);
+    expect((await panicked.exited).reason).toBe("guest_panic");
+  });
+
+  test("by a power-off leaves the VMM, which is then killed", async () => {
+    host.control(after("vm", "shutdown"));
+    await using machine = await host.vmm.boot(SHAPE);
+    expect(await machine.exited).toEqual({ reason: "guest_shutdown", detail: "the guest is off" });
+  });
+
+  test("of the VMM is told with what it said", async () => {
+    host.control(after("stderr", "vCPU thread panicked"));
+    await using machine = await host.vmm.boot(SHAPE);
+    const { reason, detail } = await machine.exited;
+    expect([reason, detail]).toEqual([
+      "vmm_died",
+      "Cloud Hypervisor ended with exit code 2: stand-in: vCPU thread panicked",
+    ]);
+  });
+
+  test("of a VMM whose events are nonsense is ours", async () => {
+    host.control(after("raw", "{ nonsense\n\n"));
+    await using machine = await host.vmm.boot(SHAPE);
+    const { reason, detail } = await machine.exited;
+    expect([reason, detail]).toEqual(["vmm_died", "Cloud Hypervisor broke its protocol: an event is not JSON"]);
+  });
+
+  test("closes the agent's stream", async () => {
+    await using machine = await host.vmm.boot(SHAPE);
+    const agent = await greeted(machine);
+    await agent.mount({ layers: 1, scratch: true });
+    const lost = shell(agent, "sleep 60");
+    process.kill(machine.pid, "SIGKILL");
+    await expect(lost).rejects.toThrow();
+    expect((await machine.exited).reason).toBe("vmm_died");
+  });
+});
