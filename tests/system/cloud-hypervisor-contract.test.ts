@@ -159,12 +159,8 @@ describe("a call that goes wrong", () => {
   test.each([...of("vm.create"), ...of("vm.boot"), ...of("vmm.ping")])(
     "ends a boot: %s by %s",
     async (endpoint, how) => {
-      // What is done can be told from what is not even by a VMM whose answers have no body to break.
-      const bodyless = endpoint !== "vmm.ping" && (how === "garbage" || how === "flood");
       host.control({ failures: [{ endpoint, how }] });
-      const booted = host.vmm.boot(SHAPE);
-      if (bodyless) await (await booted.catch(() => null))?.[Symbol.asyncDispose]();
-      else await expect(booted).rejects.toThrow(/Cloud Hypervisor|vm\.|vmm\./);
+      await expect(host.vmm.boot(SHAPE)).rejects.toThrow(/Cloud Hypervisor|vm\.|vmm\./);
       host.control({});
       await nothingIsLeft();
     },
