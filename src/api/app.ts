@@ -36,6 +36,8 @@ export function createApp(services: ApiServices) {
     return toResponse(reply, request.method, state.id);
   };
   const serve = async (request: Request, route: Route, params: Record<string, string>): Promise<Response> => {
+    const path = pathOf(request.url);
+    if (table.isShadowed(route, path)) throw unknownRoute(table, path);
     const run = runners.get(route) as Runner;
     return answer(request, await run(request, states.get(request)?.principal ?? null, params));
   };

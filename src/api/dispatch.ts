@@ -51,8 +51,11 @@ function bodyReader(route: Route): (request: Request) => Promise<unknown> {
 /** Finds routes by path for what the server's router does not do: HEAD, and which methods a path knows. */
 export class RouteTable {
   readonly #entries: readonly { route: Route; expression: RegExp; names: readonly string[] }[];
+  /** paths without parameters */
+  readonly #literals: ReadonlySet<string>;
 
   constructor(routes: readonly Route[]) {
+    this.#literals = new Set(routes.map(({ path }) => path).filter((path) => !path.includes(":")));
     this.#entries = routes.map((route) => {
       const names = [...route.path.matchAll(/:(\w+)/g)].map((match) => match[1] ?? "");
       const source = route.path.replaceAll(/[.\\+*?^$()[\]{}|]/g, "\\$&").replaceAll(/:\w+/g, "([^/]+)");
@@ -69,15 +72,22 @@ export class RouteTable {
   /** Methods that a path knows, sorted; empty for an unknown path. */
   allowed(path: string): string[] {
     const methods = new Set<string>();
-    for (const { route, expression } of this.#entries) if (expression.test(path)) methods.add(route.method);
+    for (const { route, expression } of this.#entries) {
+      if (expression.test(path) && !this.isShadowed(route, path)) methods.add(route.method);
+    }
     if (methods.has("GET")) methods.add("HEAD");
     return [...methods].sort();
+  }
+
+  /** True when a path that is a route of its own only looks like one with a parameter. */
+  isShadowed(route: Route, path: string): boolean {
+    return this.#literals.has(path) && route.path !== path;
   }
 
   #match(method: string, path: string): { route: Route; params: Record<string, string> } | null {
     for (const { route, expression, names } of this.#entries) {
       const match = route.method === method ? expression.exec(path) : null;
-      if (match === null) continue;
+      if (match === null || this.isShadowed(route, path)) continue;
       const params = Object.fromEntries(names.map((name, index) => [name, decodeSegment(match[index + 1] ?? "")]));
       return { route, params };
     }

@@ -1,6 +1,7 @@
 import type { TObject, TSchema } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
 import { FileResponse, UploadedFile } from "../domain/file.ts";
+import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
 import { Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
 import { InstanceFile, Resources, SpawnRequest } from "../domain/instance.ts";
 import { DirectoryListing, ListingItem } from "../domain/listing.ts";
@@ -17,10 +18,14 @@ import { AcceptedOperation, AnyObject, HtmlPage, InstanceStatsSchema } from "./w
 /** Schemas that appear by name in the document. */
 const NAMED: Readonly<Record<string, TSchema>> = {
   AcceptedOperation,
+  DiffItem,
   DirectoryListing,
   Error: ErrorObject,
   FileResponse,
   Image,
+  ImageDetails,
+  ImageDiff,
+  ImageStep,
   ImportRequest,
   ImportResult,
   InstanceFile,

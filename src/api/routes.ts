@@ -1,5 +1,6 @@
 import { fileRoutes } from "./files.ts";
 import { healthRoutes } from "./health.ts";
+import { imageHistoryRoutes } from "./image-history.ts";
 import { imageRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import { instanceRoutes } from "./instances.ts";
@@ -12,6 +13,7 @@ import type { ApiServices } from "./services.ts";
 export function allRoutes(services: ApiServices): Route[] {
   const routes = [
     ...imageRoutes(services),
+    ...imageHistoryRoutes(services),
     ...fileRoutes(services),
     ...instanceRoutes(services),
     ...operationRoutes(services),

@@ -1,7 +1,8 @@
 import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "./guest-path.ts";
 import type { Entry, EntryType, ListingItem } from "./listing.ts";
 
-const TYPE_NAMES = {
+/** Wire names of kinds. */
+export const TYPE_NAMES = {
   f: "file",
   d: "directory",
   l: "symlink",

@@ -26,15 +26,19 @@ export interface Entry {
   readonly target: ByteString;
 }
 
+/** Kind of an entry on the wire. */
+export const EntryTypeName = Type.Union(
+  (["file", "directory", "symlink", "block", "char", "fifo", "socket"] as const).map((value) => Type.Literal(value)),
+);
+export type EntryTypeName = Static<typeof EntryTypeName>;
+
 /** Entry of a directory on the wire. */
 export const ListingItem = Type.Object({
   name: Type.String({ description: "entry name; U+FFFD stands for bytes that are not UTF-8" }),
   name_base64: Type.Optional(Type.String({ description: "the name's bytes, present when they are not UTF-8" })),
   size: Type.Integer(),
   mode: Type.String({ pattern: "^[0-7]{4}$", description: "permission bits as four octal digits" }),
-  type: Type.Union(
-    ["file", "directory", "symlink", "block", "char", "fifo", "socket"].map((value) => Type.Literal(value)),
-  ),
+  type: EntryTypeName,
   is_regular: Type.Boolean(),
   is_dir: Type.Boolean(),
   is_symlink: Type.Boolean(),

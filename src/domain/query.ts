@@ -114,3 +114,30 @@ export const DownloadQuery = Type.Object({
 export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path whose existence is asked for")) });
 
 export const ArchiveQuery = Type.Object({ path: Path("absolute path of the directory or file") });
+
+/** Query of a page of a list that needs no filter. */
+export const PageQuery = Type.Object({ limit: Type.Optional(Limit), offset: Type.Optional(Offset) });
+
+export const ChildrenQuery = Type.Object({
+  limit: Type.Optional(Limit),
+  offset: Type.Optional(Offset),
+  recursive: Type.Optional(flag("recursive", "true: everything that was made from the image, by any number of runs")),
+});
+
+export const DiffQuery = Type.Object({
+  against: Type.Optional(
+    Type.String({
+      pattern: UUID_PATTERN,
+      description: "image to compare with; the one that it was made from by default",
+      error: "against must be an image UUID",
+    }),
+  ),
+  limit: Type.Optional(Limit),
+  cursor: Type.Optional(
+    Type.String({
+      pattern: "^[A-Za-z0-9_-]{1,87400}$",
+      description: "where the page begins: `next` of the one before",
+      error: "cursor must be the next of another page",
+    }),
+  ),
+});

@@ -2,6 +2,7 @@ export const SCOPES = [
   "images:read",
   "images:import",
   "images:tag",
+  "images:delete",
   "files:read",
   "files:write",
   "instances:spawn",

@@ -13,12 +13,17 @@ interface Sample {
   readonly json?: unknown;
   readonly body?: string;
   /** names an object of an account in the path */
-  readonly object?: "image" | "operation" | "file" | "instance";
+  readonly object?: "image" | "doomed" | "operation" | "file" | "instance";
 }
 
 const SPAWN = { image: "tag:matrix", command: "true" };
 const SAMPLES: readonly Sample[] = [
   { method: "GET", path: "/v1/images", scope: "images:read" },
+  { method: "GET", path: "/v1/images/{uuid}", scope: "images:read", object: "image" },
+  { method: "DELETE", path: "/v1/images/{uuid}", scope: "images:delete", object: "doomed" },
+  { method: "GET", path: "/v1/images/{uuid}/lineage", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/images/{uuid}/children", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/images/{uuid}/diff", scope: "images:read", object: "image" },
   { method: "POST", path: "/v1/images/import", scope: "images:import", json: { registry: "registry.example.net/a:1" } },
   { method: "PATCH", path: "/v1/images/{uuid}/tag", scope: "images:tag", json: { tag: "t" }, object: "image" },
   { method: "DELETE", path: "/v1/images/{uuid}/tag", scope: "images:tag", object: "image" },
@@ -50,6 +55,7 @@ const own: Record<string, string> = {};
 beforeAll(async () => {
   api = await Api.start();
   own["image"] = await api.addImage([[{ path: "f", type: "f", content: "x" }]]);
+  own["doomed"] = await api.addImage([[{ path: "f", type: "f", content: "z" }]]);
   await api.addImage([[{ path: "f", type: "f", content: "y" }]], { tag: "matrix" });
   own["operation"] = (await api.call("POST", "/v1/instances", { json: SPAWN })).json.uuid;
   own["instance"] = own["operation"] as string;
@@ -328,7 +334,7 @@ describe("routes and methods that are not there", () => {
   test("an unknown route is 404 in the error shape, and 401 below /v1 without a token", async () => {
     for (const path of [
       "/v1/nothing",
-      "/v1/images/x",
+      "/v1/images/x/y",
       "/v1",
       "/v1/",
       "/v1/images/",

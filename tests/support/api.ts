@@ -9,11 +9,14 @@ import { listen } from "../../src/api/server.ts";
 import type { ApiServices } from "../../src/api/services.ts";
 import { issueToken, tokenVerifier } from "../../src/api/tokens.ts";
 import { type Database, openDatabase } from "../../src/db/database.ts";
+import type { Making } from "../../src/db/history.ts";
+import { getImage } from "../../src/db/images.ts";
 import { startOperation } from "../../src/db/operations.ts";
-import { publishImport } from "../../src/db/publish.ts";
+import { publishImport, publishRun } from "../../src/db/publish.ts";
 import type { ErrorBody, ErrorCode } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
+import { layerBytes } from "../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
 import { assertConforms } from "./api-conformance.ts";
@@ -207,6 +210,33 @@ export class Api implements AsyncDisposable {
       });
       parentId = made.id;
     }
+    return imageId;
+  }
+
+  /** Publishes what a run on `parent` changed, as an image. */
+  async addRun(
+    parent: string,
+    fixtures: readonly LayerFixture[],
+    options: { readonly account?: string; readonly making?: Making; readonly at?: number } = {},
+  ): Promise<ImageId> {
+    const { db, layout } = this.parts;
+    const now = options.at ?? Date.now();
+    const accountId = (options.account ?? "alice") as AccountId;
+    const parentId = parent as ImageId;
+    const below = getImage(db, accountId, parentId);
+    if (below === null) throw new Error("no such parent");
+    const { id, diskBytes, entryCount } = await makeLayer(layout, fixtures);
+    const operation = this.operations.insert(accountId, "instance", null, false, parentId);
+    startOperation(db, operation.id, now);
+    const imageId = Bun.randomUUIDv7() as ImageId;
+    const sizeBytes = await layerBytes(layout, id);
+    publishRun(db, {
+      operationId: operation.id,
+      result: { exit_code: 0 },
+      now,
+      layer: { id, parentId: below.layerId, format: "ext4", sizeBytes, diskBytes, entryCount },
+      image: { id: imageId, parentId, layerId: id, sizeBytes, making: options.making ?? { command: ["true"] } },
+    });
     return imageId;
   }
 

@@ -1,0 +1,57 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { Timestamp, UUID_PATTERN } from "./ids.ts";
+import { Image } from "./image.ts";
+import { EntryTypeName } from "./listing.ts";
+
+const Reference = (description: string) => Type.String({ pattern: UUID_PATTERN, format: "uuid", description });
+
+/** One image, and what it stands on. */
+export const ImageDetails = Type.Object({
+  ...Image.properties,
+  parent: Type.Optional(Reference("the image that it was made from, which may be deleted; absent when imported")),
+  size_bytes: Type.Integer({ description: "what the image added to its parent, on the disk of the service" }),
+  digest: Type.Optional(Type.String({ description: "manifest digest of an imported image" })),
+});
+export type ImageDetails = Static<typeof ImageDetails>;
+
+/** A step of a lineage: an image and how it came to be. */
+export const ImageStep = Type.Object({
+  ...ImageDetails.properties,
+  deleted: Type.Boolean({ description: "true: the image is gone, but some that were made from it are not" }),
+  operation: Reference("the operation that made it, which may be forgotten by now"),
+  kind: Type.Union([Type.Literal("image_import"), Type.Literal("instance")]),
+  source: Type.Optional(Type.String({ description: "reference that was imported" })),
+  command: Type.Optional(
+    Type.Array(Type.String(), { description: "the command that ran, with its arguments; env and stdin are not kept" }),
+  ),
+  command_truncated: Type.Optional(Type.Boolean({ description: "true: the last arguments are not kept" })),
+  exit_code: Type.Optional(Type.Integer()),
+  timed_out: Type.Optional(Type.Boolean()),
+  started_at: Type.Optional(Timestamp),
+});
+export type ImageStep = Static<typeof ImageStep>;
+
+export const DIFF_CHANGES = ["added", "changed", "removed"] as const;
+export type DiffChange = (typeof DIFF_CHANGES)[number];
+
+const Size = (description: string) => Type.Optional(Type.Integer({ description }));
+
+/** A path that two images do not have alike. */
+export const DiffItem = Type.Object({
+  path: Type.String({ description: "U+FFFD stands for bytes that are not UTF-8" }),
+  path_base64: Type.Optional(Type.String({ description: "the path's bytes, present when they are not UTF-8" })),
+  change: Type.Union(DIFF_CHANGES.map((change) => Type.Literal(change))),
+  type: EntryTypeName,
+  size_bytes: Size("size in the image; absent when removed"),
+  previous_type: Type.Optional(EntryTypeName),
+  previous_size_bytes: Size("size in the other image; absent when added"),
+});
+export type DiffItem = Static<typeof DiffItem>;
+
+export const ImageDiff = Type.Object({
+  uuid: Reference("the image"),
+  against: Type.Optional(Reference("the image that it is compared with; absent: with an empty one")),
+  items: Type.Array(DiffItem),
+  next: Type.Optional(Type.String({ description: "cursor of the next page; absent on the last one" })),
+});
+export type ImageDiff = Static<typeof ImageDiff>;
