@@ -24,6 +24,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // Tokens are made on the data directory itself, so that the first one needs no running appliance.
   "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-keys.ts"],
   "cli/doctor-checks.ts": ["system/exec.ts", "vm", "config.ts"],
+  "cli/doctor-machines.ts": ["system/exec.ts", "vm"],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   api: ["domain", "supervisor", "db", "storage"],
   supervisor: ["domain", "db", "storage", "oci", "vm", "cgroup", "system"],

@@ -3,6 +3,7 @@ import { dirname, join } from "node:path";
 import type { Config } from "../config.ts";
 import { CommandError, run } from "../system/exec.ts";
 import { resolveAssets } from "../vm/assets.ts";
+import { hostFacts, machineFindings } from "./doctor-machines.ts";
 import { shownDuration, shownSize } from "./table.ts";
 
 /** `note`: works, but somebody should know. `problem`: does not work. */
@@ -39,7 +40,7 @@ export async function findings(config: Config): Promise<Finding[]> {
       meaning: "runs the virtual machines",
       fix: "apt-get install --no-install-recommends qemu-system-x86",
     }),
-    await cloudHypervisorFinding(),
+    ...machineFindings(await hostFacts(), verdicts),
     isolationFinding(config, kvm.state === "ok"),
     probeFinding(verdicts),
     ...(await Promise.all(TOOLS.map(programFinding))),
@@ -173,16 +174,6 @@ function kvmFinding(tried: Verdict | undefined): Finding {
     return { ...base, state: "note", summary: `/dev/kvm does not work: ${tried.reason}`, fix: null };
   const proof = tried?.ok === true ? "proven" : "the start of the appliance proves whether it works";
   return { ...base, state: "ok", summary: `/dev/kvm is there; ${proof}`, fix: null };
-}
-
-async function cloudHypervisorFinding(): Promise<Finding> {
-  const found = await programFinding({
-    name: "cloud-hypervisor",
-    argv: ["cloud-hypervisor", "--version"],
-    meaning: "not needed: QEMU does the same work",
-    fix: "",
-  });
-  return found.state === "ok" ? found : { ...found, state: "note", fix: null };
 }
 
 export function isolationFinding(config: Pick<Config, "vm">, kvm: boolean): Finding {

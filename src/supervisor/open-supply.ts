@@ -5,6 +5,8 @@ import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { resolveAssets } from "../vm/assets.ts";
+import { explainChoice } from "../vm/choice.ts";
+import { openCloudHypervisor } from "../vm/cloud-hypervisor.ts";
 import { Pool } from "../vm/pool.ts";
 import { type ProbeCandidate, type ProbeVerdict, probe } from "../vm/probe.ts";
 import { openQemu } from "../vm/qemu.ts";
@@ -41,22 +43,27 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   const { layout, log, shape } = options;
   const assets = await resolveAssets(layout.root);
   const uids = new UidPool(options.uids.base, options.uids.count);
+  const common = {
+    assets,
+    vmsDirectory: layout.vms,
+    runtimeDirectory: layout.runtime,
+    cgroups: options.cgroups,
+    uids,
+    diskBytesMax: options.diskBytesMax,
+    log,
+  };
+  const cloudHypervisor: ProbeCandidate = {
+    vmm: "cloud-hypervisor",
+    acceleration: "kvm",
+    open: () => openCloudHypervisor(common),
+  };
   const qemu = (acceleration: Acceleration): ProbeCandidate => ({
     vmm: "qemu",
     acceleration,
-    open: () =>
-      openQemu({
-        assets,
-        acceleration,
-        vmsDirectory: layout.vms,
-        runtimeDirectory: layout.runtime,
-        cgroups: options.cgroups,
-        uids,
-        diskBytesMax: options.diskBytesMax,
-        log,
-      }),
+    open: () => openQemu({ ...common, acceleration }),
   });
-  const candidates = [qemu("kvm"), ...(options.emulation === "allow" ? [qemu("tcg")] : [])];
+  // In the order of preference.
+  const candidates = [cloudHypervisor, qemu("kvm"), ...(options.emulation === "allow" ? [qemu("tcg")] : [])];
   const memoPath = join(layout.root, MEMO_FILE);
   // The first instance should not wait for mkfs either.
   const prepared = options.scratchDisks.prepare(options.diskBytes);
@@ -64,6 +71,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   const { vmm, template, verdict } = await probe({ candidates, shape, memoPath, assetsHash: assets.hash, log, signal });
   if (template !== null) stack.use(template);
   await prepared;
+  for (const reason of explainChoice(verdict.candidates).reasons) log.info(reason);
   if (vmm === null) throw noMachines(verdict, options.emulation);
   stack.move();
   const templates = new TemplateStore({ vmm, log, ...(template === null ? {} : { first: template }) });
