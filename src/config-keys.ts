@@ -148,7 +148,7 @@ export const KEYS = {
   "images.untagged_ttl": optional(duration, {
     default: null,
     or: 0,
-    doc: "images without a tag are deleted this long after they were made and last run; unset: never",
+    doc: "untagged images are deleted this long after they were made and last run; unset: never",
   }),
   "files.ttl": optional(duration, {
     default: null,

@@ -125,14 +125,29 @@ function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: Option
 /** Widest first column of a list; a longer entry takes a line of its own. */
 const COLUMN_WIDTH_MAX = 34;
 
-/** Two aligned columns, indented. */
+/** Widest line of a help text. */
+const LINE_WIDTH_MAX = 100;
+
+/** Two aligned columns, indented; the second is wrapped. */
 export function columns(rows: readonly (readonly [string, string])[]): string {
   const width = Math.max(...rows.map(([first]) => first.length).filter((length) => length <= COLUMN_WIDTH_MAX));
+  const indent = " ".repeat(width + 4);
   return rows
-    .map(([first, second]) =>
-      first.length > width ? `  ${first}\n  ${" ".repeat(width)}  ${second}` : `  ${first.padEnd(width)}  ${second}`,
-    )
+    .map(([first, second]) => {
+      const text = wrap(second, LINE_WIDTH_MAX - indent.length).join(`\n${indent}`);
+      return first.length > width ? `  ${first}\n${indent}${text}` : `  ${first.padEnd(width)}  ${text}`;
+    })
     .join("\n");
+}
+
+function wrap(text: string, width: number): string[] {
+  const lines: string[] = [];
+  for (const word of text.split(" ")) {
+    const last = lines.at(-1);
+    if (last !== undefined && last.length + 1 + word.length <= width) lines[lines.length - 1] = `${last} ${word}`;
+    else lines.push(word);
+  }
+  return lines;
 }
 
 /** Checks the number of positionals and names the one that is missing. */

@@ -241,8 +241,10 @@ export class Api implements AsyncDisposable {
   }
 
   /** Names of what is left of unfinished work. */
-  garbage(): Promise<string[]> {
-    return readdir(this.parts.layout.tmp);
+  async garbage(): Promise<string[]> {
+    const names = await readdir(this.parts.layout.tmp);
+    // The program formats a scratch disk there in the background, which no request asked for.
+    return names.filter((name) => !name.startsWith("scratch-"));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
