@@ -9,8 +9,7 @@ export const doctorCommand = command({
   summary: "check that this machine can run the appliance",
   synopsis: "[OPTIONS]",
   description:
-    "Each prerequisite with its state, and the command that fixes it. The exit code is 0 when nothing is
-" +
+    "Each prerequisite with its state, and the command that fixes it. The exit code is 0 when nothing is\n" +
     "in the way.",
   options: { json: { type: "boolean", doc: "print JSON" }, ...DATA_OPTIONS },
   async run({ options, positionals, io, environment }) {
