@@ -258,7 +258,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     for (;;) {
       try {
         const ended = failOperation(db, id, body, clock());
-        if (ended) log.info("operation ended", { operation: id, error: body.error, message: body.message });
+        if (ended) log.info("operation ended", { operation: id, error: body.error, reason: body.message });
         return;
       } catch (problem) {
         log.error("the end of an operation was not recorded", { operation: id, error: problem });

@@ -92,9 +92,10 @@ export class QemuMachine implements Machine {
         lun,
         drive: node,
         serial: disk.serial,
-        // A write that fails ends the machine (BLOCK_IO_ERROR); stopped instead, it would wait for ever.
-        werror: "report",
-        rerror: "report",
+        // The guest stops before it learns of a failed access, so that nothing it says can come of a lost write; the
+        // machine is then ended (BLOCK_IO_ERROR).
+        werror: "stop",
+        rerror: "stop",
       }),
     ];
   }
@@ -149,7 +150,6 @@ export class QemuMachine implements Machine {
   }
 
   #onEvent({ event, data }: QmpEvent): void {
-    // The guest's own words would come late or never: it believes in writes that only its page cache has.
     if (event === "BLOCK_IO_ERROR") {
       const operation = data["operation"] === "read" ? "read" : "write";
       if (data["nospace"] === true)
