@@ -22,6 +22,8 @@ export interface ApplianceOptions {
   readonly registries?: readonly (string | (Readonly<Record<string, string | boolean>> & { readonly host: string }))[];
   /** size of the pool of waiting clones */
   readonly poolSize?: number;
+  /** where the data directory is made; default is the system's place for temporary files */
+  readonly parent?: string;
 }
 
 /** A finished instance operation. */
@@ -44,7 +46,7 @@ export class Appliance implements AsyncDisposable {
   }
 
   static async start(options: ApplianceOptions = {}): Promise<Appliance> {
-    const home = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    const home = await mkdtemp(join(options.parent ?? tmpdir(), "coppice-test-"));
     const configFile = join(home, "config.toml");
     const hosts = (options.registries ?? []).map((entry) => {
       const { host, ...settings } = typeof entry === "string" ? { host: entry, insecure: true } : entry;

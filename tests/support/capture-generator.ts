@@ -77,7 +77,11 @@ export class Generator {
         return this.#file(fresh());
       case "symlink":
         return [
-          ["symlink", fresh(), this.#pick(["/etc/passwd", "..", "x".repeat(255), "a\nb", "\xff\xfe", "gone/away"])],
+          [
+            "symlink",
+            fresh(),
+            this.#pick(["/etc/passwd", "../gone", "x".repeat(255), "a\nb", "\xff\xfe", "gone/away"]),
+          ],
         ];
       case "mkdir":
         return [["mkdir", fresh(), this.#pick([0o755, 0o700, 0o1777, 0o711])]];

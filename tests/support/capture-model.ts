@@ -164,6 +164,8 @@ export class Model {
     const parents = [this.root];
     for (const step of names) {
       const next = (parents.at(-1) as Node).children.get(step) ?? fail("ENOENT");
+      // Every symlink leads nowhere but those to a file outside of the tree.
+      if (next.type === "l" && !next.target.startsWith("/etc/")) fail("ENOENT");
       if (next.type !== "d") fail("ENOTDIR");
       parents.push(next);
     }

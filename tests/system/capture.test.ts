@@ -135,7 +135,8 @@ async function step(parent: Known): Promise<Known> {
   const unlike = operations.flatMap((operation, at) =>
     run.results[at] === errors[at] ? [] : [`${scriptLine(operation).trim()}: ${errors[at]}, not ${run.results[at]}`],
   );
-  if (unlike.length > 0) throw new Error(`operations end unlike the model's (seed ${seed}):\n${unlike.join("\n")}`);
+  if (unlike.length > 0)
+    throw new Error(`operations end unlike the model's (seed ${seed}):\n${unlike.slice(0, 10).join("\n")}`);
   const wrong = adoptTimes(model, run.after, { from, to: BigInt(Date.now()) * 1_000_000n });
   if (wrong.length > 0) throw new Error(`times that no clock gave (seed ${seed}):\n${wrong.join("\n")}`);
   const wanted = viewOfModel(model);

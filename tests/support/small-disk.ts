@@ -1,0 +1,82 @@
+import { mkdir, rm, statfs, truncate, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { run } from "../../src/system/exec.ts";
+import { scratchDirectory } from "../../src/system/scratch.ts";
+
+const TOOL_MS = 60_000;
+/** Blocks that the file system gives to nobody but what it needs itself. */
+const SLACK_BYTES = 65_536;
+
+/** An ext4 file system of a given size on a loop device of its own, which a test can fill. */
+export class SmallDisk implements AsyncDisposable {
+  readonly path: string;
+  readonly #image: string;
+  readonly #owned: AsyncDisposableStack;
+
+  private constructor(path: string, image: string, owned: AsyncDisposableStack) {
+    this.path = path;
+    this.#image = image;
+    this.#owned = owned;
+  }
+
+  static async make(sizeBytes: number): Promise<SmallDisk> {
+    await using stack = new AsyncDisposableStack();
+    const home = stack.use(await scratchDirectory(tmpdir(), "small-disk-")).path;
+    const image = join(home, "image");
+    const path = join(home, "mount");
+    await mkdir(path);
+    await writeFile(image, "");
+    await truncate(image, sizeBytes);
+    await tool("mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", image);
+    const device = (await tool("losetup", "--find", "--show", image)).trim();
+    stack.defer(async () => void (await tool("losetup", "-d", device)));
+    await tool("mount", device, path);
+    stack.defer(async () => void (await tool("umount", path)));
+    return new SmallDisk(path, image, stack.move());
+  }
+
+  async freeBytes(): Promise<number> {
+    const { bavail, bsize } = await statfs(this.path);
+    return bavail * bsize;
+  }
+
+  /** Takes everything but `leftBytes`. */
+  async fill(leftBytes: number): Promise<void> {
+    await this.release();
+    const bytes = (await this.freeBytes()) - leftBytes - SLACK_BYTES;
+    await tool("fallocate", "-l", String(bytes), this.#ballast);
+    if (leftBytes === 0) await this.#fillRest();
+  }
+
+  /** Gives back what `fill` took. */
+  async release(): Promise<void> {
+    await rm(this.#ballast, { force: true });
+    await rm(`${this.#ballast}-rest`, { force: true });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#owned.disposeAsync();
+  }
+
+  /** @throws CommandError when the file system, which nothing uses now, is damaged */
+  async check(): Promise<void> {
+    await tool("sync", "-f", this.path);
+    await tool("e2fsck", "-fn", this.#image);
+  }
+
+  get #ballast(): string {
+    return join(this.path, "ballast");
+  }
+
+  async #fillRest(): Promise<void> {
+    const bytes = new Uint8Array(4 * SLACK_BYTES);
+    await writeFile(`${this.#ballast}-rest`, bytes).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "ENOSPC") throw error;
+    });
+  }
+}
+
+async function tool(...argv: [string, ...string[]]): Promise<string> {
+  return Buffer.from((await run({ argv, timeoutMs: TOOL_MS })).stdout).toString();
+}

@@ -1,0 +1,214 @@
+/** The disk of the data directory fills up at every point where something is written. */
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { copyFile, readdir, stat } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { openDatabase } from "../../src/db/database.ts";
+import { scratchDirectory } from "../../src/system/scratch.ts";
+import { Appliance, type Finished } from "../support/appliance.ts";
+import { pushBusybox, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { SmallDisk } from "../support/small-disk.ts";
+import type { TarEntry } from "../support/tar.ts";
+
+const MIB = 1_048_576;
+const DISK_BYTES = 400 * MIB;
+const RESERVE_BYTES = 16 * MIB;
+const POLL_MS = 250;
+/** A scratch that has not grown for this long has all that the run will write. */
+const QUIET_MS = 2000;
+
+const owned = new AsyncDisposableStack();
+let registry: Registry;
+let disk: SmallDisk;
+let appliance: Appliance;
+let reference: string;
+let base: string;
+
+beforeAll(async () => {
+  registry = owned.use(await Registry.start());
+  reference = await pushBusybox(registry, "busybox:1");
+  disk = owned.use(await SmallDisk.make(DISK_BYTES));
+  const started = await Appliance.start({
+    registries: [registry.host],
+    parent: disk.path,
+    flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
+  });
+  appliance = owned.use(started);
+  base = await appliance.importImage(reference);
+}, 120_000);
+
+afterEach(async () => {
+  await disk.release();
+});
+
+afterAll(async () => {
+  await owned.disposeAsync();
+}, 60_000);
+
+const FULL = { status: "FAILED", error: { error: "insufficient_storage" } };
+
+/** Works, captures, and shows what it captured. */
+async function expectService(): Promise<void> {
+  const operation = await appliance.run(base, "echo well > /root/state");
+  expect(operation.status).toBe("SUCCESS");
+  const image = (operation.result as unknown as { image: string }).image;
+  const found = await appliance.fetch(`/inspect/${image}/download?path=/root/state`);
+  expect(await found.text()).toBe("well\n");
+}
+
+const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).sort();
+
+/** Nothing of failed work is left, and what was there before is still there. */
+async function expectOnly(before: readonly string[]): Promise<void> {
+  expect(await layers()).toEqual([...before]);
+  expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+}
+
+/** Waits until the only running instance has written all of its files. */
+async function written(leastBytes: number): Promise<void> {
+  let last = { bytes: 0, since: Date.now() };
+  while (last.bytes < leastBytes || Date.now() - last.since < QUIET_MS) {
+    const bytes = Math.max(0, ...(await scratchSizes()));
+    if (bytes !== last.bytes) last = { bytes, since: Date.now() };
+    await Bun.sleep(POLL_MS);
+  }
+}
+
+async function scratchSizes(): Promise<number[]> {
+  const directory = join(appliance.dataDir, "vms");
+  const sizes: number[] = [];
+  for (const name of await readdir(directory)) {
+    // A clone that waits has no scratch, and a machine may end meanwhile.
+    const found = await stat(join(directory, name, "S")).catch(() => null);
+    if (found !== null) sizes.push(found.blocks * 512);
+  }
+  return sizes;
+}
+
+async function importFails(name: string, entries: readonly TarEntry[], leftBytes: number): Promise<Finished> {
+  const image = await pushImage(registry, name, { layers: [[{ path: "./", type: "directory" }, ...entries]] });
+  await disk.fill(leftBytes);
+  const response = await appliance.post("/images/import", { registry: image });
+  expect(response.status).toBe(202);
+  return await appliance.finished(((await response.json()) as { uuid: string }).uuid);
+}
+
+describe("a disk that fills up", () => {
+  test("in the guest fails the run at once, and its space comes back", async () => {
+    const before = await layers();
+    const operation = await appliance.run(base, "dd if=/dev/zero of=/root/big bs=1M count=2000; sleep 200");
+    expect(operation).toMatchObject(FULL);
+    await expectOnly(before);
+    expect(await disk.freeBytes()).toBeGreaterThan(RESERVE_BYTES);
+    await expectService();
+  }, 120_000);
+
+  test("while the guest holds its writes back fails the capture: nothing that was lost is published", async () => {
+    const before = await layers();
+    // Less than the guest's page cache: the command itself sees no error and ends well.
+    await disk.fill(64 * MIB);
+    const operation = await appliance.run(base, "dd if=/dev/zero of=/root/big bs=1M count=120");
+    expect(operation).toMatchObject(FULL);
+    await expectOnly(before);
+    await disk.release();
+    await expectService();
+  }, 120_000);
+
+  test("while the files of a run are listed fails the capture", async () => {
+    const before = await layers();
+    const many =
+      "mkdir /root/d; cd /root/d; i=0; while [ $i -lt 3000 ]; do : > name-$i; i=$((i+1)); done; sync; sleep 15";
+    const id = await appliance.spawn({ image: base, command: many, shell: true });
+    await written(1024);
+    await disk.fill(0);
+    // Its end may only be recorded once there is room again.
+    const recorded = await Promise.race([appliance.finished(id), Bun.sleep(30_000)]);
+    await disk.release();
+    expect(recorded ?? (await appliance.finished(id))).toMatchObject(FULL);
+    await expectOnly(before);
+    await expectService();
+  }, 120_000);
+
+  test.each([
+    ["pulled", "random", [{ path: "random", content: randomBytes(40 * MIB) }], 24 * MIB],
+    ["unpacked", "zeros", [{ path: "zeros", content: Buffer.alloc(60 * MIB) }], 40 * MIB],
+    ["made into a disk", "more-zeros", [{ path: "zeros", content: Buffer.alloc(61 * MIB) }], 90 * MIB],
+  ] as [string, string, TarEntry[], number][])(
+    "while an image is %s fails the import",
+    async (_step, name, entries, leftBytes) => {
+      const before = await layers();
+      expect(await importFails(`${name}:1`, entries, leftBytes)).toMatchObject(FULL);
+      await expectOnly(before);
+      await disk.release();
+      await expectService();
+    },
+    120_000,
+  );
+
+  test("in an upload answers 507", async () => {
+    await disk.fill(40 * MIB);
+    const response = await appliance.fetch("/files", { method: "POST", body: new Uint8Array(100 * MIB) });
+    expect(response.status).toBe(507);
+    expect(await response.json()).toMatchObject({ error: "insufficient_storage" });
+    expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+    expect(await disk.freeBytes()).toBeGreaterThan(32 * MIB);
+    await disk.release();
+    const again = await appliance.fetch("/files", { method: "POST", body: new Uint8Array(100 * MIB) });
+    expect(again.status).toBe(201);
+  }, 60_000);
+});
+
+describe("a disk that is nearly full", () => {
+  test("takes no new work, says why, and serves what it has", async () => {
+    await disk.fill(RESERVE_BYTES / 2);
+    const refused = [
+      await appliance.post("/instances", { image: base, command: "true" }),
+      await appliance.post("/images/import", { registry: reference }),
+      await appliance.fetch("/files", { method: "POST", body: "small" }),
+    ];
+    for (const response of refused) {
+      expect(response.status).toBe(507);
+      const body = (await response.json()) as { error: string; message: string };
+      expect(body.error).toBe("insufficient_storage");
+      expect(body.message).toContain("nearly full");
+    }
+    expect((await appliance.fetch(`/inspect/${base}/download?path=/etc/passwd`)).status).toBe(200);
+    await disk.release();
+    await expectService();
+  }, 60_000);
+
+  test("lets an operation end that had begun", async () => {
+    const id = await appliance.spawn({ image: base, command: "echo kept > /root/kept; sleep 6", shell: true });
+    await written(1024);
+    await disk.fill(RESERVE_BYTES / 2);
+    expect((await appliance.finished(id)).status).toBe("SUCCESS");
+  }, 60_000);
+});
+
+test("a service whose disk is full starts again, and serves what it has", async () => {
+  await disk.fill(0);
+  await appliance.down("SIGKILL");
+  await appliance.up();
+  expect((await appliance.fetch(`/inspect/${base}/download?path=/etc/passwd`)).status).toBe(200);
+  expect((await appliance.post("/instances", { image: base, command: "true" })).status).toBe(507);
+  await disk.release();
+  await expectService();
+}, 90_000);
+
+test("nothing of all this damaged what was acknowledged", async () => {
+  const images = (await (await appliance.fetch("/images?limit=1000")).json()) as { uuid: string }[];
+  expect(images.length).toBeGreaterThan(5);
+  for (const { uuid } of images) {
+    const found = await appliance.fetch(`/inspect/${uuid}/download?path=/bin/busybox`);
+    expect(Bun.hash(await found.bytes())).toBe(Bun.hash(await Bun.file("/bin/busybox").bytes()));
+  }
+  await appliance.down();
+  // A copy: whoever opens a database on the disk keeps it busy for longer than this test.
+  await using copy = await scratchDirectory(tmpdir(), "full-disk-");
+  await copyFile(join(appliance.dataDir, "coppice.db"), join(copy.path, "db"));
+  using db = openDatabase(join(copy.path, "db"));
+  expect(Object.values(db.orm.get("PRAGMA integrity_check") as object)[0]).toBe("ok");
+  await disk.check();
+}, 60_000);
