@@ -165,6 +165,7 @@ export class Pool implements AsyncDisposable {
   async #add(): Promise<void> {
     const machine = await this.#clone(this.#shape, this.#closing.signal);
     const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log) };
+    await this.#check(waiting);
     this.#waiting.push(waiting);
     void machine.exited.then((exit) => {
       const index = this.#waiting.indexOf(waiting);
@@ -177,6 +178,19 @@ export class Pool implements AsyncDisposable {
         detail: exit.detail,
       });
       this.#fill(REFILL_DELAY_MS);
+    });
+  }
+
+  /** A clone that has answered once is alive, and answers quicker when it is taken. */
+  async #check({ machine, agent }: Waiting): Promise<void> {
+    await using stack = new AsyncDisposableStack();
+    stack.use(machine);
+    await abortable(syncAgent(agent), this.#closing.signal);
+    stack.move();
+    if (this.#options.vmm.acceleration !== "tcg") return;
+    machine.rehearse?.().catch((error: unknown) => {
+      // A machine may be taken and ended while it rehearses; what else goes wrong shows when it is used.
+      this.#options.log.debug("a rehearsal was not finished", { machine: machine.id, error });
     });
   }
 

@@ -61,6 +61,11 @@ export interface Machine extends AsyncDisposable {
    * writable one must lie there already and is given to the machine's uid.
    */
   attach(disks: readonly Disk[]): Promise<void>;
+  /**
+   * Does with a machine that waits what its next user will do, where that is quicker the second time; nobody needs to
+   * wait for it, and it leaves nothing. Missing where it gains nothing.
+   */
+  rehearse?(): Promise<void>;
   pause(): Promise<void>;
   resume(): Promise<void>;
   /** The last bytes of the guest's console, for the report about one that does not answer; may be empty. */

@@ -91,6 +91,7 @@ export class FakeVmm implements Vmm {
       channel: guest.channel,
       exited: exited.promise,
       attach: async () => undefined,
+      rehearse: async () => void this.calls.push("rehearse"),
       pause: async () => undefined,
       resume: async () => undefined,
       console: async () => "a console",

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { closeSync, ftruncateSync, openSync, writeSync } from "node:fs";
+import { closeSync, ftruncateSync, openSync, readdirSync, writeSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
@@ -63,6 +63,18 @@ describe("a machine", () => {
     expect(result.stdout).toBe("1\n");
     const link = await stat(join(test.machine.directory, "L19"));
     expect(link.ino).toBe((await stat(base.path)).ino);
+  });
+
+  test("rehearses without leaving anything, also while it is put to use", async () => {
+    await using test = await host.clone();
+    await test.machine.rehearse?.();
+    expect(readdirSync(test.machine.directory)).toEqual([]);
+    const again = test.machine.rehearse?.();
+    await test.machine.attach(await host.disks(test.machine));
+    await test.agent.mount({ layers: 1, scratch: true });
+    await again;
+    expect(readdirSync(test.machine.directory).sort()).toEqual(["L00", "S"]);
+    expect((await shell(test.agent, "busybox ls /sys/class/scsi_disk")).stdout.trim().split(/\s+/).length).toBe(2);
   });
 
   test("refuses disks that are not where or what they must be", async () => {

@@ -105,7 +105,8 @@ describe("pool", () => {
     await using taken = await pool.take({ vcpus: 1, memoryBytes: 200 * MIB }, never);
     expect(taken.machine).toBe(waiting[0] as typeof taken.machine);
     await until(() => pool.waitingCount === 2);
-    expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
+    const rehearsed = ["clone", "rehearse"];
+    expect(vmm.calls).toEqual(["bootForTemplate", "save", ...rehearsed, ...rehearsed, ...rehearsed]);
   });
 
   test("makes a fresh clone of another shape", async () => {
@@ -116,6 +117,8 @@ describe("pool", () => {
     await using taken = await pool.take({ vcpus: 2, memoryBytes: 200 * MIB }, never);
     expect(taken.machine.shape).toEqual({ vcpus: 2, memoryBytes: 256 * MIB });
     expect(taken.isolation).toBe("vm");
+    // Hardware has nothing to learn.
+    expect(vmm.calls).not.toContain("rehearse");
     expect(pool.waitingCount).toBe(2);
   });
 
