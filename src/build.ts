@@ -51,7 +51,8 @@ async function build(revision: string, outfile: string): Promise<void> {
   const staging = join(root, "build/executable");
   await mkdir(join(outfile, ".."), { recursive: true });
   const result = await Bun.build({
-    entrypoints: [join(root, "src/main.ts")],
+    // A thread's code is found by its name among the entry points.
+    entrypoints: [join(root, "src/main.ts"), join(root, "src/storage/grep-worker.ts")],
     plugins: [staticLibsql],
     target: "bun",
     format: "esm",

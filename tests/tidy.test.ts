@@ -42,6 +42,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   domain: ["@sinclair/typebox"],
   db: ["drizzle-orm", "libsql", "drizzle-kit"],
   oci: ["@sinclair/typebox"],
+  storage: ["re2js"],
   // In the text of the module that the build rewrites.
   "build.ts": ["@libsql/linux-x64-gnu"],
   api: ["elysia", "@sinclair/typebox", "@elysiajs/jwt", "jose"],

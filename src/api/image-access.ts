@@ -1,6 +1,7 @@
 import { getImage, type ImageRow } from "../db/images.ts";
 import { type LayerRow, layerChain } from "../db/layers.ts";
 import { ApiError } from "../domain/errors.ts";
+import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../domain/guest-path.ts";
 import { type ImageId, isoTime } from "../domain/ids.ts";
 import type { Image } from "../domain/image.ts";
 import { ImageTree } from "../storage/image-tree.ts";
@@ -46,4 +47,10 @@ export function heldTreeOf(
 export function layerFiles(services: ApiServices, layers: readonly LayerRow[]): LayerFiles[] {
   const { layout } = services;
   return layers.map(({ id }) => ({ disk: layerPath(layout, id), index: indexPath(layout, id) }));
+}
+
+/** A path as JSON can hold it: what is not UTF-8 comes as bytes, too. */
+export function pathFields(path: ByteString): { path: string; path_base64?: string } {
+  const bytes = isUtf8(path) ? {} : { path_base64: byteStringToBytes(path).toString("base64") };
+  return { path: displayName(path), ...bytes };
 }

@@ -4,7 +4,7 @@ import type { ImageRow } from "../db/images.ts";
 import { layerChain } from "../db/layers.ts";
 import { deleteImage } from "../db/removal.ts";
 import { ApiError } from "../domain/errors.ts";
-import { type ByteString, byteStringToBytes, displayName, type GuestPath, isUtf8 } from "../domain/guest-path.ts";
+import { byteStringToBytes, type GuestPath } from "../domain/guest-path.ts";
 import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
 import { type ImageId, isoTime } from "../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../domain/listing.ts";
@@ -13,7 +13,7 @@ import { ChildrenQuery, DiffQuery, PageQuery } from "../domain/query.ts";
 import { type Difference, imageDiff } from "../storage/image-diff.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import { releaseLayers } from "../supervisor/space.ts";
-import { imageOf, layerFiles, noSuchImage, requireImage } from "./image-access.ts";
+import { imageOf, layerFiles, noSuchImage, pathFields, requireImage } from "./image-access.ts";
 import { empty, json } from "./reply.ts";
 import { jsonSpec } from "./responses.ts";
 import { type Route, route } from "./route.ts";
@@ -175,12 +175,6 @@ function diffItem({ path, change, now, before }: Difference): DiffItem {
     ...(before === null || before.entry.type === shown ? {} : { previous_type: TYPE_NAMES[before.entry.type] }),
     ...(before === null ? {} : { previous_size_bytes: before.entry.size }),
   };
-}
-
-/** A path as JSON can hold it: what is not UTF-8 comes as bytes, too. */
-export function pathFields(path: ByteString): { path: string; path_base64?: string } {
-  const bytes = isUtf8(path) ? {} : { path_base64: byteStringToBytes(path).toString("base64") };
-  return { path: displayName(path), ...bytes };
 }
 
 function detailsOf(row: ImageRow, parent: ImageId | null): ImageDetails {

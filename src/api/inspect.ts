@@ -5,6 +5,7 @@ import { Image, parseImageReference } from "../domain/image.ts";
 import { ExistsQuery, InspectByTagQuery } from "../domain/query.ts";
 import { archiveRoute } from "./archive.ts";
 import { downloadRoute } from "./download.ts";
+import { grepRoute } from "./grep.ts";
 import { imageOf, requireImage, treeOf } from "./image-access.ts";
 import { listDirectoryRoute } from "./list-directory.ts";
 import { empty, json } from "./reply.ts";
@@ -26,6 +27,7 @@ export function inspectRoutes(services: ApiServices): Route[] {
     listDirectoryRoute(services),
     downloadRoute(services),
     archiveRoute(services),
+    grepRoute(services),
   ];
 }
 

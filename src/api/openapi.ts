@@ -1,6 +1,7 @@
 import type { TObject, TSchema } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
 import { FileResponse, UploadedFile } from "../domain/file.ts";
+import { GrepMatch, GrepResult } from "../domain/grep.ts";
 import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
 import { Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
 import { InstanceFile, Resources, SpawnRequest } from "../domain/instance.ts";
@@ -22,6 +23,8 @@ const NAMED: Readonly<Record<string, TSchema>> = {
   DirectoryListing,
   Error: ErrorObject,
   FileResponse,
+  GrepMatch,
+  GrepResult,
   Image,
   ImageDetails,
   ImageDiff,

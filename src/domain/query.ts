@@ -97,6 +97,9 @@ export const InspectByTagQuery = Type.Object({ tag: ImageTag });
 /** Keyword of a query parameter that is taken as bytes, not as UTF-8 text. */
 export const BYTES_KEYWORD = "x-coppice-bytes";
 
+/** Longest pattern and glob of a search. */
+export const GREP_PATTERN_CHARACTERS_MAX = 1000;
+
 /** A path in a query: its bytes, percent-decoded, need not be UTF-8. */
 const Path = (description: string) =>
   Type.String({ description, examples: ["/etc/hostname"], [BYTES_KEYWORD]: true, error: "path must be given once" });
@@ -114,6 +117,27 @@ export const DownloadQuery = Type.Object({
 export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path whose existence is asked for")) });
 
 export const ArchiveQuery = Type.Object({ path: Path("absolute path of the directory or file") });
+
+export const GrepQuery = Type.Object({
+  pattern: Type.String({
+    minLength: 1,
+    maxLength: GREP_PATTERN_CHARACTERS_MAX,
+    description: "regular expression in the syntax of RE2; (?i) at its beginning ignores case",
+    examples: ["(?i)error|warning"],
+    error: `pattern must be a regular expression of 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
+  }),
+  path: Type.Optional(Path("absolute path of the directory or file; / by default")),
+  glob: Type.Optional(
+    Type.String({
+      minLength: 1,
+      maxLength: GREP_PATTERN_CHARACTERS_MAX,
+      description: "only files whose name is like this; with a slash, whose path below `path` is: * ** ? [a-z] {a,b}",
+      examples: ["*.log"],
+      error: `glob must be 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
+    }),
+  ),
+  limit: Type.Optional(Limit),
+});
 
 /** Query of a page of a list that needs no filter. */
 export const PageQuery = Type.Object({ limit: Type.Optional(Limit), offset: Type.Optional(Offset) });

@@ -53,3 +53,14 @@ export const LIST_PAGES_COUNT_MAX = 4096;
 export const ARCHIVE_LINKS_BYTES_MAX = 33_554_432;
 /** An upload looks at the room that is left after as many `bytes`. */
 export const SPACE_CHECK_BYTES = 16_777_216;
+/** Bounds of one search: what it reads in `bytes`, entries that it looks at, `milliseconds` that it takes. */
+export const GREP_BYTES_MAX = 1_073_741_824;
+export const GREP_ENTRIES_COUNT_MAX = 1_000_000;
+export const GREP_MS_MAX = 10_000;
+/** A longer line is searched up to here, in `bytes`. */
+export const GREP_LINE_BYTES_MAX = 65_536;
+/** As much of a line is given, in `bytes`. */
+export const GREP_TEXT_BYTES_MAX = 4096;
+/** Searches that run at a time, and that wait. */
+export const GREP_RUNNING_COUNT_MAX = 2;
+export const GREP_WAITING_COUNT_MAX = 32;

@@ -45,6 +45,7 @@ const SAMPLES: readonly Sample[] = [
   { method: "GET", path: "/v1/inspect/{uuid}/list?path=/", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/inspect/{uuid}/download?path=/f", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/inspect/{uuid}/archive?path=/", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/inspect/{uuid}/grep?pattern=x", scope: "images:read", object: "image" },
 ];
 const named = (samples: readonly Sample[]) =>
   samples.map((sample) => [`${sample.method} ${sample.path}`, sample] as const);

@@ -1,0 +1,55 @@
+import { isUtf8 } from "node:buffer";
+import { layerChain } from "../db/layers.ts";
+import { type GrepMatch, GrepResult } from "../domain/grep.ts";
+import { type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
+import { LIMIT_DEFAULT } from "../domain/listing.ts";
+import { GrepQuery } from "../domain/query.ts";
+import type { FoundLine } from "../storage/grep.ts";
+import { grepThreads } from "../storage/grep-threads.ts";
+import { sharedLayerHolds } from "../storage/layer-holds.ts";
+import { layerFiles, pathFields, requireImage } from "./image-access.ts";
+import { json } from "./reply.ts";
+import { jsonSpec } from "./responses.ts";
+import { type Route, route } from "./route.ts";
+import type { ApiServices } from "./services.ts";
+
+export function grepRoute(services: ApiServices): Route {
+  return route({
+    method: "GET",
+    path: "/v1/inspect/:uuid/grep",
+    scope: "images:read",
+    id: "grepTree",
+    tag: "Inspection",
+    summary: "Find lines in the files of a directory, or of one file; binary files are passed over",
+    query: GrepQuery,
+    responses: { 200: jsonSpec("what was found, and whether all was seen", GrepResult) },
+    errors: ["not_found", "invalid_path", "too_many_requests", "unavailable"],
+    handle: async ({ request, principal, params, query }) => {
+      const path = query.path === undefined ? ("/" as GuestPath) : parseGuestPath(query.path);
+      const image = requireImage(services, principal, params["uuid"] ?? "");
+      const layers = layerChain(services.db, image.layerId);
+      using _held = sharedLayerHolds.hold(layers.map(({ id }) => id));
+      const { pattern, glob = null, limit = LIMIT_DEFAULT } = query;
+      const search = { layers: layerFiles(services, layers), path, pattern, glob, limit };
+      const { found, bounds, fileCount, bytes } = await grepThreads.run(search, request.signal);
+      return json(200, {
+        matches: found.map(matchOf),
+        truncated: bounds.length > 0,
+        truncated_by: bounds,
+        files_searched: fileCount,
+        bytes_searched: bytes,
+      });
+    },
+  });
+}
+
+function matchOf({ path, line, bytes, isCut }: FoundLine): GrepMatch {
+  const text = Buffer.from(bytes);
+  return {
+    ...pathFields(path),
+    line,
+    text: text.toString("utf8"),
+    ...(isUtf8(text) ? {} : { text_base64: text.toString("base64") }),
+    ...(isCut ? { text_truncated: true } : {}),
+  };
+}

@@ -1,0 +1,43 @@
+import { RE2JS } from "re2js";
+
+/**
+ * A test of names against a shell's pattern: `*` and `?` stop at a slash, `**` does not, `[a-z]` and `[!a-z]` are
+ * sets, `{a,b}` is a choice, and a backslash takes away the meaning. Its time is linear in the name.
+ * @throws Error when the pattern is not whole
+ */
+export function globMatcher(glob: string): (name: string) => boolean {
+  const expression = RE2JS.compile(`^(?s:${translate(glob)})$`);
+  return (name) => expression.test(name);
+}
+
+function translate(glob: string): string {
+  let source = "";
+  let depth = 0;
+  for (let at = 0; at < glob.length; at++) {
+    const rest = glob.slice(at);
+    const char = glob[at] ?? "";
+    const set = /^\[([!^]?)(\]?[^\]/]*)\]/.exec(rest);
+    if (rest.startsWith("**/")) {
+      source += "(?:.*/)?";
+      at += 2;
+    } else if (rest.startsWith("**")) {
+      source += ".*";
+      at += 1;
+    } else if (char === "*") source += "[^/]*";
+    else if (char === "?") source += "[^/]";
+    else if (set !== null) {
+      source += `[${set[1] === "" ? "" : "^/"}${(set[2] ?? "").replaceAll(/[\\[\]^]/g, "\\$&")}]`;
+      at += set[0].length - 1;
+    } else if (char === "{") {
+      source += "(?:";
+      depth++;
+    } else if (char === "}" && depth > 0) {
+      source += ")";
+      depth--;
+    } else if (char === "," && depth > 0) source += "|";
+    else if (char === "\\" && at + 1 < glob.length) source += RE2JS.quote(glob[++at] ?? "");
+    else source += RE2JS.quote(char);
+  }
+  if (depth > 0) throw new Error("a brace is not closed");
+  return source;
+}
