@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import SwaggerParser from "@apidevtools/swagger-parser";
+import { Validator } from "@seriousme/openapi-schema-validator";
 import { Api } from "../support/api.ts";
 import { heldTest } from "../support/api-program.ts";
 
@@ -28,6 +30,12 @@ function operations(): [string, Any][] {
 test("it needs no token, and is OpenAPI 3.1", () => {
   expect(document.openapi).toBe("3.1.0");
   expect(document.info.title).toBe("Coppice");
+});
+
+test("two validators that do not know each other accept it", async () => {
+  const { valid, errors } = await new Validator().validate(structuredClone(document));
+  expect({ valid, errors }).toEqual({ valid: true, errors: undefined });
+  await SwaggerParser.validate(structuredClone(document));
 });
 
 test("it has every route once, with its permission", () => {
