@@ -1,5 +1,8 @@
+import { rm, truncate, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
+import { withinTime } from "./abortable.ts";
 import { placeDisk, printable } from "./machine-files.ts";
 import { CONSOLE_BYTES } from "./qemu-args.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
@@ -14,6 +17,11 @@ const DETAIL_BYTES_MAX = 2048;
 const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 /** A VMM that hangs must not keep the report of its guest's end. */
 const CONSOLE_TIMEOUT_MS = 1000;
+const REHEARSAL_SERIAL = "W";
+const REHEARSAL_BYTES = 1_048_576;
+/** The guest finds and looks at the disk meanwhile. */
+const REHEARSAL_MS = 400;
+const REHEARSAL_END_MS_MAX = 10_000;
 /** What the SCSI controller takes. */
 const LUN_MAX = 16_383;
 /** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
@@ -50,6 +58,8 @@ export class QemuMachine implements Machine {
   #ending: MachineExit | null = null;
   #pausing = false;
   #nextLun = 0;
+  /** Who waits for a device to be gone. */
+  readonly #deletions = new Map<string, () => void>();
 
   constructor(parts: QemuMachineParts) {
     this.id = parts.id;
@@ -98,6 +108,22 @@ export class QemuMachine implements Machine {
         rerror: "stop",
       }),
     ];
+  }
+
+  /** Shows the guest a disk for a while: an emulated processor translates the code of a hot-plug when it first runs. */
+  async rehearse(): Promise<void> {
+    const path = join(this.directory, REHEARSAL_SERIAL);
+    await writeFile(path, "");
+    await truncate(path, REHEARSAL_BYTES);
+    const name = `disk${this.#nextLun}`;
+    await this.attach([{ serial: REHEARSAL_SERIAL, path, readOnly: false }]);
+    await Bun.sleep(REHEARSAL_MS);
+    const deleted = new Promise<void>((resolve) => this.#deletions.set(`scsi-${name}`, resolve));
+    await this.qmp.execute("device_del", { id: `scsi-${name}` });
+    // The node is in use until the device is gone.
+    await withinTime(deleted, REHEARSAL_END_MS_MAX, () => new Error("the guest keeps the disk of its rehearsal"));
+    await this.qmp.execute("blockdev-del", { "node-name": name });
+    await rm(path);
   }
 
   async pause(): Promise<void> {
@@ -161,6 +187,7 @@ export class QemuMachine implements Machine {
       if (data["reason"] === "guest-reset") void this.#end("guest_reset", "the guest reset itself");
       else void this.#end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
     }
+    if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();
     if (event === "STOP" && !this.#pausing) void this.#checkStop();
   }
 
