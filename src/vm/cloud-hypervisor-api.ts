@@ -67,6 +67,10 @@ export class CloudHypervisorApi {
     await this.#call("PUT", "vm.boot", BOOT_TIMEOUT_MS);
   }
 
+  /**
+   * Not for a machine with dozens of disks: with an answer of some 50 KB a v53 that was built with glibc reads a file of
+   * /proc for its allocator, for which its own filter of system calls ends it. The static binaries do not.
+   */
   async info(): Promise<VmInfo> {
     const { state } = objectOf(await this.#call("GET", "vm.info", CALL_TIMEOUT_MS));
     if (typeof state !== "string" || !VM_STATES.includes(state)) {

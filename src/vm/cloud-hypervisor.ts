@@ -173,6 +173,8 @@ class CloudHypervisor implements Vmm {
     await template.placeIn(machine);
     await this.#placePayload(machine);
     await machine.api.restore(buildRestoreConfig(mode), template.shape.memoryBytes);
+    const { state } = await machine.api.info();
+    if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
     await closeRunDirectory(machine);
     await machine.openConsole();
     await machine.resume();

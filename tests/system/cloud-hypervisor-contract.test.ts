@@ -77,7 +77,7 @@ describe("an instance's life", () => {
         await agent.mount({ layers: 1, scratch: true });
         const { stdout } = await shell(agent, "echo $HERE", { env: { PATH: "/bin", HERE: machine.id } });
         expect(stdout).toBe(`${machine.id}\n`);
-        expect(calls(machine)).toEqual(["vm.restore", "vm.resume", "vm.add-disk", "vm.add-disk"]);
+        expect(calls(machine)).toEqual(["vm.restore", "vm.info", "vm.resume", "vm.add-disk", "vm.add-disk"]);
         const restore = host.transcript(machine).find(({ call }) => call === "vm.restore");
         expect(restore?.body).toMatchObject({ memory_restore_mode: "OnDemand" });
         expect(violations(machine)).toEqual([]);
@@ -172,7 +172,7 @@ describe("a call that goes wrong", () => {
     await nothingIsLeft();
   });
 
-  test.each(["vm.restore", "vm.resume"])("leaves no clone: %s", async (endpoint) => {
+  test.each(["vm.restore", "vm.info", "vm.resume"])("leaves no clone: %s", async (endpoint) => {
     {
       await using saved = await template();
       host.control({ failures: [{ endpoint, how: "exit" }] });
@@ -187,7 +187,7 @@ describe("a call that goes wrong", () => {
     host.control({ failures: [{ endpoint: "vm.add-disk", how: "500", skip: 2 }] });
     await using machine = await host.vmm.clone(saved);
     await expect(machine.attach(disks(machine, 3))).rejects.toThrow("made to fail");
-    const seen = calls(machine).slice(2);
+    const seen = calls(machine).slice(3);
     expect(seen).toEqual([...Array(3).fill("vm.add-disk"), ...Array(2).fill("vm.remove-device")]);
     expect(violations(machine)).toEqual([]);
   });
