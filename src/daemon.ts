@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { cpus, totalmem } from "node:os";
-import { join } from "node:path";
 import { createApp } from "./api/app.ts";
+import { listenForOperator } from "./api/control.ts";
 import { listen } from "./api/server.ts";
 import { tokenVerifier } from "./api/tokens.ts";
 import { openCgroupTree } from "./cgroup/cgroup.ts";
@@ -19,6 +19,7 @@ import { Operations } from "./supervisor/operations.ts";
 import { instanceWork } from "./supervisor/run-instance.ts";
 import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
+import { reclaim } from "./supervisor/space.ts";
 import { lockFile } from "./system/lock.ts";
 import { VERSION } from "./version.ts";
 import { templateShape } from "./vm/templates.ts";
@@ -47,7 +48,7 @@ export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
   const clock = Date.now;
   const layout = dataLayout(config.dataDir);
   await layout.ensure();
-  const lock = lockFile(join(layout.root, "lock"));
+  const lock = lockFile(layout.lock);
   if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
   stack.use(lock);
   const db = stack.use(openDatabase(layout.database));
@@ -63,6 +64,7 @@ export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
   };
   await sweep(janitorOptions, cgroups);
   stack.use(startJanitor(janitorOptions));
+  stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
   const operations = stack.use(openOperations(config, { db, layout, log, clock, machines, scratchDisks }));

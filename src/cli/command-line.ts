@@ -2,6 +2,7 @@ import { ConfigError, type Environment } from "../config.ts";
 import { VERSION } from "../version.ts";
 import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
 import { doctorCommand } from "./doctor.ts";
+import { gcCommand } from "./gc.ts";
 import { imageCommands } from "./image.ts";
 import { inspectCommands } from "./inspect.ts";
 import type { Io } from "./io.ts";
@@ -15,6 +16,7 @@ import { versionCommand } from "./version.ts";
 export const COMMANDS: readonly Command[] = [
   doctorCommand,
   serveCommand,
+  gcCommand,
   ...tokenCommands,
   ...imageCommands,
   runCommand,

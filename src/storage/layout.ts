@@ -21,6 +21,10 @@ export interface DataLayout {
   /** keys that sign tokens */
   readonly keys: string;
   readonly database: string;
+  /** held by the daemon that uses the directory */
+  readonly lock: string;
+  /** socket on which the daemon takes the operator's commands */
+  readonly control: string;
   /** Makes the directories that are missing, for the owner only. */
   ensure(): Promise<void>;
 }
@@ -40,6 +44,8 @@ export function dataLayout(dataDirectory: string): DataLayout {
   return {
     ...directories,
     database: join(dataDirectory, "coppice.db"),
+    lock: join(dataDirectory, "lock"),
+    control: join(dataDirectory, "control.sock"),
     async ensure() {
       for (const directory of Object.values(directories)) await mkdir(directory, { recursive: true, mode: 0o700 });
     },

@@ -1,13 +1,9 @@
 import { readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
-import { isBlobReferenced } from "../db/files.ts";
-import { referencedLayerIds } from "../db/layers.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
-import { listBlobs, removeBlob } from "../storage/blobs.ts";
-import { listLayers, removeLayer } from "../storage/layers.ts";
 import { listOutputs, removeOutputs } from "../storage/outputs.ts";
-import { reclaim, type SpaceOptions } from "./space.ts";
+import { reclaim, reclaimOrphans, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
 const BATCH_COUNT = 500;
@@ -30,13 +26,7 @@ export async function sweep({ db, layout, log }: JanitorOptions, cgroups: Cgroup
   for (const directory of [layout.vms, layout.tmp]) {
     for (const name of await readdir(directory)) await rm(join(directory, name), { recursive: true, force: true });
   }
-  const layers = referencedLayerIds(db);
-  for (const id of await listLayers(layout)) {
-    if (!layers.has(id)) await removeLayer(layout, id);
-  }
-  for (const sha256 of await listBlobs(layout)) {
-    await removeBlob(layout, sha256, () => isBlobReferenced(db.orm, sha256));
-  }
+  await reclaimOrphans({ db, layout }, { dryRun: false });
   const outputs = await listOutputs(layout);
   const operations = existingOperations(db, outputs);
   for (const id of outputs) {

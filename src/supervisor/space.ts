@@ -1,11 +1,12 @@
 import type { Database, Orm } from "../db/database.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced } from "../db/files.ts";
+import { referencedLayerIds } from "../db/layers.ts";
 import { deleteUnreferencedLayers, deleteUntaggedImages, unreferencedLayers } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
-import { blobBytes, removeBlob } from "../storage/blobs.ts";
+import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
-import { layerBytes, removeLayer } from "../storage/layers.ts";
+import { layerBytes, listLayers, removeLayer } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
 
 /** Rows that one transaction removes: it must not hold the event loop. */
@@ -60,6 +61,23 @@ export async function reclaim(
     const isDone = forgotten.images + layers.length + forgotten.files.length === 0;
     if (isDone || dryRun || signal?.aborted === true) return total;
   }
+}
+
+/**
+ * Removes the files of layers and contents that no row names: what an end without warning left. Only while no daemon
+ * runs on the directory, because work in progress looks like that.
+ */
+export async function reclaimOrphans(
+  { db, layout }: Pick<SpaceOptions, "db" | "layout">,
+  { dryRun }: { readonly dryRun: boolean },
+): Promise<Reclaimed> {
+  const known = referencedLayerIds(db);
+  const layers = [...(await listLayers(layout))].filter((id) => !known.has(id));
+  const layerBytes = dryRun ? await sizeOf({ layout }, layers) : await removeLayers({ layout }, layers);
+  const contents = (await listBlobs(layout)).filter((sha256) => !isBlobReferenced(db.orm, sha256));
+  let fileBytes = 0;
+  for (const sha256 of contents) fileBytes += await releaseBlob({ db, layout }, sha256, dryRun);
+  return { images: 0, layers: layers.length, layerBytes, files: contents.length, fileBytes };
 }
 
 /**
@@ -121,7 +139,11 @@ async function removeLayers(options: Pick<SpaceOptions, "layout">, ids: readonly
   return bytes;
 }
 
-async function releaseBlob({ db, layout }: SpaceOptions, sha256: string, dryRun: boolean): Promise<number> {
+async function releaseBlob(
+  { db, layout }: Pick<SpaceOptions, "db" | "layout">,
+  sha256: string,
+  dryRun: boolean,
+): Promise<number> {
   if (dryRun) return await blobBytes(layout, sha256);
   return await removeBlob(layout, sha256, () => isBlobReferenced(db.orm, sha256));
 }

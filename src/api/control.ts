@@ -1,0 +1,67 @@
+import { rm } from "node:fs/promises";
+import type { Log } from "../log.ts";
+import type { Reclaimed } from "../supervisor/space.ts";
+
+/** Longest path of a socket in `bytes`; the kernel cuts off what is longer. */
+const SOCKET_PATH_BYTES_MAX = 107;
+/** Removing the layers of a long chain takes minutes on a slow disk. */
+const CALL_MS_MAX = 3_600_000;
+
+/** What the operator may ask of a running daemon. It concerns all accounts, so that no token allows it. */
+export interface OperatorCommands {
+  gc(dryRun: boolean): Promise<Reclaimed>;
+}
+
+/**
+ * Takes the operator's commands on a socket in the data directory, which only its owner can enter. Disposal stops it.
+ * A path that is too long for a socket is logged, and the daemon runs without.
+ */
+export async function listenForOperator(path: string, commands: OperatorCommands, log: Log): Promise<AsyncDisposable> {
+  if (Buffer.byteLength(path) > SOCKET_PATH_BYTES_MAX) {
+    log.warn("the data directory's path is too long for a control socket: stop the appliance for `coppice gc`", {
+      path,
+    });
+    return new AsyncDisposableStack();
+  }
+  // The lock of the directory is held, so that this is a dead daemon's.
+  await rm(path, { force: true });
+  const server = Bun.serve({
+    unix: path,
+    async fetch(request, self) {
+      self.timeout(request, 0);
+      const { pathname, searchParams } = new URL(request.url);
+      if (request.method !== "POST" || pathname !== "/gc") return new Response(null, { status: 404 });
+      return Response.json(await commands.gc(searchParams.get("dry_run") === "true"));
+    },
+    error(error) {
+      log.error("an operator's command failed", { error });
+      return Response.json({ message: error.message }, { status: 500 });
+    },
+  });
+  return {
+    [Symbol.asyncDispose]: async () => {
+      await server.stop(true);
+      await rm(path, { force: true });
+    },
+  };
+}
+
+/** Asks the running daemon to reclaim space; null when none listens on `path`. */
+export async function askForGc(path: string, dryRun: boolean): Promise<Reclaimed | null> {
+  const init = { method: "POST", unix: path, signal: AbortSignal.timeout(CALL_MS_MAX) };
+  const response = await fetch(`http://localhost/gc?dry_run=${dryRun}`, init).catch((error: NodeJS.ErrnoException) => {
+    if (NOBODY_LISTENS.has(error.code ?? "")) return null;
+    throw error;
+  });
+  if (response === null) return null;
+  const body = (await response.json()) as Reclaimed & { message?: string };
+  if (!response.ok) throw new Error(`the appliance could not: ${body.message}`);
+  return body;
+}
+
+const NOBODY_LISTENS: ReadonlySet<string> = new Set([
+  "ENOENT",
+  "ECONNREFUSED",
+  "ConnectionRefused",
+  "FailedToOpenSocket",
+]);

@@ -1,0 +1,221 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { existsSync } from "node:fs";
+import { mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { askForGc, listenForOperator } from "../../../src/api/control.ts";
+import { loadConfig } from "../../../src/config.ts";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
+import { getImage, setTag } from "../../../src/db/images.ts";
+import { startOperation } from "../../../src/db/operations.ts";
+import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import { deleteImage } from "../../../src/db/removal.ts";
+import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
+import { collectGarbage } from "../../../src/gc.ts";
+import { silentLog } from "../../../src/log.ts";
+import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
+import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
+import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import { reclaim, type SpaceOptions } from "../../../src/supervisor/space.ts";
+import { lockFile } from "../../../src/system/lock.ts";
+import { makeLayer } from "../../support/api-layers.ts";
+import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
+
+const NOTHING = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
+const NOW = 1_000_000;
+
+let directory: string;
+let layout: DataLayout;
+let db: Database;
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), "coppice-space-"));
+  layout = dataLayout(directory);
+  await layout.ensure();
+  db = openDatabase(layout.database);
+});
+afterEach(async () => {
+  db[Symbol.dispose]();
+  await rm(directory, { recursive: true });
+});
+
+const options = (more: Partial<SpaceOptions> = {}): SpaceOptions => ({
+  ...{ db, layout, log: silentLog, clock: () => NOW, filesTtlMs: null, untaggedTtlMs: null },
+  ...more,
+});
+const real = { dryRun: false };
+
+/** An image on `parent`, made at `now`. */
+async function addImage(parent: ImageId | null, now: number, account = alice): Promise<ImageId> {
+  const below = parent === null ? null : getImage(db, account, parent);
+  const content = Buffer.alloc(100_000, "x");
+  const { id, diskBytes, entryCount } = await makeLayer(layout, [{ path: "f", type: "f", content }]);
+  const operationId = addExecuting(db, { accountId: account, now, ...(parent === null ? {} : { imageId: parent }) });
+  const image = { id: newId<ImageId>(), parentId: parent, layerId: id, sizeBytes: 1 };
+  const sizeBytes = await layerBytes(layout, id);
+  const parentId = below?.layerId ?? null;
+  const layer = { id, parentId, format: "ext4" as const, sizeBytes, diskBytes, entryCount };
+  const publish = parent === null ? publishImport : publishRun;
+  expect(publish(db, { operationId, result: {}, now, layer, image })).toBe(true);
+  return image.id;
+}
+const layerOf = (id: ImageId): LayerId => getImage(db, alice, id)?.layerId as LayerId;
+
+describe("images without a tag", () => {
+  test("are kept for ever unless there is a time for them", async () => {
+    await addImage(null, 1);
+    expect(await reclaim(options(), real)).toEqual(NOTHING);
+  });
+
+  test("go after their time, with the layers that nothing else stands on", async () => {
+    const base = await addImage(null, 100);
+    const tagged = await addImage(base, 100);
+    setTag(db, alice, tagged, "keep");
+    const leaf = await addImage(tagged, 100);
+    const fresh = await addImage(base, NOW - 10);
+    const paths = [base, tagged, fresh].map((id) => layerPath(layout, layerOf(id)));
+    const gone = layerOf(leaf);
+    const bytes = await layerBytes(layout, gone);
+    // Runs made tagged, leaf and fresh of others at their own times: base was last run for fresh.
+    expect(await reclaim(options({ untaggedTtlMs: 1000 }), real)).toEqual({
+      ...NOTHING,
+      images: 1,
+      layers: 1,
+      layerBytes: bytes,
+    });
+    expect(getImage(db, alice, leaf)).toBeNull();
+    expect([base, tagged, fresh].map((id) => getImage(db, alice, id)?.id)).toEqual([base, tagged, fresh]);
+    expect(paths.filter((path) => !existsSync(path))).toEqual([]);
+    expect(existsSync(layerPath(layout, gone))).toBe(false);
+  });
+
+  test("stay while an operation waits for them or runs on them, whatever their age", async () => {
+    const waiting = await addImage(null, 100);
+    const running = await addImage(null, 100);
+    addOperation(db, { imageId: waiting, now: 1 });
+    addExecuting(db, { imageId: running, now: 1 });
+    expect(await reclaim(options({ untaggedTtlMs: 1000 }), real)).toEqual(NOTHING);
+    expect(deleteImage(db, alice, waiting)).toBe("in_use");
+    expect(deleteImage(db, bob, waiting)).toBe("not_found");
+  });
+
+  test("of a chain go down to what is still used, in one pass", async () => {
+    const chain = [await addImage(null, 100)];
+    for (let depth = 0; depth < 20; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
+    setTag(db, alice, chain[5] as ImageId, "here");
+    const found = await reclaim(options({ untaggedTtlMs: 1000 }), real);
+    expect([found.images, found.layers]).toEqual([20, 15]);
+    expect((await listLayers(layout)).size).toBe(6);
+  });
+});
+
+describe("a dry run", () => {
+  test("says what the real one then does, and changes nothing", async () => {
+    const base = await addImage(null, 100);
+    await addImage(base, 100);
+    const { sha256 } = await receiveBlob(layout, chunksOf("content"), 100);
+    upsertFile(db, { accountId: alice, sha256, sizeBytes: 7, now: 1 });
+    const policy = options({ untaggedTtlMs: 1000, filesTtlMs: 1000 });
+    const foreseen = await reclaim(policy, { dryRun: true });
+    expect(foreseen).toMatchObject({ images: 2, layers: 2, files: 1 });
+    const disk = (await stat(layerPath(layout, layerOf(base)))).blocks * 512;
+    expect(foreseen.layerBytes).toBeGreaterThanOrEqual(2 * disk);
+    expect(getImage(db, alice, base)).not.toBeNull();
+    expect((await listLayers(layout)).size).toBe(2);
+    expect(await reclaim(policy, { dryRun: true })).toEqual(foreseen);
+    expect(await reclaim(policy, real)).toEqual(foreseen);
+    expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
+  });
+});
+
+test("layers that are being read are removed by a later pass", async () => {
+  const image = await addImage(null, 100);
+  const layer = layerOf(image);
+  const held = sharedLayerHolds.hold([layer]);
+  deleteImage(db, alice, image);
+  expect(await reclaim(options(), real)).toEqual(NOTHING);
+  expect(existsSync(layerPath(layout, layer))).toBe(true);
+  held[Symbol.dispose]();
+  held[Symbol.dispose]();
+  expect((await reclaim(options(), real)).layers).toBe(1);
+  expect(existsSync(layerPath(layout, layer))).toBe(false);
+});
+
+describe("uploads of known content", () => {
+  test("while it is being removed: the row that the upload writes always has its content", async () => {
+    for (let round = 0; round < 40; round++) {
+      const text = `content ${round}`;
+      const { sha256 } = await receiveBlob(layout, chunksOf(text), 100);
+      const [, row] = await Promise.all([
+        removeBlob(layout, sha256, () => isBlobReferenced(db.orm, sha256)),
+        receiveBlob(layout, chunksOf(text), 100, (blob) => upsertFile(db, { accountId: alice, ...blob, now: 1 })),
+        removeBlob(layout, sha256, () => isBlobReferenced(db.orm, sha256)),
+      ]);
+      expect(getFile(db, alice, { uuid: row.id })?.sha256).toBe(sha256);
+      expect(existsSync(blobPath(layout, sha256))).toBe(true);
+    }
+  });
+});
+
+describe("coppice gc", () => {
+  const config = () =>
+    loadConfig({ environment: {}, flags: { "data-dir": directory, "images-untagged-ttl": "1s" }, file: undefined });
+
+  test("works on the directory where no daemon runs, and finds what no row names", async () => {
+    await addImage(null, 100);
+    const orphan = await makeLayer(layout, [{ path: "f", type: "f", content: "x" }]);
+    await receiveBlob(layout, chunksOf("orphan"), 100);
+    const foreseen = await collectGarbage(config(), silentLog, true);
+    expect(foreseen).toMatchObject({ images: 1, layers: 2, files: 1 });
+    expect(existsSync(layerPath(layout, orphan.id))).toBe(true);
+    expect(await collectGarbage(config(), silentLog, false)).toEqual(foreseen);
+    expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
+  });
+
+  test("asks the daemon where one runs, also after one that died", async () => {
+    await writeFile(layout.control, "what a dead daemon left");
+    const asked: boolean[] = [];
+    const answer = { ...NOTHING, images: 3 };
+    const gc = async (dryRun: boolean) => {
+      asked.push(dryRun);
+      return answer;
+    };
+    {
+      await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
+      expect(await collectGarbage(config(), silentLog, true)).toEqual(answer);
+      expect(await askForGc(layout.control, false)).toEqual(answer);
+    }
+    expect(asked).toEqual([true, false]);
+    expect(await askForGc(layout.control, false)).toBeNull();
+  });
+
+  test("tells what went wrong there", async () => {
+    const gc = () => Promise.reject(new Error("disk on fire"));
+    await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
+    expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("disk on fire");
+  });
+
+  test("leaves a directory alone that is in use, and one that is none", async () => {
+    using lock = lockFile(layout.lock);
+    expect(lock).not.toBeNull();
+    expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("does not answer");
+    const nowhere = loadConfig({ environment: {}, flags: { "data-dir": join(directory, "none") }, file: undefined });
+    expect(collectGarbage(nowhere, silentLog, false)).rejects.toThrow("no appliance's data");
+  });
+});
+
+async function* chunksOf(text: string): AsyncGenerator<Uint8Array> {
+  yield Buffer.from(text);
+}
+
+test("the images of a deleted operation stay, and so do operations of a deleted image", async () => {
+  const base = await addImage(null, 100);
+  const child = await addImage(base, 100);
+  const operation = addOperation(db, { imageId: base, now: 5 });
+  expect(startOperation(db, operation, 6)).toBe(true);
+  expect(deleteImage(db, alice, base)).toBe("in_use");
+  expect(publishRun(db, { operationId: operation, result: {}, now: 7 })).toBe(true);
+  expect(deleteImage(db, alice, base)).toEqual({ deleted: expect.any(String) });
+  expect(getImage(db, alice, child)?.parentId).toBeNull();
+});
