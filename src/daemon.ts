@@ -8,20 +8,24 @@ import { openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import type { Log } from "./log.ts";
+import { createMetrics, type Metrics } from "./metrics.ts";
+import { OperationLog } from "./operation-log.ts";
 import { type DataLayout, dataLayout } from "./storage/layout.ts";
 import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
+import { watchFigures } from "./supervisor/figures.ts";
 import { importWork } from "./supervisor/import-image.ts";
 import { startJanitor, sweep } from "./supervisor/janitor.ts";
 import { MachineSupply } from "./supervisor/machine-supply.ts";
 import { openSupply, type SupplyOptions } from "./supervisor/open-supply.ts";
 import { Operations } from "./supervisor/operations.ts";
+import { readinessOf } from "./supervisor/readiness.ts";
 import { instanceWork } from "./supervisor/run-instance.ts";
 import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
 import { reclaim } from "./supervisor/space.ts";
 import { lockFile } from "./system/lock.ts";
-import { VERSION } from "./version.ts";
+import { REVISION, VERSION } from "./version.ts";
 import { templateShape } from "./vm/templates.ts";
 
 /** Share of the host's memory that machines may take where the operator did not say. */
@@ -43,9 +47,11 @@ export interface Daemon extends AsyncDisposable {
  * interface answers before they can run.
  * @throws Error when the data directory is in use, or something that is needed is missing
  */
-export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
+export async function startDaemon(config: Config, processLog: Log): Promise<Daemon> {
   await using stack = new AsyncDisposableStack();
   const clock = Date.now;
+  const operationLog = new OperationLog(clock);
+  const log = operationLog.listenTo(processLog);
   const layout = dataLayout(config.dataDir);
   await layout.ensure();
   const lock = lockFile(layout.lock);
@@ -67,7 +73,14 @@ export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
-  const operations = stack.use(openOperations(config, { db, layout, log, clock, machines, scratchDisks }));
+  const metrics = createMetrics();
+  const scheduler = new Scheduler(budget(config), clock);
+  const operations = stack.use(
+    openOperations(config, { db, layout, log, clock, machines, scratchDisks, metrics, scheduler }),
+  );
+  const { diskReserveBytes } = config.limits;
+  const sources = { db, layout, machines, operations, scheduler, poolSize: config.pool.size, diskReserveBytes };
+  stack.use(watchFigures(metrics, { ...sources, version: VERSION, revision: REVISION }));
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
@@ -90,6 +103,8 @@ export async function startDaemon(config: Config, log: Log): Promise<Daemon> {
     defaultRegistry: config.registries.default,
     publicUrl: config.publicUrl,
     clock,
+    metrics,
+    operationLog,
     version: VERSION,
     log,
   });
@@ -138,22 +153,26 @@ function openOperations(
     readonly clock: () => number;
     readonly machines: MachineSupply;
     readonly scratchDisks: ScratchDisks;
+    readonly metrics: Metrics;
+    readonly scheduler: Scheduler;
   },
 ): Operations {
-  const { db, log, clock, machines } = parts;
+  const { db, layout, log, clock, machines, metrics, scheduler } = parts;
+  const { diskReserveBytes } = config.limits;
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   const registries = config.registries.hosts;
   return new Operations({
     db,
     log,
     clock,
-    scheduler: new Scheduler(budget(config), clock),
+    metrics,
+    scheduler,
     workers: {
       importImage: (id, _accountId, submission) => importWork({ ...parts, registries, shape }, id, submission),
       instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
     },
-    requireSpace: () => requireSpace(parts.layout.root, config.limits.diskReserveBytes),
-    readiness: () => machines.readiness(),
+    requireSpace: () => requireSpace(layout.root, diskReserveBytes),
+    readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),
     machinesKnown: (signal) => machines.known(signal),
     queueCountMax: QUEUE_COUNT_MAX,
   });

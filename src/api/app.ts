@@ -4,7 +4,7 @@ import { authenticate } from "./auth.ts";
 import { pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
 import { errorReply, isInternal } from "./errors.ts";
 import { type Reply, toResponse } from "./reply.ts";
-import type { Route } from "./route.ts";
+import { METHODS, type Route } from "./route.ts";
 import { allRoutes } from "./routes.ts";
 import type { ApiServices, Principal } from "./services.ts";
 
@@ -13,11 +13,18 @@ const VERSION_PREFIX = "/v1";
 /** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
+const OPERATION_OF_LOCATION = /\/v1\/operations\/([0-9a-f-]{36})$/;
+
+/** Label of requests that no route answers. */
+const NO_ROUTE = "none";
+
 /** What is known of a request from its first moment on. */
 interface RequestState {
   readonly id: string;
   readonly startedAt: number;
   principal: Principal | null;
+  /** pattern of the route that answers; paths as they come would be labels without end */
+  route: string;
 }
 
 /**
@@ -33,13 +40,16 @@ export function createApp(services: ApiServices) {
   const answer = (request: Request, reply: Reply, cause?: unknown): Response => {
     const state = states.get(request) ?? newState();
     logAnswer(services, request, reply, state, cause);
+    countAnswer(services, request, reply, state);
     return toResponse(reply, request.method, state.id);
   };
   const serve = async (request: Request, route: Route, params: Record<string, string>): Promise<Response> => {
     const path = pathOf(request.url);
     if (table.isShadowed(route, path)) throw unknownRoute(table, path);
     const run = runners.get(route) as Runner;
-    return answer(request, await run(request, states.get(request)?.principal ?? null, params));
+    const state = states.get(request);
+    if (state !== undefined) state.route = route.path;
+    return answer(request, await run(request, state?.principal ?? null, params));
   };
 
   const app = new Elysia({
@@ -78,13 +88,20 @@ export function createApp(services: ApiServices) {
 export type App = ReturnType<typeof createApp>;
 
 function newState(): RequestState {
-  return { id: Bun.randomUUIDv7(), startedAt: performance.now(), principal: null };
+  return { id: Bun.randomUUIDv7(), startedAt: performance.now(), principal: null, route: NO_ROUTE };
 }
 
 function unknownRoute(table: RouteTable, path: string): ApiError {
   const allow = table.allowed(path);
   if (allow.length === 0) return new ApiError("not_found", "no such route");
   return new ApiError("method_not_allowed", `this route knows only ${allow.join(", ")}`, { allow });
+}
+
+function countAnswer({ metrics }: ApiServices, request: Request, reply: Reply, state: RequestState): void {
+  const method = (METHODS as readonly string[]).includes(request.method) ? request.method : "other";
+  const labels = { method, route: state.route };
+  metrics.requests.add({ ...labels, status: String(reply.status) });
+  metrics.requestSeconds.observe(labels, (performance.now() - state.startedAt) / 1000);
 }
 
 function logAnswer(services: ApiServices, request: Request, reply: Reply, state: RequestState, cause?: unknown): void {
@@ -101,4 +118,7 @@ function logAnswer(services: ApiServices, request: Request, reply: Reply, state:
   } else {
     services.log.debug("request", fields);
   }
+  // What ties the two ids together, for those who search the log.
+  const operation = reply.status < 300 ? OPERATION_OF_LOCATION.exec(reply.headers["location"] ?? "")?.[1] : undefined;
+  if (operation !== undefined) services.log.info("operation accepted", { operation, request: state.id });
 }

@@ -12,7 +12,14 @@ const ReadinessSchema = Type.Object({
     description: "how strongly sandboxes are separated from the host; null while that is not known",
   }),
   reason: Type.String({ description: "why the service is not ready; empty when it is" }),
+  checks: Type.Array(
+    Type.Object({ name: Type.String(), ok: Type.Boolean(), reason: Type.String({ description: "empty when ok" }) }),
+    { description: "acceleration, template, disk, database and registry_tools" },
+  ),
 });
+
+/** What Prometheus asks for. */
+const METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8";
 
 export function healthRoutes(services: ApiServices): Route[] {
   return [
@@ -38,9 +45,23 @@ export function healthRoutes(services: ApiServices): Route[] {
         503: jsonSpec("they cannot, or it is not known yet", ReadinessSchema),
       },
       handle: () => {
-        const { ready, isolation, reason } = services.operations.readiness();
-        return json(ready ? 200 : 503, { ready, isolation, reason });
+        const { ready, isolation, reason, checks } = services.operations.readiness();
+        return json(ready ? 200 : 503, { ready, isolation, reason, checks });
       },
+    }),
+    route({
+      method: "GET",
+      path: "/metrics",
+      scope: null,
+      id: "metrics",
+      tag: "Service",
+      summary: "Read the figures of the service in the form of Prometheus",
+      responses: { 200: { description: "metrics", content: { "text/plain": Type.String() } } },
+      handle: () => ({
+        status: 200,
+        headers: { "content-type": METRICS_TYPE, "cache-control": "no-store" },
+        body: services.metrics.registry.render(),
+      }),
     }),
   ];
 }

@@ -7,6 +7,7 @@ import { Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
 import { InstanceFile, Resources, SpawnRequest } from "../domain/instance.ts";
 import { DirectoryListing, ListingItem } from "../domain/listing.ts";
 import { ErrorObject, ImportResult, InstanceResult, Operation } from "../domain/operation.ts";
+import { LogLine } from "../domain/operation-log.ts";
 import { OutputObject } from "../domain/output.ts";
 import { docsPage } from "./docs.ts";
 import { STATUS_OF_ERROR } from "./errors.ts";
@@ -35,6 +36,7 @@ const NAMED: Readonly<Record<string, TSchema>> = {
   InstanceResult,
   InstanceStats: InstanceStatsSchema,
   ListingItem,
+  LogLine,
   Operation,
   OutputObject,
   Resources,

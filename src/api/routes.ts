@@ -5,6 +5,7 @@ import { imageRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { openApiRoutes } from "./openapi.ts";
+import { operationLogRoutes } from "./operation-log.ts";
 import { operationRoutes } from "./operations.ts";
 import type { Route } from "./route.ts";
 import type { ApiServices } from "./services.ts";
@@ -17,6 +18,7 @@ export function allRoutes(services: ApiServices): Route[] {
     ...fileRoutes(services),
     ...instanceRoutes(services),
     ...operationRoutes(services),
+    ...operationLogRoutes(services),
     ...inspectRoutes(services),
     ...healthRoutes(services),
   ];

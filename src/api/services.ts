@@ -1,6 +1,8 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
+import type { Metrics } from "../metrics.ts";
+import type { OperationLog } from "../operation-log.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { OperationsPort } from "../supervisor/ports.ts";
 
@@ -40,6 +42,8 @@ export interface ApiServices {
   readonly publicUrl: string | null;
   /** `milliseconds` since the epoch */
   readonly clock: () => number;
+  readonly metrics: Metrics;
+  readonly operationLog: Pick<OperationLog, "lines">;
   readonly version: string;
   readonly log: Log;
 }

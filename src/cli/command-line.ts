@@ -11,6 +11,7 @@ import { runCommand } from "./run.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
 import { versionCommand } from "./version.ts";
+import { watchCommands } from "./watch.ts";
 
 /** In the order of the help: the way of a new user through them. */
 export const COMMANDS: readonly Command[] = [
@@ -22,6 +23,7 @@ export const COMMANDS: readonly Command[] = [
   runCommand,
   ...inspectCommands,
   ...operationCommands,
+  ...watchCommands,
   versionCommand,
 ];
 

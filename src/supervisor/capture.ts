@@ -1,6 +1,7 @@
 import { open } from "node:fs/promises";
 import { join } from "node:path";
 import type { LayerId } from "../domain/ids.ts";
+import type { Laps } from "../metrics.ts";
 import { writeLayerIndex } from "../storage/layer-index-writer.ts";
 import { publishLayer, removeLayer } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
@@ -68,14 +69,16 @@ export async function stageLayer(
  * Null when the run changed nothing.
  */
 export async function captureScratch(
-  layout: DataLayout,
+  { layout, laps }: { readonly layout: DataLayout; readonly laps: Laps },
   { machine, agent }: { readonly machine: Machine; readonly agent: Agent },
   diskPath: string,
 ): Promise<StagedLayer | null> {
   await using directory = await scratchDirectory(layout.tmp, "capture-");
   await withDeadline(agent.freeze(), FREEZE_MS_MAX, "unmounting the file system of the run");
+  laps.lap("freeze");
   const files = { diskPath, indexPath: join(directory.path, "index") };
   const facts = await indexDisk(agent, "scratch", files);
+  laps.lap("index");
   const failure = await machine.failure();
   if (failure !== null) throw endedEarly(failure);
   await machine.kill();

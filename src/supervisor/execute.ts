@@ -5,6 +5,7 @@ import type { OperationId } from "../domain/ids.ts";
 import type { Isolation } from "../domain/operation.ts";
 import { OutputCapture } from "../domain/output.ts";
 import { decodeStdin } from "../domain/spawn.ts";
+import type { Laps, Phase } from "../metrics.ts";
 import { blobStream } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { type Agent, AgentError, type AgentExit } from "../vm/agent.ts";
@@ -60,6 +61,7 @@ export interface InstanceTools {
   readonly scratchDisks: ScratchDisks;
   /** Called when the machine is taken: its cgroup tells the live figures. */
   readonly onMachine: (machine: Machine) => void;
+  readonly laps: Laps;
 }
 
 /**
@@ -69,6 +71,7 @@ export interface InstanceTools {
  */
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   await using ready = await tools.machines.take(job.submission.resources, signal);
+  tools.laps.lap("clone");
   tools.onMachine(ready.machine);
   const progress = { begun: false };
   try {
@@ -96,13 +99,15 @@ async function runIn(
   const { submission } = job;
   const scratchPath = join(machine.directory, "S");
   await tools.scratchDisks.stamp(submission.resources.diskBytes, scratchPath);
-  const run = await runCommand(ready, job, prepare(ready, tools, job, scratchPath), progress);
+  const steps = prepare(ready, tools, job, scratchPath);
+  const run = await runCommand(ready, job, { steps, laps: tools.laps, progress });
   if (run.exit === null || submission.disposable) return { ...run.outcome, isolation, layer: null, captured: false };
-  const layer = await captureScratch(tools.layout, { machine, agent }, scratchPath);
+  const layer = await captureScratch(tools, { machine, agent }, scratchPath);
   return { ...run.outcome, isolation, layer, captured: true };
 }
 
 interface Step {
+  readonly phase: Phase;
   readonly name: string;
   readonly done: Promise<void>;
   readonly limitMs: number;
@@ -120,8 +125,9 @@ function prepare(
 ): Step[] {
   const disks = [...layerDisks(layers), { serial: "S", path: scratchPath, readOnly: false }];
   const steps: Step[] = [
-    { name: "attaching the disks", done: machine.attach(disks), limitMs: MOUNT_MS_MAX },
+    { phase: "attach", name: "attaching the disks", done: machine.attach(disks), limitMs: MOUNT_MS_MAX },
     {
+      phase: "mount",
       name: "mounting the image",
       done: agent.mount({ layers: layers.length, scratch: true }),
       limitMs: MOUNT_MS_MAX,
@@ -137,7 +143,7 @@ function prepare(
       })
       .catch((error: unknown) => rethrowPlacing(error, file.path));
     const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
-    steps.push({ name: `placing ${file.path}`, done, limitMs });
+    steps.push({ phase: "files", name: `placing ${file.path}`, done, limitMs });
   }
   // Each is waited for in turn; the failure of one that is not waited for yet follows from an earlier one.
   for (const { done } of steps) done.catch(() => undefined);
@@ -161,13 +167,18 @@ export function layerDisks(paths: readonly string[]): Disk[] {
   return paths.map((path, index) => ({ serial: `L${String(index).padStart(2, "0")}`, path, readOnly: true }));
 }
 
+interface Preparation {
+  readonly steps: readonly Step[];
+  readonly laps: Laps;
+  readonly progress: { begun: boolean };
+}
+
 type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 
 async function runCommand(
   { machine, agent }: ReadyMachine,
   job: InstanceJob,
-  preparation: readonly Step[],
-  progress: { begun: boolean },
+  { steps, laps, progress }: Preparation,
 ): Promise<{ exit: AgentExit | null; outcome: RunFigures }> {
   const { submission } = job;
   const stdout = new OutputCapture(submission.truncateOutputAtBytes);
@@ -177,10 +188,15 @@ async function runCommand(
   // These settle when the agent is lost, whichever is being waited for.
   handle.exit.catch(() => undefined);
   handle.started.catch(() => undefined);
-  for (const { name, done, limitMs } of preparation) await withDeadline(done, limitMs, name);
+  for (const [index, { phase, name, done, limitMs }] of steps.entries()) {
+    await withDeadline(done, limitMs, name);
+    // All files together are one step.
+    if (steps[index + 1]?.phase !== phase) laps.lap(phase);
+  }
   await withDeadline(handle.started, START_MS_MAX, "starting the command");
   progress.begun = true;
   const exit = await exitWithin(handle.exit, timeoutMs + EXIT_GRACE_MS);
+  laps.lap("exec");
   if (exit === null) {
     const host = await machine.cgroup.stats();
     const figures = { cpuTimeMs: host.cpuTimeMs, memoryBytes: host.memoryPeakBytes };

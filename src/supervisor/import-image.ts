@@ -7,6 +7,7 @@ import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImportResult } from "../domain/operation.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
+import type { Laps } from "../metrics.ts";
 import { buildBaseDisk } from "../oci/base-disk.ts";
 import { checkRegistryHost, type RegistryHosts } from "../oci/registry-policy.ts";
 import { copyToLayout, inspectDigest, type RegistryAccess } from "../oci/skopeo.ts";
@@ -45,11 +46,14 @@ export function importWork(context: ImportContext, id: OperationId, submission: 
   const { shape } = context;
   return {
     cost: costOf(shape),
-    run: async ({ signal }) => {
+    run: async ({ signal, laps }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
       try {
-        return await importImage(context, id, submission, { timeoutMs, signal: AbortSignal.any([signal, late]) });
+        return await importImage({ ...context, laps }, id, submission, {
+          timeoutMs,
+          signal: AbortSignal.any([signal, late]),
+        });
       } catch (error) {
         if (!late.aborted || signal.aborted) throw error;
         throw new ApiError(
@@ -64,28 +68,32 @@ export function importWork(context: ImportContext, id: OperationId, submission: 
 }
 
 async function importImage(
-  context: ImportContext,
+  context: ImportContext & { readonly laps: Laps },
   id: OperationId,
   submission: ImportSubmission,
   bounds: Pick<RegistryAccess, "timeoutMs" | "signal">,
 ): Promise<boolean> {
-  const { db, layout, registries } = context;
+  const { db, layout, registries, laps } = context;
   const reference = parseRegistryReference(submission.registry);
   const settings = await checkRegistryHost(reference.host, registries);
   await using scratch = await scratchDirectory(layout.tmp, "import-");
   const access = { credentials: submission.credentials, settings, scratch: scratch.path, ...bounds };
   const { digest } = await inspectDigest(reference, access);
+  laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
   const known = findBaseLayer(db, base.key);
   if (known !== null) return publish(context, { id, submission, base }, known, undefined);
 
   const directory = join(scratch.path, "layout");
   await copyToLayout(reference, { ...access, digest, directory });
+  laps.lap("pull");
   const staging = join(scratch.path, "staging");
   await mkdir(staging, { mode: 0o755 });
   await unpack({ layout: directory, into: join(staging, "upper"), ...bounds });
+  laps.lap("unpack");
   const diskPath = join(scratch.path, "disk");
   const { format } = await buildBaseDisk({ staging, path: diskPath, ...bounds });
+  laps.lap("build");
   await using stack = new AsyncDisposableStack();
   const layer = stack.use(await listAndStage(context, scratch.path, diskPath, bounds.signal));
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
@@ -98,18 +106,21 @@ async function importImage(
 
 /** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */
 async function listAndStage(
-  { layout, machines, shape }: ImportContext,
+  { layout, machines, shape, laps }: ImportContext & { readonly laps: Laps },
   directory: string,
   diskPath: string,
   signal: AbortSignal,
 ): Promise<StagedLayer> {
   const files = { diskPath, indexPath: join(directory, "index") };
   await using ready = await machines.take(shape, signal);
+  laps.lap("clone");
   const facts = await inMachine(ready, signal, async () => {
     await ready.machine.attach(layerDisks([diskPath]));
     await withDeadline(ready.agent.mount({ layers: 1, scratch: false }), MOUNT_MS_MAX, "mounting the image");
+    laps.lap("mount");
     return await indexDisk(ready.agent, 0, files);
   });
+  laps.lap("index");
   await ready.machine.kill();
   return await stageLayer(layout, files, facts);
 }

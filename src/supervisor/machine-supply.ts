@@ -5,7 +5,6 @@ import type { Pool } from "../vm/pool.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { untilAborted } from "./deadline.ts";
 import type { MachineSource, ReadyMachine } from "./machines.ts";
-import type { Readiness } from "./ports.ts";
 
 /** What the probe opened; disposal ends every machine and template. */
 export interface Supply extends AsyncDisposable {
@@ -13,11 +12,25 @@ export interface Supply extends AsyncDisposable {
   readonly isolation: Isolation;
 }
 
+/** What is known of machines; an empty reason means that all is well. */
+export interface SupplyState {
+  /** null until the probe has decided, or when no virtual machine monitor may be used */
+  readonly isolation: Isolation | null;
+  /** why no machine can run */
+  readonly acceleration: string;
+  /** why the machines of the pool have nothing to be cloned from */
+  readonly template: string;
+}
+
+const UNKNOWN = "looking for a way to run virtual machines";
+
 /** Machines from the moment when it is known that there can be any; the daemon listens before that. */
 export class MachineSupply implements MachineSource, AsyncDisposable {
   readonly #supply: Promise<Supply>;
   readonly #stopped = new AbortController();
-  #readiness: Readiness = { ready: false, isolation: null, reason: "looking for a way to run virtual machines" };
+  #opened: Supply | null = null;
+  #failure = UNKNOWN;
+  #inUseCount = 0;
 
   /**
    * @param open decides which VMM may be used, which can take seconds, and builds the first template.
@@ -26,31 +39,48 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
   constructor(open: (signal: AbortSignal) => Promise<Supply>, log: Log) {
     this.#supply = open(this.#stopped.signal);
     this.#supply.then(
-      ({ isolation }) => {
-        this.#readiness = { ready: true, isolation, reason: "" };
-        log.info("machines can run", { isolation });
+      (supply) => {
+        this.#opened = supply;
+        log.info("machines can run", { isolation: supply.isolation });
       },
       (error: unknown) => {
         if (this.#stopped.signal.aborted) return;
-        const reason = error instanceof ApiError ? error.message : "virtual machines cannot be started";
-        this.#readiness = { ready: false, isolation: null, reason };
+        this.#failure = error instanceof ApiError ? error.message : "virtual machines cannot be started";
         log.error("no machine can run", { error });
       },
     );
   }
 
-  readiness(): Readiness {
-    return this.#readiness;
+  state(): SupplyState {
+    if (this.#opened === null) return { isolation: null, acceleration: this.#failure, template: this.#failure };
+    const { isolation, pool } = this.#opened;
+    const template = pool.hasTemplate ? "" : "the template that machines are cloned from is not built yet";
+    return { isolation, acceleration: "", template };
+  }
+
+  /** Machines that exist now. */
+  counts(): { readonly waiting: number; readonly inUse: number } {
+    return { waiting: this.#opened?.pool.waitingCount ?? 0, inUse: this.#inUseCount };
   }
 
   /** Resolves when machines can run. @throws ApiError `unavailable` when they cannot; the reason of `signal` */
   async known(signal: AbortSignal): Promise<void> {
-    await this.#opened(signal);
+    await this.#open(signal);
   }
 
   async take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
-    const { pool } = await this.#opened(signal);
-    return await pool.take(shape, signal);
+    const { pool } = await this.#open(signal);
+    const taken = await pool.take(shape, signal);
+    this.#inUseCount += 1;
+    let isInUse = true;
+    return {
+      ...taken,
+      [Symbol.asyncDispose]: async () => {
+        if (isInUse) this.#inUseCount -= 1;
+        isInUse = false;
+        await taken[Symbol.asyncDispose]();
+      },
+    };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -60,13 +90,13 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
     await supply?.[Symbol.asyncDispose]();
   }
 
-  async #opened(signal: AbortSignal): Promise<Supply> {
+  async #open(signal: AbortSignal): Promise<Supply> {
     try {
       return await untilAborted(this.#supply, signal);
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof ApiError) throw error;
-      throw new ApiError("unavailable", this.#readiness.reason, {}, { cause: error });
+      throw new ApiError("unavailable", this.#failure, {}, { cause: error });
     }
   }
 }

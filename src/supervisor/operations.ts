@@ -13,8 +13,9 @@ import {
 } from "../db/operations.ts";
 import { ApiError, type ErrorBody, storageFull } from "../domain/errors.ts";
 import type { AccountId, OperationId } from "../domain/ids.ts";
-import type { OperationKind } from "../domain/operation.ts";
+import { OPERATION_KINDS, type OperationKind } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
+import { Laps, type Metrics } from "../metrics.ts";
 import type { Machine } from "../vm/vmm.ts";
 import { startTimer, untilAborted } from "./deadline.ts";
 import type {
@@ -50,15 +51,23 @@ interface Live {
   readonly abort: AbortController;
   /** resolves when the operation's row is terminal */
   readonly ended: PromiseWithResolvers<void>;
+  readonly laps: Laps;
   started: boolean;
   machine: Machine | null;
+}
+
+export interface WorkContext {
+  readonly signal: AbortSignal;
+  /** takes the time of each step as it ends */
+  readonly laps: Laps;
+  onMachine(machine: Machine): void;
 }
 
 /** What the work of one kind of operation needs and how it is done; throws what made it fail. */
 export interface Work {
   readonly cost: Cost;
   /** Publishes its result as its last step; false when the operation was cancelled in the meantime. */
-  run(context: { readonly signal: AbortSignal; onMachine(machine: Machine): void }): Promise<boolean>;
+  run(context: WorkContext): Promise<boolean>;
 }
 
 export interface Workers {
@@ -70,6 +79,7 @@ export interface OperationsOptions {
   readonly db: Database;
   readonly log: Log;
   readonly clock: () => number;
+  readonly metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">;
   readonly scheduler: Scheduler;
   readonly workers: Workers;
   /** @throws ApiError `insufficient_storage` when there is too little room for more work */
@@ -124,7 +134,10 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const outcome = requestCancel(this.#options.db, accountId, id, this.#options.clock());
     if (outcome === "not_found" || outcome === "terminal") return outcome;
     const live = this.#live.get(id);
-    if (outcome === "cancelled") live?.ended.resolve();
+    if (outcome === "cancelled" && live !== undefined) {
+      live.ended.resolve();
+      this.#count(live.kind, "CANCELLED");
+    }
     live?.abort.abort(CANCELLED);
     return "accepted";
   }
@@ -147,6 +160,18 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   readiness(): Readiness {
     return this.#options.readiness();
+  }
+
+  /** Operations of this process that have not ended, by kind and state. */
+  counts(): { readonly kind: OperationKind; readonly state: "pending" | "executing"; readonly count: number }[] {
+    const live = [...this.#live.values()];
+    return OPERATION_KINDS.flatMap((kind) =>
+      (["pending", "executing"] as const).map((state) => ({
+        kind,
+        state,
+        count: live.filter((entry) => entry.kind === kind && entry.started === (state === "executing")).length,
+      })),
+    );
   }
 
   /** Resolves when nothing is queued or running. */
@@ -197,6 +222,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       kind,
       abort: new AbortController(),
       ended: Promise.withResolvers<void>(),
+      laps: new Laps(),
       started: false,
       machine: null,
     };
@@ -221,18 +247,33 @@ export class Operations implements OperationsPort, AsyncDisposable {
       this.#options.requireSpace();
       if (!startOperation(db, live.id, clock())) return;
       live.started = true;
+      live.laps.lap("queue");
       log.info("operation started", { operation: live.id, kind: live.kind });
       const onMachine = (machine: Machine) => {
         live.machine = machine;
       };
-      const published = await work.run({ signal, onMachine });
-      if (!published) await this.#end(live.id, CANCELLED);
-      else log.info("operation ended", { operation: live.id, status: "SUCCESS" });
+      const published = await work.run({ signal, laps: live.laps, onMachine });
+      if (!published) return await this.#end(live, CANCELLED);
+      live.laps.lap("publish");
+      this.#count(live.kind, "SUCCESS");
+      log.info("operation ended", { operation: live.id, status: "SUCCESS", phases: this.#phases(live) });
     } catch (error) {
       // Work that had not begun stays PENDING: a stop is no failure of it, and a cancel has ended it already.
       if (signal.aborted && !live.started && this.#isPending(live)) return;
-      await this.#end(live.id, error);
+      await this.#end(live, error);
     }
+  }
+
+  /** Counts the steps of an operation that ended, and gives them for the log. */
+  #phases({ kind, laps }: Live): Readonly<Record<string, number>> {
+    const { importPhaseSeconds, spawnPhaseSeconds } = this.#options.metrics;
+    const histogram = kind === "instance" ? spawnPhaseSeconds : importPhaseSeconds;
+    for (const [phase, ms] of laps.ended) histogram.observe({ phase }, ms / 1000);
+    return Object.fromEntries(laps.ended.map(([phase, ms]) => [`${phase}_ms`, Math.round(ms)]));
+  }
+
+  #count(kind: OperationKind, status: "SUCCESS" | "FAILED" | "CANCELLED"): void {
+    this.#options.metrics.operationsEnded.add({ kind, state: status.toLowerCase() });
   }
 
   #isPending({ accountId, id }: Live): boolean {
@@ -252,14 +293,17 @@ export class Operations implements OperationsPort, AsyncDisposable {
    * Ends an operation that did not succeed: CANCELLED where a cancel had been accepted, otherwise FAILED. On a full
    * disk that cannot be recorded at once; what a stop leaves EXECUTING, the next start ends.
    */
-  async #end(id: OperationId, error: unknown): Promise<void> {
+  async #end(live: Live, error: unknown): Promise<void> {
     const { db, clock, log } = this.#options;
+    const { id, accountId, kind } = live;
     const body = this.#body(id, error);
     for (;;) {
       try {
-        const ended = failOperation(db, id, body, clock());
-        if (ended) log.info("operation ended", { operation: id, error: body.error, reason: body.message });
-        return;
+        if (!failOperation(db, id, body, clock())) return;
+        const status = getOperation(db, accountId, id)?.status === "CANCELLED" ? "CANCELLED" : "FAILED";
+        this.#count(kind, status);
+        const why = { error: body.error, reason: body.message };
+        return log.info("operation ended", { operation: id, status, ...why, phases: this.#phases(live) });
       } catch (problem) {
         log.error("the end of an operation was not recorded", { operation: id, error: problem });
         if (this.#stopping) return;

@@ -65,6 +65,15 @@ export interface Readiness {
   readonly isolation: Isolation | null;
   /** why it is not ready, for a person; empty when it is */
   readonly reason: string;
+  readonly checks: readonly Check[];
+}
+
+/** One thing that instances or imports need. */
+export interface Check {
+  readonly name: string;
+  readonly ok: boolean;
+  /** what is wrong, for a person; empty when nothing is */
+  readonly reason: string;
 }
 
 /** The long-running work, as the HTTP interface sees it. Every operation is a row before `submit…` returns. */

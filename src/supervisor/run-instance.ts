@@ -13,7 +13,7 @@ import type { Work } from "./operations.ts";
 import type { InstanceSubmission } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
-export interface InstanceContext extends Omit<InstanceTools, "onMachine"> {
+export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps"> {
   readonly db: Database;
   readonly clock: () => number;
 }
@@ -26,13 +26,13 @@ export function instanceWork(
 ): Work {
   return {
     cost: costOf(templateShape(submission.resources)),
-    run: async ({ signal, onMachine }) => {
+    run: async ({ signal, laps, onMachine }) => {
       const { db, layout, clock } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
       const layerDisks = layerChain(db, image.layerId).map((layer) => layerPath(layout, layer.id));
       const job = { operationId: operation.id, submission, layerDisks };
-      const outcome = await execute({ ...context, onMachine }, job, signal);
+      const outcome = await execute({ ...context, laps, onMachine }, job, signal);
       await using stack = new AsyncDisposableStack();
       if (outcome.layer !== null) stack.use(outcome.layer);
       await writeOutputs(layout, operation.id, { stdout: outcome.stdout.bytes(), stderr: outcome.stderr.bytes() });

@@ -62,6 +62,15 @@ export class Scheduler {
     return this.#waiting.reduce((count, entry) => count + (entry.accountId === accountId ? 1 : 0), 0);
   }
 
+  get budget(): Cost {
+    return this.#budget;
+  }
+
+  /** What running work holds of the budget. */
+  get used(): Cost {
+    return { memoryBytes: this.#usedMemoryBytes, vcpus: this.#usedVcpus };
+  }
+
   get runningCount(): number {
     return [...this.#running.values()].reduce((sum, count) => sum + count, 0);
   }

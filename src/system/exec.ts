@@ -42,6 +42,11 @@ export class CommandError extends Error {
   }
 }
 
+/** Path of a program as children would find it; null when it is not installed. */
+export function findProgram(name: string): string | null {
+  return Bun.which(name, { PATH: BASE_ENVIRONMENT.PATH });
+}
+
 /** Bounds that the kernel enforces on a program and its descendants. */
 export interface ResourceLimits {
   /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
@@ -83,7 +88,7 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
     throw new CommandError(`${argv[0]} ${message}`, fields);
   };
   if (ended.timedOut) fail("had no time left", null, null, "");
-  if (Bun.which(argv[0] ?? "", { PATH: BASE_ENVIRONMENT.PATH }) === null) fail("is not installed", null, null, "");
+  if (findProgram(argv[0] ?? "") === null) fail("is not installed", null, null, "");
 
   const child = Bun.spawn(
     [...limitWrapper(options.limits), ...umaskWrapper(options.umask), ...DIE_WITH_PARENT, ...argv],

@@ -55,6 +55,12 @@ export class Pool implements AsyncDisposable {
     return this.#waiting.length;
   }
 
+  /** False while machines of the pool's shape have nothing to be cloned from; one that is made on demand counts. */
+  get hasTemplate(): boolean {
+    const { templates, size, coldBootOnly } = this.#options;
+    return size === 0 || coldBootOnly === true || templates.has(this.#shape);
+  }
+
   /** Begins to fill the pool. */
   start(): void {
     this.#fill(0);

@@ -142,6 +142,11 @@ export class TemplateStore implements AsyncDisposable {
     return await entry.template;
   }
 
+  /** True when there is a template of this shape, built to its end. */
+  has(shape: MachineShape): boolean {
+    return (this.#entries.get(keyOf(shape))?.createdAt ?? null) !== null;
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new Error("templates are no longer needed"));
     for (const entry of this.#entries.values()) this.#drop(entry);

@@ -130,10 +130,12 @@ describe("health", () => {
       ready: true,
       isolation: "vm-emulated",
       reason: "",
+      checks: [],
     });
-    api.operations.state = { ready: false, isolation: null, reason: "the probe is running" };
+    const checks = [{ name: "acceleration", ok: false, reason: "the probe is running" }];
+    api.operations.state = { ready: false, isolation: null, reason: "the probe is running", checks };
     const answer = await api.call("GET", "/readyz", { token: null });
     expect(answer.status).toBe(503);
-    expect(answer.json).toEqual({ ready: false, isolation: null, reason: "the probe is running" });
+    expect(answer.json).toEqual({ ready: false, isolation: null, reason: "the probe is running", checks });
   });
 });

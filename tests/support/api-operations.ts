@@ -28,7 +28,7 @@ export class HeldOperations implements OperationsPort {
   samples: readonly InstanceStats[] = [];
   /** streams of samples that were not ended yet */
   openStats = 0;
-  state: Readiness = { ready: true, isolation: "vm-emulated", reason: "" };
+  state: Readiness = { ready: true, isolation: "vm-emulated", reason: "", checks: [] };
   readonly #db: Database;
   readonly #clock: () => number;
 

@@ -16,6 +16,7 @@ import { publishImport, publishRun } from "../../src/db/publish.ts";
 import type { ErrorBody, ErrorCode } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
+import { createMetrics } from "../../src/metrics.ts";
 import { layerBytes } from "../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
@@ -120,6 +121,8 @@ export class Api implements AsyncDisposable {
       defaultRegistry: null,
       publicUrl: null,
       clock,
+      metrics: createMetrics(),
+      operationLog: { lines: () => [] },
       version: "0.0.0-test",
       log: silentLog,
       ...overrides,

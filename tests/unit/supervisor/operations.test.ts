@@ -9,6 +9,7 @@ import { accounts, images, layers } from "../../../src/db/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
+import { createMetrics } from "../../../src/metrics.ts";
 import { Operations, type OperationsOptions, type Work } from "../../../src/supervisor/operations.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/ports.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
@@ -43,10 +44,11 @@ function operationsOf(run: (id: OperationId) => Run, more: Partial<OperationsOpt
     db,
     log: silentLog,
     clock: Date.now,
+    metrics: createMetrics(),
     scheduler: new Scheduler({ memoryBytes: 1, vcpus: 1 }, Date.now),
     workers: { instance: work, importImage: work },
     requireSpace: () => undefined,
-    readiness: () => ({ ready: true, isolation: "vm", reason: "" }),
+    readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
     machinesKnown: () => Promise.resolve(),
     queueCountMax: 3,
     ...more,

@@ -1,0 +1,107 @@
+import type { Operation } from "../domain/operation.ts";
+import type { LogLine } from "../domain/operation-log.ts";
+import type { OutputObject } from "../domain/output.ts";
+import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
+import { CliError, type Command, command, expectPositionals } from "./command.ts";
+import type { Io } from "./io.ts";
+import { printable, shownDuration, shownSize, table } from "./table.ts";
+
+const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
+
+/** What a running instance uses, as the interface tells it. */
+interface Usage {
+  readonly cpu_time_ms: number;
+  readonly memory_bytes: number;
+  readonly pids: number;
+}
+
+type Active = Operation & { readonly usage: Usage | null };
+
+export const watchCommands: readonly Command[] = [
+  command({
+    name: "ps",
+    summary: "list what waits and runs, and what it uses of the host",
+    synopsis: "[--json]",
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const client = new ApiClient(environment, options.url);
+      const now = Date.now();
+      const lists = await Promise.all(
+        ["EXECUTING", "PENDING"].map((status) => client.json<Operation[]>("GET", "/operations", { query: { status } })),
+      );
+      const active = await Promise.all(
+        lists
+          .flat()
+          .map(async (operation): Promise<Active> => ({ ...operation, usage: await usageOf(client, operation) })),
+      );
+      const rows = active.map((operation) => row(operation, now));
+      const text = table(["ID", "KIND", "STATUS", "SINCE", "CPU TIME", "MEMORY"], rows);
+      await io.stdout(options.json === true ? `${JSON.stringify(active)}\n` : text);
+      return 0;
+    },
+  }),
+  command({
+    name: "logs",
+    summary: "show what the appliance logged about an operation",
+    synopsis: "ID [--output | --json]",
+    description:
+      "The appliance keeps these lines of its latest operations until it is restarted; the journal of its machine\n" +
+      "has all of them. --output gives what the command of an instance wrote, to standard output and error.",
+    options: {
+      output: { type: "boolean", doc: "print what the command wrote instead" },
+      ...JSON_OPTION,
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [id = ""] = expectPositionals(positionals, "ID");
+      const client = new ApiClient(environment, options.url);
+      const path = `/operations/${encodeURIComponent(id)}`;
+      if (options.output === true) return await printOutput(await client.json<Operation>("GET", path), io);
+      const lines = await client.json<LogLine[]>("GET", `${path}/log`);
+      await io.stdout(
+        lines.map((line) => (options.json === true ? `${JSON.stringify(line)}\n` : shown(line))).join(""),
+      );
+      if (lines.length === 0) {
+        io.stderr(`the appliance has no lines about it any more; on its machine: journalctl -u coppice --grep ${id}\n`);
+      }
+      return 0;
+    },
+  }),
+];
+
+/** Null for what is no instance, or has none of a machine yet, or has just ended. */
+async function usageOf(client: ApiClient, { id, kind, status }: Operation): Promise<Usage | null> {
+  if (kind !== "instance" || status !== "EXECUTING") return null;
+  try {
+    return await client.json<Usage>("GET", `/instances/${id}/stats`, { query: { once: true } });
+  } catch (error) {
+    if (error instanceof ResponseError && (error.status === 409 || error.status === 404)) return null;
+    throw error;
+  }
+}
+
+function row({ id, kind, status, created_at: createdAt, usage }: Active, now: number): string[] {
+  const since = shownDuration(Math.max(0, now - Date.parse(createdAt)));
+  const figures = usage === null ? ["-", "-"] : [shownDuration(usage.cpu_time_ms), shownSize(usage.memory_bytes)];
+  return [id, kind, status, since, ...figures];
+}
+
+function shown({ time, level, message, phases, ...fields }: LogLine): string {
+  const pairs = Object.entries(fields).map(([name, value]) => ` ${name}=${value}`);
+  const steps = Object.entries(phases ?? {}).map(([name, ms]) => ` ${name}=${ms}`);
+  return `${printable(`${time} ${level.toUpperCase().padEnd(5)} ${message}${pairs.join("")}${steps.join("")}`)}\n`;
+}
+
+async function printOutput({ id, status, result }: Operation, io: Io): Promise<number> {
+  if (result === undefined || !("stdout" in result) || result.stdout === undefined || result.stderr === undefined) {
+    throw new CliError(`operation ${id} (${status}) has no output`);
+  }
+  await io.stdout(bytesOf(result.stdout));
+  io.stderr(bytesOf(result.stderr));
+  return 0;
+}
+
+function bytesOf({ content, encoding }: OutputObject): Uint8Array {
+  return Buffer.from(content, encoding === "base64" ? "base64" : "utf8");
+}

@@ -1,0 +1,211 @@
+/** Series of one metric beyond which new label values are counted as `other`: no client can make the list grow. */
+const SERIES_COUNT_MAX = 1000;
+const OTHER = "other";
+
+/** From a millisecond to half an hour, in `seconds`: a warm clone and a long import fit the same axis. */
+const BUCKETS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800];
+
+type Labels<Name extends string> = Readonly<Record<Name, string>>;
+/** One value of a metric that is looked up when somebody asks. */
+export type Sample<Name extends string> = readonly [labels: Labels<Name>, value: number];
+
+interface Family {
+  readonly name: string;
+  render(): string;
+}
+
+/** The series of one metric, by their label values. */
+class Series<Name extends string, State> {
+  readonly #names: readonly Name[];
+  readonly #make: () => State;
+  readonly #states = new Map<string, { readonly labels: Labels<Name>; readonly state: State }>();
+
+  constructor(names: readonly Name[], make: () => State) {
+    this.#names = names;
+    this.#make = make;
+  }
+
+  of(labels: Labels<Name>): State {
+    const key = this.#names.map((name) => labels[name]).join("\0");
+    const known = this.#states.get(key);
+    if (known !== undefined) return known.state;
+    const isOther = this.#names.every((name) => labels[name] === OTHER);
+    if (this.#states.size >= SERIES_COUNT_MAX && this.#names.length > 0 && !isOther) {
+      return this.of(Object.fromEntries(this.#names.map((name) => [name, OTHER])) as Labels<Name>);
+    }
+    const state = this.#make();
+    this.#states.set(key, { labels, state });
+    return state;
+  }
+
+  entries(): Iterable<{ readonly labels: Labels<Name>; readonly state: State }> {
+    return this.#states.values();
+  }
+}
+
+export interface Counter<Name extends string> {
+  add(labels: Labels<Name>, by?: number): void;
+}
+
+export interface Histogram<Name extends string> {
+  /** Takes one duration, in `seconds`. */
+  observe(labels: Labels<Name>, seconds: number): void;
+}
+
+/** Metrics by name, and their text in the form that Prometheus reads. */
+export class MetricRegistry {
+  readonly #families: Family[] = [];
+
+  counter<const Name extends string>(name: string, help: string, labelNames: readonly Name[]): Counter<Name> {
+    const series = new Series(labelNames, () => ({ value: 0 }));
+    this.#add(name, help, "counter", () =>
+      [...series.entries()].map(({ labels, state }) => line(name, labels, state.value)),
+    );
+    return {
+      add: (labels, by = 1) => {
+        series.of(labels).value += by;
+      },
+    };
+  }
+
+  /** `read` is called for every scrape, so it must be cheap. A kind of `counter` is for totals that are kept elsewhere. */
+  gauge<const Name extends string>(
+    name: string,
+    help: string,
+    read: () => Iterable<Sample<Name>>,
+    kind: "gauge" | "counter" = "gauge",
+  ): void {
+    this.#add(name, help, kind, () => Array.from(read(), ([labels, value]) => line(name, labels, value)));
+  }
+
+  histogram<const Name extends string>(name: string, help: string, labelNames: readonly Name[]): Histogram<Name> {
+    const make = () => ({ counts: new Array<number>(BUCKETS_SECONDS.length).fill(0), sum: 0, count: 0 });
+    const series = new Series(labelNames, make);
+    this.#add(name, help, "histogram", () => {
+      return [...series.entries()].flatMap(({ labels, state }) => {
+        let below = 0;
+        const buckets = BUCKETS_SECONDS.map((limit, index) => {
+          below += state.counts[index] ?? 0;
+          return line(`${name}_bucket`, { ...labels, le: String(limit) }, below);
+        });
+        return [
+          ...buckets,
+          line(`${name}_bucket`, { ...labels, le: "+Inf" }, state.count),
+          line(`${name}_sum`, labels, state.sum),
+          line(`${name}_count`, labels, state.count),
+        ];
+      });
+    });
+    return {
+      observe: (labels, seconds) => {
+        const state = series.of(labels);
+        const bucket = BUCKETS_SECONDS.findIndex((limit) => seconds <= limit);
+        if (bucket >= 0) state.counts[bucket] = (state.counts[bucket] ?? 0) + 1;
+        state.sum += seconds;
+        state.count += 1;
+      },
+    };
+  }
+
+  /** The text exposition format, version 0.0.4. */
+  render(): string {
+    return this.#families.map((family) => family.render()).join("");
+  }
+
+  #add(name: string, help: string, type: string, lines: () => string[]): void {
+    if (this.#families.some((family) => family.name === name)) throw new Error(`there are two metrics named ${name}`);
+    const head = `# HELP ${name} ${help.replaceAll("\\", "\\\\").replaceAll("\n", "\\n")}\n# TYPE ${name} ${type}\n`;
+    this.#families.push({ name, render: () => `${head}${lines().join("")}` });
+  }
+}
+
+function line(name: string, labels: Readonly<Record<string, string>>, value: number): string {
+  const pairs = Object.entries(labels).map(([label, text]) => `${label}="${escapeLabel(text)}"`);
+  return `${name}${pairs.length === 0 ? "" : `{${pairs.join(",")}}`} ${shown(value)}\n`;
+}
+
+function escapeLabel(text: string): string {
+  return text.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n");
+}
+
+function shown(value: number): string {
+  if (Number.isFinite(value)) return String(value);
+  return Number.isNaN(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
+}
+
+/** Steps of an operation, in their order; an import has some that an instance has not, and the other way round. */
+export type Phase =
+  | "queue"
+  | "resolve"
+  | "pull"
+  | "unpack"
+  | "build"
+  | "clone"
+  | "attach"
+  | "mount"
+  | "files"
+  | "exec"
+  | "freeze"
+  | "index"
+  | "publish";
+
+/** Divides the time of one operation among its steps, so that they add up to the whole. */
+export class Laps {
+  readonly #laps: [Phase, number][] = [];
+  #at = performance.now();
+
+  /** Ends the step that went on until now. */
+  lap(phase: Phase): void {
+    const now = performance.now();
+    this.#laps.push([phase, now - this.#at]);
+    this.#at = now;
+  }
+
+  /** Steps that have ended, with their `milliseconds`. */
+  get ended(): readonly (readonly [Phase, number])[] {
+    return this.#laps;
+  }
+}
+
+/** What the appliance counts by itself; figures that are looked up are added to `registry` where they are known. */
+export interface Metrics {
+  readonly registry: MetricRegistry;
+  readonly requests: Counter<"method" | "route" | "status">;
+  readonly requestSeconds: Histogram<"method" | "route">;
+  readonly operationsEnded: Counter<"kind" | "state">;
+  readonly spawnPhaseSeconds: Histogram<"phase">;
+  readonly importPhaseSeconds: Histogram<"phase">;
+  readonly eventLoopLagSeconds: Histogram<never>;
+}
+
+export function createMetrics(): Metrics {
+  const registry = new MetricRegistry();
+  return {
+    registry,
+    requests: registry.counter(
+      "coppice_http_requests_total",
+      "Requests that were answered, by the pattern of their route.",
+      ["method", "route", "status"],
+    ),
+    requestSeconds: registry.histogram(
+      "coppice_http_request_duration_seconds",
+      "Time from a request to the beginning of its answer.",
+      ["method", "route"],
+    ),
+    operationsEnded: registry.counter("coppice_operations_ended_total", "Operations that ended, by how they did.", [
+      "kind",
+      "state",
+    ]),
+    spawnPhaseSeconds: registry.histogram("coppice_spawn_phase_seconds", "Time of each step of an instance.", [
+      "phase",
+    ]),
+    importPhaseSeconds: registry.histogram("coppice_import_phase_seconds", "Time of each step of an import.", [
+      "phase",
+    ]),
+    eventLoopLagSeconds: registry.histogram(
+      "coppice_event_loop_lag_seconds",
+      "How late a timer of the daemon was, sampled several times a second.",
+      [],
+    ),
+  };
+}

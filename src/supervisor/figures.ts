@@ -1,0 +1,112 @@
+import { statfsSync, statSync } from "node:fs";
+import type { Database } from "../db/database.ts";
+import { type StoreFigures, storeFigures } from "../db/figures.ts";
+import type { Metrics } from "../metrics.ts";
+import type { DataLayout } from "../storage/layout.ts";
+import type { MachineSupply } from "./machine-supply.ts";
+import type { Operations } from "./operations.ts";
+import type { Scheduler } from "./scheduler.ts";
+
+/** Sums over whole tables are this old at most, in `milliseconds`: scraping must not become a load. */
+const FIGURES_AGE_MS_MAX = 15_000;
+/** How often the event loop's lag is measured. */
+const LAG_INTERVAL_MS = 250;
+
+export interface FigureSources {
+  readonly db: Database;
+  readonly layout: DataLayout;
+  readonly machines: MachineSupply;
+  readonly operations: Operations;
+  readonly scheduler: Scheduler;
+  readonly poolSize: number;
+  readonly diskReserveBytes: number;
+  readonly version: string;
+  readonly revision: string;
+}
+
+/** Adds the figures that are looked up when they are asked for, and measures the event loop until it is disposed. */
+export function watchFigures(metrics: Metrics, sources: FigureSources): Disposable {
+  addWork(metrics, sources);
+  addStorage(metrics, sources);
+  addProcess(metrics, sources);
+  let dueAt = performance.now() + LAG_INTERVAL_MS;
+  const timer = setInterval(() => {
+    const now = performance.now();
+    metrics.eventLoopLagSeconds.observe({}, Math.max(0, now - dueAt) / 1000);
+    dueAt = now + LAG_INTERVAL_MS;
+  }, LAG_INTERVAL_MS);
+  timer.unref();
+  return { [Symbol.dispose]: () => clearInterval(timer) };
+}
+
+function addWork({ registry }: Metrics, { machines, operations, scheduler, poolSize }: FigureSources): void {
+  registry.gauge("coppice_operations", "Operations that wait or run, by kind and state.", () =>
+    operations.counts().map(({ kind, state, count }) => [{ kind, state }, count] as const),
+  );
+  registry.gauge("coppice_vms", "Virtual machines, waiting in the pool or in use.", () => {
+    const { waiting, inUse } = machines.counts();
+    return [
+      [{ state: "waiting" }, waiting],
+      [{ state: "in_use" }, inUse],
+    ] as const;
+  });
+  registry.gauge("coppice_pool_size", "Virtual machines that should wait in the pool.", () => [[{}, poolSize]]);
+  registry.gauge("coppice_budget_memory_bytes", "Memory that virtual machines may take, and have taken.", () => [
+    [{ state: "total" }, scheduler.budget.memoryBytes],
+    [{ state: "used" }, scheduler.used.memoryBytes],
+  ]);
+  registry.gauge("coppice_budget_vcpus", "Virtual CPUs that virtual machines may take, and have taken.", () => [
+    [{ state: "total" }, scheduler.budget.vcpus],
+    [{ state: "used" }, scheduler.used.vcpus],
+  ]);
+}
+
+function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: FigureSources): void {
+  let figures: { readonly at: number; readonly value: StoreFigures } | null = null;
+  const current = (): StoreFigures => {
+    const now = performance.now();
+    if (figures === null || now - figures.at > FIGURES_AGE_MS_MAX) figures = { at: now, value: storeFigures(db) };
+    return figures.value;
+  };
+  registry.gauge("coppice_storage_bytes", "What is kept, by class, as allocated on the disk.", () => [
+    [{ class: "layers" }, current().layerBytes],
+    [{ class: "files" }, current().fileBytes],
+    [{ class: "database" }, databaseBytes(layout.database)],
+  ]);
+  registry.gauge("coppice_storage_objects", "What is kept, by class.", () => [
+    [{ class: "images" }, current().imageCount],
+    [{ class: "layers" }, current().layerCount],
+    [{ class: "files" }, current().fileCount],
+  ]);
+  registry.gauge("coppice_disk_bytes", "The file system of the data directory.", () => {
+    const { blocks, bavail, bsize } = statfsSync(layout.root);
+    return [
+      [{ state: "total" }, blocks * bsize],
+      [{ state: "free" }, bavail * bsize],
+      [{ state: "reserve" }, diskReserveBytes],
+    ];
+  });
+}
+
+function addProcess({ registry }: Metrics, { version, revision }: FigureSources): void {
+  registry.gauge("coppice_build_info", "Always 1; the labels say what runs.", () => [[{ version, revision }, 1]]);
+  registry.gauge("process_resident_memory_bytes", "Resident memory of the daemon.", () => [
+    [{}, process.memoryUsage.rss()],
+  ]);
+  registry.gauge(
+    "process_cpu_seconds_total",
+    "User and system time of the daemon.",
+    () => {
+      const { user, system } = process.cpuUsage();
+      return [[{}, (user + system) / 1e6]];
+    },
+    "counter",
+  );
+  const startedAt = Date.now() / 1000 - process.uptime();
+  registry.gauge("process_start_time_seconds", "When the daemon started, since the epoch.", () => [[{}, startedAt]]);
+}
+
+/** The write-ahead log counts: it can be larger than the file itself. */
+function databaseBytes(path: string): number {
+  return [path, `${path}-wal`].reduce((sum, file) => sum + (statSync(file, { throwIfNoEntry: false })?.size ?? 0), 0);
+}

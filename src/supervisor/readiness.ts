@@ -1,0 +1,50 @@
+import type { Database } from "../db/database.ts";
+import { probeDatabase } from "../db/figures.ts";
+import type { DataLayout } from "../storage/layout.ts";
+import { requireSpace } from "../storage/space.ts";
+import { findProgram } from "../system/exec.ts";
+import type { MachineSupply } from "./machine-supply.ts";
+import type { Check, Readiness } from "./ports.ts";
+
+/** Programs without which no image can be imported, or no file system made. */
+const TOOLS = ["skopeo", "umoci", "mkfs.erofs", "mke2fs"] as const;
+
+export interface ReadinessOptions {
+  readonly db: Database;
+  readonly layout: DataLayout;
+  readonly machines: MachineSupply;
+  readonly diskReserveBytes: number;
+}
+
+/** Looks at everything that an instance or an import needs; cheap enough to be asked every second. */
+export function readinessOf({ db, layout, machines, diskReserveBytes }: ReadinessOptions): Readiness {
+  const { isolation, acceleration, template } = machines.state();
+  const checks: Check[] = [
+    { name: "acceleration", ...verdict(acceleration) },
+    { name: "template", ...verdict(template) },
+    { name: "disk", ...verdict(reasonOf(() => requireSpace(layout.root, diskReserveBytes))) },
+    { name: "database", ...verdict(reasonOf(() => probeDatabase(db))) },
+    { name: "registry_tools", ...verdict(missingTools()) },
+  ];
+  const bad = checks.filter(({ ok }) => !ok);
+  return { ready: bad.length === 0, isolation, reason: bad.map(({ reason }) => reason).join("; "), checks };
+}
+
+/** An empty reason means that all is well. */
+function verdict(reason: string): Omit<Check, "name"> {
+  return { ok: reason === "", reason };
+}
+
+function reasonOf(check: () => void): string {
+  try {
+    check();
+    return "";
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+function missingTools(): string {
+  const missing = TOOLS.filter((name) => findProgram(name) === null);
+  return missing.length === 0 ? "" : `missing: ${missing.join(", ")}`;
+}

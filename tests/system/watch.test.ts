@@ -1,0 +1,92 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { Appliance } from "../support/appliance.ts";
+import { parseExposition } from "../support/exposition.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { until } from "../support/runs.ts";
+
+let registry: Registry;
+let appliance: Appliance;
+let base: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  const reference = await pushBusybox(registry, "busybox:watch");
+  appliance = await Appliance.start({ registries: [registry.host] });
+  base = await appliance.importImage(reference, "busybox");
+}, 120_000);
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+}, 60_000);
+
+const outside = (path: string) => fetch(`${appliance.url}${path}`);
+const scrape = async () => parseExposition(await (await outside("/metrics")).text());
+
+test("every step of a run and of an import is measured, and steps add up to the whole", async () => {
+  const operation = await appliance.run(base, "echo x > /root/x");
+  const { value } = await scrape();
+  const spawn = ["queue", "clone", "attach", "mount", "exec", "freeze", "index", "publish"];
+  for (const phase of spawn) expect(value("coppice_spawn_phase_seconds_count", { phase })).toBe(1);
+  const imported = ["queue", "resolve", "pull", "unpack", "build", "clone", "mount", "index", "publish"];
+  for (const phase of imported) expect(value("coppice_import_phase_seconds_count", { phase })).toBe(1);
+  const sum = spawn
+    .slice(1)
+    .reduce((all, phase) => all + (value("coppice_spawn_phase_seconds_sum", { phase }) ?? 0), 0);
+  expect(Math.abs(sum * 1000 - Number((operation as { duration_ms?: number }).duration_ms))).toBeLessThan(250);
+  expect(value("coppice_operations_ended_total", { kind: "instance", state: "success" })).toBe(1);
+  expect(value("coppice_storage_objects", { class: "images" })).toBeGreaterThan(0);
+});
+
+test("what runs is counted and listed while it runs, and no longer", async () => {
+  const id = await appliance.spawn({ image: base, command: "sleep 60", shell: true, disposable: true });
+  const state = { kind: "instance", state: "executing" };
+  await until("the instance runs", async () => (await scrape()).value("coppice_vms", { state: "in_use" }) === 1);
+  expect((await scrape()).value("coppice_operations", state)).toBe(1);
+  const { stdout } = await appliance.command(["ps"]);
+  expect(stdout).toContain(id);
+  expect(stdout).toContain("MiB");
+  await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
+  await appliance.finished(id);
+  await until("it is gone", async () => (await scrape()).value("coppice_vms", { state: "in_use" }) === 0);
+  const after = await scrape();
+  expect(after.value("coppice_operations", state)).toBe(0);
+  expect(after.value("coppice_operations_ended_total", { kind: "instance", state: "cancelled" })).toBe(1);
+  expect((await appliance.command(["ps"])).stdout).not.toContain(id);
+});
+
+test("the service is ready, and names every check", async () => {
+  await until("it is ready", async () => (await outside("/readyz")).status === 200);
+  const { checks, isolation } = (await (await outside("/readyz")).json()) as {
+    checks: { name: string; ok: boolean }[];
+    isolation: string;
+  };
+  expect(checks.map(({ name, ok }) => `${name} ${ok}`)).toEqual([
+    "acceleration true",
+    "template true",
+    "disk true",
+    "database true",
+    "registry_tools true",
+  ]);
+  expect(isolation).toStartWith("vm");
+});
+
+test("the log ties a request to its operation, and its owner can read it", async () => {
+  const response = await appliance.post("/instances", { image: base, command: "true", disposable: true });
+  const { uuid } = (await response.json()) as { uuid: string };
+  await appliance.finished(uuid);
+  const request = response.headers.get("x-request-id") ?? "";
+  const lines = appliance.log.split("\n").filter((line) => line.includes(uuid));
+  const messages = lines.map((line) => JSON.parse(line) as { message: string; request?: string });
+  expect(messages.map(({ message }) => message)).toEqual(
+    expect.arrayContaining(["operation accepted", "operation started", "operation ended"]),
+  );
+  expect(messages.find(({ message }) => message === "operation accepted")?.request).toBe(request);
+  const { stdout, code } = await appliance.command(["logs", uuid]);
+  expect(code).toBe(0);
+  expect(stdout).toContain(`operation accepted request=${request}`);
+  expect(stdout).toMatch(/operation ended status=SUCCESS queue_ms=\d+ clone_ms=\d+/);
+  const stranger = await appliance.createToken("stranger");
+  expect((await appliance.fetch(`/operations/${uuid}/log`, { token: stranger })).status).toBe(404);
+});

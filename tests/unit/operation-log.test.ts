@@ -1,0 +1,34 @@
+import { describe, expect, test } from "bun:test";
+import { createLog } from "../../src/log.ts";
+import { OperationLog } from "../../src/operation-log.ts";
+
+describe("the log of operations", () => {
+  test("keeps what names an operation, and passes everything on", () => {
+    const written: string[] = [];
+    const kept = new OperationLog(() => 5);
+    const base = createLog({ level: "info", format: "json", write: (line) => void written.push(line), clock: () => 0 });
+    const log = kept.listenTo(base);
+    log.info("listening", { url: "http://localhost" });
+    log.child({ operation: "a" }).warn("odd", { status: "FAILED", reason: "x", argv: ["/secret/path"] });
+    log.info("operation ended", { operation: "b", phases: { exec_ms: 3 } });
+    expect(written).toHaveLength(3);
+    expect(kept.lines("a")).toEqual([
+      { at: 5, level: "warn", message: "odd", fields: { status: "FAILED", reason: "x" } },
+    ]);
+    expect(kept.lines("b")).toEqual([
+      { at: 5, level: "info", message: "operation ended", fields: {}, phases: { exec_ms: 3 } },
+    ]);
+    expect(kept.lines("c")).toEqual([]);
+  });
+
+  test("forgets the oldest operation, and the end of a chatty one", () => {
+    const kept = new OperationLog(() => 0);
+    const log = kept.listenTo(createLog({ level: "error", format: "json", write: () => undefined }));
+    for (let index = 0; index < 2001; index++) log.info("x", { operation: String(index) });
+    for (let index = 0; index < 100; index++) log.info("x".repeat(5000), { operation: "2000" });
+    expect(kept.lines("0")).toEqual([]);
+    expect(kept.lines("1")).toHaveLength(1);
+    expect(kept.lines("2000")).toHaveLength(50);
+    expect(kept.lines("2000").at(-1)?.message).toHaveLength(1000);
+  });
+});
