@@ -75,8 +75,7 @@ export async function openCloudHypervisor(options: CloudHypervisorOptions): Prom
   requireCloudHypervisorVersion(version, program);
   // Opening tells at once what a failing VM would tell late and in other words.
   closeSync(openSync(KVM, "r+"));
-  // A directory of its own: preparing a root removes older ones beside it.
-  const root = await prepareVmmRoot({ program, modules: [], data: [] }, join(options.runtimeDirectory, "ch"));
+  const root = await prepareVmmRoot({ program, modules: [], data: [] }, options.runtimeDirectory);
   const host = {
     ...options,
     program,

@@ -39,7 +39,7 @@ export class StandInHost implements AsyncDisposable {
     this.vmm = parts.vmm;
     this.warnings = parts.warnings;
     this.#owned = parts.owned;
-    const roots = join(this.directory, "run/ch");
+    const roots = join(this.directory, "run");
     this.#root = join(roots, readdirSync(roots)[0] ?? "");
     if (DESCRIPTION_PATH !== undefined) writeFileSync(join(this.#root, "openapi.yaml"), readFileSync(DESCRIPTION_PATH));
   }

@@ -7,6 +7,7 @@ import { buildBaseDisk } from "../../src/oci/base-disk.ts";
 import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
 import { Agent, type AgentExecSpec, type AgentExit } from "../../src/vm/agent.ts";
 import type { VmAssets } from "../../src/vm/assets.ts";
+import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor.ts";
 import { openQemu } from "../../src/vm/qemu.ts";
 import { buildTemplate, openAgent, syncAgent } from "../../src/vm/templates.ts";
 import { UidPool } from "../../src/vm/uid-pool.ts";
@@ -51,8 +52,11 @@ export interface TestMachine extends AsyncDisposable {
   readonly agent: Agent;
 }
 
-/** Opens a host on emulation, which works on every machine. Disposal checks that no group is left. */
-export async function openVmHost(): Promise<VmHost> {
+/**
+ * Opens a host on emulation, which works on every machine, or on Cloud Hypervisor where COPPICE_TEST_VMM asks for it and
+ * the tests are not about QEMU. Disposal checks that no group is left.
+ */
+export async function openVmHost(about: "machines" | "qemu" = "machines"): Promise<VmHost> {
   const assets = builtAssets();
   await using stack = new AsyncDisposableStack();
   const directory = await mkdtemp("/tmp/coppice-vm-");
@@ -63,18 +67,15 @@ export async function openVmHost(): Promise<VmHost> {
   const namespace = `coppice-test-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
   const cgroups = stack.use(await openCgroupTree({ namespace }));
   const uids = new UidPool(UID_BASE, 1000);
+  const runtimeDirectory = join(directory, "run");
+  const common = { assets, vmsDirectory, runtimeDirectory, cgroups, uids, diskBytesMax: SCRATCH_BYTES, log: silentLog };
   const open = (acceleration: Acceleration, changed: Partial<VmAssets> = {}) =>
-    openQemu({
-      assets: { ...assets, ...changed },
-      acceleration,
-      vmsDirectory,
-      runtimeDirectory: join(directory, "run"),
-      cgroups,
-      uids,
-      diskBytesMax: SCRATCH_BYTES,
-      log: silentLog,
-    });
-  const vmm = await open("tcg");
+    openQemu({ ...common, assets: { ...assets, ...changed }, acceleration });
+  const asked = process.env["COPPICE_TEST_VMM"] === "cloud-hypervisor" && about === "machines";
+  const program = process.env["COPPICE_TEST_CH_PROGRAM"];
+  const vmm = asked
+    ? await openCloudHypervisor({ ...common, ...(program === undefined ? {} : { program }) })
+    : await open("tcg");
   let template: Promise<Template> | null = null;
   stack.defer(async () => (await template?.catch(() => null))?.[Symbol.asyncDispose]());
   let images: Promise<{ base: string; scratch: string }> | null = null;

@@ -14,7 +14,7 @@ let host: VmHost;
 let vm: TestMachine;
 let pid: number;
 beforeAll(async () => {
-  host = await openVmHost();
+  host = await openVmHost("qemu");
   vm = await host.mounted();
   pid = vm.machine.pid;
 });
