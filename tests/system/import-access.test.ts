@@ -1,0 +1,243 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { Appliance } from "../support/appliance.ts";
+import { type ImageSpec, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { type Body, operationOf, until } from "../support/runs.ts";
+import { type SlowRegistry, slowRegistry } from "../support/slow-registry.ts";
+
+setDefaultTimeout(120_000);
+
+const PASSWORD = "hunter2-canary-p4ss";
+const CREDENTIALS = { username: "alice", password: PASSWORD };
+const IMAGE: ImageSpec = { layers: [[{ path: "marker", content: "m" }]] };
+
+let open: Registry;
+let closed: Registry;
+let secured: Registry;
+let slow: SlowRegistry;
+let appliance: Appliance;
+
+beforeAll(async () => {
+  [open, closed, secured] = await Promise.all([
+    Registry.start(),
+    Registry.start({ credentials: CREDENTIALS }),
+    Registry.start({ credentials: CREDENTIALS, tls: true }),
+  ]);
+  slow = slowRegistry(open.host);
+  appliance = await Appliance.start({
+    registries: [
+      open.host,
+      closed.host,
+      slow.host,
+      { host: secured.host, ca_file: secured.caFile ?? "" },
+      { host: "denied.example", allow: false },
+      // Listed, but to be spoken to with TLS and the system's authorities.
+      { host: open.host.replace("127.0.0.1", "localhost") },
+      { host: secured.host.replace("127.0.0.1", "localhost") },
+    ],
+    poolSize: 1,
+  });
+  await Promise.all([open, closed, secured].map((registry) => pushImage(registry, "team/app:1", IMAGE)));
+});
+
+afterAll(async () => {
+  for (const owned of [appliance, slow, open, closed, secured]) await owned[Symbol.asyncDispose]();
+});
+
+const submit = async (request: Body): Promise<string> => {
+  const response = await appliance.post("/images/import", request);
+  const body = (await response.json()) as { uuid: string };
+  if (response.status !== 202) throw new Error(`import answered ${response.status}: ${JSON.stringify(body)}`);
+  return body.uuid;
+};
+interface Ended extends Body {
+  readonly status: string;
+  readonly error: Body & { readonly details: Body };
+}
+const ended = async (request: Body) => (await appliance.finished(await submit(request))) as unknown as Ended;
+const app = (registry: { readonly host: string }) => `${registry.host}/team/app:1`;
+
+/** Command lines and environments in which the password was seen, looked at every millisecond. */
+function watchProcesses(): { stop(): { seen: string[]; commands: number } } {
+  const seen = new Set<string>();
+  const commands = new Set<string>();
+  const timer = setInterval(() => {
+    for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)) {
+      try {
+        const command = readFileSync(`/proc/${pid}/cmdline`, "latin1");
+        if (command.includes("skopeo")) commands.add(command);
+        if (command.includes(PASSWORD)) seen.add(command);
+        if (!/^(skopeo|umoci)/.test(command)) continue;
+        if (readFileSync(`/proc/${pid}/environ`, "latin1").includes(PASSWORD)) seen.add(`environment of ${command}`);
+      } catch (error) {
+        // The process ended meanwhile, or hides its environment while it becomes another program.
+        expect(["ENOENT", "ESRCH", "EACCES"]).toContain((error as NodeJS.ErrnoException).code ?? "");
+      }
+    }
+  }, 1);
+  return {
+    stop: () => {
+      clearInterval(timer);
+      return { seen: [...seen], commands: commands.size };
+    },
+  };
+}
+
+/** Files of the data directory that hold the password, in its own form or as registries get it. */
+async function filesWithPassword(): Promise<string> {
+  const forms = [PASSWORD, btoa(`alice:${PASSWORD}`)].flatMap((form) => ["-e", form]);
+  const argv = ["grep", "-rlF", "--exclude-dir=scratch", ...forms, appliance.dataDir];
+  return await new Response(Bun.spawn(argv, { timeout: 30_000 }).stdout).text();
+}
+
+describe("POST /images/import credentials", () => {
+  test("open a private registry, and the password is in no command line, log, row, file or response", async () => {
+    const watch = watchProcesses();
+    const ids = await Promise.all([
+      submit({ registry: app(closed), credentials: CREDENTIALS, tag: "private" }),
+      submit({ registry: app(secured), credentials: CREDENTIALS }),
+      submit({ registry: app(secured), credentials: { username: "mallory", password: PASSWORD } }),
+    ]);
+    const answers = [];
+    for (const id of ids) answers.push(await appliance.finished(id));
+    const { seen, commands } = watch.stop();
+    expect(answers.map(({ status }) => status)).toEqual(["SUCCESS", "SUCCESS", "FAILED"]);
+    expect(commands).toBeGreaterThan(0);
+    expect(seen).toEqual([]);
+    const responses = await Promise.all(
+      ["/operations", "/images", ...ids.map((id) => `/operations/${id}`)].map(
+        async (path) => await (await appliance.fetch(path)).text(),
+      ),
+    );
+    expect(responses.join("")).not.toContain(PASSWORD);
+    expect(appliance.log).not.toContain(PASSWORD);
+    expect(await filesWithPassword()).toBe("");
+  });
+
+  test("that are missing or wrong end FAILED forbidden, with a message that says which", async () => {
+    const missing = await ended({ registry: app(secured) });
+    expect(missing).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
+    expect(missing.error["message"]).toContain("wants credentials");
+    const wrong = await ended({ registry: app(secured), credentials: { username: "alice", password: "wr0ng-canary" } });
+    expect(wrong).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
+    expect(wrong.error["message"]).toContain("does not accept");
+    expect(JSON.stringify(wrong)).not.toContain("wr0ng-canary");
+  });
+
+  test("a known digest still asks the registry: credentials of one account open nothing for another", async () => {
+    const token = await appliance.createToken("stranger");
+    const headers = { "content-type": "application/json" };
+    const body = JSON.stringify({ registry: app(closed) });
+    const response = await appliance.fetch("/images/import", { method: "POST", headers, body, token });
+    const { uuid } = (await response.json()) as { uuid: string };
+    await until("the import ends", async () => {
+      const operation = (await (await appliance.fetch(`/operations/${uuid}`, { token })).json()) as Body;
+      return operation["status"] === "FAILED";
+    });
+    expect(((await (await appliance.fetch("/images", { token })).json()) as Body[]).length).toBe(0);
+  });
+
+  test("of a PENDING import are not kept: after a restart it ends FAILED unavailable", async () => {
+    // These fill the budget, so that the import has to wait.
+    const resources = { vcpus: 4 };
+    const { image } = (await ended({ registry: app(open) }))["result"] as { image: string };
+    const blocker = await appliance.spawn({ image, command: "sleep", resources });
+    const fill = await Promise.all([1, 2].map(() => submit({ registry: app(slow) })));
+    const waiting = await submit({ registry: app(closed), credentials: CREDENTIALS });
+    await appliance.fetch(`/operations/${blocker}`, { method: "DELETE" });
+    const status = (await operationOf(appliance, waiting))["status"];
+    await appliance.down("SIGKILL");
+    expect(await filesWithPassword()).toBe("");
+    await appliance.up();
+    const operation = (await appliance.finished(waiting)) as unknown as Ended;
+    expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+    if (status === "PENDING") expect(operation.error["message"]).toContain("credentials");
+    for (const id of fill) await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
+  });
+});
+
+describe("registries.hosts of the configuration", () => {
+  test("ca_file: a registry with a certificate of its own authority; without it, it is not trusted", async () => {
+    const trusted = await ended({ registry: app(secured), credentials: CREDENTIALS });
+    expect(trusted.status).toBe("SUCCESS");
+    const other = app(secured).replace("127.0.0.1", "localhost");
+    const untrusted = await ended({ registry: other, credentials: CREDENTIALS });
+    expect(untrusted).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+    expect(untrusted.error["message"]).toContain("ca_file");
+  });
+
+  test("insecure: plain HTTP is spoken only where the operator says so", async () => {
+    expect((await ended({ registry: app(open) })).status).toBe("SUCCESS");
+    const plain = await ended({ registry: app(open).replace("127.0.0.1", "localhost") });
+    expect(plain).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+    expect(plain.error["message"]).toContain("plain HTTP");
+  });
+
+  test("allow = false, and loopback, link-local and metadata addresses that are not listed, are forbidden", async () => {
+    for (const host of ["denied.example", "127.0.0.2:5000", "localhost:1", "169.254.169.254", "0.0.0.0:5000"]) {
+      const operation = await ended({ registry: `${host}/a/b:1` });
+      expect([host, operation.status, operation.error["error"]]).toEqual([host, "FAILED", "forbidden"]);
+    }
+  });
+});
+
+describe("an import that takes long", () => {
+  const nothingLeft = async (layers: number) => {
+    await until("no import directory is left", async () => {
+      return (await appliance.leftovers()).every((name) => name.startsWith("vms/"));
+    });
+    expect((await readdir(join(appliance.dataDir, "layers"))).length).toBe(layers);
+    const tools = readdirSync("/proc").filter((pid) => {
+      try {
+        const command = /^\d+$/.test(pid) ? readFileSync(`/proc/${pid}/cmdline`, "latin1") : "";
+        return command.startsWith("skopeo") && command.includes(appliance.dataDir);
+      } catch {
+        // ENOENT, ESRCH: it ended meanwhile.
+        return false;
+      }
+    });
+    expect(tools).toEqual([]);
+  };
+  const fresh = (name: string) => pushImage(open, `${name}:1`, { layers: [[{ path: "marker", content: name }]] });
+
+  test("timeout, in seconds: it ends FAILED when the time is up, and leaves nothing", async () => {
+    await fresh("late");
+    const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
+    const startedAt = Date.now();
+    const operation = await ended({ registry: `${slow.host}/late:1`, timeout: 2 });
+    expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+    expect(operation.error["message"]).toContain("timed out after 2 s");
+    expect(Date.now() - startedAt).toBeLessThan(10_000);
+    await nothingLeft(layers);
+  });
+
+  test("cancelled while it pulls, it ends CANCELLED at once, and leaves nothing", async () => {
+    await fresh("cancelled");
+    const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
+    const wanted = slow.blobWanted();
+    const id = await submit({ registry: `${slow.host}/cancelled:1`, tag: "never" });
+    await wanted;
+    expect(await operationOf(appliance, id)).toMatchObject({ status: "EXECUTING" });
+    const startedAt = Date.now();
+    expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(202);
+    expect((await appliance.finished(id)).status).toBe("CANCELLED");
+    expect(Date.now() - startedAt).toBeLessThan(3000);
+    expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(409);
+    expect(await (await appliance.fetch("/images?tag=never")).json()).toEqual([]);
+    await nothingLeft(layers);
+  });
+
+  test("concurrent imports of one digest, one of them cancelled, give the other its layer", async () => {
+    await fresh("shared");
+    const wanted = slow.blobWanted();
+    const ids = await Promise.all([1, 2].map(() => submit({ registry: `${slow.host}/shared:1` })));
+    await wanted;
+    await appliance.fetch(`/operations/${ids[0]}`, { method: "DELETE" });
+    slow.release();
+    const statuses = await Promise.all(ids.map(async (id) => (await appliance.finished(id)).status));
+    expect(statuses).toEqual(["CANCELLED", "SUCCESS"]);
+  });
+});
