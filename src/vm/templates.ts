@@ -1,6 +1,6 @@
 import type { Log } from "../log.ts";
 import { withinTime } from "./abortable.ts";
-import { Agent } from "./agent.ts";
+import { Agent, AgentProtocolError } from "./agent.ts";
 import { SYNC_ENTROPY_BYTES } from "./protocol.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 
@@ -64,6 +64,9 @@ async function watchStuck(machine: Machine, stuck: AbortController): Promise<voi
 }
 
 async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
+  if (cause instanceof AgentProtocolError) {
+    return new MachineUnresponsiveError(`the guest's greeting is refused: ${cause.message}`, { cause });
+  }
   const ended = await Promise.race([machine.exited, Bun.sleep(EXIT_WAIT_MS).then(() => null)]);
   const console = ended === null ? await machine.console() : "";
   const seen = console === "" ? "its console is empty" : `its console ends: ${console.slice(-CONSOLE_BYTES_MAX)}`;
