@@ -73,6 +73,8 @@ export class ConfigError extends Error {
 }
 
 export const CONFIG_FILE_DEFAULT = "/etc/coppice/config.toml";
+/** Beyond this, nobody wrote the file by hand, and looking for a place in it takes long. */
+const FILE_LINES_SEARCHED_MAX = 2000;
 export const URL_DEFAULT = "http://127.0.0.1:8642";
 
 /** Variables that are no configuration keys; a misspelt key must not pass for one of them. */
@@ -112,16 +114,35 @@ export interface ConfigSources {
   readonly file?: string | undefined;
 }
 
+/** Where the value of a setting comes from: a place in the file, a variable, a flag. */
+export type Origins = ReadonlyMap<KeyName, string>;
+
+export interface ExplainedConfig {
+  readonly config: Config;
+  readonly values: KeyValues;
+  /** has no entry for what has its default */
+  readonly origins: Origins;
+  /** the file that was read; null when there is none */
+  readonly file: string | null;
+}
+
 /**
  * Reads the TOML file, COPPICE_* variables and flags, in rising precedence.
  * @throws ConfigError with every problem
  */
 export function loadConfig(sources: ConfigSources): Config {
+  return explainConfig(sources).config;
+}
+
+/** The same, and where everything comes from. @throws ConfigError with every problem */
+export function explainConfig(sources: ConfigSources): ExplainedConfig {
   const problems: string[] = [];
   const values = new Map<KeyName, unknown>();
+  const origins = new Map<KeyName, string>();
   const take = (name: KeyName, raw: unknown, origin: string): void => {
     try {
       values.set(name, (KEYS[name] as ConfigKey<unknown>).parse(raw));
+      origins.set(name, origin);
     } catch (error) {
       problems.push(`${origin}: ${name} ${(error as Error).message}, not ${JSON.stringify(raw)}`);
     }
@@ -147,7 +168,8 @@ export function loadConfig(sources: ConfigSources): Config {
   ) as KeyValues;
   problems.push(...crossChecks(all));
   if (problems.length > 0) throw new ConfigError(problems);
-  return deepFreeze(assemble(all, hosts));
+  const path = pathOf(sources);
+  return { config: deepFreeze(assemble(all, hosts)), values: all, origins, file: existsSync(path) ? path : null };
 }
 
 /** Reads COPPICE_URL and COPPICE_TOKEN, or the token file of the user. @throws ConfigError */
@@ -171,23 +193,27 @@ export function keyNames(): KeyName[] {
   return Object.keys(KEYS) as KeyName[];
 }
 
+function pathOf({ file, environment }: ConfigSources): string {
+  return file ?? environment["COPPICE_CONFIG"] ?? CONFIG_FILE_DEFAULT;
+}
+
 type Take = (name: KeyName, raw: unknown, origin: string) => void;
 
 /** Reads the file into `take`; returns its registry hosts, which have no variable and no flag. */
 function readFile(sources: ConfigSources, take: Take, problems: string[]): Record<string, RegistryHost> {
-  const wanted = sources.file ?? sources.environment["COPPICE_CONFIG"];
-  const path = wanted ?? CONFIG_FILE_DEFAULT;
+  const path = pathOf(sources);
   if (!existsSync(path)) {
-    if (wanted !== undefined) problems.push(`${path}: no such file`);
+    if ((sources.file ?? sources.environment["COPPICE_CONFIG"]) !== undefined) problems.push(`${path}: no such file`);
     return {};
   }
-  let text: string;
+  let text = "";
   let parsed: Record<string, unknown>;
   try {
     text = readFileSync(path, "utf8");
     parsed = Bun.TOML.parse(text) as Record<string, unknown>;
   } catch (error) {
-    problems.push(`${path}: ${(error as Error).message}`);
+    const { message } = error as Error;
+    problems.push(`${path}${brokenLine(text, message)}: ${message}`);
     return {};
   }
   const origin = (key: string): string => `${path}${lineOf(text, key)}`;
@@ -204,6 +230,20 @@ function flatten(table: Record<string, unknown>, prefix: string): [string, unkno
   return Object.entries(table).flatMap(([name, value]): [string, unknown][] =>
     isTable(value) ? flatten(value, `${prefix}${name}.`) : [[`${prefix}${name}`, value]],
   );
+}
+
+/** ":12" when the file is broken from line 12 on: the parser says what is wrong, but not where. */
+function brokenLine(text: string, message: string): string {
+  const lines = text.split("\n");
+  for (let count = 1; count <= lines.length && lines.length <= FILE_LINES_SEARCHED_MAX; count++) {
+    try {
+      Bun.TOML.parse(`${lines.slice(0, count).join("\n")}\n`);
+    } catch (error) {
+      // The beginning of a file can be broken in other ways, by a string that ends on a later line for one.
+      if ((error as Error).message === message) return `:${count}`;
+    }
+  }
+  return "";
 }
 
 /** ":12" when line 12 of the file sets the key, otherwise nothing: the parser does not tell where a value stood. */

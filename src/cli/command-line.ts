@@ -1,6 +1,7 @@
 import { ConfigError, type Environment } from "../config.ts";
 import { VERSION } from "../version.ts";
 import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
+import { configCommands } from "./config.ts";
 import { doctorCommand } from "./doctor.ts";
 import { gcCommand } from "./gc.ts";
 import { imageCommands } from "./image.ts";
@@ -18,6 +19,7 @@ export const COMMANDS: readonly Command[] = [
   doctorCommand,
   serveCommand,
   gcCommand,
+  ...configCommands,
   ...tokenCommands,
   ...imageCommands,
   runCommand,
@@ -28,6 +30,7 @@ export const COMMANDS: readonly Command[] = [
 ];
 
 const GROUPS: Readonly<Record<string, string>> = {
+  config: "check and show the settings",
   token: "make, list and revoke access tokens",
   image: "import, list and tag images",
   op: "look at operations, wait for them, cancel them",

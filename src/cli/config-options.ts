@@ -1,4 +1,4 @@
-import { type Config, type Environment, flagOf, keyNames, loadConfig } from "../config.ts";
+import { type Config, type ConfigSources, type Environment, flagOf, keyNames, loadConfig } from "../config.ts";
 import { KEYS } from "../config-keys.ts";
 import type { OptionSpec } from "./command.ts";
 
@@ -21,11 +21,16 @@ export const DATA_OPTIONS = {
 
 type Values = Readonly<Record<string, string | boolean | string[] | undefined>>;
 
-/** @throws ConfigError */
-export function configOf(options: Values, environment: Environment): Config {
+/** Sources of a configuration, of the options that a command got. */
+export function sourcesOf(options: Values, environment: Environment): ConfigSources {
   const { config: file, ...rest } = options;
   const flags = Object.fromEntries(
     Object.entries(rest).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
   );
-  return loadConfig({ environment, flags, file: typeof file === "string" ? file : undefined });
+  return { environment, flags, file: typeof file === "string" ? file : undefined };
+}
+
+/** @throws ConfigError */
+export function configOf(options: Values, environment: Environment): Config {
+  return loadConfig(sourcesOf(options, environment));
 }

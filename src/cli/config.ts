@@ -1,0 +1,132 @@
+import { createPrivateKey, X509Certificate } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { type Config, ConfigError, type Environment, explainConfig, keyNames, loadClientConfig } from "../config.ts";
+import { REDACTED } from "../log.ts";
+import { type Command, command, expectPositionals } from "./command.ts";
+import { CONFIG_OPTIONS, sourcesOf } from "./config-options.ts";
+import { table } from "./table.ts";
+
+/** One setting as it is in force. */
+interface Setting {
+  readonly setting: string;
+  readonly value: unknown;
+  readonly origin: string;
+}
+
+export const configCommands: readonly Command[] = [
+  command({
+    name: "config check",
+    summary: "check the settings, and the files that they name",
+    synopsis: "[OPTIONS]",
+    description:
+      "Reads what coppice serve would read, and says everything that is wrong at once. The exit code is 0 when\nnothing is.",
+    examples: ["coppice config check --config new.toml && install -m 0600 new.toml /etc/coppice/config.toml"],
+    options: CONFIG_OPTIONS,
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { config, file } = explainConfig(sourcesOf(options, environment));
+      const problems = fileProblems(config, new Date());
+      if (problems.length > 0) throw new ConfigError(problems);
+      await io.stdout(`${file ?? "no configuration file"}: everything is in order\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "config show",
+    summary: "show every setting in force, and where it comes from",
+    synopsis: "[--json] [OPTIONS]",
+    description: "Secrets are masked, so that the output can be shown to others.",
+    options: { json: { type: "boolean", doc: "print JSON" }, ...CONFIG_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { json = false, ...rest } = options;
+      const settings = settingsOf(rest, environment);
+      const rows = settings.map(({ setting, value, origin }) => [setting, shownValue(value), origin]);
+      await io.stdout(json ? `${JSON.stringify(settings)}\n` : table(["SETTING", "VALUE", "ORIGIN"], rows));
+      return 0;
+    },
+  }),
+];
+
+function settingsOf(options: Parameters<typeof sourcesOf>[0], environment: Environment): Setting[] {
+  const { config, values, origins, file } = explainConfig(sourcesOf(options, environment));
+  const server = keyNames().map((name) => ({
+    setting: name,
+    value: masked(values[name]),
+    origin: origins.get(name) ?? "default",
+  }));
+  const hosts = Object.entries(config.registries.hosts).map(([host, settings]) => ({
+    setting: `registries.hosts.${JSON.stringify(host)}`,
+    value: settings,
+    origin: file ?? "default",
+  }));
+  return [...server, ...hosts, ...clientSettings(environment)];
+}
+
+/** What the commands of the client read: no settings of the appliance, but looked for in the same place. */
+function clientSettings(environment: Environment): Setting[] {
+  const { url, token, tokenFile } = loadClientConfig(environment);
+  const tokenOrigin = environment["COPPICE_TOKEN"] ? "COPPICE_TOKEN" : tokenFile;
+  return [
+    { setting: "client.url", value: masked(url), origin: environment["COPPICE_URL"] ? "COPPICE_URL" : "default" },
+    {
+      setting: "client.token",
+      value: token === null ? null : REDACTED,
+      origin: token === null ? "default" : tokenOrigin,
+    },
+  ];
+}
+
+/** An address may hold a user and a password. */
+function masked(value: unknown): unknown {
+  return typeof value === "string" ? value.replace(/^(https?:\/\/)[^/@\s]+@/, `$1${REDACTED}@`) : value;
+}
+
+function shownValue(value: unknown): string {
+  if (value === null) return "unset";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** What is wrong with the files that settings name: the daemon would start, and fail later or in a strange way. */
+export function fileProblems(config: Config, now: Date): string[] {
+  const { tlsCert, tlsKey } = config.listen;
+  const authorities = Object.entries(config.registries.hosts).flatMap(([host, { caFile, mirrors }]) => [
+    { key: `registries.hosts.${JSON.stringify(host)}.ca_file`, path: caFile },
+    ...mirrors.map((mirror) => ({ key: `registries.hosts.${JSON.stringify(host)}.mirrors`, path: mirror.caFile })),
+  ]);
+  return [
+    ...(tlsCert === null || tlsKey === null ? [] : tlsProblems(tlsCert, tlsKey, now)),
+    ...authorities.flatMap(({ key, path }) => {
+      if (path === null) return [];
+      const certificate = parsed(key, path, (pem) => new X509Certificate(pem));
+      return typeof certificate === "string" ? [certificate] : [];
+    }),
+  ];
+}
+
+function tlsProblems(certPath: string, keyPath: string, now: Date): string[] {
+  const certificate = parsed("listen.tls_cert", certPath, (pem) => new X509Certificate(pem));
+  const key = parsed("listen.tls_key", keyPath, createPrivateKey);
+  const problems = [certificate, key].filter((item) => typeof item === "string");
+  if (typeof certificate === "string" || typeof key === "string") return problems;
+  if (!certificate.checkPrivateKey(key)) problems.push("listen.tls_key is not the key of listen.tls_cert");
+  const end = new Date(certificate.validTo);
+  if (end <= now) problems.push(`listen.tls_cert: ${certPath} ended on ${end.toISOString()}`);
+  if (new Date(certificate.validFrom) > now) problems.push(`listen.tls_cert: ${certPath} is not valid yet`);
+  return problems;
+}
+
+/** What a file holds, or what is wrong with it. */
+function parsed<T>(key: string, path: string, parse: (pem: Buffer) => T): T | string {
+  let pem: Buffer;
+  try {
+    pem = readFileSync(path);
+  } catch (error) {
+    return `${key}: ${path} cannot be read: ${(error as NodeJS.ErrnoException).code}`;
+  }
+  try {
+    return parse(pem);
+  } catch (error) {
+    return `${key}: ${path} holds nothing of the kind: ${(error as Error).message}`;
+  }
+}
