@@ -29,6 +29,8 @@ export interface CallOptions {
   /** sent as it is, as application/octet-stream */
   readonly body?: Blob;
   readonly signal?: AbortSignal;
+  /** how the answer may be encoded, which it is then left in */
+  readonly encoding?: "gzip" | "identity";
   /** false: as long as it takes */
   readonly deadline?: boolean;
 }
@@ -65,11 +67,13 @@ export class ApiClient {
     if (this.#token !== null) headers.set("authorization", `Bearer ${this.#token}`);
     if (options.json !== undefined) headers.set("content-type", "application/json");
     if (options.body !== undefined) headers.set("content-type", "application/octet-stream");
+    if (options.encoding !== undefined) headers.set("accept-encoding", options.encoding);
     const signals = [
       ...(options.signal === undefined ? [] : [options.signal]),
       ...(options.deadline === false ? [] : [AbortSignal.timeout(REQUEST_TIMEOUT_MS)]),
     ];
     const init: BunFetchRequestInit = { method, headers, redirect: "manual", signal: AbortSignal.any(signals) };
+    if (options.encoding !== undefined) init.decompress = false;
     if (options.json !== undefined) init.body = JSON.stringify(options.json);
     if (options.body !== undefined) init.body = options.body;
     const response = await fetch(url, init).catch((error: Error) => {

@@ -4,11 +4,13 @@ import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } 
 import { configCommands } from "./config.ts";
 import { doctorCommand } from "./doctor.ts";
 import { gcCommand } from "./gc.ts";
+import { historyCommands } from "./history.ts";
 import { imageCommands } from "./image.ts";
 import { inspectCommands } from "./inspect.ts";
 import type { Io } from "./io.ts";
 import { operationCommands } from "./operation.ts";
 import { runCommand } from "./run.ts";
+import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
 import { versionCommand } from "./version.ts";
@@ -22,8 +24,10 @@ export const COMMANDS: readonly Command[] = [
   ...configCommands,
   ...tokenCommands,
   ...imageCommands,
+  ...historyCommands,
   runCommand,
   ...inspectCommands,
+  ...searchCommands,
   ...operationCommands,
   ...watchCommands,
   versionCommand,
@@ -32,7 +36,7 @@ export const COMMANDS: readonly Command[] = [
 const GROUPS: Readonly<Record<string, string>> = {
   config: "check and show the settings",
   token: "make, list and revoke access tokens",
-  image: "import, list and tag images",
+  image: "import, list, tag, trace and delete images",
   op: "look at operations, wait for them, cancel them",
 };
 

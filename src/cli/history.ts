@@ -1,0 +1,162 @@
+import type { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
+import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import { type Command, command, expectPositionals } from "./command.ts";
+import { printable, shownSize, table } from "./table.ts";
+
+const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
+const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
+/** Largest page that the appliance gives. */
+const PAGE_COUNT = 1000;
+
+export const historyCommands: readonly Command[] = [
+  command({
+    name: "image show",
+    summary: "show an image and how it came to be",
+    synopsis: "IMAGE [OPTIONS]",
+    description: `${DESCRIPTION} The steps are listed from the image back to its import.`,
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      const [reference = ""] = expectPositionals(positionals, "IMAGE");
+      const client = new ApiClient(environment, options.url);
+      const path = `/images/${encodeURIComponent(await client.imageId(reference))}`;
+      const image = await client.json<ImageDetails>("GET", path);
+      const steps = await allSteps(client, `${path}/lineage`);
+      if (options.json === true) {
+        await io.stdout(`${JSON.stringify({ ...image, lineage: steps })}\n`);
+        return 0;
+      }
+      const rows = steps.map((step) => [
+        step.uuid,
+        step.created_at,
+        shownSize(step.size_bytes),
+        step.exit_code === undefined ? "-" : String(step.exit_code),
+        `${nameOf(step)}${makingOf(step)}`,
+      ]);
+      await io.stdout(table(["UUID", "CREATED", "ADDED", "EXIT", "MADE BY"], rows));
+      return 0;
+    },
+  }),
+  command({
+    name: "image tree",
+    summary: "draw what was made from an image",
+    synopsis: "IMAGE [OPTIONS]",
+    description: `${DESCRIPTION} Each line is an image: what it added, its tag, and the command that made it.`,
+    examples: ["coppice image tree tag:busybox"],
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      const [reference = ""] = expectPositionals(positionals, "IMAGE");
+      const client = new ApiClient(environment, options.url);
+      const path = `/images/${encodeURIComponent(await client.imageId(reference))}`;
+      const [root] = await client.json<ImageStep[]>("GET", `${path}/lineage`, { query: { limit: 1 } });
+      const steps = [...(root === undefined ? [] : [root]), ...(await allSteps(client, `${path}/children`, true))];
+      await io.stdout(options.json === true ? `${JSON.stringify(steps)}\n` : drawTree(steps));
+      return 0;
+    },
+  }),
+  command({
+    name: "image rm",
+    summary: "delete images",
+    synopsis: "IMAGE... [OPTIONS]",
+    description:
+      `${DESCRIPTION} Images that were made from it stay, and so does what they need\n` +
+      "of it. An image that an instance waits for or runs on is not deleted.",
+    options: CLIENT_OPTIONS,
+    async run({ options, positionals, environment }) {
+      if (positionals.length === 0) expectPositionals(positionals, "IMAGE");
+      const client = new ApiClient(environment, options.url);
+      for (const reference of positionals) {
+        await client.call("DELETE", `/images/${encodeURIComponent(await client.imageId(reference))}`);
+      }
+      return 0;
+    },
+  }),
+  command({
+    name: "diff",
+    summary: "list what an image has otherwise than another one",
+    synopsis: "IMAGE [OPTIONS]",
+    description: `${DESCRIPTION} A is added, C changed, D removed; sizes are those in the image.`,
+    examples: ["coppice diff tag:work", "coppice diff tag:work --against tag:release"],
+    options: {
+      against: { type: "string", value: "IMAGE", doc: "the other image (default: the one that it was made from)" },
+      ...JSON_OPTION,
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [reference = ""] = expectPositionals(positionals, "IMAGE");
+      const client = new ApiClient(environment, options.url);
+      const id = await client.imageId(reference);
+      const against = options.against === undefined ? undefined : await client.imageId(options.against);
+      for (let cursor: string | undefined, isLast = false; !isLast; isLast = cursor === undefined) {
+        const query = { against, cursor, limit: PAGE_COUNT };
+        const page: ImageDiff = await client.json("GET", `/images/${encodeURIComponent(id)}/diff`, { query });
+        const lines = page.items.map((item) => (options.json === true ? JSON.stringify(item) : diffLine(item)));
+        if (lines.length > 0) await io.stdout(`${lines.join("\n")}\n`);
+        cursor = page.next;
+      }
+      return 0;
+    },
+  }),
+];
+
+async function allSteps(client: ApiClient, path: string, recursive?: true): Promise<ImageStep[]> {
+  const steps: ImageStep[] = [];
+  for (;;) {
+    const query = { recursive, limit: PAGE_COUNT, offset: steps.length };
+    const page = await client.json<ImageStep[]>("GET", path, { query });
+    steps.push(...page);
+    if (page.length < PAGE_COUNT) return steps;
+  }
+}
+
+/** Branches of a tree; the first step is the root, and every parent comes before its children. */
+export function drawTree(steps: readonly ImageStep[]): string {
+  const [root] = steps;
+  if (root === undefined) return "";
+  const children = new Map<string, ImageStep[]>();
+  for (const step of steps) {
+    const siblings = children.get(step.parent ?? "") ?? [];
+    children.set(step.parent ?? "", [...siblings, step]);
+  }
+  const lines: string[] = [];
+  const pending = [{ step: root, own: "", below: "" }];
+  for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
+    const { step, own, below } = next;
+    lines.push(`${own}${step.uuid}  ${shownSize(step.size_bytes)}  ${nameOf(step)}${makingOf(step)}`);
+    const found = children.get(step.uuid) ?? [];
+    for (const [index, child] of [...found.entries()].reverse()) {
+      const isLast = index === found.length - 1;
+      pending.push({
+        step: child,
+        own: `${below}${isLast ? "└─ " : "├─ "}`,
+        below: `${below}${isLast ? "   " : "│  "}`,
+      });
+    }
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+function nameOf({ tag, deleted }: ImageStep): string {
+  return `${tag === undefined ? "" : `[${tag}] `}${deleted ? "(deleted) " : ""}`;
+}
+
+/** The command as a person would type it, or where an import came from. */
+function makingOf(step: ImageStep): string {
+  if (step.command === undefined) return printable(step.source ?? (step.kind === "instance" ? "a run" : "an import"));
+  const [shell, flag, script] = step.command;
+  const isScript = shell === "/bin/sh" && flag === "-c" && script !== undefined && step.command.length === 3;
+  const text = isScript ? (script ?? "") : step.command.map(quoted).join(" ");
+  const exit = step.timed_out === true ? " (timed out)" : step.exit_code ? ` (exit ${step.exit_code})` : "";
+  return `${printable(text)}${step.command_truncated === true ? " …" : ""}${exit}`;
+}
+
+function quoted(argument: string): string {
+  return /^[\w@%+=:,./-]+$/.test(argument) ? argument : `'${argument.replaceAll("'", "'\\''")}'`;
+}
+
+const LETTERS = { added: "A", changed: "C", removed: "D" } as const;
+
+function diffLine(item: DiffItem): string {
+  const size = item.size_bytes ?? item.previous_size_bytes ?? 0;
+  const slash = item.type === "directory" ? "/" : "";
+  return `${LETTERS[item.change]} ${String(size).padStart(12)} ${printable(item.path)}${item.path === "/" ? "" : slash}`;
+}

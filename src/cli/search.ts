@@ -1,0 +1,62 @@
+import type { GrepResult } from "../domain/grep.ts";
+import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import { type Command, command, EXIT_FAILED, expectPositionals, UsageError } from "./command.ts";
+import { printable } from "./table.ts";
+
+export const searchCommands: readonly Command[] = [
+  command({
+    name: "grep",
+    summary: "find lines in the files of an image",
+    synopsis: "IMAGE PATTERN [PATH] [OPTIONS]",
+    description:
+      "IMAGE is a UUID or tag:NAME; PATTERN a regular expression in the syntax of RE2; PATH is\n" +
+      "absolute, / by default. Binary files are passed over. Exits 1 when nothing is found.",
+    examples: ["coppice grep tag:work '(?i)error' /var/log --glob '*.log'"],
+    options: {
+      glob: { type: "string", value: "PATTERN", doc: "only files like this: * ** ? [a-z] {a,b}" },
+      limit: { type: "string", value: "COUNT", doc: "at most this many lines, up to 1000 (default: 1000)" },
+      json: { type: "boolean", doc: "print JSON" },
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const names = positionals.length > 2 ? ["IMAGE", "PATTERN", "PATH"] : ["IMAGE", "PATTERN"];
+      const [reference = "", pattern = "", path] = expectPositionals(positionals, ...names);
+      const client = new ApiClient(environment, options.url);
+      const id = await client.imageId(reference);
+      const query = { pattern, path, glob: options.glob, limit: options.limit ?? "1000" };
+      const result = await client.json<GrepResult>("GET", `/inspect/${encodeURIComponent(id)}/grep`, { query });
+      const lines = result.matches.map((match) => `${printable(match.path)}:${match.line}:${printable(match.text)}\n`);
+      await io.stdout(options.json === true ? `${JSON.stringify(result)}\n` : lines.join(""));
+      if (result.truncated)
+        io.stderr(`there may be more: the search met its bound of ${result.truncated_by.join(", ")}\n`);
+      return result.matches.length === 0 ? EXIT_FAILED : 0;
+    },
+  }),
+  command({
+    name: "archive",
+    summary: "write a directory of an image as a tar archive",
+    synopsis: "IMAGE PATH > FILE.tar",
+    description:
+      "IMAGE is a UUID or tag:NAME; PATH is absolute. Owners, modes, times, links, extended\n" +
+      "attributes and holes are kept; names are relative to PATH.",
+    examples: ["coppice archive tag:work /srv | tar -x --xattrs -C /tmp/srv"],
+    options: {
+      gzip: { type: "boolean", doc: "compress it" },
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [reference = "", path = ""] = expectPositionals(positionals, "IMAGE", "PATH");
+      if (io.stdoutIsTerminal) throw new UsageError("an archive is not for a terminal: redirect it");
+      const client = new ApiClient(environment, options.url);
+      const id = await client.imageId(reference);
+      const encoding = options.gzip === true ? "gzip" : "identity";
+      const response = await client.call("GET", `/inspect/${encodeURIComponent(id)}/archive`, {
+        query: { path },
+        deadline: false,
+        encoding,
+      });
+      for await (const chunk of response.body ?? []) await io.stdout(chunk);
+      return 0;
+    },
+  }),
+];
