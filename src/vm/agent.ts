@@ -96,9 +96,12 @@ export class Agent {
     if (echo !== nonce) throw this.#fail(new AgentProtocolError("an answer to another SYNC"));
   }
 
-  /** Finds the disks by their serials and mounts them; with a scratch, as the root of the commands to come. */
-  async mount({ layers, scratch }: { layers: number; scratch: boolean }): Promise<void> {
-    const flags = scratch ? protocol.MountFlag.scratch : 0;
+  /**
+   * Finds the disks by their serials and mounts them; with a scratch, as the root of the commands to come, or with a
+   * "bare" one beside the layers, to be filled by `merge`.
+   */
+  async mount({ layers, scratch }: { layers: number; scratch: boolean | "bare" }): Promise<void> {
+    const flags = scratch === "bare" ? protocol.MountFlag.bare : scratch ? protocol.MountFlag.scratch : 0;
     await this.#request(AgentFrame.done, HostFrame.mount, packIntegers([16, layers], [16, flags]));
   }
 
@@ -143,6 +146,11 @@ export class Agent {
         if (!session.ended && sessionId !== 0) this.#post(HostFrame.signal, sessionId, packIntegers([32, number]));
       },
     };
+  }
+
+  /** Makes of all layers the one that can stand in for them, in the bare scratch. */
+  async merge(): Promise<void> {
+    await this.#request(AgentFrame.done, HostFrame.merge);
   }
 
   /** Ends what the commands left, and makes the scratch unchanging. */

@@ -4,7 +4,7 @@
  * u16 type, u16 zero, u32 session) and the payload. Both sides close the stream on a frame that is too
  * long, of an unknown type, or malformed.
  */
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
 export const FRAME_HEADER_BYTES = 12;
 /** Longest payload in `bytes`: large enough to amortise the header, small enough for fixed buffers. */
 export const FRAME_PAYLOAD_BYTES_MAX = 65_536;
@@ -41,7 +41,10 @@ export const IndexFlag = { opaque: 1 } as const;
 export const HostFrame = {
   /** u32 version, u32 zero, u64 nonce, u64 realtime ns, 32 bytes of entropy -> SYNCED. Sets clock, reseeds RNG. */
   sync: 1,
-  /** u16 layer count, u16 flags (1: with scratch and overlay) -> DONE, ERROR. Disks are found by serial L00.. L127, S. */
+  /**
+   * u16 layer count, u16 flags -> DONE, ERROR. Disks are found by serial L00.. L127, S. Flags: none, the layers alone;
+   * 1, the scratch and the overlay of all as the root of commands; 2, the scratch without an overlay, for MERGE.
+   */
   mount: 2,
   /** u32 mode, u32 zero, u64 size in bytes, path -> DONE or ERROR after `size` bytes of PUT_DATA. */
   putOpen: 3,
@@ -55,10 +58,12 @@ export const HostFrame = {
   signal: 8,
   /** u32 stream, u32 bytes: the host takes that many more bytes of the stream. */
   window: 9,
-  /** no payload: ends what the command left, unmounts the overlay, trims, remounts the scratch read-only -> DONE (u64 bytes trimmed). */
+  /** no payload: ends what the command left, unmounts the overlay if there is one, trims, remounts the scratch read-only -> DONE (u64 bytes trimmed). */
   freeze: 10,
   /** u16 disk (0..127 layer, 0xffff scratch): walks /upper of the disk -> OUTPUT (stream 1)*, DONE (u64 entries), or ERROR. */
   index: 11,
+  /** no payload: makes of all layers the one in the scratch that can stand in for them on any others -> DONE (u64 entries), ERROR. */
+  merge: 12,
 } as const;
 
 /** Frame types, agent to host. */
@@ -84,7 +89,7 @@ export const AgentFrame = {
 } as const;
 
 export const Stream = { stdin: 0, stdout: 1, stderr: 2 } as const;
-export const MountFlag = { scratch: 1 } as const;
+export const MountFlag = { scratch: 1, bare: 2 } as const;
 export const ExecFlag = { stdin: 1 } as const;
 export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;
 /** Disk number of the scratch in an INDEX frame. */

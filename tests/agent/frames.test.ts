@@ -62,14 +62,14 @@ const MALFORMED: Readonly<Record<string, Buffer>> = {
   "a payload too long": header(FRAME_PAYLOAD_BYTES_MAX + 1, HostFrame.sync),
   "the largest length": header(0xffff_ffff, HostFrame.sync),
   "type 0": header(0, 0),
-  "a type between": header(0, HostFrame.index + 1),
+  "a type between": header(0, HostFrame.merge + 1),
   "a type of the agent": header(0, AgentFrame.exit),
   "a header whose zero is not": header(0, HostFrame.freeze, 1),
   "SYNC too short": frame(HostFrame.sync, 0, sync.subarray(12, 40)),
   "SYNC too long": frame(HostFrame.sync, 0, sync.subarray(12), u32(0)),
   "MOUNT of nothing": frame(HostFrame.mount, 1, u16(0), u16(1)),
   "MOUNT of too many layers": frame(HostFrame.mount, 1, u16(LAYERS_COUNT_MAX + 1), u16(1)),
-  "MOUNT with an unknown flag": frame(HostFrame.mount, 1, u16(1), u16(2)),
+  "MOUNT with an unknown flag": frame(HostFrame.mount, 1, u16(1), u16(3)),
   "MOUNT without flags": frame(HostFrame.mount, 1, u16(1)),
   "PUT without its size": frame(HostFrame.putOpen, 1, u32(0), u32(0)),
   "EXEC without its time": frame(HostFrame.execOpen, 1, u32(16), u32(0)),
@@ -153,7 +153,7 @@ describe("the agent answers with an error", () => {
     await using agent = await NativeAgent.start();
     agent.send(execFrames(2, { argv: ["true"] }), frame(HostFrame.freeze, 3), frame(HostFrame.index, 4, u16(0)));
     expect(parseError(await agent.next()).text).toContain("no root file system");
-    expect(parseError(await agent.next()).text).toContain("no root file system");
+    expect(parseError(await agent.next()).text).toContain("no scratch");
     expect(parseError(await agent.next()).text).toContain("no such layer");
   });
 

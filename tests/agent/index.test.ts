@@ -1,6 +1,4 @@
-import { dlopen, FFIType, ptr } from "bun:ffi";
 import { describe, expect, test } from "bun:test";
-import { spawnSync } from "node:child_process";
 import {
   chmodSync,
   closeSync,
@@ -17,22 +15,7 @@ import { join } from "node:path";
 import { AgentFrame, HostFrame, INDEX_DISK_SCRATCH, Stream, WINDOW_BYTES_INITIAL } from "../../src/vm/protocol.ts";
 import { type IndexRecord, parseIndex } from "./index-records.ts";
 import { frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
-
-const libc = dlopen("libc.so.6", {
-  lsetxattr: { args: [FFIType.ptr, FFIType.ptr, FFIType.ptr, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
-});
-
-function setXattr(path: string, name: string, value: string): void {
-  const bytes = Buffer.from(`${value}\0`, "latin1");
-  const text = (word: string) => ptr(Buffer.from(`${word}\0`));
-  const result = libc.symbols.lsetxattr(text(path), text(name), ptr(bytes), bytes.length - 1, 0);
-  if (result !== 0) throw new Error(`${name} of ${path} cannot be set: root and ext4 or xfs are needed`);
-}
-
-function command(...argv: [string, ...string[]]): void {
-  const { status, stderr } = spawnSync(argv[0], argv.slice(1), { timeout: 30_000 });
-  if (status !== 0) throw new Error(`${argv.join(" ")}: ${stderr.toString()}`);
-}
+import { command, setXattr } from "./raw-layers.ts";
 
 const INDEX = 6;
 

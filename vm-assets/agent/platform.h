@@ -31,9 +31,12 @@ _Noreturn void platform_end(int status);
 bool platform_set_clock(uint64_t realtime_ns, struct problem *problem);
 bool platform_reseed(const uint8_t *entropy, size_t size, struct problem *problem);
 
+/* The layers alone; with the scratch and the overlay of all; with the scratch only. */
+enum mounts { MOUNTS_LAYERS, MOUNTS_ROOT, MOUNTS_BARE };
+
 /* Layers are found at <prefix>/l/NN, the scratch at <prefix>/s, the merged root at <prefix>/r. */
 const char *platform_prefix(void);
-bool platform_mount(unsigned layers, bool scratch, struct problem *problem);
+bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem);
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem);
 
 /* Forks the reaper of a session into its own cgroup and namespaces: 0 in the child, -1 with a problem. */

@@ -5,7 +5,7 @@
 #ifndef COPPICE_PROTOCOL_H
 #define COPPICE_PROTOCOL_H
 
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2
 #define FRAME_HEADER_BYTES 12
 #define FRAME_PAYLOAD_BYTES_MAX 65536
 #define SESSIONS_COUNT_MAX 16
@@ -31,6 +31,7 @@ enum host_frame {
 	HOST_WINDOW = 9,
 	HOST_FREEZE = 10,
 	HOST_INDEX = 11,
+	HOST_MERGE = 12,
 };
 
 enum agent_frame {
@@ -46,7 +47,7 @@ enum agent_frame {
 };
 
 enum stream { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2 };
-enum mount_flag { MOUNT_FLAG_SCRATCH = 1 };
+enum mount_flag { MOUNT_FLAG_SCRATCH = 1, MOUNT_FLAG_BARE = 2 };
 enum exec_flag { EXEC_FLAG_STDIN = 1 };
 enum index_flag { INDEX_FLAG_OPAQUE = 1 };
 enum exit_flag { EXIT_FLAG_TIMED_OUT = 1, EXIT_FLAG_OOM_KILLED = 2 };

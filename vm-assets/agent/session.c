@@ -49,6 +49,9 @@ void session_close(struct session *session)
 	case SESSION_INDEX:
 		index_close(&session->index);
 		break;
+	case SESSION_MERGE:
+		merge_close(&session->merge);
+		break;
 	case SESSION_FREE:
 		break;
 	}
@@ -93,6 +96,8 @@ void session_reaped(pid_t pid, int status)
 		struct session *session = &sessions[slot];
 		if (session->kind == SESSION_INDEX && session->index.child == pid)
 			session->index.child = 0;
+		if (session->kind == SESSION_MERGE && session->merge.child == pid)
+			session->merge.child = 0;
 		if (session->kind == SESSION_EXEC && session->exec.reaper == pid) {
 			session->exec.reaper = 0;
 			session->exec.reaper_status = status;
@@ -108,7 +113,8 @@ bool session_grant(uint32_t id, uint32_t stream, uint32_t bytes)
 	/* Credit for a session that has just ended crosses its last frame on the way. */
 	if (session == NULL)
 		return true;
-	if (session->kind == SESSION_PUT || (session->kind == SESSION_INDEX && stream != STREAM_STDOUT))
+	if (session->kind == SESSION_PUT || session->kind == SESSION_MERGE ||
+	    (session->kind == SESSION_INDEX && stream != STREAM_STDOUT))
 		return false;
 	if (session->kind == SESSION_INDEX)
 		outflow_grant(&session->index.out, bytes);
@@ -125,6 +131,8 @@ bool session_pump(uint64_t now_ns)
 			moved |= exec_pump(&sessions[slot], now_ns);
 		else if (sessions[slot].kind == SESSION_INDEX)
 			moved |= index_pump(&sessions[slot], now_ns);
+		else if (sessions[slot].kind == SESSION_MERGE)
+			moved |= merge_pump(&sessions[slot]);
 	}
 	return moved;
 }

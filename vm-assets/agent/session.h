@@ -8,10 +8,11 @@
 
 #include "exec.h"
 #include "index.h"
+#include "merge.h"
 #include "problem.h"
 #include "put.h"
 
-enum session_kind { SESSION_FREE, SESSION_PUT, SESSION_EXEC, SESSION_INDEX };
+enum session_kind { SESSION_FREE, SESSION_PUT, SESSION_EXEC, SESSION_INDEX, SESSION_MERGE };
 
 struct session {
 	enum session_kind kind;
@@ -21,6 +22,7 @@ struct session {
 		struct put put;
 		struct exec exec;
 		struct index index;
+		struct merge merge;
 	};
 };
 

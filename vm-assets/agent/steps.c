@@ -68,8 +68,9 @@ bool steps_mount(const struct frame *frame)
 		return false;
 	unsigned layers = get_u16(frame->payload);
 	unsigned flags = get_u16(frame->payload + 2);
-	if (layers == 0 || layers > LAYERS_COUNT_MAX || (flags & ~(unsigned)MOUNT_FLAG_SCRATCH) != 0)
+	if (layers == 0 || layers > LAYERS_COUNT_MAX || flags > MOUNT_FLAG_BARE)
 		return false;
+	enum mounts mounts = flags == MOUNT_FLAG_SCRATCH ? MOUNTS_ROOT : flags == MOUNT_FLAG_BARE ? MOUNTS_BARE : MOUNTS_LAYERS;
 	if (!steps_check(frame->session, false))
 		return true;
 	struct problem problem;
@@ -78,13 +79,13 @@ bool steps_mount(const struct frame *frame)
 		return true;
 	}
 	/* The loop stands still meanwhile: nothing else can be alive before the first mount. */
-	if (!platform_mount(layers, (flags & MOUNT_FLAG_SCRATCH) != 0, &problem)) {
+	if (!platform_mount(layers, mounts, &problem)) {
 		steps_fail(&problem);
 		frame_send_error(frame->session, problem.error, "%s", problem.text);
 		return true;
 	}
 	layer_count = layers;
-	disks = (flags & MOUNT_FLAG_SCRATCH) != 0 ? DISKS_ROOT : DISKS_LAYERS;
+	disks = mounts == MOUNTS_ROOT ? DISKS_ROOT : mounts == MOUNTS_BARE ? DISKS_BARE : DISKS_LAYERS;
 	frame_send_done(frame->session, 0);
 	return true;
 }
@@ -93,8 +94,8 @@ bool steps_freeze(const struct frame *frame)
 {
 	if (frame->length != 0)
 		return false;
-	if (disks != DISKS_ROOT) {
-		frame_send_error(frame->session, ENXIO, "no root file system is mounted");
+	if (disks != DISKS_ROOT && disks != DISKS_BARE) {
+		frame_send_error(frame->session, ENXIO, "no scratch is mounted");
 		return true;
 	}
 	if (session_any()) {

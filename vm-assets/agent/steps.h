@@ -22,7 +22,7 @@ bool steps_mount(const struct frame *frame);
 bool steps_freeze(const struct frame *frame);
 
 /* How far the disks are. */
-enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_FROZEN };
+enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_BARE, DISKS_FROZEN };
 enum disks steps_disks(void);
 unsigned steps_layers(void);
 

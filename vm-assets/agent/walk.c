@@ -7,31 +7,23 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "attributes.h"
-#include "bytes.h"
 #include "extents.h"
+#include "listing.h"
 #include "protocol.h"
 #include "record.h"
 
 /* Deeper than any tree that tools can handle: a path of PATH_MAX bytes has at most 2048 components. */
 #define DEPTH_MAX 2048
 #define PATH_BYTES_MAX 65536
-/* Entries of a directory that are read at once; each level keeps its own, so no directory is read twice. */
-#define ENTRIES_BYTES 4096
 #define OPEN_FLAGS (O_RDONLY | O_NOFOLLOW | O_NOATIME | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
-/* Fields of the kernel's struct linux_dirent64. */
-#define DIRENT_LENGTH_OFFSET 16
-#define DIRENT_NAME_OFFSET 19
 
 struct level {
 	int fd;
 	size_t path_bytes;
-	size_t at;
-	size_t end;
-	uint8_t entries[ENTRIES_BYTES];
+	struct listing listing;
 };
 
 /* Touched only as deep as the tree is, and only in the process that walks. */
@@ -116,27 +108,6 @@ static bool emit(int directory, const char *name, int fd, const struct stat *sta
 	return true;
 }
 
-/* The next name of the directory; NULL at its end, or with errno set. */
-static const char *next_name(struct level *level)
-{
-	for (;;) {
-		if (level->at >= level->end) {
-			long count = syscall(SYS_getdents64, level->fd, level->entries, sizeof level->entries);
-			if (count <= 0) {
-				errno = count < 0 ? errno : 0;
-				return NULL;
-			}
-			level->at = 0;
-			level->end = (size_t)count;
-		}
-		const uint8_t *entry = level->entries + level->at;
-		const char *name = (const char *)entry + DIRENT_NAME_OFFSET;
-		level->at += get_u16(entry + DIRENT_LENGTH_OFFSET);
-		if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
-			return name;
-	}
-}
-
 /* Emits the entry `name`; `child` is an open directory to go down into, or -1. */
 static bool visit(const struct level *level, const char *name, int *child, struct problem *problem)
 {
@@ -176,7 +147,7 @@ static bool walk(uint64_t *count, struct problem *problem)
 	unsigned depth = 0;
 	for (;;) {
 		struct level *level = &levels[depth];
-		const char *name = next_name(level);
+		const char *name = listing_next(&level->listing, level->fd);
 		path[level->path_bytes] = '\0';
 		if (name == NULL && errno != 0)
 			return problem_set(problem, errno, "directory");
@@ -198,8 +169,7 @@ static bool walk(uint64_t *count, struct problem *problem)
 			return problem_set(problem, ENAMETOOLONG, "directories nested over %d deep", DEPTH_MAX);
 		levels[depth].fd = child;
 		levels[depth].path_bytes = strlen(path);
-		levels[depth].at = 0;
-		levels[depth].end = 0;
+		listing_begin(&levels[depth].listing);
 	}
 }
 

@@ -124,16 +124,22 @@ static bool mount_overlay(unsigned layers, struct problem *problem)
 	return true;
 }
 
-bool platform_mount(unsigned layers, bool scratch, struct problem *problem)
+/* Whether there is an overlay to take away again. */
+static bool has_root;
+
+bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem)
 {
 	uint64_t deadline_ns = loop_now() + DISKS_WAIT_NS;
 	for (unsigned number = 0; number < layers; number++)
 		if (!mount_layer(number, deadline_ns, problem))
 			return false;
-	if (!scratch)
+	if (mounts == MOUNTS_LAYERS)
 		return true;
-	return mount_scratch(deadline_ns, problem) && copy_root(layers - 1, problem) &&
-	       mount_overlay(layers, problem) && root_furnish(problem);
+	if (!mount_scratch(deadline_ns, problem))
+		return false;
+	has_root = mounts == MOUNTS_ROOT;
+	return !has_root ||
+	       (copy_root(layers - 1, problem) && mount_overlay(layers, problem) && root_furnish(problem));
 }
 
 /* Retries what is busy only until the last trace of a command is gone. */
@@ -197,9 +203,9 @@ static bool trim(uint64_t *trimmed_bytes, struct problem *problem)
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
 {
 	write_file(CGROUP_ROOT "/cmd/cgroup.kill", "1");
-	if (!root_clear(problem))
+	if (has_root && !root_clear(problem))
 		return false;
-	if (!settles(unmount_root))
+	if (has_root && !settles(unmount_root))
 		return problem_set(problem, errno, "unmount of the root");
 	if (!write_out(problem))
 		return false;

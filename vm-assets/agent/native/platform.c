@@ -77,7 +77,7 @@ static bool exists(const char *path, struct problem *problem)
 	return access(path, F_OK) == 0 ? true : problem_set(problem, errno, "%s", path);
 }
 
-bool platform_mount(unsigned layers, bool scratch, struct problem *problem)
+bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem)
 {
 	char path[PATH_MAX];
 	for (unsigned number = 0; number < layers; number++) {
@@ -86,7 +86,7 @@ bool platform_mount(unsigned layers, bool scratch, struct problem *problem)
 			return false;
 	}
 	snprintf(path, sizeof path, "%s/s/upper", prefix);
-	return !scratch || exists(path, problem);
+	return mounts == MOUNTS_LAYERS || exists(path, problem);
 }
 
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
