@@ -3,6 +3,7 @@ import { join } from "node:path";
 import type { LayerId } from "../domain/ids.ts";
 import type { Laps } from "../metrics.ts";
 import { writeLayerIndex } from "../storage/layer-index-writer.ts";
+import { haveSameRoot } from "../storage/layer-root.ts";
 import { publishLayer, removeLayer } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { scratchDirectory } from "../system/scratch.ts";
@@ -66,21 +67,22 @@ export async function stageLayer(
 /**
  * Turns the scratch of a machine whose command has ended into a layer: freezes and indexes it in the
  * guest, ends the machine, and only then, when nothing can write to the disk any more, publishes it.
- * Null when the run changed nothing.
+ * Null when the run changed nothing, neither below the root nor of the root itself, which it took from the image.
  */
 export async function captureScratch(
   { layout, laps }: { readonly layout: DataLayout; readonly laps: Laps },
   { machine, agent }: { readonly machine: Machine; readonly agent: Agent },
-  diskPath: string,
+  paths: { readonly disk: string; readonly parentIndex: string },
 ): Promise<StagedLayer | null> {
   await using directory = await scratchDirectory(layout.tmp, "capture-");
   await withDeadline(agent.freeze(), FREEZE_MS_MAX, "unmounting the file system of the run");
   laps.lap("freeze");
-  const files = { diskPath, indexPath: join(directory.path, "index") };
+  const files = { diskPath: paths.disk, indexPath: join(directory.path, "index") };
   const facts = await indexDisk(agent, "scratch", files);
   laps.lap("index");
   const failure = await machine.failure();
   if (failure !== null) throw endedEarly(failure);
   await machine.kill();
-  return facts.entryCount === 0 ? null : await stageLayer(layout, files, facts);
+  if (facts.entryCount === 0 && haveSameRoot(files.indexPath, paths.parentIndex)) return null;
+  return await stageLayer(layout, files, facts);
 }

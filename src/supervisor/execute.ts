@@ -37,6 +37,8 @@ export interface InstanceJob {
   readonly submission: InstanceSubmission;
   /** raw disks of the image's layers, the lowest first */
   readonly layerDisks: readonly string[];
+  /** index of the topmost of them */
+  readonly parentIndex: string;
 }
 
 /** What a run came to. `layer` is null when nothing was captured: see `captured`. */
@@ -102,7 +104,8 @@ async function runIn(
   const steps = prepare(ready, tools, job, scratchPath);
   const run = await runCommand(ready, job, { steps, laps: tools.laps, progress });
   if (run.exit === null || submission.disposable) return { ...run.outcome, isolation, layer: null, captured: false };
-  const layer = await captureScratch(tools, { machine, agent }, scratchPath);
+  const paths = { disk: scratchPath, parentIndex: job.parentIndex };
+  const layer = await captureScratch(tools, { machine, agent }, paths);
   return { ...run.outcome, isolation, layer, captured: true };
 }
 

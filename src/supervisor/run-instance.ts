@@ -5,7 +5,7 @@ import { publishRun } from "../db/publish.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { StoredInstanceResult } from "../domain/operation.ts";
-import { layerPath } from "../storage/layers.ts";
+import { indexPath, layerPath } from "../storage/layers.ts";
 import { writeOutputs } from "../storage/outputs.ts";
 import { templateShape } from "../vm/templates.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
@@ -31,7 +31,8 @@ export function instanceWork(
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
       const layerDisks = layerChain(db, image.layerId).map((layer) => layerPath(layout, layer.id));
-      const job = { operationId: operation.id, submission, layerDisks };
+      const parentIndex = indexPath(layout, image.layerId);
+      const job = { operationId: operation.id, submission, layerDisks, parentIndex };
       const outcome = await execute({ ...context, laps, onMachine }, job, signal);
       await using stack = new AsyncDisposableStack();
       if (outcome.layer !== null) stack.use(outcome.layer);
