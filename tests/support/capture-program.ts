@@ -44,6 +44,8 @@ export async function runProgram(
     readonly operations?: readonly Operation[];
     /** further fields of the request */
     readonly request?: Record<string, unknown>;
+    /** longest that the operation may take, in `milliseconds` */
+    readonly limitMs?: number;
   },
 ): Promise<ProgramRun> {
   const script = (options.operations ?? []).map(scriptLine).join("");
@@ -55,7 +57,7 @@ export async function runProgram(
     truncate_output_at: OUTPUT_BYTES_MAX,
     ...options.request,
   });
-  const operation = await appliance.finished(id);
+  const operation = await appliance.finished(id, options.limitMs);
   const result = operation.result as Record<string, unknown> | undefined;
   if (result?.["exit_code"] !== 0) throw new Error(`the run failed: ${JSON.stringify(operation).slice(0, 4000)}`);
   return { image: String(result["image"] ?? ""), ...parseOutput(text(result["stdout"])) };
