@@ -25,10 +25,10 @@ export const AGENT_PORT = 1024;
 const GUEST_CID = 3;
 
 /**
- * quiet: each byte of the console is an exit. panic=-1: a panicked guest resets at once, if the pvpanic device did not
- * tell before. cryptomgr.notests: self-tests of ciphers are an eighth of the boot. What follows `--` is for the agent.
+ * quiet: each byte of the console is an exit. panic=1: after it told of its panic a guest leaves a second to read its
+ * console, which a reset would take with it. cryptomgr.notests: self-tests of ciphers are an eighth of the boot. What follows `--` is for the agent.
  */
-const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests console=ttyS0 -- vsock";
+const KERNEL_COMMAND_LINE = "quiet panic=1 cryptomgr.notests console=ttyS0 -- vsock";
 
 /**
  * A PCI segment has 32 devices, one of them its bridge (v54 saves that beyond the first). The first has rng, vsock and

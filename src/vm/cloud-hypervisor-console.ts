@@ -6,9 +6,12 @@ import { connectUnix } from "./unix-sockets.ts";
 const CONSOLE_BYTES_MAX = 16_384;
 
 /**
- * The end of a guest's console. The VMM offers its serial port on a unix socket and waits for whoever reads there
- * (v52, vmm/src/serial_manager.rs), so everything is read at once and only the end is kept.
+ * From this release on the VMM keeps the end of the console, at most a MiB, for a reader that comes late (release-notes.md,
+ * v53.0). Before, what nobody reads is lost, and a reader that is slow stops the guest's processor.
  */
+export const CONSOLE_KEPT_MAJOR_MIN = 53;
+
+/** The end of a guest's console, which the VMM offers on a unix socket. All of it is read at once. */
 export class ConsoleTail implements AsyncDisposable {
   #kept: Uint8Array = new Uint8Array(0);
   #stream: SocketChannel | null = null;

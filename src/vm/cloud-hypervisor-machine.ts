@@ -11,6 +11,7 @@ import {
   CloudHypervisorEventError,
 } from "./cloud-hypervisor-events.ts";
 import { VsockChannel } from "./cloud-hypervisor-vsock.ts";
+import { SystemCallError } from "./descriptors.ts";
 import { placeDisk, printable } from "./machine-files.ts";
 import { vcpuTime } from "./vcpu-time.ts";
 import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
@@ -19,7 +20,7 @@ import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vm
 const DETAIL_BYTES_MAX = 2048;
 /** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
 const PANIC_TEXT = "Kernel panic - not syncing";
-/** The last lines of a console are on their way when the event of the guest's end is. */
+/** The last lines of a console are on their way when it is asked for, or when the event of the guest's end is. */
 const CONSOLE_SETTLE_MS = 50;
 /**
  * Processor time in the host's kernel without as much in the guest. A boot that hardware runs stays below the
@@ -89,9 +90,9 @@ export class CloudHypervisorMachine implements Machine {
     return this.#channel;
   }
 
-  /** Connects to the console, whose socket is there once the machine is created or restored. */
+  /** Reads the console from now on; its socket is there once the machine is created or restored. */
   async openConsole(): Promise<void> {
-    this.#console = this.#owned.use(await ConsoleTail.open(join(this.#socketDirectory, "console.sock")));
+    this.#console ??= this.#owned.use(await ConsoleTail.open(join(this.#socketDirectory, "console.sock")));
   }
 
   /** Begins to connect to the agent, whose machine must not be saved before `closeChannel`. */
@@ -146,6 +147,14 @@ export class CloudHypervisorMachine implements Machine {
   }
 
   async console(): Promise<string> {
+    try {
+      await this.openConsole();
+    } catch (error) {
+      // A VMM that is gone took its console with it, which is no reason to lose the report.
+      if (error instanceof SystemCallError) return "";
+      throw error;
+    }
+    await Bun.sleep(CONSOLE_SETTLE_MS);
     return this.#console?.text() ?? "";
   }
 
@@ -191,8 +200,7 @@ export class CloudHypervisorMachine implements Machine {
   async #end(reason: MachineExit["reason"], what: string): Promise<void> {
     if (this.#ending !== null) return;
     this.#ending = { reason, detail: what };
-    await Bun.sleep(CONSOLE_SETTLE_MS);
-    const console = this.#console?.text() ?? "";
+    const console = await this.console();
     const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
     const detail = console === "" ? what : `${what}; its console ends: ${console.slice(-DETAIL_BYTES_MAX)}`;
     this.#ending = { reason: panicked ? "guest_panic" : reason, detail };

@@ -6,6 +6,7 @@ import { run } from "../system/exec.ts";
 import type { VmAssets } from "./assets.ts";
 import { CloudHypervisorApiError } from "./cloud-hypervisor-api.ts";
 import { buildRestoreConfig, buildVmConfig, SNAPSHOT_URL } from "./cloud-hypervisor-config.ts";
+import { CONSOLE_KEPT_MAJOR_MIN } from "./cloud-hypervisor-console.ts";
 import { CloudHypervisorMachine } from "./cloud-hypervisor-machine.ts";
 import type { MemoryRestoreMode } from "./cloud-hypervisor-schema.ts";
 import {
@@ -19,6 +20,7 @@ import {
   CLOUD_HYPERVISOR_MAJOR_MIN,
   CLOUD_HYPERVISOR_PROGRAMS,
   CLOUD_HYPERVISOR_RELEASES,
+  type CloudHypervisorVersion,
   CloudHypervisorVersionError,
   parseCloudHypervisorVersion,
   requireCloudHypervisorVersion,
@@ -84,7 +86,13 @@ export async function openCloudHypervisor(options: CloudHypervisorOptions): Prom
     devices: existsSync(USERFAULTFD) ? [KVM, USERFAULTFD] : [KVM],
   };
   const landlock = landlockVersion() >= LANDLOCK_VERSION_MIN;
-  return new CloudHypervisor(host, { version: version.text, diskBytesMax: options.diskBytesMax, landlock });
+  return new CloudHypervisor(host, { version, diskBytesMax: options.diskBytesMax, landlock });
+}
+
+interface Found {
+  readonly version: CloudHypervisorVersion;
+  readonly diskBytesMax: number;
+  readonly landlock: boolean;
 }
 
 class CloudHypervisor implements Vmm {
@@ -94,12 +102,15 @@ class CloudHypervisor implements Vmm {
   readonly #host: CloudHypervisorHost;
   readonly #diskBytesMax: number;
   readonly #landlock: boolean;
+  /** whether the VMM keeps the end of a console for a reader that comes late */
+  readonly #keepsConsole: boolean;
   /** How memory is restored, once the first clone has shown it. */
   #restoreMode: Promise<MemoryRestoreMode> | null = null;
 
-  constructor(host: CloudHypervisorHost, found: { version: string; diskBytesMax: number; landlock: boolean }) {
+  constructor(host: CloudHypervisorHost, found: Found) {
     this.#host = host;
-    this.version = found.version;
+    this.version = found.version.text;
+    this.#keepsConsole = found.version.major >= CONSOLE_KEPT_MAJOR_MIN;
     this.#diskBytesMax = found.diskBytesMax;
     this.#landlock = found.landlock;
   }
@@ -175,7 +186,8 @@ class CloudHypervisor implements Vmm {
     const { state } = await machine.api.info();
     if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
     await closeRunDirectory(machine);
-    await machine.openConsole();
+    // Else nothing is read until somebody asks: a guest that floods its console would keep the daemon busy.
+    if (!this.#keepsConsole) await machine.openConsole();
     await machine.resume();
     machine.openChannel();
     undo.move();
@@ -195,6 +207,7 @@ class CloudHypervisor implements Vmm {
     undo.use(machine);
     await this.#placePayload(machine);
     await machine.api.create(buildVmConfig(shape, this.#landlock));
+    // A reset takes the console with it, and at this age there is no other witness.
     await machine.openConsole();
     // The guest runs when this returns, but nothing runs in it that is not ours.
     await machine.api.boot();

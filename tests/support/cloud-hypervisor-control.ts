@@ -24,7 +24,6 @@ export interface Control {
   readonly console?: string;
   /** calls that are refused are part of the test */
   readonly refusals?: boolean;
-  readonly version?: string;
   readonly agentPort?: number;
 }
 

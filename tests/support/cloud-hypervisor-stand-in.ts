@@ -18,6 +18,9 @@ const CONNECTIONS_COUNT_MAX = 10;
 const AGENT_SOCKET = "/vm/agent.sock";
 /** Absent where the tests have none. */
 const DESCRIPTION = "/openapi.yaml";
+/** Set when it is compiled. */
+declare const STAND_IN_VERSION: string;
+const VERSION = STAND_IN_VERSION;
 const CONTROL: Control = existsSync("/control.json") ? JSON.parse(readFileSync("/control.json", "utf8")) : {};
 
 const { values } = parseArgs({
@@ -54,13 +57,14 @@ class StandIn {
   readonly #model: MachineModel;
   #vsock: Server | null = null;
   readonly #console = new Set<Socket>();
+  #kept = "";
   #connections = 0;
 
   constructor(events: number) {
     this.#events = events;
     this.#model = new MachineModel({
       event: (source, event, properties) => this.event(source, event, properties),
-      openConsole: (path) => this.#listen(path, (socket) => void this.#console.add(socket)).then(() => undefined),
+      openConsole: (path) => this.#listen(path, (socket) => this.#showConsole(socket)).then(() => undefined),
       openVsock: async (path) => {
         this.#vsock = await this.#listen(path, serveVsock);
       },
@@ -122,8 +126,10 @@ class StandIn {
 
   async #perform(endpoint: string, body: unknown): Promise<{ status: number; body?: unknown }> {
     if (endpoint === "vmm.ping") {
-      const version = CONTROL.version ?? "53.0.0";
-      return { status: 200, body: { build_version: `v${version}`, version, pid: process.pid, features: ["kvm"] } };
+      return {
+        status: 200,
+        body: { build_version: `v${VERSION}`, version: `${VERSION}.0`, pid: process.pid, features: ["kvm"] },
+      };
     }
     try {
       return await this.#model.call(endpoint, body);
@@ -147,8 +153,9 @@ class StandIn {
 
   /** Something of the guest's doing. */
   #happen(source: string, event: string, properties?: Record<string, string>): void {
-    const text = CONTROL.console;
-    if (text !== undefined) for (const socket of this.#console) socket.write(text);
+    const text = CONTROL.console ?? "";
+    this.#kept += text;
+    for (const socket of this.#console) socket.write(text);
     if (source === "stderr") fail(event);
     if (source === "raw") writeSync(this.#events, event);
     else this.event(source, event, properties);
@@ -165,6 +172,12 @@ class StandIn {
       server.listen(path, () => done());
     });
     return server;
+  }
+
+  /** v53 keeps for a late reader what was said before, v52 does not. */
+  #showConsole(socket: Socket): void {
+    this.#console.add(socket);
+    if (!VERSION.startsWith("52.") && this.#kept !== "") socket.write(this.#kept);
   }
 
   #note(line: TranscriptLine): void {
@@ -199,7 +212,7 @@ function serveVsock(socket: Socket): void {
 
 if (values.version === true) {
   const out = createWriteStream("", { fd: 1 });
-  out.end(`cloud-hypervisor v${process.env["STAND_IN_VERSION"] ?? "53.0"}\nMigration Protocol Versions: 0\n`);
+  out.end(`cloud-hypervisor v${VERSION}\nMigration Protocol Versions: 0\n`);
 } else {
   if (values.seccomp !== "true") fail("seccomp is off");
   if (values["no-shutdown"] !== true) fail("a guest's power-off would end it");

@@ -44,7 +44,7 @@ export class StandInHost implements AsyncDisposable {
     if (DESCRIPTION_PATH !== undefined) writeFileSync(join(this.#root, "openapi.yaml"), readFileSync(DESCRIPTION_PATH));
   }
 
-  static async open(): Promise<StandInHost> {
+  static async open(version = "53.0"): Promise<StandInHost> {
     await using stack = new AsyncDisposableStack();
     const directory = await mkdtemp("/tmp/coppice-ch-");
     stack.defer(() => rm(directory, { recursive: true, force: true }));
@@ -52,7 +52,7 @@ export class StandInHost implements AsyncDisposable {
     const vmsDirectory = join(directory, "vms");
     await mkdir(vmsDirectory, { mode: 0o711 });
     const program = join(directory, "cloud-hypervisor");
-    buildStandIn(program);
+    buildStandIn(program, version);
     buildAgent();
     for (const name of ["kernel", "initramfs"]) writeFileSync(join(directory, name), name, { mode: 0o444 });
     const launcher = join(ROOT, "build/assets/launch");
@@ -111,9 +111,10 @@ function collectingLog(warnings: string[]): Log {
   return log;
 }
 
-function buildStandIn(program: string): void {
+function buildStandIn(program: string, version: string): void {
   const source = join(ROOT, "tests/support/cloud-hypervisor-stand-in.ts");
-  must(["bun", "build", "--compile", source, "--outfile", program], ROOT);
+  const define = `STAND_IN_VERSION=${JSON.stringify(version)}`;
+  must(["bun", "build", "--compile", "--define", define, source, "--outfile", program], ROOT);
 }
 
 function buildAgent(): void {

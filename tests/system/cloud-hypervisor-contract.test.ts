@@ -217,6 +217,18 @@ describe("an end", () => {
     expect(detail).toContain("its console ends: Kernel panic - not syncing: ?[1moh");
   });
 
+  test.each(["52.0", "53.0"])(
+    "of a clone under v%s shows its console, although v53 is read only then",
+    async (version) => {
+      await using other = await StandInHost.open(version);
+      await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
+      const events = [{ after: "vm.resume", source: "guest", event: "panic" }];
+      other.control({ events, console: "Kernel panic - not syncing: clone" });
+      await using machine = await other.vmm.clone(saved);
+      expect((await machine.exited).detail).toContain("its console ends: Kernel panic - not syncing: clone");
+    },
+  );
+
   test("by a reset is told from a panic only by the console", async () => {
     host.control(after("vm", "rebooting"));
     await using plain = await host.vmm.boot(SHAPE);

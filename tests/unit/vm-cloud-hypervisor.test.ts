@@ -40,7 +40,7 @@ describe("a machine", () => {
       payload: {
         kernel: "/vm/vmlinux",
         initramfs: "/vm/initramfs",
-        cmdline: "quiet panic=-1 cryptomgr.notests console=ttyS0 -- vsock",
+        cmdline: "quiet panic=1 cryptomgr.notests console=ttyS0 -- vsock",
       },
       rng: { src: "/dev/urandom" },
       serial: { mode: "Socket", socket: "/vm/run/console.sock" },
