@@ -7,6 +7,7 @@ import { tokenVerifier } from "./api/tokens.ts";
 import { openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config.ts";
 import { type Database, openDatabase } from "./db/database.ts";
+import { probeDatabase } from "./db/figures.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { OperationLog } from "./operation-log.ts";
@@ -40,6 +41,8 @@ const STOP_GRACE_MS = 2000;
 /** A running appliance; disposal stops it and leaves nothing behind. */
 export interface Daemon extends AsyncDisposable {
   readonly url: string;
+  /** False when the daemon answers, but cannot do anything any more: it had better be started anew. */
+  isAlive(): boolean;
 }
 
 /**
@@ -113,7 +116,16 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const listener = listen({ app, host, port, ...tls });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   const owned = stack.move();
-  return { url: listener.url, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  const isAlive = (): boolean => {
+    try {
+      probeDatabase(db);
+      return true;
+    } catch (error) {
+      log.error("the database does not answer", { error });
+      return false;
+    }
+  };
+  return { url: listener.url, isAlive, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
 /** Control groups of two data directories on one host must not meet. */

@@ -23,7 +23,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "config-registries.ts": ["config-keys.ts"],
   "config-keys.ts": ["log.ts"],
   cli: ["domain", "config.ts", "config-keys.ts", "log.ts", "version.ts"],
-  "cli/serve.ts": ["daemon.ts", "config.ts", "log.ts", "version.ts"],
+  "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config.ts", "log.ts", "version.ts"],
   // Tokens are made on the data directory itself, so that the first one needs no running appliance.
   "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-keys.ts"],
   "cli/gc.ts": ["gc.ts", "config.ts", "log.ts"],

@@ -1,5 +1,6 @@
-import { type Config, declareProduction } from "../config.ts";
+import { type Config, declareProduction, type Environment } from "../config.ts";
 import { createLog, type Log } from "../log.ts";
+import { ServiceManager } from "../system/notify.ts";
 import { VERSION } from "../version.ts";
 import { command, EXIT_FAILED, expectPositionals } from "./command.ts";
 import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
@@ -21,7 +22,7 @@ export const serveCommand = command({
     expectPositionals(positionals);
     const config = configOf(options, environment);
     declareProduction();
-    return await serve(config, logOf(config, io), io);
+    return await serve(config, logOf(config, io), { io, environment });
   },
 });
 
@@ -31,7 +32,17 @@ function logOf(config: Config, io: Io): Log {
   return createLog({ level: config.log.level, format, color: terminal, write: (line) => io.stderr(line) });
 }
 
-async function serve(config: Config, log: Log, io: Io): Promise<number> {
+async function serve(
+  config: Config,
+  log: Log,
+  { io, environment }: { readonly io: Io; readonly environment: Environment },
+): Promise<number> {
+  using manager = new ServiceManager({
+    socket: environment["NOTIFY_SOCKET"],
+    watchdogUs: environment["WATCHDOG_USEC"],
+    watchdogPid: environment["WATCHDOG_PID"],
+    onError: (error) => log.warn("the service manager was not told", { error }),
+  });
   const stopping = Promise.withResolvers<void>();
   const leaving = Promise.withResolvers<"forced" | "late">();
   let signals = 0;
@@ -39,6 +50,7 @@ async function serve(config: Config, log: Log, io: Io): Promise<number> {
   using _interrupts = io.onInterrupt((signal) => {
     signals += 1;
     log.info(signals === 1 ? "stopping" : "stopping at once", { signal });
+    manager.stopping();
     stopping.resolve();
     if (signals > 1) leaving.resolve("forced");
   });
@@ -49,6 +61,7 @@ async function serve(config: Config, log: Log, io: Io): Promise<number> {
   });
   if (daemon === null) return EXIT_FAILED;
   log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
+  manager.ready(`listening on ${daemon.url}`, () => daemon.isAlive());
   await stopping.promise;
   const late = setTimeout(() => leaving.resolve("late"), SHUTDOWN_MS_MAX);
   const outcome = await Promise.race([daemon[Symbol.asyncDispose](), leaving.promise]);

@@ -1,0 +1,51 @@
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { copyFile, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { run } from "../../src/system/exec.ts";
+
+const UNIT = resolve(import.meta.dir, "../../systemd/coppice.service");
+/** Worst exposure that is accepted; systemd counts from 0 (safe) to 10. */
+const EXPOSURE_MAX = 4.0;
+const TIMEOUT_MS = 30_000;
+
+const unit = readFileSync(UNIT, "utf8");
+const settings = (name: string): string[] =>
+  [...unit.matchAll(new RegExp(`^${name}=(.*)$`, "gm"))].map(([, value = ""]) => value);
+
+test("the unit exposes the host no more than it must", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-unit-"));
+  await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
+  await copyFile(UNIT, join(directory, "coppice.service"));
+  const argv = ["systemd-analyze", "security", "--no-pager", "--offline=true", join(directory, "coppice.service")];
+  const { stdout } = await run({ argv, timeoutMs: TIMEOUT_MS, env: { SYSTEMD_COLORS: "0" } });
+  const exposure = /Overall exposure level for coppice\.service: (\d+\.\d+)/.exec(Buffer.from(stdout).toString())?.[1];
+  expect(Number(exposure)).toBeLessThanOrEqual(EXPOSURE_MAX);
+});
+
+test("the unit has no setting that systemd does not know", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-unit-"));
+  await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
+  // The program need not be installed here.
+  const path = join(directory, "coppice.service");
+  await Bun.write(path, unit.replaceAll("/usr/local/bin/coppice", "/bin/true"));
+  const { stderr } = await run({ argv: ["systemd-analyze", "verify", "--man=no", path], timeoutMs: TIMEOUT_MS });
+  expect(stderr.split("\n").filter((line) => line.includes("coppice.service"))).toEqual([]);
+});
+
+test("what VMs need is not taken away", () => {
+  for (const harmful of ["PrivateDevices", "ProtectControlGroups", "MemoryDenyWriteExecute", "RestrictSUIDSGID"]) {
+    expect(settings(harmful)).toEqual([]);
+  }
+  expect(settings("RestrictNamespaces")[0]?.split(" ")).toEqual(expect.arrayContaining(["mnt", "net", "pid"]));
+  expect(settings("DeviceAllow")).toEqual(expect.arrayContaining(["/dev/kvm rw", "char-* m", "block-* m"]));
+  expect(settings("Delegate")).toEqual(["yes"]);
+});
+
+test("the manager learns that the service is up, and that it still lives", () => {
+  expect(settings("Type")).toEqual(["notify"]);
+  expect(Number(settings("WatchdogSec")[0])).toBeGreaterThan(0);
+  expect(settings("Restart")).toEqual(["on-failure"]);
+  expect(settings("RestartPreventExitStatus")).toEqual(["2"]);
+});
