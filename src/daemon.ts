@@ -180,7 +180,8 @@ function openOperations(
     metrics,
     scheduler,
     workers: {
-      importImage: (id, _accountId, submission) => importWork({ ...parts, registries, shape }, id, submission),
+      importImage: (id, _accountId, submission) =>
+        importWork({ ...parts, registries, shape, diskReserveBytes }, id, submission),
       instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
     },
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),

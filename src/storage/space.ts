@@ -13,6 +13,26 @@ export function requireSpace(directory: string, reserveBytes: number): void {
   throw new ApiError("insufficient_storage", "the disk of the service is nearly full", { reserve_bytes: reserveBytes });
 }
 
+/** How often a watch looks: a fast disk takes some 100 MiB in between. */
+const WATCH_INTERVAL_MS = 50;
+
+/**
+ * Watches the file system of `directory` while programs write to it that know no such limit. `full` fires, with the
+ * reason that `requireSpace` gives, as soon as the room has become small.
+ */
+export function watchSpace(directory: string, reserveBytes: number): Disposable & { readonly full: AbortSignal } {
+  const controller = new AbortController();
+  const timer = setInterval(() => {
+    try {
+      requireSpace(directory, reserveBytes);
+    } catch (error) {
+      clearInterval(timer);
+      controller.abort(error);
+    }
+  }, WATCH_INTERVAL_MS);
+  return { full: controller.signal, [Symbol.dispose]: () => clearInterval(timer) };
+}
+
 /** Passes a stream that is being stored on, and fails as `requireSpace` does as soon as the room has become small. */
 export async function* whileSpace(
   stream: AsyncIterable<Uint8Array>,

@@ -13,6 +13,7 @@ import { checkRegistryHost, type RegistryHosts } from "../oci/registry-policy.ts
 import { copyToLayout, inspectDigest, type RegistryAccess } from "../oci/skopeo.ts";
 import { unpack } from "../oci/umoci.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import { watchSpace } from "../storage/space.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
@@ -34,6 +35,8 @@ export interface ImportContext {
   readonly registries: RegistryHosts;
   /** shape of the machine that lists the image's files */
   readonly shape: MachineShape;
+  /** room on the disk of the service that an image must leave, in `bytes`: its archives may unpack to anything */
+  readonly diskReserveBytes: number;
 }
 
 interface Base {
@@ -49,10 +52,11 @@ export function importWork(context: ImportContext, id: OperationId, submission: 
     run: async ({ signal, laps }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
+      using space = watchSpace(context.layout.root, context.diskReserveBytes);
       try {
         return await importImage({ ...context, laps }, id, submission, {
           timeoutMs,
-          signal: AbortSignal.any([signal, late]),
+          signal: AbortSignal.any([signal, late, space.full]),
         });
       } catch (error) {
         if (!late.aborted || signal.aborted) throw error;

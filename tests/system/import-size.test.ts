@@ -1,11 +1,15 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { statfs } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { Appliance } from "../support/appliance.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
-import { type Body, download, execute, list, names } from "../support/runs.ts";
+import { type Body, download, execute, list, names, until } from "../support/runs.ts";
 import type { TarEntry } from "../support/tar.ts";
 
 setDefaultTimeout(180_000);
+
+const MIB = 1_048_576;
 
 let registry: Registry;
 let appliance: Appliance;
@@ -82,7 +86,7 @@ describe("an imported image may have", () => {
   });
 
   test("a file of 64 MiB, which can be read in parts", async () => {
-    const content = Buffer.alloc(64 * 1_048_576, "0123456789abcdef");
+    const content = Buffer.alloc(64 * MIB, "0123456789abcdef");
     const { image } = await imported("large-file", [{ path: "large", content }]);
     const response = await appliance.fetch(`/inspect/${image}/download?path=/large`, {
       headers: { range: "bytes=67108856-67108863" },
@@ -92,6 +96,22 @@ describe("an imported image may have", () => {
 });
 
 describe("an image cannot", () => {
+  test("fill the disk of the service: what unpacks to more than there is room for ends FAILED insufficient_storage", async () => {
+    const bomb = Buffer.alloc(400 * MIB);
+    const reference = await pushImage(registry, "bomb:1", { layers: [[{ path: "zeros", content: bomb }]] });
+    const { bavail, bsize } = await statfs(tmpdir());
+    const reserve = bavail * bsize - 150 * MIB;
+    await using small = await Appliance.start({
+      registries: [registry.host],
+      poolSize: 0,
+      flags: ["--limits-disk-reserve-bytes", String(reserve)],
+    });
+    const response = await small.post("/images/import", { registry: reference });
+    const operation = (await small.finished(((await response.json()) as { uuid: string }).uuid)) as unknown as Body;
+    expect(operation).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
+    await until("nothing is left", async () => (await small.leftovers()).length === 0);
+  });
+
   test("put a file outside of itself, by .. or through a symlink", async () => {
     const cases: [string, TarEntry[]][] = [
       ["climbing", [{ path: "../../escape", content: "x" }]],
