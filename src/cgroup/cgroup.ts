@@ -27,6 +27,8 @@ export interface Cgroup extends AsyncDisposable {
   /** @throws CgroupGoneError when the group was removed */
   stats(): Promise<CgroupStats>;
   pids(): Promise<number[]>;
+  /** Changes the share of the processors that its processes get when others want them, too: 1 to 10000. */
+  weigh(cpuWeight: number): void;
   /** SIGKILL to every process, then waits until none is left. @throws Error when one cannot be killed */
   kill(): Promise<void>;
 }
@@ -171,10 +173,7 @@ class Tree implements CgroupTree {
       set("memory.swap.max", 0);
     }
     if (limits.pids !== undefined) set("pids.max", limits.pids);
-    if (limits.cpuWeight !== undefined) {
-      set("cpu.shares", Math.min(CPU_SHARES_MAX, Math.max(2, Math.round(limits.cpuWeight * CPU_SHARES_PER_WEIGHT))));
-      set("cpu.weight", limits.cpuWeight);
-    }
+    if (limits.cpuWeight !== undefined) setWeight(this.#files, directories, limits.cpuWeight);
   }
 
   async list(): Promise<string[]> {
@@ -216,6 +215,14 @@ class Tree implements CgroupTree {
   }
 }
 
+function setWeight(files: CgroupFiles, directories: readonly string[], weight: number): void {
+  const shares = Math.min(CPU_SHARES_MAX, Math.max(2, Math.round(weight * CPU_SHARES_PER_WEIGHT)));
+  for (const directory of directories) {
+    files.write(`${directory}/cpu.shares`, String(shares));
+    files.write(`${directory}/cpu.weight`, String(weight));
+  }
+}
+
 /** Parent of everything of ours: the own group, or its parent when an earlier call moved us below it. */
 function serviceGroup(hierarchy: Hierarchy): string {
   const moved = hierarchy.version === "v2" && basename(hierarchy.own) === DAEMON;
@@ -250,6 +257,10 @@ class Group implements Cgroup {
 
   async pids(): Promise<number[]> {
     return this.#pids();
+  }
+
+  weigh(cpuWeight: number): void {
+    setWeight(this.#files, this.directories, cpuWeight);
   }
 
   async kill(): Promise<void> {

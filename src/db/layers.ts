@@ -1,7 +1,7 @@
 import { eq, getTableColumns, sql } from "drizzle-orm";
 import type { LayerId } from "../domain/ids.ts";
 import type { Database } from "./database.ts";
-import { layers } from "./schema.ts";
+import { layers, mergedLayers } from "./schema.ts";
 
 export type LayerRow = typeof layers.$inferSelect;
 
@@ -36,8 +36,9 @@ export function layerChain(db: Database, id: LayerId): LayerRow[] {
   return statement.all({ id });
 }
 
-/** Every layer that has a row: disks and indexes of other ids are garbage. */
+/** Every layer that has a row, merged ones included: disks and indexes of other ids are garbage. */
 export function referencedLayerIds(db: Database): Set<LayerId> {
-  const rows = db.orm.select({ id: layers.id }).from(layers).all();
+  const own = db.orm.select({ id: layers.id }).from(layers);
+  const rows = own.union(db.orm.select({ id: mergedLayers.id }).from(mergedLayers)).all();
   return new Set(rows.map((row) => row.id));
 }

@@ -1,5 +1,6 @@
 import initSql from "./migrations/0000_init.sql" with { type: "text" };
 import historySql from "./migrations/0001_history.sql" with { type: "text" };
+import mergedLayersSql from "./migrations/0002_merged_layers.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -14,6 +15,7 @@ export interface Migration {
 const FILES: Readonly<Record<string, string>> = {
   "0000_init": initSql,
   "0001_history": historySql,
+  "0002_merged_layers": mergedLayersSql,
 };
 
 /** Every migration, oldest first. */

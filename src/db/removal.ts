@@ -3,6 +3,7 @@ import { alias } from "drizzle-orm/sqlite-core";
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import type { Database, Orm } from "./database.ts";
 import { pruneHistory } from "./history.ts";
+import { deleteMergedLayersOf } from "./merged-layers.ts";
 import { images, layers, operations } from "./schema.ts";
 
 export type DeleteOutcome = { readonly deleted: LayerId } | "in_use" | "not_found";
@@ -75,7 +76,7 @@ export function unreferencedLayers(tx: Orm, limit: number): LayerId[] {
 
 /**
  * Forgets those of `candidates` that nothing refers to, and then what they alone stood on; a layer that `isHeld`
- * stays. The caller removes the files of what is returned.
+ * stays. What stood in for them goes, too. The caller removes the files of what is returned.
  */
 export function deleteUnreferencedLayers(
   tx: Orm,
@@ -86,12 +87,13 @@ export function deleteUnreferencedLayers(
   for (const candidate of candidates) {
     for (let id: LayerId | null = candidate; id !== null && !isHeld(id); ) {
       const row: { parentId: LayerId | null } | undefined = tx
-        .delete(layers)
+        .select({ parentId: layers.parentId })
+        .from(layers)
         .where(and(eq(layers.id, id), isUnreferenced(tx)))
-        .returning({ parentId: layers.parentId })
         .get();
       if (row === undefined) break;
-      removed.push(id);
+      removed.push(...deleteMergedLayersOf(tx, id), id);
+      tx.delete(layers).where(eq(layers.id, id)).run();
       id = row.parentId;
     }
   }

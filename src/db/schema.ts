@@ -85,6 +85,40 @@ export const images = sqliteTable(
 );
 
 /**
+ * Layers that stand in for a run of others: a cache. Their files lie beside those of the layers, and their ids are of
+ * the same kind. No image and no layer refers to them.
+ */
+export const mergedLayers = sqliteTable(
+  "merged_layers",
+  {
+    id: text("id").$type<LayerId>().primaryKey(),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    /** the layer right below the run */
+    belowId: text("below_id")
+      .$type<LayerId>()
+      .notNull()
+      .references(() => layers.id),
+    /** the topmost layer of the run */
+    topId: text("top_id")
+      .$type<LayerId>()
+      .notNull()
+      .references(() => layers.id),
+    sizeBytes: integer("size_bytes").notNull(),
+    entryCount: integer("entry_count").notNull(),
+    createdAt: integer("created_at").notNull(),
+    lastUsedAt: integer("last_used_at").notNull(),
+  },
+  (table) => [
+    uniqueIndex("merged_layers_run").on(table.topId, table.belowId, table.accountId),
+    index("merged_layers_below").on(table.belowId),
+    index("merged_layers_by_use").on(table.accountId, table.lastUsedAt),
+  ],
+);
+
+/**
  * How an image came to be. A row stays while the image or one made from it exists, so that a lineage has no
  * gaps where images were deleted; it outlives the operation's row, too.
  */

@@ -70,7 +70,15 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
 
   async take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
     const { pool } = await this.#open(signal);
-    const taken = await pool.take(shape, signal);
+    return this.#count(await pool.take(shape, signal));
+  }
+
+  async takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
+    const { pool } = await this.#open(signal);
+    return this.#count(await pool.takeAside(shape, signal));
+  }
+
+  #count(taken: ReadyMachine): ReadyMachine {
     this.#inUseCount += 1;
     let isInUse = true;
     return {

@@ -16,6 +16,8 @@ export interface ReadyMachine extends AsyncDisposable {
 export interface MachineSource {
   /** @throws ApiError `unavailable` where no virtual machine monitor may be used; the reason of `signal` */
   take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
+  /** The same, but never one of those that wait for whoever is in a hurry. */
+  takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
 }
 
 /** A VMM that lost its agent is gone in far less; this only bounds the wait for its exit. */

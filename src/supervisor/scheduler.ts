@@ -19,11 +19,26 @@ export interface Ticket extends Disposable {
   readonly cost: Cost;
 }
 
+/** A place that is held only as long as nobody else needs it. */
+export interface IdleTicket extends Disposable {
+  /** fires when work that counts waits or would exceed the budget: what runs here must end, and its place be given back */
+  readonly yield: AbortSignal;
+}
+
+interface IdlePlace {
+  readonly cost: Cost;
+  readonly admit: () => void;
+  readonly yield: AbortController;
+}
+
 /**
  * How long a piece of work that does not fit waits while smaller ones pass it; after that the host is
  * left to drain until it fits, so that a stream of small work cannot starve a large one.
  */
 const RESERVATION_MS = 30_000;
+
+const NOTHING: Cost = { memoryBytes: 0, vcpus: 0 };
+const YIELDED = new Error("other work needs the place");
 
 interface Waiting {
   readonly accountId: string;
@@ -43,6 +58,9 @@ export class Scheduler {
   readonly #running = new Map<string, number>();
   /** Turn at which an account with waiting or running work was last served. */
   readonly #servedAt = new Map<string, number>();
+  /** Work that is done only when there is room: it waits, and it runs, without anybody waiting for it. */
+  readonly #idleWaiting = new Set<IdlePlace>();
+  readonly #idleRunning = new Set<IdlePlace>();
   #turn = 0;
   #usedMemoryBytes = 0;
   #usedVcpus = 0;
@@ -102,11 +120,56 @@ export class Scheduler {
     return promise;
   }
 
+  /**
+   * Waits for room that nobody else wants. What is admitted here is not counted when other work is: that goes first
+   * at any time, and `yield` tells this one to end.
+   * @throws the reason of `signal`
+   */
+  admitIdle(cost: Cost, signal: AbortSignal): Promise<IdleTicket> {
+    signal.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<IdleTicket>();
+    const onAbort = () => {
+      this.#idleWaiting.delete(place);
+      reject(signal.reason);
+    };
+    const place: IdlePlace = {
+      cost,
+      yield: new AbortController(),
+      admit: () => {
+        signal.removeEventListener("abort", onAbort);
+        resolve({ yield: place.yield.signal, [Symbol.dispose]: () => this.#leaveIdle(place) });
+      },
+    };
+    signal.addEventListener("abort", onAbort, { once: true });
+    this.#idleWaiting.add(place);
+    this.#dispatch();
+    return promise;
+  }
+
+  #leaveIdle(place: IdlePlace): void {
+    if (this.#idleRunning.delete(place)) this.#dispatch();
+  }
+
   #dispatch(): void {
     for (let entry = this.#nextEntry(); entry !== null; entry = this.#nextEntry()) {
       this.#waiting.splice(this.#waiting.indexOf(entry), 1);
       entry.admit(this.#take(entry));
     }
+    if (!this.#hasRoomForIdle(NOTHING)) for (const place of this.#idleRunning) place.yield.abort(YIELDED);
+    for (const place of this.#idleWaiting) {
+      if (!this.#hasRoomForIdle(place.cost)) continue;
+      this.#idleWaiting.delete(place);
+      this.#idleRunning.add(place);
+      place.admit();
+    }
+  }
+
+  /** Nobody waits, and everything that runs fits the budget together with `cost`. */
+  #hasRoomForIdle({ memoryBytes, vcpus }: Cost): boolean {
+    const costs = [...this.#idleRunning].map(({ cost }) => cost);
+    const idleMemoryBytes = costs.reduce((sum, cost) => sum + cost.memoryBytes, memoryBytes);
+    const idleVcpus = costs.reduce((sum, cost) => sum + cost.vcpus, vcpus);
+    return this.#waiting.length === 0 && this.#fits({ memoryBytes: idleMemoryBytes, vcpus: idleVcpus });
   }
 
   /** The entry to admit now, or null when none fits or a reservation stands. */

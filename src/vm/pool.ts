@@ -83,15 +83,17 @@ export class Pool implements AsyncDisposable {
       const waiting = await this.#takeWaiting(signal);
       if (waiting !== null) return waiting;
     }
-    if (!this.#options.coldBootOnly) {
-      try {
-        return await this.#takeClone(rounded, signal);
-      } catch (error) {
-        signal.throwIfAborted();
-        this.#options.log.warn("no machine could be cloned; booting one from cold", { error });
-      }
-    }
-    return await this.#takeBooted(rounded, signal);
+    return await this.#takeNew(rounded, signal);
+  }
+
+  /**
+   * A machine of at least `shape`, but none of those that wait: they are for who is in a hurry.
+   * @throws as `take`
+   */
+  async takeAside(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
+    this.#closing.signal.throwIfAborted();
+    signal.throwIfAborted();
+    return await this.#takeNew(templateShape(shape), signal);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -112,6 +114,18 @@ export class Pool implements AsyncDisposable {
       }
     }
     return null;
+  }
+
+  async #takeNew(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
+    if (!this.#options.coldBootOnly) {
+      try {
+        return await this.#takeClone(shape, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        this.#options.log.warn("no machine could be cloned; booting one from cold", { error });
+      }
+    }
+    return await this.#takeBooted(shape, signal);
   }
 
   async #takeClone(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {

@@ -1,0 +1,125 @@
+import { and, asc, eq, getTableColumns, inArray, lt, or, sql, sum } from "drizzle-orm";
+import type { AccountId, LayerId } from "../domain/ids.ts";
+import type { Database, Orm } from "./database.ts";
+import { layers, mergedLayers } from "./schema.ts";
+
+export type MergedLayerRow = typeof mergedLayers.$inferSelect;
+
+/** Merged layers of an account whose topmost layer is `topId` or one that it stands on. */
+export function mergedLayersBelow(db: Database, accountId: AccountId, topId: LayerId): MergedLayerRow[] {
+  const statement = db.prepared("merged_layers.below", (orm) =>
+    orm
+      .select(getTableColumns(mergedLayers))
+      .from(
+        sql`(
+          with recursive chain(id) as (
+            select ${sql.placeholder("topId")}
+            union all
+            select layers.parent_id from chain join layers on layers.id = chain.id where layers.parent_id is not null
+          )
+          select id as chain_id from chain
+        )`,
+      )
+      .innerJoin(mergedLayers, eq(mergedLayers.topId, sql`chain_id`))
+      .where(eq(mergedLayers.accountId, sql.placeholder("accountId")))
+      .prepare(),
+  );
+  return statement.all({ accountId, topId });
+}
+
+/** Records a merged layer; false, and nothing is changed, when a layer that it refers to is gone, or another came first. */
+export function insertMergedLayer(
+  db: Database,
+  row: Omit<MergedLayerRow, "createdAt" | "lastUsedAt"> & { readonly now: number },
+): boolean {
+  const { now, ...columns } = row;
+  return db.transaction((tx) => {
+    const found = tx
+      .select({ id: layers.id })
+      .from(layers)
+      .where(inArray(layers.id, [row.belowId, row.topId]))
+      .all();
+    if (found.length !== 2) return false;
+    const result = tx
+      .insert(mergedLayers)
+      .values({ ...columns, createdAt: now, lastUsedAt: now })
+      .onConflictDoNothing()
+      .run();
+    return result.changes === 1;
+  });
+}
+
+/** Notes a use, where the last one that was noted is older than `beforeMs`: not every run has to write. */
+export function touchMergedLayers(
+  db: Database,
+  ids: readonly LayerId[],
+  times: { readonly now: number; readonly beforeMs: number },
+): void {
+  if (ids.length === 0) return;
+  db.orm
+    .update(mergedLayers)
+    .set({ lastUsedAt: times.now })
+    .where(and(inArray(mergedLayers.id, [...ids]), lt(mergedLayers.lastUsedAt, times.beforeMs)))
+    .run();
+}
+
+/** Merged layers of an account, the one that was not used for longest first. */
+export function mergedLayersByUse(db: Database, accountId: AccountId): MergedLayerRow[] {
+  return db.orm
+    .select()
+    .from(mergedLayers)
+    .where(eq(mergedLayers.accountId, accountId))
+    .orderBy(asc(mergedLayers.lastUsedAt), asc(mergedLayers.createdAt))
+    .all();
+}
+
+/** Forgets a merged layer; the caller removes its files. */
+export function deleteMergedLayer(db: Database, id: LayerId): void {
+  db.orm.delete(mergedLayers).where(eq(mergedLayers.id, id)).run();
+}
+
+/** Forgets the merged layers that refer to a layer, and returns them: their files are garbage then. */
+export function deleteMergedLayersOf(tx: Orm, layerId: LayerId): LayerId[] {
+  const rows = tx
+    .delete(mergedLayers)
+    .where(or(eq(mergedLayers.topId, layerId), eq(mergedLayers.belowId, layerId)))
+    .returning({ id: mergedLayers.id })
+    .all();
+  return rows.map((row) => row.id);
+}
+
+/** Forgets at most `limit` merged layers that were last used before `beforeMs`, and returns them. */
+export function deleteMergedLayersUnusedSince(
+  tx: Orm,
+  beforeMs: number,
+  options: { readonly limit: number; readonly isHeld: (id: LayerId) => boolean },
+): LayerId[] {
+  const rows = tx
+    .select({ id: mergedLayers.id })
+    .from(mergedLayers)
+    .where(lt(mergedLayers.lastUsedAt, beforeMs))
+    .limit(options.limit)
+    .all();
+  const ids = rows.map((row) => row.id).filter((id) => !options.isHeld(id));
+  if (ids.length > 0) tx.delete(mergedLayers).where(inArray(mergedLayers.id, ids)).run();
+  return ids;
+}
+
+/** Bytes of the layers that images of an account stand on, those it shares included. */
+export function layerBytesOf(db: Database, accountId: AccountId): number {
+  const row = db.orm
+    .select({ bytes: sum(layers.sizeBytes).mapWith(Number) })
+    .from(layers)
+    .where(
+      sql`${layers.id} in (
+        with recursive reached(id) as (
+          select layer_id from images where account_id = ${accountId}
+          union
+          select layers.parent_id from reached join layers on layers.id = reached.id where layers.parent_id is not null
+        )
+        select id from reached
+      )`,
+    )
+    .get();
+  return row?.bytes ?? 0;
+}
