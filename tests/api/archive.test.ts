@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { lstat, mkdtemp, readdir, readFile, readlink, rm, writeFile } from "node:fs/promises";
+import { randomBytes } from "node:crypto";
+import { lstat, mkdtemp, readdir, readFile, readlink, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gunzipSync } from "node:zlib";
+import { listLayers } from "../../src/storage/layers.ts";
 import { Api, errorOf } from "../support/api.ts";
 import { type LayerFixture, MTIME_SECONDS } from "../support/api-layers.ts";
 
@@ -230,15 +232,42 @@ describe("an archive", () => {
     errorOf(await api.call("GET", `/v1/inspect/${image}/archive`), "validation_error");
   });
 
-  test("ends with the client, and the layers are free again", async () => {
-    const response = await fetch(`${api.url}/v1/inspect/${image}/archive?path=/`, {
-      headers: { authorization: `Bearer ${api.token}`, "accept-encoding": "identity" },
+  describe("of an image that is deleted meanwhile", () => {
+    const noise = randomBytes(8_000_000);
+    const headers = () => ({ authorization: `Bearer ${api.token}`, "accept-encoding": "identity" });
+    const address = (id: string) => `${api.url}/v1/inspect/${id}/archive?path=/`;
+    const layers = async () => (await listLayers(api.parts.layout)).size;
+    const added = () => api.addImage([[1, 2, 3, 4].map((name) => ({ path: `f${name}`, type: "f", content: noise }))]);
+    const remove = async (id: string) => (await api.call("DELETE", `/v1/images/${id}`)).status;
+
+    test("comes to its end, and a later pass removes the layer", async () => {
+      const before = await layers();
+      const id = await added();
+      const response = await fetch(address(id), { headers: headers() });
+      const reader = (response.body as ReadableStream<Uint8Array>).getReader();
+      const first = await reader.read();
+      expect(await remove(id)).toBe(204);
+      expect(await layers()).toBe(before + 1);
+      const chunks = [Buffer.from(first.value ?? [])];
+      for (let step = await reader.read(); !step.done; step = await reader.read()) chunks.push(Buffer.from(step.value));
+      const out = await extract(Buffer.concat(chunks));
+      for (const name of ["f1", "f2", "f3", "f4"]) expect((await readFile(join(out, name))).equals(noise)).toBe(true);
     });
-    const reader = response.body?.getReader();
-    await reader?.read();
-    await reader?.cancel();
-    const file = join(directory, "after");
-    await writeFile(file, (await archive("/t/sub")).bytes);
-    expect((await lstat(file)).size).toBeGreaterThan(512);
+
+    test("holds no layer once nobody reads: after HEAD, and when the client left", async () => {
+      const before = await layers();
+      const asked = await added();
+      expect((await fetch(address(asked), { method: "HEAD", headers: headers() })).status).toBe(200);
+      expect(await remove(asked)).toBe(204);
+      expect(await layers()).toBe(before);
+      const left = await added();
+      const leaving = new AbortController();
+      const response = await fetch(address(left), { headers: headers(), signal: leaving.signal });
+      await response.body?.getReader().read();
+      leaving.abort();
+      await Bun.sleep(500);
+      expect(await remove(left)).toBe(204);
+      expect(await layers()).toBe(before);
+    });
   });
 });
