@@ -11,7 +11,7 @@ TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/node_modules/.bin:$(CURDIR)/node_modules/.bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 REVISION = $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
-SOURCES = $(shell find src -type f) package.json bun.lock
+SOURCES = $(shell find src systemd -type f) package.json bun.lock
 ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch
 
 # A command or file, and the Debian package that brings it.
@@ -20,7 +20,7 @@ NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutil
 	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
 	setpriv:util-linux prlimit:util-linux \
 	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
-	openssl:openssl getfattr:attr debugfs:e2fsprogs strace:strace systemd-analyze:systemd /etc/ssl/certs/ca-certificates.crt:ca-certificates
+	openssl:openssl getfattr:attr debugfs:e2fsprogs strace:strace systemd-analyze:systemd zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)
 MODULES := node_modules/.coppice
@@ -76,6 +76,14 @@ build: assets ## build dist/coppice
 dist/coppice: $(SOURCES) $(ASSETS)
 	@echo "==> building the executable"
 	@bun src/build.ts --revision "$(REVISION)"
+
+.PHONY: install
+install: build ## install the executable as a service; DESTDIR=DIR for a package
+	@dist/coppice install $(if $(DESTDIR),--root $(DESTDIR),)
+
+.PHONY: uninstall
+uninstall: build ## remove what install put in place; data stays
+	@dist/coppice uninstall $(if $(DESTDIR),--root $(DESTDIR),)
 
 .PHONY: dev
 dev: assets ## run the appliance from source, with data in build/dev and emulation allowed

@@ -29,6 +29,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/gc.ts": ["gc.ts", "config.ts", "log.ts"],
   "cli/doctor-checks.ts": ["system/exec.ts", "vm", "config.ts"],
   "cli/doctor-machines.ts": ["system/exec.ts", "vm"],
+  "cli/install.ts": ["system/exec.ts", "config.ts", "version.ts"],
+  "cli/install-files.ts": ["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   api: ["domain", "supervisor", "db", "storage", "metrics.ts", "operation-log.ts"],
   supervisor: ["domain", "db", "storage", "oci", "vm", "cgroup", "system", "metrics.ts"],
@@ -154,6 +156,7 @@ describe("imports", () => {
       "*",
       "package.json",
       "daemon",
+      ...filesBelow("systemd"),
       ...inside,
       ...inside.map((path) => path.split("/")[0] ?? ""),
     ]);

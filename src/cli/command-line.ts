@@ -7,6 +7,7 @@ import { gcCommand } from "./gc.ts";
 import { historyCommands } from "./history.ts";
 import { imageCommands } from "./image.ts";
 import { inspectCommands } from "./inspect.ts";
+import { installCommands } from "./install.ts";
 import type { Io } from "./io.ts";
 import { operationCommands } from "./operation.ts";
 import { runCommand } from "./run.ts";
@@ -19,6 +20,7 @@ import { watchCommands } from "./watch.ts";
 /** In the order of the help: the way of a new user through them. */
 export const COMMANDS: readonly Command[] = [
   doctorCommand,
+  ...installCommands(() => COMMANDS),
   serveCommand,
   gcCommand,
   ...configCommands,

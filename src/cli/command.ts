@@ -68,6 +68,7 @@ export interface CommandSpec<S extends OptionSpecs> {
 export interface Command {
   readonly name: string;
   readonly summary: string;
+  readonly options: OptionSpecs;
   help(): string;
   /** @throws UsageError, CliError */
   run(argv: readonly string[], io: Io, environment: Environment): Promise<number>;
@@ -82,6 +83,7 @@ export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Comm
   return {
     name: spec.name,
     summary: spec.summary,
+    options,
     help,
     async run(argv, io, environment) {
       const { values, positionals } = parse(argv, options);
