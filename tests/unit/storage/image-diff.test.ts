@@ -1,0 +1,142 @@
+import { afterAll, describe, expect, test } from "bun:test";
+import { rmSync } from "node:fs";
+import fc from "fast-check";
+import { type ByteString, type GuestPath, textToByteString } from "../../../src/domain/guest-path.ts";
+import { type Difference, imageDiff } from "../../../src/storage/image-diff.ts";
+import { ImageTree } from "../../../src/storage/image-tree.ts";
+import type { LayerFiles } from "../../../src/storage/open-layers.ts";
+import type { TestRecord } from "../../support/index-stream.ts";
+import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+
+const directory = testDirectory("image-diff");
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+async function all(differences: AsyncIterable<Difference>): Promise<string[]> {
+  const found: string[] = [];
+  for await (const { change, path } of differences) found.push(`${change} ${path}`);
+  return found;
+}
+
+/** Everything that an image shows, with what tells one entry from another. */
+async function contentOf(layers: readonly LayerFiles[]): Promise<Map<string, string>> {
+  if (layers.length === 0) return new Map();
+  const tree = new ImageTree(layers);
+  const content = new Map<string, string>();
+  for await (const { path, place } of tree.walk(tree.stat("/" as GuestPath, { follow: true }))) {
+    const { type, mode } = place.entry;
+    // A directory is what it is, wherever it was written last; a file is written anew by each layer.
+    content.set(`/${path}`, type === "d" ? `d${mode}` : `${place.layer.index}${type}`);
+  }
+  return content;
+}
+
+const NAMES = ["a", "b", "c"];
+const PATHS = NAMES.flatMap((x) => [x, ...NAMES.flatMap((y) => [`${x}/${y}`, ...NAMES.map((z) => `${x}/${y}/${z}`)])]);
+const marks = fc.array(
+  fc.record({
+    path: fc.constantFrom(...PATHS),
+    type: fc.constantFrom("f", "f", "d", "d", "d", "w"),
+    opaque: fc.boolean(),
+    mode: fc.constantFrom(0o700, 0o755),
+  }),
+  { maxLength: 14 },
+);
+const stack = fc.array(marks, { maxLength: 3 });
+
+/** Records of a layer: only those whose parents are directories of the same layer. */
+function recordsOf(wanted: readonly TestRecord[]): TestRecord[] {
+  const byPath = new Map(wanted.map((record) => [record.path, record]));
+  const kept = new Map<string, TestRecord>();
+  for (const path of PATHS) {
+    const record = byPath.get(path);
+    const parent = path.slice(0, Math.max(0, path.lastIndexOf("/")));
+    if (record === undefined || (parent !== "" && kept.get(parent)?.type !== "d")) continue;
+    kept.set(path, { ...record, opaque: record.type === "d" && record.opaque === true, size: 0n });
+  }
+  return [...kept.values()];
+}
+
+const layersOf = (wanted: readonly (readonly TestRecord[])[]) =>
+  Promise.all(wanted.map((records) => makeLayer(directory, [{ path: "", type: "d" }, ...recordsOf(records)])));
+
+describe("any two images", () => {
+  test("differ as their whole contents do, and from any path on as the rest of the list", async () => {
+    await fc.assert(
+      fc.asyncProperty(stack, stack, stack, async (shared, one, other) => {
+        const below = await layersOf(shared);
+        const now = [...below, ...(await layersOf(one))];
+        const before = [...below, ...(await layersOf(other))];
+        fc.pre(now.length > 0);
+        const [a, b] = [await contentOf(now), await contentOf(before)];
+        const expected = [...new Set([...a.keys(), ...b.keys()])]
+          .filter((path) => !a.has(path) || !b.has(path) || kindOf(a.get(path)) !== kindOf(b.get(path)))
+          .map((path) => `${a.has(path) ? (b.has(path) ? "changed" : "added") : "removed"} ${path}`);
+        const found = await all(imageDiff({ now, before }, null));
+        expect(found.toSorted()).toEqual(expected.toSorted());
+        expect(new Set(found).size).toBe(found.length);
+        for (const [index, line] of found.entries()) {
+          const after = line.slice(line.indexOf("/")) as GuestPath;
+          expect(await all(imageDiff({ now, before }, after))).toEqual(found.slice(index + 1));
+        }
+      }),
+      { numRuns: 200 },
+    );
+  }, 60_000);
+});
+
+/** Empty files of one mode are alike, whichever layer wrote them: nothing in them can differ. */
+function kindOf(content: string | undefined): string {
+  return content?.endsWith("f") ? "f" : (content ?? "");
+}
+
+describe("two images that share layers", () => {
+  const file = (path: string, more: Partial<TestRecord> = {}): TestRecord => ({ path, type: "f", size: 5n, ...more });
+
+  test.each<[string, Partial<TestRecord>]>([
+    ["mode", { mode: 0o600 }],
+    ["owner", { uid: 1 }],
+    ["group", { gid: 4_000_000_000 }],
+    ["size", { size: 6n }],
+    ["time, by a nanosecond", { mtimeNanoseconds: 1 }],
+    ["extended attributes", { xattrs: [["user.a", "b"]] }],
+    ["kind", { type: "p", size: 0n }],
+    ["content alone", {}],
+  ])("differ by a file's %s", async (_what, change) => {
+    const base = await makeLayer(directory, [{ path: "", type: "d" }, file("f")]);
+    const top = await makeLayer(directory, [{ path: "", type: "d" }, file("f", change)]);
+    expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["changed /f"]);
+  });
+
+  test("do not differ by the time of a directory, nor by a link or device written again alike", async () => {
+    const alike: TestRecord[] = [
+      { path: "d", type: "d", mode: 0o755 },
+      { path: "d/l", type: "l", target: "t", size: 1n },
+      { path: "d/n", type: "c", rdev: [1, 3] },
+    ];
+    const base = await makeLayer(directory, [{ path: "", type: "d" }, ...alike]);
+    const later = alike.map((record) => (record.type === "d" ? { ...record, mtimeSeconds: 9n } : record));
+    const top = await makeLayer(directory, [{ path: "", type: "d", mtimeSeconds: 9n }, ...later]);
+    expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual([]);
+  });
+
+  test("are compared without a look at what they share", async () => {
+    const many = Array.from({ length: 20_000 }, (_, index) => file(`f${index}`));
+    const base = await makeLayer(directory, [{ path: "", type: "d" }, ...many]);
+    const top = await makeLayer(directory, [{ path: "", type: "d" }, { path: "f5", type: "w" }, file("new")]);
+    const started = performance.now();
+    expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["removed /f5", "added /new"]);
+    expect(performance.now() - started).toBeLessThan(100);
+  });
+});
+
+test("names sort by their bytes, and a cursor may name what is not there", async () => {
+  const names = ["a", "a!", "a/b", "ab", "é"].map((name) => textToByteString(name));
+  const records = names.map((path): TestRecord => ({ path, type: path === "a" ? "d" : "f" }));
+  const now = [await makeLayer(directory, [{ path: "", type: "d" }, ...records])];
+  const list = await all(imageDiff({ now, before: [] }, null));
+  expect(list.slice(1)).toEqual(["a", "a/b", "a!", "ab", "é"].map((name) => `added /${textToByteString(name)}`));
+  const after = (path: string) => all(imageDiff({ now, before: [] }, path as ByteString as GuestPath));
+  expect(await after("/a/a")).toEqual(list.slice(2));
+  expect(await after("/aa/x/y")).toEqual(list.slice(4));
+  expect(await after("/zz/")).toEqual(list.slice(5));
+});
