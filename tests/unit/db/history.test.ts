@@ -1,0 +1,130 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { ne } from "drizzle-orm";
+import Libsql from "libsql";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/history.ts";
+import { getImage } from "../../../src/db/images.ts";
+import { MIGRATIONS } from "../../../src/db/migrations.ts";
+import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import { deleteImage, deleteUnreferencedLayers, unreferencedLayers } from "../../../src/db/removal.ts";
+import { images, layers } from "../../../src/db/schema.ts";
+import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
+import {
+  addExecuting,
+  alice,
+  newId,
+  someImage,
+  someLayer,
+  type TestDatabase,
+  testDatabase,
+} from "../../support/database.ts";
+import { testDirectory } from "../../support/layer-files.ts";
+
+const DEPTH_COUNT = 1000;
+const ALL = { limit: 10_000, offset: 0 };
+
+let store: TestDatabase;
+let db: Database;
+beforeEach(() => {
+  store = testDatabase();
+  db = store.db;
+});
+afterEach(() => store[Symbol.dispose]());
+
+/** An image on `parent`, with a layer on its layer. */
+function addImage(parent: { id: ImageId; layerId: LayerId } | null) {
+  const layer = someLayer({ parentId: parent?.layerId ?? null });
+  const image = someImage(layer.id, parent?.id ?? null);
+  const publication = { operationId: addExecuting(db), result: {}, now: 1, layer, image };
+  expect(parent === null ? publishImport(db, publication) : publishRun(db, publication)).toBe(true);
+  return image;
+}
+
+/** A base and runs on it, each on the one before, written in one go. */
+function addChain() {
+  const chain = [addImage(null)];
+  db.transaction((tx) => {
+    for (let depth = 0; depth < DEPTH_COUNT; depth++) {
+      const parent = chain.at(-1) as (typeof chain)[number];
+      const layer = someLayer({ parentId: parent.layerId });
+      const image = someImage(layer.id, parent.id);
+      tx.insert(layers)
+        .values({ ...layer, createdAt: depth })
+        .run();
+      tx.insert(images)
+        .values({ ...image, accountId: alice, createdAt: depth })
+        .run();
+      insertHistory(tx, { image, operationId: newId(), startedAt: null, now: depth });
+      chain.push(image);
+    }
+  });
+  return chain;
+}
+
+describe("a chain of 1000 runs", () => {
+  test("is told in one step, and goes with its last image", () => {
+    const chain = addChain();
+    const ids = chain.map(({ id }) => id);
+    const [base, top] = [ids[0] as ImageId, ids.at(-1) as ImageId];
+    const started = performance.now();
+    expect(lineage(db, top, ALL).map((row) => row.imageId)).toEqual(ids.toReversed());
+    expect(descendants(db, base, { ...ALL, recursive: true })).toHaveLength(DEPTH_COUNT);
+    expect(performance.now() - started).toBeLessThan(500);
+    // Each deletion is synced to the disk, so that not all of them are tried.
+    const gone = ids.filter((_, index) => index % 50 === 0 && index < DEPTH_COUNT);
+    for (const id of gone) deleteImage(db, alice, id);
+    expect(lineage(db, top, ALL).map((row) => row.imageId)).toEqual(ids.toReversed());
+    expect(lineage(db, top, ALL).filter((row) => !row.exists)).toHaveLength(gone.length);
+    db.orm.delete(images).where(ne(images.id, top)).run();
+    expect(lineage(db, top, ALL).filter((row) => row.exists)).toHaveLength(1);
+    expect(unreferencedLayers(db.orm, 10)).toEqual([]);
+    deleteImage(db, alice, top);
+    expect(getHistory(db, base)).toBeNull();
+    const layer = chain.at(-1)?.layerId as LayerId;
+    expect(db.transaction((tx) => deleteUnreferencedLayers(tx, [layer], () => false))).toHaveLength(DEPTH_COUNT + 1);
+  }, 30_000);
+});
+
+test("a layer that is held keeps what it stands on", () => {
+  const base = addImage(null);
+  const middle = addImage(base);
+  const top = addImage(middle);
+  for (const { id } of [base, middle, top]) deleteImage(db, alice, id);
+  const removed = (held: LayerId) =>
+    db.transaction((tx) => deleteUnreferencedLayers(tx, unreferencedLayers(tx, 10), (id) => id === held));
+  expect(removed(middle.layerId)).toEqual([top.layerId]);
+  expect(removed(top.layerId)).toEqual([middle.layerId, base.layerId]);
+});
+
+test("a store of the first version keeps its images, and tells how they came to be", () => {
+  const directory = testDirectory("migration");
+  const path = join(directory, "coppice.db");
+  const first = MIGRATIONS[0];
+  const client = new Libsql(path);
+  client.exec("CREATE TABLE migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
+  for (const statement of first?.statements ?? []) client.exec(statement);
+  client.prepare("INSERT INTO migrations VALUES (?, ?)").run(first?.name, first?.createdAt);
+  client.exec(`
+    INSERT INTO accounts VALUES ('alice', 1);
+    INSERT INTO layers (id, format, size_bytes, disk_bytes, entry_count, created_at) VALUES ('l1', 'erofs', 1, 1, 1, 1);
+    INSERT INTO operations (id, account_id, kind, status, created_at, started_at, finished_at, had_credentials)
+      VALUES ('o1', 'alice', 'instance', 'SUCCESS', 1, 2, 3, 0);
+    INSERT INTO images (id, account_id, parent_id, operation_id, layer_id, size_bytes, tagged, created_at)
+      VALUES ('i1', 'alice', NULL, NULL, 'l1', 5, 1, 3), ('i2', 'alice', 'i1', 'o1', 'l1', 6, 0, 4);
+    INSERT INTO tags VALUES ('alice', 'kept', 'i1');
+    UPDATE operations SET image_id = 'i1';
+  `);
+  client.close();
+  {
+    using opened = openDatabase(path);
+    expect(getImage(opened, alice, "i1" as ImageId)).toMatchObject({ tag: "kept", tagged: true, sizeBytes: 5 });
+    expect(lineage(opened, "i2" as ImageId, ALL)).toMatchObject([
+      { imageId: "i2", parentId: "i1", operationId: "o1", startedAt: 2, sizeBytes: 6, exists: true },
+      { imageId: "i1", parentId: null, operationId: "i1", tag: "kept" },
+    ]);
+    expect(deleteImage(opened, alice, "i1" as ImageId)).toEqual({ deleted: "l1" as LayerId });
+  }
+  rmSync(directory, { recursive: true });
+});
