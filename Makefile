@@ -18,7 +18,7 @@ ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch
 NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
 	xz:xz-utils zstd:zstd \
 	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
-	setpriv:util-linux prlimit:util-linux \
+	setpriv:util-linux prlimit:util-linux fallocate:util-linux losetup:mount \
 	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
 	openssl:openssl getfattr:attr debugfs:e2fsprogs strace:strace systemd-analyze:systemd zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
@@ -124,6 +124,10 @@ test-dist: build ## run the HTTP contract and the program itself from the execut
 .PHONY: test-system
 test-system: build ## run real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
+
+.PHONY: soak
+soak: build ## compare thousands of random captures; takes an hour or more
+	@bun tests/support/run-rings.ts soak
 
 .PHONY: clean
 clean: ## remove what was built

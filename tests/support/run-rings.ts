@@ -1,6 +1,6 @@
 /**
  * Runs rings of tests one after the other and prints at the end, alone on a line, `N passed, N failed`.
- * Usage: bun tests/support/run-rings.ts [RING…]   (no ring: all of them)
+ * Usage: bun tests/support/run-rings.ts [RING…]   (no ring: all of them but those that take hours)
  */
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -18,6 +18,10 @@ interface Ring {
   readonly commands?: readonly (readonly string[])[];
   /** against the built executable, not the sources */
   readonly executable?: boolean;
+  /** further environment; what the caller sets wins */
+  readonly environment?: Readonly<Record<string, string>>;
+  /** runs only when it is named */
+  readonly takesHours?: boolean;
   /** the whole ring is killed after this many `milliseconds` */
   readonly limitMs: number;
 }
@@ -60,6 +64,14 @@ const RINGS: Readonly<Record<string, Ring>> = {
     paths: ["tests/system/**/*.test.ts"],
     executable: true,
     limitMs: 40 * MINUTE_MS,
+  },
+  soak: {
+    what: "random captures, thousands of them",
+    paths: ["tests/system/capture.test.ts"],
+    environment: { COPPICE_TEST_STEPS: "2000" },
+    executable: true,
+    takesHours: true,
+    limitMs: 240 * MINUTE_MS,
   },
 };
 
@@ -150,7 +162,12 @@ function judge(name: string, counts: TestCounts, code: number): TestCounts {
 function environment(ring: Ring): Record<string, string | undefined> {
   const { COPPICE_TEST_EXECUTABLE: _, ...rest } = process.env;
   const own = { PATH: `${resolve(process.execPath, "..")}:${process.env["PATH"]}`, FORCE_COLOR: "0" };
-  return { ...rest, ...own, ...(ring.executable === true ? { COPPICE_TEST_EXECUTABLE: join(ROOT, EXECUTABLE) } : {}) };
+  return {
+    ...ring.environment,
+    ...rest,
+    ...own,
+    ...(ring.executable === true ? { COPPICE_TEST_EXECUTABLE: join(ROOT, EXECUTABLE) } : {}),
+  };
 }
 
 function endGroup(pid: number): void {
@@ -162,7 +179,8 @@ function endGroup(pid: number): void {
   }
 }
 
-const names = Bun.argv.length > 2 ? Bun.argv.slice(2) : Object.keys(RINGS);
+const names =
+  Bun.argv.length > 2 ? Bun.argv.slice(2) : Object.keys(RINGS).filter((name) => RINGS[name]?.takesHours !== true);
 const total = { passed: 0, failed: 0 };
 const lines: string[] = [];
 for (const name of names) {
