@@ -22,9 +22,9 @@ const WEIGHTS = {
   allocate: 6,
   link: 7,
   symlink: 5,
-  mkdir: 9,
+  mkdir: 10,
   remove: 9,
-  opaque: 4,
+  opaque: 3,
   replace: 6,
   renameFile: 9,
   renameDirectory: 5,
@@ -98,11 +98,11 @@ export class Generator {
       case "link":
         return some[1].type === "d" ? [] : [["link", some[0], fresh()]];
       case "remove":
-        return [[some[1].type === "d" ? (this.#chance(60) ? "rmdir" : "remove") : "unlink", some[0]]];
+        return [[some[1].type === "d" ? (this.#chance(80) ? "rmdir" : "remove") : "unlink", some[0]]];
       case "opaque":
         return this.#opaque(this.#pick(directories.slice(1)));
       case "replace":
-        return this.#replace(some);
+        return some[1].children.size > 3 && this.#chance(70) ? [] : this.#replace(some);
       case "renameFile":
         return some[1].type === "d" ? [] : [["rename", some[0], this.#chance(30) ? this.#pick(known)[0] : fresh()]];
       case "renameDirectory":

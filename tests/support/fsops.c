@@ -21,9 +21,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "sha256.h"
+#include "fsops-content.h"
 
-#define BLOCK_BYTES 4096
 #define WORDS_MAX 8
 #define VALUE_BYTES_MAX 65536
 #define FILES_MAX 4096
@@ -47,61 +46,13 @@ static void put_word(const char *bytes, size_t size)
 	}
 }
 
-/* Over the number and content of every block that is not all zeros, so that holes and zeros are the same. */
-static void hash_range(struct sha256 *hash, int fd, off_t from, off_t to)
+static void put_hash(const char *file, off_t size)
 {
-	static unsigned char bytes[16 * BLOCK_BYTES];
-	static const unsigned char zeros[BLOCK_BYTES];
-	for (off_t at = from; at < to;) {
-		ssize_t got = pread(fd, bytes, sizeof bytes, at);
-		if (got < 0)
-			fatal("read");
-		if (got == 0)
-			return;
-		if (got % BLOCK_BYTES != 0)
-			memset(bytes + got, 0, (size_t)(BLOCK_BYTES - got % BLOCK_BYTES));
-		for (off_t block = 0; block < got && at + block < to; block += BLOCK_BYTES) {
-			uint64_t number = (uint64_t)(at + block) / BLOCK_BYTES;
-			unsigned char head[8];
-			if (memcmp(bytes + block, zeros, BLOCK_BYTES) == 0)
-				continue;
-			for (int i = 0; i < 8; i++)
-				head[i] = (unsigned char)(number >> (8 * i));
-			sha256_add(hash, head, sizeof head);
-			sha256_add(hash, bytes + block, BLOCK_BYTES);
-		}
-		at += got;
-	}
-}
-
-static void put_hash(const char *path, off_t size)
-{
-	struct sha256 hash;
 	unsigned char digest[32];
-	int fd = open(path, O_RDONLY | O_NOFOLLOW);
-	if (fd < 0)
-		fatal(path);
-	sha256_begin(&hash);
-	off_t at = 0;
-	while (at < size) {
-		off_t data = lseek(fd, at, SEEK_DATA);
-		if (data < 0)
-			break;
-		off_t hole = lseek(fd, data, SEEK_HOLE);
-		if (hole < 0)
-			hole = size;
-		data -= data % BLOCK_BYTES;
-		/* A hole may begin inside a block; what was hashed is not hashed again. */
-		if (data < at)
-			data = at;
-		hole += (BLOCK_BYTES - hole % BLOCK_BYTES) % BLOCK_BYTES;
-		hash_range(&hash, fd, data, hole);
-		at = hole;
-	}
-	close(fd);
-	sha256_end(&hash, digest);
-	for (size_t i = 0; i < sizeof digest; i++)
-		printf("%02x", digest[i]);
+	if (!hash_file(file, size, digest))
+		fatal(file);
+	for (size_t at = 0; at < sizeof digest; at++)
+		printf("%02x", digest[at]);
 }
 
 static void put_xattrs(const char *path)
@@ -183,20 +134,6 @@ static void walk_root(const char *title, const char *root)
 	snprintf(path, sizeof path, "%s", root);
 	if (lstat(path, &status) == 0)
 		walk(status.st_dev);
-}
-
-/* The same bytes as in the test: xorshift32, low byte first. */
-static void pattern(unsigned char *bytes, size_t size, uint32_t seed)
-{
-	uint32_t state = seed;
-	for (size_t i = 0; i < size; i++) {
-		if (i % 4 == 0) {
-			state ^= state << 13;
-			state ^= state >> 17;
-			state ^= state << 5;
-		}
-		bytes[i] = (unsigned char)(state >> (8 * (i % 4)));
-	}
 }
 
 static int write_pattern(const char *name, off_t offset, size_t size, uint32_t seed)
