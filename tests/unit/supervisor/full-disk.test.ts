@@ -1,0 +1,128 @@
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { getOperation, listOperations } from "../../../src/db/operations.ts";
+import { accounts } from "../../../src/db/schema.ts";
+import { ApiError, storageFull } from "../../../src/domain/errors.ts";
+import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
+import { silentLog } from "../../../src/log.ts";
+import { createMetrics } from "../../../src/metrics.ts";
+import { requireSpace, whileSpace } from "../../../src/storage/space.ts";
+import { Operations, type OperationsOptions, type Work } from "../../../src/supervisor/operations.ts";
+import { Scheduler } from "../../../src/supervisor/scheduler.ts";
+
+const ACCOUNT = "alice" as AccountId;
+const COST = { memoryBytes: 1, vcpus: 1 };
+const IMPORT = { registry: "registry.example.net/a:1", credentials: null, tag: null, timeoutSeconds: 60 };
+
+let directory: string;
+let db: Database;
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), "coppice-full-disk-"));
+  db = openDatabase(join(directory, "db"));
+  db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
+});
+afterEach(async () => {
+  db[Symbol.dispose]();
+  await rm(directory, { recursive: true });
+});
+
+function operationsOf(run: Work["run"], more: Partial<OperationsOptions> = {}): Operations {
+  const work = (): Work => ({ cost: COST, run });
+  return new Operations({
+    db,
+    log: silentLog,
+    clock: Date.now,
+    scheduler: new Scheduler(COST, Date.now),
+    workers: { instance: work, importImage: work },
+    metrics: createMetrics(),
+    requireSpace: () => undefined,
+    readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
+    machinesKnown: () => Promise.resolve(),
+    queueCountMax: 3,
+    ...more,
+  });
+}
+
+const noSpace = () => Object.assign(new Error("ENOSPC: no space left on device, write"), { code: "ENOSPC" });
+const ended = async (operations: Operations, id: OperationId) => {
+  await operations.waitForEnd(id, 10_000, new AbortController().signal);
+  return getOperation(db, ACCOUNT, id);
+};
+
+test.each([
+  ["ENOSPC", noSpace()],
+  ["EDQUOT", Object.assign(new Error("quota"), { code: "EDQUOT" })],
+  ["a full database", Object.assign(new Error("database or disk is full"), { code: "SQLITE_FULL" })],
+  ["a cause", new Error("outer", { cause: new Error("inner", { cause: noSpace() }) })],
+])("%s is a full disk", (_name, error) => {
+  expect(storageFull(error)).toMatchObject({ code: "insufficient_storage", cause: error });
+});
+
+test.each([
+  ["another error", new Error("x")],
+  ["EIO", Object.assign(new Error("x"), { code: "EIO" })],
+  ["text", "ENOSPC"],
+])("%s is none", (_name, error) => expect(storageFull(error)).toBeNull());
+
+test("work that runs out of room ends FAILED and says so", async () => {
+  const operations = operationsOf(() => Promise.reject(noSpace()));
+  const { id } = operations.submitImport(ACCOUNT, IMPORT);
+  expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
+});
+
+test("below the reserve nothing is taken, and what waited fails before it begins", async () => {
+  let isLow = false;
+  const requireRoom = () => {
+    if (isLow) throw new ApiError("insufficient_storage", "the disk of the service is nearly full");
+  };
+  const gate = Promise.withResolvers<void>();
+  let begun = 0;
+  const run = async () => {
+    begun++;
+    await gate.promise;
+    throw new Error("over");
+  };
+  const operations = operationsOf(run, { requireSpace: requireRoom });
+  const first = operations.submitImport(ACCOUNT, IMPORT);
+  const second = operations.submitImport(ACCOUNT, IMPORT);
+  while (begun === 0) await Bun.sleep(1);
+  isLow = true;
+  expect(() => operations.submitImport(ACCOUNT, IMPORT)).toThrow("nearly full");
+  expect(listOperations(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
+  gate.resolve();
+  await ended(operations, first.id);
+  expect(await ended(operations, second.id)).toMatchObject({ error: { error: "insufficient_storage" } });
+  expect(begun).toBe(1);
+});
+
+test("an end that cannot be recorded is recorded later", async () => {
+  // As on a full disk, only the statement that ends it fails.
+  const fail =
+    "CREATE TRIGGER full BEFORE UPDATE ON operations WHEN NEW.status = 'FAILED' BEGIN SELECT RAISE(FAIL, 'full'); END";
+  const operations = operationsOf(async () => {
+    db.orm.run(fail);
+    throw noSpace();
+  });
+  const { id } = operations.submitImport(ACCOUNT, IMPORT);
+  await Bun.sleep(300);
+  expect(getOperation(db, ACCOUNT, id)?.status).toBe("EXECUTING");
+  db.orm.run("DROP TRIGGER full");
+  expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
+});
+
+test("the room of a file system is looked at before and while a stream is stored", async () => {
+  expect(() => requireSpace(directory, 1)).not.toThrow();
+  expect(() => requireSpace(directory, Number.MAX_SAFE_INTEGER)).toThrow("nearly full");
+  async function* chunks() {
+    yield new Uint8Array(1);
+    yield new Uint8Array(2);
+  }
+  const seen: number[] = [];
+  for await (const { length } of whileSpace(chunks(), directory, 1)) seen.push(length);
+  expect(seen).toEqual([1, 2]);
+  const refused = whileSpace(chunks(), directory, Number.MAX_SAFE_INTEGER).next();
+  await expect(refused).rejects.toMatchObject({ code: "insufficient_storage" });
+});
