@@ -50,6 +50,9 @@ function addWork({ registry }: Metrics, { machines, operations, scheduler, poolS
       [{ state: "in_use" }, inUse],
     ] as const;
   });
+  registry.gauge("coppice_pool_ready", "Virtual machines in the pool that have rehearsed, where that helps.", () => [
+    [{}, machines.counts().ready],
+  ]);
   registry.gauge("coppice_pool_size", "Virtual machines that should wait in the pool.", () => [[{}, poolSize]]);
   registry.gauge("coppice_budget_memory_bytes", "Memory that virtual machines may take, and have taken.", () => [
     [{ state: "total" }, scheduler.budget.memoryBytes],

@@ -59,8 +59,9 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
   }
 
   /** Machines that exist now. */
-  counts(): { readonly waiting: number; readonly inUse: number } {
-    return { waiting: this.#opened?.pool.waitingCount ?? 0, inUse: this.#inUseCount };
+  counts(): { readonly waiting: number; readonly ready: number; readonly inUse: number } {
+    const pool = this.#opened?.pool;
+    return { waiting: pool?.waitingCount ?? 0, ready: pool?.readyCount ?? 0, inUse: this.#inUseCount };
   }
 
   /** Resolves when machines can run. @throws ApiError `unavailable` when they cannot; the reason of `signal` */

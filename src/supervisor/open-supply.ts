@@ -4,16 +4,18 @@ import { ApiError } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import { resolveAssets } from "../vm/assets.ts";
+import { isShortOfMemory } from "../system/memory.ts";
+import { resolveAssets, type VmAssets } from "../vm/assets.ts";
 import { explainChoice } from "../vm/choice.ts";
 import { openCloudHypervisor } from "../vm/cloud-hypervisor.ts";
-import { Pool } from "../vm/pool.ts";
+import { Pool, type WaitingMachine } from "../vm/pool.ts";
 import { type ProbeCandidate, type ProbeVerdict, probe } from "../vm/probe.ts";
 import { openQemu } from "../vm/qemu.ts";
 import { TemplateStore } from "../vm/templates.ts";
 import { UidPool } from "../vm/uid-pool.ts";
 import type { Acceleration, MachineShape } from "../vm/vmm.ts";
 import type { Supply } from "./machine-supply.ts";
+import { Rehearsal } from "./rehearsal.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 export interface SupplyOptions {
@@ -75,7 +77,15 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   if (vmm === null) throw noMachines(verdict, options.emulation);
   stack.move();
   const templates = new TemplateStore({ vmm, log, ...(template === null ? {} : { first: template }) });
-  const pool = new Pool({ vmm, templates, shape, size: options.poolSize, log });
+  const pool = new Pool({
+    vmm,
+    templates,
+    shape,
+    size: options.poolSize,
+    log,
+    isShortOfMemory,
+    ...(vmm.acceleration === "tcg" ? { rehearse: await rehearsalOf(options, assets) } : {}),
+  });
   pool.start();
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
   return {
@@ -86,6 +96,12 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
       await templates[Symbol.asyncDispose]();
     },
   };
+}
+
+/** Hardware has nothing to learn; an emulated processor translates what it runs for the first time. */
+async function rehearsalOf({ layout, scratchDisks, diskBytes }: SupplyOptions, { launcher, hash }: VmAssets) {
+  const rehearsal = await Rehearsal.open({ layout, program: { path: launcher, hash }, scratchDisks, diskBytes });
+  return (waiting: WaitingMachine) => rehearsal.perform(waiting);
 }
 
 function noMachines({ candidates }: ProbeVerdict, emulation: "never" | "allow"): ApiError {

@@ -158,6 +158,11 @@ export class Agent {
     await this.#request(AgentFrame.done, HostFrame.freeze);
   }
 
+  /** Lets go of all disks, so that the machine can be given others; after a freeze, or where only layers are mounted. */
+  async release(): Promise<void> {
+    await this.#request(AgentFrame.done, HostFrame.release);
+  }
+
   /** Bytes of the listing of a disk. Who stops early must end the machine. */
   async *index(disk: number | "scratch"): AsyncGenerator<Uint8Array> {
     let sessionId = 0;

@@ -2,6 +2,7 @@ import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import { abortable, sleepUnlessAborted } from "./abortable.ts";
 import type { Agent } from "./agent.ts";
+import { CpuWeight } from "./cpu-weight.ts";
 import { awaitHello, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
 import type { Machine, MachineShape, Vmm } from "./vmm.ts";
 
@@ -22,6 +23,13 @@ export interface PoolOptions {
   readonly log: Log;
   /** boots every machine from cold, as where cloning does not work */
   readonly coldBootOnly?: boolean;
+  /**
+   * Does with a clone that waits what its next user will do, and takes that back. Missing where nothing is quicker the
+   * second time; a clone with which it fails is ended.
+   */
+  readonly rehearse?: (waiting: WaitingMachine) => Promise<void>;
+  /** the host is short of memory: only half as many clones wait then */
+  readonly isShortOfMemory?: () => boolean;
 }
 
 /** The machine that was just taken gets the processors first. */
@@ -29,9 +37,19 @@ const REFILL_DELAY_MS = 100;
 /** A clone that failed will rather fail again than not. */
 const REFILL_PAUSE_MS = 5000;
 
-interface Waiting {
+/** While clones are being taken, those that come after are made first. */
+const REHEARSAL_DELAY_MS = 300;
+/** How often the pool looks whether the host is short of memory. */
+const MEMORY_INTERVAL_MS = 5000;
+
+/** A machine that nobody uses yet. */
+export interface WaitingMachine {
   readonly machine: Machine;
   readonly agent: Agent;
+}
+
+interface Waiting extends WaitingMachine {
+  rehearsed: boolean;
 }
 
 /** Gives out machines: a clone that waits, else a fresh clone, else one booted from cold. */
@@ -42,17 +60,27 @@ export class Pool implements AsyncDisposable {
   readonly #waiting: Waiting[] = [];
   readonly #closing = new AbortController();
   readonly #disposals = new Set<Promise<void>>();
+  readonly #timer: NodeJS.Timeout;
   #refill: Promise<void> | null = null;
+  #takenAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: PoolOptions) {
     this.#options = options;
     this.#shape = templateShape(options.shape);
     this.#isolation = options.vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
+    this.#timer = setInterval(() => this.#adapt(), MEMORY_INTERVAL_MS);
+    this.#timer.unref();
   }
 
   /** Clones that wait now. */
   get waitingCount(): number {
     return this.#waiting.length;
+  }
+
+  /** Those of them that cannot become any quicker. */
+  get readyCount(): number {
+    const { rehearse } = this.#options;
+    return rehearse === undefined ? this.#waiting.length : this.#waiting.filter(({ rehearsed }) => rehearsed).length;
   }
 
   /** False while machines of the pool's shape have nothing to be cloned from; one that is made on demand counts. */
@@ -98,13 +126,15 @@ export class Pool implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new Error("the pool is closed"));
+    clearInterval(this.#timer);
     await this.#refill;
     for (const waiting of this.#waiting.splice(0)) this.#discard(waiting);
     while (this.#disposals.size > 0) await Promise.all(this.#disposals);
   }
 
   async #takeWaiting(signal: AbortSignal): Promise<PooledMachine | null> {
-    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
+    for (let waiting = this.#next(); waiting !== undefined; waiting = this.#next()) {
+      this.#takenAt = performance.now();
       this.#fill(REFILL_DELAY_MS);
       try {
         return await this.#ready(waiting.machine, waiting.agent, signal);
@@ -142,16 +172,23 @@ export class Pool implements AsyncDisposable {
     return await this.#ready(machine, agent, signal);
   }
 
+  /** One that has rehearsed, if there is one. */
+  #next(): Waiting | undefined {
+    const index = this.#waiting.findIndex(({ rehearsed }) => rehearsed);
+    return this.#waiting.splice(Math.max(0, index), 1)[0];
+  }
+
   /** Building a template outlives the request that asked for it: the next one will want it too. */
-  async #clone(shape: MachineShape, signal: AbortSignal): Promise<Machine> {
+  async #clone(shape: MachineShape, signal: AbortSignal, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     const template = await abortable(this.#options.templates.get(shape), signal);
-    return await this.#options.vmm.clone(template);
+    return await this.#options.vmm.clone(template, cpuWeight);
   }
 
   /** Syncs at the last moment, so that the time is right. Ends the machine when that fails. */
   async #ready(machine: Machine, agent: Agent, signal: AbortSignal): Promise<PooledMachine> {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
+    machine.cgroup.weigh(CpuWeight.inUse);
     await abortable(syncAgent(agent), signal);
     stack.move();
     return {
@@ -169,11 +206,27 @@ export class Pool implements AsyncDisposable {
     });
   }
 
+  /** Gives up clones that the host has no memory for, and makes those that it has room for again. */
+  #adapt(): void {
+    if (this.#closing.signal.aborted) return;
+    while (this.#waiting.length > this.#targetCount) {
+      const [surplus] = this.#waiting.splice(-1);
+      if (surplus !== undefined) this.#discard(surplus);
+    }
+    if (this.#waiting.length < this.#targetCount) this.#fill(0);
+  }
+
+  get #targetCount(): number {
+    const { size, isShortOfMemory } = this.#options;
+    return isShortOfMemory?.() === true ? Math.floor(size / 2) : size;
+  }
+
   async #refillAfter(delayMs: number): Promise<void> {
     await sleepUnlessAborted(delayMs, this.#closing.signal);
-    while (this.#waiting.length < this.#options.size && !this.#closing.signal.aborted) {
+    while (!this.#closing.signal.aborted) {
       try {
-        await this.#add();
+        if (this.#waiting.length < this.#targetCount) await this.#add();
+        else if (!(await this.#rehearseNext())) return;
       } catch (error) {
         if (this.#closing.signal.aborted) return;
         this.#options.log.warn("the pool was not refilled", { error });
@@ -183,8 +236,8 @@ export class Pool implements AsyncDisposable {
   }
 
   async #add(): Promise<void> {
-    const machine = await this.#clone(this.#shape, this.#closing.signal);
-    const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log) };
+    const machine = await this.#clone(this.#shape, this.#closing.signal, CpuWeight.waiting);
+    const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log), rehearsed: false };
     await this.#check(waiting);
     this.#waiting.push(waiting);
     void machine.exited.then((exit) => {
@@ -205,13 +258,29 @@ export class Pool implements AsyncDisposable {
   async #check({ machine, agent }: Waiting): Promise<void> {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
+    machine.cgroup.weigh(CpuWeight.waiting);
     await abortable(syncAgent(agent), this.#closing.signal);
     stack.move();
-    if (this.#options.vmm.acceleration !== "tcg") return;
-    machine.rehearse?.().catch((error: unknown) => {
-      // A machine may be taken and ended while it rehearses; what else goes wrong shows when it is used.
-      this.#options.log.debug("a rehearsal was not finished", { machine: machine.id, error });
-    });
+  }
+
+  /** Lets one clone rehearse, which cannot be taken meanwhile; false when there is none that has to. */
+  async #rehearseNext(): Promise<boolean> {
+    const { rehearse } = this.#options;
+    const waiting = this.#waiting.find(({ rehearsed }) => !rehearsed);
+    if (rehearse === undefined || waiting === undefined) return false;
+    const quietMs = performance.now() - this.#takenAt;
+    if (quietMs < REHEARSAL_DELAY_MS) {
+      await sleepUnlessAborted(REHEARSAL_DELAY_MS - quietMs, this.#closing.signal);
+      return true;
+    }
+    this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
+    await using stack = new AsyncDisposableStack();
+    stack.use(waiting.machine);
+    await abortable(rehearse(waiting), this.#closing.signal);
+    waiting.rehearsed = true;
+    this.#waiting.push(waiting);
+    stack.move();
+    return true;
   }
 
   #discard({ machine }: Waiting): void {

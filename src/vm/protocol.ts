@@ -64,6 +64,8 @@ export const HostFrame = {
   index: 11,
   /** no payload: makes of all layers the one in the scratch that can stand in for them on any others -> DONE (u64 entries), ERROR. */
   merge: 12,
+  /** no payload: after FREEZE, or a MOUNT of layers alone: unmounts all, forgets the disks -> DONE, ERROR. The machine can MOUNT again. */
+  release: 13,
 } as const;
 
 /** Frame types, agent to host. */

@@ -1,4 +1,4 @@
-import { rm, truncate, writeFile } from "node:fs/promises";
+import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
@@ -17,11 +17,7 @@ const DETAIL_BYTES_MAX = 2048;
 const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 /** A VMM that hangs must not keep the report of its guest's end. */
 const CONSOLE_TIMEOUT_MS = 1000;
-const REHEARSAL_SERIAL = "W";
-const REHEARSAL_BYTES = 1_048_576;
-/** The guest finds and looks at the disk meanwhile. */
-const REHEARSAL_MS = 400;
-const REHEARSAL_END_MS_MAX = 10_000;
+const DETACH_MS_MAX = 10_000;
 /** What the SCSI controller takes. */
 const LUN_MAX = 16_383;
 /** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
@@ -58,6 +54,8 @@ export class QemuMachine implements Machine {
   #ending: MachineExit | null = null;
   #pausing = false;
   #nextLun = 0;
+  /** Disks that are plugged in. */
+  readonly #disks: { readonly serial: string; readonly node: string }[] = [];
   /** Who waits for a device to be gone. */
   readonly #deletions = new Map<string, () => void>();
 
@@ -86,6 +84,7 @@ export class QemuMachine implements Machine {
     const lun = this.#nextLun++;
     if (lun > LUN_MAX) throw new Error("no address left for another disk");
     const node = `disk${lun}`;
+    this.#disks.push({ serial: disk.serial, node });
     const readOnly = { "read-only": disk.readOnly };
     // A flush need not reach the host's disk: a scratch counts only once the host has synced it itself.
     const cache = { direct: false, "no-flush": !disk.readOnly };
@@ -95,7 +94,7 @@ export class QemuMachine implements Machine {
       this.qmp.execute("blockdev-add", { "node-name": node, driver: "raw", file, ...common }),
       this.qmp.execute("device_add", {
         driver: "scsi-hd",
-        id: `scsi-${node}`,
+        id: deviceOf(node),
         bus: "scsi0.0",
         channel: 0,
         "scsi-id": 0,
@@ -110,20 +109,17 @@ export class QemuMachine implements Machine {
     ];
   }
 
-  /** Shows the guest a disk for a while: an emulated processor translates the code of a hot-plug when it first runs. */
-  async rehearse(): Promise<void> {
-    const path = join(this.directory, REHEARSAL_SERIAL);
-    await writeFile(path, "");
-    await truncate(path, REHEARSAL_BYTES);
-    const name = `disk${this.#nextLun}`;
-    await this.attach([{ serial: REHEARSAL_SERIAL, path, readOnly: false }]);
-    await Bun.sleep(REHEARSAL_MS);
-    const deleted = new Promise<void>((resolve) => this.#deletions.set(`scsi-${name}`, resolve));
-    await this.qmp.execute("device_del", { id: `scsi-${name}` });
-    // The node is in use until the device is gone.
-    await withinTime(deleted, REHEARSAL_END_MS_MAX, () => new Error("the guest keeps the disk of its rehearsal"));
-    await this.qmp.execute("blockdev-del", { "node-name": name });
-    await rm(path);
+  async detach(): Promise<void> {
+    const disks = this.#disks.splice(0);
+    for (const { node } of disks) {
+      const deleted = new Promise<void>((resolve) => this.#deletions.set(deviceOf(node), resolve));
+      await this.qmp.execute("device_del", { id: deviceOf(node) });
+      // The node is in use until the device is gone.
+      await withinTime(deleted, DETACH_MS_MAX, () => new Error(`the guest keeps ${node}`));
+      this.#deletions.delete(deviceOf(node));
+      await this.qmp.execute("blockdev-del", { "node-name": node });
+    }
+    for (const { serial } of disks) await rm(join(this.directory, serial));
   }
 
   async pause(): Promise<void> {
@@ -213,6 +209,10 @@ export class QemuMachine implements Machine {
     const stderr = this.#process.stderrTail();
     return { reason: "vmm_died", detail: `QEMU ended with ${how}${stderr === "" ? "" : `: ${printable(stderr)}`}` };
   }
+}
+
+function deviceOf(node: string): string {
+  return `scsi-${node}`;
 }
 
 /** The part of a console that tells why: from the panic on, or the end. */

@@ -5,6 +5,7 @@ import type { Log } from "../log.ts";
 import { type ChildProcess, run } from "../system/exec.ts";
 import type { VmAssets } from "./assets.ts";
 import { SocketChannel } from "./channel.ts";
+import { CpuWeight } from "./cpu-weight.ts";
 import { createMemfd, sealMemfd } from "./descriptors.ts";
 import { launch } from "./launch.ts";
 import { privateDirectory } from "./machine-files.ts";
@@ -50,8 +51,6 @@ const FIRST_FILE_FD = 5;
 /** What QEMU takes beside the guest's memory: its code, translated code, device state, the disks' page cache. */
 const OVERHEAD_BYTES = 268_435_456;
 const PIDS_MAX = 256;
-/** Below the default of 100: many busy guests must not starve the daemon. */
-const CPU_WEIGHT = 50;
 /** State of a template's devices; 0.4 MiB where it was measured. */
 const STATE_BYTES_MAX = 67_108_864;
 const VERSION_TIMEOUT_MS = 10_000;
@@ -125,7 +124,9 @@ class Qemu implements Vmm {
     const [kernel, initramfs] = this.#openAssets(files);
     await using memory = closing(createMemfd("guest-memory", shape.memoryBytes));
     const start = { kind: "template", kernel: FIRST_FILE_FD, initramfs: FIRST_FILE_FD + 1, memory: FIRST_FILE_FD + 2 };
-    const machine = await this.#start(shape, start as QemuStart, [kernel, initramfs, memory.fd], memory.owned.move());
+    const machine = await this.#start(shape, start as QemuStart, [kernel, initramfs, memory.fd], {
+      owned: memory.owned.move(),
+    });
     this.#memories.set(machine, memory.fd);
     return machine;
   }
@@ -151,14 +152,14 @@ class Qemu implements Vmm {
     return new QemuTemplate(machine.shape, memory, state, owned.move());
   }
 
-  async clone(template: Template): Promise<Machine> {
+  async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(template instanceof QemuTemplate)) throw new Error("this template is not QEMU's");
     using files = new DisposableStack();
     // Descriptors of their own: the template may be disposed meanwhile, and each reader has its own place in the state.
     const memory = reopen(files, template.descriptors.memory, "r+");
     const state = reopen(files, template.descriptors.state, "r");
     const start = { kind: "clone", memory: FIRST_FILE_FD } as const;
-    const machine = await this.#start(template.shape, start, [memory, state]);
+    const machine = await this.#start(template.shape, start, [memory, state], { cpuWeight });
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
@@ -178,14 +179,14 @@ class Qemu implements Vmm {
     shape: MachineShape,
     start: QemuStart,
     files: readonly number[],
-    owned = new AsyncDisposableStack(),
+    { owned, cpuWeight = CpuWeight.inUse }: { owned?: AsyncDisposableStack; cpuWeight?: number } = {},
   ): Promise<QemuMachine> {
     await using stack = new AsyncDisposableStack();
-    stack.use(owned);
+    if (owned !== undefined) stack.use(owned);
     const id = Bun.randomUUIDv7();
     const { uid } = stack.use(this.#options.uids.acquire());
     const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
-    const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight: CPU_WEIGHT };
+    const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight };
     const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
     const process = this.#launch(shape, start, files, { uid, directory, cgroup });
     stack.defer(async () => {

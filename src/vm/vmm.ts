@@ -62,10 +62,10 @@ export interface Machine extends AsyncDisposable {
    */
   attach(disks: readonly Disk[]): Promise<void>;
   /**
-   * Does with a machine that waits what its next user will do, where that is quicker the second time; nobody needs to
-   * wait for it, and it leaves nothing. Missing where it gains nothing.
+   * Unplugs all disks, once the guest has let go of them, and removes them from the machine's directory. Missing where
+   * a machine that was used is never used again.
    */
-  rehearse?(): Promise<void>;
+  detach?(): Promise<void>;
   pause(): Promise<void>;
   resume(): Promise<void>;
   /** The last bytes of the guest's console, for the report about one that does not answer; may be empty. */
@@ -99,5 +99,6 @@ export interface Vmm {
   bootForTemplate(shape: MachineShape): Promise<Machine>;
   /** Saves a machine of `bootForTemplate` that is idle, and ends it. */
   save(machine: Machine): Promise<Template>;
-  clone(template: Template): Promise<Machine>;
+  /** @param cpuWeight its share of the processors, see `CpuWeight`; default is that of a machine in use */
+  clone(template: Template, cpuWeight?: number): Promise<Machine>;
 }

@@ -65,16 +65,23 @@ describe("a machine", () => {
     expect(link.ino).toBe((await stat(base.path)).ino);
   });
 
-  test("rehearses without leaving anything, also while it is put to use", async () => {
-    await using test = await host.clone();
-    await test.machine.rehearse?.();
+  test("lets go of its disks, and takes others under the same serials", async () => {
+    await using test = await host.mounted();
+    expect((await shell(test.agent, "echo first > /root/file")).exitCode).toBe(0);
+    await test.agent.freeze();
+    await test.agent.release();
+    await test.machine.detach?.();
     expect(readdirSync(test.machine.directory)).toEqual([]);
-    const again = test.machine.rehearse?.();
     await test.machine.attach(await host.disks(test.machine));
     await test.agent.mount({ layers: 1, scratch: true });
-    await again;
-    expect(readdirSync(test.machine.directory).sort()).toEqual(["L00", "S"]);
-    expect((await shell(test.agent, "busybox ls /sys/class/scsi_disk")).stdout.trim().split(/\s+/).length).toBe(2);
+    expect(
+      (await shell(test.agent, "cat /root/file; busybox ls /sys/class/scsi_disk")).stdout.trim().split(/\s+/).length,
+    ).toBe(2);
+  });
+
+  test("keeps its disks while they are mounted", async () => {
+    await using test = await host.mounted();
+    await expect(test.agent.release()).rejects.toThrow("no disks can be released");
   });
 
   test("refuses disks that are not where or what they must be", async () => {

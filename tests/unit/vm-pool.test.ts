@@ -6,6 +6,7 @@ import { silentLog } from "../../src/log.ts";
 import { Pool, type PoolOptions } from "../../src/vm/pool.ts";
 import { type ProbeCandidate, type ProbeOptions, probe } from "../../src/vm/probe.ts";
 import { TemplateStore, templateShape } from "../../src/vm/templates.ts";
+import type { Machine } from "../../src/vm/vmm.ts";
 import { type FakeTemplate, FakeVmm } from "../support/fake-vmm.ts";
 
 const MIB = 1_048_576;
@@ -105,8 +106,7 @@ describe("pool", () => {
     await using taken = await pool.take({ vcpus: 1, memoryBytes: 200 * MIB }, never);
     expect(taken.machine).toBe(waiting[0] as typeof taken.machine);
     await until(() => pool.waitingCount === 2);
-    const rehearsed = ["clone", "rehearse"];
-    expect(vmm.calls).toEqual(["bootForTemplate", "save", ...rehearsed, ...rehearsed, ...rehearsed]);
+    expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
   });
 
   test("makes a fresh clone of another shape", async () => {
@@ -117,9 +117,51 @@ describe("pool", () => {
     await using taken = await pool.take({ vcpus: 2, memoryBytes: 200 * MIB }, never);
     expect(taken.machine.shape).toEqual({ vcpus: 2, memoryBytes: 256 * MIB });
     expect(taken.isolation).toBe("vm");
-    // Hardware has nothing to learn.
-    expect(vmm.calls).not.toContain("rehearse");
     expect(pool.waitingCount).toBe(2);
+  });
+
+  test("prefers a clone that has rehearsed, and lends none that is at it", async () => {
+    const vmm = new FakeVmm();
+    const begun: Machine[] = [];
+    const hold = Promise.withResolvers<void>();
+    await using pool = open(vmm, {
+      rehearse: async ({ machine }) => {
+        if (begun.push(machine) === 2) await hold.promise;
+      },
+    });
+    pool.start();
+    await until(() => begun.length === 2);
+    expect(pool.waitingCount).toBe(1);
+    await using first = await pool.take(SHAPE, never);
+    expect(first.machine).toBe(begun[0] as Machine);
+    await using second = await pool.take(SHAPE, never);
+    expect(begun).not.toContain(second.machine);
+    hold.resolve();
+    await until(() => pool.waitingCount === 2);
+    await using third = await pool.take(SHAPE, never);
+    expect(third.machine).toBe(begun[1] as Machine);
+  });
+
+  test("ends a clone that could not rehearse", async () => {
+    const vmm = new FakeVmm();
+    await using pool = open(vmm, { rehearse: () => Promise.reject(new Error("forgot the text")) });
+    pool.start();
+    await until(() => vmm.calls.filter((call) => call === "clone").length === 2);
+    await until(() => vmm.live.size === 1);
+    expect(pool.waitingCount).toBe(1);
+  });
+
+  test("gives half of its clones up while memory is short", async () => {
+    const vmm = new FakeVmm();
+    let short = true;
+    await using pool = open(vmm, { size: 4, isShortOfMemory: () => short });
+    pool.start();
+    await pool.idle();
+    expect(pool.waitingCount).toBe(2);
+    short = false;
+    pool.start();
+    await pool.idle();
+    expect(pool.waitingCount).toBe(4);
   });
 
   test("drops a clone that died, and replaces it", async () => {

@@ -73,7 +73,7 @@ enum frame_status frame_next(struct frame *frame)
 	frame->payload = at + FRAME_HEADER_BYTES;
 	if (frame->length > FRAME_PAYLOAD_BYTES_MAX || get_u16(at + 6) != 0)
 		return FRAME_BAD;
-	if (frame->type < HOST_SYNC || frame->type > HOST_MERGE)
+	if (frame->type < HOST_SYNC || frame->type > HOST_RELEASE)
 		return FRAME_BAD;
 	return available - FRAME_HEADER_BYTES < frame->length ? FRAME_NONE : FRAME_READY;
 }

@@ -109,6 +109,8 @@ static bool dispatch(const struct frame *frame)
 		return exec_open(frame);
 	case HOST_INDEX:
 		return index_open(frame);
+	case HOST_RELEASE:
+		return steps_release(frame);
 	case HOST_MERGE:
 		return merge_open(frame);
 	case HOST_WINDOW:

@@ -32,6 +32,7 @@ enum host_frame {
 	HOST_FREEZE = 10,
 	HOST_INDEX = 11,
 	HOST_MERGE = 12,
+	HOST_RELEASE = 13,
 };
 
 enum agent_frame {

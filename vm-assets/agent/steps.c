@@ -115,3 +115,27 @@ bool steps_freeze(const struct frame *frame)
 	frame_send_done(frame->session, trimmed);
 	return true;
 }
+
+bool steps_release(const struct frame *frame)
+{
+	if (frame->length != 0)
+		return false;
+	if (disks != DISKS_LAYERS && disks != DISKS_FROZEN) {
+		frame_send_error(frame->session, ENXIO, "no disks can be released");
+		return true;
+	}
+	if (session_any()) {
+		frame_send_error(frame->session, EBUSY, "sessions are alive");
+		return true;
+	}
+	struct problem problem;
+	if (!platform_release_disks(layer_count, disks == DISKS_FROZEN, &problem)) {
+		steps_fail(&problem);
+		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		return true;
+	}
+	layer_count = 0;
+	disks = DISKS_NONE;
+	frame_send_done(frame->session, 0);
+	return true;
+}

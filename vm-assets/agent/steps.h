@@ -20,6 +20,7 @@ bool steps_check(uint32_t session, bool needs_root);
 bool steps_sync(const struct frame *frame);
 bool steps_mount(const struct frame *frame);
 bool steps_freeze(const struct frame *frame);
+bool steps_release(const struct frame *frame);
 
 /* How far the disks are. */
 enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_BARE, DISKS_FROZEN };

@@ -134,3 +134,16 @@ bool disks_find(const char *serial, uint64_t deadline_ns, char *device, size_t s
 		poll(&wait, 1, RESCAN_MS);
 	}
 }
+
+bool disks_forget(struct problem *problem)
+{
+	char path[64];
+	for (unsigned i = 0; i < known_count; i++) {
+		snprintf(path, sizeof path, "/sys/block/%s/device/delete", known[i].name);
+		/* Only SCSI disks can be told to go. */
+		if (strncmp(known[i].name, "sd", 2) != 0 || !write_file(path, "1"))
+			return problem_set(problem, ENOTSUP, "removal of disk %s", known[i].serial);
+	}
+	known_count = 0;
+	return true;
+}

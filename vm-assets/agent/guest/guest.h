@@ -35,6 +35,8 @@ int vsock_listen(void);
 void disks_open(void);
 /* Waits for the disk with `serial` and gives its device path. */
 bool disks_find(const char *serial, uint64_t deadline_ns, char *device, size_t size, struct problem *problem);
+/* Takes every disk that was found away from the kernel, so that others can come under the same serials. */
+bool disks_forget(struct problem *problem);
 
 /* The cgroup of all commands, with its limits. */
 void cgroup_open(void);

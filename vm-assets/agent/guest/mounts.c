@@ -217,3 +217,16 @@ bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
 		return problem_set(problem, errno, "read-only mount of the scratch");
 	return true;
 }
+
+bool platform_release_disks(unsigned layers, bool scratch, struct problem *problem)
+{
+	char layer[16];
+	if (scratch && !settles(unmount_scratch))
+		return problem_set(problem, errno, "unmount of the scratch");
+	for (unsigned number = 0; number < layers; number++) {
+		snprintf(layer, sizeof layer, "/l/%02u", number);
+		if (umount2(layer, 0) != 0)
+			return problem_set(problem, errno, "unmount of layer L%02u", number);
+	}
+	return disks_forget(problem);
+}

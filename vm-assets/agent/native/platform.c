@@ -96,6 +96,14 @@ bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
 	return true;
 }
 
+bool platform_release_disks(unsigned layers, bool scratch, struct problem *problem)
+{
+	(void)layers;
+	(void)scratch;
+	(void)problem;
+	return true;
+}
+
 pid_t platform_fork_reaper(unsigned slot, struct problem *problem)
 {
 	(void)slot;
