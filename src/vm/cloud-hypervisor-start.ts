@@ -27,6 +27,14 @@ export interface CloudHypervisorHost {
   readonly log: Log;
 }
 
+/** What a VMM may use. */
+export interface CloudHypervisorBounds {
+  /** beside what the VMM itself takes */
+  readonly memoryBytes: number;
+  /** largest file that it may write */
+  readonly fileBytesMax: number;
+}
+
 /** Descriptors of the VMM in the order of `extraFds`. */
 const API_FD = 3;
 const EVENTS_FD = 4;
@@ -48,7 +56,7 @@ const LIMITS = { ...JAIL_LIMITS, openFilesMax: 4096, threadsMax: 512 };
 export async function startCloudHypervisor(
   host: CloudHypervisorHost,
   shape: MachineShape,
-  fileBytesMax: number,
+  bounds: CloudHypervisorBounds,
 ): Promise<CloudHypervisorMachine> {
   await using stack = new AsyncDisposableStack();
   const id = Bun.randomUUIDv7();
@@ -57,7 +65,8 @@ export async function startCloudHypervisor(
   const place = openDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
   await chown(runDirectory(directory), uid, uid);
-  const limits = { memoryBytes: shape.memoryBytes + OVERHEAD_BYTES, pids: LIMITS.threadsMax, cpuWeight: CPU_WEIGHT };
+  const { memoryBytes, fileBytesMax } = bounds;
+  const limits = { memoryBytes: memoryBytes + OVERHEAD_BYTES, pids: LIMITS.threadsMax, cpuWeight: CPU_WEIGHT };
   const cgroup = stack.use(await host.cgroups.create(id, limits));
   const process = launchOn(`${place}/api.sock`, host, { uid, directory, cgroups: cgroup.directories, fileBytesMax });
   stack.defer(async () => {

@@ -10,6 +10,7 @@ import { CONSOLE_KEPT_MAJOR_MIN } from "./cloud-hypervisor-console.ts";
 import { CloudHypervisorMachine } from "./cloud-hypervisor-machine.ts";
 import type { MemoryRestoreMode } from "./cloud-hypervisor-schema.ts";
 import {
+  type CloudHypervisorBounds,
   type CloudHypervisorHost,
   closeRunDirectory,
   placeFile,
@@ -116,12 +117,13 @@ class CloudHypervisor implements Vmm {
   }
 
   async boot(shape: MachineShape): Promise<Machine> {
-    return await this.#boot(shape, this.#diskBytesMax);
+    return await this.#boot(shape, { memoryBytes: shape.memoryBytes, fileBytesMax: this.#diskBytesMax });
   }
 
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
-    // It writes its memory to a file, and has no disk.
-    return await this.#boot(shape, Math.max(shape.memoryBytes, STATE_BYTES_MAX));
+    // It writes its memory to a file, which counts as memory of its own until it is on the disk, and has no disk.
+    const fileBytesMax = Math.max(shape.memoryBytes, STATE_BYTES_MAX);
+    return await this.#boot(shape, { memoryBytes: shape.memoryBytes + fileBytesMax, fileBytesMax });
   }
 
   async save(machine: Machine): Promise<Template> {
@@ -177,12 +179,14 @@ class CloudHypervisor implements Vmm {
   }
 
   async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode): Promise<Machine> {
-    const machine = await startCloudHypervisor(this.#host, template.shape, this.#diskBytesMax);
+    const { shape } = template;
+    const bounds = { memoryBytes: shape.memoryBytes, fileBytesMax: this.#diskBytesMax };
+    const machine = await startCloudHypervisor(this.#host, shape, bounds);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await template.placeIn(machine);
     await this.#placePayload(machine);
-    await machine.api.restore(buildRestoreConfig(mode), template.shape.memoryBytes);
+    await machine.api.restore(buildRestoreConfig(mode), shape.memoryBytes);
     const { state } = await machine.api.info();
     if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
     await closeRunDirectory(machine);
@@ -201,8 +205,8 @@ class CloudHypervisor implements Vmm {
     await placeFile(initramfs, join(machine.directory, "initramfs"));
   }
 
-  async #boot(shape: MachineShape, fileBytesMax: number): Promise<Machine> {
-    const machine = await startCloudHypervisor(this.#host, shape, fileBytesMax);
+  async #boot(shape: MachineShape, bounds: CloudHypervisorBounds): Promise<Machine> {
+    const machine = await startCloudHypervisor(this.#host, shape, bounds);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await this.#placePayload(machine);
