@@ -71,7 +71,7 @@ describe("a chain of 1000 runs", () => {
     const started = performance.now();
     expect(lineage(db, top, ALL).map((row) => row.imageId)).toEqual(ids.toReversed());
     expect(descendants(db, base, { ...ALL, recursive: true })).toHaveLength(DEPTH_COUNT);
-    expect(performance.now() - started).toBeLessThan(500);
+    expect(performance.now() - started).toBeLessThan(2000);
     // Each deletion is synced to the disk, so that not all of them are tried.
     const gone = ids.filter((_, index) => index % 50 === 0 && index < DEPTH_COUNT);
     for (const id of gone) deleteImage(db, alice, id);

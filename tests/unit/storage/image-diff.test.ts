@@ -119,8 +119,10 @@ describe("two images that share layers", () => {
     const base = await makeLayer(directory, [{ path: "", type: "d" }, ...many]);
     const top = await makeLayer(directory, [{ path: "", type: "d" }, { path: "f5", type: "w" }, file("new")]);
     const started = performance.now();
+    expect((await contentOf([base])).size).toBe(20_001);
+    const walked = performance.now();
     expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["removed /f5", "added /new"]);
-    expect(performance.now() - started).toBeLessThan(100);
+    expect(performance.now() - walked).toBeLessThan((walked - started) / 3);
   });
 });
 
