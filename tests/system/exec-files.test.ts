@@ -182,7 +182,10 @@ describe("the guest file system", () => {
 
   test.concurrent("/dev holds null, zero, full, random, urandom, tty, ptmx, fd and friends only, and they work", async () => {
     const result = await shell(
-      "ls /dev; echo x > /dev/null; echo x > /dev/full; head -c 4 /dev/zero | od -An -tx1; head -c 8 /dev/urandom | wc -c; echo via-fd > /dev/stdout; echo $(cat /dev/fd/0)",
+      [
+        "ls /dev; echo x > /dev/null; echo x > /dev/full; head -c 4 /dev/zero | od -An -tx1",
+        "head -c 8 /dev/urandom | wc -c; echo via-fd > /dev/stdout; echo $(cat /dev/fd/0)",
+      ].join("\n"),
       { stdin: "in" },
     );
     const seen = result.out.split("\n");

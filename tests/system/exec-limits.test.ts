@@ -105,7 +105,7 @@ describe("POST /instances timeout", () => {
       expect([timeout, response.status]).toEqual([timeout, 400]);
     }
     // More than can run at once: the last ones wait for longer than their limit.
-    const runs = Array.from({ length: 16 }, () => shell("sleep 1; echo ran", { timeout: 6 }));
+    const runs = Array.from({ length: 20 }, () => shell("sleep 3; echo ran", { timeout: 10 }));
     for (const result of await Promise.all(runs)) expect(result).toMatchObject({ exit_code: 0, out: "ran\n" });
     expect((await shell("sleep 0.1", { timeout: 400 })).timed_out).toBe(false);
   });
@@ -119,10 +119,14 @@ describe("DELETE /operations/{operationId} of an instance", () => {
   test.concurrent("answers 202 with the Operation, twice; it ends CANCELLED with the figures so far; then 409", async () => {
     const spin = "while :; do :; done";
     const id = await appliance.spawn({ image, command: spin, shell: true });
-    await until("the command has surely begun", async () => {
-      const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
-      return stats.status === 200 && Number(((await stats.json()) as Body)["cpu_time_ms"]) > 3000;
-    });
+    await until(
+      "the command has surely begun",
+      async () => {
+        const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
+        return stats.status === 200 && Number(((await stats.json()) as Body)["cpu_time_ms"]) > 3000;
+      },
+      90_000,
+    );
     const first = await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
     expect(first.status).toBe(202);
     expect(await first.json()).toMatchObject({ id, kind: "instance" });
