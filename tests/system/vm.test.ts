@@ -70,7 +70,9 @@ describe("a machine", () => {
     expect((await shell(test.agent, "echo first > /root/file")).exitCode).toBe(0);
     await test.agent.freeze();
     await test.agent.release();
-    await test.machine.detach?.();
+    // A machine that was used is never used again where this is missing.
+    if (test.machine.detach === undefined) return;
+    await test.machine.detach();
     expect(readdirSync(test.machine.directory)).toEqual([]);
     await test.machine.attach(await host.disks(test.machine));
     await test.agent.mount({ layers: 1, scratch: true });
