@@ -125,6 +125,10 @@ test-dist: build ## run the HTTP contract and the program itself from the execut
 test-system: build ## run real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
 
+.PHONY: test-install
+test-install: build ## install the service in a system of its own, and let it live there
+	@bun tests/support/run-rings.ts install
+
 .PHONY: soak
 soak: build ## compare thousands of random captures; takes an hour or more
 	@bun tests/support/run-rings.ts soak

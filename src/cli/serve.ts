@@ -9,6 +9,8 @@ import type { Io } from "./io.ts";
 /** Ending must not take longer than systemd waits by default; `milliseconds`. */
 const SHUTDOWN_MS_MAX = 60_000;
 
+const SERVICE_UMASK_FLAGS = 0o022;
+
 export const serveCommand = command({
   name: "serve",
   summary: "run the appliance",
@@ -22,6 +24,8 @@ export const serveCommand = command({
     expectPositionals(positionals);
     const config = configOf(options, environment);
     declareProduction();
+    // Machines run under users of their own and have to read their disks; the data directory keeps everybody else out.
+    process.umask(SERVICE_UMASK_FLAGS);
     return await serve(config, logOf(config, io), { io, environment });
   },
 });

@@ -22,6 +22,7 @@ export interface SupplyState {
   readonly template: string;
 }
 
+const NO_TEMPLATE = "the template that machines are cloned from is not built";
 const UNKNOWN = "looking for a way to run virtual machines";
 
 /** Machines from the moment when it is known that there can be any; the daemon listens before that. */
@@ -52,10 +53,9 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
   }
 
   state(): SupplyState {
-    if (this.#opened === null) return { isolation: null, acceleration: this.#failure, template: this.#failure };
+    if (this.#opened === null) return { isolation: null, acceleration: this.#failure, template: NO_TEMPLATE };
     const { isolation, pool } = this.#opened;
-    const template = pool.hasTemplate ? "" : "the template that machines are cloned from is not built yet";
-    return { isolation, acceleration: "", template };
+    return { isolation, acceleration: "", template: pool.hasTemplate ? "" : NO_TEMPLATE };
   }
 
   /** Machines that exist now. */

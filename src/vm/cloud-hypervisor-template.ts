@@ -49,6 +49,7 @@ export class CloudHypervisorTemplate implements Template {
     const directory = snapshotDirectory(machine.directory);
     await mkdir(directory, { mode: 0o710 });
     await chown(directory, 0, machine.uid);
+    await chmod(directory, 0o710);
     for (const name of SNAPSHOT_FILES) await placeFile(join(this.#directory, name), join(directory, name));
   }
 

@@ -9,6 +9,8 @@ export async function privateDirectory(stack: AsyncDisposableStack, path: string
   await mkdir(path, { mode: 0o710 });
   stack.defer(() => rm(path, { recursive: true, force: true }));
   await chown(path, 0, gid);
+  // The umask of a service is strict.
+  await chmod(path, 0o710);
   return path;
 }
 

@@ -65,6 +65,12 @@ const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 40 * MINUTE_MS,
   },
+  install: {
+    what: "the service, installed in a booted system",
+    paths: ["tests/install/**/*.test.ts"],
+    executable: true,
+    limitMs: 5 * MINUTE_MS,
+  },
   soak: {
     what: "random captures, thousands of them",
     paths: ["tests/system/capture.test.ts"],

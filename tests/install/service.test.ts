@@ -1,0 +1,124 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { copyFile, mkdir, writeFile } from "node:fs/promises";
+import { resolve } from "node:path";
+import { BootedSystem } from "../support/booted-system.ts";
+import { until } from "../support/runs.ts";
+
+const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
+const REGISTRY = resolve(import.meta.dir, "../support/registry-program.ts");
+const URL = "http://127.0.0.1:8642";
+
+let system: BootedSystem;
+let registry: Bun.Subprocess<"ignore", "pipe", "inherit">;
+let reference: string;
+
+beforeAll(async () => {
+  system = await BootedSystem.boot();
+  await copyFile(PROGRAM, system.path("/root/coppice"));
+  registry = Bun.spawn([...system.networkPrefix, process.execPath, REGISTRY], {
+    stdin: "ignore",
+    stdout: "pipe",
+    timeout: 280_000,
+  });
+  for await (const chunk of registry.stdout) {
+    reference = Buffer.from(chunk).toString("utf8").trim();
+    break;
+  }
+}, 90_000);
+
+afterAll(async () => {
+  registry?.kill("SIGKILL");
+  await system?.[Symbol.asyncDispose]();
+}, 60_000);
+
+const ready = () =>
+  until("instances can run", async () => (await system.run("curl", "-sf", `${URL}/readyz`)).code === 0, 90_000);
+const mainPid = () => system.property("MainPID");
+const coppice = (...argv: string[]) => system.output("coppice", ...argv);
+
+describe("the service", () => {
+  test("is installed and started by one command, and says itself that it is up", async () => {
+    await mkdir(system.path("/etc/systemd/system/coppice.service.d"), { recursive: true });
+    // Where this is tested there is no KVM, and nobody wants to wait for the watchdog.
+    const override = "[Service]\nEnvironment=COPPICE_VM_EMULATION=allow\nWatchdogSec=6\nRestartSec=100ms\n";
+    await writeFile(system.path("/etc/systemd/system/coppice.service.d/test.conf"), override);
+    const [host] = reference.split("/");
+    await mkdir(system.path("/etc/coppice"), { recursive: true });
+    await writeFile(system.path("/etc/coppice/config.toml"), `[registries.hosts."${host}"]\ninsecure = true\n`);
+    await system.output("/root/coppice", "install", "--start");
+    expect(await system.property("ActiveState")).toBe("active");
+    expect(await system.property("StatusText")).toBe(`listening on ${URL}`);
+    expect(await system.output("systemctl", "is-enabled", "coppice")).toBe("enabled");
+    expect(await system.output("stat", "-c", "%a %U %G", "/etc/coppice/config.toml")).toBe("640 root coppice");
+    expect(await system.output("stat", "-c", "%a", "/var/lib/coppice")).toBe("700");
+  }, 60_000);
+
+  test("runs what it is for, in spite of everything that the unit takes away", async () => {
+    await ready();
+    await coppice("token", "create", "--account", "me", "--save");
+    await coppice("image", "import", reference, "--tag", "base");
+    const run = ["run", "--image", "tag:base", "--tag", "kept", "--", "sh", "-c", "echo precious > /root/kept; id -u"];
+    expect(await coppice(...run)).toBe("0");
+    expect(await coppice("cat", "tag:kept", "/root/kept")).toBe("precious");
+  }, 120_000);
+
+  test("has no more privilege than the unit gives, and its VMs are in groups of its own", async () => {
+    const status = await system.output("cat", `/proc/${await mainPid()}/status`);
+    expect(status).toMatch(/^NoNewPrivs:\t1$/m);
+    expect(status).toMatch(/^Seccomp:\t2$/m);
+    const bounding = BigInt(`0x${/^CapBnd:\t(\w+)$/m.exec(status)?.[1]}`);
+    const [sysModule, sysRawio, sysPtrace, netAdmin] = [16n, 17n, 19n, 12n];
+    for (const capability of [sysModule, sysRawio, sysPtrace, netAdmin]) expect((bounding >> capability) & 1n).toBe(0n);
+    const group = await system.property("ControlGroup");
+    expect(group).toBe("/system.slice/coppice.service");
+    const machines = await system.output("sh", "-c", "cat /proc/$(pgrep -f qemu-system | head -1)/cgroup");
+    expect(machines).toContain(`${group}/coppice-`);
+    const escaped = await system.run("systemctl", "show", "coppice", "-p", "NRestarts", "--value");
+    expect(escaped.stdout.trim()).toBe("0");
+  }, 30_000);
+
+  test("that hangs is started anew by the watchdog, and one that is killed, too", async () => {
+    const hanging = await mainPid();
+    await system.output("kill", "-STOP", hanging);
+    await until("another process serves", async () => ![hanging, "0"].includes(await mainPid()), 40_000);
+    await until("it is up", async () => (await system.property("ActiveState")) === "active", 40_000);
+    const killed = await mainPid();
+    await system.output("kill", "-KILL", killed);
+    await until("another process serves", async () => ![killed, "0"].includes(await mainPid()), 20_000);
+    await until("it is up", async () => (await system.property("ActiveState")) === "active", 40_000);
+    expect(Number(await system.property("NRestarts"))).toBe(2);
+    expect(await coppice("cat", "tag:kept", "/root/kept")).toBe("precious");
+  }, 120_000);
+
+  test("is upgraded with its data in place", async () => {
+    const before = await mainPid();
+    const { stderr, code } = await system.run("/root/coppice", "install", "--start");
+    expect(code).toBe(0);
+    expect(stderr).toContain("is there and stays as it is");
+    expect(await mainPid()).not.toBe(before);
+    await ready();
+    expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
+  }, 120_000);
+
+  test("with a wrong configuration ends, says why, and is not tried again and again", async () => {
+    const file = system.path("/etc/coppice/config.toml");
+    const good = await Bun.file(file).text();
+    await writeFile(file, `${good}\n[pool]\nsize = "many"\n`);
+    expect((await system.run("systemctl", "restart", "coppice")).code).not.toBe(0);
+    expect(await system.property("ActiveState")).toBe("failed");
+    expect(await system.property("ExecMainStatus")).toBe("2");
+    expect(await system.output("journalctl", "-u", "coppice", "-o", "cat")).toMatch(
+      /config\.toml:\d+: pool\.size must be/,
+    );
+    await writeFile(file, good);
+    await system.output("systemctl", "restart", "coppice");
+  }, 60_000);
+
+  test("is uninstalled without a trace but its data", async () => {
+    await system.output("coppice", "uninstall");
+    expect((await system.run("systemctl", "cat", "coppice")).code).not.toBe(0);
+    expect((await system.run("pgrep", "-f", "qemu-system|coppice serve")).stdout).toBe("");
+    expect((await system.run("sh", "-c", "command -v coppice")).code).not.toBe(0);
+    expect(await system.output("ls", "/var/lib/coppice")).toContain("coppice.db");
+  }, 60_000);
+});
