@@ -129,8 +129,16 @@ test-system: build ## run real registries, tools, VMs and crashes
 test-install: build ## install the service in a system of its own, and let it live there
 	@bun tests/support/run-rings.ts install
 
+.PHONY: bench
+bench: build ## measure against the bars of the design, side by side; BENCH="--quick", "--json", "--only spawn,rates"
+	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/bench.ts $(BENCH)
+
+.PHONY: soak-spawns
+soak-spawns: build ## spawn COPPICE_SOAK_COUNT times (1000): memory, descriptors, disk and latency must not grow
+	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
+
 .PHONY: soak
-soak: build ## compare thousands of random captures; takes an hour or more
+soak: soak-spawns ## the same, then compare thousands of random captures; takes an hour or more
 	@bun tests/support/run-rings.ts soak
 
 .PHONY: clean

@@ -1,0 +1,45 @@
+import { timed } from "./figures.ts";
+import type { BenchHost } from "./host.ts";
+import type { Remark } from "./report.ts";
+
+const COMMAND = "echo $((6 * 7))";
+
+/** Many spawns submitted at once, against as many as fit the same time one after the other. */
+export async function densityRemarks(host: BenchHost): Promise<Remark[]> {
+  const together = host.quick ? 40 : 200;
+  const apart = host.quick ? 10 : 40;
+  const request = { disposable: true };
+  const apartMs = await timed(async () => {
+    for (let n = 0; n < apart; n++) await host.run(host.base, COMMAND, request);
+  });
+  const togetherMs = await timed(async () => {
+    const outputs = await Promise.all(Array.from({ length: together }, () => host.run(host.base, COMMAND, request)));
+    const wrong = outputs.filter(({ out }) => out !== "42\n");
+    if (wrong.length > 0) throw new Error(`${wrong.length} of ${together} runs ended wrong`);
+  });
+  const rate = (count: number, ms: number) => (count / ms) * 1000;
+  const [atOnce, oneByOne] = [rate(together, togetherMs), rate(apart, apartMs)];
+  return [
+    {
+      name: `${together} spawns at once`,
+      text: `all ended right, ${atOnce.toFixed(2)}/s; one after the other ${oneByOne.toFixed(2)}/s; ratio ${(atOnce / oneByOne).toFixed(2)}`,
+    },
+  ];
+}
+
+const PHASES = ["queue", "clone", "attach", "mount", "files", "exec", "freeze", "index", "publish"];
+
+/** Means of each step since the start of the daemon, from what /metrics serves. */
+export async function phaseRemark(host: BenchHost, image: string): Promise<Remark> {
+  const before = await host.metrics();
+  for (let n = 0; n < host.rounds(20, 5); n++) await host.spawn(image, "echo changed > /root/file");
+  const after = await host.metrics();
+  const parts = PHASES.flatMap((phase) => {
+    const [sum, count] = ["sum", "count"].map((part) => {
+      const sample = `coppice_spawn_phase_seconds_${part}{phase="${phase}"}`;
+      return after.value(sample) - before.value(sample);
+    });
+    return count ? [`${phase} ${(((sum ?? 0) / count) * 1000).toFixed(1)}`] : [];
+  });
+  return { name: "steps of a captured spawn, mean ms", text: parts.join(", ") };
+}

@@ -1,0 +1,66 @@
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import { run } from "../../src/system/exec.ts";
+import { scratchDirectory } from "../../src/system/scratch.ts";
+import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
+import { type Row, rowOf, timed } from "./figures.ts";
+import type { BenchHost } from "./host.ts";
+
+const TOOL_MS = 300_000;
+const FILE_BYTES = 16_384;
+const PER_DIRECTORY = 50;
+
+/** A root file system of many files; `round` makes each another image. */
+export async function treeImage(files: number, round: number): Promise<ImageSpec> {
+  const { layers } = await busyboxImage();
+  const directories = Math.ceil(files / PER_DIRECTORY);
+  const tree = [...Array(directories).keys()].map((index) => ({ path: `data/${index}/`, type: "directory" }) as const);
+  const contents = [...Array(files).keys()].map((index) => ({
+    path: `data/${index % directories}/file-${index}`,
+    content: Buffer.alloc(FILE_BYTES, crypto.getRandomValues(new Uint8Array(512))),
+  }));
+  const root = { path: "data/", type: "directory" } as const;
+  return { layers: [[...(layers[0] ?? []), root, ...tree, ...contents, { path: "round", content: String(round) }]] };
+}
+
+/** An import with all that belongs to it, against the three programs that every import of this kind runs. */
+export async function importRows(host: BenchHost): Promise<Row[]> {
+  const files = host.quick ? 1500 : 5000;
+  const ours: number[] = [];
+  const theirs: number[] = [];
+  for (let round = 0; round < host.rounds(7, 3); round++) {
+    const reference = await pushImage(host.registry, `tree-${round}:latest`, await treeImage(files, round));
+    await host.warm();
+    const both = [
+      async () => ours.push(await timed(() => host.appliance.importImage(reference))),
+      async () => theirs.push(await bareImport(reference)),
+    ];
+    // Whoever comes second finds the registry's files in the page cache.
+    for (const measure of round % 2 === 0 ? both : both.reverse()) await measure();
+  }
+  return [
+    rowOf({
+      name: `import of ${files} files, listing included`,
+      from: "POST /v1/images/import, sent",
+      to: "GET /v1/operations/{id}?wait, SUCCESS read",
+      values: ours,
+      unit: "ms",
+      against: { name: "skopeo copy, umoci unpack and mkfs.erofs alone", values: theirs },
+      atMost: 1.5,
+    }),
+  ];
+}
+
+async function bareImport(reference: string): Promise<number> {
+  await using directory = await scratchDirectory("/tmp", "coppice-bare-");
+  const cwd = directory.path;
+  await mkdir(join(cwd, "staging"));
+  const program = (argv: readonly string[]) => run({ argv, cwd, timeoutMs: TOOL_MS });
+  return await timed(async () => {
+    const source = `docker://${reference}`;
+    const quiet = ["skopeo", "--insecure-policy", "copy", "--quiet", "--src-tls-verify=false"];
+    await program([...quiet, source, "oci:layout:image"]);
+    await program(["umoci", "raw", "unpack", "--image", "layout:image", "staging/upper"]);
+    await program(["mkfs.erofs", "-Enoinline_data", "--quiet", "disk", "staging"]);
+  });
+}

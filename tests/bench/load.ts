@@ -1,0 +1,113 @@
+import type { Socket } from "bun";
+
+/** A GET that is sent again and again over connections that stay open, by a client that costs next to nothing. */
+export interface LoadTarget {
+  readonly url: string;
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+const HEAD_END = Buffer.from("\r\n\r\n");
+const LENGTH = /content-length: *(\d+)/i;
+
+/** Reads answers with a Content-Length from one connection, of which one at a time is under way. */
+class Connection {
+  readonly #request: Buffer;
+  #socket: Socket | null = null;
+  #rest = Buffer.alloc(0);
+  #answered: ((status: number) => void) | null = null;
+  #failed: ((error: Error) => void) | null = null;
+
+  private constructor(request: Buffer) {
+    this.#request = request;
+  }
+
+  static async open({ url, headers }: LoadTarget): Promise<Connection> {
+    const { hostname, port, pathname, search, host } = new URL(url);
+    const lines = Object.entries({ host, ...headers }).map(([name, value]) => `${name}: ${value}\r\n`);
+    const connection = new Connection(Buffer.from(`GET ${pathname}${search} HTTP/1.1\r\n${lines.join("")}\r\n`));
+    connection.#socket = await Bun.connect({
+      hostname,
+      port: Number(port),
+      socket: {
+        data: (_, bytes) => connection.#onBytes(bytes),
+        close: () => connection.#failed?.(new Error("the server closed a connection")),
+      },
+    });
+    return connection;
+  }
+
+  get(): Promise<number> {
+    return new Promise((resolve, reject) => {
+      this.#answered = resolve;
+      this.#failed = reject;
+      this.#socket?.write(this.#request);
+    });
+  }
+
+  close(): void {
+    this.#failed = null;
+    this.#socket?.end();
+  }
+
+  #onBytes(bytes: Buffer): void {
+    this.#rest = this.#rest.length === 0 ? Buffer.from(bytes) : Buffer.concat([this.#rest, bytes]);
+    const end = this.#rest.indexOf(HEAD_END);
+    if (end < 0) return;
+    const head = this.#rest.toString("latin1", 0, end);
+    const total = end + HEAD_END.length + Number(LENGTH.exec(head)?.[1] ?? 0);
+    if (this.#rest.length < total) return;
+    this.#rest = this.#rest.subarray(total);
+    this.#answered?.(Number(head.slice(9, 12)));
+  }
+}
+
+async function connections(target: LoadTarget, count: number): Promise<Connection[]> {
+  return await Promise.all(Array.from({ length: count }, () => Connection.open(target)));
+}
+
+function check(status: number): void {
+  if (status !== 200) throw new Error(`the answer was ${status}`);
+}
+
+/** Answers per second, with `count` connections that each ask as soon as they were answered. */
+export async function rateOf(target: LoadTarget, count: number, durationMs: number): Promise<number> {
+  const open = await connections(target, count);
+  const startedAt = performance.now();
+  let answers = 0;
+  await Promise.all(
+    open.map(async (connection) => {
+      while (performance.now() - startedAt < durationMs) {
+        check(await connection.get());
+        answers += 1;
+      }
+    }),
+  );
+  const seconds = (performance.now() - startedAt) / 1000;
+  for (const connection of open) connection.close();
+  return answers / seconds;
+}
+
+/** How long each answer took that was asked for at a steady rate, in `milliseconds` from when it was due. */
+export async function latenciesAt(target: LoadTarget, perSecond: number, durationMs: number): Promise<number[]> {
+  const idle = await connections(target, 32);
+  const values: number[] = [];
+  const startedAt = performance.now();
+  const total = Math.floor((durationMs / 1000) * perSecond);
+  const asked: Promise<void>[] = [];
+  for (let index = 0; index < total; index++) {
+    const dueAt = startedAt + (index * 1000) / perSecond;
+    await Bun.sleep(Math.max(0, dueAt - performance.now()));
+    // A sleep ends late; the answer's own time counts from the sending, or from the due time when that is later.
+    const sentAt = performance.now();
+    const connection = idle.pop() ?? (await Connection.open(target));
+    const ask = async (): Promise<void> => {
+      check(await connection.get());
+      values.push(performance.now() - sentAt);
+      idle.push(connection);
+    };
+    asked.push(ask());
+  }
+  await Promise.all(asked);
+  for (const connection of idle) connection.close();
+  return values;
+}

@@ -1,0 +1,34 @@
+import type { Figure, Row } from "./figures.ts";
+
+/** A line that belongs to no bar: a breakdown, a rate. */
+export interface Remark {
+  readonly name: string;
+  readonly text: string;
+}
+
+export function figureText({ median, low, high, unit }: Figure): string {
+  return `${shortNumber(median)} ${unit} (${shortNumber(low)}-${shortNumber(high)})`;
+}
+
+export function shortNumber(value: number): string {
+  if (Math.abs(value) >= 100) return value.toFixed(0);
+  return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
+}
+
+/** The rows as lines for a person, each with its end points below. */
+export function reportText(rows: readonly Row[], remarks: readonly Remark[]): string {
+  const lines = rows.flatMap((row) => {
+    const { name, figure, against, value, bar, holds, from, to, note } = row;
+    const verdict = holds ? "holds " : "MISSES";
+    const compared = against === null ? "" : ` against ${against.name}: ${figureText(against.figure)},`;
+    const unit = against === null ? ` ${figure.unit}` : "";
+    return [
+      `${verdict} ${name}`,
+      `       ${figureText(figure)}, n=${figure.count};${compared} ${shortNumber(value)}${unit}, bar ${bar.compare} ${bar.limit}`,
+      `       from ${from} to ${to}${note === undefined ? "" : `; ${note}`}`,
+    ];
+  });
+  const missed = rows.filter(({ holds }) => !holds).length;
+  const summary = `${rows.length - missed} of ${rows.length} bars hold`;
+  return `${[...lines, ...remarks.map(({ name, text }) => `       ${name}: ${text}`), summary].join("\n")}\n`;
+}
