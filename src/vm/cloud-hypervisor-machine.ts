@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
+import { withinTime } from "./abortable.ts";
 import type { SocketChannel } from "./channel.ts";
 import type { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
 import { AGENT_PORT, buildDiskConfig } from "./cloud-hypervisor-config.ts";
@@ -20,6 +21,8 @@ import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vm
 const DETAIL_BYTES_MAX = 2048;
 /** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
 const PANIC_TEXT = "Kernel panic - not syncing";
+/** An agent that was saved listening accepts in milliseconds. */
+const CONNECT_MS_MAX = 20_000;
 /** The last lines of a console are on their way when it is asked for, or when the event of the guest's end is. */
 const CONSOLE_SETTLE_MS = 50;
 /**
@@ -98,6 +101,12 @@ export class CloudHypervisorMachine implements Machine {
   /** Begins to connect to the agent, whose machine must not be saved before `closeChannel`. */
   openChannel(): void {
     this.#channel = this.#owned.use(VsockChannel.open(join(this.#socketDirectory, "vsock.sock"), AGENT_PORT));
+  }
+
+  /** @throws Error when the agent is not there in time, or the machine ends */
+  async channelOpen(): Promise<void> {
+    const connected = this.#channel?.connected ?? Promise.reject(new Error("this machine has no channel yet"));
+    await withinTime(connected, CONNECT_MS_MAX, () => new Error("the agent of a clone cannot be reached"));
   }
 
   closeChannel(): void {

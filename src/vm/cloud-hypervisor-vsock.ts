@@ -24,6 +24,9 @@ interface PendingWrite {
  * with the life that a snapshot was taken of. After it the stream is never reconnected.
  */
 export class VsockChannel implements ByteChannel, AsyncDisposable {
+  /** Settles when the agent has said its first byte; rejects when the channel is closed before. */
+  readonly connected: Promise<void>;
+  readonly #connection = Promise.withResolvers<void>();
   readonly #path: string;
   readonly #port: number;
   #stream: SocketChannel | null = null;
@@ -38,6 +41,9 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
   private constructor(path: string, port: number) {
     this.#path = path;
     this.#port = port;
+    this.connected = this.#connection.promise;
+    // Not everybody waits for it.
+    this.connected.catch(() => undefined);
   }
 
   /** Begins to connect; bytes may be written at once. @param path of the VMM's socket, at most 107 bytes */
@@ -128,6 +134,7 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
       else this.#handler?.(chunk);
     });
     for (const { bytes, resolve, reject } of this.#writes.splice(0)) stream.write(bytes).then(resolve, reject);
+    this.#connection.resolve();
     this.#deliver();
   }
 
@@ -148,6 +155,7 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     if (this.#closed) return;
     this.#closed = true;
     const error = new ChannelClosedError("the stream is closed");
+    this.#connection.reject(error);
     for (const { reject } of this.#writes.splice(0)) reject(error);
     this.#deliver();
   }

@@ -194,6 +194,8 @@ class CloudHypervisor implements Vmm {
     if (!this.#keepsConsole) await machine.openConsole();
     await machine.resume();
     machine.openChannel();
+    // What waits in a stream that is not connected grows old, the time of day for one.
+    await machine.channelOpen();
     undo.move();
     return machine;
   }

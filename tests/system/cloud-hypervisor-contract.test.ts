@@ -222,9 +222,10 @@ describe("an end", () => {
     async (version) => {
       await using other = await StandInHost.open(version);
       await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
-      const events = [{ after: "vm.resume", source: "guest", event: "panic" }];
+      const events = [{ after: "vm.add-disk", source: "guest", event: "panic" }];
       other.control({ events, console: "Kernel panic - not syncing: clone" });
       await using machine = await other.vmm.clone(saved);
+      await machine.attach([{ serial: "L00", path: join(other.directory, "kernel"), readOnly: true }]);
       expect((await machine.exited).detail).toContain("its console ends: Kernel panic - not syncing: clone");
     },
   );
