@@ -15,6 +15,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "daemon.ts": ["*"],
   "build.ts": ["vm/assets.ts"],
   "version.ts": ["package.json"],
+  "backup.ts": ["db", "domain", "storage", "system", "version.ts"],
   "gc.ts": ["api/control.ts", "config.ts", "db", "storage", "supervisor/space.ts", "system/lock.ts"],
   "log.ts": [],
   "metrics.ts": [],
@@ -26,6 +27,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config.ts", "log.ts", "version.ts"],
   // Tokens are made on the data directory itself, so that the first one needs no running appliance.
   "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-keys.ts"],
+  "cli/backup.ts": ["backup.ts"],
   "cli/gc.ts": ["gc.ts", "config.ts", "log.ts"],
   "cli/doctor-checks.ts": ["system/exec.ts", "vm", "config.ts"],
   "cli/doctor-machines.ts": ["system/exec.ts", "vm"],

@@ -1,5 +1,6 @@
 import { ConfigError, type Environment } from "../config.ts";
 import { VERSION } from "../version.ts";
+import { backupCommands } from "./backup.ts";
 import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
 import { configCommands } from "./config.ts";
 import { doctorCommand } from "./doctor.ts";
@@ -24,6 +25,7 @@ export const COMMANDS: readonly Command[] = [
   serveCommand,
   gcCommand,
   ...configCommands,
+  ...backupCommands,
   ...tokenCommands,
   ...imageCommands,
   ...historyCommands,

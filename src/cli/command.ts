@@ -27,6 +27,8 @@ export class CliError extends Error {
 
 export interface OptionSpec {
   readonly type: "string" | "boolean";
+  /** one letter */
+  readonly short?: string;
   readonly multiple?: boolean;
   /** what stands for the value in the help */
   readonly value?: string;
@@ -98,7 +100,10 @@ export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Comm
 
 function parse(argv: readonly string[], options: OptionSpecs) {
   const config = Object.fromEntries(
-    Object.entries(options).map(([name, { type, multiple }]) => [name, { type, multiple: multiple ?? false }]),
+    Object.entries(options).map(([name, { type, multiple, short }]) => [
+      name,
+      { type, multiple: multiple ?? false, ...(short === undefined ? {} : { short }) },
+    ]),
   );
   try {
     return parseArgs({ args: [...argv], options: config, allowPositionals: true, strict: true });
@@ -110,8 +115,8 @@ function parse(argv: readonly string[], options: OptionSpecs) {
 }
 
 function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: OptionSpecs): string {
-  const rows = Object.entries(options).map(([name, { value, doc, multiple }]): [string, string] => [
-    `--${name}${value === undefined ? "" : ` ${value}`}`,
+  const rows = Object.entries(options).map(([name, { value, doc, multiple, short }]): [string, string] => [
+    `${short === undefined ? "" : `-${short}, `}--${name}${value === undefined ? "" : ` ${value}`}`,
     multiple === true ? `${doc}; may be repeated` : doc,
   ]);
   const sections = [

@@ -100,6 +100,17 @@ describe("the service", () => {
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
   }, 120_000);
 
+  test("is backed up while it runs, and restored where nothing is left", async () => {
+    await system.output("coppice", "backup", "-o", "/root/backup.tar");
+    await system.output("systemctl", "stop", "coppice");
+    await system.output("sh", "-c", "rm -rf /var/lib/coppice/*");
+    await system.output("coppice", "restore", "/root/backup.tar");
+    await system.output("systemctl", "start", "coppice");
+    // The token of before is good, and the image can be run.
+    await ready();
+    expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
+  }, 120_000);
+
   test("with a wrong configuration ends, says why, and is not tried again and again", async () => {
     const file = system.path("/etc/coppice/config.toml");
     const good = await Bun.file(file).text();

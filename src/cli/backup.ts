@@ -1,0 +1,65 @@
+import { CliError, type Command, command, expectPositionals, UsageError } from "./command.ts";
+import { configOf, DATA_OPTIONS } from "./config-options.ts";
+import { shownSize } from "./table.ts";
+
+export const backupCommands: readonly Command[] = [
+  command({
+    name: "backup",
+    summary: "write everything that is kept to one archive",
+    synopsis: "-o FILE [OPTIONS]",
+    description:
+      "Database, keys, layers, files and outputs as they are at one moment, as a tar archive. Works while the\n" +
+      "appliance runs. The archive holds the keys that sign tokens: keep it where nobody else reads it.",
+    examples: ["coppice backup --output /mnt/nas/coppice-$(date +%F).tar"],
+    options: {
+      output: {
+        type: "string",
+        short: "o",
+        value: "FILE",
+        doc: "archive to be written; one that is there is replaced",
+      },
+      ...DATA_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { output, ...rest } = options;
+      if (output === undefined) throw new UsageError("--output is missing");
+      const { backUp } = await import("../backup.ts");
+      const { images, layers, files, sizeBytes } = await known(() =>
+        backUp(configOf(rest, environment).dataDir, output),
+      );
+      io.stderr(`${output}: ${images} images, ${layers} layers, ${files} files, ${shownSize(sizeBytes)}\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "restore",
+    summary: "make a data directory of a backup",
+    synopsis: "FILE [OPTIONS]",
+    description:
+      "The data directory must be new, or have no database. Everything is checked first. What ran when the backup\n" +
+      "was made ends as FAILED when the appliance starts; what waited runs.",
+    examples: ["systemctl stop coppice && coppice restore coppice.tar && systemctl start coppice"],
+    options: DATA_OPTIONS,
+    async run({ options, positionals, io, environment }) {
+      const [archive = ""] = expectPositionals(positionals, "FILE");
+      const { restore } = await import("../backup.ts");
+      const { dataDir } = configOf(options, environment);
+      const { images, layers, files } = await known(() => restore(archive, dataDir));
+      io.stderr(`${dataDir}: ${images} images, ${layers} layers, ${files} files\n`);
+      return 0;
+    },
+  }),
+];
+
+async function known<T>(work: () => Promise<T>): Promise<T> {
+  const { BackupError } = await import("../backup.ts");
+  try {
+    return await work();
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const expected =
+      error instanceof BackupError || ["EACCES", "EPERM", "ENOENT", "EROFS", "ENOSPC"].includes(code ?? "");
+    throw expected ? new CliError(message, undefined, { cause: error }) : error;
+  }
+}

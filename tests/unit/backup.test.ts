@@ -1,0 +1,152 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { existsSync } from "node:fs";
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { BackupError, backUp, restore } from "../../src/backup.ts";
+import { openDatabase } from "../../src/db/database.ts";
+import { upsertFile } from "../../src/db/files.ts";
+import { getImage } from "../../src/db/images.ts";
+import type { AccountId, ImageId } from "../../src/domain/ids.ts";
+import { blobPath, receiveBlob } from "../../src/storage/blobs.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
+import { TokenKeys } from "../../src/storage/token-keys.ts";
+import { lockFile } from "../../src/system/lock.ts";
+import { allocatedBytes } from "../../src/system/sparse.ts";
+import { Api } from "../support/api.ts";
+
+const ALICE = "alice" as AccountId;
+
+let api: Api;
+let directory: string;
+let image: ImageId;
+beforeEach(async () => {
+  api = await Api.start();
+  directory = await mkdtemp(join(tmpdir(), "coppice-backup-"));
+  image = await api.addImage(
+    [[{ type: "f", path: "motd", content: "hello" }], [{ type: "f", path: "x", content: "changed" }]],
+    {
+      tag: "app",
+    },
+  );
+});
+afterEach(async () => {
+  await api[Symbol.asyncDispose]();
+  await rm(directory, { recursive: true, force: true });
+});
+
+const root = () => api.parts.layout.root;
+const at = (name: string): string => join(directory, name);
+
+describe("a backup", () => {
+  test("made beside a running service is restored with everything that it names", async () => {
+    const content = Buffer.from("an input file");
+    const { sha256, sizeBytes } = await receiveBlob(api.parts.layout, one(content), 1000);
+    upsertFile(api.parts.db, { accountId: ALICE, sha256, sizeBytes, now: 1 });
+    const made = await backUp(root(), at("backup.tar"));
+    expect(made).toMatchObject({ images: 2, layers: 2, files: 1 });
+    expect((await stat(at("backup.tar"))).mode & 0o777).toBe(0o600);
+    expect(await readdir(directory)).toEqual(["backup.tar"]);
+    expect((await readdir(root())).filter((name) => name.startsWith("backup-"))).toEqual([]);
+
+    await restore(at("backup.tar"), at("data"));
+    const layout = dataLayout(at("data"));
+    using db = openDatabase(layout.database);
+    expect(getImage(db, ALICE, image)).toEqual(getImage(api.parts.db, ALICE, image));
+    expect(await readFile(blobPath(layout, sha256))).toEqual(content);
+    for (const part of ["layers", "keys"] as const) {
+      expect(await contentsOf(layout[part])).toEqual(await contentsOf(api.parts.layout[part]));
+    }
+    expect((await readdir(at("data"))).filter((name) => name.startsWith("restore-"))).toEqual([]);
+    // The keys are the same, so tokens that were handed out stay good.
+    await TokenKeys.open(layout.keys);
+    expect((await stat(layout.root)).mode & 0o777).toBe(0o700);
+  });
+
+  test("holds one moment: what comes later is not in it", async () => {
+    await backUp(root(), at("backup.tar"));
+    await api.addImage([[{ type: "f", path: "later", content: "x" }]], { tag: "later" });
+    await restore(at("backup.tar"), at("data"));
+    expect((await readdir(dataLayout(at("data")).layers)).length).toBe(4);
+  });
+
+  test("does not hold what nothing refers to", async () => {
+    await writeFile(join(api.parts.layout.layers, `${Bun.randomUUIDv7()}.disk`), "garbage");
+    await backUp(root(), at("backup.tar"));
+    await restore(at("backup.tar"), at("data"));
+    expect((await readdir(dataLayout(at("data")).layers)).length).toBe(4);
+  });
+
+  test("keeps holes", async () => {
+    const [name = ""] = (await readdir(api.parts.layout.layers)).filter((entry) => entry.endsWith(".disk"));
+    const path = join(api.parts.layout.layers, name);
+    const size = 512 * 1024 ** 2;
+    await truncate(path, size);
+    api.parts.db.orm.run(`update layers set disk_bytes = ${size} where id = '${name.replace(".disk", "")}'`);
+    const { sizeBytes } = await backUp(root(), at("backup.tar"));
+    expect(sizeBytes).toBeLessThan(8 * 1024 ** 2);
+    await restore(at("backup.tar"), at("data"));
+    const restored = join(dataLayout(at("data")).layers, name);
+    expect((await stat(restored)).size).toBe(size);
+    expect(await allocatedBytes(restored)).toBeLessThan(8 * 1024 ** 2);
+  });
+
+  test("fails, and leaves nothing, when a layer is missing", async () => {
+    const [name = ""] = await readdir(api.parts.layout.layers);
+    await rm(join(api.parts.layout.layers, name));
+    await expect(backUp(root(), at("backup.tar"))).rejects.toThrow(BackupError);
+    expect(await readdir(directory)).toEqual([]);
+    expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
+  });
+});
+
+describe("a restore", () => {
+  beforeEach(() => backUp(root(), at("backup.tar")));
+
+  test("never touches a database that is there", async () => {
+    await expect(restore(at("backup.tar"), root())).rejects.toThrow("has a database already");
+  });
+
+  test("is refused while an appliance uses the directory", async () => {
+    const layout = dataLayout(at("data"));
+    await layout.ensure();
+    using _lock = lockFile(layout.lock);
+    await expect(restore(at("backup.tar"), at("data"))).rejects.toThrow("in use by a running appliance");
+  });
+
+  test.each([
+    ["cut off", async (path: string) => truncate(path, Math.floor((await stat(path)).size / 2))],
+    ["no archive", (path: string) => writeFile(path, "not a tar")],
+    ["missing", (path: string) => rm(path)],
+  ])("of one that is %s puts nothing in place", async (_what, damage) => {
+    await damage(at("backup.tar"));
+    await expect(restore(at("backup.tar"), at("data"))).rejects.toThrow(BackupError);
+    expect(existsSync(dataLayout(at("data")).database)).toBe(false);
+  });
+
+  test("of an archive of something else puts nothing in place", async () => {
+    await mkdir(at("other"));
+    await writeFile(at("other/file"), "x");
+    await Bun.$`tar -cf ${at("other.tar")} -C ${at("other")} file`.quiet();
+    await expect(restore(at("other.tar"), at("data"))).rejects.toThrow("no backup of an appliance");
+  });
+
+  test("of one whose layer was changed puts nothing in place", async () => {
+    await Bun.$`mkdir ${at("x")} && tar -xf ${at("backup.tar")} -C ${at("x")}`.quiet();
+    const [name = ""] = (await readdir(at("x/layers"))).filter((entry) => entry.endsWith(".disk"));
+    await truncate(join(at("x/layers"), name), 10);
+    await Bun.$`tar -cf ${at("bad.tar")} -C ${at("x")} .`.quiet();
+    await expect(restore(at("bad.tar"), at("data"))).rejects.toThrow("not whole: the disk of layer");
+    expect(await readdir(dataLayout(at("data")).layers)).toEqual([]);
+  });
+});
+
+async function contentsOf(path: string): Promise<Record<string, string>> {
+  const names = (await readdir(path)).sort();
+  const hashes = await Promise.all(names.map(async (name) => Bun.SHA256.hash(await readFile(join(path, name)), "hex")));
+  return Object.fromEntries(names.map((name, index) => [name, hashes[index] ?? ""]));
+}
+
+async function* one(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
+  yield bytes;
+}
