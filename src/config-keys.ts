@@ -49,6 +49,14 @@ function integer(min: number, max: number, doc: Doc<number>): ConfigKey<number> 
   return key(`an integer from ${min} to ${max}`, read, doc);
 }
 
+function fraction(min: number, max: number, doc: Doc<number>): ConfigKey<number> {
+  const read = (raw: unknown): number | undefined => {
+    const value = typeof raw === "string" && /^\d+(\.\d+)?$/.test(raw) ? Number(raw) : raw;
+    return typeof value === "number" && value >= min && value <= max ? value : undefined;
+  };
+  return key(`a number from ${min} to ${max}`, read, doc);
+}
+
 function flag(doc: Doc<boolean>): ConfigKey<boolean> {
   const words = new Map<unknown, boolean>([
     [true, true],
@@ -145,6 +153,10 @@ export const KEYS = {
     doc: "registry of references that name none; unset: such references are refused",
   }),
   "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),
+  "layers.merged_share": fraction(0, 10, {
+    default: 1,
+    doc: "what merged layers, which make long chains of runs quick to start, may take beside the layers of an account; 0: none are made ahead",
+  }),
   "images.untagged_ttl": optional(duration, {
     default: null,
     or: 0,

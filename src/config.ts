@@ -44,6 +44,8 @@ export interface Config {
   };
   /** how long ended operations are kept, in `milliseconds` */
   readonly operations: { readonly retentionMs: number };
+  /** bytes of merged layers, as a share of those of an account's layers */
+  readonly layers: { readonly mergedShare: number };
   /** how long an unused uploaded file is kept, in `milliseconds`; null: for ever */
   readonly images: { readonly untaggedTtlMs: number | null };
   readonly files: { readonly ttlMs: number | null };
@@ -308,6 +310,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     },
     registries: { default: v["registries.default"], hosts },
     operations: { retentionMs: v["operations.retention"] },
+    layers: { mergedShare: v["layers.merged_share"] },
     images: { untaggedTtlMs: v["images.untagged_ttl"] },
     files: { ttlMs: v["files.ttl"] },
     log: { level: v["log.level"], format: v["log.format"] },

@@ -14,6 +14,7 @@ import { OperationLog } from "./operation-log.ts";
 import { type DataLayout, dataLayout } from "./storage/layout.ts";
 import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
+import { Compactor, type CompactorOptions } from "./supervisor/compact.ts";
 import { watchFigures } from "./supervisor/figures.ts";
 import { importWork } from "./supervisor/import-image.ts";
 import { startJanitor, sweep } from "./supervisor/janitor.ts";
@@ -78,8 +79,9 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
+  const compactor = stack.use(openCompactor(config, { db, layout, log, clock, machines, scratchDisks, scheduler }));
   const operations = stack.use(
-    openOperations(config, { db, layout, log, clock, machines, scratchDisks, metrics, scheduler }),
+    openOperations(config, { db, layout, log, clock, machines, scratchDisks, metrics, scheduler, compactor }),
   );
   const { diskReserveBytes } = config.limits;
   const sources = { db, layout, machines, operations, scheduler, poolSize: config.pool.size, diskReserveBytes };
@@ -156,6 +158,21 @@ function budget(config: Config): Cost {
   };
 }
 
+function openCompactor(
+  config: Config,
+  parts: Pick<CompactorOptions, "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "scheduler">,
+): Compactor {
+  const compactor = new Compactor({
+    ...parts,
+    shape: templateShape({ vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault }),
+    mergedShare: config.layers.mergedShare,
+    diskBytesMax: scratchBytes(config.vm.maxima.diskBytes),
+    diskReserveBytes: config.limits.diskReserveBytes,
+  });
+  compactor.start();
+  return compactor;
+}
+
 function openOperations(
   config: Config,
   parts: {
@@ -167,6 +184,7 @@ function openOperations(
     readonly scratchDisks: ScratchDisks;
     readonly metrics: Metrics;
     readonly scheduler: Scheduler;
+    readonly compactor: Compactor;
   },
 ): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler } = parts;

@@ -14,7 +14,7 @@ import { withDeadline } from "./deadline.ts";
 import { endedEarly } from "./machines.ts";
 
 /** Unmounting writes out what the command left in the guest's page cache: up to all of its memory. */
-const FREEZE_MS_MAX = 300_000;
+export const FREEZE_MS_MAX = 300_000;
 /** A million entries take minutes under emulation. */
 const INDEX_MS_MAX = 600_000;
 

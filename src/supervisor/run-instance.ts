@@ -1,6 +1,5 @@
 import type { Database } from "../db/database.ts";
 import { getImage, type ImageRow } from "../db/images.ts";
-import { layerChain } from "../db/layers.ts";
 import { publishRun } from "../db/publish.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
@@ -8,6 +7,7 @@ import type { StoredInstanceResult } from "../domain/operation.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
 import { writeOutputs } from "../storage/outputs.ts";
 import { templateShape } from "../vm/templates.ts";
+import type { Compactor } from "./compact.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
 import type { Work } from "./operations.ts";
 import type { InstanceSubmission } from "./ports.ts";
@@ -15,6 +15,7 @@ import { costOf } from "./scheduler.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps"> {
   readonly db: Database;
+  readonly compactor: Compactor;
   readonly clock: () => number;
 }
 
@@ -30,7 +31,8 @@ export function instanceWork(
       const { db, layout, clock } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
-      const layerDisks = layerChain(db, image.layerId).map((layer) => layerPath(layout, layer.id));
+      using attachment = await context.compactor.attach(operation.accountId, image.layerId, signal);
+      const layerDisks = attachment.layers.map((id) => layerPath(layout, id));
       const parentIndex = indexPath(layout, image.layerId);
       const job = { operationId: operation.id, submission, layerDisks, parentIndex };
       const outcome = await execute({ ...context, laps, onMachine }, job, signal);

@@ -1,6 +1,7 @@
 import type { Database, Orm } from "../db/database.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced } from "../db/files.ts";
 import { referencedLayerIds } from "../db/layers.ts";
+import { deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
 import { deleteUnreferencedLayers, deleteUntaggedImages, unreferencedLayers } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
@@ -9,6 +10,8 @@ import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import { layerBytes, listLayers, removeLayer } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
 
+/** Merged layers that nobody used for so long are made again when somebody does. */
+const MERGED_TTL_MS = 7 * 86_400_000;
 /** Rows that one transaction removes: it must not hold the event loop. */
 const BATCH_COUNT = 500;
 
@@ -93,12 +96,13 @@ const isHeld = (id: LayerId): boolean => sharedLayerHolds.isHeld(id);
 
 function forget(tx: Orm, { clock, filesTtlMs, untaggedTtlMs }: SpaceOptions, limit: number): Forgotten {
   const tops = untaggedTtlMs === null ? [] : deleteUntaggedImages(tx, clock() - untaggedTtlMs, limit);
+  const unused = deleteMergedLayersUnusedSince(tx, clock() - MERGED_TTL_MS, { limit, isHeld });
   const layers = deleteUnreferencedLayers(tx, tops.length > 0 ? tops : unreferencedLayers(tx, limit), isHeld);
   const files = filesTtlMs === null ? [] : deleteFilesUnusedSince(tx, clock() - filesTtlMs, limit);
   const contents = [...new Set(files.map(({ sha256 }) => sha256))];
   return {
     images: tops.length,
-    layers,
+    layers: [...unused, ...layers],
     files,
     blobs: contents.filter((sha256) => !isBlobReferenced(tx, sha256)),
   };

@@ -33,7 +33,8 @@ export type Finished = Operation & { readonly result?: Record<string, never> };
 export class Appliance implements AsyncDisposable {
   readonly dataDir: string;
   readonly #configFile: string;
-  readonly #flags: readonly string[];
+  /** flags of the next start */
+  flags: readonly string[];
   #process: Bun.Subprocess | null = null;
   #log = "";
   url = "";
@@ -42,7 +43,7 @@ export class Appliance implements AsyncDisposable {
   private constructor(dataDir: string, configFile: string, flags: readonly string[]) {
     this.dataDir = dataDir;
     this.#configFile = configFile;
-    this.#flags = flags;
+    this.flags = flags;
   }
 
   static async start(options: ApplianceOptions = {}): Promise<Appliance> {
@@ -83,7 +84,7 @@ export class Appliance implements AsyncDisposable {
   /** Starts the daemon and waits until it listens. */
   async up(): Promise<void> {
     const child = Bun.spawn(
-      [...program(), "serve", "--config", this.#configFile, "--log-format", "json", ...this.#flags],
+      [...program(), "serve", "--config", this.#configFile, "--log-format", "json", ...this.flags],
       {
         env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir() },
         stdin: "ignore",

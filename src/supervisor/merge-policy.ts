@@ -1,0 +1,64 @@
+import { isStandIn, type Segment } from "./attach-plan.ts";
+
+/**
+ * A disk is merged with those above it once they have come to an eighth of it. So a plan has at most about one disk
+ * for each time that the chain grew eightfold, and what is merged was merged that often before, a few times each.
+ */
+const GROWTH = 8;
+/** What an entry costs to copy beside its content, in `bytes` that take as long. */
+const ENTRY_BYTES = 4096;
+/** Disks of a plan's end that are merged at once: more are found in the guest as fast, but take much longer to attach. */
+export const MERGE_COUNT_MAX = 64;
+
+/** Part of a plan, by positions in it; `to` is included. */
+export interface Merge {
+  readonly from: number;
+  readonly to: number;
+}
+
+export interface MergeLimits {
+  /** fewer disks than these are not worth a machine */
+  readonly countMin: number;
+  /** of all that is merged together */
+  readonly bytesMax: number;
+  /** of those layers among it that nothing stands in for yet: by as much the merged layers may grow */
+  readonly addedBytesMax: number;
+}
+
+/**
+ * Which disks of a plan to merge next, or null when that is not worth it. They are always at the plan's end, but for
+ * a long one, which is merged from its lower end on. The base, which comes first, never is.
+ */
+export function nextMerge(plan: readonly Segment[], { countMin, bytesMax, addedBytesMax }: MergeLimits): Merge | null {
+  let from = plan.length;
+  let weight = 0;
+  let sizeBytes = 0;
+  let addedBytes = 0;
+  for (let at = plan.length - 1; at > 0; at--) {
+    const segment = plan[at] as Segment;
+    if (at < plan.length - 1 && weightOf(segment) >= GROWTH * weight) break;
+    sizeBytes += segment.sizeBytes;
+    if (!isStandIn(segment)) addedBytes += segment.sizeBytes;
+    if (sizeBytes > bytesMax || addedBytes > addedBytesMax) break;
+    from = at;
+    weight += weightOf(segment);
+  }
+  const count = Math.min(plan.length - from, MERGE_COUNT_MAX);
+  return count < Math.max(2, countMin) ? null : { from, to: from + count - 1 };
+}
+
+function weightOf({ sizeBytes, entryCount }: Segment): number {
+  return sizeBytes + entryCount * ENTRY_BYTES;
+}
+
+/** Size of the disk that a merge needs, in `bytes`: room for all that it reads, and an inode for each entry. */
+export function mergeDiskBytes(segments: readonly Segment[]): number {
+  const sizeBytes = segments.reduce((sum, segment) => sum + segment.sizeBytes, 0);
+  const entryCount = segments.reduce((sum, segment) => sum + segment.entryCount, 0);
+  return 2 * sizeBytes + INODES_SHARE * entryCount * BYTES_PER_INODE;
+}
+
+/** What mke2fs reckons a file to take, and so how many inodes it makes. */
+const BYTES_PER_INODE = 16_384;
+/** Directories of links and those that a file system has by itself are entries, too. */
+const INODES_SHARE = 1.5;
