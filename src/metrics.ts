@@ -26,7 +26,9 @@ class Series<Name extends string, State> {
   }
 
   of(labels: Labels<Name>): State {
-    const key = this.#names.map((name) => labels[name]).join("\0");
+    let key = "";
+    // On the way of every request: one string, and no array for it.
+    for (const name of this.#names) key += `${labels[name]}\0`;
     const known = this.#states.get(key);
     if (known !== undefined) return known.state;
     const isOther = this.#names.every((name) => labels[name] === OTHER);

@@ -3,11 +3,11 @@ import { getOperation, listOperations, type OperationRow } from "../db/operation
 import { ApiError } from "../domain/errors.ts";
 import { isoTime, type OperationId } from "../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../domain/listing.ts";
-import { isTerminal, Operation, type StoredInstanceResult } from "../domain/operation.ts";
+import { isTerminal, Operation, type StoredInstanceResult, type StoredOutput } from "../domain/operation.ts";
 import { type OutputObject, outputObject } from "../domain/output.ts";
 import { OperationQuery, OperationsQuery } from "../domain/query.ts";
 import { timeBounds } from "../domain/time-bound.ts";
-import { outputPath } from "../storage/outputs.ts";
+import { readOutput } from "../storage/outputs.ts";
 import { json, type Reply } from "./reply.ts";
 import { jsonSpec, RETRY_AFTER } from "./responses.ts";
 import { type Route, route } from "./route.ts";
@@ -135,20 +135,21 @@ async function resultWithOutput(services: ApiServices, row: OperationRow): Promi
   const { exit_code, stdout, stderr, ...rest } = result;
   return {
     exit_code,
-    stdout: await output(services, row.id, "stdout", stdout.truncated),
-    stderr: await output(services, row.id, "stderr", stderr.truncated),
+    stdout: stdout.empty === true ? noOutput(stdout) : await output(services, row.id, "stdout", stdout),
+    stderr: stderr.empty === true ? noOutput(stderr) : await output(services, row.id, "stderr", stderr),
     ...rest,
   };
 }
 
-/** A stream that wrote nothing has no file. */
 async function output(
   services: ApiServices,
   id: OperationId,
   stream: "stdout" | "stderr",
-  truncated: boolean,
+  { truncated }: StoredOutput,
 ): Promise<OutputObject> {
-  const file = Bun.file(outputPath(services.layout, id, stream));
-  const bytes = (await file.exists()) ? await file.bytes() : new Uint8Array();
-  return outputObject(bytes, truncated);
+  return outputObject(await readOutput(services.layout, id, stream), truncated);
+}
+
+function noOutput({ truncated }: StoredOutput): OutputObject {
+  return { content: "", encoding: "ascii", truncated };
 }

@@ -33,7 +33,7 @@ export class Database implements Disposable {
     this.#client = client;
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
-    const session = new BetterSQLiteSession(client as never, dialect, undefined, {});
+    const session = new BetterSQLiteSession(rawOnce(client) as never, dialect, undefined, {});
     this.orm = new BaseSQLiteDatabase("sync", dialect as never, session as never, undefined) as unknown as Orm;
   }
 
@@ -62,6 +62,27 @@ export class Database implements Disposable {
     this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     this.#client.close();
   }
+}
+
+/**
+ * The client as drizzle's session uses it. The session asks for raw rows before every execution of a statement, which
+ * costs as much as a look-up; a statement that gives them once gives them always.
+ */
+function rawOnce(client: Libsql.Database) {
+  return {
+    prepare(sql: string) {
+      const statement = client.prepare(sql);
+      const asRaw = statement.raw.bind(statement);
+      let isRaw = false;
+      statement.raw = (() => {
+        if (!isRaw) asRaw(true);
+        isRaw = true;
+        return statement;
+      }) as typeof statement.raw;
+      return statement;
+    },
+    transaction: client.transaction.bind(client),
+  };
 }
 
 /**

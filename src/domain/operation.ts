@@ -59,9 +59,15 @@ export type InstanceResult = Static<typeof InstanceResult>;
 
 /** An instance's result as its row keeps it: the outputs themselves are files. */
 export type StoredInstanceResult = Omit<InstanceResult, "stdout" | "stderr"> & {
-  readonly stdout: { readonly truncated: boolean };
-  readonly stderr: { readonly truncated: boolean };
+  readonly stdout: StoredOutput;
+  readonly stderr: StoredOutput;
 };
+
+export interface StoredOutput {
+  readonly truncated: boolean;
+  /** nothing was written, so there is no file to look for */
+  readonly empty?: boolean;
+}
 
 /** Result of an image import. */
 export const ImportResult = Type.Object({

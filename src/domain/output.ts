@@ -54,6 +54,11 @@ export class OutputCapture {
     return this.#totalBytes > this.#keptBytes;
   }
 
+  /** Whether nothing was kept. */
+  get isEmpty(): boolean {
+    return this.#keptBytes === 0;
+  }
+
   bytes(): Uint8Array {
     return Buffer.concat(this.#chunks, this.#keptBytes);
   }

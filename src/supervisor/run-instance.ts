@@ -3,7 +3,8 @@ import { getImage, type ImageRow } from "../db/images.ts";
 import { publishRun } from "../db/publish.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
-import type { StoredInstanceResult } from "../domain/operation.ts";
+import type { StoredInstanceResult, StoredOutput } from "../domain/operation.ts";
+import type { OutputCapture } from "../domain/output.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
 import { writeOutputs } from "../storage/outputs.ts";
 import { templateShape } from "../vm/templates.ts";
@@ -72,8 +73,8 @@ function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | 
 function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredInstanceResult {
   return {
     exit_code: outcome.exitCode,
-    stdout: { truncated: outcome.stdout.truncated },
-    stderr: { truncated: outcome.stderr.truncated },
+    stdout: storedOutput(outcome.stdout),
+    stderr: storedOutput(outcome.stderr),
     cpu_time_ms: outcome.cpuTimeMs,
     memory_bytes: outcome.memoryBytes,
     timed_out: outcome.timedOut,
@@ -81,4 +82,9 @@ function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredIn
     ...(image === null ? {} : { image }),
     isolation: outcome.isolation,
   };
+}
+
+/** A limit of 0 leaves nothing of what was written: then there is no file either. */
+function storedOutput(output: OutputCapture): StoredOutput {
+  return { truncated: output.truncated, ...(output.isEmpty ? { empty: true } : {}) };
 }
