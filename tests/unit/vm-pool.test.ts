@@ -109,6 +109,17 @@ describe("pool", () => {
     expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
   });
 
+  test("leaves those that wait to others, when told so", async () => {
+    const vmm = new FakeVmm();
+    await using pool = open(vmm);
+    pool.start();
+    await pool.idle();
+    const waiting = [...vmm.live];
+    await using taken = await pool.takeAside(SHAPE, never);
+    expect(waiting).not.toContain(taken.machine as (typeof waiting)[0]);
+    expect(pool.waitingCount).toBe(2);
+  });
+
   test("makes a fresh clone of another shape", async () => {
     const vmm = new FakeVmm("kvm");
     await using pool = open(vmm);

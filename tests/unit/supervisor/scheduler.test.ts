@@ -89,3 +89,55 @@ describe("scheduler", () => {
     expect(order).toEqual(["s0", "s1", "large"]);
   });
 });
+
+describe("work that nobody waits for", () => {
+  const budget = { memoryBytes: 2 * GIB, vcpus: 2 };
+
+  test("is admitted where there is room and nobody waits, and not counted for others", async () => {
+    const scheduler = new Scheduler(budget, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    using idle = await scheduler.admitIdle(small, never);
+    expect(scheduler.runningCount).toBe(0);
+    void admit("a", "one");
+    await settle();
+    expect(idle.yield.aborted).toBe(false);
+    void admit("b", "one");
+    await settle();
+    expect(order).toEqual(["a", "b"]);
+    expect(idle.yield.aborted).toBe(true);
+    tickets.get("a")?.[Symbol.dispose]();
+  });
+
+  test("waits for room, and gives it back", async () => {
+    const scheduler = new Scheduler(budget, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    for (const name of ["a", "b", "c"]) void admit(name, "one");
+    await settle();
+    const admitted: string[] = [];
+    const idle = scheduler.admitIdle(small, never).then((ticket) => {
+      admitted.push("idle");
+      return ticket;
+    });
+    tickets.get("a")?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["a", "b", "c"]);
+    expect(admitted).toEqual([]);
+    tickets.get("b")?.[Symbol.dispose]();
+    const first = await idle;
+    const second = scheduler.admitIdle(small, never);
+    tickets.get("c")?.[Symbol.dispose]();
+    using _second = await second;
+    const third = scheduler.admitIdle(small, never);
+    first[Symbol.dispose]();
+    using _third = await third;
+  });
+
+  test("leaves the queue when its signal fires", async () => {
+    const scheduler = new Scheduler({ memoryBytes: GIB, vcpus: 1 }, () => 0);
+    using _running = await scheduler.admit("one", small, never);
+    const stop = new AbortController();
+    const idle = scheduler.admitIdle(small, stop.signal);
+    stop.abort(new Error("stopped"));
+    await expect(idle).rejects.toThrow("stopped");
+  });
+});

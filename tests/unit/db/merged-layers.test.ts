@@ -1,0 +1,117 @@
+import { describe, expect, test } from "bun:test";
+import type { Database } from "../../../src/db/database.ts";
+import { layerChain, referencedLayerIds } from "../../../src/db/layers.ts";
+import {
+  deleteMergedLayersUnusedSince,
+  insertMergedLayer,
+  layerBytesOf,
+  mergedLayersBelow,
+  mergedLayersByUse,
+  touchMergedLayers,
+} from "../../../src/db/merged-layers.ts";
+import { publishRun } from "../../../src/db/publish.ts";
+import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
+import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
+import { addExecuting, alice, bob, newId, someImage, someLayer, testDatabase } from "../../support/database.ts";
+
+/** A chain of layers with an image on each; the base first. */
+function chain(db: Database, length: number, accountId: AccountId = alice) {
+  const layers: LayerId[] = [];
+  const images: ImageId[] = [];
+  for (let at = 0; at < length; at++) {
+    const layer = someLayer({ parentId: layers.at(-1) ?? null });
+    const image = someImage(layer.id, images.at(-1) ?? null);
+    const published = publishRun(db, {
+      operationId: addExecuting(db, { accountId }),
+      result: {},
+      now: 1,
+      layer,
+      image,
+    });
+    if (!published) throw new Error("not published");
+    layers.push(layer.id);
+    images.push(image.id);
+  }
+  return { layers: layers as [LayerId, ...LayerId[]], images };
+}
+
+function merge(db: Database, belowId: LayerId | undefined, topId: LayerId | undefined, now = 1, accountId = alice) {
+  const id = newId<LayerId>();
+  if (belowId === undefined || topId === undefined) throw new Error("no such layer");
+  return insertMergedLayer(db, { id, accountId, belowId, topId, sizeBytes: 5, entryCount: 1, now }) ? id : null;
+}
+
+describe("merged layers", () => {
+  test("are found for every image that stands on their topmost layer, by their account", () => {
+    using test = testDatabase();
+    const { layers } = chain(test.db, 6);
+    const merged = merge(test.db, layers[0], layers[3]);
+    const found = (layer: LayerId | undefined, account = alice) =>
+      mergedLayersBelow(test.db, account, layer as LayerId).map(({ id }) => id);
+    expect(found(layers[3])).toEqual([merged as LayerId]);
+    expect(found(layers[5])).toEqual([merged as LayerId]);
+    expect(found(layers[2])).toEqual([]);
+    expect(found(layers[5], bob)).toEqual([]);
+    expect(referencedLayerIds(test.db)).toEqual(new Set([...layers, merged as LayerId]));
+  });
+
+  test("are one for a run, and only where its layers are", () => {
+    using test = testDatabase();
+    const { layers } = chain(test.db, 3);
+    expect(merge(test.db, layers[0], layers[2])).not.toBeNull();
+    expect(merge(test.db, layers[0], layers[2])).toBeNull();
+    expect(merge(test.db, layers[0], newId<LayerId>())).toBeNull();
+    expect(merge(test.db, newId<LayerId>(), layers[2])).toBeNull();
+  });
+
+  test("go with a layer that they refer to, and are told to whoever removes files", () => {
+    using test = testDatabase();
+    const { layers, images } = chain(test.db, 5);
+    const low = merge(test.db, layers[0], layers[2]) as LayerId;
+    const high = merge(test.db, layers[2], layers[4]) as LayerId;
+    const remove = (at: number) => {
+      deleteImage(test.db, alice, images[at] as ImageId);
+      return test.db.transaction((tx) => deleteUnreferencedLayers(tx, [layers[at] as LayerId], () => false));
+    };
+    expect(remove(2)).toEqual([]);
+    expect(new Set(remove(4))).toEqual(new Set([high, layers[4] as LayerId]));
+    expect(mergedLayersByUse(test.db, alice).map(({ id }) => id)).toEqual([low]);
+    expect(new Set(remove(3))).toEqual(new Set([low, layers[3], layers[2]] as LayerId[]));
+    expect(layerChain(test.db, layers[1] as LayerId)).toHaveLength(2);
+  });
+
+  test("are in the order of their use, and expire", () => {
+    using test = testDatabase();
+    const { layers } = chain(test.db, 5);
+    const [a, b, c] = [1, 2, 3].map((at) => merge(test.db, layers[0], layers[at + 1], at) as LayerId) as [
+      LayerId,
+      LayerId,
+      LayerId,
+    ];
+    touchMergedLayers(test.db, [a, b], { now: 9, beforeMs: 2 });
+    expect(mergedLayersByUse(test.db, alice).map(({ id }) => id)).toEqual([b, c, a]);
+    const expire = (beforeMs: number, held: LayerId) =>
+      test.db.transaction((tx) =>
+        deleteMergedLayersUnusedSince(tx, beforeMs, { limit: 10, isHeld: (id) => id === held }),
+      );
+    expect(expire(9, c)).toEqual([b]);
+    expect(expire(9, b)).toEqual([c]);
+    expect(mergedLayersByUse(test.db, alice).map(({ id }) => id)).toEqual([a]);
+  });
+
+  test("an account's layers are those that its images stand on, each once", () => {
+    using test = testDatabase();
+    const { layers } = chain(test.db, 4);
+    const branch = someLayer({ parentId: layers[1], sizeBytes: 100 });
+    publishRun(test.db, {
+      operationId: addExecuting(test.db),
+      result: {},
+      now: 1,
+      layer: branch,
+      image: someImage(branch.id),
+    });
+    chain(test.db, 2, bob);
+    expect(layerBytesOf(test.db, alice)).toBe(4 * 10 + 100);
+    expect(layerBytesOf(test.db, "nobody" as AccountId)).toBe(0);
+  });
+});

@@ -1,0 +1,58 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import type { LayerId } from "../../../src/domain/ids.ts";
+import { type ChainLayer, planAttach, type StandIn } from "../../../src/supervisor/attach-plan.ts";
+
+const id = (position: number) => `l${position}` as LayerId;
+const chainOf = (length: number): ChainLayer[] =>
+  Array.from({ length }, (_, at) => ({ id: id(at), sizeBytes: 10, entryCount: 1 }));
+const standIn = (below: number, top: number, sizeBytes = 5): StandIn => ({
+  id: `m${below}-${top}` as LayerId,
+  belowId: id(below),
+  topId: id(top),
+  sizeBytes,
+  entryCount: 1,
+});
+const ids = (length: number, standIns: readonly StandIn[]) =>
+  planAttach(chainOf(length), standIns).map((s) => s.id as string);
+
+describe("a plan of what to attach", () => {
+  test("is the chain where nothing stands in", () => {
+    expect(ids(3, [])).toEqual(["l0", "l1", "l2"]);
+  });
+
+  test("takes the fewest disks, and of these the fewest bytes", () => {
+    expect(ids(7, [standIn(0, 4), standIn(2, 6), standIn(4, 6)])).toEqual(["l0", "m0-4", "m4-6"]);
+    expect(ids(5, [standIn(0, 2, 50), standIn(2, 4, 50), standIn(0, 3, 5)])).toEqual(["l0", "m0-3", "l4"]);
+  });
+
+  test("leaves out what is of another chain, or would replace the base", () => {
+    const foreign = { ...standIn(0, 2), topId: "elsewhere" as LayerId };
+    expect(ids(4, [foreign, standIn(3, 1), standIn(2, 2)])).toEqual(["l0", "l1", "l2", "l3"]);
+  });
+
+  test("shows every layer once, and none is shorter", async () => {
+    const pairs = fc.array(fc.tuple(fc.nat(9), fc.nat(9)), { maxLength: 8 });
+    await fc.assert(
+      fc.property(fc.integer({ min: 1, max: 10 }), pairs, (length, runs) => {
+        const usable = runs.filter(([below, top]) => below < top && top < length);
+        const plan = planAttach(
+          chainOf(length),
+          runs.map(([below, top]) => standIn(below, top)),
+        );
+        const shown = plan.flatMap(({ first, last }) =>
+          Array.from({ length: last - first + 1 }, (_, at) => first + at),
+        );
+        expect(shown).toEqual(Array.from({ length }, (_, at) => at));
+        expect(plan[0]).toMatchObject({ id: id(0), last: 0 });
+        // Every way there is, tried one after the other.
+        const fewest = (from: number): number => {
+          if (from === length) return 0;
+          const ways = usable.filter(([below]) => below === from - 1).map(([, top]) => fewest(top + 1));
+          return 1 + Math.min(fewest(from + 1), ...ways);
+        };
+        expect(plan.length).toBe(fewest(0));
+      }),
+    );
+  });
+});
