@@ -85,6 +85,10 @@ install: build ## install the executable as a service; DESTDIR=DIR for a package
 uninstall: build ## remove what install put in place; data stays
 	@dist/coppice uninstall $(if $(DESTDIR),--root $(DESTDIR),)
 
+.PHONY: release
+release: build ## make dist/release: one archive with notices, checksums and the list of packages
+	@bun src/release.ts --timestamp "$$(git log -1 --format=%ct)"
+
 .PHONY: dev
 dev: assets ## run the appliance from source, with data in build/dev and emulation allowed
 	@bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow

@@ -14,6 +14,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "main.ts": ["cli", "config", "log", "daemon"],
   "daemon.ts": ["*"],
   "build.ts": ["vm/assets.ts"],
+  "release.ts": ["version.ts", "system/exec.ts", "release-notices.ts"],
+  "release-notices.ts": [],
   "version.ts": ["package.json"],
   "backup.ts": ["db", "domain", "storage", "system", "version.ts"],
   "gc.ts": ["api/control.ts", "config.ts", "db", "storage", "supervisor/space.ts", "system/lock.ts"],
@@ -73,7 +75,16 @@ function filesBelow(directory: string): string[] {
 const read = (path: string): SourceFile => ({ path, text: readFileSync(join(ROOT, path), "utf8") });
 const everything = [
   ...["src", "tests", "vm-assets", "systemd"].flatMap(filesBelow),
-  ...["Makefile", "README.md", "CHANGELOG.md", "package.json", "bunfig.toml", "tsconfig.json", "biome.json"],
+  ...[
+    "Makefile",
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "package.json",
+    "bunfig.toml",
+    "tsconfig.json",
+    "biome.json",
+  ],
 ].map(read);
 const isTypeScript = ({ path }: SourceFile): boolean => path.endsWith(".ts");
 const source = everything.filter((file) => file.path.startsWith("src/") && isTypeScript(file));

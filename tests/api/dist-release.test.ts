@@ -1,0 +1,72 @@
+import { expect } from "bun:test";
+import { mkdtemp, readdir, readFile, rm, stat } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { bundledPackages } from "../../src/release-notices.ts";
+import { run } from "../../src/system/exec.ts";
+import { EXECUTABLE, programTest } from "../support/api-program.ts";
+
+const ROOT = resolve(import.meta.dir, "../..");
+const RELEASE_MS_MAX = 120_000;
+
+programTest(
+  "a release holds the program, whose notices and checksums are right",
+  async () => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-release-"));
+    await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
+    const script = [process.execPath, join(ROOT, "src/release.ts"), "--outdir", directory];
+    await run({
+      argv: [...script, "--executable", resolve(EXECUTABLE ?? ""), "--timestamp", "1700000000"],
+      timeoutMs: RELEASE_MS_MAX,
+      env: { PATH: `${resolve(process.execPath, "..")}:/usr/bin:/bin` },
+    });
+    const [archive = "", sum = ""] = (await readdir(directory)).sort();
+    expect(sum).toBe(`${archive}.sha256`);
+    await run({ argv: ["sha256sum", "--check", "--strict", sum], cwd: directory, timeoutMs: 30_000 });
+    await run({ argv: ["tar", "-xzf", archive], cwd: directory, timeoutMs: 60_000 });
+    const inside = join(directory, archive.replace(".tar.gz", ""));
+    expect((await readdir(inside)).sort()).toEqual([
+      "CHANGELOG.md",
+      "INSTALL",
+      "LICENSE",
+      "PACKAGES",
+      "README.md",
+      "SECURITY.md",
+      "SHA256SUMS",
+      "THIRD-PARTY-NOTICES",
+      "coppice",
+    ]);
+    await run({ argv: ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd: inside, timeoutMs: 30_000 });
+    expect((await stat(join(inside, "coppice"))).mode & 0o777).toBe(0o755);
+    expect((await stat(join(inside, "INSTALL"))).mtimeMs).toBe(1_700_000_000_000);
+    const { stdout } = await run({ argv: [join(inside, "coppice"), "--version"], timeoutMs: 30_000 });
+    expect(archive).toContain(Buffer.from(stdout).toString().trim().replace("coppice ", "coppice-"));
+
+    const notices = await readFile(join(inside, "THIRD-PARTY-NOTICES"), "utf8");
+    const kernel = await readFile(join(ROOT, "build/assets/KERNEL"), "utf8");
+    const [, source, version] = /^built-using: (\S+) \(= (\S+)\)$/m.exec(kernel) ?? [];
+    expect(notices).toContain(`apt-get source ${source}=${version}`);
+    for (const { name, version: packageVersion } of await bundledPackages(ROOT)) {
+      expect(notices).toContain(`\n${name} ${packageVersion}: `);
+    }
+    for (const name of ["musl", "JavaScriptCore", "GNU GENERAL PUBLIC LICENSE", "GNU LESSER GENERAL PUBLIC LICENSE"]) {
+      expect(notices).toContain(name);
+    }
+  },
+  RELEASE_MS_MAX,
+);
+
+programTest("the packages of a release are those that doctor asks for", async () => {
+  const sources = await Promise.all(
+    ["doctor-checks.ts", "doctor-machines.ts"].map((name) => readFile(join(ROOT, "src/cli", name), "utf8")),
+  );
+  const asked = [...sources.join("\n").matchAll(/apt-get install --no-install-recommends ([\w-]+)/g)].map(
+    ([, name = ""]) => name,
+  );
+  const release = await readFile(join(ROOT, "src/release.ts"), "utf8");
+  const listed = /const PACKAGES = \[(.*)\]/
+    .exec(release)?.[1]
+    ?.split(", ")
+    .map((name) => name.replaceAll('"', ""));
+  expect(listed).toEqual([...new Set(asked)].sort());
+});
