@@ -1,8 +1,8 @@
 import { chmod, lstat, mkdir, rm } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { type CommandError, run } from "../system/exec.ts";
-import { commonFailure, IMPORT_FILE_BYTES_MAX, reasonOf } from "./tool-failure.ts";
+import { commonFailure, IMPORT_LIMITS, reasonOf } from "./tool-failure.ts";
 
 export interface BaseDiskOptions {
   /** directory whose entry `upper` is the root file system; nothing else is in it */
@@ -71,11 +71,12 @@ export function ext4Argv(options: {
 /** Null when the tool made the disk, its error when it refused the tree. */
 async function attempt(
   argv: string[],
-  { timeoutMs, signal }: BaseDiskOptions,
+  { staging, path, timeoutMs, signal }: BaseDiskOptions,
   env: Record<string, string>,
 ): Promise<CommandError | null> {
   try {
-    await run({ argv, env, timeoutMs, signal, limits: { fileBytesMax: IMPORT_FILE_BYTES_MAX } });
+    const confinement = { readable: [staging], writable: [dirname(path)], network: false };
+    await run({ argv, env, timeoutMs, signal, limits: IMPORT_LIMITS, confinement });
     return null;
   } catch (error) {
     const common = commonFailure(error, timeoutMs);

@@ -8,7 +8,7 @@ import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
 import type { RegistrySettings } from "./registry-policy.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
-import { IMPORT_FILE_BYTES_MAX } from "./tool-failure.ts";
+import { IMPORT_LIMITS } from "./tool-failure.ts";
 
 /** Name of the image in the layout that `copyToLayout` writes. */
 export const LAYOUT_TAG = "image";
@@ -110,7 +110,8 @@ async function skopeo(
       timeoutMs: access.timeoutMs,
       signal: access.signal,
       stdoutBytesMax: MANIFEST_BYTES_MAX,
-      limits: { fileBytesMax: IMPORT_FILE_BYTES_MAX },
+      limits: IMPORT_LIMITS,
+      confinement: { readable: [], writable: [access.scratch, cwd], network: true },
     });
     return result.stdout;
   } catch (error) {

@@ -1,11 +1,16 @@
 import { ApiError } from "../domain/errors.ts";
-import { CommandError } from "../system/exec.ts";
+import { CommandError, type ResourceLimits } from "../system/exec.ts";
 
 /** Longest text of a tool that an error repeats, in characters. */
 const REASON_MAX = 500;
 
-/** Largest single file that a tool may write while it imports an image, in `bytes`: 64 GiB. */
-export const IMPORT_FILE_BYTES_MAX = 68_719_476_736;
+/** Bounds of every tool that reads an image: none of them needs a tenth of it for an image that is meant well. */
+export const IMPORT_LIMITS: ResourceLimits = {
+  // 64 GiB; how much all files may take is watched from outside.
+  fileBytesMax: 68_719_476_736,
+  addressBytesMax: 17_179_869_184,
+  openFilesMax: 4096,
+};
 
 /**
  * What any tool of an import may run into, as an error for the caller of the interface; null when it is something that

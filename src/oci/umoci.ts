@@ -2,7 +2,7 @@ import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { type CommandError, run } from "../system/exec.ts";
 import { LAYOUT_TAG } from "./skopeo.ts";
-import { commonFailure, IMPORT_FILE_BYTES_MAX, reasonOf } from "./tool-failure.ts";
+import { commonFailure, IMPORT_LIMITS, reasonOf } from "./tool-failure.ts";
 
 export interface UnpackOptions {
   /** OCI layout */
@@ -30,7 +30,8 @@ export async function unpack(options: UnpackOptions): Promise<void> {
       cwd: dirname(options.layout),
       timeoutMs: options.timeoutMs,
       signal: options.signal,
-      limits: { fileBytesMax: IMPORT_FILE_BYTES_MAX },
+      limits: IMPORT_LIMITS,
+      confinement: { readable: [options.layout], writable: [dirname(options.into)], network: false },
       // It gives the modes of the root and of directories that a layer does not list.
       umask: 0o022,
     });

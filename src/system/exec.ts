@@ -1,3 +1,4 @@
+import { CONFINEMENT_FAILED_EXIT, type Confinement, confinementWrapper } from "./confine.ts";
 /** Last bytes of a program's standard error that an error or a log line may carry. */
 export const STDERR_TAIL_BYTES_MAX = 4096;
 /** Default bound of what `run` keeps of standard output. */
@@ -51,6 +52,9 @@ export function findProgram(name: string): string | null {
 export interface ResourceLimits {
   /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
   readonly fileBytesMax?: number;
+  /** address space, in `bytes` (RLIMIT_AS) */
+  readonly addressBytesMax?: number;
+  readonly openFilesMax?: number;
 }
 
 export interface RunOptions {
@@ -69,6 +73,8 @@ export interface RunOptions {
   readonly uid?: number;
   readonly gid?: number;
   readonly limits?: ResourceLimits;
+  /** default: it sees and reaches what this process does */
+  readonly confinement?: Confinement;
   /** file mode mask of the program; default is this process's own */
   readonly umask?: number;
 }
@@ -91,7 +97,13 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   if (findProgram(argv[0] ?? "") === null) fail("is not installed", null, null, "");
 
   const child = Bun.spawn(
-    [...limitWrapper(options.limits), ...umaskWrapper(options.umask), ...DIE_WITH_PARENT, ...argv],
+    [
+      ...limitWrapper(options.limits),
+      ...DIE_WITH_PARENT,
+      ...confinementWrapper(options.confinement),
+      ...umaskWrapper(options.umask),
+      ...argv,
+    ],
     {
       env: { ...BASE_ENVIRONMENT, ...options.env },
       cwd: options.cwd ?? "/",
@@ -129,6 +141,9 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   if (options.signal?.aborted) throw options.signal.reason;
   if (ended.timedOut) fail(`did not end within ${options.timeoutMs} ms`, exitCode, signal, text);
   if (ended.overflow) fail("wrote more output than expected", exitCode, signal, text);
+  if (options.confinement !== undefined && exitCode === CONFINEMENT_FAILED_EXIT) {
+    throw new Error(`${argv[0]} cannot be confined: ${text}`);
+  }
   if (signal !== null) fail(`was ended by ${signal}`, exitCode, signal, text);
   if (exitCode !== 0) fail(`failed with exit code ${exitCode}`, exitCode, signal, text);
   return { stdout: stdout.bytes(), stderr: text };
@@ -207,6 +222,8 @@ function signalName(signal: string | number | null): string | null {
 function limitWrapper(limits: ResourceLimits | undefined): string[] {
   const wrapper = ["/usr/bin/prlimit", "--core=0"];
   if (limits?.fileBytesMax !== undefined) wrapper.push(`--fsize=${limits.fileBytesMax}`);
+  if (limits?.addressBytesMax !== undefined) wrapper.push(`--as=${limits.addressBytesMax}`);
+  if (limits?.openFilesMax !== undefined) wrapper.push(`--nofile=${limits.openFilesMax}`);
   return limits === undefined ? [] : [...wrapper, "--"];
 }
 

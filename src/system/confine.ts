@@ -1,0 +1,79 @@
+/** Exit code of the wrapper when the program was not even started. */
+export const CONFINEMENT_FAILED_EXIT = 125;
+
+/** What a program can see and reach of the host beside its own files. */
+export interface Confinement {
+  /** absolute paths of directories that it may change */
+  readonly writable: readonly string[];
+  /** absolute paths of directories that it may read */
+  readonly readable: readonly string[];
+  /** false gives it a network without any interface but a loopback that is down */
+  readonly network: boolean;
+}
+
+/**
+ * Makes a root file system in new namespaces of mounts and processes, and starts the program in it: the host's programs, libraries and
+ * /etc, read-only; three devices; the given directories. Nothing else of the host has a name there, so whatever the
+ * program can be talked into by what it reads, it finds neither keys nor database.
+ */
+const SCRIPT = `
+set -eu
+trap 'exit ${CONFINEMENT_FAILED_EXIT}' EXIT
+here=$PWD
+mount -t tmpfs -o mode=755,size=1m tmpfs /mnt
+cd /mnt
+for each in /usr /etc /bin /sbin /lib /lib32 /lib64 /libx32; do
+	if [ -L "$each" ]; then
+		links="\${links-} $each"
+	elif [ -d "$each" ]; then
+		mkdir ".$each"
+		mount -o bind,ro "$each" ".$each"
+	fi
+done
+cp -P \${links-} .
+mkdir -p old proc dev tmp run
+mount -t proc -o ro,nosuid,nodev,noexec proc proc
+for each in null zero urandom; do
+	: >"dev/$each"
+	mount --bind "/dev/$each" "dev/$each"
+done
+if [ "$1" = network ]; then
+	# Where /etc/resolv.conf may point to.
+	for each in /run/systemd/resolve /run/NetworkManager /run/resolvconf; do
+		[ -d "$each" ] || continue
+		mkdir -p ".$each"
+		mount -o bind,ro "$each" ".$each"
+	done
+fi
+shift
+options=bind
+while [ "$1" != command ]; do
+	case $1 in
+	readable) options=bind,ro ;;
+	*)
+		mkdir -p ".$1"
+		mount -o "$options" "$1" ".$1"
+		;;
+	esac
+	shift
+done
+shift
+mount -o remount,ro,mode=755 /mnt
+pivot_root . old
+umount -l /old
+cd "$here" 2>/dev/null || cd /
+trap - EXIT
+exec "$@"
+`;
+
+/** In /proc of another one's, a link leads to each process's root file system. */
+const PROCESSES = ["--pid", "--fork", "--kill-child=KILL"] as const;
+
+/** Command line that runs a program confined; empty for none. */
+export function confinementWrapper(confinement: Confinement | undefined): string[] {
+  if (confinement === undefined) return [];
+  const { writable, readable, network } = confinement;
+  const namespaces = [...PROCESSES, "--mount", "--propagation", "private", ...(network ? [] : ["--net"])];
+  const arguments_ = [network ? "network" : "alone", ...writable, "readable", ...readable, "command"];
+  return ["/usr/bin/unshare", ...namespaces, "--", "/bin/sh", "-c", SCRIPT, "sh", ...arguments_];
+}

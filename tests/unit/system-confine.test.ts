@@ -1,0 +1,113 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Confinement } from "../../src/system/confine.ts";
+import { CommandError, run } from "../../src/system/exec.ts";
+
+let home: string;
+let work: string;
+let read: string;
+beforeAll(async () => {
+  home = await mkdtemp(join(tmpdir(), "coppice-confine-"));
+  work = join(home, "work space");
+  read = join(home, "read");
+  for (const path of [work, read, join(home, "secret")]) await mkdir(path);
+  await writeFile(join(read, "input"), "given");
+  await writeFile(join(home, "secret/key"), "secret");
+});
+afterAll(() => rm(home, { recursive: true }));
+
+const confinement = (change: Partial<Confinement> = {}): Confinement => ({
+  writable: [work],
+  readable: [read],
+  network: false,
+  ...change,
+});
+
+async function shell(script: string, change: Partial<Confinement> = {}, cwd = work): Promise<string> {
+  const argv = ["sh", "-c", script, "sh", work, read, home];
+  const { stdout } = await run({ argv, cwd, confinement: confinement(change), timeoutMs: 10_000 });
+  return Buffer.from(stdout).toString().trimEnd();
+}
+
+describe("a confined program", () => {
+  test("reads and writes what it was given, and starts where it was told", async () => {
+    expect(await shell('cat "$2/input"; pwd; echo made > "$1/output"')).toBe(`given${work}`);
+    expect(await readFile(join(work, "output"), "utf8")).toBe("made\n");
+  });
+
+  test("sees nothing else of the host", async () => {
+    expect(await shell('ls "$3"')).toBe("read\nwork space");
+    const names = (await shell("ls /")).split("\n");
+    expect(names).toEqual(expect.arrayContaining(["dev", "etc", "proc", "usr"]));
+    const secret = ["home", "mnt", "opt", "root", "srv", "sys", "var"];
+    expect(names.filter((name) => secret.includes(name))).toEqual([]);
+    expect(await shell("ls /dev; ls /old")).toBe("null\nurandom\nzero");
+  });
+
+  test("sees no process but its own, and so no other one's root file system", async () => {
+    expect(await shell("ls -d /proc/[0-9]*")).toMatch(/^\/proc\/1(\n\/proc\/\d+)?$/);
+    expect(await shell('ls "/proc/1/root$3"')).toBe("read\nwork space");
+  });
+
+  test.each(["/usr/x", "/etc/x", "/x", "/proc/sys/kernel/core_pattern", "/dev/x", "/tmp/x"])(
+    "cannot write to %s",
+    async (path) => {
+      const made = shell(`echo x > ${path}`);
+      await expect(made).rejects.toMatchObject({ stderrTail: expect.stringMatching(/Read-only|cannot create/i) });
+    },
+  );
+
+  test("cannot change what it may read", async () => {
+    await expect(shell('echo x > "$2/input"')).rejects.toThrow(CommandError);
+    expect(await readFile(join(read, "input"), "utf8")).toBe("given");
+  });
+
+  test("has no network, unless it needs one", async () => {
+    const interfaces = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '";
+    expect(await shell(interfaces)).toBe("lo");
+    await expect(shell("exec 3<>/dev/tcp/127.0.0.1/1 || exit 9")).rejects.toThrow();
+    const outside = (await readFile("/proc/self/net/dev", "utf8")).split("\n").slice(2, -1);
+    const seen = (await shell(interfaces, { network: true })).split("\n");
+    expect(seen).toHaveLength(outside.length);
+  });
+
+  test("leaves no mount and no directory behind", async () => {
+    const before = await readFile("/proc/self/mountinfo", "utf8");
+    const mounted = await readdir("/mnt");
+    await shell("true");
+    expect(await readFile("/proc/self/mountinfo", "utf8")).toBe(before);
+    expect(await readdir("/mnt")).toEqual(mounted);
+  });
+
+  test("passes its exit code and words on", async () => {
+    await expect(shell("echo why >&2; exit 3")).rejects.toMatchObject({ exitCode: 3, stderrTail: "why" });
+  });
+
+  test("is ended with all that it started", async () => {
+    const late = run({
+      argv: ["sh", "-c", "sleep 61 & sleep 62"],
+      confinement: confinement(),
+      timeoutMs: 400,
+    });
+    await expect(late).rejects.toMatchObject({ timedOut: true });
+  });
+
+  test("that cannot be confined is not started, and that is no failure of its own", async () => {
+    const made = run({ argv: ["true"], confinement: confinement({ readable: ["/nowhere"] }), timeoutMs: 10_000 });
+    await expect(made).rejects.toThrow("true cannot be confined: mount: ");
+    await expect(made).rejects.not.toBeInstanceOf(CommandError);
+  });
+
+  test("is bound in memory and open files", async () => {
+    const limits = { addressBytesMax: 4 * 1024 ** 3, openFilesMax: 77 };
+    const { stdout } = await run({
+      argv: ["sh", "-c", "ulimit -v; ulimit -n"],
+      limits,
+      confinement: confinement(),
+      timeoutMs: 5000,
+    });
+    expect(Buffer.from(stdout).toString()).toBe(`${4 * 1024 ** 2}\n77\n`);
+  });
+});
