@@ -1,7 +1,7 @@
 import { Elysia } from "elysia";
 import { ApiError } from "../domain/errors.ts";
 import { authenticate } from "./auth.ts";
-import { pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
+import { elysiaPathOf, pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
 import { errorReply, isInternal } from "./errors.ts";
 import { type Reply, toResponse } from "./reply.ts";
 import { METHODS, type Route } from "./route.ts";
@@ -65,9 +65,10 @@ export function createApp(services: ApiServices) {
       if (path === VERSION_PREFIX || path.startsWith(`${VERSION_PREFIX}/`)) {
         state.principal = await authenticate(request, services.verifyToken);
       }
-      if (request.method !== "HEAD") return undefined;
-      // Elysia answers HEAD of a path with parameters by GET and the wrong length, so it does not get to see any.
-      const found = table.find("HEAD", path);
+      // Elysia answers HEAD of a path with parameters by GET and the wrong length, so it does not get to see any,
+      // and no request whose path it would take from the wrong place.
+      if (request.method !== "HEAD" && elysiaPathOf(request.url) === path) return undefined;
+      const found = table.find(request.method, path);
       if (found === null) throw unknownRoute(table, path);
       return serve(request, found.route, found.params);
     })

@@ -8,6 +8,9 @@ import { RAW_BODY, type Route } from "./route.ts";
 import { checker } from "./schema.ts";
 import type { Principal } from "./services.ts";
 
+/** Elysia takes no origin to be shorter than this and looks for the path behind it, in `characters`. */
+const ELYSIA_ORIGIN_CHARACTERS = 11;
+
 const uuidExpression = new RegExp(UUID_PATTERN);
 
 /** Runs a route for a request that has a principal: authorises, reads, checks, and hands over. */
@@ -48,7 +51,7 @@ function bodyReader(route: Route): (request: Request) => Promise<unknown> {
   };
 }
 
-/** Finds routes by path for what the server's router does not do: HEAD, and which methods a path knows. */
+/** Finds routes by path for what the server's router does not do: HEAD, misread URLs, and a path's methods. */
 export class RouteTable {
   readonly #entries: readonly { route: Route; expression: RegExp; names: readonly string[] }[];
   /** paths without parameters */
@@ -111,4 +114,14 @@ export function pathOf(url: string): string {
   const start = url.startsWith("/") ? 0 : url.indexOf("/", url.indexOf("://") + 3);
   const end = url.slice(start).search(/[?#]/);
   return end === -1 ? url.slice(start) : url.slice(start, start + end);
+}
+
+/**
+ * Path that Elysia routes a URL by. It is another one than {@link pathOf} finds where the host has under four
+ * characters, where there is no Host header, and where the client sends a fragment.
+ */
+export function elysiaPathOf(url: string): string {
+  const start = url.indexOf("/", ELYSIA_ORIGIN_CHARACTERS);
+  const query = url.indexOf("?", start + 1);
+  return url.substring(start, query === -1 ? undefined : query);
 }
