@@ -13,7 +13,7 @@ export const TOKEN_ISSUER = "coppice";
 export const TOKEN_BYTES_MAX = 4096;
 /** The only algorithm, whatever a token's header says. */
 const ALGORITHM = "HS256";
-/** Difference between clocks that is forgiven, in `seconds`. */
+/** How far the clock may have been set back since a token was issued, in `seconds`. */
 const CLOCK_SKEW_SECONDS = 5;
 const TOKEN_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const accountExpression = new RegExp(ACCOUNT_PATTERN);
@@ -107,7 +107,8 @@ export function tokenVerifier(
 
 /** What can change between two requests with the same token: its key, its row, and the time. */
 async function isGood(known: VerifiedToken, db: Database, keys: TokenKeys, now: number): Promise<boolean> {
-  if (now / 1000 >= known.expiresSeconds + CLOCK_SKEW_SECONDS) return false;
+  // The clock that issued it is this one, and `token list` calls it expired from here on: nothing is forgiven.
+  if (now / 1000 >= known.expiresSeconds) return false;
   if ((await keys.find(known.keyId)) === null) return false;
   const row = getToken(db, known.principal.tokenId);
   return row !== null && row.revokedAt === null && row.accountId === known.principal.accountId;

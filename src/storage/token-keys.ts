@@ -1,5 +1,6 @@
 import { createSecretKey, type KeyObject, randomBytes } from "node:crypto";
-import { mkdir, readdir, readFile, rm, stat } from "node:fs/promises";
+import { statSync } from "node:fs";
+import { mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { writeFileAtomic } from "../system/scratch.ts";
 
@@ -7,8 +8,11 @@ const KEY_BYTES = 32;
 const KEY_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 /** File beside a key that holds the time (`milliseconds` since the epoch, as text) when it stops to verify. */
 const RETIRED_SUFFIX = ".retired";
-/** Keys made or retired by another process are seen after this long at the latest, in `milliseconds`. */
-const RELOAD_INTERVAL_MS = 1000;
+/**
+ * A directory that has only just changed can change again without another time of change, as file systems keep it
+ * no finer than their tick. What was read so soon after a change is read again, in `milliseconds`.
+ */
+const SETTLED_AFTER_MS = 50;
 
 export interface TokenKey {
   readonly id: string;
@@ -25,8 +29,7 @@ export class TokenKeys {
   readonly #directory: string;
   readonly #clock: () => number;
   #keys = new Map<string, TokenKey>();
-  #version = "";
-  #checkedAt = Number.NEGATIVE_INFINITY;
+  #version: string | null = null;
 
   private constructor(directory: string, clock: () => number) {
     this.#directory = directory;
@@ -96,32 +99,44 @@ export class TokenKeys {
     await rm(join(this.#directory, id + RETIRED_SUFFIX), { force: true });
   }
 
-  /** The command line rotates keys while the service runs: the directory tells by its time of change. */
+  /**
+   * The command line rotates keys while the service runs, and its next token must be good: the directory tells by its
+   * time of change. A look takes microseconds, less than handing it to a thread.
+   */
   async #refresh(): Promise<void> {
-    const now = performance.now();
-    if (now - this.#checkedAt < RELOAD_INTERVAL_MS) return;
-    this.#checkedAt = now;
-    if ((await this.#directoryVersion()) !== this.#version) await this.#reload();
+    const version = this.#directoryVersion();
+    if (version === null || version !== this.#version) await this.#reload();
   }
 
-  async #directoryVersion(): Promise<string> {
-    const { mtimeNs, ctimeNs } = await stat(this.#directory, { bigint: true });
-    return `${mtimeNs}:${ctimeNs}`;
+  /** Differs from every other state of the directory; null as long as that cannot be told. */
+  #directoryVersion(): string | null {
+    const { mtimeMs, mtimeNs, ctimeNs } = statSync(this.#directory, { bigint: true });
+    return Math.abs(Date.now() - Number(mtimeMs)) < SETTLED_AFTER_MS ? null : `${mtimeNs}:${ctimeNs}`;
   }
 
   async #reload(): Promise<void> {
-    this.#checkedAt = performance.now();
-    // Read first: a change while the files are read makes the next look differ.
-    this.#version = await this.#directoryVersion();
+    // Asked first and kept last: a change while the files are read makes the next look differ.
+    const version = this.#directoryVersion();
     const names = await readdir(this.#directory);
     const keys = new Map<string, TokenKey>();
     for (const id of names.filter((name) => KEY_ID.test(name))) {
-      const bytes = await readFile(join(this.#directory, id));
-      if (bytes.byteLength !== KEY_BYTES) throw new Error(`token key ${id} must have ${KEY_BYTES} bytes`);
-      const retiredAt = names.includes(id + RETIRED_SUFFIX) ? await this.#retiredAt(id) : null;
-      keys.set(id, { id, secret: createSecretKey(bytes), retiredAt });
+      const key = await this.#read(id, names.includes(id + RETIRED_SUFFIX));
+      if (key !== null) keys.set(id, key);
     }
     this.#keys = keys;
+    this.#version = version;
+  }
+
+  /** Null for a key that was removed since the directory was read. */
+  async #read(id: string, retired: boolean): Promise<TokenKey | null> {
+    try {
+      const bytes = await readFile(join(this.#directory, id));
+      if (bytes.byteLength !== KEY_BYTES) throw new Error(`token key ${id} must have ${KEY_BYTES} bytes`);
+      return { id, secret: createSecretKey(bytes), retiredAt: retired ? await this.#retiredAt(id) : null };
+    } catch (error) {
+      if (error instanceof Error && "code" in error && error.code === "ENOENT") return null;
+      throw error;
+    }
   }
 
   /** A time that cannot be read retires the key at once: the safe side. */

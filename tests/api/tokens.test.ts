@@ -154,7 +154,7 @@ describe("401", () => {
       await refused(text);
   });
 
-  heldTest("expired: with its time, give or take the skew", async () => {
+  heldTest("expired: at its time", async () => {
     const token = await api.issue("alice", ["*"], 2000);
     expect((await probe(token)).status).toBe(200);
     await using later = await Api.start();
@@ -164,9 +164,9 @@ describe("401", () => {
       ttlMs: 60_000,
       now: Date.now(),
     });
-    later.parts.clock.offsetMs = 70_000;
+    later.parts.clock.offsetMs = 60_000;
     errorOf(await later.call("GET", "/v1/images", { token: short }), "unauthorized");
-    later.parts.clock.offsetMs = 50_000;
+    later.parts.clock.offsetMs = 55_000;
     expect((await later.call("GET", "/v1/images", { token: short })).status).toBe(200);
   });
 
@@ -238,20 +238,34 @@ describe("keys", () => {
     const issue = async () =>
       (await issueToken(db, keys, { account: "alice", scopes: ["*"], ttlMs: 100 * HOUR_MS, now })).token;
     const before = await issue();
-    // Another process rotates, as the command line does.
-    const id = await (await TokenKeys.open(layout.keys, clock)).rotate(HOUR_MS);
-    await Bun.sleep(1100);
-    const after = await issue();
+    // Another process rotates and issues, as the command line does, and the service has just looked.
+    expect(await verify(before)).not.toBeNull();
+    const other = await TokenKeys.open(layout.keys, clock);
+    const id = await other.rotate(HOUR_MS);
+    const request = { account: "alice", scopes: ["*"], ttlMs: 100 * HOUR_MS, now };
+    const after = (await issueToken(db, other, request)).token;
     expect(partsOf(after).header.kid).toBe(id);
+    expect(partsOf(await issue()).header.kid).toBe(id);
     expect(await verify(before)).not.toBeNull();
     expect(await verify(after)).not.toBeNull();
     now += 2 * HOUR_MS;
     expect(await verify(before)).toBeNull();
     expect(await verify(after)).not.toBeNull();
-    await keys.rotate(0);
+    await other.rotate(0);
     expect(await verify(after)).toBeNull();
     // The key whose grace was over is gone, the one that just ended and the new one are there.
     expect((await readdir(layout.keys)).filter((name) => !name.endsWith(".retired"))).toHaveLength(2);
+  });
+
+  test("however fast they change, no change is missed, and a key that goes while it is read is no failure", async () => {
+    await using own = await Api.start();
+    const { layout } = own.parts;
+    const [keys, other] = [await TokenKeys.open(layout.keys), await TokenKeys.open(layout.keys)];
+    for (let round = 0; round < 50; round++) {
+      const [id] = await Promise.all([other.rotate(0), keys.find("none"), keys.find("none")]);
+      expect((await keys.find(id))?.id).toBe(id);
+      expect((await keys.signing()).id).toBe(id);
+    }
   });
 
   test("a restart keeps the keys", async () => {
