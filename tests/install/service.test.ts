@@ -14,6 +14,7 @@ let reference: string;
 
 beforeAll(async () => {
   system = await BootedSystem.boot();
+  await system.addUplink();
   await copyFile(PROGRAM, system.path("/root/coppice"));
   registry = Bun.spawn([...system.networkPrefix, process.execPath, REGISTRY], {
     stdin: "ignore",
@@ -123,6 +124,14 @@ describe("the service", () => {
     );
     await writeFile(file, good);
     await system.output("systemctl", "restart", "coppice");
+  }, 60_000);
+
+  test("sends no packet to anybody who was not named", async () => {
+    expect(await system.sentPackets()).toBe(0);
+    // What is named is asked: the count does count.
+    const refused = await system.run("coppice", "image", "import", "192.0.2.77:5000/x:1", "--timeout", "5");
+    expect(refused.code).not.toBe(0);
+    expect(await system.sentPackets()).toBeGreaterThan(0);
   }, 60_000);
 
   test("is uninstalled without a trace but its data", async () => {

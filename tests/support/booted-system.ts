@@ -104,6 +104,24 @@ export class BootedSystem implements AsyncDisposable {
     return await this.output("systemctl", "show", "coppice", "--value", "-p", name);
   }
 
+  /** Gives the system a way out that leads nowhere, so that what it would send can be counted. */
+  async addUplink(): Promise<void> {
+    const script = [
+      "ip link add uplink type veth peer name nowhere",
+      "sysctl -qw net.ipv6.conf.uplink.disable_ipv6=1 net.ipv6.conf.nowhere.disable_ipv6=1",
+      "ip address add 192.0.2.2/24 dev uplink",
+      "ip link set nowhere up",
+      "ip link set uplink arp off up",
+      "ip route add default via 192.0.2.1",
+    ];
+    await this.output("sh", "-ec", script.join("\n"));
+  }
+
+  /** Packets that went that way. */
+  async sentPackets(): Promise<number> {
+    return Number(await this.output("cat", "/sys/class/net/uplink/statistics/tx_packets"));
+  }
+
   async isUp(): Promise<boolean> {
     const { stdout } = await this.run("systemctl", "is-system-running");
     return ["running", "degraded"].includes(stdout.trim());
