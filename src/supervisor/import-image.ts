@@ -20,7 +20,7 @@ import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
 import { withDeadline } from "./deadline.ts";
 import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
-import type { Work } from "./operations.ts";
+import type { Work, WorkContext } from "./operations.ts";
 import type { ImportSubmission } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
@@ -49,12 +49,12 @@ export function importWork(context: ImportContext, id: OperationId, submission: 
   const { shape } = context;
   return {
     cost: costOf(shape),
-    run: async ({ signal, laps }) => {
+    run: async ({ signal, laps, onPublished }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
       using space = watchSpace(context.layout.root, context.diskReserveBytes);
       try {
-        return await importImage({ ...context, laps }, id, submission, {
+        return await importImage({ ...context, laps, onPublished }, id, submission, {
           timeoutMs,
           signal: AbortSignal.any([signal, late, space.full]),
         });
@@ -72,12 +72,12 @@ export function importWork(context: ImportContext, id: OperationId, submission: 
 }
 
 async function importImage(
-  context: ImportContext & { readonly laps: Laps },
+  context: ImportContext & Pick<WorkContext, "laps" | "onPublished">,
   id: OperationId,
   submission: ImportSubmission,
   bounds: Pick<RegistryAccess, "timeoutMs" | "signal">,
 ): Promise<boolean> {
-  const { db, layout, registries, laps } = context;
+  const { db, layout, registries, laps, onPublished } = context;
   const reference = parseRegistryReference(submission.registry);
   const settings = await checkRegistryHost(reference.host, registries);
   await using scratch = await scratchDirectory(layout.tmp, "import-");
@@ -86,7 +86,11 @@ async function importImage(
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
   const known = findBaseLayer(db, base.key);
-  if (known !== null) return publish(context, { id, submission, base }, known, undefined);
+  if (known !== null) {
+    const published = publish(context, { id, submission, base }, known, undefined);
+    if (published) onPublished();
+    return published;
+  }
 
   const directory = join(scratch.path, "layout");
   await copyToLayout(reference, { ...access, digest, directory });
@@ -105,6 +109,7 @@ async function importImage(
   const published = publish(context, { id, submission, base }, row, row);
   // Another import of the same base may have come first: then its layer serves, and these files go.
   if (published && findBaseLayer(db, base.key)?.id === layerId) layer.keep();
+  if (published) onPublished();
   return published;
 }
 

@@ -61,6 +61,8 @@ export interface WorkContext {
   /** takes the time of each step as it ends */
   readonly laps: Laps;
   onMachine(machine: Machine): void;
+  /** Called once the result is there for everybody to see, before what was needed for it is tidied away. */
+  onPublished(): void;
 }
 
 /** What the work of one kind of operation needs and how it is done; throws what made it fail. */
@@ -252,16 +254,22 @@ export class Operations implements OperationsPort, AsyncDisposable {
       const onMachine = (machine: Machine) => {
         live.machine = machine;
       };
-      const published = await work.run({ signal, laps: live.laps, onMachine });
-      if (!published) return await this.#end(live, CANCELLED);
-      live.laps.lap("publish");
-      this.#count(live.kind, "SUCCESS");
-      log.info("operation ended", { operation: live.id, status: "SUCCESS", phases: this.#phases(live) });
+      const onPublished = () => this.#succeeded(live);
+      const published = await work.run({ signal, laps: live.laps, onMachine, onPublished });
+      if (!published) await this.#end(live, CANCELLED);
     } catch (error) {
       // Work that had not begun stays PENDING: a stop is no failure of it, and a cancel has ended it already.
       if (signal.aborted && !live.started && this.#isPending(live)) return;
       await this.#end(live, error);
     }
+  }
+
+  /** Nobody who waits for the end has to wait for the tidying, too. */
+  #succeeded(live: Live): void {
+    live.laps.lap("publish");
+    this.#count(live.kind, "SUCCESS");
+    this.#options.log.info("operation ended", { operation: live.id, status: "SUCCESS", phases: this.#phases(live) });
+    live.ended.resolve();
   }
 
   /** Counts the steps of an operation that ended, and gives them for the log. */

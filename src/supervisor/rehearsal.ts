@@ -48,7 +48,7 @@ export class Rehearsal {
     return new Rehearsal(disk, scratchDisks, diskBytes);
   }
 
-  /** Takes the steps of an instance whose files are captured, and takes them back. */
+  /** Takes the steps of an instance whose files are captured, and of an import; then takes them back. */
   async perform({ machine, agent }: WaitingMachine): Promise<void> {
     await withDeadline(this.#perform({ machine, agent }), REHEARSAL_MS_MAX, "the rehearsal of a waiting machine");
   }
@@ -64,7 +64,7 @@ export class Rehearsal {
     const { started, exit } = agent.exec(spec, () => undefined);
     await Promise.all([...prepared, started, exit]);
     await agent.freeze();
-    for await (const _listing of agent.index("scratch"));
+    for (const disk of ["scratch", 0] as const) for await (const _listing of agent.index(disk));
     await agent.release();
     await machine.detach();
   }

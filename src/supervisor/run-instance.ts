@@ -28,7 +28,7 @@ export function instanceWork(
 ): Work {
   return {
     cost: costOf(templateShape(submission.resources)),
-    run: async ({ signal, laps, onMachine }) => {
+    run: async ({ signal, laps, onMachine, onPublished }) => {
       const { db, layout, clock } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
@@ -47,8 +47,10 @@ export function instanceWork(
         now: clock(),
         ...newRows(outcome, image, captured, submission.argv),
       });
-      if (published) outcome.layer?.keep();
-      return published;
+      if (!published) return false;
+      outcome.layer?.keep();
+      onPublished();
+      return true;
     },
   };
 }

@@ -25,9 +25,10 @@ export const CONSOLE_BYTES = 16_384;
 
 /**
  * quiet: a console line costs an exit or more a byte. panic=-1: a panicked guest resets at once, which the VMM
- * reports. cryptomgr.notests: self-tests of ciphers are an eighth of the boot.
+ * reports. cryptomgr.notests: self-tests of ciphers are an eighth of the boot. init_on_alloc=0: emulated, the zeroing
+ * of every allocation is most of what a system call costs, and it protects the guest's kernel only from its own root.
  */
-const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests console=ttyS0";
+const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests init_on_alloc=0 console=ttyS0";
 
 /** Translated code per VM, in `MiB`: the default of a GiB would let a long run grow to it. */
 const TRANSLATION_CACHE_MIB = 64;

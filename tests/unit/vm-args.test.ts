@@ -24,7 +24,7 @@ const DEVICES = [
   ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
 ];
 const BOOT = ["-kernel", "/proc/self/fd/5", "-initrd", "/proc/self/fd/6"];
-const COMMAND_LINE = ["-append", "quiet panic=-1 cryptomgr.notests console=ttyS0"];
+const COMMAND_LINE = ["-append", "quiet panic=-1 cryptomgr.notests init_on_alloc=0 console=ttyS0"];
 
 describe("QEMU's command line", () => {
   test("of a machine that boots from cold", () => {

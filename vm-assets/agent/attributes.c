@@ -15,6 +15,8 @@
 #define HEAD_BYTES (2 + 2 + 4)
 
 static char names[XATTR_LIST_MAX];
+/* The kernel allocates, and zeroes, as much as it is offered: enough for nearly all, so that few pay for the rest. */
+#define NAMES_BYTES 512
 
 static bool has_prefix(const char *text, const char *prefix)
 {
@@ -52,11 +54,18 @@ static bool append(int fd, const char *path, const char *name, struct problem *p
 	return true;
 }
 
+static ssize_t list(int fd, const char *path, size_t room)
+{
+	return fd >= 0 ? flistxattr(fd, names, room) : llistxattr(path, names, room);
+}
+
 bool attributes_append(int fd, const char *path, uint16_t *count, bool *opaque, struct problem *problem)
 {
 	*count = 0;
 	*opaque = false;
-	ssize_t size = fd >= 0 ? flistxattr(fd, names, sizeof names) : llistxattr(path, names, sizeof names);
+	ssize_t size = list(fd, path, NAMES_BYTES);
+	if (size < 0 && errno == ERANGE)
+		size = list(fd, path, sizeof names);
 	if (size < 0 && (errno == ENOTSUP || errno == EPERM))
 		return true;
 	if (size < 0)

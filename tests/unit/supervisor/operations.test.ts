@@ -56,8 +56,11 @@ function operationsOf(run: (id: OperationId) => Run, more: Partial<OperationsOpt
 }
 const succeed =
   (id: OperationId): Run =>
-  async () =>
-    publishRun(db, { operationId: id, result: { exit_code: 0 }, now: Date.now() });
+  async ({ onPublished }) => {
+    const published = publishRun(db, { operationId: id, result: { exit_code: 0 }, now: Date.now() });
+    if (published) onPublished();
+    return published;
+  };
 const untilAborted: Run = ({ signal }) =>
   new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
@@ -72,6 +75,21 @@ describe("operations", () => {
     expect(statusOf(id)).toBe("PENDING");
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "SUCCESS", result: { exit_code: 0 } });
+  });
+
+  test("are over for who waits before they have been tidied away", async () => {
+    const tidied = Promise.withResolvers<void>();
+    const operations = operationsOf((id) => async (context) => {
+      const published = await succeed(id)(context);
+      await tidied.promise;
+      return published;
+    });
+    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.waitForEnd(id, 5000, new AbortController().signal);
+    expect(statusOf(id)).toBe("SUCCESS");
+    expect(operations.counts().some(({ count }) => count > 0)).toBe(true);
+    tidied.resolve();
+    await operations.idle();
   });
 
   test("that throw end FAILED: an ApiError is told, anything else is not", async () => {
