@@ -65,7 +65,7 @@ function bareArgs({ kernel, initramfs, layers, memoryBytes, acceleration }: Bare
     ...accelerator,
     ...["-machine", "q35,smm=off,sata=off,usb=off,vmport=off,i8042=off,smbus=off"],
     ...["-m", String(memoryBytes / 1_048_576), "-kernel", kernel, "-initrd", initramfs],
-    ...["-append", "quiet panic=-1 cryptomgr.notests"],
+    ...["-append", "quiet panic=-1 cryptomgr.notests init_on_alloc=0"],
     ...["-chardev", "socket,id=agent,fd=3"],
     ...["-device", "virtio-serial-pci,id=serial0", "-device", "virtserialport,chardev=agent,name=agent"],
     ...["-device", "virtio-scsi-pci,id=scsi0"],
