@@ -1,7 +1,9 @@
 import { Type } from "@sinclair/typebox";
+import { getFile } from "../db/files.ts";
 import { type ImageRow, listImages, removeTag, setTag } from "../db/images.ts";
-import type { ImageId } from "../domain/ids.ts";
-import { IMPORT_TIMEOUT_SECONDS_DEFAULT, Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { FileId, ImageId } from "../domain/ids.ts";
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT, Image, ImportRequest, LoadRequest, SetTagRequest } from "../domain/image.ts";
 import { LIMIT_DEFAULT } from "../domain/listing.ts";
 import { ImagesQuery } from "../domain/query.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
@@ -14,7 +16,13 @@ import type { ApiServices } from "./services.ts";
 import { AcceptedOperation } from "./wire.ts";
 
 export function imageRoutes(services: ApiServices): Route[] {
-  return [listRoute(services), importRoute(services), setTagRoute(services), removeTagRoute(services)];
+  return [
+    listRoute(services),
+    importRoute(services),
+    loadRoute(services),
+    setTagRoute(services),
+    removeTagRoute(services),
+  ];
 }
 
 function listRoute(services: ApiServices): Route {
@@ -56,6 +64,33 @@ function importRoute(services: ApiServices): Route {
       const { id } = services.operations.submitImport(principal.accountId, {
         registry: reference.canonical,
         credentials: body.credentials ?? null,
+        tag: body.tag ?? null,
+        timeoutSeconds: body.timeout ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
+      });
+      return json(202, { uuid: id }, { location: operationLocation(services, id) });
+    },
+  });
+}
+
+function loadRoute(services: ApiServices): Route {
+  return route({
+    method: "POST",
+    path: "/v1/images/load",
+    scope: "images:import",
+    id: "loadImage",
+    tag: "Images",
+    summary: "Import the file system of an image from an archive that was uploaded as a file",
+    body: LoadRequest,
+    responses: { 202: jsonSpec("the import is queued", AcceptedOperation, OPERATION_LOCATION) },
+    errors: ["not_found", "too_many_requests", "unavailable", "insufficient_storage"],
+    handle: ({ principal, body }) => {
+      const fileId = body.file.toLowerCase() as FileId;
+      const file = getFile(services.db, principal.accountId, { uuid: fileId });
+      if (file === null) throw new ApiError("not_found", "no such file", { field: "file", uuid: fileId });
+      const { id } = services.operations.submitImport(principal.accountId, {
+        registry: `archive sha256:${file.sha256}`,
+        files: [{ fileId, sha256: file.sha256 }],
+        credentials: null,
         tag: body.tag ?? null,
         timeoutSeconds: body.timeout ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
       });

@@ -3,7 +3,7 @@ import type { ErrorCode } from "../domain/errors.ts";
 import { FileResponse, UploadedFile } from "../domain/file.ts";
 import { GrepMatch, GrepResult } from "../domain/grep.ts";
 import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
-import { Image, ImportRequest, SetTagRequest } from "../domain/image.ts";
+import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../domain/image.ts";
 import { InstanceFile, Resources, SpawnRequest } from "../domain/instance.ts";
 import { DirectoryListing, ListingItem } from "../domain/listing.ts";
 import { ErrorObject, ImportResult, InstanceResult, Operation } from "../domain/operation.ts";
@@ -36,6 +36,7 @@ const NAMED: Readonly<Record<string, TSchema>> = {
   InstanceResult,
   InstanceStats: InstanceStatsSchema,
   ListingItem,
+  LoadRequest,
   LogLine,
   Operation,
   OutputObject,

@@ -27,7 +27,7 @@ export interface CallOptions {
   /** sent as JSON */
   readonly json?: unknown;
   /** sent as it is, as application/octet-stream */
-  readonly body?: Blob;
+  readonly body?: Blob | ReadableStream<Uint8Array>;
   readonly signal?: AbortSignal;
   /** how the answer may be encoded, which it is then left in */
   readonly encoding?: "gzip" | "identity";

@@ -55,6 +55,35 @@ export const imageCommands: readonly Command[] = [
     },
   }),
   command({
+    name: "image load",
+    summary: "import an image from a file",
+    synopsis: "FILE [OPTIONS]",
+    description:
+      "FILE is an OCI layout archive or a docker-archive with one image, as skopeo copy and docker save write\n" +
+      "them; - reads it from standard input. Prints the image's UUID. Ctrl-C cancels the import.",
+    examples: ["coppice image load busybox.tar --tag busybox", "docker save busybox | coppice image load -"],
+    options: {
+      tag: { type: "string", value: "NAME", doc: "tag the image" },
+      timeout: { type: "string", value: "SECONDS", doc: "time limit of the import" },
+      ...JSON_OPTION,
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [path = ""] = expectPositionals(positionals, "FILE");
+      const { tag } = options;
+      const timeout = integerOption("timeout", options.timeout, 1);
+      const client = new ApiClient(environment, options.url);
+      const body = await archiveBody(path, io);
+      const { uuid: file } = await client.json<{ uuid: string }>("POST", "/files", { body, deadline: false });
+      const request = { file, ...(tag === undefined ? {} : { tag }), ...(timeout === undefined ? {} : { timeout }) };
+      const operation = await importImage(client, request, io, "/images/load");
+      const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
+      await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
+      io.stderr(`loaded ${path}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`);
+      return 0;
+    },
+  }),
+  command({
     name: "image ls",
     summary: "list images, newest first",
     synopsis: "[OPTIONS]",
@@ -124,8 +153,8 @@ async function password(io: Io): Promise<string> {
     .replace(/\r?\n$/, "");
 }
 
-async function importImage(client: ApiClient, request: object, io: Io): Promise<Operation> {
-  const { uuid } = await client.json<{ uuid: string }>("POST", "/images/import", { json: request });
+async function importImage(client: ApiClient, request: object, io: Io, path = "/images/import"): Promise<Operation> {
+  const { uuid } = await client.json<{ uuid: string }>("POST", path, { json: request });
   const { operation } = await waitForOperation({ client, io, id: uuid, label: "importing", cancelOnInterrupt: true });
   if (operation === null) throw new CliError(`gave up waiting; the operation is ${uuid}`, EXIT_INTERRUPTED);
   if (operation.status === "CANCELLED") throw new CliError(`operation ${uuid} was cancelled`, EXIT_INTERRUPTED);
@@ -134,4 +163,21 @@ async function importImage(client: ApiClient, request: object, io: Io): Promise<
     throw new CliError(`${message} (${error}, operation ${uuid})`);
   }
   return operation;
+}
+
+/** The archive; from standard input it comes as it is read, so that its size does not matter. */
+async function archiveBody(path: string, io: Io): Promise<Blob | ReadableStream<Uint8Array>> {
+  if (path === "-") {
+    const chunks = io.stdin()[Symbol.asyncIterator]();
+    return new ReadableStream<Uint8Array>({
+      async pull(controller) {
+        const { done, value } = await chunks.next();
+        if (done === true) controller.close();
+        else controller.enqueue(value);
+      },
+    });
+  }
+  const file = Bun.file(path);
+  if (!(await file.exists())) throw new CliError(`there is no file ${path}`);
+  return file;
 }

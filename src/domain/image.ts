@@ -1,6 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { ApiError } from "./errors.ts";
-import { type ImageId, parseUuid, Timestamp, Uuid } from "./ids.ts";
+import { type ImageId, parseUuid, Timestamp, UUID_PATTERN, Uuid } from "./ids.ts";
 
 /** 1 to 128 characters, the first a letter or digit. */
 export const TAG_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$";
@@ -60,6 +60,18 @@ export const ImportRequest = Type.Object({
   ),
 });
 export type ImportRequest = Static<typeof ImportRequest>;
+
+/** Request to import an image of an archive that was uploaded as a file. */
+export const LoadRequest = Type.Object({
+  file: Type.String({
+    pattern: UUID_PATTERN,
+    description: "uuid of an uploaded file: an OCI layout archive or a docker-archive with one image",
+    error: "file must be the UUID of an uploaded file",
+  }),
+  tag: ImportRequest.properties.tag,
+  timeout: ImportRequest.properties.timeout,
+});
+export type LoadRequest = Static<typeof LoadRequest>;
 
 export type ImageReference = { readonly uuid: ImageId } | { readonly tag: string };
 

@@ -13,7 +13,7 @@ import { IMPORT_LIMITS } from "./tool-failure.ts";
 /** Name of the image in the layout that `copyToLayout` writes. */
 export const LAYOUT_TAG = "image";
 /** What registries and image tools allow a manifest to have. */
-const MANIFEST_BYTES_MAX = 4_194_304;
+export const MANIFEST_BYTES_MAX = 4_194_304;
 
 export interface RegistryAccess {
   readonly credentials: Credentials | null;
@@ -86,7 +86,8 @@ export function copyArgv(home: SkopeoHome, source: string, target: string): stri
   return [...commonArgv(home), "copy", ...options, "--src-cert-dir", home.certificates, ...login, source, target];
 }
 
-function commonArgv(home: SkopeoHome): string[] {
+/** The beginning of every command line: nothing of the host's configuration counts. */
+export function commonArgv(home: SkopeoHome): string[] {
   return [
     ...["skopeo", "--policy", home.policy, "--registries.d", home.signatureConfig],
     ...["--registries-conf", home.registriesConf, "--tmpdir", home.temporary],

@@ -1,4 +1,4 @@
-import { mkdir } from "node:fs/promises";
+import { link, mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Database } from "../db/database.ts";
 import { findBaseLayer, type LayerRow } from "../db/layers.ts";
@@ -8,10 +8,12 @@ import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImportResult } from "../domain/operation.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
 import type { Laps } from "../metrics.ts";
+import { copyArchive, inspectArchive } from "../oci/archive.ts";
 import { buildBaseDisk } from "../oci/base-disk.ts";
 import { checkRegistryHost, type RegistryHosts } from "../oci/registry-policy.ts";
 import { copyToLayout, inspectDigest, type RegistryAccess } from "../oci/skopeo.ts";
 import { unpack } from "../oci/umoci.ts";
+import { blobPath } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { watchSpace } from "../storage/space.ts";
 import { scratchDirectory } from "../system/scratch.ts";
@@ -77,12 +79,9 @@ async function importImage(
   submission: ImportSubmission,
   bounds: Pick<RegistryAccess, "timeoutMs" | "signal">,
 ): Promise<boolean> {
-  const { db, layout, registries, laps, onPublished } = context;
-  const reference = parseRegistryReference(submission.registry);
-  const settings = await checkRegistryHost(reference.host, registries);
+  const { db, layout, laps, onPublished } = context;
   await using scratch = await scratchDirectory(layout.tmp, "import-");
-  const access = { credentials: submission.credentials, settings, scratch: scratch.path, ...bounds };
-  const { digest } = await inspectDigest(reference, access);
+  const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...bounds });
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
   const known = findBaseLayer(db, base.key);
@@ -93,7 +92,7 @@ async function importImage(
   }
 
   const directory = join(scratch.path, "layout");
-  await copyToLayout(reference, { ...access, digest, directory });
+  await copyTo(directory);
   laps.lap("pull");
   const staging = join(scratch.path, "staging");
   await mkdir(staging, { mode: 0o755 });
@@ -111,6 +110,31 @@ async function importImage(
   if (published && findBaseLayer(db, base.key)?.id === layerId) layer.keep();
   if (published) onPublished();
   return published;
+}
+
+/** Where the image of an import is. */
+interface Source {
+  /** of the manifest for this platform */
+  readonly digest: string;
+  /** Makes an OCI layout of it. */
+  copyTo(directory: string): Promise<void>;
+}
+
+async function openSource(
+  { layout, registries }: ImportContext,
+  { registry, credentials, files: [archive] = [] }: ImportSubmission,
+  bounds: Pick<RegistryAccess, "scratch" | "timeoutMs" | "signal">,
+): Promise<Source> {
+  if (archive !== undefined) {
+    const path = join(bounds.scratch, "archive");
+    await link(blobPath(layout, archive.sha256), path);
+    const { transport, digest } = await inspectArchive({ path, ...bounds });
+    return { digest, copyTo: (directory) => copyArchive(transport, { path, directory, ...bounds }) };
+  }
+  const reference = parseRegistryReference(registry);
+  const access = { credentials, settings: await checkRegistryHost(reference.host, registries), ...bounds };
+  const { digest } = await inspectDigest(reference, access);
+  return { digest, copyTo: (directory) => copyToLayout(reference, { ...access, digest, directory }) };
 }
 
 /** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */

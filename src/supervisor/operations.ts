@@ -123,7 +123,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
   submitImport(accountId: AccountId, submission: ImportSubmission): { readonly id: OperationId } {
     const { credentials, ...request } = submission;
     const stored = { ...request, credentials: null };
-    return this.#submit(accountId, "image_import", { stored, full: submission, hadCredentials: credentials !== null });
+    const uses = { fileIds: (submission.files ?? []).map(({ fileId }) => fileId) };
+    const hadCredentials = credentials !== null;
+    return this.#submit(accountId, "image_import", { stored, full: submission, hadCredentials, uses });
   }
 
   submitInstance(accountId: AccountId, submission: InstanceSubmission): { readonly id: OperationId } {

@@ -3,8 +3,10 @@ import type { Isolation } from "../domain/operation.ts";
 
 /** An import that was checked and may be queued. Credentials are kept only until the operation ends. */
 export interface ImportSubmission {
-  /** full spelling, host included, as `parseRegistryReference` gives it */
+  /** full spelling, host included, as `parseRegistryReference` gives it; of an archive, what it is called */
   readonly registry: string;
+  /** the archive that is read instead of a registry; none or one */
+  readonly files?: readonly Pick<SubmittedFile, "fileId" | "sha256">[];
   readonly credentials: { readonly username: string; readonly password: string } | null;
   readonly tag: string | null;
   readonly timeoutSeconds: number;

@@ -25,6 +25,15 @@ const SAMPLES: readonly Sample[] = [
   { method: "GET", path: "/v1/images/{uuid}/children", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/diff", scope: "images:read", object: "image" },
   { method: "POST", path: "/v1/images/import", scope: "images:import", json: { registry: "registry.example.net/a:1" } },
+  {
+    method: "POST",
+    path: "/v1/images/load",
+    scope: "images:import",
+    // Known when the file has been uploaded.
+    get json() {
+      return { file: own["file"] ?? UNKNOWN_UUID };
+    },
+  },
   { method: "PATCH", path: "/v1/images/{uuid}/tag", scope: "images:tag", json: { tag: "t" }, object: "image" },
   { method: "DELETE", path: "/v1/images/{uuid}/tag", scope: "images:tag", object: "image" },
   { method: "POST", path: "/v1/files", scope: "files:write", body: "bytes" },
