@@ -14,6 +14,7 @@ const { symbols: libc } = dlopen("libc.so.6", {
     args: [FFIType.i32, FFIType.ptr, FFIType.u64, FFIType.i32, FFIType.ptr, FFIType.u32],
     returns: FFIType.i64,
   },
+  madvise: { args: [FFIType.u64, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
   flock: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
   lseek: { args: [FFIType.i32, FFIType.i64, FFIType.i32], returns: FFIType.i64 },
   copy_file_range: {
@@ -85,6 +86,16 @@ export function tryLock(fd: number): boolean {
   const error = new LibcError("flock", errno());
   if (error.code === "EWOULDBLOCK" || error.code === "EAGAIN") return false;
   throw error;
+}
+
+const MADV_PAGEOUT = 21;
+
+/**
+ * Takes pages of `[start, start + length)` out of memory; what is in them is read again when it is needed.
+ * @throws LibcError EINVAL where the kernel does not know how
+ */
+export function pageOut(start: bigint, length: bigint): void {
+  checked("madvise", libc.madvise(start, length, MADV_PAGEOUT));
 }
 
 const SEEK_SET = 0;

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { Readable, Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { createZstdDecompress } from "node:zlib";
+import { forgetMappings } from "../system/memory.ts";
 import { scratchDirectory, syncPath } from "../system/scratch.ts";
 
 /** What a machine is started with, as paths on the host. */
@@ -47,7 +48,10 @@ export async function resolveAssets(dataDirectory: string): Promise<VmAssets> {
   const parent = join(dataDirectory, "assets");
   const directory = join(parent, manifest.hash);
   await mkdir(parent, { recursive: true, mode: 0o700 });
-  if (!(await isIntact(directory, manifest))) await unpack(manifest, parent, directory);
+  if (!(await isIntact(directory, manifest))) {
+    await unpack(manifest, parent, directory);
+    forgetMappings(process.execPath);
+  }
   for (const name of await readdir(parent)) {
     // Of an earlier version, or of an unpacking that was interrupted.
     if (name !== manifest.hash) await rm(join(parent, name), { recursive: true, force: true });
