@@ -33,12 +33,28 @@
 _Static_assert(LAYERS_COUNT_MAX * sizeof "/l/000/upper:" + sizeof OVERLAY_OPTIONS + 16 < OPTIONS_BYTES, "options fit");
 #define OVERLAY_FLAGS (MS_NODEV | MS_NOATIME)
 
+/*
+ * Every further disk makes the controller interrupt commands to those before it, and the kernel gives a command up
+ * when that happens to it too often: a read that failed while disks arrive is worth another try.
+ */
+static bool try_again(uint64_t deadline_ns)
+{
+	const struct timespec pause = {.tv_nsec = 10000000};
+	if (errno != EIO || loop_now() >= deadline_ns)
+		return false;
+	nanosleep(&pause, NULL);
+	return true;
+}
+
 /* Asked first, because the kernel logs an error for every file system that is not what it was told. */
-static bool is_erofs(const char *device)
+static bool is_erofs(const char *device, uint64_t deadline_ns)
 {
 	uint32_t magic = 0;
+	ssize_t count;
 	int fd = open(device, O_RDONLY | O_CLOEXEC);
-	ssize_t count = fd < 0 ? -1 : pread(fd, &magic, sizeof magic, EROFS_SUPER_OFFSET);
+	do
+		count = fd < 0 ? -1 : pread(fd, &magic, sizeof magic, EROFS_SUPER_OFFSET);
+	while (count < 0 && try_again(deadline_ns));
 	close(fd);
 	return count == (ssize_t)sizeof magic && magic == EROFS_SUPER_MAGIC_V1;
 }
@@ -53,7 +69,12 @@ static bool mount_layer(unsigned number, uint64_t deadline_ns, struct problem *p
 	if (!disks_find(serial, deadline_ns, device, sizeof device, problem))
 		return false;
 	mkdir(target, 0755);
-	if (mount(device, target, is_erofs(device) ? "erofs" : "ext4", LAYER_FLAGS, NULL) != 0)
+	const char *type = is_erofs(device, deadline_ns) ? "erofs" : "ext4";
+	int result;
+	do
+		result = mount(device, target, type, LAYER_FLAGS, NULL);
+	while (result != 0 && try_again(deadline_ns));
+	if (result != 0)
 		return problem_set(problem, errno, "layer %s is neither erofs nor ext4", serial);
 	return true;
 }
