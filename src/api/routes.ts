@@ -8,6 +8,7 @@ import { openApiRoutes } from "./openapi.ts";
 import { operationLogRoutes } from "./operation-log.ts";
 import { operationRoutes } from "./operations.ts";
 import type { Route } from "./route.ts";
+import { saveImageRoute } from "./save-image.ts";
 import type { ApiServices } from "./services.ts";
 
 /** Every route of the service; the server, the API description and the tests are made from this one list. */
@@ -15,6 +16,7 @@ export function allRoutes(services: ApiServices): Route[] {
   const routes = [
     ...imageRoutes(services),
     ...imageHistoryRoutes(services),
+    saveImageRoute(services),
     ...fileRoutes(services),
     ...instanceRoutes(services),
     ...operationRoutes(services),

@@ -1,3 +1,4 @@
+import { open, rename, rm } from "node:fs/promises";
 import type { Image } from "../domain/image.ts";
 import type { ImportResult, Operation } from "../domain/operation.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
@@ -80,6 +81,31 @@ export const imageCommands: readonly Command[] = [
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
       await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
       io.stderr(`loaded ${path}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "image save",
+    summary: "write an image to a file",
+    synopsis: "IMAGE -o FILE",
+    description:
+      "IMAGE is a UUID or tag:NAME. The file is an OCI layout archive, one layer for each of the image's, which\n" +
+      "coppice image load, skopeo (oci-archive:FILE) and others read. Without -o it goes to standard output.",
+    examples: ["coppice image save tag:app -o app.tar", "skopeo copy oci-archive:app.tar docker://registry.lan/app:1"],
+    options: {
+      output: { type: "string", short: "o", value: "FILE", doc: "file to be written; one that is there is replaced" },
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [reference = ""] = expectPositionals(positionals, "IMAGE");
+      const { output } = options;
+      if (output === undefined && io.stdoutIsTerminal)
+        throw new UsageError("an archive is not for a terminal: --output");
+      const client = new ApiClient(environment, options.url);
+      const id = encodeURIComponent(await client.imageId(reference));
+      const response = await client.call("GET", `/images/${id}/save`, { deadline: false });
+      if (output === undefined) for await (const chunk of response.body ?? []) await io.stdout(chunk);
+      else await writeWhole(output, response.body ?? []);
       return 0;
     },
   }),
@@ -180,4 +206,19 @@ async function archiveBody(path: string, io: Io): Promise<Blob | ReadableStream<
   const file = Bun.file(path);
   if (!(await file.exists())) throw new CliError(`there is no file ${path}`);
   return file;
+}
+
+/** Writes a file that is there when all of it is. */
+async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
+  const temporary = `${path}.partial`;
+  await using undo = new AsyncDisposableStack();
+  undo.defer(() => rm(temporary, { force: true }));
+  {
+    await using file = await open(temporary, "w", 0o600).catch((error: NodeJS.ErrnoException) => {
+      throw new CliError(`${path} cannot be written: ${error.code}`, undefined, { cause: error });
+    });
+    for await (const chunk of chunks) await file.writeFile(chunk);
+    await file.sync();
+  }
+  await rename(temporary, path);
 }

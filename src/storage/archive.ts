@@ -1,7 +1,7 @@
 import { type ByteString, isUtf8 } from "../domain/guest-path.ts";
 import type { Place } from "./directory-merge.ts";
 import { extentChunks } from "./extent-stream.ts";
-import type { ImageTree, ResolvedEntry, WalkedEntry } from "./image-tree.ts";
+import type { ImageTree, ResolvedEntry } from "./image-tree.ts";
 import type { LayerEntry } from "./layer-index.ts";
 import { ARCHIVE_LINKS_BYTES_MAX, READ_CHUNK_BYTES } from "./limits.ts";
 import type { LayerLease } from "./open-layers.ts";
@@ -36,22 +36,23 @@ export async function* archiveChunks(
   const root = resolved.type === "d" ? "./" : "";
   for await (const walked of tree.walk(resolved)) {
     const path = `${root}${root === "" ? name : walked.path}` as ByteString;
-    for await (const piece of entryPieces(tree, walked, path, links)) yield* gatherer.add(piece);
+    using lease = tree.lease(walked.place);
+    for await (const piece of entryPieces(lease, walked.place, path, links)) yield* gatherer.add(piece);
   }
   yield* gatherer.add(tarEnd());
   yield* gatherer.rest();
 }
 
-async function* entryPieces(
-  tree: ImageTree,
-  { place }: WalkedEntry,
+/** Header and content of one entry; nothing for what no archive can hold. */
+export async function* entryPieces(
+  lease: LayerLease,
+  place: Place,
   path: ByteString,
   links: LinkTable,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { entry } = place;
   const type = TYPES[entry.type];
   if (type === undefined) return;
-  using lease = tree.lease(place);
   const first = links.firstOf(place, path);
   if (first !== null) {
     yield header(entry, { path, type: TarType.link, target: first, size: 0, records: [] });
@@ -116,7 +117,7 @@ function xattrRecords(lease: LayerLease, entry: LayerEntry): PaxRecord[] {
 }
 
 /** Remembers where files with several names came by first, until all their names did. */
-class LinkTable {
+export class LinkTable {
   readonly #paths = new Map<string, { readonly path: ByteString; left: number }>();
   #bytes = 0;
 
@@ -144,7 +145,7 @@ class LinkTable {
 }
 
 /** Makes few large chunks of many small pieces; a large piece passes as it is. */
-class Gatherer {
+export class Gatherer {
   readonly #buffer = Buffer.allocUnsafeSlow(GATHER_BYTES + READ_CHUNK_BYTES);
   #used = 0;
 

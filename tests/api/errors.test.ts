@@ -22,6 +22,7 @@ const SAMPLES: readonly Sample[] = [
   { method: "GET", path: "/v1/images/{uuid}", scope: "images:read", object: "image" },
   { method: "DELETE", path: "/v1/images/{uuid}", scope: "images:delete", object: "doomed" },
   { method: "GET", path: "/v1/images/{uuid}/lineage", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/images/{uuid}/save", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/children", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/diff", scope: "images:read", object: "image" },
   { method: "POST", path: "/v1/images/import", scope: "images:import", json: { registry: "registry.example.net/a:1" } },

@@ -85,3 +85,82 @@ describe("an image in a file", () => {
     expect((await appliance.fetch("/images/load", init)).status).toBe(202);
   });
 });
+
+describe("an image that is saved", () => {
+  /** What a tree holds: type, permission, owner, size of files, link target, number of names, content. */
+  const LIST =
+    "find . -mindepth 1 \\( -type f -printf '%P %y %m %U:%G %s %n\\n' -o -printf '%P %y %m %U:%G %l\\n' \\) | sort";
+  const SUMS = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
+  const CHANGES = [
+    "mkdir -p /data/kept /data/gone /data/replaced && echo a > /data/kept/a && echo b > /data/gone/b && echo c > /data/replaced/c",
+    [
+      "rm -r /data/gone /bin/yes; rm -r /data/replaced; mkdir /data/replaced; echo new > /data/replaced/d",
+      "ln /data/kept/a /data/kept/hard; ln -s ../kept/a /data/kept/soft; chmod 4755 /data/kept/a; chown 12:34 /data/replaced/d",
+      "dd if=/dev/zero of=/data/sparse bs=1 count=1 seek=50000000 2>/dev/null; mkfifo /data/fifo; mkdir /.odd; : > '/data/with space'",
+    ].join("; "),
+    "rm /data/kept/hard; mv /data/sparse /data/moved; rmdir /.odd; echo file > /.odd",
+  ];
+
+  const sh = async (script: string, cwd: string): Promise<string> =>
+    Buffer.from((await run({ argv: ["sh", "-ec", script], cwd, timeoutMs: 60_000 })).stdout).toString();
+
+  /** What umoci makes of an archive. */
+  async function unpacked(archive: string, name: string): Promise<string> {
+    await run({
+      argv: ["skopeo", "copy", "--quiet", "--insecure-policy", `oci-archive:${archive}`, `oci:${name}:image`],
+      cwd: directory,
+      timeoutMs: 60_000,
+    });
+    await run({
+      argv: ["umoci", "raw", "unpack", "--image", `${name}:image`, at(`${name}-root`)],
+      cwd: directory,
+      timeoutMs: 60_000,
+    });
+    return at(`${name}-root`);
+  }
+
+  test("unpacks to the same tree as its own archive, and has a layer for each of its layers", async () => {
+    let image = (await appliance.command(["image", "load", at("oci-archive")])).stdout.trim();
+    for (const command of CHANGES)
+      image = (await execute(appliance, { image, command, shell: true, disposable: false })).image ?? "";
+    const { code, stderr } = await appliance.command(["image", "save", image, "-o", at("saved.tar")]);
+    expect([code, stderr]).toEqual([0, ""]);
+    const manifest = JSON.parse(await sh(`skopeo inspect --raw oci-archive:${at("saved.tar")}`, directory)) as {
+      layers: unknown[];
+    };
+    expect(manifest.layers).toHaveLength(4);
+    const root = await unpacked(at("saved.tar"), "saved");
+
+    await sh(`mkdir tree`, directory);
+    const archive = Buffer.from(await (await appliance.fetch(`/inspect/${image}/archive?path=/`)).bytes());
+    await writeFile(at("tree.tar"), archive);
+    await sh("tar -x --numeric-owner -p -f ../tree.tar", at("tree"));
+    expect(await sh(LIST, root)).toBe(await sh(LIST, at("tree")));
+    expect(await sh(SUMS, root)).toBe(await sh(SUMS, at("tree")));
+    expect(await sh("cat .odd data/replaced/d; ls data", root)).toBe(
+      "file\nnew\nfifo\nkept\nmoved\nreplaced\nwith space\n",
+    );
+  }, 120_000);
+
+  test("comes back, runs, and is the same every time", async () => {
+    const first = await (await appliance.fetch(`/images/${await idOf("oci-archive")}/save`)).bytes();
+    const second = await (await appliance.fetch(`/images/${await idOf("oci-archive")}/save`)).bytes();
+    expect(Bun.SHA256.hash(first, "hex")).toBe(Bun.SHA256.hash(second, "hex"));
+    const { stdout, code } = await appliance.command(["image", "load", at("saved.tar")]);
+    expect(code).toBe(0);
+    const run_ = await execute(appliance, { image: stdout.trim(), command: "cat /.odd; ls /data/gone", shell: true });
+    expect(run_.out).toBe("file\n");
+    expect(run_.exit_code).not.toBe(0);
+  });
+
+  test("leaves no half of a file where it cannot be written", async () => {
+    const { code, stderr } = await appliance.command(["image", "save", "tag:oci-archive", "-o", "/nowhere/file"]);
+    expect(code).toBe(1);
+    expect(stderr).toBe("coppice image save: /nowhere/file cannot be written: ENOENT\n");
+  });
+
+  const idOf = async (tag: string): Promise<string> => {
+    const [image] = (await (await appliance.fetch(`/images?tag=${tag}`)).json()) as { uuid: string }[];
+    return image?.uuid ?? "";
+  };
+});
