@@ -30,7 +30,6 @@ const SAMPLES: readonly Sample[] = [
     method: "POST",
     path: "/v1/images/load",
     scope: "images:import",
-    // Known when the file has been uploaded.
     get json() {
       return { file: own["file"] ?? UNKNOWN_UUID };
     },
