@@ -1,6 +1,7 @@
 import { ConfigError, type Environment } from "../config.ts";
 import { VERSION } from "../version.ts";
 import { backupCommands } from "./backup.ts";
+import { benchCommand } from "./bench.ts";
 import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
 import { configCommands } from "./config.ts";
 import { doctorCommand } from "./doctor.ts";
@@ -34,6 +35,7 @@ export const COMMANDS: readonly Command[] = [
   ...searchCommands,
   ...operationCommands,
   ...watchCommands,
+  benchCommand,
   versionCommand,
 ];
 

@@ -1,15 +1,15 @@
 import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
+import type { Row } from "../../src/cli/bench-figures.ts";
+import { type Remark, reportText } from "../../src/cli/bench-report.ts";
 import { captureRows } from "./capture.ts";
 import { chainRows } from "./chain.ts";
 import { densityRemarks, phaseRemark } from "./density.ts";
-import type { Row } from "./figures.ts";
 import { BenchHost } from "./host.ts";
 import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { inspectRows } from "./inspect.ts";
 import { rateRows } from "./rates.ts";
-import { type Remark, reportText } from "./report.ts";
 import { scaleRows } from "./scale.ts";
 import { spawnRows } from "./spawn.ts";
 import { transferRows } from "./transfer.ts";

@@ -1,5 +1,5 @@
+import { interleaved, type Row, rowOf } from "../../src/cli/bench-figures.ts";
 import { busyboxImage, type ImageSpec } from "../support/images.ts";
-import { interleaved, type Row, rowOf } from "./figures.ts";
 import type { BenchHost } from "./host.ts";
 
 const MIB = 1_048_576;

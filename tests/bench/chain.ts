@@ -1,4 +1,4 @@
-import { interleaved, median, type Row, rowOf, timed } from "./figures.ts";
+import { interleaved, median, type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
 
 const SETTLE_MS_MAX = 300_000;

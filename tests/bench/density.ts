@@ -1,6 +1,6 @@
-import { timed } from "./figures.ts";
+import { timed } from "../../src/cli/bench-figures.ts";
+import { phaseMeans, type Remark } from "../../src/cli/bench-report.ts";
 import type { BenchHost } from "./host.ts";
-import type { Remark } from "./report.ts";
 
 const COMMAND = "echo $((6 * 7))";
 
@@ -27,19 +27,10 @@ export async function densityRemarks(host: BenchHost): Promise<Remark[]> {
   ];
 }
 
-const PHASES = ["queue", "clone", "attach", "mount", "files", "exec", "freeze", "index", "publish"];
-
-/** Means of each step since the start of the daemon, from what /metrics serves. */
+/** Means of each step, from what /metrics serves. */
 export async function phaseRemark(host: BenchHost, image: string): Promise<Remark> {
   const before = await host.metrics();
   for (let n = 0; n < host.rounds(20, 5); n++) await host.spawn(image, "echo changed > /root/file");
   const after = await host.metrics();
-  const parts = PHASES.flatMap((phase) => {
-    const [sum, count] = ["sum", "count"].map((part) => {
-      const sample = `coppice_spawn_phase_seconds_${part}{phase="${phase}"}`;
-      return after.value(sample) - before.value(sample);
-    });
-    return count ? [`${phase} ${(((sum ?? 0) / count) * 1000).toFixed(1)}`] : [];
-  });
-  return { name: "steps of a captured spawn, mean ms", text: parts.join(", ") };
+  return { name: "steps of a captured spawn, mean ms", text: phaseMeans(before.text, after.text) };
 }

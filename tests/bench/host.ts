@@ -1,11 +1,11 @@
 import { existsSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { timed } from "../../src/cli/bench-figures.ts";
 import type { Acceleration } from "../../src/vm/vmm.ts";
 import { Appliance } from "../support/appliance.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 import { type RunResult, resultOf } from "../support/runs.ts";
-import { timed } from "./figures.ts";
 
 const ASSETS = resolve(import.meta.dir, "../../build/assets");
 /** As the configuration has it where nobody says otherwise. */

@@ -1,4 +1,4 @@
-import { type Row, rowOf } from "./figures.ts";
+import { type Row, rowOf } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
 import { residentMib } from "./transfer.ts";
 

@@ -1,9 +1,9 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
+import { type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
-import { type Row, rowOf, timed } from "./figures.ts";
 import type { BenchHost } from "./host.ts";
 
 const TOOL_MS = 300_000;

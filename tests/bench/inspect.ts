@@ -1,4 +1,4 @@
-import { type Row, rowOf, timed } from "./figures.ts";
+import { type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
 import { treeImage } from "./import.ts";
 

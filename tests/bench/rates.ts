@@ -1,4 +1,4 @@
-import { interleaved, quantile, type Row, rowOf } from "./figures.ts";
+import { interleaved, quantile, type Row, rowOf } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
 import { latenciesAt, rateOf } from "./load.ts";
 import { startBareServer } from "./server.ts";

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import Libsql from "libsql";
-import { interleaved, type Row, rowOf, timed } from "./figures.ts";
+import { interleaved, type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
 
 const BATCH_COUNT = 10_000;

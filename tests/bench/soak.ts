@@ -4,10 +4,10 @@
  */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import { median, timed } from "../../src/cli/bench-figures.ts";
+import { shortNumber } from "../../src/cli/bench-report.ts";
 import { run } from "../../src/system/exec.ts";
-import { median, timed } from "./figures.ts";
 import { BenchHost } from "./host.ts";
-import { shortNumber } from "./report.ts";
 import { residentMib } from "./transfer.ts";
 
 const COUNT_DEFAULT = 1000;

@@ -1,5 +1,5 @@
+import { interleaved, type Row, rowOf } from "../../src/cli/bench-figures.ts";
 import { coldRun } from "./bare-qemu.ts";
-import { interleaved, type Row, rowOf } from "./figures.ts";
 import { asset, type BenchHost } from "./host.ts";
 
 const MEMORY_BYTES = 536_870_912;

@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { interleaved, type Row, rowOf } from "../../src/cli/bench-figures.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
-import { interleaved, type Row, rowOf } from "./figures.ts";
 import type { BenchHost } from "./host.ts";
 import { startBareServer } from "./server.ts";
 

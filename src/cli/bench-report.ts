@@ -1,4 +1,4 @@
-import type { Figure, Row } from "./figures.ts";
+import type { Figure, Row } from "./bench-figures.ts";
 
 /** A line that belongs to no bar: a breakdown, a rate. */
 export interface Remark {
@@ -31,4 +31,31 @@ export function reportText(rows: readonly Row[], remarks: readonly Remark[]): st
   const missed = rows.filter(({ holds }) => !holds).length;
   const summary = `${rows.length - missed} of ${rows.length} bars hold`;
   return `${[...lines, ...remarks.map(({ name, text }) => `       ${name}: ${text}`), summary].join("\n")}\n`;
+}
+
+/** A figure without a bar. */
+export function remarkOf(name: string, figure: Figure, ends: string): Remark {
+  return { name, text: `${figureText(figure)}, n=${figure.count}; ${ends}` };
+}
+
+const PHASES = ["queue", "clone", "attach", "mount", "files", "exec", "freeze", "index", "publish"];
+const METRIC = "coppice_spawn_phase_seconds";
+
+/** Mean `milliseconds` of each step of the spawns between two looks at /metrics, in their order. */
+export function phaseMeans(before: string, after: string): string {
+  return PHASES.flatMap((phase) => {
+    const grown = (part: string): number => {
+      const sample = `${METRIC}_${part}{phase="${phase}"} `;
+      const value = (text: string): number =>
+        Number(
+          text
+            .split("\n")
+            .find((line) => line.startsWith(sample))
+            ?.slice(sample.length) ?? 0,
+        );
+      return value(after) - value(before);
+    };
+    const count = grown("count");
+    return count === 0 ? [] : [`${phase} ${shortNumber((grown("sum") / count) * 1000)}`];
+  }).join(", ");
 }
