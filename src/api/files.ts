@@ -6,7 +6,7 @@ import { FilesQuery } from "../domain/query.ts";
 import { receiveBlob } from "../storage/blobs.ts";
 import { whileSpace } from "../storage/space.ts";
 import { checkAnnouncedLength } from "./body.ts";
-import { empty, json } from "./reply.ts";
+import { json } from "./reply.ts";
 import { jsonSpec } from "./responses.ts";
 import { type QueryOf, RAW_BODY, type Route, route } from "./route.ts";
 import type { ApiServices, Principal } from "./services.ts";
@@ -68,10 +68,8 @@ function existsRoute(services: ApiServices): Route {
     query: FilesQuery,
     responses: { 200: { description: "the file exists" } },
     errors: ["not_found"],
-    handle: ({ principal, query }) => {
-      requireFile(services, principal, query);
-      return empty(200);
-    },
+    // What GET answers: the header fields of both are the same, and HEAD drops the body.
+    handle: ({ principal, query }) => json(200, fileOf(requireFile(services, principal, query))),
   });
 }
 

@@ -79,7 +79,8 @@ function existsRoute(services: ApiServices): Route {
       const path: GuestPath | null = query.path === undefined ? null : parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
       if (path !== null) treeOf(services, image).stat(path, { follow: true });
-      return empty(200);
+      // What GET answers, which knows no path: the header fields of both are the same, and HEAD drops the body.
+      return json(200, imageOf(image));
     },
   });
 }

@@ -35,6 +35,8 @@ export function toResponse(reply: Reply, method: string, requestId: string): Res
   if (method !== "HEAD") return new Response(reply.body, { status: reply.status, headers });
   const length = bodyLength(reply);
   if (length !== null) headers["content-length"] = String(length);
+  // The server itself dates every answer but these.
+  headers["date"] = new Date().toUTCString();
   // Nobody reads the stream, so nothing may keep its file open.
   if (reply.body instanceof ReadableStream) void reply.body.cancel().catch(() => undefined);
   return new Response(null, { status: reply.status, headers });

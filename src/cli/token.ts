@@ -99,13 +99,13 @@ export const tokenCommands: readonly Command[] = [
     synopsis: "[--grace TIME]",
     description: `${HERE}\nTokens signed by older keys stay good for the grace, and end then.`,
     options: {
-      grace: { type: "string", value: "TIME", doc: "how long older tokens stay good (default: 7d)" },
+      grace: { type: "string", value: "TIME", doc: "how long older tokens stay good, 0 to end them now (default: 7d)" },
       ...DATA_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
       const { grace = "7d", ...rest } = options;
-      const graceMs = durationOption("grace", grace);
+      const graceMs = /^0[a-z]*$/.test(grace) ? 0 : durationOption("grace", grace);
       using store = await openStore(rest, environment);
       const id = await store.keys.rotate(graceMs);
       io.stderr(`new tokens are signed by key ${id}; older ones are good until ${isoTime(Date.now() + graceMs)}\n`);

@@ -123,9 +123,8 @@ describe("token", () => {
 
   test("rotate without grace ends older tokens", async () => {
     const old = (await token("create", "--account", "carol")).stdout.toString().trim();
-    expect((await token("rotate", "--grace", "1ms")).code).toBe(0);
+    expect((await token("rotate", "--grace", "0")).code).toBe(0);
     const fresh = (await token("create", "--account", "carol")).stdout.toString().trim();
-    await Bun.sleep(5);
     expect(await principal(old)).toBeNull();
     expect(await principal(fresh)).toMatchObject({ accountId: "carol" });
   });
