@@ -26,25 +26,36 @@ export interface MergeLimits {
 }
 
 /**
- * Which disks of a plan to merge next, or null when that is not worth it. They are always at the plan's end, but for
- * a long one, which is merged from its lower end on. The base, which comes first, never is.
+ * Which disks of a plan to merge next, or null when that is not worth it: the highest group of them in which none is
+ * much larger than all above it in the group; a group of many from its lower end on. The base, which comes first, is
+ * in none.
  */
-export function nextMerge(plan: readonly Segment[], { countMin, bytesMax, addedBytesMax }: MergeLimits): Merge | null {
-  let from = plan.length;
+export function nextMerge(plan: readonly Segment[], limits: MergeLimits): Merge | null {
+  for (let end = plan.length - 1; end > 0; ) {
+    const from = groupBelow(plan, end, limits);
+    const count = Math.min(end - from + 1, MERGE_COUNT_MAX);
+    if (count >= Math.max(2, limits.countMin)) return { from, to: from + count - 1 };
+    end = Math.min(from, end) - 1;
+  }
+  return null;
+}
+
+/** The lowest disk that may be merged with those above it up to `end`; above `end` when not even that one may. */
+function groupBelow(plan: readonly Segment[], end: number, { bytesMax, addedBytesMax }: MergeLimits): number {
+  let from = end + 1;
   let weight = 0;
   let sizeBytes = 0;
   let addedBytes = 0;
-  for (let at = plan.length - 1; at > 0; at--) {
+  for (let at = end; at > 0; at--) {
     const segment = plan[at] as Segment;
-    if (at < plan.length - 1 && weightOf(segment) >= GROWTH * weight) break;
+    if (at < end && weightOf(segment) >= GROWTH * weight) break;
     sizeBytes += segment.sizeBytes;
     if (!isStandIn(segment)) addedBytes += segment.sizeBytes;
     if (sizeBytes > bytesMax || addedBytes > addedBytesMax) break;
     from = at;
     weight += weightOf(segment);
   }
-  const count = Math.min(plan.length - from, MERGE_COUNT_MAX);
-  return count < Math.max(2, countMin) ? null : { from, to: from + count - 1 };
+  return from;
 }
 
 function weightOf({ sizeBytes, entryCount }: Segment): number {

@@ -102,7 +102,7 @@ describe("merged layers", () => {
   test("an account's layers are those that its images stand on, each once", () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 4);
-    const branch = someLayer({ parentId: layers[1], sizeBytes: 100 });
+    const branch = someLayer({ parentId: layers[1] as LayerId, sizeBytes: 100 });
     publishRun(test.db, {
       operationId: addExecuting(test.db),
       result: {},

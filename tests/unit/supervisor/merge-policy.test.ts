@@ -58,6 +58,12 @@ describe("which disks are merged next", () => {
     expect(nextMerge(planOf(1, 160, 10, 10), ANY)).toEqual({ from: 2, to: 3 });
   });
 
+  test("those below a large one, when those above it are too few", () => {
+    expect(nextMerge(planOf(1, 10, 10, 10, 9999, 10), ANY)).toEqual({ from: 1, to: 4 });
+    expect(nextMerge(planOf(1, 10, 10, 10, 9999, 10), { ...ANY, bytesMax: 5000 })).toEqual({ from: 1, to: 3 });
+    expect(nextMerge(planOf(1, 99_999, 10, 10, 99_999, 10), ANY)).toEqual({ from: 1, to: 4 });
+  });
+
   test("never the base, and never too few", () => {
     expect(nextMerge(planOf(1), ANY)).toBeNull();
     expect(nextMerge(planOf(1, 5), ANY)).toBeNull();

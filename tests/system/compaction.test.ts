@@ -1,0 +1,206 @@
+/**
+ * Chains that are merged: what machines and inspection see of an image must not change by it, whatever ends in the
+ * middle. COPPICE_TEST_SEED replays the operations of the first test.
+ */
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { openDatabase } from "../../src/db/database.ts";
+import { type MergedLayerRow, mergedLayersByUse } from "../../src/db/merged-layers.ts";
+import type { AccountId } from "../../src/domain/ids.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
+import { Appliance } from "../support/appliance.ts";
+import { Generator } from "../support/capture-generator.ts";
+import { Inspector } from "../support/capture-inspect.ts";
+import type { Operation } from "../support/capture-model.ts";
+import { CaptureSteps, type KnownImage } from "../support/capture-step.ts";
+import { deepen } from "../support/deep-chain.ts";
+import { pushBusybox } from "../support/images.ts";
+import { seededRandom } from "../support/random.ts";
+import { Registry } from "../support/registry.ts";
+import { execute, resultOf, until } from "../support/runs.ts";
+
+const DIRECTORY = "/t";
+const STEPS_COUNT = Number(process.env["COPPICE_TEST_STEPS"] ?? 40);
+const OPERATIONS_COUNT = 40;
+const MERGE_MS_MAX = 60_000;
+const NONE = ["--layers-merged-share", "0"];
+const ANY = ["--layers-merged-share", "10"];
+
+const seed = Number(process.env["COPPICE_TEST_SEED"] ?? Date.now() % 2 ** 31);
+const owned = new AsyncDisposableStack();
+let appliance: Appliance;
+let inspector: Inspector;
+let base: string;
+
+beforeAll(async () => {
+  const registry = owned.use(await Registry.start());
+  appliance = owned.use(await Appliance.start({ registries: [registry.host], flags: NONE }));
+  inspector = owned.use(new Inspector(appliance));
+  base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
+}, 120_000);
+
+afterAll(async () => {
+  await owned.disposeAsync();
+}, 60_000);
+
+function mergedRows(): MergedLayerRow[] {
+  using db = openDatabase(dataLayout(appliance.dataDir).database);
+  return mergedLayersByUse(db, "tester" as AccountId);
+}
+
+/** What a machine of a merge has, beside what every machine has. */
+async function leftovers(): Promise<string[]> {
+  return (await appliance.leftovers()).filter((name) => name.startsWith("tmp/merge-"));
+}
+
+async function restart(flags: readonly string[], signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<void> {
+  await appliance.down(signal);
+  appliance.flags = flags;
+  await appliance.up();
+}
+
+/** Waits until the daemon, which must be idle, has nothing more to merge. */
+async function settled(): Promise<void> {
+  await until("layers are merged", () => mergedRows().length > 0, MERGE_MS_MAX);
+  for (let count = -1; count !== mergedRows().length; await Bun.sleep(4000)) count = mergedRows().length;
+}
+
+/** Six runs of which each undoes part of one before it. */
+const RUNS = [
+  "mkdir -p d/e keep; echo 1 > d/e/one; echo 1 > keep/file; ln keep/file keep/link; ln -s d sym; echo x > was-file",
+  "rm -r d; mkdir d; echo 2 > d/two; rm was-file; mkdir was-file; echo 2 > was-file/in",
+  "rm sym; mkdir sym; echo 3 > sym/three; chmod 3771 keep; dd if=/dev/zero of=sparse bs=1 count=1 seek=50000000 2>/dev/null",
+  "rm -r was-file; echo 4 > was-file; mkfifo pipe; chown 7:8 d; echo 4 >> keep/file; rm -r sym; ln -s keep sym",
+  "rm -r d keep/link pipe; mkdir -p d/e; echo 5 > d/e/five; touch -d @1000000000 d/e",
+  "rm d/e/five; mkdir d/e/five; echo 6 > d/e/five/six; rm -r keep; rm -f sparse sym",
+] as const;
+
+async function runAll(image: string, commands: readonly string[]): Promise<string> {
+  let tip = image;
+  for (const command of commands) {
+    const run = resultOf(await appliance.run(tip, `mkdir -p /t && cd /t && ${command}`));
+    if (run.exit_code !== 0) throw new Error(`${command}: ${run.err}`);
+    tip = String(run.image);
+  }
+  return tip;
+}
+
+const WALK = `cd /t && find . | sort | while read -r f; do
+  [ -d "$f" ] && stat -c '%n %F %a %u %g %y' "$f" || stat -c '%n %F %a %u %g %s %h %y %N' "$f"
+  [ -f "$f" ] && sha256sum < "$f"
+done; exit 0`;
+
+/** What a fresh machine sees, and how many disks it has for layers. */
+async function look(image: string): Promise<{ tree: string; disks: number }> {
+  const command = `${WALK.replace("exit 0", "ls -d /sys/block/sd* | wc -l")}`;
+  const { out, err } = await execute(appliance, { image, command, shell: true });
+  expect(err).toBe("");
+  const lines = out.trimEnd().split("\n");
+  return { tree: lines.slice(0, -1).join("\n"), disks: Number(lines.at(-1)) - 1 };
+}
+
+async function listings(image: string): Promise<string[]> {
+  const pages: string[] = [];
+  for (const path of ["/t", "/t/d", "/t/d/e"]) {
+    const response = await appliance.fetch(`/inspect/${image}/list?path=${path}`, {
+      headers: { accept: "text/plain" },
+    });
+    pages.push(await response.text());
+  }
+  return pages;
+}
+
+test("a chain of 156 runs starts at once merged, and shows what it showed", async () => {
+  const six = await runAll(base, RUNS);
+  const wanted = await look(six);
+  const shown = await listings(six);
+  expect(wanted.disks).toBe(7);
+  expect(wanted.tree).toContain("./d/e/five/six regular file 644 0 0 2 1");
+  await appliance.down();
+  const deep = deepen(appliance.dataDir, six, { period: 6, count: 150 }).at(-1) as string;
+  await restart(NONE);
+  // Too many disks for a machine: the run itself has to merge.
+  const first = await look(deep);
+  expect(first.tree).toBe(wanted.tree);
+  expect(first.disks).toBeLessThanOrEqual(128);
+  expect(first.disks).toBeGreaterThan(60);
+  expect(await listings(deep)).toEqual(shown);
+
+  await restart(ANY);
+  await look(deep);
+  await settled();
+  const second = await look(deep);
+  expect(second.tree).toBe(wanted.tree);
+  expect(second.disks).toBeLessThanOrEqual(6);
+  expect(await listings(deep)).toEqual(shown);
+  expect(resultOf(await appliance.run(deep, "rm -r /t/d && ls -A /t")).out).toBe("was-file\n");
+}, 300_000);
+
+test("an end without warning leaves no half-made layer, and the merge is made again", async () => {
+  await restart(ANY);
+  const eight = await runAll(base, [
+    ...RUNS,
+    "dd if=/dev/urandom of=large bs=1M count=48 2>/dev/null",
+    "echo 8 > eight",
+  ]);
+  const { tree } = await look(eight);
+  const known = mergedRows().length;
+  await until("a merge is under way", async () => (await leftovers()).length > 0, MERGE_MS_MAX);
+  await restart(ANY, "SIGKILL");
+  expect(await leftovers()).toEqual([]);
+  const files = await readdir(join(appliance.dataDir, "layers"));
+  expect(files.length % 2).toBe(0);
+  expect((await look(eight)).tree).toBe(tree);
+  await until("the layers are merged after all", () => mergedRows().length > known, MERGE_MS_MAX);
+  expect((await look(eight)).tree).toBe(tree);
+}, 300_000);
+
+test("merged layers are given up beyond their share, and go with their image", async () => {
+  await restart(ANY);
+  await settled();
+  const layerFiles = async () =>
+    (await readdir(join(appliance.dataDir, "layers"))).filter((name) => name.endsWith(".disk"));
+  const rows = mergedRows();
+  const total = (found: readonly MergedLayerRow[]) => found.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
+  await restart(["--layers-merged-share", "0.01"]);
+  const tip = await runAll(base, ["echo 1 > a", "echo 2 > b", "echo 3 > c", "echo 4 > d"]);
+  await look(tip);
+  await until("what is beyond the share is gone", () => total(mergedRows()) < total(rows) / 2, MERGE_MS_MAX);
+  const left = new Set(await layerFiles());
+  for (const { id } of mergedRows()) expect(left).toContain(`${id}.disk`);
+  for (const { id } of rows) expect(left.has(`${id}.disk`)).toBe(mergedRows().some((row) => row.id === id));
+}, 300_000);
+
+test(`a chain of ${STEPS_COUNT} runs is the same after it was merged (seed ${seed})`, async () => {
+  const random = seededRandom(seed);
+  const generator = new Generator(random);
+  const capture = new CaptureSteps({ appliance, inspector }, DIRECTORY);
+  let image: KnownImage = await capture.first(base);
+  const images = [image];
+  for (let step = 0; step < STEPS_COUNT; step++) {
+    const model = image.model.captured();
+    const operations: Operation[] = [];
+    while (operations.length < OPERATIONS_COUNT) {
+      for (const operation of generator.next(model)) {
+        operations.push(operation);
+        model.apply(operation);
+      }
+    }
+    image = await capture.step(image, operations);
+    images.push(image);
+  }
+  expect(mergedRows()).toEqual([]);
+  const before = await inspector.view(image.id, DIRECTORY);
+  await restart(ANY);
+  await capture.walk(image);
+  await settled();
+  const attached = mergedRows();
+  expect(attached.length).toBeGreaterThan(0);
+  await capture.walk(image);
+  expect(await inspector.view(image.id, DIRECTORY)).toEqual(before);
+  // What is in the middle of what was merged is still there, too.
+  for (const depth of [1, 7, 23, 39]) await capture.walk(images[depth] as KnownImage);
+  await settled();
+  for (const depth of [23, 39]) await capture.walk(images[depth] as KnownImage);
+}, 600_000);
