@@ -43,6 +43,7 @@ export async function findings(config: Config): Promise<Finding[]> {
     ...machineFindings(await hostFacts(), verdicts),
     isolationFinding(config, kvm.state === "ok"),
     probeFinding(verdicts),
+    ...poolFinding(readText(join(config.dataDir, "idle-cost.json"))),
     ...(await Promise.all(TOOLS.map(programFinding))),
     cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
     dataFinding(config.dataDir),
@@ -152,6 +153,15 @@ export function probeFinding(verdicts: readonly Verdict[]): Finding {
     ok ? `${vmm} with ${acceleration} works (${shownDuration(durationMs)})` : `${vmm} with ${acceleration}: ${reason}`,
   );
   return { ...base, state: verdicts.some(({ ok }) => ok) ? "ok" : "problem", summary: summary.join("; ") };
+}
+
+/** What machines cost that only wait; nothing where that was not measured yet. */
+export function poolFinding(text: string | null): Finding[] {
+  if (text === null) return [];
+  const { count, memoryBytes, cpuPercent } = JSON.parse(text) as Record<"count" | "memoryBytes" | "cpuPercent", number>;
+  const machines = `${count} ${count === 1 ? "machine waits" : "machines wait"}`;
+  const summary = `${machines}: ${shownSize(memoryBytes)} and ${cpuPercent} % of a CPU each, when last measured`;
+  return [{ name: "idle pool", state: "ok", summary, meaning: "pool.size sets how many VMs wait", fix: null }];
 }
 
 function bootId(): string {

@@ -14,6 +14,7 @@ import { openQemu } from "../vm/qemu.ts";
 import { TemplateStore } from "../vm/templates.ts";
 import { UidPool } from "../vm/uid-pool.ts";
 import type { Acceleration, MachineShape } from "../vm/vmm.ts";
+import { watchIdleCost } from "./idle-cost.ts";
 import type { Supply } from "./machine-supply.ts";
 import { Rehearsal } from "./rehearsal.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
@@ -36,6 +37,8 @@ export interface SupplyOptions {
 
 /** Memory of verdicts, so that a restart does not try again what cannot work. */
 const MEMO_FILE = "probe.json";
+/** What the pool was seen to cost. */
+const IDLE_COST_FILE = "idle-cost.json";
 
 /**
  * Decides how machines run on this host and opens that way.
@@ -87,11 +90,13 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
     ...(vmm.acceleration === "tcg" ? { rehearse: await rehearsalOf(options, assets) } : {}),
   });
   pool.start();
+  const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_FILE), log });
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
   return {
     pool,
     isolation,
     [Symbol.asyncDispose]: async () => {
+      idleCost[Symbol.dispose]();
       await pool[Symbol.asyncDispose]();
       await templates[Symbol.asyncDispose]();
     },

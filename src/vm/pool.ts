@@ -1,3 +1,4 @@
+import type { CgroupStats } from "../cgroup/cgroup.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import { abortable, sleepUnlessAborted } from "./abortable.ts";
@@ -81,6 +82,12 @@ export class Pool implements AsyncDisposable {
   get readyCount(): number {
     const { rehearse } = this.#options;
     return rehearse === undefined ? this.#waiting.length : this.#waiting.filter(({ rehearsed }) => rehearsed).length;
+  }
+
+  /** What those that wait have used so far, by machine. */
+  async usage(): Promise<Map<string, CgroupStats>> {
+    const used = this.#waiting.map(async ({ machine }) => [machine.id, await machine.cgroup.stats()] as const);
+    return new Map(await Promise.all(used));
   }
 
   /** False while machines of the pool's shape have nothing to be cloned from; one that is made on demand counts. */
