@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { chmod, mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
 import { type Environment, loadClientConfig } from "../config.ts";
@@ -37,7 +38,7 @@ export const tokenCommands: readonly Command[] = [
       const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, ...rest } = options;
       if (account === undefined) throw new UsageError("--account is missing");
       const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl), now: Date.now() };
-      using store = await openStore(rest, environment);
+      using store = await openStore(rest, environment, { create: true });
       const { issueToken } = await import("../api/tokens.ts");
       const { token, row } = await usage(() => issueToken(store.db, store.keys, request));
       if (save) await saveToken(environment, token);
@@ -123,12 +124,14 @@ interface Store extends Disposable {
 async function openStore(
   options: Readonly<Record<string, string | boolean | string[] | undefined>>,
   environment: Environment,
+  { create }: { readonly create: boolean } = { create: false },
 ): Promise<Store> {
   const config = configOf(options, environment);
   const { dataLayout } = await import("../storage/layout.ts");
   const { openDatabase } = await import("../db/database.ts");
   const { TokenKeys } = await import("../storage/token-keys.ts");
   const layout = dataLayout(config.dataDir);
+  if (!create && !existsSync(layout.database)) throw new CliError(`there is no appliance's data in ${config.dataDir}`);
   try {
     await layout.ensure();
   } catch (error) {

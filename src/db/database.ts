@@ -1,3 +1,4 @@
+import { chmodSync } from "node:fs";
 import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
 import { BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
@@ -91,6 +92,8 @@ function rawOnce(client: Libsql.Database) {
  */
 export function openDatabase(path: string): Database {
   const client = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
+  // The log and its index get the mode of the file.
+  chmodSync(path, 0o600);
   client.exec("PRAGMA journal_mode = WAL");
   // An acknowledged write must survive a power failure; NORMAL would only keep the file consistent.
   client.exec("PRAGMA synchronous = FULL");

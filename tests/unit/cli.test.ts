@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { tokenVerifier } from "../../src/api/tokens.ts";
@@ -108,6 +108,15 @@ describe("token", () => {
     expect(await principal(text)).toBeNull();
     expect((await token("revoke", listed.id)).code).toBe(1);
     expect((await token("list")).stdout.toString()).toContain("revoked");
+  });
+
+  test("a data directory that is not there is made by create alone", async () => {
+    for (const argv of [["list"], ["revoke", "x"], ["rotate"]]) {
+      const { code, stderr } = await cli(["token", ...argv, "--data-dir", join(home, "nowhere")]);
+      expect(code).not.toBe(0);
+      expect(stderr).toContain("there is no appliance's data in");
+    }
+    expect(existsSync(join(home, "nowhere"))).toBe(false);
   });
 
   test("--save writes it for the user only, and prints nothing to be recorded", async () => {

@@ -27,6 +27,11 @@ describe("the database", () => {
     expect(pragma("busy_timeout")).toBeGreaterThan(0);
   });
 
+  test("is for its owner only, with everything beside it", () => {
+    addOperation(db);
+    for (const suffix of ["", "-wal", "-shm"]) expect(statSync(opened.path + suffix).mode & 0o777).toBe(0o600);
+  });
+
   test("keeps everything over a close, which empties the log", () => {
     const id = addOperation(db);
     db[Symbol.dispose]();
