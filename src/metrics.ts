@@ -57,6 +57,7 @@ export interface Histogram<Name extends string> {
 /** Metrics by name, and their text in the form that Prometheus reads. */
 export class MetricRegistry {
   readonly #families: Family[] = [];
+  readonly #preparations: (() => Promise<void>)[] = [];
 
   counter<const Name extends string>(name: string, help: string, labelNames: readonly Name[]): Counter<Name> {
     const series = new Series(labelNames, () => ({ value: 0 }));
@@ -109,8 +110,14 @@ export class MetricRegistry {
     };
   }
 
+  /** Lets `prepare` look up, before each scrape, what gauges then tell. */
+  before(prepare: () => Promise<void>): void {
+    this.#preparations.push(prepare);
+  }
+
   /** The text exposition format, version 0.0.4. */
-  render(): string {
+  async render(): Promise<string> {
+    await Promise.all(this.#preparations.map((prepare) => prepare()));
     return this.#families.map((family) => family.render()).join("");
   }
 

@@ -57,10 +57,10 @@ export function healthRoutes(services: ApiServices): Route[] {
       tag: "Service",
       summary: "Read the figures of the service in the form of Prometheus",
       responses: { 200: { description: "metrics", content: { "text/plain": Type.String() } } },
-      handle: () => ({
+      handle: async () => ({
         status: 200,
         headers: { "content-type": METRICS_TYPE, "cache-control": "no-store" },
-        body: services.metrics.registry.render(),
+        body: await services.metrics.registry.render(),
       }),
     }),
   ];

@@ -1,6 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { getFile } from "../db/files.ts";
-import { type ImageRow, listImages, removeTag, setTag } from "../db/images.ts";
+import { type ImageRow, listImagesFar, removeTag, setTag } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { FileId, ImageId } from "../domain/ids.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT, Image, ImportRequest, LoadRequest, SetTagRequest } from "../domain/image.ts";
@@ -35,8 +35,8 @@ function listRoute(services: ApiServices): Route {
     summary: "List images, the newest first",
     query: ImagesQuery,
     responses: { 200: jsonSpec("a page of images", Type.Array(Image)) },
-    handle: ({ principal, query }) => {
-      const rows = listImages(services.db, principal.accountId, {
+    handle: async ({ principal, query }) => {
+      const rows = await listImagesFar(services.db, principal.accountId, {
         limit: query.limit ?? LIMIT_DEFAULT,
         offset: query.offset ?? 0,
         tagged: query.tagged,

@@ -1,5 +1,5 @@
 import { Type } from "@sinclair/typebox";
-import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
+import { getOperation, listOperationsFar, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import { isoTime, type OperationId } from "../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../domain/listing.ts";
@@ -30,8 +30,8 @@ function listRoute(services: ApiServices): Route {
     summary: "List operations, the newest first; results come without stdout and stderr",
     query: OperationsQuery,
     responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
-    handle: ({ principal, query }) => {
-      const rows = listOperations(services.db, principal.accountId, {
+    handle: async ({ principal, query }) => {
+      const rows = await listOperationsFar(services.db, principal.accountId, {
         limit: query.limit ?? LIMIT_DEFAULT,
         offset: query.offset ?? 0,
         status: query.status,

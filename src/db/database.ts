@@ -3,6 +3,7 @@ import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
 import { BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
 import { MIGRATIONS, type Migration } from "./migrations.ts";
+import { Scans } from "./scans.ts";
 
 /** How long a statement waits for a writer of another process, in `milliseconds`; it blocks the event loop. */
 const BUSY_TIMEOUT_MS = 2000;
@@ -27,11 +28,14 @@ export class SchemaTooNewError extends Error {
  */
 export class Database implements Disposable {
   readonly orm: Orm;
+  /** for statements that read for longer than the event loop may stand still */
+  readonly scans: Scans;
   readonly #client: Libsql.Database;
   readonly #prepared = new Map<string, unknown>();
 
-  constructor(client: Libsql.Database) {
+  constructor(client: Libsql.Database, path: string) {
     this.#client = client;
+    this.scans = new Scans(path);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
     const session = new BetterSQLiteSession(rawOnce(client) as never, dialect, undefined, {});
@@ -59,6 +63,7 @@ export class Database implements Disposable {
   /** Writes the log back into the file and closes it; idempotent. */
   [Symbol.dispose](): void {
     if (!this.#client.open) return;
+    this.scans[Symbol.dispose]();
     this.#prepared.clear();
     this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     this.#client.close();
@@ -103,7 +108,7 @@ export function openDatabase(path: string): Database {
   client.exec("PRAGMA foreign_keys = OFF");
   migrate(client, MIGRATIONS);
   client.exec("PRAGMA foreign_keys = ON");
-  return new Database(client);
+  return new Database(client, path);
 }
 
 /**

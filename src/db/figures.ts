@@ -11,23 +11,22 @@ export interface StoreFigures {
   readonly fileBytes: number;
 }
 
-export function storeFigures(db: Database): StoreFigures {
-  const row = db.orm.get<Record<string, number>>(sql`
-    select
-      (select count(*) from images) as imageCount,
-      (select count(*) from layers) as layerCount,
-      (select coalesce(sum(size_bytes), 0) from layers) as layerBytes,
-      (select count(distinct sha256) from files) as fileCount,
-      (select coalesce(sum(size), 0) from (select max(size_bytes) as size from files group by sha256)) as fileBytes
-  `);
-  const of = (name: string): number => row[name] ?? 0;
-  return {
-    imageCount: of("imageCount"),
-    layerCount: of("layerCount"),
-    layerBytes: of("layerBytes"),
-    fileCount: of("fileCount"),
-    fileBytes: of("fileBytes"),
-  };
+/** In the order of the columns of the statement. */
+const NAMES = ["imageCount", "layerCount", "layerBytes", "fileCount", "fileBytes"] as const;
+
+const SUMS = `
+  select
+    (select count(*) from images),
+    (select count(*) from layers),
+    (select coalesce(sum(size_bytes), 0) from layers),
+    (select count(distinct sha256) from files),
+    (select coalesce(sum(size), 0) from (select max(size_bytes) as size from files group by sha256))
+`;
+
+/** Reads whole tables, in a thread. */
+export async function storeFigures(db: Database): Promise<StoreFigures> {
+  const [row = []] = await db.scans.all({ sql: SUMS, params: [] });
+  return Object.fromEntries(NAMES.map((name, index) => [name, Number(row[index])])) as unknown as StoreFigures;
 }
 
 /** Throws when the database does not answer. */

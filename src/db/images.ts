@@ -1,7 +1,8 @@
-import { and, desc, eq, getTableColumns, gte, lt, lte } from "drizzle-orm";
+import { and, desc, eq, getTableColumns, gte, lt, lte, sql } from "drizzle-orm";
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { Database, Orm } from "./database.ts";
+import { FAR_OFFSET_MIN } from "./scans.ts";
 import { images, tags } from "./schema.ts";
 
 /** An image with the tag that it shows. */
@@ -50,7 +51,7 @@ export function resolveImage(db: Database, accountId: AccountId, reference: Imag
 
 /** Newest first, then by id; a page past the end is empty. */
 export function listImages(db: Database, accountId: AccountId, filter: ImageFilter): ImageRow[] {
-  const page = filter.tagPrefix ? pageByPrefix(db.orm, accountId, filter) : pageByTime(db.orm, accountId, filter);
+  const page = imagePage(db.orm, accountId, filter).as("page");
   return db.orm
     .select(imageColumns)
     .from(page)
@@ -58,6 +59,23 @@ export function listImages(db: Database, accountId: AccountId, filter: ImageFilt
     .leftJoin(tags, eq(tags.imageId, images.id))
     .orderBy(desc(images.createdAt), desc(images.id))
     .all();
+}
+
+/** The same for any offset: what is skipped is skipped in a thread, where it takes long. */
+export async function listImagesFar(db: Database, accountId: AccountId, filter: ImageFilter): Promise<ImageRow[]> {
+  if (filter.offset < FAR_OFFSET_MIN) return listImages(db, accountId, filter);
+  const ids = (await db.scans.all(imagePage(db.orm, accountId, filter).toSQL())).map(([id]) => id);
+  return db.orm
+    .select(imageColumns)
+    .from(images)
+    .leftJoin(tags, eq(tags.imageId, images.id))
+    .where(sql`${images.id} in (select value from json_each(${JSON.stringify(ids)}))`)
+    .orderBy(desc(images.createdAt), desc(images.id))
+    .all();
+}
+
+function imagePage(orm: Orm, accountId: AccountId, filter: ImageFilter) {
+  return filter.tagPrefix ? pageByPrefix(orm, accountId, filter) : pageByTime(orm, accountId, filter);
 }
 
 function timeBounds(filter: ImageFilter) {
@@ -84,8 +102,7 @@ function pageByTime(orm: Orm, accountId: AccountId, filter: ImageFilter) {
     )
     .orderBy(desc(images.createdAt), desc(images.id))
     .limit(filter.limit)
-    .offset(filter.offset)
-    .as("page");
+    .offset(filter.offset);
 }
 
 function pageByPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
@@ -106,8 +123,7 @@ function pageByPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
     )
     .orderBy(desc(images.createdAt), desc(images.id))
     .limit(filter.limit)
-    .offset(filter.offset)
-    .as("page");
+    .offset(filter.offset);
 }
 
 /** Gives the image this one tag; an image that had the tag loses it. Null when the account has no such image. */

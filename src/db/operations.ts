@@ -19,6 +19,7 @@ import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
 import { next, type OperationEvent, type OperationKind, type OperationStatus, sourcesOf } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import type { Database, Orm } from "./database.ts";
+import { FAR_OFFSET_MIN } from "./scans.ts";
 import { files, operationRequests, operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
@@ -120,9 +121,35 @@ export function getOperation(db: Database, accountId: AccountId, id: OperationId
 
 /** Newest first, then by id; a page past the end is empty. */
 export function listOperations(db: Database, accountId: AccountId, filter: OperationFilter): OperationRow[] {
+  const page = operationPage(db.orm, accountId, filter).as("page");
+  return db.orm
+    .select(getTableColumns(operations))
+    .from(page)
+    .innerJoin(operations, eq(operations.id, page.id))
+    .orderBy(desc(operations.createdAt), desc(operations.id))
+    .all();
+}
+
+/** The same for any offset: what is skipped is skipped in a thread, where it takes long. */
+export async function listOperationsFar(
+  db: Database,
+  accountId: AccountId,
+  filter: OperationFilter,
+): Promise<OperationRow[]> {
+  if (filter.offset < FAR_OFFSET_MIN) return listOperations(db, accountId, filter);
+  const ids = (await db.scans.all(operationPage(db.orm, accountId, filter).toSQL())).map(([id]) => id);
+  return db.orm
+    .select()
+    .from(operations)
+    .where(sql`${operations.id} in (select value from json_each(${JSON.stringify(ids)}))`)
+    .orderBy(desc(operations.createdAt), desc(operations.id))
+    .all();
+}
+
+/** The page is found in a covering index, so that a large offset does not read the rows that it skips. */
+function operationPage(orm: Orm, accountId: AccountId, filter: OperationFilter) {
   const { status, kind, sinceMs, untilMs } = filter;
-  // The page is found in a covering index, so that a large offset does not read the rows that it skips.
-  const page = db.orm
+  return orm
     .select({ id: operations.id })
     .from(operations)
     .where(
@@ -136,14 +163,7 @@ export function listOperations(db: Database, accountId: AccountId, filter: Opera
     )
     .orderBy(desc(operations.createdAt), desc(operations.id))
     .limit(filter.limit)
-    .offset(filter.offset)
-    .as("page");
-  return db.orm
-    .select(getTableColumns(operations))
-    .from(page)
-    .innerJoin(operations, eq(operations.id, page.id))
-    .orderBy(desc(operations.createdAt), desc(operations.id))
-    .all();
+    .offset(filter.offset);
 }
 
 /** PENDING to EXECUTING; false when it is not PENDING any more. */

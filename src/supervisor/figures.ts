@@ -12,6 +12,8 @@ const FIGURES_AGE_MS_MAX = 15_000;
 /** How often the event loop's lag is measured. */
 const LAG_INTERVAL_MS = 250;
 
+const NO_FIGURES: StoreFigures = { imageCount: 0, layerCount: 0, layerBytes: 0, fileCount: 0, fileBytes: 0 };
+
 export interface FigureSources {
   readonly db: Database;
   readonly layout: DataLayout;
@@ -65,12 +67,15 @@ function addWork({ registry }: Metrics, { machines, operations, scheduler, poolS
 }
 
 function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: FigureSources): void {
-  let figures: { readonly at: number; readonly value: StoreFigures } | null = null;
-  const current = (): StoreFigures => {
+  let figures: StoreFigures = NO_FIGURES;
+  let readAt = Number.NEGATIVE_INFINITY;
+  registry.before(async () => {
     const now = performance.now();
-    if (figures === null || now - figures.at > FIGURES_AGE_MS_MAX) figures = { at: now, value: storeFigures(db) };
-    return figures.value;
-  };
+    if (now - readAt <= FIGURES_AGE_MS_MAX) return;
+    readAt = now;
+    figures = await storeFigures(db);
+  });
+  const current = (): StoreFigures => figures;
   registry.gauge("coppice_storage_bytes", "What is kept, by class, as allocated on the disk.", () => [
     [{ class: "layers" }, current().layerBytes],
     [{ class: "files" }, current().fileBytes],

@@ -3,23 +3,23 @@ import { createMetrics, Laps, MetricRegistry } from "../../src/metrics.ts";
 import { parseExposition } from "../support/exposition.ts";
 
 describe("metrics", () => {
-  test("counters and gauges are written with their labels, escaped", () => {
+  test("counters and gauges are written with their labels, escaped", async () => {
     const registry = new MetricRegistry();
     const counter = registry.counter("c_total", "Counts\nthings \\ more.", ["what"]);
     counter.add({ what: 'a"b\\c\nd' });
     counter.add({ what: 'a"b\\c\nd' }, 2);
     registry.gauge("g", "Looked up.", () => [[{}, 1.5]]);
-    expect(registry.render()).toBe(
+    expect(await registry.render()).toBe(
       '# HELP c_total Counts\\nthings \\\\ more.\n# TYPE c_total counter\nc_total{what="a\\"b\\\\c\\nd"} 3\n' +
         "# HELP g Looked up.\n# TYPE g gauge\ng 1.5\n",
     );
   });
 
-  test("a histogram's buckets are cumulative, its limits inclusive, and the last holds everything", () => {
+  test("a histogram's buckets are cumulative, its limits inclusive, and the last holds everything", async () => {
     const registry = new MetricRegistry();
     const histogram = registry.histogram("h_seconds", "Times.", ["phase"]);
     for (const seconds of [0.001, 0.0011, 0.3, 5000]) histogram.observe({ phase: "x" }, seconds);
-    const { value, types, samples } = parseExposition(registry.render());
+    const { value, types, samples } = parseExposition(await registry.render());
     expect(types.get("h_seconds")).toBe("histogram");
     expect(value("h_seconds_bucket", { le: "0.001" })).toBe(1);
     expect(value("h_seconds_bucket", { le: "0.0025" })).toBe(2);
@@ -32,25 +32,25 @@ describe("metrics", () => {
     expect(buckets).toEqual([...buckets].sort((a, b) => a - b));
   });
 
-  test("labels without end become one series", () => {
+  test("labels without end become one series", async () => {
     const registry = new MetricRegistry();
     const counter = registry.counter("c_total", "Counts.", ["path"]);
     for (let index = 0; index < 5000; index++) counter.add({ path: `/${index}` });
-    const { samples, value } = parseExposition(registry.render());
+    const { samples, value } = parseExposition(await registry.render());
     expect(samples.length).toBeLessThanOrEqual(1001);
     expect(value("c_total", { path: "other" })).toBe(4000);
   });
 
-  test("a name can be taken once", () => {
+  test("a name can be taken once", async () => {
     const registry = new MetricRegistry();
     registry.counter("c_total", "Counts.", []);
     expect(() => registry.gauge("c_total", "Again.", () => [])).toThrow("two metrics");
   });
 
-  test("names say their unit, and counters end in _total", () => {
+  test("names say their unit, and counters end in _total", async () => {
     const { registry, requests } = createMetrics();
     requests.add({ method: "GET", route: "/healthz", status: "200" });
-    for (const [name, type] of parseExposition(registry.render()).types) {
+    for (const [name, type] of parseExposition(await registry.render()).types) {
       if (type === "counter") expect(name).toEndWith("_total");
       if (type === "histogram") expect(name).toEndWith("_seconds");
     }

@@ -1,0 +1,82 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import Libsql from "libsql";
+import { storeFigures } from "../../../src/db/figures.ts";
+import { listImages, listImagesFar } from "../../../src/db/images.ts";
+import { listOperations, listOperationsFar } from "../../../src/db/operations.ts";
+import { FAR_OFFSET_MIN } from "../../../src/db/scans.ts";
+import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+
+const ROWS_COUNT = FAR_OFFSET_MIN + 300;
+const FAR = { limit: 100, offset: FAR_OFFSET_MIN + 100 };
+/** A scan of about a second. */
+const LONG =
+  "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) AS c FROM n";
+
+let store: TestDatabase;
+
+beforeAll(() => {
+  store = testDatabase();
+  const db = new Libsql(store.path);
+  db.transaction(() => {
+    db.prepare("INSERT INTO accounts (id, created_at) VALUES ('alice', 1)").run();
+    db.prepare(
+      "INSERT INTO layers (id, format, size_bytes, disk_bytes, entry_count, created_at) VALUES ('layer', 'ext4', 7, 1, 1, 1)",
+    ).run();
+    const operation = db.prepare(
+      "INSERT INTO operations (id, account_id, kind, status, created_at, finished_at) VALUES (?, 'alice', 'instance', ?, ?, ?)",
+    );
+    const image = db.prepare(
+      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at) VALUES (?, 'alice', 'layer', 1, ?)",
+    );
+    for (let at = 1; at <= ROWS_COUNT; at++) {
+      operation.run(newId(), at % 2 === 0 ? "FAILED" : "SUCCESS", at, at);
+      image.run(newId(), at);
+    }
+  })();
+  db.close();
+});
+afterAll(() => store[Symbol.dispose]());
+
+test("a far page is the page that the event loop would find", async () => {
+  const operations = await listOperationsFar(store.db, alice, FAR);
+  expect(operations.length).toBe(100);
+  expect(operations).toEqual(listOperations(store.db, alice, FAR));
+  const bounds = { ...FAR, status: "FAILED", sinceMs: 5, untilMs: ROWS_COUNT } as const;
+  expect(await listOperationsFar(store.db, alice, bounds)).toEqual(listOperations(store.db, alice, bounds));
+  const images = await listImagesFar(store.db, alice, FAR);
+  expect(images.length).toBe(100);
+  expect(images).toEqual(listImages(store.db, alice, FAR));
+  expect(await listImagesFar(store.db, alice, { limit: 10, offset: ROWS_COUNT })).toEqual([]);
+});
+
+test("sums are read in the thread", async () => {
+  expect(await storeFigures(store.db)).toEqual({
+    imageCount: ROWS_COUNT,
+    layerCount: 1,
+    layerBytes: 7,
+    fileCount: 0,
+    fileBytes: 0,
+  });
+});
+
+test("the event loop goes on while a scan reads", async () => {
+  let turns = 0;
+  const timer = setInterval(() => turns++, 5);
+  const rows = await store.db.scans.all({ sql: LONG, params: [] });
+  clearInterval(timer);
+  expect(rows).toEqual([[3_000_000]]);
+  expect(turns).toBeGreaterThan(10);
+});
+
+test("a scan that fails says why, and cannot write", async () => {
+  await expect(store.db.scans.all({ sql: "SELECT x FROM images", params: [] })).rejects.toThrow("no such column");
+  await expect(store.db.scans.all({ sql: "DELETE FROM images", params: [] })).rejects.toThrow("readonly");
+  expect(await store.db.scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
+});
+
+test("closing the database ends what is being read", async () => {
+  using other = testDatabase();
+  const reading = other.db.scans.all({ sql: LONG, params: [] });
+  other.db[Symbol.dispose]();
+  await expect(reading).rejects.toThrow("the database was closed");
+});
