@@ -1,30 +1,25 @@
-import { and, asc, eq, getTableColumns, inArray, lt, or, sql, sum } from "drizzle-orm";
+import { and, asc, eq, inArray, lt, or, sql, sum } from "drizzle-orm";
 import type { AccountId, LayerId } from "../domain/ids.ts";
 import type { Database, Orm } from "./database.ts";
 import { layers, mergedLayers } from "./schema.ts";
 
 export type MergedLayerRow = typeof mergedLayers.$inferSelect;
 
-/** Merged layers of an account whose topmost layer is `topId` or one that it stands on. */
-export function mergedLayersBelow(db: Database, accountId: AccountId, topId: LayerId): MergedLayerRow[] {
-  const statement = db.prepared("merged_layers.below", (orm) =>
+/** Merged layers of an account whose topmost layer is one of `topIds`. */
+export function mergedLayersOn(db: Database, accountId: AccountId, topIds: readonly LayerId[]): MergedLayerRow[] {
+  const statement = db.prepared("merged_layers.on", (orm) =>
     orm
-      .select(getTableColumns(mergedLayers))
-      .from(
-        sql`(
-          with recursive chain(id) as (
-            select ${sql.placeholder("topId")}
-            union all
-            select layers.parent_id from chain join layers on layers.id = chain.id where layers.parent_id is not null
-          )
-          select id as chain_id from chain
-        )`,
+      .select()
+      .from(mergedLayers)
+      .where(
+        and(
+          eq(mergedLayers.accountId, sql.placeholder("accountId")),
+          sql`${mergedLayers.topId} in (select value from json_each(${sql.placeholder("topIds")}))`,
+        ),
       )
-      .innerJoin(mergedLayers, eq(mergedLayers.topId, sql`chain_id`))
-      .where(eq(mergedLayers.accountId, sql.placeholder("accountId")))
       .prepare(),
   );
-  return statement.all({ accountId, topId });
+  return statement.all({ accountId, topIds: JSON.stringify(topIds) });
 }
 
 /** Records a merged layer; false, and nothing is changed, when a layer that it refers to is gone, or another came first. */

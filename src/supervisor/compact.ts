@@ -4,8 +4,8 @@ import {
   deleteMergedLayer,
   insertMergedLayer,
   layerBytesOf,
-  mergedLayersBelow,
   mergedLayersByUse,
+  mergedLayersOn,
   touchMergedLayers,
 } from "../db/merged-layers.ts";
 import type { AccountId, LayerId } from "../domain/ids.ts";
@@ -32,6 +32,8 @@ const LOOK_MS = 250;
 const WANTED_COUNT_MAX = 64;
 /** Merges that failed are not tried again by the same process. */
 const FAILED_COUNT_MAX = 1000;
+/** Runs that may go on from a chain while it is merged. */
+const MEANWHILE_COUNT_MAX = 32;
 /** A use is noted once in this time. */
 const TOUCH_MS = 60_000;
 /** What was used in this time is not given up for another merge: two chains would take turns for ever. */
@@ -127,7 +129,7 @@ export class Compactor implements AsyncDisposable {
   #chain(accountId: AccountId, topId: LayerId): Chain {
     const layers = layerChain(this.#options.db, topId);
     // The usual chain of a base and a run has nothing that could stand in.
-    const standIns = layers.length < 3 ? [] : mergedLayersBelow(this.#options.db, accountId, topId);
+    const standIns = layers.length < 3 ? [] : mergedLayersOn(this.#options.db, accountId, idsOf(layers));
     return { accountId, topId, layers, plan: planAttach(layers, standIns) };
   }
 
@@ -210,7 +212,8 @@ export class Compactor implements AsyncDisposable {
   /** Unless somebody went on from the chain meanwhile. */
   #wantAgain(accountId: AccountId, topId: LayerId): void {
     const latest = [...this.#wanted.values()].findLast((wanted) => wanted.accountId === accountId);
-    if (latest !== undefined && layerChain(this.#options.db, latest.topId).some(({ id }) => id === topId)) return;
+    const newest = latest === undefined ? [] : layerChain(this.#options.db, latest.topId).slice(-MEANWHILE_COUNT_MAX);
+    if (newest.some(({ id }) => id === topId)) return;
     const chain = this.#chain(accountId, topId);
     if (chain.layers.length > 0) this.#want(chain);
   }
@@ -263,10 +266,10 @@ export class Compactor implements AsyncDisposable {
   }
 
   /** What a merge of a chain may amount to, without what other chains use being given up for it. */
-  #room({ accountId, topId, plan }: Chain): { readonly bytesMax: number; readonly addedBytesMax: number } {
+  #room({ accountId, layers, plan }: Chain): { readonly bytesMax: number; readonly addedBytesMax: number } {
     const { db, clock, diskBytesMax } = this.#options;
     const usedSinceMs = clock() - KEEP_MS;
-    const own = new Set(mergedLayersBelow(db, accountId, topId).map(({ id }) => id));
+    const own = new Set(idsOf(mergedLayersOn(db, accountId, idsOf(layers))));
     const others = mergedLayersByUse(db, accountId).filter(
       ({ id, lastUsedAt }) => !own.has(id) && lastUsedAt >= usedSinceMs,
     );
@@ -301,6 +304,10 @@ export class Compactor implements AsyncDisposable {
 
 function totalBytes(rows: readonly { readonly sizeBytes: number }[]): number {
   return rows.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
+}
+
+function idsOf(layers: readonly { readonly id: LayerId }[]): LayerId[] {
+  return layers.map(({ id }) => id);
 }
 
 function keyOf({ plan }: Chain, { from, to }: Merge): string {

@@ -5,8 +5,8 @@ import {
   deleteMergedLayersUnusedSince,
   insertMergedLayer,
   layerBytesOf,
-  mergedLayersBelow,
   mergedLayersByUse,
+  mergedLayersOn,
   touchMergedLayers,
 } from "../../../src/db/merged-layers.ts";
 import { publishRun } from "../../../src/db/publish.ts";
@@ -47,7 +47,7 @@ describe("merged layers", () => {
     const { layers } = chain(test.db, 6);
     const merged = merge(test.db, layers[0], layers[3]);
     const found = (layer: LayerId | undefined, account = alice) =>
-      mergedLayersBelow(test.db, account, layer as LayerId).map(({ id }) => id);
+      mergedLayersOn(test.db, account, layers.slice(0, layers.indexOf(layer as LayerId) + 1)).map(({ id }) => id);
     expect(found(layers[3])).toEqual([merged as LayerId]);
     expect(found(layers[5])).toEqual([merged as LayerId]);
     expect(found(layers[2])).toEqual([]);
