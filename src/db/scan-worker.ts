@@ -24,9 +24,16 @@ self.onmessage = ({ data }: MessageEvent<ScanRequest>) => {
   self.postMessage(answer(data));
 };
 
+/** The library takes an option for it and does not honour it, so the connection itself is told not to write. */
+function open(path: string): Libsql.Database {
+  const opened = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
+  opened.exec("PRAGMA query_only = ON");
+  return opened;
+}
+
 function answer({ id, path, sql, params }: ScanRequest): ScanReply {
   try {
-    client ??= new Libsql(path, { timeout: BUSY_TIMEOUT_MS, readonly: true });
+    client ??= open(path);
     return {
       id,
       rows: client
