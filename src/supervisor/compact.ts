@@ -21,9 +21,9 @@ import { type Merge, mergeDiskBytes, nextMerge } from "./merge-policy.ts";
 import { costOf, type Scheduler } from "./scheduler.ts";
 
 /** Disks that are merged although runs go on: a chain that grows quickly must not get too long. */
-const COUNT_MIN_BUSY = 8;
+const BUSY_COUNT_MIN = 8;
 /** Disks that are merged once nothing runs. */
-const COUNT_MIN_QUIET = 3;
+const QUIET_COUNT_MIN = 3;
 /** Nothing has run for so long: the host is quiet. */
 const QUIET_MS = 1000;
 /** How often it is looked whether the host is quiet, as long as there is something to merge. */
@@ -146,7 +146,7 @@ export class Compactor implements AsyncDisposable {
     if (parentId !== undefined) this.#wanted.delete(parentId);
     this.#wanted.delete(topId);
     const limits = {
-      countMin: COUNT_MIN_QUIET,
+      countMin: QUIET_COUNT_MIN,
       bytesMax: Number.MAX_SAFE_INTEGER,
       addedBytesMax: Number.MAX_SAFE_INTEGER,
     };
@@ -180,7 +180,7 @@ export class Compactor implements AsyncDisposable {
 
   /** The chain to work on now: a long one at any time, and any of them when the host is quiet. */
   #next(): Wanted | null {
-    const countMin = this.#isQuiet() ? COUNT_MIN_QUIET : COUNT_MIN_BUSY;
+    const countMin = this.#isQuiet() ? QUIET_COUNT_MIN : BUSY_COUNT_MIN;
     return [...this.#wanted.values()].findLast(({ count }) => count >= countMin) ?? null;
   }
 
@@ -191,7 +191,7 @@ export class Compactor implements AsyncDisposable {
     try {
       using ticket = await scheduler.admitIdle(costOf(shape), this.#stopped.signal);
       const chain = this.#chain(accountId, topId);
-      const merge = nextMerge(chain.plan, { countMin: COUNT_MIN_QUIET, ...this.#room(chain) });
+      const merge = nextMerge(chain.plan, { countMin: QUIET_COUNT_MIN, ...this.#room(chain) });
       if (merge === null || this.#failed.has(keyOf(chain, merge))) return;
       const signal = AbortSignal.any([ticket.yield, this.#stopped.signal]);
       try {

@@ -4,7 +4,7 @@ import { isStandIn, type Segment } from "./attach-plan.ts";
  * A disk is merged with those above it once they have come to an eighth of it. So a plan has at most about one disk
  * for each time that the chain grew eightfold, and what is merged was merged that often before, a few times each.
  */
-const GROWTH = 8;
+const GROWTH_RATIO = 8;
 /** What an entry costs to copy beside its content, in `bytes` that take as long. */
 const ENTRY_BYTES = 4096;
 /** Disks of a plan's end that are merged at once: more are found in the guest as fast, but take much longer to attach. */
@@ -48,7 +48,7 @@ function groupBelow(plan: readonly Segment[], end: number, { bytesMax, addedByte
   let addedBytes = 0;
   for (let at = end; at > 0; at--) {
     const segment = plan[at] as Segment;
-    if (at < end && weightOf(segment) >= GROWTH * weight) break;
+    if (at < end && weightOf(segment) >= GROWTH_RATIO * weight) break;
     sizeBytes += segment.sizeBytes;
     if (!isStandIn(segment)) addedBytes += segment.sizeBytes;
     if (sizeBytes > bytesMax || addedBytes > addedBytesMax) break;
@@ -66,10 +66,10 @@ function weightOf({ sizeBytes, entryCount }: Segment): number {
 export function mergeDiskBytes(segments: readonly Segment[]): number {
   const sizeBytes = segments.reduce((sum, segment) => sum + segment.sizeBytes, 0);
   const entryCount = segments.reduce((sum, segment) => sum + segment.entryCount, 0);
-  return 2 * sizeBytes + INODES_SHARE * entryCount * BYTES_PER_INODE;
+  return 2 * sizeBytes + INODES_RATIO * entryCount * INODE_DISTANCE_BYTES;
 }
 
 /** What mke2fs reckons a file to take, and so how many inodes it makes. */
-const BYTES_PER_INODE = 16_384;
+const INODE_DISTANCE_BYTES = 16_384;
 /** Directories of links and those that a file system has by itself are entries, too. */
-const INODES_SHARE = 1.5;
+const INODES_RATIO = 1.5;
