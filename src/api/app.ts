@@ -21,6 +21,8 @@ const NO_ROUTE = "none";
 /** What is known of a request from its first moment on. */
 interface RequestState {
   readonly id: string;
+  /** as the client spelled it, without the query */
+  readonly path: string;
   readonly startedAt: number;
   principal: Principal | null;
   /** pattern of the route that answers; paths as they come would be labels without end */
@@ -38,18 +40,17 @@ export function createApp(services: ApiServices) {
   const states = new WeakMap<Request, RequestState>();
 
   const answer = (request: Request, reply: Reply, cause?: unknown): Response => {
-    const state = states.get(request) ?? newState();
+    const state = states.get(request) ?? newState(request);
     logAnswer(services, request, reply, state, cause);
     countAnswer(services, request, reply, state);
     return toResponse(reply, request.method, state.id);
   };
   const serve = async (request: Request, route: Route, params: Record<string, string>): Promise<Response> => {
-    const path = pathOf(request.url);
-    if (table.isShadowed(route, path)) throw unknownRoute(table, path);
+    const state = states.get(request) ?? newState(request);
+    if (table.isShadowed(route, state.path)) throw unknownRoute(table, state.path);
     const run = runners.get(route) as Runner;
-    const state = states.get(request);
-    if (state !== undefined) state.route = route.path;
-    return answer(request, await run(request, state?.principal ?? null, params));
+    state.route = route.path;
+    return answer(request, await run(request, state.principal, params));
   };
 
   const app = new Elysia({
@@ -59,9 +60,9 @@ export function createApp(services: ApiServices) {
     serve: { reusePort: false, idleTimeout: IDLE_TIMEOUT_SECONDS, maxRequestBodySize: Number.MAX_SAFE_INTEGER },
   })
     .onRequest(async ({ request }) => {
-      const state = newState();
+      const state = newState(request);
       states.set(request, state);
-      const path = pathOf(request.url);
+      const { path } = state;
       if (path === VERSION_PREFIX || path.startsWith(`${VERSION_PREFIX}/`)) {
         state.principal = await authenticate(request, services.verifyToken);
       }
@@ -88,8 +89,8 @@ export function createApp(services: ApiServices) {
 
 export type App = ReturnType<typeof createApp>;
 
-function newState(): RequestState {
-  return { id: Bun.randomUUIDv7(), startedAt: performance.now(), principal: null, route: NO_ROUTE };
+function newState({ url }: Request): RequestState {
+  return { id: Bun.randomUUIDv7(), path: pathOf(url), startedAt: performance.now(), principal: null, route: NO_ROUTE };
 }
 
 function unknownRoute(table: RouteTable, path: string): ApiError {
@@ -109,7 +110,7 @@ function logAnswer(services: ApiServices, request: Request, reply: Reply, state:
   const fields = {
     request: state.id,
     method: request.method,
-    path: pathOf(request.url),
+    path: state.path,
     status: reply.status,
     account: state.principal?.accountId,
     duration_ms: Math.round(performance.now() - state.startedAt),

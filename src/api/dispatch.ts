@@ -112,8 +112,10 @@ function decodeSegment(segment: string): string {
 export function pathOf(url: string): string {
   // A request without a Host header has no more than its path.
   const start = url.startsWith("/") ? 0 : url.indexOf("/", url.indexOf("://") + 3);
-  const end = url.slice(start).search(/[?#]/);
-  return end === -1 ? url.slice(start) : url.slice(start, start + end);
+  const query = url.indexOf("?", start);
+  const fragment = url.indexOf("#", start);
+  if (fragment === -1) return query === -1 ? url.slice(start) : url.slice(start, query);
+  return url.slice(start, query === -1 ? fragment : Math.min(query, fragment));
 }
 
 /**
