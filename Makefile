@@ -143,8 +143,9 @@ soak-spawns: build ## spawn COPPICE_SOAK_COUNT times (1000): memory, descriptors
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
 
 .PHONY: soak
-soak: soak-spawns ## the same, then compare thousands of random captures; takes an hour or more
+soak: soak-spawns ## the same, then compare thousands of random captures, then a chain of 1,000 runs; takes an hour or more
 	@bun tests/support/run-rings.ts soak
+	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/chain.ts
 
 .PHONY: clean
 clean: ## remove what was built

@@ -68,6 +68,11 @@ export function mergedLayersByUse(db: Database, accountId: AccountId): MergedLay
     .all();
 }
 
+export function accountsWithMergedLayers(db: Database): AccountId[] {
+  const rows = db.orm.selectDistinct({ accountId: mergedLayers.accountId }).from(mergedLayers).all();
+  return rows.map((row) => row.accountId);
+}
+
 /** Forgets a merged layer; the caller removes its files. */
 export function deleteMergedLayer(db: Database, id: LayerId): void {
   db.orm.delete(mergedLayers).where(eq(mergedLayers.id, id)).run();

@@ -1,6 +1,7 @@
 import type { Database } from "../db/database.ts";
 import { layerChain } from "../db/layers.ts";
 import {
+  accountsWithMergedLayers,
   deleteMergedLayer,
   insertMergedLayer,
   layerBytesOf,
@@ -97,7 +98,9 @@ export class Compactor implements AsyncDisposable {
     this.#busyAtMs = options.clock();
   }
 
+  /** Begins to work; what a former process left may be beyond a share that was made smaller. */
   start(): void {
+    for (const accountId of accountsWithMergedLayers(this.#options.db)) this.#grown.add(accountId);
     this.#loop = this.#run();
   }
 
