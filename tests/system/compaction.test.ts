@@ -198,7 +198,8 @@ test(`a chain of ${STEPS_COUNT} runs is the same after it was merged (seed ${see
   await capture.walk(image);
   expect(await inspector.view(image.id, DIRECTORY)).toEqual(before);
   // What is in the middle of what was merged is still there, too.
-  for (const depth of [1, 7, 23, 39]) await capture.walk(images[depth] as KnownImage);
+  for (const depth of [1, 7, 23, 39].filter((at) => at < images.length))
+    await capture.walk(images[depth] as KnownImage);
   await settled();
-  for (const depth of [23, 39]) await capture.walk(images[depth] as KnownImage);
+  for (const depth of [7, 23, 39].filter((at) => at < images.length)) await capture.walk(images[depth] as KnownImage);
 }, 600_000);
