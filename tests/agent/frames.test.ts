@@ -62,7 +62,7 @@ const MALFORMED: Readonly<Record<string, Buffer>> = {
   "a payload too long": header(FRAME_PAYLOAD_BYTES_MAX + 1, HostFrame.sync),
   "the largest length": header(0xffff_ffff, HostFrame.sync),
   "type 0": header(0, 0),
-  "a type between": header(0, HostFrame.merge + 1),
+  "a type between": header(0, Math.max(...Object.values(HostFrame)) + 1),
   "a type of the agent": header(0, AgentFrame.exit),
   "a header whose zero is not": header(0, HostFrame.freeze, 1),
   "SYNC too short": frame(HostFrame.sync, 0, sync.subarray(12, 40)),
