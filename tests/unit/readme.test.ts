@@ -46,7 +46,7 @@ test("the limits are the limits of the code", () => {
     `| input files of a run | ${FILES_COUNT_MAX} |`,
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, each name ${GUEST_NAME_BYTES_MAX} |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
-    `| layers of an image | ${LAYERS_COUNT_MAX} |`,
+    `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
     `| entries of a listing page | ${LIMIT_DEFAULT}, at most ${LIMIT_MAX} |`,
   ]);
 });
