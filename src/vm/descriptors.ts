@@ -1,29 +1,31 @@
 import { dlopen, FFIType, ptr, read } from "bun:ffi";
 import { ftruncateSync } from "node:fs";
+import {
+  addSeals,
+  F_SEAL_GROW,
+  F_SEAL_SEAL,
+  F_SEAL_SHRINK,
+  F_SEAL_WRITE,
+  getSeals,
+  LibcError,
+  MFD_ALLOW_SEALING,
+  MFD_CLOEXEC,
+  memfdCreate,
+} from "../system/libc.ts";
 
-/*
- * The few Linux calls about descriptors that the runtime does not offer. They are synchronous
- * and quick. Constants and structures are those of x86_64.
- */
+/* Structures and constants are those of x86_64. */
 const libc = dlopen("libc.so.6", {
-  memfd_create: { args: [FFIType.ptr, FFIType.u32], returns: FFIType.i32 },
-  fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
   sendmsg: { args: [FFIType.i32, FFIType.ptr, FFIType.i32], returns: FFIType.i64 },
   __errno_location: { args: [], returns: FFIType.ptr },
 }).symbols;
 
-const MFD_CLOEXEC = 0x1;
-const MFD_ALLOW_SEALING = 0x2;
-const F_ADD_SEALS = 1033;
-const F_GET_SEALS = 1034;
 const SOL_SOCKET = 1;
 const SCM_RIGHTS = 1;
 const MSG_DONTWAIT = 0x40;
 const MSG_NOSIGNAL = 0x4000;
-const EBUSY = 16;
 
 /** Every seal: the contents and the size stay, and so does the sealing. */
-export const SEALS_ALL = 0x1 | 0x2 | 0x4 | 0x8;
+export const SEALS_ALL = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 /** A VMM that has just exited may have its memory mapped for a moment longer. */
 const SEAL_ATTEMPTS_MAX = 50;
 const SEAL_PAUSE_MS = 2;
@@ -44,10 +46,9 @@ function errno(): number {
   return location === null ? 0 : read.i32(location, 0);
 }
 
-/** Anonymous memory of `sizeBytes` as a descriptor, which the caller closes. @throws SystemCallError */
+/** Anonymous memory of `sizeBytes` as a descriptor, which the caller closes. @throws LibcError */
 export function createMemfd(name: string, sizeBytes: number): number {
-  const fd = libc.memfd_create(ptr(Buffer.from(`${name}\0`)), MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw new SystemCallError("memfd_create", errno());
+  const fd = memfdCreate(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ftruncateSync(fd, sizeBytes);
   return fd;
 }
@@ -57,16 +58,21 @@ export function createMemfd(name: string, sizeBytes: number): number {
  * @throws SystemCallError when somebody keeps it mapped for writing
  */
 export async function sealMemfd(fd: number): Promise<void> {
-  for (let attempt = 1; libc.fcntl(fd, F_ADD_SEALS, SEALS_ALL) !== 0; attempt++) {
-    const code = errno();
-    if (code !== EBUSY || attempt === SEAL_ATTEMPTS_MAX) throw new SystemCallError("sealing", code);
+  for (let attempt = 1; ; attempt++) {
+    try {
+      addSeals(fd, SEALS_ALL);
+      return;
+    } catch (error) {
+      if (!(error instanceof LibcError)) throw error;
+      if (error.code !== "EBUSY" || attempt === SEAL_ATTEMPTS_MAX) throw new SystemCallError("sealing", error.errno);
+    }
     await Bun.sleep(SEAL_PAUSE_MS);
   }
 }
 
 /** Seals of a memfd, as a set of bits. */
 export function sealsOf(fd: number): number {
-  return libc.fcntl(fd, F_GET_SEALS, 0);
+  return getSeals(fd);
 }
 
 /**
