@@ -18,8 +18,6 @@ export const STDIN_BYTES_MAX = 10_485_760;
 export const STDIN_BASE64_PREFIX = "base64:";
 /** Input files of one instance. */
 export const FILES_COUNT_MAX = 1024;
-/** Linux' limit of one host name, in `bytes`. */
-export const HOSTNAME_BYTES_MAX = 64;
 
 /** Any key: the pattern of a plain string key does not match line ends, and would leave such entries unchecked. */
 const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
