@@ -29,6 +29,8 @@ interface Ring {
 const MINUTE_MS = 60_000;
 /** Of a test that sets none: a loaded machine must not fail one that takes a second elsewhere. */
 const TEST_MS_MAX = MINUTE_MS;
+/** Of a line that tells what failed. */
+const FAILURE_CHARACTERS_MAX = 300;
 
 const RINGS: Readonly<Record<string, Ring>> = {
   check: {
@@ -89,14 +91,17 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
   say(bold(`\n== ${name}: ${ring.what}`));
   if (ring.executable === true && !existsSync(join(ROOT, EXECUTABLE))) {
     say(`${EXECUTABLE} is missing: make build`);
-    return { passed: 0, failed: 1, skipped: [] };
+    return { passed: 0, failed: 1, skipped: [], failures: [`${EXECUTABLE} is missing`] };
   }
   const deadline = performance.now() + ring.limitMs;
   const commands = { passed: 0, failed: 0 };
+  const failures: string[] = [];
   for (const argv of ring.commands ?? []) {
     const { code } = await runProgram(argv, ring, deadline);
     commands[code === 0 ? "passed" : "failed"] += 1;
-    say(`${code === 0 ? "(pass)" : "(fail)"} ${argv.join(" ").replace(process.execPath, "bun")}`);
+    const command = argv.join(" ").replace(process.execPath, "bun");
+    if (code !== 0) failures.push(command);
+    say(`${code === 0 ? "(pass)" : "(fail)"} ${command}`);
   }
   const files = ring.paths
     .flatMap((pattern) => [...new Bun.Glob(pattern).scanSync(ROOT)])
@@ -104,15 +109,20 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
     .sort();
   if (files.length === 0) {
     say(`${name} has no test`);
-    return { ...commands, failed: commands.failed + 1, skipped: [] };
+    return { ...commands, failed: commands.failed + 1, skipped: [], failures: [...failures, "no test"] };
   }
   const { code, output } = await runProgram(
     [process.execPath, "test", `--timeout=${TEST_MS_MAX}`, ...files.map((path) => `./${path}`)],
     ring,
     deadline,
   );
-  const counts = judge(name, countTests(output), code);
-  return { ...counts, passed: counts.passed + commands.passed, failed: counts.failed + commands.failed };
+  const counts = judge(countTests(output), code);
+  return {
+    ...counts,
+    passed: counts.passed + commands.passed,
+    failed: counts.failed + commands.failed,
+    failures: [...failures, ...counts.failures],
+  };
 }
 
 /** Runs a program in a session of its own, so that the deadline ends whatever it has started. */
@@ -148,21 +158,22 @@ async function runProgram(
 }
 
 /** A ring that crashed, ran nothing, or skipped what it must not skip has failed, whatever its tests say. */
-function judge(name: string, counts: TestCounts, code: number): TestCounts {
+function judge(counts: TestCounts, code: number): TestCounts {
   let failed = counts.failed;
+  const failures = [...counts.failures];
   if (counts.passed + counts.failed === 0) {
-    say(`${name} ran no test`);
+    failures.push("no test ran");
     failed += 1;
   } else if (code !== 0 && failed === 0) {
-    say(`${name} ended with exit code ${code}`);
+    failures.push(`ended with exit code ${code}`);
     failed += 1;
   }
   const skipped = forbiddenSkips(counts.skipped);
   if (process.env["CI"] === "true" && skipped.length > 0) {
-    say(`${name} skipped tests, which CI does not allow:\n  ${skipped.join("\n  ")}`);
+    failures.push(...skipped.map((test) => `${test}: skipped, which CI does not allow`));
     failed += skipped.length;
   }
-  return { ...counts, failed };
+  return { ...counts, failed, failures };
 }
 
 function environment(ring: Ring): Record<string, string | undefined> {
@@ -193,10 +204,11 @@ for (const name of names) {
   const ring = RINGS[name];
   if (ring === undefined) throw new Error(`there is no ring ${name}; there are ${Object.keys(RINGS).join(", ")}`);
   const startedAt = performance.now();
-  const { passed, failed, skipped } = await runRing(name, ring);
+  const { passed, failed, skipped, failures } = await runRing(name, ring);
   const seconds = ((performance.now() - startedAt) / 1000).toFixed(1);
   const also = skipped.length > 0 ? `, ${skipped.length} skipped` : "";
   lines.push(`  ${name.padEnd(8)} ${passed} passed, ${failed} failed${also} (${seconds} s)`);
+  lines.push(...failures.map((failure) => `    ${failure.slice(0, FAILURE_CHARACTERS_MAX)}`));
   total.passed += passed;
   total.failed += failed;
 }

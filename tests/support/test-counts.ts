@@ -3,6 +3,8 @@ export interface TestCounts {
   readonly failed: number;
   /** names of skipped tests */
   readonly skipped: readonly string[];
+  /** what failed, each once: its name, and the error before it */
+  readonly failures: readonly string[];
 }
 
 /** Tests that may be skipped everywhere: the name says what they need that CI need not have. */
@@ -16,8 +18,21 @@ export function countTests(output: string): TestCounts {
     const line = lines.findLast((candidate) => new RegExp(`^ ?\\d+ ${word}$`).test(candidate));
     return line === undefined ? 0 : Number.parseInt(line, 10);
   };
-  const skipped = lines.flatMap((line) => /^\((?:skip|todo)\) (.*)$/.exec(line)?.[1] ?? []);
-  return { passed: last("pass"), failed: last("fail"), skipped };
+  const skipped = [...new Set(lines.flatMap((line) => /^\((?:skip|todo)\) (.*)$/.exec(line)?.[1] ?? []))];
+  return { passed: last("pass"), failed: last("fail"), skipped, failures: namedFailures(lines) };
+}
+
+/** An error is printed before the line of its test, and all failures are listed again at the end of a long run. */
+function namedFailures(lines: readonly string[]): string[] {
+  const failures = new Map<string, string>();
+  let error: string | undefined;
+  for (const line of lines) {
+    const name = /^\(fail\) (.*?)(?: \[[\d.]+m?s\])?$/.exec(line)?.[1];
+    if (name !== undefined && !failures.has(name)) failures.set(name, error === undefined ? name : `${name}: ${error}`);
+    if (line.startsWith("error: ")) error = line.slice("error: ".length);
+    else if (/^\((?:pass|fail|skip|todo)\) /.test(line)) error = undefined;
+  }
+  return [...failures.values()];
 }
 
 /** Skips that CI must not pass over. */

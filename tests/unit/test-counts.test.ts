@@ -16,7 +16,12 @@ Ran 18 tests across 1 file. [320.00ms]
 `;
 
 test("counts come from the closing lines", () => {
-  expect(countTests(CLOSING)).toEqual({ passed: 12, failed: 3, skipped: ["boots under KVM", "forgets", "later"] });
+  expect(countTests(CLOSING)).toEqual({
+    passed: 12,
+    failed: 3,
+    skipped: ["boots under KVM", "forgets", "later"],
+    failures: [],
+  });
 });
 
 test("colours and the dotted reporter do not matter", () => {
@@ -29,7 +34,27 @@ test("what a test prints about passing is no count", () => {
 });
 
 test("a run that was cut off has no counts", () => {
-  expect(countTests("bun test v1.4.4\n(pass) adds\n")).toEqual({ passed: 0, failed: 0, skipped: [] });
+  expect(countTests("bun test v1.4.4\n(pass) adds\n")).toEqual({ passed: 0, failed: 0, skipped: [], failures: [] });
+});
+
+test("what failed is named once, with its error", () => {
+  const output = [
+    "error: of a test that passed all the same",
+    "(pass) adds [0.10ms]",
+    "error: expect(received).toBe(expected)",
+    "Expected: 4",
+    "      at <anonymous> (/a.test.ts:3:5)",
+    "(fail) a sum > of two and two [1.50ms]",
+    "killed 1 dangling process",
+    "(fail) a sum > without end [60001.33ms]",
+    "2 tests failed:",
+    "(fail) a sum > of two and two [1.50ms]",
+    "(fail) a sum > without end [60001.33ms]",
+  ].join("\n");
+  expect(countTests(output).failures).toEqual([
+    "a sum > of two and two: expect(received).toBe(expected)",
+    "a sum > without end",
+  ]);
 });
 
 test("only a test that names KVM may be skipped in CI", () => {
