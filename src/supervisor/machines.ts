@@ -22,6 +22,8 @@ export interface MachineSource {
 
 /** A VMM that lost its agent is gone in far less; this only bounds the wait for its exit. */
 const EXIT_MS_MAX = 5000;
+/** The same after a failure that may have nothing to do with the machine. */
+const EXIT_AFTER_OTHER_MS_MAX = 500;
 
 const EXIT_TEXT: Record<MachineExit["reason"], string> = {
   killed: "it was killed by the host",
@@ -74,8 +76,7 @@ export function endedEarly({ reason, detail }: MachineExit, cause?: unknown): Ap
 
 async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof AgentClosedError) {
-    using timer = startTimer(EXIT_MS_MAX);
-    const exit = await Promise.race([machine.exited, timer.fired.then(() => null)]);
+    const exit = await exitWithin(machine, EXIT_MS_MAX);
     if (exit !== null) return endedEarly(exit, error);
     const text = "the virtual machine ended early: its agent closed the connection";
     return new ApiError("unavailable", text, {}, { cause: error });
@@ -94,5 +95,13 @@ async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof LayerIndexError) {
     return new ApiError("unavailable", `the guest's file listing was refused: ${error.message}`, {}, { cause: error });
   }
-  return error;
+  if (error instanceof ApiError) return error;
+  // Calls to the monitor of a machine fail in ways of their own when it is gone.
+  const exit = await exitWithin(machine, EXIT_AFTER_OTHER_MS_MAX);
+  return exit === null ? error : endedEarly(exit, error);
+}
+
+async function exitWithin(machine: Machine, limitMs: number): Promise<MachineExit | null> {
+  using timer = startTimer(limitMs);
+  return await Promise.race([machine.exited, timer.fired.then(() => null)]);
 }
