@@ -5,10 +5,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/netlink.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -79,6 +81,22 @@ static bool read_serial(const char *name, char serial[SERIAL_BYTES_MAX + 1])
 	return true;
 }
 
+/*
+ * Every further disk makes the controller interrupt a command to those before it. The kernel asks a new disk only three
+ * times for its size, and takes it for an empty one when it was interrupted each time: it has to be made to ask again.
+ */
+static bool has_size(int fd, const char *name)
+{
+	char path[320];
+	uint64_t size_bytes = 0;
+	if (ioctl(fd, (int)BLKGETSIZE64, &size_bytes) == 0 && size_bytes > 0)
+		return true;
+	snprintf(path, sizeof path, "/sys/block/%s/device/rescan", name);
+	if (strncmp(name, "sd", 2) == 0)
+		write_file(path, "1");
+	return ioctl(fd, (int)BLKGETSIZE64, &size_bytes) == 0 && size_bytes > 0;
+}
+
 static void identify(const char *name)
 {
 	char device[300];
@@ -91,8 +109,10 @@ static void identify(const char *name)
 	int fd = open(device, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
+	bool ready = has_size(fd, name);
 	close(fd);
-	strcpy(known[known_count++].name, name);
+	if (ready)
+		strcpy(known[known_count++].name, name);
 }
 
 static void scan(void)

@@ -126,7 +126,11 @@ static bool mount_scratch(uint64_t deadline_ns, struct problem *problem)
 	if (!disks_find("S", deadline_ns, device, sizeof device, problem))
 		return false;
 	/* noinit_itable: the file system is a stamped template, and nothing is to write to it unasked. */
-	if (mount(device, "/s", "ext4", SCRATCH_FLAGS, "noinit_itable,nodiscard") != 0)
+	int result;
+	do
+		result = mount(device, "/s", "ext4", SCRATCH_FLAGS, "noinit_itable,nodiscard");
+	while (result != 0 && try_again(deadline_ns));
+	if (result != 0)
 		return problem_set(problem, errno, "scratch %s", device);
 	return true;
 }
