@@ -2,21 +2,19 @@ import { createHash } from "node:crypto";
 import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
-import { type CommandError, run } from "../system/exec.ts";
+import type { CommandError } from "../system/exec.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
 import { commonArgv, LAYOUT_TAG, MANIFEST_BYTES_MAX } from "./skopeo.ts";
 import { prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
-import { commonFailure, IMPORT_LIMITS, reasonOf } from "./tool-failure.ts";
+import { runTool, type ToolBounds } from "./tool.ts";
+import { commonFailure, reasonOf } from "./tool-failure.ts";
 
-export interface ArchiveOptions {
-  /** the archive; it is only read */
+export interface ArchiveOptions extends ToolBounds {
+  /** the archive, in a directory of its own; it is only read */
   readonly path: string;
   /** private directory; what is put there is gone when the call returns */
   readonly scratch: string;
-  readonly timeoutMs: number;
-  /** ends the call with the signal's reason */
-  readonly signal: AbortSignal;
 }
 
 /** skopeo's names of what a file may be, the one that says more first: newer docker-archives hold a layout, too. */
@@ -73,18 +71,16 @@ async function skopeo(
   await using directory = await scratchDirectory(options.scratch, "skopeo-");
   const home: SkopeoHome = await prepareSkopeoHome(directory.path, NOBODY, { credentials: null, settings: {} });
   try {
-    const { stdout } = await run({
+    const command = {
       argv: [...commonArgv(home), ...argv],
       env: home.environment,
       // A layout's name is relative to it: in an absolute one a colon would begin the tag.
       cwd,
-      timeoutMs: options.timeoutMs,
-      signal: options.signal,
       stdoutBytesMax: MANIFEST_BYTES_MAX,
-      limits: IMPORT_LIMITS,
-      confinement: { readable: [], writable: [options.scratch], network: false },
-    });
-    return stdout;
+      // The archive is a file of the store, too, under another name.
+      confinement: { readable: [dirname(options.path)], writable: [options.scratch], network: false },
+    };
+    return await runTool(command, options);
   } catch (error) {
     const common = commonFailure(error, options.timeoutMs);
     if (common !== null) throw common;

@@ -1,17 +1,16 @@
 import { chmod, lstat, mkdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
+import type { Capability } from "../system/confine.ts";
 import { type CommandError, run } from "../system/exec.ts";
-import { commonFailure, IMPORT_LIMITS, reasonOf } from "./tool-failure.ts";
+import { runTool, type ToolBounds } from "./tool.ts";
+import { commonFailure, reasonOf } from "./tool-failure.ts";
 
-export interface BaseDiskOptions {
+export interface BaseDiskOptions extends ToolBounds {
   /** directory whose entry `upper` is the root file system; nothing else is in it */
   readonly staging: string;
-  /** disk to be made */
+  /** disk to be made, in a directory of its own */
   readonly path: string;
-  readonly timeoutMs: number;
-  /** ends the call with the signal's reason */
-  readonly signal: AbortSignal;
 }
 
 /** Where the guest mounts what is no part of an image, and what every command may expect. */
@@ -21,6 +20,12 @@ const DIRECTORIES = { proc: 0o755, sys: 0o755, dev: 0o755, tmp: 0o1777, root: 0o
 const SOURCE_DATE_EPOCH_SECONDS = 4_102_444_800;
 /** The same tree gives the same bytes. A guest may mount many disks with one UUID. */
 const DISK_UUID = "c0bb1ce0-0000-4000-8000-000000000001";
+
+/**
+ * Files belong to all kinds of users. Without CAP_SYS_ADMIN, attributes of the name space `trusted` are not seen, and
+ * so are no part of the disk: overlayfs keeps its own marks there.
+ */
+const CAPABILITIES: readonly Capability[] = ["dac_override"];
 
 const BLOCK_BYTES = 4096;
 /** Slack of the computed size of an ext4 disk; it is a hole. */
@@ -71,15 +76,20 @@ export function ext4Argv(options: {
 /** Null when the tool made the disk, its error when it refused the tree. */
 async function attempt(
   argv: string[],
-  { staging, path, timeoutMs, signal }: BaseDiskOptions,
+  options: BaseDiskOptions,
   env: Record<string, string>,
 ): Promise<CommandError | null> {
   try {
-    const confinement = { readable: [staging], writable: [dirname(path)], network: false };
-    await run({ argv, env, timeoutMs, signal, limits: IMPORT_LIMITS, confinement });
+    const confinement = {
+      readable: [options.staging],
+      writable: [dirname(options.path)],
+      network: false,
+      capabilities: CAPABILITIES,
+    };
+    await runTool({ argv, env, confinement }, options);
     return null;
   } catch (error) {
-    const common = commonFailure(error, timeoutMs);
+    const common = commonFailure(error, options.timeoutMs);
     if (common !== null) throw common;
     return error as CommandError;
   }

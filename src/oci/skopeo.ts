@@ -2,28 +2,24 @@ import { createHash } from "node:crypto";
 import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
-import { run } from "../system/exec.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
 import type { RegistrySettings } from "./registry-policy.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
-import { IMPORT_LIMITS } from "./tool-failure.ts";
+import { runTool, type ToolBounds } from "./tool.ts";
 
 /** Name of the image in the layout that `copyToLayout` writes. */
 export const LAYOUT_TAG = "image";
 /** What registries and image tools allow a manifest to have. */
 export const MANIFEST_BYTES_MAX = 4_194_304;
 
-export interface RegistryAccess {
+export interface RegistryAccess extends ToolBounds {
   readonly credentials: Credentials | null;
   /** as `checkRegistryHost` gives it */
   readonly settings: RegistrySettings;
   /** private directory; what is put there, the password too, is gone when the call returns */
   readonly scratch: string;
-  readonly timeoutMs: number;
-  /** ends the call with the signal's reason */
-  readonly signal: AbortSignal;
 }
 
 export interface CopyOptions extends RegistryAccess {
@@ -103,18 +99,15 @@ async function skopeo(
 ): Promise<Uint8Array> {
   const { reference, access } = context;
   try {
-    const result = await run({
+    const command = {
       argv,
       env: home.environment,
       // A layout's name is relative to it: in an absolute one a colon would begin the tag.
       cwd,
-      timeoutMs: access.timeoutMs,
-      signal: access.signal,
       stdoutBytesMax: MANIFEST_BYTES_MAX,
-      limits: IMPORT_LIMITS,
       confinement: { readable: [], writable: [access.scratch, cwd], network: true },
-    });
-    return result.stdout;
+    };
+    return await runTool(command, access);
   } catch (error) {
     throw registryFailure(error, reference, access);
   }

@@ -1,16 +1,8 @@
 import { ApiError } from "../domain/errors.ts";
-import { CommandError, type ResourceLimits } from "../system/exec.ts";
+import { CommandError } from "../system/exec.ts";
 
 /** Longest text of a tool that an error repeats, in characters. */
 const REASON_MAX = 500;
-
-/** Bounds of every tool that reads an image: none of them needs a tenth of it for an image that is meant well. */
-export const IMPORT_LIMITS: ResourceLimits = {
-  // 64 GiB; how much all files may take is watched from outside.
-  fileBytesMax: 68_719_476_736,
-  addressBytesMax: 17_179_869_184,
-  openFilesMax: 4096,
-};
 
 /**
  * What any tool of an import may run into, as an error for the caller of the interface; null when it is something that
@@ -30,7 +22,11 @@ export function commonFailure(error: unknown, timeoutMs: number): ApiError | nul
     return new ApiError("insufficient_storage", "the disk of this machine is full", {}, { cause: error });
   }
   if (error.signal === "SIGXFSZ" || /file too large/i.test(error.stderrTail)) {
-    return new ApiError("payload_too_large", "the image holds a file that is too large", {}, { cause: error });
+    return new ApiError("payload_too_large", "the image unpacks to a file that is too large", {}, { cause: error });
+  }
+  if (error.signal === "SIGKILL" || /cannot allocate memory|out of memory/i.test(error.stderrTail)) {
+    const message = `the image takes more memory than ${error.program} may have`;
+    return new ApiError("payload_too_large", message, {}, { cause: error });
   }
   return null;
 }

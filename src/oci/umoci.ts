@@ -1,20 +1,30 @@
 import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
-import { type CommandError, run } from "../system/exec.ts";
+import type { Capability } from "../system/confine.ts";
+import type { CommandError } from "../system/exec.ts";
 import { LAYOUT_TAG } from "./skopeo.ts";
-import { commonFailure, IMPORT_LIMITS, reasonOf } from "./tool-failure.ts";
+import { runTool, type ToolBounds } from "./tool.ts";
+import { commonFailure, reasonOf } from "./tool-failure.ts";
 
-export interface UnpackOptions {
+export interface UnpackOptions extends ToolBounds {
   /** OCI layout */
   readonly layout: string;
   /** default is the one that `copyToLayout` gives */
   readonly tag?: string;
   /** directory to be made, which becomes the root file system; its parent exists and is private */
   readonly into: string;
-  readonly timeoutMs: number;
-  /** ends the call with the signal's reason */
-  readonly signal: AbortSignal;
 }
+
+const CAPABILITIES: readonly Capability[] = [
+  "chown",
+  "dac_override",
+  "fowner",
+  "fsetid",
+  "mknod",
+  "setfcap",
+  // Without it, an image with attributes such as security.ima could not be unpacked.
+  "sys_admin",
+];
 
 /**
  * Applies an image's layers in order: owners, modes, devices, hard links and extended attributes as they are in it.
@@ -24,17 +34,20 @@ export interface UnpackOptions {
  */
 export async function unpack(options: UnpackOptions): Promise<void> {
   try {
-    await run({
+    const command = {
       argv: unpackArgv(options),
       // A layout's name is relative to it: in an absolute one a colon would begin the tag.
       cwd: dirname(options.layout),
-      timeoutMs: options.timeoutMs,
-      signal: options.signal,
-      limits: IMPORT_LIMITS,
-      confinement: { readable: [options.layout], writable: [dirname(options.into)], network: false },
       // It gives the modes of the root and of directories that a layer does not list.
       umask: 0o022,
-    });
+      confinement: {
+        readable: [options.layout],
+        writable: [dirname(options.into)],
+        network: false,
+        capabilities: CAPABILITIES,
+      },
+    };
+    await runTool(command, options);
   } catch (error) {
     const common = commonFailure(error, options.timeoutMs);
     if (common !== null) throw common;

@@ -1,5 +1,5 @@
 import { link, mkdir } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import type { Database } from "../db/database.ts";
 import { findBaseLayer, type LayerRow } from "../db/layers.ts";
 import { type NewLayer, publishImport } from "../db/publish.ts";
@@ -27,7 +27,7 @@ import type { ImportSubmission } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
-const BASE_RECIPE = "linux/amd64 1";
+const BASE_RECIPE = "linux/amd64 2";
 
 export interface ImportContext {
   readonly db: Database;
@@ -98,7 +98,8 @@ async function importImage(
   await mkdir(staging, { mode: 0o755 });
   await unpack({ layout: directory, into: join(staging, "upper"), ...bounds });
   laps.lap("unpack");
-  const diskPath = join(scratch.path, "disk");
+  const diskPath = join(scratch.path, "base", "disk");
+  await mkdir(dirname(diskPath));
   const { format } = await buildBaseDisk({ staging, path: diskPath, ...bounds });
   laps.lap("build");
   await using stack = new AsyncDisposableStack();
@@ -126,7 +127,8 @@ async function openSource(
   bounds: Pick<RegistryAccess, "scratch" | "timeoutMs" | "signal">,
 ): Promise<Source> {
   if (archive !== undefined) {
-    const path = join(bounds.scratch, "archive");
+    const path = join(bounds.scratch, "source", "archive");
+    await mkdir(dirname(path));
     await link(blobPath(layout, archive.sha256), path);
     const { transport, digest } = await inspectArchive({ path, ...bounds });
     return { digest, copyTo: (directory) => copyArchive(transport, { path, directory, ...bounds }) };

@@ -55,6 +55,8 @@ export interface ResourceLimits {
   /** address space, in `bytes` (RLIMIT_AS) */
   readonly addressBytesMax?: number;
   readonly openFilesMax?: number;
+  /** directories of control groups that it joins before it starts */
+  readonly controlGroups?: readonly string[];
 }
 
 export interface RunOptions {
@@ -98,6 +100,7 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
 
   const child = Bun.spawn(
     [
+      ...groupWrapper(options.limits?.controlGroups),
       ...limitWrapper(options.limits),
       ...DIE_WITH_PARENT,
       ...confinementWrapper(options.confinement),
@@ -141,7 +144,7 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   if (options.signal?.aborted) throw options.signal.reason;
   if (ended.timedOut) fail(`did not end within ${options.timeoutMs} ms`, exitCode, signal, text);
   if (ended.overflow) fail("wrote more output than expected", exitCode, signal, text);
-  if (options.confinement !== undefined && exitCode === CONFINEMENT_FAILED_EXIT) {
+  if ((options.confinement ?? options.limits?.controlGroups) !== undefined && exitCode === CONFINEMENT_FAILED_EXIT) {
     throw new Error(`${argv[0]} cannot be confined: ${text}`);
   }
   if (signal !== null) fail(`was ended by ${signal}`, exitCode, signal, text);
@@ -217,6 +220,23 @@ function killProcessGroup(pid: number, signal: NodeJS.Signals): void {
 /** Bun types a signal without a name as a number. */
 function signalName(signal: string | number | null): string | null {
   return signal === null ? null : String(signal);
+}
+
+/** 0 stands for the process that writes it. */
+const JOIN = `
+set -e
+trap 'exit ${CONFINEMENT_FAILED_EXIT}' EXIT
+while [ "$1" != -- ]; do
+	echo 0 >"$1/cgroup.procs"
+	shift
+done
+shift
+trap - EXIT
+exec "$@"
+`;
+
+function groupWrapper(groups: readonly string[] = []): string[] {
+  return groups.length === 0 ? [] : ["/bin/sh", "-c", JOIN, "sh", ...groups, "--"];
 }
 
 function limitWrapper(limits: ResourceLimits | undefined): string[] {

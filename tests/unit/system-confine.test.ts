@@ -111,3 +111,31 @@ describe("a confined program", () => {
     expect(Buffer.from(stdout).toString()).toBe(`${4 * 1024 ** 2}\n77\n`);
   });
 });
+
+describe("what a confined program keeps of root", () => {
+  const figures = 'grep -E "^(Cap(Prm|Eff|Bnd|Inh|Amb)|NoNewPrivs)" /proc/self/status | cut -f2 | tr "\\n" " "';
+
+  test("is nothing but what it was given", async () => {
+    const none = "0".repeat(16);
+    expect(await shell(figures)).toBe(`${[none, none, none, none, none].join(" ")} 1`);
+    const [, permitted, effective, bounding] = (await shell(figures, { capabilities: ["chown", "mknod"] })).split(" ");
+    expect([permitted, effective, bounding]).toEqual(Array(3).fill("0000000008000001"));
+  });
+
+  test("lets it make a device, which then cannot be opened", async () => {
+    const make = 'mknod "$1/null" c 1 3 && stat -c %t:%T "$1/null" && (echo x > "$1/null") 2>&1; rm "$1/null"';
+    expect(await shell(make, { capabilities: ["mknod"] })).toMatch(/^1:3\n.*Permission denied$/);
+  });
+
+  test("lets it mount nothing", async () => {
+    await expect(shell("mount -t tmpfs none /tmp")).rejects.toThrow(CommandError);
+  });
+
+  test("lets it see of /etc only what finds libraries, hosts and authorities", async () => {
+    const names = (await shell("ls /etc")).split("\n");
+    expect(names).toContain("ld.so.cache");
+    expect(names.filter((name) => ["passwd", "shadow", "machine-id", "coppice", "systemd"].includes(name))).toEqual([]);
+    await expect(shell("cat /etc/shadow")).rejects.toThrow(CommandError);
+    await expect(shell("ls /etc/ssl/private")).rejects.toThrow(CommandError);
+  });
+});
