@@ -8,6 +8,8 @@ import { AgentError } from "../../src/vm/agent.ts";
 import { seededRandom } from "../support/random.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 
+/** Linux EINVAL: what a disk without a known file system is. */
+const ERRNO_INVALID = 22;
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(120_000);
 
@@ -154,9 +156,12 @@ describe("files", () => {
 
   test("after a failed mount nothing else succeeds", async () => {
     await using fresh = await host.clone();
+    const blank = join(host.directory, "blank");
+    await Bun.write(blank, new Uint8Array(1_048_576));
+    await fresh.machine.attach([{ serial: "L00", path: blank, readOnly: true }]);
     const mounted = fresh.agent.mount({ layers: 1, scratch: true });
     const run = shell(fresh.agent, "true");
-    expect((await failure(mounted)).errno).toBe(19);
+    expect((await failure(mounted)).errno).toBe(ERRNO_INVALID);
     await failure(run);
   });
 });
