@@ -162,10 +162,16 @@ export interface StartOptions {
   readonly stderr: "tail" | "ignore";
 }
 
+/** How a process ended: its exit code, or the signal that killed it. */
+export interface ExitStatus {
+  readonly code: number | null;
+  readonly signal: string | null;
+}
+
 /** A long-lived child in a session of its own. */
 export interface ChildProcess {
   readonly pid: number;
-  readonly exited: Promise<{ code: number | null; signal: string | null }>;
+  readonly exited: Promise<ExitStatus>;
   /** this side's ends of the "socket" entries, in order; the caller owns and closes them */
   readonly fds: readonly number[];
   /** Signals the whole process group; a group that is gone is no error. */

@@ -13,14 +13,11 @@ import {
 } from "./cloud-hypervisor-events.ts";
 import { VsockChannel } from "./cloud-hypervisor-vsock.ts";
 import { SystemCallError } from "./descriptors.ts";
-import { placeDisk, printable } from "./machine-files.ts";
+import { placeDisk } from "./machine-files.ts";
+import { describeExit, MachineProcess } from "./machine-process.ts";
 import { vcpuTime } from "./vcpu-time.ts";
 import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
 
-/** How much of the console an exit's detail may show, in `bytes`. */
-const DETAIL_BYTES_MAX = 2048;
-/** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
-const PANIC_TEXT = "Kernel panic - not syncing";
 /** An agent that was saved listening accepts in milliseconds. */
 const CONNECT_MS_MAX = 20_000;
 /** The last lines of a console are on their way when it is asked for, or when the event of the guest's end is. */
@@ -58,14 +55,13 @@ export class CloudHypervisorMachine implements Machine {
   readonly cgroup: Cgroup;
   readonly exited: Promise<MachineExit>;
   readonly api: CloudHypervisorApi;
-  readonly #process: ChildProcess;
+  readonly #child: ChildProcess;
+  readonly #process: MachineProcess;
   readonly #owned: AsyncDisposableStack;
   readonly #socketDirectory: string;
   readonly #events = new CloudHypervisorEventDecoder();
   #channel: VsockChannel | null = null;
   #console: ConsoleTail | null = null;
-  /** Why it ends; the first reason is the true one, the rest follows from it. */
-  #ending: MachineExit | null = null;
   #endingByHost = false;
   #disksCount = 0;
 
@@ -78,11 +74,12 @@ export class CloudHypervisorMachine implements Machine {
     this.cgroup = parts.cgroup;
     this.api = parts.api;
     this.#socketDirectory = parts.socketDirectory;
-    this.#process = parts.process;
+    this.#child = parts.process;
     this.#owned = parts.owned;
-    this.exited = parts.process.exited.then((status) => {
+    this.#process = new MachineProcess({ ...parts, program: "Cloud Hypervisor", console: () => this.console() });
+    this.exited = this.#process.exited.then((exit) => {
       this.#channel?.close();
-      return this.#ending ?? this.#diedBy(status);
+      return exit;
     });
     parts.events.onData((chunk) => this.#onEventBytes(chunk));
   }
@@ -139,20 +136,16 @@ export class CloudHypervisorMachine implements Machine {
     this.#endingByHost = true;
     await this.api.shutdown();
     await this.api.shutdownVmm();
-    const { code, signal } = await this.#process.exited;
-    if (code !== 0) throw new Error(`Cloud Hypervisor did not end well: ${describe(code, signal)}`);
+    const status = await this.#child.exited;
+    if (status.code !== 0) throw new Error(`Cloud Hypervisor did not end well: ${describeExit(status)}`);
   }
 
-  async kill(): Promise<MachineExit> {
-    this.#ending ??= { reason: "killed", detail: "killed by the host" };
-    this.#process.kill("SIGKILL");
-    await this.cgroup.kill();
-    return await this.exited;
+  kill(): Promise<MachineExit> {
+    return this.#process.kill();
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.kill();
-    await this.#owned.disposeAsync();
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#process[Symbol.asyncDispose]();
   }
 
   async console(): Promise<string> {
@@ -168,7 +161,7 @@ export class CloudHypervisorMachine implements Machine {
   }
 
   async failure(): Promise<MachineExit | null> {
-    return this.#ending;
+    return this.#process.ending;
   }
 
   async stuck(): Promise<string | null> {
@@ -184,45 +177,25 @@ export class CloudHypervisorMachine implements Machine {
       for (const event of this.#events.push(chunk)) this.#onEvent(event);
     } catch (error) {
       if (!(error instanceof CloudHypervisorEventError)) throw error;
-      void this.#end("vmm_died", `Cloud Hypervisor broke its protocol: ${error.message}`);
+      void this.#process.end("vmm_died", `Cloud Hypervisor broke its protocol: ${error.message}`);
     }
   }
 
   #onEvent({ source, event, properties }: CloudHypervisorEvent): void {
     // crash_loaded: a kernel that panicked goes on to write its own dump; there is none here.
     if (source === "guest" && event === "panic") {
-      void this.#end("guest_panic", `the guest kernel panicked (${(properties["event"] ?? "").slice(0, 32)})`);
+      void this.#process.end("guest_panic", `the guest kernel panicked (${(properties["event"] ?? "").slice(0, 32)})`);
     }
     if (source !== "vm") return;
     // The VMM is about to boot the guest again by itself: it has no switch against that.
-    if (event === "rebooting") void this.#end("guest_reset", "the guest reset itself");
+    if (event === "rebooting") void this.#process.end("guest_reset", "the guest reset itself");
     // Told for a guest that powered off and, just before it exits, by a VMM that gives up.
     if (event === "shutdown" && !this.#endingByHost) void this.#afterShutdown();
   }
 
   /** A VMM that gave up exits; after a guest's power-off it stays, by `--no-shutdown`. */
   async #afterShutdown(): Promise<void> {
-    const exited = await Promise.race([this.#process.exited.then(() => true), Bun.sleep(CONSOLE_SETTLE_MS)]);
-    if (exited !== true) await this.#end("guest_shutdown", "the guest is off");
+    const exited = await Promise.race([this.#child.exited.then(() => true), Bun.sleep(CONSOLE_SETTLE_MS)]);
+    if (exited !== true) await this.#process.end("guest_shutdown", "the guest is off");
   }
-
-  async #end(reason: MachineExit["reason"], what: string): Promise<void> {
-    if (this.#ending !== null) return;
-    this.#ending = { reason, detail: what };
-    const console = await this.console();
-    const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
-    const detail = console === "" ? what : `${what}; its console ends: ${console.slice(-DETAIL_BYTES_MAX)}`;
-    this.#ending = { reason: panicked ? "guest_panic" : reason, detail };
-    this.#process.kill("SIGKILL");
-  }
-
-  #diedBy({ code, signal }: { code: number | null; signal: string | null }): MachineExit {
-    const stderr = printable(this.#process.stderrTail());
-    const how = `Cloud Hypervisor ended with ${describe(code, signal)}`;
-    return { reason: "vmm_died", detail: stderr === "" ? how : `${how}: ${stderr}` };
-  }
-}
-
-function describe(code: number | null, signal: string | null): string {
-  return signal === null ? `exit code ${code}` : `signal ${signal}`;
 }

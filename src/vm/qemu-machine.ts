@@ -4,24 +4,19 @@ import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
 import { withinTime } from "./abortable.ts";
 import { placeDisk, printable } from "./machine-files.ts";
+import { MachineProcess } from "./machine-process.ts";
 import { CONSOLE_BYTES } from "./qemu-args.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
 
-/** How much of the console an exit's detail may show, in `bytes`. */
-const DETAIL_BYTES_MAX = 2048;
 /**
  * Instructions that KVM may emulate before the agent greets. Hardware runs the guest by itself and leaves to KVM what
  * touches devices, thousands in a boot; a KVM that reaches this number runs it a thousand times too slow.
  */
 const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
-/** A VMM that hangs must not keep the report of its guest's end. */
-const CONSOLE_TIMEOUT_MS = 1000;
 const DETACH_MS_MAX = 10_000;
 /** What the SCSI controller takes. */
 const LUN_MAX = 16_383;
-/** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
-const PANIC_TEXT = "Kernel panic - not syncing";
 
 export interface QemuMachineParts {
   readonly id: string;
@@ -48,10 +43,7 @@ export class QemuMachine implements Machine {
   readonly channel: ByteChannel;
   readonly exited: Promise<MachineExit>;
   readonly qmp: Qmp;
-  readonly #process: ChildProcess;
-  readonly #owned: AsyncDisposableStack;
-  /** Why it ends; the first reason is the true one, the rest follows from it. */
-  #ending: MachineExit | null = null;
+  readonly #process: MachineProcess;
   #pausing = false;
   #nextLun = 0;
   /** Disks that are plugged in. */
@@ -68,9 +60,8 @@ export class QemuMachine implements Machine {
     this.cgroup = parts.cgroup;
     this.channel = parts.channel;
     this.qmp = parts.qmp;
-    this.#process = parts.process;
-    this.#owned = parts.owned;
-    this.exited = parts.process.exited.then((status) => this.#ending ?? this.#diedBy(status));
+    this.#process = new MachineProcess({ ...parts, program: "QEMU", console: () => this.console() });
+    this.exited = this.#process.exited;
     parts.qmp.onEvent((event) => this.#onEvent(event));
   }
 
@@ -132,16 +123,12 @@ export class QemuMachine implements Machine {
     this.#pausing = false;
   }
 
-  async kill(): Promise<MachineExit> {
-    this.#ending ??= { reason: "killed", detail: "killed by the host" };
-    this.#process.kill("SIGKILL");
-    await this.cgroup.kill();
-    return await this.exited;
+  kill(): Promise<MachineExit> {
+    return this.#process.kill();
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.kill();
-    await this.#owned.disposeAsync();
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#process[Symbol.asyncDispose]();
   }
 
   /** The last bytes of the guest's console; what was read is gone. Empty when the VMM does not answer. */
@@ -159,7 +146,7 @@ export class QemuMachine implements Machine {
   async failure(): Promise<MachineExit | null> {
     // Events come before the answer to what was asked after them.
     await this.qmp.execute("query-status").catch(ignoreClosed);
-    return this.#ending;
+    return this.#process.ending;
   }
 
   async stuck(): Promise<string | null> {
@@ -175,13 +162,13 @@ export class QemuMachine implements Machine {
     if (event === "BLOCK_IO_ERROR") {
       const operation = data["operation"] === "read" ? "read" : "write";
       if (data["nospace"] === true)
-        void this.#end("disk_full", `a ${operation} of the guest found no room on the host`);
-      else void this.#end("disk_error", `a ${operation} of the guest failed on the host`);
+        void this.#process.end("disk_full", `a ${operation} of the guest found no room on the host`);
+      else void this.#process.end("disk_error", `a ${operation} of the guest failed on the host`);
     }
-    if (event === "GUEST_PANICKED") void this.#end("guest_panic", "the guest kernel panicked");
+    if (event === "GUEST_PANICKED") void this.#process.end("guest_panic", "the guest kernel panicked");
     if (event === "SHUTDOWN") {
-      if (data["reason"] === "guest-reset") void this.#end("guest_reset", "the guest reset itself");
-      else void this.#end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
+      if (data["reason"] === "guest-reset") void this.#process.end("guest_reset", "the guest reset itself");
+      else void this.#process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
     }
     if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();
     if (event === "STOP" && !this.#pausing) void this.#checkStop();
@@ -191,35 +178,13 @@ export class QemuMachine implements Machine {
   async #checkStop(): Promise<void> {
     const answer = await this.qmp.execute("query-status").catch(() => null);
     const status = (answer as { status?: unknown } | null)?.status;
-    if (status === "internal-error") await this.#end("vmm_died", "the processor emulation failed (internal-error)");
-  }
-
-  async #end(reason: MachineExit["reason"], what: string): Promise<void> {
-    if (this.#ending !== null) return;
-    this.#ending = { reason, detail: what };
-    const console = await Promise.race([this.console(), Bun.sleep(CONSOLE_TIMEOUT_MS).then(() => "")]);
-    const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
-    const detail = console === "" ? what : `${what}; its console: ${excerpt(console)}`;
-    this.#ending = { reason: panicked ? "guest_panic" : reason, detail };
-    this.#process.kill("SIGKILL");
-  }
-
-  #diedBy({ code, signal }: { code: number | null; signal: string | null }): MachineExit {
-    const how = signal === null ? `exit code ${code}` : `signal ${signal}`;
-    const stderr = this.#process.stderrTail();
-    return { reason: "vmm_died", detail: `QEMU ended with ${how}${stderr === "" ? "" : `: ${printable(stderr)}`}` };
+    if (status === "internal-error")
+      await this.#process.end("vmm_died", "the processor emulation failed (internal-error)");
   }
 }
 
 function deviceOf(node: string): string {
   return `scsi-${node}`;
-}
-
-/** The part of a console that tells why: from the panic on, or the end. */
-export function excerpt(console: string): string {
-  const panic = console.lastIndexOf(PANIC_TEXT);
-  const text = panic < 0 ? console.slice(-DETAIL_BYTES_MAX) : console.slice(panic, panic + DETAIL_BYTES_MAX);
-  return text.trim();
 }
 
 /** The end of the monitor is told by the machine's exit. */

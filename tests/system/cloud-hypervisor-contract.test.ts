@@ -214,7 +214,7 @@ describe("an end", () => {
     await using machine = await host.vmm.boot(SHAPE);
     const { reason, detail } = await machine.exited;
     expect(reason).toBe("guest_panic");
-    expect(detail).toContain("its console ends: Kernel panic - not syncing: ?[1moh");
+    expect(detail).toContain("its console: Kernel panic - not syncing: ?[1moh");
   });
 
   test.each(["52.0", "53.0"])(
@@ -226,7 +226,7 @@ describe("an end", () => {
       other.control({ events, console: "Kernel panic - not syncing: clone" });
       await using machine = await other.vmm.clone(saved);
       await machine.attach([{ serial: "L00", path: join(other.directory, "kernel"), readOnly: true }]);
-      expect((await machine.exited).detail).toContain("its console ends: Kernel panic - not syncing: clone");
+      expect((await machine.exited).detail).toContain("its console: Kernel panic - not syncing: clone");
     },
   );
 

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { buildLaunchArgs } from "../../src/vm/launch.ts";
+import { excerpt } from "../../src/vm/machine-process.ts";
 import { buildQemuArgs } from "../../src/vm/qemu-args.ts";
-import { emulatedInstructions, excerpt } from "../../src/vm/qemu-machine.ts";
+import { emulatedInstructions } from "../../src/vm/qemu-machine.ts";
 import { UidPool } from "../../src/vm/uid-pool.ts";
 import { parseLoaderList } from "../../src/vm/vmm-root.ts";
 
