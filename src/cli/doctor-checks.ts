@@ -3,6 +3,8 @@ import { dirname, join } from "node:path";
 import type { Config } from "../config.ts";
 import { CommandError, run } from "../system/exec.ts";
 import { resolveAssets } from "../vm/assets.ts";
+import { wayName } from "../vm/choice.ts";
+import type { Acceleration, VmmName } from "../vm/vmm.ts";
 import { hostFacts, machineFindings } from "./doctor-machines.ts";
 import { shownDuration, shownSize } from "./table.ts";
 
@@ -26,10 +28,17 @@ const HEALTH_TIMEOUT_MS = 1000;
 /** Less free space than this is worth a word, in `bytes`. */
 const FREE_BYTES_LOW = 5 * 1024 ** 3;
 
-/** Looks at everything that the appliance needs on this machine. Changes nothing. */
-export async function findings(config: Config): Promise<Finding[]> {
-  const verdicts = rememberedVerdicts(readText(join(config.dataDir, "probe.json")) ?? "[]", bootId());
-  const kvm = kvmFinding(verdicts.find(({ acceleration }) => acceleration === "kvm"));
+/** What a trial of our own found, or why there was none. */
+export type Trial = { readonly verdicts: readonly Verdict[] } | { readonly obstacle: string };
+
+/**
+ * Looks at everything that the appliance needs on this machine. Changes nothing.
+ * @param trial null: what an appliance here remembers has to do
+ */
+export async function findings(config: Config, trial: Trial | null): Promise<Finding[]> {
+  const remembered = rememberedVerdicts(readText(join(config.dataDir, "probe.json")) ?? "[]", bootId());
+  const verdicts = trial !== null && "verdicts" in trial ? trial.verdicts : remembered;
+  const kvm = kvmFinding(kvmVerdict(verdicts));
   return [
     processorFinding(readText("/proc/cpuinfo") ?? "", process.arch),
     rootFinding(process.getuid?.() ?? -1),
@@ -42,7 +51,7 @@ export async function findings(config: Config): Promise<Finding[]> {
     }),
     ...machineFindings(await hostFacts(), verdicts),
     isolationFinding(config, kvm.state === "ok"),
-    probeFinding(verdicts),
+    trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
     ...poolFinding(readText(join(config.dataDir, "idle-cost.json"))),
     ...(await Promise.all(TOOLS.map(programFinding))),
     cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
@@ -110,10 +119,10 @@ export function rootFinding(uid: number): Finding {
   };
 }
 
-/** What a trial of the running appliance found: it boots a VM, saves it, clones it and attaches a disk. */
+/** What a trial of one way found: it boots a VM, saves it, clones it and attaches a disk. */
 export interface Verdict {
-  readonly vmm: string;
-  readonly acceleration: string;
+  readonly vmm: VmmName;
+  readonly acceleration: Acceleration;
   readonly ok: boolean;
   readonly reason: string;
   readonly durationMs: number;
@@ -139,7 +148,14 @@ export function rememberedVerdicts(text: string, boot: string): Verdict[] {
   return [...latest.values()];
 }
 
-export function probeFinding(verdicts: readonly Verdict[]): Finding {
+/** One way with KVM that works is enough. */
+function kvmVerdict(verdicts: readonly Verdict[]): Verdict | undefined {
+  const tried = verdicts.filter(({ acceleration }) => acceleration === "kvm");
+  return tried.find(({ ok }) => ok) ?? tried.at(-1);
+}
+
+/** @param now true: they were found just now */
+export function probeFinding(verdicts: readonly Verdict[], now: boolean): Finding {
   const base = { name: "probe", meaning: "a VM was booted, saved, cloned and given a disk", fix: null };
   if (verdicts.length === 0) {
     return {
@@ -149,15 +165,26 @@ export function probeFinding(verdicts: readonly Verdict[]): Finding {
       meaning: "the start of the appliance runs it",
     };
   }
-  const summary = verdicts.map(({ vmm, acceleration, ok, reason, durationMs }) =>
-    ok ? `${vmm} with ${acceleration} works (${shownDuration(durationMs)})` : `${vmm} with ${acceleration}: ${reason}`,
-  );
-  return { ...base, state: verdicts.some(({ ok }) => ok) ? "ok" : "problem", summary: summary.join("; ") };
+  const worked = verdicts.find(({ ok }) => ok);
+  if (worked === undefined) {
+    const meaning = "no VM could be booted, saved, cloned and given a disk: no sandbox can run";
+    const spentMs = verdicts.reduce((sum, { durationMs }) => sum + durationMs, 0);
+    const summary = `no way to run a VM works (tried for ${shownDuration(spentMs)})`;
+    return { ...base, state: "problem", meaning, summary };
+  }
+  const when = now ? "" : ", when the appliance was started";
+  const done = `${wayName(worked)} works: booted, saved, cloned and given a disk in ${shownDuration(worked.durationMs)}`;
+  return { ...base, state: "ok", summary: `${done}${when}` };
+}
+
+function failedTrial(obstacle: string): Finding {
+  const meaning = "a VM could not be tried: this comes first";
+  return { name: "probe", state: "problem", summary: obstacle, meaning, fix: null };
 }
 
 /** What machines cost that only wait; nothing where that was not measured yet. */
 export function poolFinding(text: string | null): Finding[] {
-  if (text === null) return [];
+  if (text === null || !text.startsWith("{")) return [];
   const { count, memoryBytes, cpuPercent } = JSON.parse(text) as Record<"count" | "memoryBytes" | "cpuPercent", number>;
   const machines = `${count} ${count === 1 ? "machine waits" : "machines wait"}`;
   const summary = `${machines}: ${shownSize(memoryBytes)} and ${cpuPercent} % of a CPU each, when last measured`;
@@ -182,7 +209,7 @@ function kvmFinding(tried: Verdict | undefined): Finding {
   }
   if (tried?.ok === false)
     return { ...base, state: "note", summary: `/dev/kvm does not work: ${tried.reason}`, fix: null };
-  const proof = tried?.ok === true ? "proven" : "the start of the appliance proves whether it works";
+  const proof = tried?.ok === true ? "a VM ran with it" : "only a VM proves that it works";
   return { ...base, state: "ok", summary: `/dev/kvm is there; ${proof}`, fix: null };
 }
 
@@ -286,15 +313,34 @@ async function applianceFinding(config: Config): Promise<Finding> {
   const scheme = config.listen.tlsCert === null ? "http" : "https";
   const url = `${scheme}://${config.listen.host}:${config.listen.port}`;
   const base = { name: "appliance", meaning: "start it with: coppice serve", fix: null };
+  const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
   try {
-    const response = await fetch(`${url}/readyz`, { signal: AbortSignal.timeout(HEALTH_TIMEOUT_MS) });
-    const state = response.ok ? "ok" : "note";
-    const summary = response.ok
-      ? `running at ${url}`
-      : `running at ${url}, not ready: ${(await response.text()).trim()}`;
+    // Its certificate is made for the name that others know it by.
+    const response = await fetch(`${url}/readyz`, { signal, tls: { rejectUnauthorized: false } });
+    const readiness = readinessOf(await response.text());
+    if (readiness === null) {
+      const meaning = "another program has the address that the appliance would listen at";
+      return { ...base, state: "note", summary: `something else answers at ${url}`, meaning };
+    }
+    const state = readiness.ready ? "ok" : "note";
+    const summary = readiness.ready ? `running at ${url}` : `running at ${url}, not ready: ${readiness.reason}`;
     return { ...base, state, summary, meaning: "answers requests" };
   } catch (error) {
-    return { ...base, state: "note", summary: `not running at ${url} (${(error as Error).name})` };
+    const { code, name } = error as NodeJS.ErrnoException;
+    const refused = code === "ConnectionRefused" || code === "ECONNREFUSED";
+    return { ...base, state: "note", summary: `not running at ${url}${refused ? "" : ` (${code ?? name})`}` };
+  }
+}
+
+/** Null when it is no appliance that answered. */
+function readinessOf(text: string): { readonly ready: boolean; readonly reason: string } | null {
+  try {
+    const { ready, reason } = JSON.parse(text) as { ready?: unknown; reason?: unknown };
+    return typeof ready === "boolean" && typeof reason === "string" ? { ready, reason } : null;
+  } catch (error) {
+    // SyntaxError: a page of something else.
+    if (!(error instanceof SyntaxError)) throw error;
+    return null;
   }
 }
 

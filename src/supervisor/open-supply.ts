@@ -40,6 +40,24 @@ const MEMO_FILE = "probe.json";
 /** What the pool was seen to cost. */
 const IDLE_COST_FILE = "idle-cost.json";
 
+/** What the drivers of all virtual machine monitors need. */
+type CandidateOptions = Parameters<typeof openCloudHypervisor>[0] & Omit<Parameters<typeof openQemu>[0], "acceleration">;
+
+/** The ways to run machines that may be tried, in the order of preference. */
+export function machineCandidates(common: CandidateOptions, emulation: "never" | "allow"): ProbeCandidate[] {
+  const cloudHypervisor: ProbeCandidate = {
+    vmm: "cloud-hypervisor",
+    acceleration: "kvm",
+    open: () => openCloudHypervisor(common),
+  };
+  const qemu = (acceleration: Acceleration): ProbeCandidate => ({
+    vmm: "qemu",
+    acceleration,
+    open: () => openQemu({ ...common, acceleration }),
+  });
+  return [cloudHypervisor, qemu("kvm"), ...(emulation === "allow" ? [qemu("tcg")] : [])];
+}
+
 /**
  * Decides how machines run on this host and opens that way.
  * @throws ApiError `unavailable` with what every candidate lacks; the reason of `signal`
@@ -57,18 +75,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
     diskBytesMax: options.diskBytesMax,
     log,
   };
-  const cloudHypervisor: ProbeCandidate = {
-    vmm: "cloud-hypervisor",
-    acceleration: "kvm",
-    open: () => openCloudHypervisor(common),
-  };
-  const qemu = (acceleration: Acceleration): ProbeCandidate => ({
-    vmm: "qemu",
-    acceleration,
-    open: () => openQemu({ ...common, acceleration }),
-  });
-  // In the order of preference.
-  const candidates = [cloudHypervisor, qemu("kvm"), ...(options.emulation === "allow" ? [qemu("tcg")] : [])];
+  const candidates = machineCandidates(common, options.emulation);
   const memoPath = join(layout.root, MEMO_FILE);
   // The first instance should not wait for mkfs either.
   const prepared = options.scratchDisks.prepare(options.diskBytes);

@@ -14,14 +14,14 @@ const GOOD: HostFacts = {
   program: "/usr/bin/cloud-hypervisor",
   version: "cloud-hypervisor v53.0\n",
 };
-const works = (vmm: string, acceleration: string): Verdict => ({
+const works = (vmm: Verdict["vmm"], acceleration: Verdict["acceleration"]): Verdict => ({
   vmm,
   acceleration,
   ok: true,
   reason: "",
   durationMs: 900,
 });
-const fails = (vmm: string, acceleration: string, reason: string): Verdict => ({
+const fails = (vmm: Verdict["vmm"], acceleration: Verdict["acceleration"], reason: string): Verdict => ({
   ...works(vmm, acceleration),
   ok: false,
   reason,
