@@ -23,6 +23,7 @@ export interface SupplyState {
 }
 
 const NO_TEMPLATE = "the template that machines are cloned from is not built";
+const NOT_YET = "waits for acceleration";
 const UNKNOWN = "looking for a way to run virtual machines";
 
 /** Machines from the moment when it is known that there can be any; the daemon listens before that. */
@@ -53,7 +54,7 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
   }
 
   state(): SupplyState {
-    if (this.#opened === null) return { isolation: null, acceleration: this.#failure, template: NO_TEMPLATE };
+    if (this.#opened === null) return { isolation: null, acceleration: this.#failure, template: NOT_YET };
     const { isolation, pool } = this.#opened;
     return { isolation, acceleration: "", template: pool.hasTemplate ? "" : NO_TEMPLATE };
   }

@@ -26,7 +26,8 @@ export function readinessOf({ db, layout, machines, diskReserveBytes }: Readines
     { name: "database", ...verdict(reasonOf(() => probeDatabase(db))) },
     { name: "registry_tools", ...verdict(missingTools()) },
   ];
-  const bad = checks.filter(({ ok }) => !ok);
+  // Without acceleration there is no template, and one reason is enough.
+  const bad = checks.filter(({ ok, name }) => !ok && (name !== "template" || acceleration === ""));
   return { ready: bad.length === 0, isolation, reason: bad.map(({ reason }) => reason).join("; "), checks };
 }
 
