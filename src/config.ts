@@ -1,6 +1,5 @@
 import { existsSync, readFileSync } from "node:fs";
-import { homedir } from "node:os";
-import { isAbsolute, join, resolve } from "node:path";
+import { isAbsolute, resolve } from "node:path";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./config-keys.ts";
 import { isTable, type RegistryHost, registryHosts } from "./config-registries.ts";
 import type { LogLevel } from "./log.ts";
@@ -52,15 +51,6 @@ export interface Config {
   readonly log: { readonly level: LogLevel; readonly format: "auto" | "json" | "text" };
 }
 
-/** Where the command line finds the appliance. */
-export interface ClientConfig {
-  /** without a trailing slash */
-  readonly url: string;
-  readonly token: string | null;
-  /** where `token` is looked for and saved */
-  readonly tokenFile: string;
-}
-
 export type Environment = Readonly<Record<string, string | undefined>>;
 
 /** Everything that is wrong with a configuration, not only the first of it. */
@@ -77,10 +67,9 @@ export class ConfigError extends Error {
 export const CONFIG_FILE_DEFAULT = "/etc/coppice/config.toml";
 /** Beyond this, nobody wrote the file by hand, and looking for a place in it takes long. */
 const FILE_LINES_SEARCHED_MAX = 2000;
-export const URL_DEFAULT = "http://127.0.0.1:8642";
 
 /** Variables that are no configuration keys; a misspelt key must not pass for one of them. */
-const OTHER_VARIABLES = new Set(["COPPICE_CONFIG", "COPPICE_URL", "COPPICE_TOKEN"]);
+const OTHER_VARIABLES = new Set(["COPPICE_CONFIG", "COPPICE_URL", "COPPICE_TOKEN", "COPPICE_CA_FILE"]);
 const TEST_PREFIX = "COPPICE_TEST_";
 
 /** The process's environment; nothing else reads it. */
@@ -172,23 +161,6 @@ export function explainConfig(sources: ConfigSources): ExplainedConfig {
   if (problems.length > 0) throw new ConfigError(problems);
   const path = pathOf(sources);
   return { config: deepFreeze(assemble(all, hosts)), values: all, origins, file: existsSync(path) ? path : null };
-}
-
-/** Reads COPPICE_URL and COPPICE_TOKEN, or the token file of the user. @throws ConfigError */
-export function loadClientConfig(environment: Environment): ClientConfig {
-  const home = environment["XDG_CONFIG_HOME"] ?? join(environment["HOME"] ?? homedir(), ".config");
-  const tokenFile = join(home, "coppice", "token");
-  const url = environment["COPPICE_URL"] ?? URL_DEFAULT;
-  if (!/^https?:\/\/[^/]/.test(url) || !URL.canParse(url)) {
-    throw new ConfigError([`COPPICE_URL: must be an http or https address, not ${JSON.stringify(url)}`]);
-  }
-  const given = environment["COPPICE_TOKEN"]?.trim();
-  const token = given || (existsSync(tokenFile) ? readFileSync(tokenFile, "utf8").trim() : "");
-  return Object.freeze({
-    url: url.replace(/\/+$/, "").replace(/\/v1$/, ""),
-    token: token === "" ? null : token,
-    tokenFile,
-  });
 }
 
 export function keyNames(): KeyName[] {

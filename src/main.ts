@@ -5,5 +5,6 @@ import { processEnvironment } from "./config.ts";
 /** Something that still holds the event loop after this many `milliseconds` must not keep the process. */
 const LINGER_MS = 3000;
 
-process.exitCode = await runCommandLine(Bun.argv.slice(2), processIo(), processEnvironment());
+const environment = processEnvironment();
+process.exitCode = await runCommandLine(Bun.argv.slice(2), processIo(environment), environment);
 setTimeout(() => process.exit(), LINGER_MS).unref();

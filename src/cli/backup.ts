@@ -2,6 +2,8 @@ import { CliError, type Command, command, expectPositionals, UsageError } from "
 import { configOf, DATA_OPTIONS } from "./config-options.ts";
 import { shownSize } from "./table.ts";
 
+const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
+
 export const backupCommands: readonly Command[] = [
   command({
     name: "backup",
@@ -18,16 +20,18 @@ export const backupCommands: readonly Command[] = [
         value: "FILE",
         doc: "archive to be written; one that is there is replaced",
       },
+      ...JSON_OPTION,
       ...DATA_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const { output, ...rest } = options;
+      const { output, json = false, ...rest } = options;
       if (output === undefined) throw new UsageError("--output is missing");
       const { backUp } = await import("../backup.ts");
       const { images, layers, files, sizeBytes } = await known(() =>
         backUp(configOf(rest, environment).dataDir, output),
       );
+      if (json) await io.stdout(`${JSON.stringify({ images, layers, files, size_bytes: sizeBytes })}\n`);
       io.stderr(`${output}: ${images} images, ${layers} layers, ${files} files, ${shownSize(sizeBytes)}\n`);
       return 0;
     },
@@ -40,12 +44,14 @@ export const backupCommands: readonly Command[] = [
       "The data directory must be new, or have no database. Everything is checked first. What ran when the backup\n" +
       "was made ends as FAILED when the appliance starts; what waited runs.",
     examples: ["systemctl stop coppice && coppice restore coppice.tar && systemctl start coppice"],
-    options: DATA_OPTIONS,
+    options: { ...JSON_OPTION, ...DATA_OPTIONS },
     async run({ options, positionals, io, environment }) {
+      const { json = false, ...rest } = options;
       const [archive = ""] = expectPositionals(positionals, "FILE");
       const { restore } = await import("../backup.ts");
-      const { dataDir } = configOf(options, environment);
+      const { dataDir } = configOf(rest, environment);
       const { images, layers, files } = await known(() => restore(archive, dataDir));
+      if (json) await io.stdout(`${JSON.stringify({ images, layers, files })}\n`);
       io.stderr(`${dataDir}: ${images} images, ${layers} layers, ${files} files\n`);
       return 0;
     },

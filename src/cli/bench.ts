@@ -1,9 +1,16 @@
-import { type Environment, loadClientConfig } from "../config.ts";
 import type { InstanceResult, Operation } from "../domain/operation.ts";
 import { figureOf, interleaved, type Row, rowOf, timed } from "./bench-figures.ts";
 import { phaseMeans, type Remark, remarkOf, reportText } from "./bench-report.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
-import { CliError, type Command, command, EXIT_FAILED, expectPositionals, integerOption } from "./command.ts";
+import {
+  CliError,
+  type Command,
+  command,
+  EXIT_FAILED,
+  expectPositionals,
+  integerOption,
+  UsageError,
+} from "./command.ts";
 
 const ROUNDS_DEFAULT = 10;
 /** For so long a spawn is put off until the pool is full, in `milliseconds`. */
@@ -32,11 +39,11 @@ export const benchCommand: Command = command({
   },
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);
-    if (options.image === undefined) throw new CliError("--image is missing");
+    if (options.image === undefined) throw new UsageError("--image is missing");
     const client = new ApiClient(environment, options.url);
     const rounds = integerOption("rounds", options.rounds, 1) ?? ROUNDS_DEFAULT;
     const image = await client.imageId(options.image);
-    const metrics = () => readMetrics(environment, options.url);
+    const metrics = () => client.metrics();
     const before = await metrics();
     const remarks = [...(await spawns(client, { image, rounds, metrics })), await uploads(client, rounds)];
     const phases = phaseMeans(before, await metrics());
@@ -127,11 +134,4 @@ async function looks(client: ApiClient, image: string, rounds: number): Promise<
     rowOf({ ...ends, name: "stat a path in the image", values: values.stat }),
     rowOf({ ...ends, name: "GET of an operation", values: values.operation }),
   ];
-}
-
-/** What Prometheus would see; empty behind a proxy that keeps it to itself. */
-async function readMetrics(environment: Environment, url: string | undefined): Promise<string> {
-  const config = loadClientConfig(url === undefined ? environment : { ...environment, COPPICE_URL: url });
-  const response = await fetch(`${config.url}/metrics`);
-  return response.ok ? await response.text() : "";
 }

@@ -1,5 +1,6 @@
-import { type Environment, loadClientConfig } from "../config.ts";
-import { CliError, EXIT_FAILED } from "./command.ts";
+import type { Environment } from "../config.ts";
+import { type ClientConfig, loadClientConfig } from "../config-client.ts";
+import { CliError, EXIT_FAILED, EXIT_USAGE } from "./command.ts";
 
 /** How long one exchange may take, in `milliseconds`: a long poll of 60 s, and time to spare. */
 const REQUEST_TIMEOUT_MS = 90_000;
@@ -11,7 +12,9 @@ export class ResponseError extends CliError {
   readonly retryAfterSeconds: number | null;
 
   constructor(response: Response, code: string, message: string, hint = "") {
-    super(`${message} (${code})${hint}`, EXIT_FAILED);
+    // What was asked for could never be right: the command line was not.
+    const isUsage = code === "validation_error" || code === "invalid_path";
+    super(`${message} (${code})${hint}`, isUsage ? EXIT_USAGE : EXIT_FAILED);
     this.status = response.status;
     this.code = code;
     const seconds = Number(response.headers.get("retry-after") ?? Number.NaN);
@@ -24,6 +27,8 @@ export class UnreachableError extends CliError {}
 
 export interface CallOptions {
   readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  /** a query that is encoded already, in place of `query` */
+  readonly rawQuery?: string;
   /** sent as JSON */
   readonly json?: unknown;
   /** sent as it is, as application/octet-stream */
@@ -42,16 +47,11 @@ export const CLIENT_OPTIONS = {
 
 /** HTTP client of an appliance. */
 export class ApiClient {
-  readonly #url: string;
-  readonly #token: string | null;
-  readonly #tokenFile: string;
+  readonly #config: ClientConfig;
 
   /** @throws ConfigError */
   constructor(environment: Environment, url?: string) {
-    const config = loadClientConfig(url === undefined ? environment : { ...environment, COPPICE_URL: url });
-    this.#url = config.url;
-    this.#token = config.token;
-    this.#tokenFile = config.tokenFile;
+    this.#config = loadClientConfig(environment, url);
   }
 
   /**
@@ -59,12 +59,14 @@ export class ApiClient {
    * @throws ResponseError for a status of 400 and above, UnreachableError
    */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Response> {
-    const url = new URL(`${this.#url}/v1${path}`);
+    const url = new URL(`${this.#config.url}/v1${path}`);
     for (const [name, value] of Object.entries(options.query ?? {})) {
       if (value !== undefined) url.searchParams.set(name, String(value));
     }
+    if (options.rawQuery !== undefined) url.search = options.rawQuery;
     const headers = new Headers();
-    if (this.#token !== null) headers.set("authorization", `Bearer ${this.#token}`);
+    const { token } = this.#config;
+    if (token !== null) headers.set("authorization", `Bearer ${token}`);
     if (options.json !== undefined) headers.set("content-type", "application/json");
     if (options.body !== undefined) headers.set("content-type", "application/octet-stream");
     if (options.encoding !== undefined) headers.set("accept-encoding", options.encoding);
@@ -76,12 +78,7 @@ export class ApiClient {
     if (options.encoding !== undefined) init.decompress = false;
     if (options.json !== undefined) init.body = JSON.stringify(options.json);
     if (options.body !== undefined) init.body = options.body;
-    const response = await fetch(url, init).catch((error: Error) => {
-      if (options.signal?.aborted) throw options.signal.reason;
-      throw new UnreachableError(`cannot reach an appliance at ${this.#url}: ${reason(error)}`, EXIT_FAILED, {
-        cause: error,
-      });
-    });
+    const response = await this.#fetch(url, init);
     if (response.status >= 400) throw await this.#failure(response);
     return response;
   }
@@ -99,6 +96,26 @@ export class ApiClient {
     return id;
   }
 
+  /** What Prometheus would see; empty behind a proxy that keeps it to itself. */
+  async metrics(): Promise<string> {
+    const signal = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
+    const response = await this.#fetch(new URL(`${this.#config.url}/metrics`), { signal });
+    return response.ok ? await response.text() : "";
+  }
+
+  /** @throws UnreachableError, the reason of the caller's signal */
+  async #fetch(url: URL, init: BunFetchRequestInit): Promise<Response> {
+    const { ca } = this.#config;
+    if (ca !== null) init.tls = { ca };
+    try {
+      return await fetch(url, init);
+    } catch (error) {
+      if (init.signal?.aborted && (init.signal.reason as Error)?.name !== "TimeoutError") throw init.signal.reason;
+      const message = `cannot reach an appliance at ${this.#config.url}: ${reason(error as Error)}`;
+      throw new UnreachableError(message, EXIT_FAILED, { cause: error });
+    }
+  }
+
   async #failure(response: Response): Promise<ResponseError> {
     const text = await response.text();
     let body: { error?: string; message?: string } = {};
@@ -108,18 +125,33 @@ export class ApiClient {
       // SyntaxError: no appliance answered, but a proxy or something else at that address.
       if (!(error instanceof SyntaxError)) throw error;
     }
-    const missing = this.#token === null && response.status === 401;
-    const hint = missing ? `\nSet COPPICE_TOKEN, or make a token: coppice token create --account NAME --save` : "";
-    const rejected =
-      response.status === 401 && !missing ? `\nThe token is from COPPICE_TOKEN or ${this.#tokenFile}` : "";
-    const fallback = `HTTP status ${response.status} from ${this.#url}`;
-    return new ResponseError(response, body.error ?? "no error object", body.message ?? fallback, hint + rejected);
+    const fallback = `HTTP status ${response.status} from ${this.#config.url}`;
+    const hint = response.status === 401 ? this.#tokenHint() : "";
+    return new ResponseError(response, body.error ?? "no error object", body.message ?? fallback, hint);
+  }
+
+  #tokenHint(): string {
+    const { origins } = this.#config;
+    if (origins.token !== null) return `\nThe token is from ${origins.token}`;
+    return "\nSet COPPICE_TOKEN, or make a token: coppice token create --account NAME --save";
   }
 }
+
+/** What Bun calls a certificate whose authority it does not know. */
+const UNKNOWN_AUTHORITY = new Set([
+  "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+  "UNABLE_TO_GET_ISSUER_CERT",
+  "UNABLE_TO_GET_ISSUER_CERT_LOCALLY",
+  "DEPTH_ZERO_SELF_SIGNED_CERT",
+  "SELF_SIGNED_CERT_IN_CHAIN",
+]);
 
 /** Bun's texts advise about the network; here a daemon is usually just not running. */
 function reason(error: Error): string {
   const { code } = error as NodeJS.ErrnoException;
   if (code === "ECONNREFUSED" || code === "ConnectionRefused") return "connection refused; is coppice serve running?";
+  if (UNKNOWN_AUTHORITY.has(code ?? "")) {
+    return `${error.message}; COPPICE_CA_FILE names the PEM file of an authority of your own`;
+  }
   return error.message;
 }

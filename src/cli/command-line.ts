@@ -1,4 +1,5 @@
 import { ConfigError, type Environment } from "../config.ts";
+import { URL_DEFAULT } from "../config-client.ts";
 import { VERSION } from "../version.ts";
 import { backupCommands } from "./backup.ts";
 import { benchCommand } from "./bench.ts";
@@ -60,16 +61,15 @@ export async function runCommandLine(argv: readonly string[], io: Io, environmen
 async function withoutCommand(argv: readonly string[], io: Io): Promise<number> {
   const [first, second] = argv;
   const isGroup = first !== undefined && Object.hasOwn(GROUPS, first);
-  if (first === "--help" || first === "help") {
-    const about = COMMANDS.find(({ name }) => name === argv.slice(1).join(" "));
-    await io.stdout(about?.help() ?? overview());
+  if (isHelp(first) || first === "help") {
+    await io.stdout(helpAbout(argv.slice(1)));
     return 0;
   }
   if (first === "--version") {
     await io.stdout(`coppice ${VERSION}\n`);
     return 0;
   }
-  if (isGroup && second === "--help") {
+  if (isGroup && isHelp(second)) {
     await io.stdout(groupHelp(first));
     return 0;
   }
@@ -79,6 +79,17 @@ async function withoutCommand(argv: readonly string[], io: Io): Promise<number> 
     return EXIT_USAGE;
   }
   throw new UsageError(first.startsWith("-") ? `unknown option ${first}` : `there is no command ${first}`);
+}
+
+const isHelp = (word: string | undefined): boolean => word === "--help" || word === "-h";
+
+function helpAbout(words: readonly string[]): string {
+  const [first = ""] = words;
+  if (words.length === 0) return overview();
+  if (words.length === 1 && Object.hasOwn(GROUPS, first)) return groupHelp(first);
+  const about = COMMANDS.find(({ name }) => name === words.join(" "));
+  if (about === undefined) throw new UsageError(`there is no command ${words.join(" ")}`);
+  return about.help();
 }
 
 function overview(): string {
@@ -92,8 +103,10 @@ ${columns(rows)}
 
 coppice COMMAND --help tells more about each.
 
-Commands that talk to an appliance take its address from COPPICE_URL (default
-http://127.0.0.1:8642) and the token from COPPICE_TOKEN or ~/.config/coppice/token.
+Commands that talk to an appliance read its address from COPPICE_URL (default
+${URL_DEFAULT}), the token from COPPICE_TOKEN, and from COPPICE_CA_FILE the authority
+of its certificate where that is one of your own; or the files url, token and ca.pem
+in ~/.config/coppice.
 `;
 }
 
@@ -119,8 +132,14 @@ function report(error: unknown, name: string | undefined, io: Io): number {
     if (error.message !== "") io.stderr(`${program}: ${error.message}\n`);
     return error.exitCode;
   }
+  const { code, syscall, message } = (error ?? {}) as Partial<NodeJS.ErrnoException>;
   // The reader of our output has seen enough (`coppice image ls | head`).
-  if ((error as NodeJS.ErrnoException | null)?.code === "EPIPE") return 0;
+  if (code === "EPIPE") return 0;
+  // The system refused something, and says what: a full disk, a file that must not be read.
+  if (code !== undefined && syscall !== undefined) {
+    io.stderr(`${program}: ${message}\n`);
+    return EXIT_FAILED;
+  }
   io.stderr(`${program}: unexpected failure, please report it: ${Bun.inspect(error)}\n`);
   return EXIT_FAILED;
 }

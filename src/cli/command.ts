@@ -1,4 +1,4 @@
-import { parseArgs } from "node:util";
+import { type ParseArgsOptionsConfig, parseArgs } from "node:util";
 import type { Environment } from "../config.ts";
 import type { Io } from "./io.ts";
 
@@ -63,6 +63,8 @@ export interface CommandSpec<S extends OptionSpecs> {
   readonly description?: string;
   readonly examples?: readonly string[];
   readonly options: S;
+  /** true: the first word that is no option begins a command with options of its own */
+  readonly takesCommand?: boolean;
   /** Returns the exit code. */
   run(invocation: Invocation<S>): Promise<number>;
 }
@@ -76,7 +78,7 @@ export interface Command {
   run(argv: readonly string[], io: Io, environment: Environment): Promise<number>;
 }
 
-const HELP: OptionSpec = { type: "boolean", doc: "show this help" };
+const HELP: OptionSpec = { type: "boolean", short: "h", doc: "show this help" };
 
 /** Makes a command of its description: `--help` and the parsing of options come with it. */
 export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Command {
@@ -88,7 +90,7 @@ export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Comm
     options,
     help,
     async run(argv, io, environment) {
-      const { values, positionals } = parse(argv, options);
+      const { values, positionals } = parse(argv, options, spec.takesCommand ?? false);
       if (values["help"] === true) {
         await io.stdout(help());
         return 0;
@@ -98,7 +100,7 @@ export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Comm
   };
 }
 
-function parse(argv: readonly string[], options: OptionSpecs) {
+function parse(argv: readonly string[], options: OptionSpecs, takesCommand: boolean) {
   const config = Object.fromEntries(
     Object.entries(options).map(([name, { type, multiple, short }]) => [
       name,
@@ -106,12 +108,22 @@ function parse(argv: readonly string[], options: OptionSpecs) {
     ]),
   );
   try {
-    return parseArgs({ args: [...argv], options: config, allowPositionals: true, strict: true });
+    const args = takesCommand ? withTerminator(argv, config) : [...argv];
+    return parseArgs({ args, options: config, allowPositionals: true, strict: true });
   } catch (error) {
     // parseArgs throws TypeErrors with a code for what the user did, and a first sentence that says it.
     if (!String((error as { code?: unknown }).code).startsWith("ERR_PARSE_ARGS")) throw error;
-    throw new UsageError((error as Error).message.split(". ")[0]?.replace(/\.$/, "") ?? "");
+    const message = (error as Error).message.split(". ")[0]?.replace(/\.$/, "") ?? "";
+    throw new UsageError(message.charAt(0).toLowerCase() + message.slice(1));
   }
+}
+
+/** The same words with `--` before the first that is no option, as if the user had written it. */
+function withTerminator(argv: readonly string[], options: ParseArgsOptionsConfig): string[] {
+  const { tokens } = parseArgs({ args: [...argv], options, allowPositionals: true, strict: false, tokens: true });
+  const first = tokens.find(({ kind }) => kind !== "option");
+  if (first?.kind !== "positional") return [...argv];
+  return [...argv.slice(0, first.index), "--", ...argv.slice(first.index)];
 }
 
 function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: OptionSpecs): string {
@@ -132,8 +144,8 @@ function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: Option
 /** Widest first column of a list; a longer entry takes a line of its own. */
 const COLUMN_WIDTH_MAX = 34;
 
-/** Widest line of a help text. */
-const LINE_WIDTH_MAX = 100;
+/** Widest line of a text of ours. */
+export const LINE_WIDTH_MAX = 100;
 
 /** Two aligned columns, indented; the second is wrapped. */
 export function columns(rows: readonly (readonly [string, string])[]): string {
@@ -147,7 +159,8 @@ export function columns(rows: readonly (readonly [string, string])[]): string {
     .join("\n");
 }
 
-function wrap(text: string, width: number): string[] {
+/** Lines of whole words, no wider than `width` where the words let that be. */
+export function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
   for (const word of text.split(" ")) {
     const last = lines.at(-1);

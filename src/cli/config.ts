@@ -1,8 +1,9 @@
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { type Config, ConfigError, type Environment, explainConfig, keyNames, loadClientConfig } from "../config.ts";
+import { type Config, ConfigError, type Environment, explainConfig, keyNames } from "../config.ts";
+import { loadClientConfig } from "../config-client.ts";
 import { REDACTED } from "../log.ts";
-import { type Command, command, expectPositionals } from "./command.ts";
+import { type Command, command, EXIT_USAGE, expectPositionals } from "./command.ts";
 import { CONFIG_OPTIONS, sourcesOf } from "./config-options.ts";
 import { table } from "./table.ts";
 
@@ -17,15 +18,19 @@ export const configCommands: readonly Command[] = [
   command({
     name: "config check",
     summary: "check the settings, and the files that they name",
-    synopsis: "[OPTIONS]",
+    synopsis: "[--json] [OPTIONS]",
     description:
       "Reads what coppice serve would read, and says everything that is wrong at once. The exit code is 0 when\nnothing is.",
     examples: ["coppice config check --config new.toml && install -m 0600 new.toml /etc/coppice/config.toml"],
-    options: CONFIG_OPTIONS,
+    options: { json: { type: "boolean", doc: "print JSON" }, ...CONFIG_OPTIONS },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const { config, file } = explainConfig(sourcesOf(options, environment));
-      const problems = fileProblems(config, new Date());
+      const { json = false, ...rest } = options;
+      const { file, problems } = checked(rest, environment);
+      if (json === true) {
+        await io.stdout(`${JSON.stringify({ valid: problems.length === 0, file, problems })}\n`);
+        return problems.length === 0 ? 0 : EXIT_USAGE;
+      }
       if (problems.length > 0) throw new ConfigError(problems);
       await io.stdout(`${file ?? "no configuration file"}: everything is in order\n`);
       return 0;
@@ -48,6 +53,20 @@ export const configCommands: readonly Command[] = [
   }),
 ];
 
+/** Everything that is wrong, in the settings or, where these are right, in the files that they name. */
+function checked(
+  options: Parameters<typeof sourcesOf>[0],
+  environment: Environment,
+): { readonly file: string | null; readonly problems: readonly string[] } {
+  try {
+    const { config, file } = explainConfig(sourcesOf(options, environment));
+    return { file, problems: fileProblems(config, new Date()) };
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return { file: null, problems: error.problems };
+  }
+}
+
 function settingsOf(options: Parameters<typeof sourcesOf>[0], environment: Environment): Setting[] {
   const { config, values, origins, file } = explainConfig(sourcesOf(options, environment));
   const server = keyNames().map((name) => ({
@@ -65,15 +84,11 @@ function settingsOf(options: Parameters<typeof sourcesOf>[0], environment: Envir
 
 /** What the commands of the client read: no settings of the appliance, but looked for in the same place. */
 function clientSettings(environment: Environment): Setting[] {
-  const { url, token, tokenFile } = loadClientConfig(environment);
-  const tokenOrigin = environment["COPPICE_TOKEN"] ? "COPPICE_TOKEN" : tokenFile;
+  const { url, token, origins } = loadClientConfig(environment);
   return [
-    { setting: "client.url", value: masked(url), origin: environment["COPPICE_URL"] ? "COPPICE_URL" : "default" },
-    {
-      setting: "client.token",
-      value: token === null ? null : REDACTED,
-      origin: token === null ? "default" : tokenOrigin,
-    },
+    { setting: "client.url", value: masked(url), origin: origins.url ?? "default" },
+    { setting: "client.token", value: token === null ? null : REDACTED, origin: origins.token ?? "default" },
+    { setting: "client.ca", value: origins.ca, origin: origins.ca ?? "default" },
   ];
 }
 

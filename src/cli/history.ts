@@ -1,5 +1,5 @@
 import type { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
-import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
 import { type Command, command, expectPositionals } from "./command.ts";
 import { printable, shownSize, table } from "./table.ts";
 
@@ -30,7 +30,7 @@ export const historyCommands: readonly Command[] = [
         step.created_at,
         shownSize(step.size_bytes),
         step.exit_code === undefined ? "-" : String(step.exit_code),
-        `${nameOf(step)}${makingOf(step)}`,
+        `${nameOf(step)}${commandOf(step)}`,
       ]);
       await io.stdout(table(["UUID", "CREATED", "ADDED", "EXIT", "MADE BY"], rows));
       return 0;
@@ -60,14 +60,26 @@ export const historyCommands: readonly Command[] = [
     description:
       `${DESCRIPTION} Images that were made from it stay, and so does what they need\n` +
       "of it. An image that an instance waits for or runs on is not deleted.",
-    options: CLIENT_OPTIONS,
-    async run({ options, positionals, environment }) {
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
       if (positionals.length === 0) expectPositionals(positionals, "IMAGE");
       const client = new ApiClient(environment, options.url);
+      const deleted: string[] = [];
+      const failures: ResponseError[] = [];
       for (const reference of positionals) {
-        await client.call("DELETE", `/images/${encodeURIComponent(await client.imageId(reference))}`);
+        try {
+          const id = await client.imageId(reference);
+          await client.call("DELETE", `/images/${encodeURIComponent(id)}`);
+          deleted.push(id);
+        } catch (error) {
+          // One that cannot be deleted does not keep the others.
+          if (!(error instanceof ResponseError)) throw error;
+          failures.push(error);
+          io.stderr(`coppice image rm: ${reference}: ${error.message}\n`);
+        }
       }
-      return 0;
+      if (options.json === true) await io.stdout(`${JSON.stringify(deleted)}\n`);
+      return Math.max(0, ...failures.map(({ exitCode }) => exitCode));
     },
   }),
   command({
@@ -139,14 +151,18 @@ function nameOf({ tag, deleted }: ImageStep): string {
   return `${tag === undefined ? "" : `[${tag}] `}${deleted ? "(deleted) " : ""}`;
 }
 
-/** The command as a person would type it, or where an import came from. */
 function makingOf(step: ImageStep): string {
+  const exit = step.timed_out === true ? " (timed out)" : step.exit_code ? ` (exit ${step.exit_code})` : "";
+  return `${commandOf(step)}${exit}`;
+}
+
+/** The command as a person would type it, or where an import came from. */
+function commandOf(step: ImageStep): string {
   if (step.command === undefined) return printable(step.source ?? (step.kind === "instance" ? "a run" : "an import"));
   const [shell, flag, script] = step.command;
   const isScript = shell === "/bin/sh" && flag === "-c" && script !== undefined && step.command.length === 3;
   const text = isScript ? (script ?? "") : step.command.map(quoted).join(" ");
-  const exit = step.timed_out === true ? " (timed out)" : step.exit_code ? ` (exit ${step.exit_code})` : "";
-  return `${printable(text)}${step.command_truncated === true ? " …" : ""}${exit}`;
+  return `${printable(text)}${step.command_truncated === true ? " …" : ""}`;
 }
 
 function quoted(argument: string): string {

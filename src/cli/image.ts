@@ -12,8 +12,9 @@ import {
   UsageError,
 } from "./command.ts";
 import type { Io } from "./io.ts";
+import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { shownDuration, shownSize, table } from "./table.ts";
-import { waitForOperation } from "./wait.ts";
+import { interruptible, waitForOperation } from "./wait.ts";
 
 const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
@@ -103,9 +104,11 @@ export const imageCommands: readonly Command[] = [
         throw new UsageError("an archive is not for a terminal: --output");
       const client = new ApiClient(environment, options.url);
       const id = encodeURIComponent(await client.imageId(reference));
-      const response = await client.call("GET", `/images/${id}/save`, { deadline: false });
-      if (output === undefined) for await (const chunk of response.body ?? []) await io.stdout(chunk);
-      else await writeWhole(output, response.body ?? []);
+      await interruptible(io, async (signal) => {
+        const response = await client.call("GET", `/images/${id}/save`, { deadline: false, signal });
+        if (output === undefined) for await (const chunk of response.body ?? []) await io.stdout(chunk);
+        else await writeWhole(output, response.body ?? []);
+      });
       return 0;
     },
   }),
@@ -117,7 +120,7 @@ export const imageCommands: readonly Command[] = [
       prefix: { type: "string", value: "TEXT", doc: "only images whose tag begins with this" },
       tagged: { type: "boolean", doc: "only images that have a tag" },
       untagged: { type: "boolean", doc: "only images that have none" },
-      limit: { type: "string", value: "COUNT", doc: "at most this many, up to 1000 (default: 100)" },
+      ...PAGING_OPTIONS,
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
     },
@@ -126,12 +129,8 @@ export const imageCommands: readonly Command[] = [
       const { tagged = false, untagged = false } = options;
       if (tagged && untagged) throw new UsageError("--tagged and --untagged exclude each other");
       const client = new ApiClient(environment, options.url);
-      const query = {
-        tag: options.prefix,
-        tagged: tagged ? true : untagged ? false : undefined,
-        limit: integerOption("limit", options.limit, 1),
-      };
-      const images = await client.json<Image[]>("GET", "/images", { query });
+      const filters = { tag: options.prefix, tagged: tagged ? true : untagged ? false : undefined };
+      const images = await listed<Image>({ client, path: "/images", filters, options, io, keyOf: "uuid" });
       const rows = images.map((image) => [image.uuid, image.created_at, image.tag ?? "-"]);
       await io.stdout(options.json === true ? `${JSON.stringify(images)}\n` : table(["UUID", "CREATED", "TAG"], rows));
       return 0;

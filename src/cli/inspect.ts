@@ -1,8 +1,8 @@
-import { rename, rm, stat } from "node:fs/promises";
-import { basename, dirname, join } from "node:path";
-import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
-import { type Command, command, expectPositionals } from "./command.ts";
+import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
+import { type Command, command, expectPositionals, UsageError } from "./command.ts";
+import { copyOut, download } from "./copy.ts";
 import type { Io } from "./io.ts";
+import { interruptible } from "./wait.ts";
 
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME; PATH is absolute. No sandbox is started for it.";
 
@@ -10,12 +10,13 @@ export const inspectCommands: readonly Command[] = [
   command({
     name: "ls",
     summary: "list a directory of an image",
-    synopsis: "IMAGE PATH [OPTIONS]",
-    description: DESCRIPTION,
+    synopsis: "IMAGE [PATH] [OPTIONS]",
+    description: `${DESCRIPTION}\nWithout PATH it is /.`,
     examples: ["coppice ls tag:busybox /etc"],
     options: { json: { type: "boolean", doc: "print JSON" }, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
-      const [reference = "", path = ""] = expectPositionals(positionals, "IMAGE", "PATH");
+      const names = positionals.length > 1 ? ["IMAGE", "PATH"] : ["IMAGE"];
+      const [reference = "", path = "/"] = expectPositionals(positionals, ...names);
       const client = new ApiClient(environment, options.url);
       const id = await client.imageId(reference);
       const query = { path, ...(options.json === true ? {} : { text: true }) };
@@ -23,6 +24,7 @@ export const inspectCommands: readonly Command[] = [
         await client.call("GET", `/inspect/${encodeURIComponent(id)}/list`, { query, deadline: false }),
         io,
       );
+      if (options.json === true) await io.stdout("\n");
       return 0;
     },
   }),
@@ -31,50 +33,62 @@ export const inspectCommands: readonly Command[] = [
     summary: "print a file of an image",
     synopsis: "IMAGE PATH",
     description: DESCRIPTION,
+    examples: ["coppice cat tag:busybox /etc/passwd"],
     options: CLIENT_OPTIONS,
     async run({ options, positionals, io, environment }) {
       const [reference = "", path = ""] = expectPositionals(positionals, "IMAGE", "PATH");
-      await passBody(await download(new ApiClient(environment, options.url), reference, path), io);
+      const client = new ApiClient(environment, options.url);
+      const image = await client.imageId(reference);
+      await interruptible(io, async (signal) => {
+        await passBody(await download({ client, image, signal }, Buffer.from(path)), io);
+      });
       return 0;
     },
   }),
   command({
     name: "cp",
-    summary: "copy a file out of an image",
+    summary: "copy a file or a directory out of an image",
     synopsis: "IMAGE PATH LOCAL",
-    description: `${DESCRIPTION}\nLOCAL is a file name or a directory; it appears when all of it is there.`,
+    description:
+      `${DESCRIPTION}\n` +
+      "LOCAL is the name of the copy, or a directory for it, or - for standard output, to which a directory\n" +
+      "goes as a tar archive. It appears when all of it is there. Permissions of files in directories, times\n" +
+      "and links are kept; owners, and what is neither file, directory nor link, are not.",
+    examples: ["coppice cp tag:app /srv/app/report.txt .", "coppice cp tag:app /srv/app app-copy"],
     options: CLIENT_OPTIONS,
-    async run({ options, positionals, environment }) {
+    async run({ options, positionals, io, environment }) {
       const [reference = "", path = "", local = ""] = expectPositionals(positionals, "IMAGE", "PATH", "LOCAL");
-      const response = await download(new ApiClient(environment, options.url), reference, path);
-      const target = (await isDirectory(local)) ? join(local, basename(path)) : local;
-      const temporary = join(dirname(target), `.${basename(target)}.${process.pid}`);
-      await using _cleanup = { [Symbol.asyncDispose]: () => rm(temporary, { force: true }) };
-      const file = Bun.file(temporary).writer();
-      for await (const chunk of response.body ?? []) {
-        file.write(chunk);
-        await file.flush();
-      }
-      await file.end();
-      await rename(temporary, target);
+      const client = new ApiClient(environment, options.url);
+      const image = await client.imageId(reference);
+      await interruptible(io, async (signal) => {
+        if (local === "-") return await copyToStdout(client, { image, path, signal }, io);
+        const { specials } = await copyOut({ client, image, path, local, signal });
+        if (specials > 0) io.stderr(`coppice cp: devices, sockets and pipes were left out: ${specials}\n`);
+      });
       return 0;
     },
   }),
 ];
 
-async function download(client: ApiClient, reference: string, path: string): Promise<Response> {
-  const id = await client.imageId(reference);
-  return await client.call("GET", `/inspect/${encodeURIComponent(id)}/download`, { query: { path }, deadline: false });
+interface Place {
+  readonly image: string;
+  readonly path: string;
+  readonly signal: AbortSignal;
+}
+
+async function copyToStdout(client: ApiClient, { image, path, signal }: Place, io: Io): Promise<void> {
+  try {
+    return await passBody(await download({ client, image, signal }, Buffer.from(path)), io);
+  } catch (error) {
+    // A directory, or nothing that an archive can be made of either, which the next answer then says.
+    if (!(error instanceof ResponseError && error.code === "invalid_path")) throw error;
+  }
+  if (io.stdoutIsTerminal) throw new UsageError("an archive is not for a terminal: redirect it");
+  const query = { path };
+  const options = { query, deadline: false, encoding: "identity", signal } as const;
+  await passBody(await client.call("GET", `/inspect/${encodeURIComponent(image)}/archive`, options), io);
 }
 
 async function passBody(response: Response, io: Io): Promise<void> {
   for await (const chunk of response.body ?? []) await io.stdout(chunk);
-}
-
-async function isDirectory(path: string): Promise<boolean> {
-  const found = await stat(path).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === "ENOENT") return null;
-    throw error;
-  });
-  return found?.isDirectory() ?? false;
 }

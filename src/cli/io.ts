@@ -1,3 +1,5 @@
+import type { Environment } from "../config.ts";
+
 /** The streams of a command, so that a test can hold the other ends. */
 export interface Io {
   /** Resolves when the bytes are out; rejects with code EPIPE when the reader is gone. */
@@ -6,11 +8,27 @@ export interface Io {
   stdin(): AsyncIterable<Uint8Array>;
   readonly stdoutIsTerminal: boolean;
   readonly stderrIsTerminal: boolean;
+  /** what standard output and error may be decorated with */
+  readonly stdoutLooks: Looks;
+  readonly stderrLooks: Looks;
   /** Calls `handler` for SIGINT and SIGTERM until disposed. */
   onInterrupt(handler: (signal: "SIGINT" | "SIGTERM") => void): Disposable;
 }
 
-export function processIo(): Io {
+/** What a stream can show beside text. */
+export interface Looks {
+  readonly colors: boolean;
+  /** the last line can be drawn anew */
+  readonly redraws: boolean;
+}
+
+/** Files and pipes get plain text, and so does a terminal where NO_COLOR or TERM=dumb asks for it. */
+export function looksOf(isTerminal: boolean, environment: Environment): Looks {
+  const redraws = isTerminal && environment["TERM"] !== "dumb";
+  return { colors: redraws && !environment["NO_COLOR"], redraws };
+}
+
+export function processIo(environment: Environment): Io {
   // The callback of each write tells; without a listener the event would end the process.
   process.stdout.on("error", () => undefined);
   return {
@@ -23,6 +41,8 @@ export function processIo(): Io {
     stdin: () => Bun.stdin.stream(),
     stdoutIsTerminal: process.stdout.isTTY === true,
     stderrIsTerminal: process.stderr.isTTY === true,
+    stdoutLooks: looksOf(process.stdout.isTTY === true, environment),
+    stderrLooks: looksOf(process.stderr.isTTY === true, environment),
     onInterrupt(handler) {
       const signals = ["SIGINT", "SIGTERM"] as const;
       for (const signal of signals) process.on(signal, handler);

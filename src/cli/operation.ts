@@ -1,15 +1,8 @@
 import type { Operation } from "../domain/operation.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
-import {
-  CliError,
-  type Command,
-  command,
-  EXIT_FAILED,
-  EXIT_INTERRUPTED,
-  expectPositionals,
-  integerOption,
-} from "./command.ts";
-import { shownDuration, table } from "./table.ts";
+import { CliError, type Command, command, EXIT_FAILED, EXIT_INTERRUPTED, expectPositionals } from "./command.ts";
+import { listed, PAGING_OPTIONS } from "./paging.ts";
+import { printable, shownDuration, shownSize, table } from "./table.ts";
 import { waitForOperation } from "./wait.ts";
 
 const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
@@ -23,18 +16,16 @@ export const operationCommands: readonly Command[] = [
     options: {
       status: { type: "string", value: "STATUS", doc: "PENDING, EXECUTING, SUCCESS, FAILED or CANCELLED" },
       kind: { type: "string", value: "KIND", doc: "image_import or instance" },
-      since: { type: "string", value: "TIME", doc: "made at or after this: ISO 8601, or an age such as 15m, 2h, 3d" },
-      until: { type: "string", value: "TIME", doc: "made at or before this" },
-      limit: { type: "string", value: "COUNT", doc: "at most this many, up to 1000 (default: 100)" },
+      ...PAGING_OPTIONS,
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const { status, kind, since, until } = options;
+      const { status, kind } = options;
       const client = new ApiClient(environment, options.url);
-      const query = { status, kind, since, until, limit: integerOption("limit", options.limit, 1) };
-      const operations = await client.json<Operation[]>("GET", "/operations", { query });
+      const request = { client, path: "/operations", filters: { status, kind }, options, io, keyOf: "id" };
+      const operations = await listed<Operation>(request);
       const text = table(["ID", "KIND", "STATUS", "CREATED", "TOOK", "OUTCOME"], operations.map(row));
       await io.stdout(options.json === true ? `${JSON.stringify(operations)}\n` : text);
       return 0;
@@ -42,14 +33,15 @@ export const operationCommands: readonly Command[] = [
   }),
   command({
     name: "op show",
-    summary: "show one operation as JSON",
-    synopsis: "ID",
-    options: CLIENT_OPTIONS,
+    summary: "show one operation",
+    synopsis: "ID [--json]",
+    description: "coppice logs ID --output prints what the command of an instance wrote.",
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
       const client = new ApiClient(environment, options.url);
       const operation = await client.json<Operation>("GET", `/operations/${encodeURIComponent(id)}`);
-      await io.stdout(`${JSON.stringify(operation, null, 2)}\n`);
+      await io.stdout(options.json === true ? `${JSON.stringify(operation, null, 2)}\n` : details(operation));
       return 0;
     },
   }),
@@ -89,6 +81,44 @@ export const operationCommands: readonly Command[] = [
     },
   }),
 ];
+
+/** One fact a line; what is not known has none. */
+function details(operation: Operation): string {
+  const { id, kind, status, duration_ms: durationMs, result, error } = operation;
+  const facts: [string, string | undefined][] = [
+    ["ID", id],
+    ["KIND", kind],
+    ["STATUS", status],
+    ["CREATED", operation.created_at],
+    ["STARTED", operation.started_at],
+    ["FINISHED", operation.finished_at],
+    ["TOOK", durationMs === undefined ? undefined : shownDuration(durationMs)],
+    ["ERROR", error === undefined ? undefined : `${error.error}: ${error.message}`],
+    ...(result === undefined ? [] : resultFacts(result)),
+  ];
+  const known = facts.filter((fact): fact is [string, string] => fact[1] !== undefined);
+  return known.map(([name, value]) => `${name.padEnd(10)} ${printable(value)}\n`).join("");
+}
+
+function resultFacts(result: NonNullable<Operation["result"]>): [string, string | undefined][] {
+  if (!("exit_code" in result)) {
+    const { image, tag, digest, size_bytes: sizeBytes } = result;
+    return [
+      ["IMAGE", image],
+      ["TAG", tag],
+      ["DIGEST", digest],
+      ["SIZE", shownSize(sizeBytes)],
+    ];
+  }
+  const why = [...(result.timed_out ? ["timed out"] : []), ...(result.oom_killed === true ? ["out of memory"] : [])];
+  return [
+    ["EXIT CODE", `${result.exit_code}${why.length === 0 ? "" : ` (${why.join(", ")})`}`],
+    ["CPU TIME", shownDuration(result.cpu_time_ms)],
+    ["MEMORY", shownSize(result.memory_bytes)],
+    ["ISOLATION", result.isolation],
+    ["IMAGE", result.image],
+  ];
+}
 
 function row(operation: Operation): string[] {
   const { id, kind, status, created_at: createdAt, duration_ms: durationMs } = operation;

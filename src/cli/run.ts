@@ -1,6 +1,7 @@
 import { isAscii } from "node:buffer";
 import { stat } from "node:fs/promises";
 import type { Environment } from "../config.ts";
+import { isTag } from "../domain/image.ts";
 import { STDIN_BASE64_PREFIX, STDIN_BYTES_MAX } from "../domain/instance.ts";
 import type { InstanceResult, Operation } from "../domain/operation.ts";
 import { OUTPUT_BYTES_MAX, type OutputObject } from "../domain/output.ts";
@@ -8,6 +9,7 @@ import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
 import {
   CliError,
   command,
+  EXIT_FAILED,
   EXIT_INTERRUPTED,
   EXIT_NOT_RUN,
   integerOption,
@@ -35,10 +37,12 @@ const OPTIONS = {
 export const runCommand = command({
   name: "run",
   summary: "run a command in a new sandbox",
-  synopsis: "--image IMAGE [OPTIONS] -- COMMAND [ARG...]",
+  synopsis: "--image IMAGE [OPTIONS] [--] COMMAND [ARG...]",
+  takesCommand: true,
   description:
     "Its standard output and error become ours, byte for byte, and its exit code too. Ctrl-C cancels the\n" +
-    `run. Exit code ${EXIT_NOT_RUN} means that the appliance could not run it.`,
+    `run. Exit code ${EXIT_NOT_RUN} means that it was not run, or that its end is not known. Options of ours come before\n` +
+    "COMMAND; what follows it is its own.",
   examples: [
     "coppice run --image tag:busybox -- uname -a",
     "coppice run --image tag:python --file job.py:/root/job.py --tag python-after -- python3 job.py",
@@ -46,38 +50,63 @@ export const runCommand = command({
   ],
   options: OPTIONS,
   async run({ options, positionals, io, environment }) {
-    const { tag } = options;
     const client = new ApiClient(environment, options.url);
-    const operation = await spawnAndWait(client, await requestOf(options, positionals, io, environment, client), io);
-    const result = resultOf(operation);
-    if (tag !== undefined && result.image !== undefined) {
-      await client.call("PATCH", `/images/${result.image}/tag`, { json: { tag } });
+    const request = requestOf(options, positionals, environment);
+    try {
+      return await runToItsEnd(client, request, options, io);
+    } catch (error) {
+      // 1 would look like an exit code of the command.
+      if (error instanceof CliError && error.exitCode === EXIT_FAILED) {
+        throw new CliError(error.message, EXIT_NOT_RUN, { cause: error });
+      }
+      throw error;
     }
-    if (options.json === true) await io.stdout(`${JSON.stringify(operation)}\n`);
-    else await passOutput(result, io);
-    return result.exit_code;
   },
 });
 
 type Options = OptionValues<typeof OPTIONS>;
 
-async function requestOf(
-  options: Options,
-  positionals: readonly string[],
-  io: Io,
-  environment: Environment,
-  client: ApiClient,
-): Promise<Record<string, unknown>> {
+async function runToItsEnd(client: ApiClient, request: Request, options: Options, io: Io): Promise<number> {
+  const { tag } = options;
+  const { placements, fields } = request;
+  const operation = await spawnAndWait(
+    client,
+    {
+      ...fields,
+      ...(options.stdin === undefined ? {} : { stdin: await stdinOf(options.stdin, io) }),
+      ...(placements.length > 0 ? { files: await upload(placements, client, io) } : {}),
+    },
+    io,
+  );
+  const result = resultOf(operation);
+  if (tag !== undefined && result.image !== undefined) {
+    await client.call("PATCH", `/images/${result.image}/tag`, { json: { tag } });
+  }
+  if (options.json === true) await io.stdout(`${JSON.stringify(operation)}\n`);
+  else await passOutput(result, io);
+  return result.exit_code;
+}
+
+interface Request {
+  readonly fields: Record<string, unknown>;
+  readonly placements: readonly Placement[];
+}
+
+/** What the command line says by itself, before anything is read or sent. */
+function requestOf(options: Options, positionals: readonly string[], environment: Environment): Request {
   const [name, ...args] = positionals;
   if (options.image === undefined) throw new UsageError("--image is missing");
-  if (name === undefined) throw new UsageError("the command is missing; it follows --");
+  if (name === undefined) throw new UsageError("the command is missing");
   if (options.disposable === true && options.tag !== undefined) {
     throw new UsageError("--disposable leaves no image for --tag");
   }
+  // Now, because it is used only when the run is over.
+  if (options.tag !== undefined && !isTag(options.tag))
+    throw new UsageError(`--tag ${options.tag} is no name of a tag`);
   const timeout = integerOption("timeout", options.timeout, 1);
   const env = Object.fromEntries((options.env ?? []).map((entry) => variable(entry, environment)));
   const placements = (options.file ?? []).map(placement);
-  return {
+  const fields = {
     image: options.image,
     command: name,
     ...(args.length > 0 ? { args } : {}),
@@ -86,11 +115,10 @@ async function requestOf(
     ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
     ...(options.hostname === undefined ? {} : { hostname: options.hostname }),
     ...(timeout === undefined ? {} : { timeout }),
-    ...(options.stdin === undefined ? {} : { stdin: await stdinOf(options.stdin, io) }),
-    ...(placements.length > 0 ? { files: await upload(placements, client, io) } : {}),
     disposable: options.disposable ?? false,
     truncate_output_at: OUTPUT_BYTES_MAX,
   };
+  return { fields, placements };
 }
 
 function variable(entry: string, environment: Environment): [string, string] {
@@ -174,7 +202,12 @@ function resultOf(operation: Operation): InstanceResult {
 async function passOutput(result: InstanceResult, io: Io): Promise<void> {
   const bytes = (output: OutputObject | undefined): Buffer =>
     Buffer.from(output?.content ?? "", output?.encoding === "base64" ? "base64" : "latin1");
-  if (result.stdout !== undefined) await io.stdout(bytes(result.stdout));
+  try {
+    if (result.stdout !== undefined) await io.stdout(bytes(result.stdout));
+  } catch (error) {
+    // EPIPE: the reader has seen enough, and still the exit code is the command's.
+    if ((error as NodeJS.ErrnoException).code !== "EPIPE") throw error;
+  }
   if (result.stderr !== undefined) io.stderr(bytes(result.stderr));
   for (const name of ["stdout", "stderr"] as const) {
     if (result[name]?.truncated === true) io.stderr(`coppice run: ${name} was cut at ${OUTPUT_BYTES_MAX} bytes\n`);

@@ -31,9 +31,9 @@ export const serveCommand = command({
 });
 
 function logOf(config: Config, io: Io): Log {
-  const terminal = io.stderrIsTerminal;
-  const format = config.log.format === "auto" ? (terminal ? "text" : "json") : config.log.format;
-  return createLog({ level: config.log.level, format, color: terminal, write: (line) => io.stderr(line) });
+  const format = config.log.format === "auto" ? (io.stderrIsTerminal ? "text" : "json") : config.log.format;
+  const { colors } = io.stderrLooks;
+  return createLog({ level: config.log.level, format, color: colors, write: (line) => io.stderr(line) });
 }
 
 async function serve(

@@ -1,7 +1,8 @@
 import { existsSync } from "node:fs";
 import { chmod, mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
-import { type Environment, loadClientConfig } from "../config.ts";
+import type { Environment } from "../config.ts";
+import { tokenFileOf } from "../config-client.ts";
 import { parseDuration } from "../config-keys.ts";
 import type { Database } from "../db/database.ts";
 import { ApiError } from "../domain/errors.ts";
@@ -12,6 +13,8 @@ import { configOf, DATA_OPTIONS } from "./config-options.ts";
 import { table } from "./table.ts";
 
 const TTL_DEFAULT = "30d";
+
+const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 /** Works on the data directory itself, beside a running appliance or without one. */
 const HERE = "Works on the data directory of this machine, whether the appliance runs or not.";
@@ -31,19 +34,22 @@ export const tokenCommands: readonly Command[] = [
       scope: { type: "string", multiple: true, value: "SCOPE", doc: "what it allows, * for everything (default: *)" },
       ttl: { type: "string", value: "TIME", doc: `how long it is good, such as 12h or 90d (default: ${TTL_DEFAULT})` },
       save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },
+      ...JSON_OPTION,
       ...DATA_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, ...rest } = options;
+      const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, json = false, ...rest } = options;
       if (account === undefined) throw new UsageError("--account is missing");
       const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl), now: Date.now() };
       using store = await openStore(rest, environment, { create: true });
       const { issueToken } = await import("../api/tokens.ts");
       const { token, row } = await usage(() => issueToken(store.db, store.keys, request));
       if (save) await saveToken(environment, token);
-      else await io.stdout(`${token}\n`);
-      const where = save ? `, saved to ${loadClientConfig(environment).tokenFile}` : "";
+      const facts = { id: row.jti, account, scopes: scope, expires_at: isoTime(row.expiresAt) };
+      if (json) await io.stdout(`${JSON.stringify({ ...facts, ...(save ? {} : { token }) })}\n`);
+      else if (!save) await io.stdout(`${token}\n`);
+      const where = save ? `, saved to ${tokenFileOf(environment)}` : "";
       io.stderr(`token ${row.jti} for ${account}, good until ${isoTime(row.expiresAt)}${where}\n`);
       return 0;
     },
@@ -55,7 +61,7 @@ export const tokenCommands: readonly Command[] = [
     description: HERE,
     options: {
       account: { type: "string", value: "NAME", doc: "only this account's" },
-      json: { type: "boolean", doc: "print JSON" },
+      ...JSON_OPTION,
       ...DATA_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
@@ -84,12 +90,14 @@ export const tokenCommands: readonly Command[] = [
     summary: "end a token at once",
     synopsis: "ID [OPTIONS]",
     description: HERE,
-    options: DATA_OPTIONS,
+    options: { ...JSON_OPTION, ...DATA_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
-      using store = await openStore(options, environment);
+      const { json = false, ...rest } = options;
+      using store = await openStore(rest, environment);
       const { revokeToken } = await import("../db/tokens.ts");
       if (!revokeToken(store.db, id, Date.now())) throw new CliError(`there is no valid token ${id}`);
+      if (json) await io.stdout(`${JSON.stringify({ id, state: "revoked" })}\n`);
       io.stderr(`token ${id} is revoked\n`);
       return 0;
     },
@@ -97,19 +105,22 @@ export const tokenCommands: readonly Command[] = [
   command({
     name: "token rotate",
     summary: "change the key that signs tokens",
-    synopsis: "[--grace TIME]",
+    synopsis: "[OPTIONS]",
     description: `${HERE}\nTokens signed by older keys stay good for the grace, and end then.`,
     options: {
       grace: { type: "string", value: "TIME", doc: "how long older tokens stay good, 0 to end them now (default: 7d)" },
+      ...JSON_OPTION,
       ...DATA_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const { grace = "7d", ...rest } = options;
+      const { grace = "7d", json = false, ...rest } = options;
       const graceMs = /^0[a-z]*$/.test(grace) ? 0 : durationOption("grace", grace);
       using store = await openStore(rest, environment);
       const id = await store.keys.rotate(graceMs);
-      io.stderr(`new tokens are signed by key ${id}; older ones are good until ${isoTime(Date.now() + graceMs)}\n`);
+      const end = isoTime(Date.now() + graceMs);
+      if (json) await io.stdout(`${JSON.stringify({ key: id, older_tokens_end_at: end })}\n`);
+      io.stderr(`new tokens are signed by key ${id}; older ones are good until ${end}\n`);
       return 0;
     },
   }),
@@ -160,7 +171,7 @@ function durationOption(name: string, text: string): number {
 }
 
 async function saveToken(environment: Environment, token: string): Promise<void> {
-  const { tokenFile } = loadClientConfig(environment);
+  const tokenFile = tokenFileOf(environment);
   await mkdir(dirname(tokenFile), { recursive: true, mode: 0o700 });
   await Bun.write(tokenFile, `${token}\n`, { mode: 0o600 });
   await chmod(tokenFile, 0o600);

@@ -1,5 +1,6 @@
 import { isTerminal, type Operation } from "../domain/operation.ts";
 import { type ApiClient, ResponseError, UnreachableError } from "./client.ts";
+import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import type { Io } from "./io.ts";
 import { shownDuration } from "./table.ts";
 
@@ -71,13 +72,28 @@ async function cancel(client: ApiClient, id: string): Promise<void> {
   }
 }
 
+/**
+ * Does work that Ctrl-C ends, so that what is half done is put away.
+ * @throws CliError without a message, with the exit code of an interrupt
+ */
+export async function interruptible<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const stop = new AbortController();
+  using _interrupts = io.onInterrupt(() => stop.abort());
+  try {
+    return await work(stop.signal);
+  } catch (error) {
+    if (stop.signal.aborted) throw new CliError("", EXIT_INTERRUPTED, { cause: error });
+    throw error;
+  }
+}
+
 interface Progress extends Disposable {
   note(state: string): void;
 }
 
 /** A line on standard error that turns and counts; nothing where nobody looks. */
 export function showProgress(io: Io, label: string): Progress {
-  if (!io.stderrIsTerminal) return { note: () => undefined, [Symbol.dispose]: () => undefined };
+  if (!io.stderrLooks.redraws) return { note: () => undefined, [Symbol.dispose]: () => undefined };
   const startedAt = performance.now();
   let state = "";
   let frame = 0;

@@ -163,6 +163,27 @@ describe("as a client", () => {
     expect(child.signalCode).toBeNull();
   });
 
+  test("the exit code of a run comes through a pipe that is closed early", async () => {
+    await using appliance = scripted();
+    const script = `"$0" run --image X -- job 2>/dev/null | head -c 1 >/dev/null; echo "\${PIPESTATUS[0]}"`;
+    const shell = Bun.spawn(["/bin/bash", "-c", script, coppice.path], {
+      cwd: coppice.directory,
+      env: { PATH: "/usr/bin:/bin", ...appliance.environment },
+      stdout: "pipe",
+    });
+    expect(await new Response(shell.stdout).text()).toBe("5\n");
+  });
+
+  test("a full disk below the output is told in one line", async () => {
+    const full = Bun.spawn(["/bin/sh", "-c", '"$0" version >/dev/full', coppice.path], {
+      cwd: coppice.directory,
+      env: { PATH: "/usr/bin:/bin" },
+      stderr: "pipe",
+    });
+    expect(await new Response(full.stderr).text()).toBe("coppice version: ENOSPC: no space left on device, write\n");
+    expect(await full.exited).toBe(1);
+  });
+
   test("SIGINT cancels the operation on the appliance", async () => {
     await using appliance = new ScriptedAppliance();
     const polled = Promise.withResolvers<void>();

@@ -1,5 +1,5 @@
 import { runCommandLine } from "../../src/cli/command-line.ts";
-import type { Io } from "../../src/cli/io.ts";
+import { type Io, looksOf } from "../../src/cli/io.ts";
 import type { Environment } from "../../src/config.ts";
 
 export interface CliResult {
@@ -28,6 +28,8 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
     },
     stdoutIsTerminal: options.terminal ?? false,
     stderrIsTerminal: options.terminal ?? false,
+    stdoutLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
+    stderrLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
     onInterrupt(handler) {
       options.interrupts?.(handler);
       return { [Symbol.dispose]: () => undefined };

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { OUTPUT_BYTES_MAX, outputObject } from "../../src/domain/output.ts";
@@ -99,6 +99,16 @@ describe("run", () => {
     expect(new Set(appliance.seen.map(({ authorization }) => authorization))).toEqual(new Set(["Bearer t"]));
   });
 
+  test("the first word that is no option begins the command, with or without --", async () => {
+    runs({});
+    for (const dashes of [[], ["--"]]) {
+      const argv = ["run", "--image", "tag:x", "--env", "A=1", ...dashes, "ls", "-la", "--image", "y", "--help"];
+      expect((await coppice(argv)).code).toBe(0);
+    }
+    const request = expect.objectContaining({ image: "tag:x", command: "ls", args: ["-la", "--image", "y", "--help"] });
+    expect(appliance.bodies("POST", "/instances")).toEqual([request, request]);
+  });
+
   test.each([
     ["text", Buffer.from("plain\n"), "plain\n"],
     ["bytes", Buffer.from([0xff, 0x00]), "base64:/wA="],
@@ -166,6 +176,8 @@ describe("run", () => {
     const argv = ["run", "--image", "tag:x", "--", "job"];
     expect((await coppice(argv, { terminal: true })).stderr).toContain("running");
     expect((await coppice(argv)).stderr).toBe("");
+    const environment = { ...appliance.environment, TERM: "dumb" };
+    expect((await coppice(argv, { terminal: true, environment })).stderr).toBe("");
   });
 
   test.each([
@@ -175,6 +187,7 @@ describe("run", () => {
     [["run", "--image", "tag:x", "--env", "UNSET_HERE", "--", "true"], "there is no such variable"],
     [["run", "--image", "tag:x", "--file", "a", "--", "true"], "must be LOCAL:/ABSOLUTE/PATH"],
     [["run", "--image", "tag:x", "--disposable", "--tag", "t", "--", "true"], "leaves no image"],
+    [["run", "--image", "tag:x", "--tag", "a b", "--", "true"], "no name of a tag"],
   ])("%j is a wrong usage", async (argv, message) => {
     const { code, stdout, stderr } = await coppice(argv);
     expect([code, stdout.length]).toEqual([2, 0]);
@@ -203,6 +216,29 @@ describe("failures", () => {
     const { code, stderr } = await coppice(["op", "show", ID]);
     expect(code).toBe(1);
     expect(stderr).toContain("HTTP status 502");
+  });
+
+  test.each<[string[], [number, string, string], number]>([
+    [["image", "show", "x"], [400, "validation_error", "no uuid"], 2],
+    [["cat", ID, "x"], [422, "invalid_path", "not absolute"], 2],
+    [["image", "show", ID], [404, "not_found", "no such image"], 1],
+    [["run", "--image", ID, "true"], [400, "validation_error", "too long"], 2],
+    [["run", "--image", ID, "true"], [404, "not_found", "no such image"], 125],
+    [["run", "--image", ID, "true"], [401, "unauthorized", "who are you"], 125],
+  ])("%j: the exit code tells a wrong request from a refused one", async (argv, answer, expected) => {
+    appliance.answer = () => errorReply(...answer);
+    const { code, stdout } = await coppice(argv);
+    expect([code, stdout.length]).toEqual([expected, 0]);
+  });
+
+  test("a run that nobody answers is not taken for one that failed", async () => {
+    const argv = ["run", "--url", "http://127.0.0.1:1", "--image", "tag:x", "true"];
+    expect(await coppice(argv)).toMatchObject({ code: 125, stderr: expect.stringContaining("cannot reach") });
+  });
+
+  test("an address that is none is blamed on the flag", async () => {
+    const { code, stderr } = await coppice(["image", "ls", "--url", "ftp://x"]);
+    expect([code, stderr]).toEqual([2, expect.stringContaining('--url: must be an http or https address, not "ftp')]);
   });
 
   test("an appliance that restarts is waited for", async () => {
@@ -244,6 +280,14 @@ describe("images", () => {
     expect(stdout.toString().split("\n")[1]).toBe(`${IMAGE}  2026-11-20T10:30:00.000Z  a\\033[2J`);
   });
 
+  test("rm goes on after one that it cannot delete, and tells", async () => {
+    appliance.answer = ({ path }) =>
+      path === `/images/${ID}` ? errorReply(409, "conflict", "in use") : new Response(null, { status: 204 });
+    const { code, stdout, stderr } = await coppice(["image", "rm", ID, IMAGE, "--json"]);
+    expect([code, JSON.parse(stdout.toString())]).toEqual([1, [IMAGE]]);
+    expect(stderr).toBe(`coppice image rm: ${ID}: in use (conflict)\n`);
+  });
+
   test("tag and untag find an image by its tag", async () => {
     appliance.answer = ({ path }) =>
       path === "/inspect/?tag=a"
@@ -268,23 +312,6 @@ describe("inside an image", () => {
     expect((await coppice(["cat", IMAGE, "/a"])).stdout.equals(Buffer.from([0, 255]))).toBe(true);
     expect(appliance.seen[0]?.path).toBe(`/inspect/${IMAGE}/list?path=%2Fa+b&text=true`);
   });
-
-  test("cp puts the file in place as a whole, or not at all", async () => {
-    appliance.answer = () => new Response("content");
-    expect((await coppice(["cp", IMAGE, "/etc/hosts", directory])).code).toBe(0);
-    expect(readFileSync(join(directory, "hosts"), "utf8")).toBe("content");
-    appliance.answer = () =>
-      new Response(
-        new ReadableStream({
-          start(controller) {
-            controller.enqueue(Buffer.from("half"));
-            setTimeout(() => void appliance[Symbol.asyncDispose](), 20);
-          },
-        }),
-      );
-    expect((await coppice(["cp", IMAGE, "/etc/hosts", join(directory, "new")])).code).not.toBe(0);
-    expect(readdirSync(directory)).toEqual(["hosts"]);
-  });
 });
 
 describe("operations", () => {
@@ -293,11 +320,36 @@ describe("operations", () => {
     appliance.answer = () =>
       Response.json([
         { ...base, kind: "instance", status: "SUCCESS", duration_ms: 12, result: { exit_code: 3 } },
-        { ...base, kind: "image_import", status: "FAILED", error: { error: "unavailable", message: "down" } },
+        {
+          ...base,
+          id: IMAGE,
+          kind: "image_import",
+          status: "FAILED",
+          error: { error: "unavailable", message: "down" },
+        },
       ]);
     const { stdout } = await coppice(["op", "ls", "--status", "FAILED", "--since", "2h"]);
-    expect(appliance.seen[0]?.path).toBe("/operations?status=FAILED&since=2h");
+    expect(appliance.seen[0]?.path).toBe("/operations?status=FAILED&since=2h&limit=100");
     expect(stdout.toString()).toMatch(/12 ms\s+exit 3\n.*FAILED.*unavailable: down\n$/);
+  });
+
+  test("show tells one fact a line, and --json all of it", async () => {
+    const result = { exit_code: 137, cpu_time_ms: 1500, memory_bytes: 2_097_152, timed_out: true, isolation: "vm" };
+    appliance.answer = () => operation({ status: "SUCCESS", duration_ms: 12, result });
+    const { stdout } = await coppice(["op", "show", ID]);
+    expect(stdout.toString().split("\n")).toEqual([
+      `ID         ${ID}`,
+      "KIND       instance",
+      "STATUS     SUCCESS",
+      "CREATED    2026-11-20T10:30:00.000Z",
+      "TOOK       12 ms",
+      "EXIT CODE  137 (timed out)",
+      "CPU TIME   1.5 s",
+      "MEMORY     2.0 MiB",
+      "ISOLATION  vm",
+      "",
+    ]);
+    expect(JSON.parse((await coppice(["op", "show", ID, "--json"])).stdout.toString())).toMatchObject({ result });
   });
 
   test.each([

@@ -87,6 +87,19 @@ describe("config check", () => {
     expect(stderr).toContain("config.toml:6: vm.vcpus_max must be an integer");
   });
 
+  test("says the same as JSON", async () => {
+    const path = await file("[pool]\nsize = -1\n");
+    const bad = await cli(["config", "check", "--json", "--config", path], { environment: {} });
+    const problem = expect.stringContaining("config.toml:2: pool.size must be");
+    expect([bad.code, JSON.parse(bad.stdout.toString())]).toEqual([
+      2,
+      { valid: false, file: null, problems: [problem] },
+    ]);
+    await file("[pool]\nsize = 1\n");
+    const good = await cli(["config", "check", "--json", "--config", path], { environment: {} });
+    expect([good.code, JSON.parse(good.stdout.toString())]).toEqual([0, { valid: true, file: path, problems: [] }]);
+  });
+
   test("names the line from which on the file cannot be read", async () => {
     const { code, stderr } = await check('[listen]\nport = 1\n# fine\nhost = = "x"\n[pool]\nsize = 1\n');
     expect(code).toBe(2);

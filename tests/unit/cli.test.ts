@@ -13,6 +13,7 @@ import {
   rememberedVerdicts,
   rootFinding,
 } from "../../src/cli/doctor-checks.ts";
+import { looksOf } from "../../src/cli/io.ts";
 import { printable, shownDuration, shownSize, table } from "../../src/cli/table.ts";
 import { flagOf, keyNames } from "../../src/config.ts";
 import { openDatabase } from "../../src/db/database.ts";
@@ -26,6 +27,7 @@ describe("help", () => {
     expect([code, stderr]).toEqual([0, ""]);
     expect(stdout.toString()).toStartWith(`Usage: coppice ${name}`);
     expect(await cli(["help", ...name.split(" ")])).toEqual({ code, stdout, stderr });
+    expect(await cli([...name.split(" "), "-h"])).toEqual({ code, stdout, stderr });
   });
 
   test("the overview names every command", async () => {
@@ -50,7 +52,22 @@ describe("help", () => {
     for (const { name } of COMMANDS.filter((command) => command.name.startsWith(`${group} `))) {
       expect(stdout.toString()).toContain(name);
     }
+    for (const argv of [
+      ["help", group],
+      [group, "-h"],
+    ])
+      expect(await cli(argv)).toMatchObject({ code, stdout });
   });
+});
+
+test.each([
+  [false, {}, false, false],
+  [true, {}, true, true],
+  [true, { NO_COLOR: "1" }, false, true],
+  [true, { NO_COLOR: "" }, true, true],
+  [true, { TERM: "dumb" }, false, false],
+])("a terminal: %p, with %j: colours %p, moving lines %p", (isTerminal, environment, colors, redraws) => {
+  expect(looksOf(isTerminal, environment)).toEqual({ colors, redraws });
 });
 
 test.each([
@@ -66,6 +83,8 @@ test.each([
   [["serve", "--listen-port", "many"]],
   [["serve", "--config", "/nonexistent/coppice.toml"]],
   [["token", "create"]],
+  [["bench"]],
+  [["help", "burn"]],
 ])("%j is a wrong usage: exit code 2, standard error only", async (argv) => {
   const { code, stdout, stderr } = await cli(argv);
   expect([code, stdout.length]).toEqual([2, 0]);
@@ -104,7 +123,8 @@ describe("token", () => {
 
     const [listed] = JSON.parse((await token("list", "--json")).stdout.toString());
     expect(listed).toMatchObject({ account: "alice", state: "valid", scopes: ["images:read", "files:read"] });
-    expect((await token("revoke", listed.id)).code).toBe(0);
+    const revoked = await token("revoke", listed.id, "--json");
+    expect([revoked.code, JSON.parse(revoked.stdout.toString())]).toEqual([0, { id: listed.id, state: "revoked" }]);
     expect(await principal(text)).toBeNull();
     expect((await token("revoke", listed.id)).code).toBe(1);
     expect((await token("list")).stdout.toString()).toContain("revoked");
@@ -124,6 +144,8 @@ describe("token", () => {
     expect([code, stdout.length]).toEqual([0, 0]);
     const file = join(home, ".config/coppice/token");
     expect(statSync(file).mode & 0o777).toBe(0o600);
+    const facts = JSON.parse((await token("create", "--account", "bob", "--save", "--json")).stdout.toString());
+    expect(facts).toEqual({ id: expect.any(String), account: "bob", scopes: ["*"], expires_at: expect.any(String) });
     expect(await principal(readFileSync(file, "utf8").trim())).toMatchObject({
       accountId: "bob",
       grants: new Set(["*"]),
@@ -132,8 +154,8 @@ describe("token", () => {
 
   test("rotate without grace ends older tokens", async () => {
     const old = (await token("create", "--account", "carol")).stdout.toString().trim();
-    expect((await token("rotate", "--grace", "0")).code).toBe(0);
-    const fresh = (await token("create", "--account", "carol")).stdout.toString().trim();
+    expect(JSON.parse((await token("rotate", "--grace", "0", "--json")).stdout.toString())).toHaveProperty("key");
+    const fresh = JSON.parse((await token("create", "--account", "carol", "--json")).stdout.toString()).token;
     expect(await principal(old)).toBeNull();
     expect(await principal(fresh)).toMatchObject({ accountId: "carol" });
   });
@@ -190,13 +212,14 @@ describe("doctor", () => {
       ["kvm", false],
       ["tcg", true],
     ]);
-    expect(probeFinding(verdicts)).toMatchObject({
-      state: "ok",
-      summary: "qemu with kvm: slow; qemu with tcg works (2.1 s)",
-    });
-    expect(probeFinding(verdicts.slice(0, 1)).state).toBe("problem");
+    const works = "QEMU with emulation works: booted, saved, cloned and given a disk in 2.1 s";
+    expect(probeFinding(verdicts, true)).toMatchObject({ state: "ok", summary: works });
+    const summary = `${works}, when the appliance was started`;
+    expect(probeFinding(verdicts, false)).toMatchObject({ state: "ok", summary });
+    const failed = { state: "problem", summary: "no way to run a VM works (tried for 2.1 s)" };
+    expect(probeFinding(verdicts.slice(0, 1), true)).toMatchObject(failed);
     for (const bad of ["[]", "{", "7", "[1, null]"])
-      expect(probeFinding(rememberedVerdicts(bad, "b")).state).toBe("note");
+      expect(probeFinding(rememberedVerdicts(bad, "b"), false).state).toBe("note");
   });
 
   test("cgroups by what is mounted", () => {
@@ -220,7 +243,9 @@ describe("doctor", () => {
   });
 
   test("JSON for scripts: the exit code agrees with the verdict", async () => {
-    const { code, stdout } = await cli(["doctor", "--json"], { environment: { COPPICE_DATA_DIR: tmpdir() } });
+    const { code, stdout } = await cli(["doctor", "--json", "--no-boot"], {
+      environment: { COPPICE_DATA_DIR: tmpdir() },
+    });
     const { healthy, findings } = JSON.parse(stdout.toString());
     expect(code).toBe(healthy ? 0 : 1);
     expect(findings.map(({ name }: { name: string }) => name)).toEqual(

@@ -8,11 +8,10 @@ import {
   type ConfigSources,
   flagOf,
   keyNames,
-  loadClientConfig,
   loadConfig,
-  URL_DEFAULT,
   variableOf,
 } from "../../src/config.ts";
+import { loadClientConfig, tokenFileOf, URL_DEFAULT } from "../../src/config-client.ts";
 import { KEYS, shownDefault } from "../../src/config-keys.ts";
 
 let directory = "";
@@ -206,8 +205,44 @@ describe("problems", () => {
 
 describe("client", () => {
   test("defaults to the loopback appliance and no token", () => {
-    const client = loadClientConfig({ HOME: directory });
-    expect(client).toEqual({ url: URL_DEFAULT, token: null, tokenFile: join(directory, ".config/coppice/token") });
+    const nothing = { url: null, token: null, ca: null };
+    const defaults = { url: URL_DEFAULT, token: null, ca: null, origins: nothing };
+    expect(loadClientConfig({ HOME: directory })).toEqual(defaults);
+    expect(loadClientConfig({ HOME: directory, COPPICE_URL: "", COPPICE_TOKEN: " " })).toEqual(defaults);
+    expect(tokenFileOf({ HOME: directory, XDG_CONFIG_HOME: "" })).toBe(join(directory, ".config/coppice/token"));
+  });
+
+  test("address, token and authority come from the user's files, and each says from where", async () => {
+    const home = join(directory, "full");
+    const at = (name: string) => join(home, ".config/coppice", name);
+    await Bun.write(at("url"), "https://box.example.net:8642\n");
+    await Bun.write(at("token"), "abc\n");
+    await Bun.write(at("ca.pem"), "PEM\n");
+    const own = { url: "https://box.example.net:8642", token: "abc", ca: "PEM" };
+    const origins = { url: at("url"), token: at("token"), ca: at("ca.pem") };
+    expect(loadClientConfig({ HOME: home })).toEqual({ ...own, origins });
+    const other = loadClientConfig({ HOME: home, COPPICE_URL: "http://b", COPPICE_CA_FILE: at("token") }, "http://c");
+    expect(other).toMatchObject({ url: "http://c", ca: "abc", origins: { url: "--url", ca: at("token") } });
+  });
+
+  test.each([
+    [{ COPPICE_CA_FILE: "/nonexistent/ca.pem" }, "/nonexistent/ca.pem: cannot be read: ENOENT"],
+    [{ COPPICE_TOKEN: "two\nlines" }, "COPPICE_TOKEN: holds no token, which is one line without blanks"],
+    [{ COPPICE_TOKEN: "grün" }, "COPPICE_TOKEN: holds no token, which is one line without blanks"],
+  ])("%j is refused without a trace of the value", (environment, problem) => {
+    let problems: readonly string[] = [];
+    try {
+      loadClientConfig({ HOME: directory, ...environment });
+    } catch (error) {
+      problems = (error as ConfigError).problems;
+    }
+    expect(problems).toEqual([problem]);
+  });
+
+  test("a file that cannot be read is told, and is no crash", async () => {
+    const home = join(directory, "odd");
+    await Bun.write(join(home, ".config/coppice/token/inside"), "");
+    expect(() => loadClientConfig({ HOME: home })).toThrow(ConfigError);
   });
 
   test("the variable beats the file", async () => {
@@ -224,7 +259,7 @@ describe("client", () => {
     expect(loadClientConfig({ HOME: directory, COPPICE_URL: url }).url).toBe(used);
   });
 
-  test.each(["box:8642", "ftp://box", "http://", ""])("the address %j is refused", (url) => {
+  test.each(["box:8642", "ftp://box", "http://"])("the address %j is refused", (url) => {
     expect(() => loadClientConfig({ HOME: directory, COPPICE_URL: url })).toThrow(ConfigError);
   });
 });

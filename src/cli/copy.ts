@@ -1,0 +1,146 @@
+import { chmod, lstat, mkdir, open, rename, rm, symlink, utimes } from "node:fs/promises";
+import { basename, dirname, join, resolve } from "node:path";
+import type { ListingItem } from "../domain/listing.ts";
+import { type ApiClient, ResponseError } from "./client.ts";
+import { CliError } from "./command.ts";
+
+/** Files that are fetched at a time. */
+const PARALLEL_COUNT = 8;
+/** What a copy keeps of a mode: no bit that gives a program the rights of its owner. */
+const MODE_KEPT = 0o777;
+
+export interface CopyOptions {
+  readonly client: ApiClient;
+  /** uuid */
+  readonly image: string;
+  /** absolute, inside the image */
+  readonly path: string;
+  /** the copy itself, or a directory that it is put in */
+  readonly local: string;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Copies a file or a tree out of an image; it appears under its name when all of it is there. Owners are not kept, and
+ * special files are left out: the result is their number.
+ * @throws CliError, ResponseError
+ */
+export async function copyOut(options: CopyOptions): Promise<{ readonly specials: number }> {
+  const { path, local } = options;
+  const name = basename(path);
+  const isInside = (await kindOf(local)) === "directory";
+  if (isInside && name === "") throw new CliError(`name a new directory: ${local} exists`);
+  const target = resolve(isInside ? join(local, name) : local);
+  const temporary = join(dirname(target), `.${basename(target)}.${process.pid}`);
+  await using undo = new AsyncDisposableStack();
+  undo.defer(() => rm(temporary, { recursive: true, force: true }));
+  const response = await download(options, Buffer.from(path)).catch((error: unknown) => {
+    // Perhaps a directory; the listing tells, and refuses what is neither.
+    if (error instanceof ResponseError && error.code === "invalid_path") return null;
+    throw error;
+  });
+  if (response !== null) {
+    if ((await kindOf(target)) === "directory") throw new CliError(`${target} is a directory`);
+    await write(Buffer.from(temporary), response);
+    await rename(temporary, target);
+    return { specials: 0 };
+  }
+  const items = await list(options, Buffer.from(path));
+  if ((await kindOf(target)) !== null) throw new CliError(`${target} exists`);
+  const specials = await copyTree(options, temporary, items);
+  await rename(temporary, target);
+  return { specials };
+}
+
+/** A file's content; only the name of what it follows is decided by the appliance. */
+export function download(
+  { client, image, signal }: Pick<CopyOptions, "client" | "image" | "signal">,
+  path: Uint8Array,
+): Promise<Response> {
+  const options = { rawQuery: `path=${encoded(path)}`, deadline: false, signal };
+  return client.call("GET", `/inspect/${encodeURIComponent(image)}/download`, options);
+}
+
+async function list({ client, image, signal }: CopyOptions, path: Uint8Array): Promise<readonly ListingItem[]> {
+  const options = { rawQuery: `path=${encoded(path)}`, deadline: false, signal };
+  const url = `/inspect/${encodeURIComponent(image)}/list`;
+  return (await client.json<{ readonly items: readonly ListingItem[] }>("GET", url, options)).items;
+}
+
+interface Directory {
+  readonly from: Buffer;
+  readonly to: Buffer;
+  readonly mode: number;
+  /** when they are known already */
+  readonly items?: readonly ListingItem[];
+}
+
+async function copyTree(options: CopyOptions, temporary: string, items: readonly ListingItem[]): Promise<number> {
+  let specials = 0;
+  const made: Directory[] = [];
+  const pending: Directory[] = [
+    { from: Buffer.from(options.path), to: Buffer.from(temporary), mode: MODE_KEPT & ~process.umask(), items },
+  ];
+  for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
+    const { from, to } = next;
+    options.signal.throwIfAborted();
+    // Nobody else writes there, so that no link can be put in the way; the mode is set when all is inside.
+    await mkdir(to, { mode: 0o700 });
+    made.push(next);
+    const files: (() => Promise<void>)[] = [];
+    for (const item of next.items ?? (await list(options, from))) {
+      const name = nameOf(item);
+      const [source, target] = [joined(from, name), joined(to, name)];
+      const mode = Number.parseInt(item.mode, 8) & MODE_KEPT;
+      if (item.is_dir) pending.push({ from: source, to: target, mode });
+      else if (item.is_symlink) await symlink(item.symlink_to ?? "", target);
+      else if (!item.is_regular) specials += 1;
+      else files.push(() => copyFile(options, source, target, { mode, modifiedAt: item.modified_at }));
+    }
+    while (files.length > 0) await Promise.all(files.splice(0, PARALLEL_COUNT).map((copy) => copy()));
+  }
+  for (const { to, mode } of made.reverse()) await chmod(to, mode);
+  return specials;
+}
+
+async function copyFile(
+  options: CopyOptions,
+  from: Buffer,
+  to: Buffer,
+  { mode, modifiedAt }: { readonly mode: number; readonly modifiedAt: string },
+): Promise<void> {
+  await write(to, await download(options, from));
+  await chmod(to, mode);
+  await utimes(to, new Date(), new Date(modifiedAt));
+}
+
+async function write(path: Buffer, response: Response): Promise<void> {
+  await using file = await open(path, "wx");
+  for await (const chunk of response.body ?? []) await file.writeFile(chunk);
+}
+
+/** The name as bytes. @throws CliError for one that no file can have: the copy must not leave its directory */
+function nameOf({ name, name_base64: base64 }: ListingItem): Buffer {
+  const bytes = base64 === undefined ? Buffer.from(name) : Buffer.from(base64, "base64");
+  const isOdd = bytes.length === 0 || bytes.includes(0) || bytes.includes("/") || name === "." || name === "..";
+  if (isOdd) throw new CliError(`the appliance lists an impossible name: ${JSON.stringify(name)}`);
+  return bytes;
+}
+
+function joined(directory: Buffer, name: Buffer): Buffer {
+  const slash = directory.at(-1) === 0x2f ? "" : "/";
+  return Buffer.concat([directory, Buffer.from(slash), name]);
+}
+
+/** Bytes in a query, whatever they are. */
+function encoded(bytes: Uint8Array): string {
+  return [...bytes].map((byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
+}
+
+async function kindOf(path: string): Promise<"directory" | "other" | null> {
+  const found = await lstat(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return null;
+    throw error;
+  });
+  return found === null ? null : found.isDirectory() ? "directory" : "other";
+}
