@@ -9,11 +9,6 @@ const { symbols: libc } = dlopen("libc.so.6", {
   __errno_location: { args: [], returns: FFIType.ptr },
   memfd_create: { args: [FFIType.cstring, FFIType.u32], returns: FFIType.i32 },
   fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
-  socket: { args: [FFIType.i32, FFIType.i32, FFIType.i32], returns: FFIType.i32 },
-  sendto: {
-    args: [FFIType.i32, FFIType.ptr, FFIType.u64, FFIType.i32, FFIType.ptr, FFIType.u32],
-    returns: FFIType.i64,
-  },
   madvise: { args: [FFIType.u64, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
   flock: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
   lseek: { args: [FFIType.i32, FFIType.i64, FFIType.i32], returns: FFIType.i64 },
@@ -48,7 +43,8 @@ function errno(): number {
   return read.i32(location, 0);
 }
 
-function checked(syscall: string, result: number | bigint): number {
+/** The result of a call that was just made. @throws LibcError when it failed */
+export function checked(syscall: string, result: number | bigint): number {
   if (result < 0) throw new LibcError(syscall, errno());
   return Number(result);
 }
@@ -132,24 +128,4 @@ export function copyFileRange(options: {
   const offsets = new BigInt64Array([BigInt(options.fromOffset), BigInt(options.toOffset)]);
   const result = libc.copy_file_range(options.from, ptr(offsets), options.to, ptr(offsets, 8), options.length, 0);
   return checked("copy_file_range", result);
-}
-
-const AF_UNIX = 1;
-const SOCK_DGRAM_CLOEXEC = 2 | 0o2000000;
-const MSG_DONTWAIT_NOSIGNAL = 0x40 | 0x4000;
-/** Of sockaddr_un's path, in `bytes`. */
-const UNIX_PATH_BYTES_MAX = 108;
-
-/** Makes a Unix datagram socket. The caller closes the descriptor. */
-export function unixDatagramSocket(): number {
-  return checked("socket", libc.socket(AF_UNIX, SOCK_DGRAM_CLOEXEC, 0));
-}
-
-/** Sends one datagram without waiting. A path that begins with "@" names an abstract socket. */
-export function sendDatagram(fd: number, path: string, data: Uint8Array): void {
-  const name = Buffer.from(path.replace(/^@/, "\0"));
-  if (name.byteLength > UNIX_PATH_BYTES_MAX) throw new LibcError("sendto", constants.errno.ENAMETOOLONG);
-  const address = Buffer.concat([Uint8Array.of(AF_UNIX, 0), name]);
-  const sent = libc.sendto(fd, ptr(data), data.byteLength, MSG_DONTWAIT_NOSIGNAL, ptr(address), address.byteLength);
-  checked("sendto", sent);
 }

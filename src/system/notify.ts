@@ -1,5 +1,5 @@
 import { closeSync } from "node:fs";
-import { sendDatagram, unixDatagramSocket } from "./libc.ts";
+import { sendDatagram, unixDatagramSocket } from "./unix-sockets.ts";
 
 /** Beats in the time after which the service manager takes the service for dead. */
 const BEATS_PER_TIMEOUT_COUNT = 3;

@@ -1,6 +1,6 @@
+import { connectUnix } from "../system/unix-sockets.ts";
 import { SocketChannel } from "./channel.ts";
 import { printable } from "./machine-files.ts";
-import { connectUnix } from "./unix-sockets.ts";
 
 /** Kept of a guest's console, in `bytes`. */
 const CONSOLE_BYTES_MAX = 16_384;
@@ -16,7 +16,7 @@ export class ConsoleTail implements AsyncDisposable {
   #kept: Uint8Array = new Uint8Array(0);
   #stream: SocketChannel | null = null;
 
-  /** @throws SystemCallError when nobody listens at `path` */
+  /** @throws LibcError when nobody listens at `path` */
   static async open(path: string): Promise<ConsoleTail> {
     const tail = new ConsoleTail();
     tail.#stream = await SocketChannel.open(connectUnix(path));

@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
+import { LibcError } from "../system/libc.ts";
 import { withinTime } from "./abortable.ts";
 import type { SocketChannel } from "./channel.ts";
 import type { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
@@ -12,7 +13,6 @@ import {
   CloudHypervisorEventError,
 } from "./cloud-hypervisor-events.ts";
 import { VsockChannel } from "./cloud-hypervisor-vsock.ts";
-import { SystemCallError } from "./descriptors.ts";
 import { placeDisk } from "./machine-files.ts";
 import { describeExit, MachineProcess } from "./machine-process.ts";
 import { vcpuTime } from "./vcpu-time.ts";
@@ -153,7 +153,7 @@ export class CloudHypervisorMachine implements Machine {
       await this.openConsole();
     } catch (error) {
       // A VMM that is gone took its console with it, which is no reason to lose the report.
-      if (error instanceof SystemCallError) return "";
+      if (error instanceof LibcError) return "";
       throw error;
     }
     await Bun.sleep(CONSOLE_SETTLE_MS);

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import type { Log } from "../log.ts";
 import type { ChildProcess } from "../system/exec.ts";
+import { listenUnix } from "../system/unix-sockets.ts";
 import type { VmAssets } from "./assets.ts";
 import { SocketChannel } from "./channel.ts";
 import { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
@@ -12,7 +13,6 @@ import { CloudHypervisorMachine } from "./cloud-hypervisor-machine.ts";
 import { JAIL_LIMITS, launch } from "./launch.ts";
 import { privateDirectory } from "./machine-files.ts";
 import type { UidPool } from "./uid-pool.ts";
-import { listenUnix } from "./unix-sockets.ts";
 import type { MachineShape } from "./vmm.ts";
 
 /** What every VMM of a driver is started with. */

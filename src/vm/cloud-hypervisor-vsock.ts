@@ -1,5 +1,5 @@
+import { connectUnix } from "../system/unix-sockets.ts";
 import { ChannelClosedError, SocketChannel } from "./channel.ts";
-import { connectUnix } from "./unix-sockets.ts";
 import type { ByteChannel } from "./vmm.ts";
 
 /** Between attempts: a guest that boots takes some hundred milliseconds until its agent listens. */

@@ -1,4 +1,4 @@
-import { sendWithDescriptor } from "./descriptors.ts";
+import { sendWithDescriptor } from "../system/unix-sockets.ts";
 import type { ByteChannel } from "./vmm.ts";
 
 /** Longest message of the monitor that is believed, in `bytes`. */

@@ -4,9 +4,9 @@ import { chmod, mkdir, mkdtemp, rm } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { type CgroupTree, openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import type { Log } from "../../src/log.ts";
+import { listenUnix } from "../../src/system/unix-sockets.ts";
 import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor.ts";
 import { UidPool } from "../../src/vm/uid-pool.ts";
-import { listenUnix } from "../../src/vm/unix-sockets.ts";
 import type { Machine, MachineShape, Vmm } from "../../src/vm/vmm.ts";
 import type { Control, TranscriptLine } from "./cloud-hypervisor-control.ts";
 
