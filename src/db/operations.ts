@@ -1,7 +1,6 @@
 import {
   and,
   asc,
-  count,
   desc,
   eq,
   getTableColumns,
@@ -269,18 +268,6 @@ export function recoverOperations(
     }
     return { failed, cancelled };
   });
-}
-
-/** How many operations are in each status, for metrics. */
-export function countLiveOperations(db: Database): { pending: number; executing: number } {
-  const rows = db.orm
-    .select({ status: operations.status, value: count() })
-    .from(operations)
-    .where(and(inArray(operations.status, ["PENDING", "EXECUTING"]), isNull(operations.finishedAt)))
-    .groupBy(operations.status)
-    .all();
-  const of = (status: OperationStatus): number => rows.find((row) => row.status === status)?.value ?? 0;
-  return { pending: of("PENDING"), executing: of("EXECUTING") };
 }
 
 /** Which of `ids` still have a row, for what is kept beside the database by operation. */

@@ -22,10 +22,6 @@ export function blobPath(layout: DataLayout, sha256: string): string {
   return join(layout.blobs, sha256.slice(0, 2), sha256);
 }
 
-export function openBlob(layout: DataLayout, sha256: string): Bun.BunFile {
-  return Bun.file(blobPath(layout, sha256));
-}
-
 /** The content in chunks; the file is closed when the reader ends early. */
 export function blobStream(layout: DataLayout, sha256: string): AsyncIterable<Uint8Array> {
   return createReadStream(blobPath(layout, sha256), { highWaterMark: READ_CHUNK_BYTES });

@@ -4,7 +4,7 @@ import { existsSync, readdirSync, rmSync, statSync, writeFileSync } from "node:f
 import { join } from "node:path";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { LayerId } from "../../../src/domain/ids.ts";
-import { blobPath, blobStream, listBlobs, openBlob, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
+import { blobPath, blobStream, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
 import { indexPath, layerPath, listLayers, publishLayer, removeLayer } from "../../../src/storage/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { testDirectory } from "../../support/layer-files.ts";
@@ -51,7 +51,7 @@ describe("an upload", () => {
     const inode = statSync(blobPath(layout, first.sha256)).ino;
     expect(await receiveBlob(layout, chunks(content), 3_000_000)).toEqual(first);
     expect(statSync(blobPath(layout, first.sha256)).ino).toBe(inode);
-    expect(Buffer.from(await openBlob(layout, first.sha256).bytes()).equals(content)).toBe(true);
+    expect(Buffer.from(await Bun.file(blobPath(layout, first.sha256)).bytes()).equals(content)).toBe(true);
     const streamed: Uint8Array[] = [];
     for await (const chunk of blobStream(layout, first.sha256)) streamed.push(chunk);
     expect(Buffer.concat(streamed).equals(content)).toBe(true);
