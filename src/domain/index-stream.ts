@@ -1,6 +1,12 @@
 /*
- * What an index stream begins with and what its records are made of; `vm/protocol.ts` describes the records,
- * `vm-assets/agent/protocol.h` has the same constants for the guest.
+ * The index stream, the payload of an INDEX session's OUTPUT frames, split anywhere: u32 INDEX_MAGIC,
+ * u32 INDEX_VERSION, then records of u32 length and: u8 type (d f l b c p s, w for a whiteout, x for more
+ * extents of the record before), u8 flags, u16 xattr count, u32 mode (07777), u32 uid, u32 gid, u32 nlink,
+ * u32 mtime ns, u64 inode, u64 size, i64 mtime s, u32 rdev major, u32 rdev minor, u32 path length,
+ * u32 target length, u32 extent count, u32 zero; path (relative, the root empty), target, xattrs
+ * (u16 name length, u16 zero, u32 value length, name, value)*, extents (u64 logical, u64 physical,
+ * u64 length)*. A directory precedes its children; extents are sorted, and only written ones are sent.
+ * Everything is little-endian. Keep in sync with vm-assets/agent/protocol.h: a test compares the constants.
  */
 
 export const INDEX_MAGIC = 0x58_49_50_43;

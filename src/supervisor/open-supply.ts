@@ -41,7 +41,8 @@ const MEMO_FILE = "probe.json";
 const IDLE_COST_FILE = "idle-cost.json";
 
 /** What the drivers of all virtual machine monitors need. */
-type CandidateOptions = Parameters<typeof openCloudHypervisor>[0] & Omit<Parameters<typeof openQemu>[0], "acceleration">;
+type CandidateOptions = Parameters<typeof openCloudHypervisor>[0] &
+  Omit<Parameters<typeof openQemu>[0], "acceleration">;
 
 /** The ways to run machines that may be tried, in the order of preference. */
 export function machineCandidates(common: CandidateOptions, emulation: "never" | "allow"): ProbeCandidate[] {

@@ -2,7 +2,7 @@
  * The agent's wire protocol, host side. Keep in sync with vm-assets/agent/protocol.h: a test compares
  * the constants. Everything is little-endian. A frame is a header of 12 bytes (u32 payload length,
  * u16 type, u16 zero, u32 session) and the payload. Both sides close the stream on a frame that is too
- * long, of an unknown type, or malformed.
+ * long, of an unknown type, or malformed. What an INDEX session sends is described in domain/index-stream.ts.
  */
 export const PROTOCOL_VERSION = 2;
 export const FRAME_HEADER_BYTES = 12;
@@ -18,24 +18,6 @@ export const WINDOW_BYTES_INITIAL = 262_144;
 export const SYNC_ENTROPY_BYTES = 32;
 /** Layers in a MOUNT frame. */
 export const LAYERS_COUNT_MAX = 128;
-
-/*
- * The index stream, the payload of an INDEX session's OUTPUT frames, split anywhere: u32 INDEX_MAGIC,
- * u32 INDEX_VERSION, then records of u32 length and: u8 type (d f l b c p s, w for a whiteout, x for more
- * extents of the record before), u8 flags, u16 xattr count, u32 mode (07777), u32 uid, u32 gid, u32 nlink,
- * u32 mtime ns, u64 inode, u64 size, i64 mtime s, u32 rdev major, u32 rdev minor, u32 path length,
- * u32 target length, u32 extent count, u32 zero; path (relative, the root empty), target, xattrs
- * (u16 name length, u16 zero, u32 value length, name, value)*, extents (u64 logical, u64 physical,
- * u64 length)*. A directory precedes its children; extents are sorted, and only written ones are sent.
- */
-
-/** Longest record of an index stream in `bytes`, its length field not counted. */
-export const INDEX_RECORD_BYTES_MAX = 262_144;
-export const INDEX_MAGIC = 0x58_49_50_43;
-export const INDEX_VERSION = 1;
-/** Fixed part of a record in `bytes`, its length field not counted. */
-export const INDEX_RECORD_FIXED_BYTES = 72;
-export const IndexFlag = { opaque: 1 } as const;
 
 /** Frame types, host to agent. */
 export const HostFrame = {

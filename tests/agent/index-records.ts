@@ -1,4 +1,9 @@
-import { INDEX_MAGIC, INDEX_RECORD_BYTES_MAX, INDEX_RECORD_FIXED_BYTES, INDEX_VERSION } from "../../src/vm/protocol.ts";
+import {
+  INDEX_MAGIC,
+  INDEX_RECORD_BYTES_MAX,
+  INDEX_RECORD_FIXED_BYTES,
+  INDEX_VERSION,
+} from "../../src/domain/index-stream.ts";
 
 export interface IndexRecord {
   readonly type: string;

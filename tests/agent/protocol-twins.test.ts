@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import * as indexStream from "../../src/domain/index-stream.ts";
 import * as protocol from "../../src/vm/protocol.ts";
 
 const header = readFileSync(join(import.meta.dir, "../../vm-assets/agent/protocol.h"), "utf8");
@@ -15,11 +16,11 @@ function constantsOfHeader(): Record<string, number> {
   return Object.fromEntries([...macros, ...enumerators].map(([, name = "", value = ""]) => [name, Number(value)]));
 }
 
-/** The same of the TypeScript module, named as the header would. */
-function constantsOfModule(): Record<string, number> {
+/** The same of the TypeScript modules, named as the header would. */
+function constantsOfModules(): Record<string, number> {
   const prefixes: Record<string, string> = { HostFrame: "HOST", AgentFrame: "AGENT" };
   const result: Record<string, number> = {};
-  for (const [name, value] of Object.entries(protocol)) {
+  for (const [name, value] of Object.entries({ ...indexStream, ...protocol })) {
     if (typeof value === "number") result[name] = value;
     else {
       const prefix = prefixes[name] ?? upper(name).slice(1);
@@ -29,8 +30,8 @@ function constantsOfModule(): Record<string, number> {
   return result;
 }
 
-test("protocol.ts and protocol.h hold the same constants", () => {
-  const ofModule = constantsOfModule();
-  expect(Object.keys(ofModule).length).toBeGreaterThan(40);
-  expect(constantsOfHeader()).toEqual(ofModule);
+test("index-stream.ts and protocol.ts together hold the same constants as protocol.h", () => {
+  const ofModules = constantsOfModules();
+  expect(Object.keys(ofModules).length).toBeGreaterThan(40);
+  expect(constantsOfHeader()).toEqual(ofModules);
 });

@@ -1,6 +1,6 @@
 /*
- * The agent's wire protocol, guest side. Keep in sync with src/vm/protocol.ts, which explains every
- * frame: a test compares the constants. Everything is little-endian.
+ * The agent's wire protocol, guest side. Keep in sync with src/vm/protocol.ts, which explains every frame, and
+ * src/domain/index-stream.ts, which explains the listing of a disk: a test compares the constants.
  */
 #ifndef COPPICE_PROTOCOL_H
 #define COPPICE_PROTOCOL_H

@@ -2,11 +2,9 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
-import * as domain from "../../../src/domain/index-stream.ts";
 import { LayerIndex } from "../../../src/storage/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
-import * as protocol from "../../../src/vm/protocol.ts";
 import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 
@@ -197,14 +195,4 @@ describe("a stored index", () => {
     }
     await expect(writeLayerIndex({ stream: failing(), path: newPath(), diskBytes: 0 })).rejects.toThrow("is gone");
   });
-});
-
-test("the host's constants are those of the agent's protocol", () => {
-  expect({
-    INDEX_MAGIC: protocol.INDEX_MAGIC,
-    INDEX_VERSION: protocol.INDEX_VERSION,
-    INDEX_RECORD_BYTES_MAX: protocol.INDEX_RECORD_BYTES_MAX,
-    INDEX_RECORD_FIXED_BYTES: protocol.INDEX_RECORD_FIXED_BYTES,
-    IndexFlag: protocol.IndexFlag,
-  } as typeof domain).toEqual({ ...domain });
 });
