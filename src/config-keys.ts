@@ -113,6 +113,10 @@ export const KEYS = {
     default: "never",
     doc: "`allow` runs VMs without KVM, by emulation: slow, and no security boundary",
   }),
+  "vm.probe_timeout": duration({
+    default: 15 * DURATION_MS.s,
+    doc: "how long the trial of one way to run VMs may take at the start; more for a host that is slow or busy then",
+  }),
   "vm.uid_base": integer(1000, 4_294_900_000, {
     default: 1_900_000_000,
     doc: "first of the user ids that VMs run under, one each; nothing else may use them",
@@ -194,7 +198,8 @@ export function shownDefault(name: KeyName): string {
   const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
   if (value === null) return "unset";
   if (form.startsWith("bytes")) return shownScaled(value as number, SIZE_BYTES);
-  if (form.startsWith("a duration")) return shownScaled(value as number, { h: DURATION_MS.h, d: DURATION_MS.d });
+  if (form.startsWith("a duration"))
+    return shownScaled(value as number, { s: DURATION_MS.s, h: DURATION_MS.h, d: DURATION_MS.d });
   return String(value);
 }
 

@@ -18,6 +18,8 @@ export interface Config {
   };
   readonly vm: {
     readonly emulation: "never" | "allow";
+    /** of the trial of one way to run machines, in `milliseconds` */
+    readonly probeTimeoutMs: number;
     readonly uidBase: number;
     readonly uidCount: number;
     readonly vcpusDefault: number;
@@ -265,6 +267,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     },
     vm: {
       emulation: v["vm.emulation"],
+      probeTimeoutMs: v["vm.probe_timeout"],
       uidBase: v["vm.uid_base"],
       uidCount: v["vm.uid_count"],
       vcpusDefault: v["vm.vcpus_default"],

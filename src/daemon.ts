@@ -142,6 +142,7 @@ function openMachines(
   const options = {
     ...parts,
     emulation: vm.emulation,
+    probeTimeoutMs: vm.probeTimeoutMs,
     uids: { base: vm.uidBase, count: vm.uidCount },
     poolSize: pool.size,
     shape: templateShape({ vcpus: vm.vcpusDefault, memoryBytes: vm.memoryBytesDefault }),

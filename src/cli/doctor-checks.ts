@@ -22,9 +22,9 @@ export interface Finding {
   readonly fix: string | null;
 }
 
-/** A program that only prints its version; `milliseconds`. */
-const VERSION_TIMEOUT_MS = 5000;
-const HEALTH_TIMEOUT_MS = 1000;
+/** A program that only prints its version, on a host with much else to do; `milliseconds`. */
+const VERSION_TIMEOUT_MS = 60_000;
+const HEALTH_TIMEOUT_MS = 10_000;
 /** Less free space than this is worth a word, in `bytes`. */
 const FREE_BYTES_LOW = 5 * 1024 ** 3;
 
@@ -248,7 +248,10 @@ async function programFinding({ name, argv, meaning, fix }: Program): Promise<Fi
     };
   } catch (error) {
     if (!(error instanceof CommandError)) throw error;
-    return { name, state: "problem", summary: error.message.replace(`${argv[0]} `, ""), meaning, fix };
+    const summary = error.message.replace(`${argv[0]} `, "");
+    // It is there, and installing it again makes no host quicker.
+    if (error.timedOut) return { name, state: "note", summary, meaning, fix: null };
+    return { name, state: "problem", summary, meaning, fix };
   }
 }
 

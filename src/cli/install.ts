@@ -11,9 +11,9 @@ import type { Io } from "./io.ts";
 
 /** Present when systemd is what started this machine (sd_booted(3)). */
 const SYSTEMD_RUNS = "/run/systemd/system";
-const SYSTEMD_TIMEOUT_MS = 30_000;
+const SYSTEMD_TIMEOUT_MS = 120_000;
 /** Starting waits until the service says that it listens. */
-const START_TIMEOUT_MS = 150_000;
+const START_TIMEOUT_MS = 330_000;
 
 const ROOT_OPTION = {
   root: { type: "string", value: "DIR", doc: "work below this directory and leave the running system alone" },

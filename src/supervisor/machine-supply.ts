@@ -1,6 +1,7 @@
 import { ApiError } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
+import { sleepUnlessAborted } from "../vm/abortable.ts";
 import type { Pool } from "../vm/pool.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { untilAborted } from "./deadline.ts";
@@ -25,32 +26,59 @@ export interface SupplyState {
 const NO_TEMPLATE = "the template that machines are cloned from is not built";
 const NOT_YET = "waits for acceleration";
 const UNKNOWN = "looking for a way to run virtual machines";
+/** Pause before a host that could run no machine is tried again: it may have been busy, or been given what it lacked. */
+const RETRY_MS_MIN = 60_000;
+/** The pause doubles each time up to this. */
+const RETRY_MS_MAX = 3_600_000;
 
 /** Machines from the moment when it is known that there can be any; the daemon listens before that. */
 export class MachineSupply implements MachineSource, AsyncDisposable {
-  readonly #supply: Promise<Supply>;
+  readonly #find: (signal: AbortSignal) => Promise<Supply>;
+  readonly #log: Log;
   readonly #stopped = new AbortController();
+  /** The last attempt; where it failed another one follows. */
+  #supply: Promise<Supply>;
+  #retrying: Promise<void> = Promise.resolve();
+  #retryMs: number;
   #opened: Supply | null = null;
   #failure = UNKNOWN;
   #inUseCount = 0;
 
   /**
-   * @param open decides which VMM may be used, which can take seconds, and builds the first template.
-   * It throws an ApiError `unavailable` where none may.
+   * @param find decides which VMM may be used, which can take seconds, and builds the first template.
+   * It throws an ApiError `unavailable` where none may, and is asked again later.
+   * @param retryMs pause before that
    */
-  constructor(open: (signal: AbortSignal) => Promise<Supply>, log: Log) {
-    this.#supply = open(this.#stopped.signal);
-    this.#supply.then(
-      (supply) => {
-        this.#opened = supply;
-        log.info("machines can run", { isolation: supply.isolation });
+  constructor(find: (signal: AbortSignal) => Promise<Supply>, log: Log, retryMs = RETRY_MS_MIN) {
+    this.#find = find;
+    this.#log = log;
+    this.#retryMs = retryMs;
+    this.#supply = this.#attempt();
+  }
+
+  #attempt(): Promise<Supply> {
+    const supply = this.#find(this.#stopped.signal);
+    supply.then(
+      (opened) => {
+        this.#opened = opened;
+        this.#log.info("machines can run", { isolation: opened.isolation });
       },
       (error: unknown) => {
         if (this.#stopped.signal.aborted) return;
         this.#failure = error instanceof ApiError ? error.message : "virtual machines cannot be started";
-        log.error("no machine can run", { error });
+        this.#log.error("no machine can run", { error, retry_ms: this.#retryMs });
+        this.#retrying = this.#retry();
       },
     );
+    return supply;
+  }
+
+  async #retry(): Promise<void> {
+    await sleepUnlessAborted(this.#retryMs, this.#stopped.signal);
+    if (this.#stopped.signal.aborted) return;
+    this.#retryMs = Math.min(RETRY_MS_MAX, 2 * this.#retryMs);
+    // Who asks from now on waits for what this attempt finds.
+    this.#supply = this.#attempt();
   }
 
   state(): SupplyState {
@@ -95,6 +123,7 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopped.abort(new ApiError("unavailable", "the service is stopping"));
+    await this.#retrying;
     // Where opening failed there is nothing to dispose; the reason has been logged.
     const supply = await this.#supply.catch(() => null);
     await supply?.[Symbol.asyncDispose]();

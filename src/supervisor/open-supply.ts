@@ -11,7 +11,7 @@ import { openCloudHypervisor } from "../vm/cloud-hypervisor.ts";
 import { Pool, type WaitingMachine } from "../vm/pool.ts";
 import { type ProbeCandidate, type ProbeVerdict, probe } from "../vm/probe.ts";
 import { openQemu } from "../vm/qemu.ts";
-import { TemplateStore } from "../vm/templates.ts";
+import { HELLO_TIMEOUT_MS, TemplateStore } from "../vm/templates.ts";
 import { UidPool } from "../vm/uid-pool.ts";
 import type { Acceleration, MachineShape } from "../vm/vmm.ts";
 import { watchIdleCost } from "./idle-cost.ts";
@@ -26,6 +26,8 @@ export interface SupplyOptions {
   readonly log: Log;
   /** whether machines may run where the CPU has to be emulated, which is slow and no security boundary */
   readonly emulation: "never" | "allow";
+  /** of the trial of one way to run machines, in `milliseconds` */
+  readonly probeTimeoutMs: number;
   readonly uids: { readonly base: number; readonly count: number };
   readonly poolSize: number;
   /** of instances that ask for nothing: these wait in the pool */
@@ -81,13 +83,24 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   // The first instance should not wait for mkfs either.
   const prepared = options.scratchDisks.prepare(options.diskBytes);
   await using stack = new AsyncDisposableStack();
-  const { vmm, template, verdict } = await probe({ candidates, shape, memoPath, assetsHash: assets.hash, log, signal });
+  const { vmm, template, verdict } = await probe({
+    candidates,
+    shape,
+    memoPath,
+    assetsHash: assets.hash,
+    timeoutMs: options.probeTimeoutMs,
+    log,
+    signal,
+  });
   if (template !== null) stack.use(template);
   await prepared;
   for (const reason of explainChoice(verdict.candidates).reasons) log.info(reason);
   if (vmm === null) throw noMachines(verdict, options.emulation);
   stack.move();
-  const templates = new TemplateStore({ vmm, log, ...(template === null ? {} : { first: template }) });
+  // A host whose trials may take long boots as slowly later.
+  const helloTimeoutMs = Math.max(HELLO_TIMEOUT_MS, options.probeTimeoutMs);
+  const first = template === null ? {} : { first: template };
+  const templates = new TemplateStore({ vmm, log, helloTimeoutMs, ...first });
   const pool = new Pool({
     vmm,
     templates,
@@ -95,7 +108,8 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
     size: options.poolSize,
     log,
     isShortOfMemory,
-    ...(vmm.acceleration === "tcg" ? { rehearse: await rehearsalOf(options, assets) } : {}),
+    helloTimeoutMs,
+    ...(vmm.acceleration === "tcg" ? await rehearsalOf(options, assets) : {}),
   });
   pool.start();
   const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_FILE), log });
@@ -112,9 +126,18 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
 }
 
 /** Hardware has nothing to learn; an emulated processor translates what it runs for the first time. */
-async function rehearsalOf({ layout, scratchDisks, diskBytes }: SupplyOptions, { launcher, hash }: VmAssets) {
-  const rehearsal = await Rehearsal.open({ layout, program: { path: launcher, hash }, scratchDisks, diskBytes });
-  return (waiting: WaitingMachine) => rehearsal.perform(waiting);
+async function rehearsalOf(
+  { layout, scratchDisks, diskBytes, log }: SupplyOptions,
+  { launcher, hash }: VmAssets,
+): Promise<{ rehearse?: (waiting: WaitingMachine) => Promise<void> }> {
+  try {
+    const rehearsal = await Rehearsal.open({ layout, program: { path: launcher, hash }, scratchDisks, diskBytes });
+    return { rehearse: (waiting) => rehearsal.perform(waiting) };
+  } catch (error) {
+    // Machines run without it, too, only slower.
+    log.warn("machines do not rehearse", { error });
+    return {};
+  }
 }
 
 function noMachines({ candidates }: ProbeVerdict, emulation: "never" | "allow"): ApiError {

@@ -50,7 +50,7 @@ const KVM = "/dev/kvm";
 const USERFAULTFD = "/dev/userfaultfd";
 /** Its rules need all of this version's (vmm/src/landlock.rs); it refuses to start a machine where they are not. */
 const LANDLOCK_VERSION_MIN = 3;
-const VERSION_TIMEOUT_MS = 10_000;
+const VERSION_TIMEOUT_MS = 60_000;
 /** State and configuration in a snapshot, beside the memory; 0.3 MiB where it was measured. */
 const STATE_BYTES_MAX = 67_108_864;
 /** For the guest's side of a closed stream to be gone before it is saved. */

@@ -31,6 +31,8 @@ export interface PoolOptions {
   readonly rehearse?: (waiting: WaitingMachine) => Promise<void>;
   /** the host is short of memory: only half as many clones wait then */
   readonly isShortOfMemory?: () => boolean;
+  /** from a machine's start to its greeting, in `milliseconds` */
+  readonly helloTimeoutMs?: number;
 }
 
 /** The machine that was just taken gets the processors first. */
@@ -174,7 +176,7 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     const machine = stack.use(await this.#options.vmm.boot(shape));
     const agent = openAgent(machine, this.#options.log);
-    await awaitHello(machine, agent, signal);
+    await awaitHello(machine, agent, signal, this.#options.helloTimeoutMs);
     stack.move();
     return await this.#ready(machine, agent, signal);
   }

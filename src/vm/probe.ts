@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Log } from "../log.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
 import { AgentError } from "./agent.ts";
-import { buildTemplate, openAgent, syncAgent, templateShape } from "./templates.ts";
+import { buildTemplate, MachineUnresponsiveError, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
 
 /** A way to run machines, in the order of preference. */
@@ -47,14 +47,14 @@ export interface ProbeOptions {
   readonly memoPath: string;
   /** hash of kernel, initramfs and launcher */
   readonly assetsHash: string;
+  /** bound of one trial, in `milliseconds`; a working one takes a second with KVM and three under emulation */
+  readonly timeoutMs: number;
   /** default: the kernel's */
   readonly bootId?: string;
   readonly log: Log;
   readonly signal: AbortSignal;
 }
 
-/** Bound of one trial: a working one takes a second with KVM and three under emulation. */
-const TRIAL_MS_MAX = 15_000;
 const PROBE_DISK_BYTES = 1_048_576;
 /** Verdicts of this many settings are kept; a host has few. */
 const MEMOS_COUNT_MAX = 32;
@@ -129,13 +129,30 @@ async function judge(candidate: ProbeCandidate, options: ProbeOptions, memos: Me
   return { verdict, vmm, template: outcome.template };
 }
 
+/** The trial, bounded. @throws Error that names the setting when the time was up */
+async function attempt(vmm: Vmm, options: ProbeOptions): Promise<{ template: Template }> {
+  const late = AbortSignal.timeout(options.timeoutMs);
+  try {
+    return await tryOut(vmm, options, late);
+  } catch (error) {
+    if (!late.aborted) throw error;
+    // What failed then did so because its machine was given up.
+    const seconds = options.timeoutMs / 1000;
+    const detail = error instanceof MachineUnresponsiveError ? `: ${error.message}` : "";
+    throw new Error(`its trial did not end within ${seconds} s (vm.probe_timeout)${detail}`, { cause: error });
+  }
+}
+
 /** Does with a machine what every instance will need. */
-async function attempt(vmm: Vmm, { shape, log, signal }: ProbeOptions): Promise<{ template: Template }> {
-  const late = AbortSignal.timeout(TRIAL_MS_MAX);
+async function tryOut(
+  vmm: Vmm,
+  { shape, log, signal, timeoutMs }: ProbeOptions,
+  late: AbortSignal,
+): Promise<{ template: Template }> {
   const both = AbortSignal.any([signal, late]);
   await using stack = new AsyncDisposableStack();
   const template = stack.use(
-    await buildTemplate(vmm, templateShape(shape), { log, signal, helloTimeoutMs: TRIAL_MS_MAX }),
+    await buildTemplate(vmm, templateShape(shape), { log, signal, helloTimeoutMs: timeoutMs }),
   );
   both.throwIfAborted();
   await using machine = await vmm.clone(template);

@@ -53,7 +53,7 @@ const OVERHEAD_BYTES = 268_435_456;
 const PIDS_MAX = 256;
 /** State of a template's devices; 0.4 MiB where it was measured. */
 const STATE_BYTES_MAX = 67_108_864;
-const VERSION_TIMEOUT_MS = 10_000;
+const VERSION_TIMEOUT_MS = 60_000;
 const MIGRATION_TIMEOUT_MS = 30_000;
 const MIGRATION_POLL_MS = 2;
 

@@ -108,6 +108,8 @@ export interface TemplateStoreOptions {
   readonly log: Log;
   /** a template that exists already, of the probe for one; the store owns it then */
   readonly first?: Template;
+  /** from a machine's start to its greeting, in `milliseconds` */
+  readonly helloTimeoutMs?: number;
   /** `milliseconds` since the epoch */
   readonly clock?: () => number;
 }
@@ -117,6 +119,7 @@ export class TemplateStore implements AsyncDisposable {
   readonly #vmm: Vmm;
   readonly #log: Log;
   readonly #clock: () => number;
+  readonly #helloTimeoutMs: number;
   /** In the order of use, the latest last. */
   readonly #entries = new Map<string, Entry>();
   readonly #closing = new AbortController();
@@ -126,6 +129,7 @@ export class TemplateStore implements AsyncDisposable {
     this.#vmm = options.vmm;
     this.#log = options.log;
     this.#clock = options.clock ?? Date.now;
+    this.#helloTimeoutMs = options.helloTimeoutMs ?? HELLO_TIMEOUT_MS;
     const first = options.first;
     if (first === undefined) return;
     const key = keyOf(first.shape);
@@ -159,7 +163,11 @@ export class TemplateStore implements AsyncDisposable {
 
   #build(key: string, shape: MachineShape): Entry {
     const startedAt = performance.now();
-    const template = buildTemplate(this.#vmm, shape, { log: this.#log, signal: this.#closing.signal });
+    const template = buildTemplate(this.#vmm, shape, {
+      log: this.#log,
+      signal: this.#closing.signal,
+      helloTimeoutMs: this.#helloTimeoutMs,
+    });
     const entry: Entry = { key, shape, template, createdAt: null, renewing: false };
     template.then(
       (built) => {

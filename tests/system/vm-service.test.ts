@@ -40,6 +40,7 @@ describe("probe", () => {
       shape: TEST_SHAPE,
       memoPath: join(host.directory, "probe.json"),
       assetsHash: "a",
+      timeoutMs: 15_000,
       log: silentLog,
       signal: never,
     };
@@ -79,6 +80,7 @@ describe("probe", () => {
       shape: TEST_SHAPE,
       memoPath,
       assetsHash: "a",
+      timeoutMs: 15_000,
       log: silentLog,
       signal: never,
     });

@@ -252,6 +252,7 @@ describe("probe", () => {
     shape: SHAPE,
     memoPath,
     assetsHash: "assets",
+    timeoutMs: 15_000,
     bootId: "boot",
     log: silentLog,
     signal: never,
@@ -291,6 +292,15 @@ describe("probe", () => {
       expect((await probe(options(memoPath, [vmm], change))).template).not.toBeNull();
     }),
   );
+
+  test("a trial that takes too long is given up, and names the setting", () =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.script = { mute: true };
+      const { verdict } = await probe(options(memoPath, [vmm], { timeoutMs: 50 }));
+      expect(verdict.candidates[0]?.reason).toMatch(/^its trial did not end within 0\.05 s \(vm\.probe_timeout\)/);
+      expect(vmm.live.size).toBe(0);
+    }));
 
   test("a guest that does not see its disk is no machine", () =>
     withMemo(async (memoPath) => {
