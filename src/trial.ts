@@ -45,6 +45,7 @@ export async function tryMachines(config: Config, signal: AbortSignal): Promise<
     shape: templateShape({ vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault }),
     memoPath: join(path, "probe.json"),
     assetsHash: assets.hash,
+    timeoutMs: config.vm.probeTimeoutMs,
     log: silentLog,
     signal,
   });
