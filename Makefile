@@ -20,7 +20,7 @@ NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutil
 	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
 	setpriv:util-linux prlimit:util-linux fallocate:util-linux losetup:mount \
 	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
-	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace systemd-analyze:systemd ip:iproute2 pgrep:procps \
+	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd ip:iproute2 pgrep:procps \
 	zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)
