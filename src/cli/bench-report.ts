@@ -15,22 +15,23 @@ export function shortNumber(value: number): string {
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
-/** The rows as lines for a person, each with its end points below. */
+/** A row as lines for a person, its end points in the last one. */
+export function rowText({ name, figure, against, value, bar, holds, from, to, note }: Row): string {
+  const verdict = holds ? "holds " : "MISSES";
+  const compared = against === null ? "" : ` against ${against.name}: ${figureText(against.figure)},`;
+  const unit = against === null ? ` ${figure.unit}` : "";
+  return [
+    `${verdict} ${name}`,
+    `       ${figureText(figure)}, n=${figure.count};${compared} ${shortNumber(value)}${unit}, bar ${bar.compare} ${bar.limit}`,
+    `       from ${from} to ${to}${note === undefined ? "" : `; ${note}`}`,
+  ].join("\n");
+}
+
 export function reportText(rows: readonly Row[], remarks: readonly Remark[]): string {
-  const lines = rows.flatMap((row) => {
-    const { name, figure, against, value, bar, holds, from, to, note } = row;
-    const verdict = holds ? "holds " : "MISSES";
-    const compared = against === null ? "" : ` against ${against.name}: ${figureText(against.figure)},`;
-    const unit = against === null ? ` ${figure.unit}` : "";
-    return [
-      `${verdict} ${name}`,
-      `       ${figureText(figure)}, n=${figure.count};${compared} ${shortNumber(value)}${unit}, bar ${bar.compare} ${bar.limit}`,
-      `       from ${from} to ${to}${note === undefined ? "" : `; ${note}`}`,
-    ];
-  });
   const missed = rows.filter(({ holds }) => !holds).length;
   const summary = `${rows.length - missed} of ${rows.length} bars hold`;
-  return `${[...lines, ...remarks.map(({ name, text }) => `       ${name}: ${text}`), summary].join("\n")}\n`;
+  const below = remarks.map(({ name, text }) => `       ${name}: ${text}`);
+  return `${[...rows.map(rowText), ...below, summary].join("\n")}\n`;
 }
 
 /** A figure without a bar. */

@@ -1,14 +1,14 @@
 import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
-import type { Row } from "../../src/cli/bench-figures.ts";
-import { type Remark, reportText } from "../../src/cli/bench-report.ts";
 import { captureRows } from "./capture.ts";
 import { chainRows } from "./chain.ts";
-import { densityRemarks, phaseRemark } from "./density.ts";
+import { densityRemarks, phaseRemarks } from "./density.ts";
 import { BenchHost } from "./host.ts";
 import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { inspectRows } from "./inspect.ts";
+import { Ledger } from "./ledger.ts";
+import type { Finding } from "./part.ts";
 import { rateRows } from "./rates.ts";
 import { scaleRows } from "./scale.ts";
 import { spawnRows } from "./spawn.ts";
@@ -22,44 +22,90 @@ const { values: options } = parseArgs({
   },
 });
 
-interface Measured {
-  readonly rows?: readonly Row[];
-  readonly remarks?: readonly Remark[];
+interface Part {
+  /** gives each row as soon as it is measured */
+  readonly measure: (host: BenchHost) => AsyncGenerator<Finding>;
+  /** for the full sizes, several times what they take on an idle machine; what is quick gets a third */
+  readonly secondsMax: number;
 }
 
 /** In this order: what wants an empty store comes first, what fills it last. */
-const PARTS: Readonly<Record<string, (host: BenchHost) => Promise<Measured>>> = {
-  idle: async (host) => ({ rows: await idleRows(host) }),
-  spawn: async (host) => ({ rows: await spawnRows(host), remarks: [await phaseRemark(host, host.base)] }),
-  rates: async (host) => ({ rows: await rateRows(host) }),
-  inspect: async (host) => ({ rows: await inspectRows(host) }),
-  capture: async (host) => ({ rows: await captureRows(host) }),
-  import: async (host) => ({ rows: await importRows(host) }),
-  transfer: async (host) => ({ rows: await transferRows(host) }),
-  density: async (host) => ({ remarks: await densityRemarks(host) }),
-  chain: async (host) => ({ rows: await chainRows(host) }),
-  scale: async (host) => ({ rows: await scaleRows(host) }),
+const PARTS: Readonly<Record<string, Part>> = {
+  idle: { measure: idleRows, secondsMax: 180 },
+  spawn: { measure: spawnRows, secondsMax: 420 },
+  phases: { measure: phaseRemarks, secondsMax: 180 },
+  rates: { measure: rateRows, secondsMax: 240 },
+  inspect: { measure: inspectRows, secondsMax: 120 },
+  capture: { measure: captureRows, secondsMax: 300 },
+  import: { measure: importRows, secondsMax: 300 },
+  transfer: { measure: transferRows, secondsMax: 600 },
+  density: { measure: densityRemarks, secondsMax: 600 },
+  chain: { measure: chainRows, secondsMax: 900 },
+  scale: { measure: scaleRows, secondsMax: 420 },
 };
+const QUICK_SHARE = 1 / 3;
+/** A machine that hangs must not keep the table back. */
+const DISPOSAL_MS_MAX = 60_000;
 
 const wanted = options.only?.split(",") ?? Object.keys(PARTS);
 const unknown = wanted.filter((name) => PARTS[name] === undefined);
-if (unknown.length > 0)
+if (unknown.length > 0) {
   throw new Error(`no such part: ${unknown.join(", ")}; there are ${Object.keys(PARTS).join(", ")}`);
-
-const loads: Record<string, number> = {};
-const rows: Row[] = [];
-const remarks: Remark[] = [];
-await using host = await BenchHost.start(options.quick);
-for (const [name, measure] of Object.entries(PARTS)) {
-  if (!wanted.includes(name)) continue;
-  const startedAt = performance.now();
-  const measured = await measure(host);
-  rows.push(...(measured.rows ?? []));
-  remarks.push(...(measured.remarks ?? []));
-  loads[name] = loadavg()[0] ?? 0;
-  const seconds = ((performance.now() - startedAt) / 1000).toFixed(0);
-  process.stderr.write(`measured ${name} in ${seconds} s, load ${loads[name]?.toFixed(1)}\n`);
 }
-process.stdout.write(
-  options.json ? `${JSON.stringify({ rows, remarks, loads }, null, 2)}\n` : reportText(rows, remarks),
-);
+
+const interrupted = Promise.withResolvers<never>();
+interrupted.promise.catch(() => undefined);
+let stopping = false;
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+  process.on(signal, () => {
+    stopping = true;
+    interrupted.reject(new Error(`stopped by ${signal}`));
+  });
+}
+
+const ledger = new Ledger((line) => process.stderr.write(`${line}\n`));
+const startedAt = performance.now();
+let host: BenchHost | null = null;
+for (const [name, part] of Object.entries(PARTS)) {
+  if (!wanted.includes(name) || stopping) continue;
+  const partStartedAt = performance.now();
+  try {
+    host ??= await Promise.race([BenchHost.start(options.quick), interrupted.promise]);
+    await measure(part, host);
+  } catch (error) {
+    ledger.fail(name, error);
+    // Whatever state it is in now, the next part shall not measure that.
+    await dispose(host);
+    host = null;
+  }
+  const seconds = ((performance.now() - partStartedAt) / 1000).toFixed(0);
+  ledger.end(name, `${seconds} s, load ${loadavg()[0]?.toFixed(1)}`);
+}
+await dispose(host);
+const minutes = ((performance.now() - startedAt) / 60_000).toFixed(1);
+process.stdout.write(options.json ? `${ledger.json()}\n` : `${ledger.text()}measured in ${minutes} minutes\n`);
+// A part that was given up may still be at it.
+process.exit(ledger.isComplete && !stopping ? 0 : 1);
+
+/** @throws Error of the part, or when it takes too long */
+async function measure({ measure: findings, secondsMax }: Part, on: BenchHost): Promise<void> {
+  const seconds = options.quick ? secondsMax * QUICK_SHARE : secondsMax;
+  const late = Promise.withResolvers<never>();
+  const timer = setTimeout(() => late.reject(new Error(`not done within ${seconds} s`)), seconds * 1000);
+  using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
+  const iterator = findings(on);
+  for (;;) {
+    const step = iterator.next();
+    // When it comes too late, nobody is left to hear how it ended.
+    step.catch(() => undefined);
+    const next = await Promise.race([step, late.promise, interrupted.promise]);
+    if (next.done === true) return;
+    ledger.add(next.value);
+  }
+}
+
+async function dispose(used: BenchHost | null): Promise<void> {
+  if (used === null) return;
+  const disposal = used[Symbol.asyncDispose]().catch((error: unknown) => ledger.fail("end of the appliance", error));
+  await Promise.race([disposal, Bun.sleep(DISPOSAL_MS_MAX)]);
+}

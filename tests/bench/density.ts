@@ -1,11 +1,12 @@
 import { timed } from "../../src/cli/bench-figures.ts";
-import { phaseMeans, type Remark } from "../../src/cli/bench-report.ts";
+import { phaseMeans } from "../../src/cli/bench-report.ts";
 import type { BenchHost } from "./host.ts";
+import type { Finding } from "./part.ts";
 
 const COMMAND = "echo $((6 * 7))";
 
 /** Many spawns submitted at once, against as many as fit the same time one after the other. */
-export async function densityRemarks(host: BenchHost): Promise<Remark[]> {
+export async function* densityRemarks(host: BenchHost): AsyncGenerator<Finding> {
   const together = host.quick ? 40 : 200;
   const apart = host.quick ? 10 : 40;
   const request = { disposable: true };
@@ -19,18 +20,16 @@ export async function densityRemarks(host: BenchHost): Promise<Remark[]> {
   });
   const rate = (count: number, ms: number) => (count / ms) * 1000;
   const [atOnce, oneByOne] = [rate(together, togetherMs), rate(apart, apartMs)];
-  return [
-    {
-      name: `${together} spawns at once`,
-      text: `all ended right, ${atOnce.toFixed(2)}/s; one after the other ${oneByOne.toFixed(2)}/s; ratio ${(atOnce / oneByOne).toFixed(2)}`,
-    },
-  ];
+  yield {
+    name: `${together} spawns at once`,
+    text: `all ended right, ${atOnce.toFixed(2)}/s; one after the other ${oneByOne.toFixed(2)}/s; ratio ${(atOnce / oneByOne).toFixed(2)}`,
+  };
 }
 
 /** Means of each step, from what /metrics serves. */
-export async function phaseRemark(host: BenchHost, image: string): Promise<Remark> {
+export async function* phaseRemarks(host: BenchHost): AsyncGenerator<Finding> {
   const before = await host.metrics();
-  for (let n = 0; n < host.rounds(20, 5); n++) await host.spawn(image, "echo changed > /root/file");
+  for (let n = 0; n < host.rounds(20, 5); n++) await host.spawn(host.base, "echo changed > /root/file");
   const after = await host.metrics();
-  return { name: "steps of a captured spawn, mean ms", text: phaseMeans(before.text, after.text) };
+  yield { name: "steps of a captured spawn, mean ms", text: phaseMeans(before.text, after.text) };
 }

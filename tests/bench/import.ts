@@ -1,10 +1,11 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { rowOf, timed } from "../../src/cli/bench-figures.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
 import type { BenchHost } from "./host.ts";
+import type { Finding } from "./part.ts";
 
 const TOOL_MS = 300_000;
 const FILE_BYTES = 16_384;
@@ -24,7 +25,7 @@ export async function treeImage(files: number, round: number): Promise<ImageSpec
 }
 
 /** An import with all that belongs to it, against the three programs that every import of this kind runs. */
-export async function importRows(host: BenchHost): Promise<Row[]> {
+export async function* importRows(host: BenchHost): AsyncGenerator<Finding> {
   const files = host.quick ? 1500 : 5000;
   const ours: number[] = [];
   const theirs: number[] = [];
@@ -42,17 +43,15 @@ export async function importRows(host: BenchHost): Promise<Row[]> {
       await measure();
     }
   }
-  return [
-    rowOf({
-      name: `import of ${files} files, listing included`,
-      from: "POST /v1/images/import, sent",
-      to: "GET /v1/operations/{id}?wait, SUCCESS read",
-      values: ours,
-      unit: "ms",
-      against: { name: "skopeo copy, umoci unpack and mkfs.erofs alone", values: theirs },
-      atMost: 1.5,
-    }),
-  ];
+  yield rowOf({
+    name: `import of ${files} files, listing included`,
+    from: "POST /v1/images/import, sent",
+    to: "GET /v1/operations/{id}?wait, SUCCESS read",
+    values: ours,
+    unit: "ms",
+    against: { name: "skopeo copy, umoci unpack and mkfs.erofs alone", values: theirs },
+    atMost: 1.5,
+  });
 }
 
 async function bareImport(reference: string): Promise<number> {

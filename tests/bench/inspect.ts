@@ -1,21 +1,20 @@
-import { type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { rowOf, timed } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
 import { treeImage } from "./import.ts";
+import type { Finding } from "./part.ts";
 
 const FILES_COUNT = 2000;
 const WARM_UP_COUNT = 20;
 
 /** Looking into an image without a machine. */
-export async function inspectRows(host: BenchHost): Promise<Row[]> {
+export async function* inspectRows(host: BenchHost): AsyncGenerator<Finding> {
   const image = await host.importImage("inspected", await treeImage(FILES_COUNT, -1));
   const count = host.rounds(500, 100);
+  const ends = { from: "request sent", to: "answer read", unit: "ms", atMost: 5 };
   const list = await requests(host, count, (n) => `/inspect/${image}/list?path=/data/${n % 40}`);
+  yield rowOf({ ...ends, name: "list a directory of 50 in an image", values: list });
   const stat = await requests(host, count, (n) => `/inspect/${image}/?path=/data/${n % 40}/file-${n % 40}`, "HEAD");
-  const common = { from: "request sent", to: "answer read", unit: "ms", atMost: 5 };
-  return [
-    rowOf({ ...common, name: "list a directory of 50 in an image", values: list }),
-    rowOf({ ...common, name: "stat a path in an image", values: stat }),
-  ];
+  yield rowOf({ ...ends, name: "stat a path in an image", values: stat });
 }
 
 async function requests(

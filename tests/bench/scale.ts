@@ -1,74 +1,101 @@
 import { join } from "node:path";
-import Libsql from "libsql";
 import { interleaved, type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { fillStore } from "./fill.ts";
 import type { BenchHost } from "./host.ts";
+import { restart } from "./idle.ts";
+import type { Finding } from "./part.ts";
 
-const BATCH_COUNT = 10_000;
-const PAGE = "/operations?limit=100";
 const REQUESTS_COUNT = 20;
+const SMALL_COUNT = 1000;
+const ENDS = { from: "request sent", to: "answer read", unit: "ms", atMost: 2 };
 
-/** The same page of operations in a small and in a large account of one store. */
-export async function scaleRows(host: BenchHost): Promise<Row[]> {
+/** The same looks into a small and into a large account of one store, and the start of the daemon on it. */
+export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   const { appliance } = host;
-  const count = host.quick ? 200_000 : 1_000_000;
+  const operations = host.quick ? 200_000 : 1_000_000;
+  const images = host.quick ? 20_000 : 100_000;
   const [small, large] = [await appliance.createToken("small"), await appliance.createToken("large")];
+  const before: number[] = [];
+  for (let round = 0; round < host.rounds(7, 3); round++) before.push(await restart(host));
   await appliance.down();
-  fill(join(appliance.dataDir, "coppice.db"), { small: 1000, large: count });
-  const startMs = await timed(() => appliance.up());
-  const pages = { plain: PAGE, status: `${PAGE}&status=FAILED`, deep: `${PAGE}&offset=900` };
-  const rows: Row[] = [];
-  for (const [name, path] of Object.entries(pages)) {
-    const page = (token: string) => async () => {
-      const times: number[] = [];
-      for (let n = 0; n < REQUESTS_COUNT; n++) times.push(await timed(() => read(host, path, token)));
-      return times.sort((a, b) => a - b)[REQUESTS_COUNT / 2] ?? 0;
-    };
-    const values = await interleaved(host.rounds(15, 5), { large: page(large), small: page(small) });
-    rows.push(
-      rowOf({
-        name: `list 100 of ${count} operations, ${name}`,
-        from: "request sent",
-        to: "answer read",
-        values: values.large,
-        unit: "ms",
-        against: { name: "the same of 1000", values: values.small },
-        atMost: 2,
-        ...(name === "plain" ? { note: `start of the daemon on this store ${startMs.toFixed(0)} ms` } : {}),
-      }),
-    );
+  const path = join(appliance.dataDir, "coppice.db");
+  fillStore(path, [
+    { account: "small", operations: SMALL_COUNT, images: SMALL_COUNT },
+    { account: "large", operations, images },
+  ]);
+  await appliance.up();
+  const after: number[] = [];
+  for (let round = 0; round < host.rounds(7, 3); round++) after.push(await restart(host));
+  const store = `${operations} operations and ${images} images`;
+  yield rowOf({
+    name: `start of the daemon on ${store}`,
+    from: "program started",
+    to: "address told, socket listening",
+    values: after,
+    unit: "ms",
+    against: { name: "on next to none", values: before },
+    atMost: 2,
+  });
+  const looks: Looks = { host, rounds: host.rounds(15, 5), tokens: { large, small } };
+  const list = "/operations?limit=100";
+  yield await lookRow(looks, `list 100 of ${operations} operations, plain`, list);
+  yield await lookRow(looks, `list 100 of ${operations} operations, status`, `${list}&status=FAILED`);
+  yield await lookRow(looks, `list 100 of ${operations} operations, deep`, `${list}&offset=900`);
+  yield await lookRow(looks, `list 100 of ${images} images, plain`, "/images?limit=100");
+  yield await lookRow(
+    looks,
+    `list 100 of ${images} images, by prefix of the tag`,
+    "/images?limit=100&tag=tag-12",
+  );
+  yield await farRow(host, operations, large);
+}
+
+interface Looks {
+  readonly host: BenchHost;
+  readonly rounds: number;
+  readonly tokens: { readonly large: string; readonly small: string };
+}
+
+async function lookRow({ host, rounds, tokens }: Looks, name: string, path: string): Promise<Row> {
+  const page = (token: string) => async () => {
+    const times: number[] = [];
+    for (let n = 0; n < REQUESTS_COUNT; n++) times.push(await timed(() => read(host, path, token)));
+    return times.sort((a, b) => a - b)[REQUESTS_COUNT / 2] ?? 0;
+  };
+  const values = await interleaved(rounds, { large: page(tokens.large), small: page(tokens.small) });
+  const against = { name: `the same of ${SMALL_COUNT}`, values: values.small };
+  return rowOf({ ...ENDS, name, values: values.large, against });
+}
+
+/** What one client waits for, the others must not. */
+async function farRow(host: BenchHost, operations: number, token: string): Promise<Row> {
+  const path = `/operations?limit=100&offset=${operations - 200}`;
+  const look = () => timed(() => read(host, "/operations?limit=1", token));
+  await read(host, path, token);
+  const beside: number[] = [];
+  const pages: number[] = [];
+  for (let round = 0; round < host.rounds(15, 5); round++) {
+    let reading = true;
+    const page = timed(() => read(host, path, token)).then((durationMs) => {
+      reading = false;
+      pages.push(durationMs);
+    });
+    while (reading) beside.push(await look());
+    await page;
   }
-  return rows;
+  return rowOf({
+    name: `a look-up while somebody reads page ${operations - 200} of ${operations}`,
+    from: "request sent",
+    to: "answer read",
+    values: beside,
+    unit: "ms",
+    atMost: 5,
+    note: `the page itself takes ${Math.min(...pages).toFixed(0)}-${Math.max(...pages).toFixed(0)} ms`,
+  });
 }
 
 async function read(host: BenchHost, path: string, token: string): Promise<void> {
   const response = await host.appliance.fetch(path, { token });
   if (response.status !== 200) throw new Error(`${path} answered ${response.status}`);
   await response.arrayBuffer();
-}
-
-/** Ended operations as the daemon writes them, an eighth of them failed. */
-function fill(path: string, accounts: Readonly<Record<string, number>>): void {
-  const db = new Libsql(path);
-  const account = db.prepare("INSERT OR IGNORE INTO accounts (id, created_at) VALUES (?, ?)");
-  const insert = db.prepare(
-    `INSERT INTO operations (id, account_id, kind, status, created_at, started_at, finished_at, result, error)
-     VALUES (?, ?, 'instance', ?, ?, ?, ?, ?, ?)`,
-  );
-  const result = JSON.stringify({ exit_code: 0, stdout: { truncated: false }, stderr: { truncated: false } });
-  const error = JSON.stringify({ error: "unavailable", message: "made up", details: {} });
-  for (const [name, count] of Object.entries(accounts)) {
-    const first = Date.now() - count * 1000;
-    account.run(name, first);
-    for (let start = 0; start < count; start += BATCH_COUNT) {
-      db.transaction(() => {
-        for (let n = start; n < Math.min(count, start + BATCH_COUNT); n++) {
-          const at = first + n * 1000;
-          const failed = n % 8 === 0;
-          const end = failed ? ["FAILED", at, at, at + 200, null, error] : ["SUCCESS", at, at, at + 200, result, null];
-          insert.run(Bun.randomUUIDv7("hex", at), name, ...end);
-        }
-      })();
-    }
-  }
-  db.close();
 }

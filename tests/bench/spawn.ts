@@ -1,6 +1,7 @@
-import { interleaved, type Row, rowOf } from "../../src/cli/bench-figures.ts";
+import { interleaved, rowOf } from "../../src/cli/bench-figures.ts";
 import { coldRun } from "./bare-qemu.ts";
 import { asset, type BenchHost } from "./host.ts";
+import type { Finding } from "./part.ts";
 
 const MEMORY_BYTES = 536_870_912;
 
@@ -8,7 +9,7 @@ const REQUEST = "POST /v1/instances, sent";
 const SUCCESS = "GET /v1/operations/{id}?wait, SUCCESS read";
 
 /** A warm spawn of `true`, kept and not, against a cold boot of bare QEMU. */
-export async function spawnRows(host: BenchHost): Promise<Row[]> {
+export async function* spawnRows(host: BenchHost): AsyncGenerator<Finding> {
   const machine = {
     kernel: asset("vmlinux"),
     initramfs: asset("initramfs.cpio"),
@@ -24,8 +25,6 @@ export async function spawnRows(host: BenchHost): Promise<Row[]> {
   });
   const against = { name: "cold boot of bare QEMU, same kernel, disks and command", values: values.cold };
   const common = { from: REQUEST, to: SUCCESS, unit: "ms", against };
-  return [
-    rowOf({ ...common, name: "warm spawn of true, disposable", values: values.disposable, atMost: 0.15 }),
-    rowOf({ ...common, name: "warm spawn that changes a file, captured", values: values.kept, atMost: 0.25 }),
-  ];
+  yield rowOf({ ...common, name: "warm spawn of true, disposable", values: values.disposable, atMost: 0.15 });
+  yield rowOf({ ...common, name: "warm spawn that changes a file, captured", values: values.kept, atMost: 0.25 });
 }

@@ -1,9 +1,11 @@
 import { readFileSync } from "node:fs";
+import { open } from "node:fs/promises";
 import { join } from "node:path";
-import { interleaved, type Row, rowOf } from "../../src/cli/bench-figures.ts";
+import { interleaved, rowOf } from "../../src/cli/bench-figures.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import type { BenchHost } from "./host.ts";
+import type { Finding } from "./part.ts";
 import { startBareServer } from "./server.ts";
 
 const MIB = 1_048_576;
@@ -12,12 +14,13 @@ const RSS_INTERVAL_MS = 20;
 const CHUNK = new Uint8Array(MIB);
 
 /** Gigabytes through the HTTP interface. */
-export async function transferRows(host: BenchHost): Promise<Row[]> {
+export async function* transferRows(host: BenchHost): AsyncGenerator<Finding> {
   await using directory = await scratchDirectory("/tmp", "coppice-transfer-");
-  return [await downloadRow(host, directory.path), ...(await uploadRows(host, directory.path))];
+  yield* downloadRow(host, directory.path);
+  yield* uploadRows(host, directory.path);
 }
 
-async function downloadRow(host: BenchHost, directory: string): Promise<Row> {
+async function* downloadRow(host: BenchHost, directory: string): AsyncGenerator<Finding> {
   const sizeMib = host.quick ? 256 : 1024;
   const { image = "" } = await host.run(host.base, `dd if=/dev/zero of=/root/big bs=1M count=${sizeMib}`, {
     timeout: 600,
@@ -31,7 +34,7 @@ async function downloadRow(host: BenchHost, directory: string): Promise<Row> {
     ours: () => downloadRate(url, sizeMib, headers),
     theirs: () => downloadRate(bare.url, sizeMib, {}),
   });
-  return rowOf({
+  yield rowOf({
     name: `download ${sizeMib} MiB from an image`,
     from: "request sent",
     to: "last byte read",
@@ -51,18 +54,17 @@ async function downloadRate(url: string, sizeMib: number, headers: Record<string
   return sizeMib / ((performance.now() - startedAt) / 1000);
 }
 
-async function uploadRows(host: BenchHost, directory: string): Promise<Row[]> {
+async function* uploadRows(host: BenchHost, directory: string): AsyncGenerator<Finding> {
   const sizeMib = host.quick ? 512 : 2048;
   const source = join(directory, "source");
   const copy = join(directory, "copy");
   let resident = 0;
-  let residentChunked = 0;
   const rate = async (work: () => Promise<unknown>): Promise<number> => {
     const startedAt = performance.now();
     await work();
     return sizeMib / ((performance.now() - startedAt) / 1000);
   };
-  const values = await interleaved(host.rounds(5, 3), {
+  const values = await interleaved(host.rounds(3, 3), {
     ours: async () => {
       // Every round has contents of its own, which are not there yet.
       await writeContent(source, sizeMib);
@@ -77,29 +79,26 @@ async function uploadRows(host: BenchHost, directory: string): Promise<Row[]> {
         await run({ argv: ["dd", `if=${source}`, `of=${copy}`, "bs=1M", "conv=fsync"], timeoutMs: TOOL_MS });
       }),
   });
+  const ends = { from: "request sent", to: "201 read, content synced" };
+  yield rowOf({
+    ...ends,
+    name: `upload ${sizeMib} MiB`,
+    values: values.ours,
+    unit: "MiB/s",
+    against: { name: "sha256sum of the file, then a plain synced write", values: values.theirs },
+    atLeast: 0.8,
+  });
+  yield rowOf({ ...ends, name: "daemon's memory while uploading", values: [resident], unit: "MiB RSS", atMost: 120 });
   const watch = watchResident(host.appliance.pid);
   await upload(host, chunked(sizeMib));
-  residentChunked = watch.stop();
-  const ends = { from: "request sent", to: "201 read, content synced" };
-  return [
-    rowOf({
-      ...ends,
-      name: `upload ${sizeMib} MiB`,
-      values: values.ours,
-      unit: "MiB/s",
-      against: { name: "sha256sum of the file, then a plain synced write", values: values.theirs },
-      atLeast: 0.8,
-    }),
-    rowOf({ ...ends, name: "daemon's memory while uploading", values: [resident], unit: "MiB RSS", atMost: 120 }),
-    rowOf({ ...ends, name: "the same, chunked", values: [residentChunked], unit: "MiB RSS", atMost: 180 }),
-  ];
+  const residentChunked = watch.stop();
+  yield rowOf({ ...ends, name: "the same, chunked", values: [residentChunked], unit: "MiB RSS", atMost: 180 });
 }
 
 async function writeContent(path: string, sizeMib: number): Promise<void> {
-  const { argv } = { argv: ["dd", "if=/dev/zero", `of=${path}`, "bs=1M", `count=${sizeMib}`, "conv=fsync"] };
+  const argv = ["dd", "if=/dev/zero", `of=${path}`, "bs=1M", `count=${sizeMib}`, "conv=fsync"];
   await run({ argv, timeoutMs: TOOL_MS });
-  const writer = await import("node:fs/promises").then(({ open }) => open(path, "r+"));
-  await using file = writer;
+  await using file = await open(path, "r+");
   await file.write(crypto.getRandomValues(new Uint8Array(4096)), 0, 4096, 0);
 }
 

@@ -1,0 +1,72 @@
+import Libsql from "libsql";
+
+const BATCH_COUNT = 10_000;
+const RUN_MS = 200;
+const FAILED_EVERY_COUNT = 8;
+const TAGGED_EVERY_COUNT = 2;
+
+export interface Fill {
+  readonly account: string;
+  readonly operations: number;
+  /** made by the last of the operations, half of them tagged; they share the newest layer that there is */
+  readonly images: number;
+}
+
+/** Writes ended operations and images as the daemon does, which must not run meanwhile. */
+export function fillStore(path: string, fills: readonly Fill[]): void {
+  const db = new Libsql(path);
+  // What is written here is only read as long as this machine is up.
+  db.exec("PRAGMA synchronous = OFF");
+  for (const fill of fills) fillAccount(db, fill);
+  db.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+  db.close();
+}
+
+function fillAccount(db: Libsql.Database, { account, operations, images }: Fill): void {
+  const first = Date.now() - operations * 1000;
+  db.prepare("INSERT OR IGNORE INTO accounts (id, created_at) VALUES (?, ?)").run(account, first);
+  const operation = db.prepare(
+    `INSERT INTO operations (id, account_id, kind, status, created_at, started_at, finished_at, result, error)
+     VALUES (?, ?, 'instance', ?, ?, ?, ?, ?, ?)`,
+  );
+  const addImage = imageWriter(db, account);
+  const stream = { truncated: false, empty: true };
+  const result = JSON.stringify({ exit_code: 0, stdout: stream, stderr: stream });
+  const error = JSON.stringify({ error: "unavailable", message: "made up", details: {} });
+  inBatches(db, operations, (n) => {
+    const at = first + n * 1000;
+    const id = Bun.randomUUIDv7("hex", at);
+    const failed = n % FAILED_EVERY_COUNT === 0;
+    const end = failed ? ["FAILED", null, error] : ["SUCCESS", result, null];
+    operation.run(id, account, end[0], at, at, at + RUN_MS, end[1], end[2]);
+    if (n >= operations - images) addImage(n, id, at + RUN_MS);
+  });
+}
+
+function imageWriter(db: Libsql.Database, account: string): (n: number, operation: string, at: number) => void {
+  const layer = db.prepare("SELECT id FROM layers ORDER BY id DESC LIMIT 1").get() as { id: string };
+  const image = db.prepare(
+    `INSERT INTO images (id, account_id, operation_id, layer_id, size_bytes, tagged, created_at)
+     VALUES (?, ?, ?, ?, 4096, ?, ?)`,
+  );
+  const tag = db.prepare("INSERT INTO tags (account_id, name, image_id) VALUES (?, ?, ?)");
+  const history = db.prepare(
+    `INSERT INTO history (image_id, operation_id, command, exit_code, size_bytes, started_at, created_at)
+     VALUES (?, ?, '["/bin/sh","-c","true"]', 0, 4096, ?, ?)`,
+  );
+  return (n, operation, at) => {
+    const id = Bun.randomUUIDv7("hex", at);
+    const tagged = n % TAGGED_EVERY_COUNT === 0;
+    image.run(id, account, operation, layer.id, tagged ? 1 : 0, at);
+    if (tagged) tag.run(account, `tag-${n}`, id);
+    history.run(id, operation, at - RUN_MS, at);
+  };
+}
+
+function inBatches(db: Libsql.Database, count: number, write: (n: number) => void): void {
+  for (let start = 0; start < count; start += BATCH_COUNT) {
+    db.transaction(() => {
+      for (let n = start; n < Math.min(count, start + BATCH_COUNT); n++) write(n);
+    })();
+  }
+}
