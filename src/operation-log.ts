@@ -39,6 +39,8 @@ export class OperationLog {
       (level: LogLevel) =>
       (message: string, fields: LogFields = {}): void => {
         log[level](message, fields);
+        // Debug lines come with every request, and seldom name an operation.
+        if (fields["operation"] === undefined && bound["operation"] === undefined) return;
         this.#take(level, message, { ...bound, ...fields });
       };
     return {

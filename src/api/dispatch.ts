@@ -32,16 +32,16 @@ export function runnerOf(route: Route): Runner {
       params[name] = value.toLowerCase();
     }
     const query = readQuery === null ? {} : readQuery(rawQuery(request.url));
-    const body = await readBody(request);
+    const body = readBody === null ? null : await readBody(request);
     // Routes without a scope never look at the principal; all others have one by now.
     const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
     return route.handle(context);
   };
 }
 
-function bodyReader(route: Route): (request: Request) => Promise<unknown> {
+function bodyReader(route: Route): ((request: Request) => Promise<unknown>) | null {
   const { body, bodyBytesMax } = route;
-  if (body === null) return async () => null;
+  if (body === null) return null;
   if (body === RAW_BODY) return async (request) => bodyStream(request);
   const check = checker(body);
   return async (request) => {

@@ -102,7 +102,8 @@ function noSuchOperation(id: OperationId): ApiError {
 
 async function operationReply(services: ApiServices, row: OperationRow, status = 200): Promise<Reply> {
   const headers: Record<string, string> = isTerminal(row.status) ? {} : { "retry-after": String(RETRY_AFTER_SECONDS) };
-  return json(status, operationOf(row, await resultWithOutput(services, row)), headers);
+  const result = row.status === "SUCCESS" ? await resultWithOutput(services, row) : null;
+  return json(status, operationOf(row, result), headers);
 }
 
 /** An operation as the interface shows it. */
@@ -129,8 +130,7 @@ function resultWithoutOutput(row: OperationRow): Record<string, unknown> | null 
 }
 
 async function resultWithOutput(services: ApiServices, row: OperationRow): Promise<Record<string, unknown> | null> {
-  if (row.status !== "SUCCESS" || row.result === null) return null;
-  if (row.kind !== "instance") return row.result;
+  if (row.result === null || row.kind !== "instance") return row.result;
   const result = row.result as StoredInstanceResult;
   const { exit_code, stdout, stderr, ...rest } = result;
   return {

@@ -23,6 +23,8 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
   const properties = Object.entries(schema.properties as Record<string, TSchema>);
   const required = new Set<string>(schema.required ?? []);
   return (raw) => {
+    // Most requests have none.
+    if (raw === "" && required.size === 0) return {};
     const given = splitQuery(raw);
     const query: Record<string, unknown> = {};
     for (const [name, property] of properties) {

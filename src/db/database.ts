@@ -14,6 +14,11 @@ export interface RunResult {
   readonly changes: number;
 }
 
+/** Rows that are kept until something is written. */
+const KEPT_COUNT_MAX = 1000;
+/** Statements that begin otherwise may write. */
+const READS = /^\s*select\b/i;
+
 /** Query builder of drizzle; also the type of a transaction's handle. */
 export type Orm = BaseSQLiteDatabase<"sync", RunResult>;
 
@@ -32,13 +37,19 @@ export class Database implements Disposable {
   readonly scans: Scans;
   readonly #client: Libsql.Database;
   readonly #prepared = new Map<string, unknown>();
+  readonly #kept = new Map<string, unknown>();
 
   constructor(client: Libsql.Database, path: string) {
     this.#client = client;
     this.scans = new Scans(path);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
-    const session = new BetterSQLiteSession(rawOnce(client) as never, dialect, undefined, {});
+    const session = new BetterSQLiteSession(
+      observed(client, () => this.#kept.clear()) as never,
+      dialect,
+      undefined,
+      {},
+    );
     this.orm = new BaseSQLiteDatabase("sync", dialect as never, session as never, undefined) as unknown as Orm;
   }
 
@@ -60,6 +71,18 @@ export class Database implements Disposable {
     return statement as T;
   }
 
+  /**
+   * What `read` gives, which is asked again only after a write of this connection: for rows that no other process
+   * writes, and that are read much more often than anything is written. The result is shared, so nobody may change it.
+   */
+  kept<T>(key: string, read: () => T): T {
+    if (this.#kept.has(key)) return this.#kept.get(key) as T;
+    const value = read();
+    if (this.#kept.size >= KEPT_COUNT_MAX) this.#kept.clear();
+    this.#kept.set(key, value);
+    return value;
+  }
+
   /** Writes the log back into the file and closes it; idempotent. */
   [Symbol.dispose](): void {
     if (!this.#client.open) return;
@@ -71,13 +94,15 @@ export class Database implements Disposable {
 }
 
 /**
- * The client as drizzle's session uses it. The session asks for raw rows before every execution of a statement, which
- * costs as much as a look-up; a statement that gives them once gives them always.
+ * The client as drizzle's session uses it, which says `onWrite` whenever what was read before may be outdated. The
+ * session asks for raw rows before every execution of a statement, which costs as much as a look-up; a statement that
+ * gives them once gives them always.
  */
-function rawOnce(client: Libsql.Database) {
+function observed(client: Libsql.Database, onWrite: () => void) {
   return {
     prepare(sql: string) {
       const statement = client.prepare(sql);
+      if (!READS.test(sql)) observeWrites(statement, onWrite);
       const asRaw = statement.raw.bind(statement);
       let isRaw = false;
       statement.raw = (() => {
@@ -87,8 +112,27 @@ function rawOnce(client: Libsql.Database) {
       }) as typeof statement.raw;
       return statement;
     },
-    transaction: client.transaction.bind(client),
+    transaction(work: (tx: Orm) => unknown) {
+      const begin = client.transaction(work);
+      return {
+        immediate(tx: Orm): unknown {
+          // What was read inside is wrong when all of it was rolled back.
+          using _outdated = { [Symbol.dispose]: onWrite };
+          return begin.immediate(tx);
+        },
+      };
+    },
   };
+}
+
+function observeWrites(statement: Libsql.Statement, onWrite: () => void): void {
+  for (const name of ["run", "get", "all"] as const) {
+    const execute = (statement[name] as (...params: unknown[]) => unknown).bind(statement);
+    statement[name] = ((...params: unknown[]) => {
+      using _outdated = { [Symbol.dispose]: onWrite };
+      return execute(...params);
+    }) as never;
+  }
 }
 
 /**
@@ -124,9 +168,11 @@ function migrate(client: Libsql.Database, migrations: readonly Migration[]): voi
     if (last !== undefined && !migrations.some((migration) => migration.name === last.name)) {
       throw new SchemaTooNewError(`the database was written by a newer version (its schema is ${last.name})`);
     }
+    const missing = migrations.filter(({ createdAt }) => last === undefined || createdAt > last.created_at);
+    // The check below reads every table to its end, which only a change of the schema is worth.
+    if (missing.length === 0) return;
     const insert = client.prepare("INSERT INTO migrations (name, created_at) VALUES (?, ?)");
-    for (const migration of migrations) {
-      if (last !== undefined && migration.createdAt <= last.created_at) continue;
+    for (const migration of missing) {
       for (const statement of migration.statements) client.exec(statement);
       insert.run(migration.name, migration.createdAt);
     }

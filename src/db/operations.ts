@@ -114,7 +114,8 @@ export function getOperation(db: Database, accountId: AccountId, id: OperationId
       .where(eq(operations.id, sql.placeholder("id")))
       .prepare(),
   );
-  const row = statement.get({ id });
+  // Clients ask for the same operation many times between two of its changes.
+  const row = db.kept(`operation ${id}`, () => statement.get({ id }) ?? null);
   return row?.accountId === accountId ? row : null;
 }
 

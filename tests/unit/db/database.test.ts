@@ -5,7 +5,7 @@ import Libsql from "libsql";
 import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
-import { getOperation } from "../../../src/db/operations.ts";
+import { getOperation, startOperation } from "../../../src/db/operations.ts";
 import { getToken, insertToken, listTokens, revokeToken } from "../../../src/db/tokens.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
 import { addOperation, alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
@@ -55,6 +55,27 @@ describe("the database", () => {
       }),
     ).toThrow("undo");
     expect(db.orm.all(sql`select * from accounts`)).toEqual([]);
+  });
+
+  test("keeps a row that was read until something is written", () => {
+    const id = addOperation(db);
+    const first = getOperation(db, alice, id);
+    expect(getOperation(db, alice, id)).toBe(first);
+    expect(getOperation(db, bob, id)).toBeNull();
+    expect(startOperation(db, id, 2)).toBe(true);
+    expect(getOperation(db, alice, id)).toMatchObject({ status: "EXECUTING", startedAt: 2 });
+  });
+
+  test("keeps nothing that was read in a transaction that was rolled back", () => {
+    const id = addOperation(db);
+    expect(() =>
+      db.transaction(() => {
+        expect(startOperation(db, id, 2)).toBe(true);
+        expect(getOperation(db, alice, id)?.status).toBe("EXECUTING");
+        throw new Error("undo");
+      }),
+    ).toThrow("undo");
+    expect(getOperation(db, alice, id)?.status).toBe("PENDING");
   });
 
   test("of a newer version is left alone", () => {
