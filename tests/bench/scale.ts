@@ -42,11 +42,7 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   yield await lookRow(looks, `list 100 of ${operations} operations, status`, `${list}&status=FAILED`);
   yield await lookRow(looks, `list 100 of ${operations} operations, deep`, `${list}&offset=900`);
   yield await lookRow(looks, `list 100 of ${images} images, plain`, "/images?limit=100");
-  yield await lookRow(
-    looks,
-    `list 100 of ${images} images, by prefix of the tag`,
-    "/images?limit=100&tag=tag-12",
-  );
+  yield await lookRow(looks, `list 100 of ${images} images, by prefix of the tag`, "/images?limit=100&tag=tag-12");
   yield await farRow(host, operations, large);
 }
 
