@@ -14,6 +14,20 @@ const LONG_RAW = Buffer.concat([RAW, Buffer.from("x".repeat(150))]);
 const BIG_HOLE_BYTES = 9_663_676_416;
 const binary = Buffer.from([0, 1, 0xff, 0x0a, 0x3d]);
 
+/** The kernel's form of a list: its version, and tag, permissions and id of each entry. */
+function acl(...entries: readonly (readonly [tag: number, permissions: number, id?: number])[]): Buffer {
+  const bytes = Buffer.alloc(4 + 8 * entries.length);
+  bytes.writeUInt32LE(2);
+  for (const [index, [tag, permissions, id]] of entries.entries()) {
+    bytes.writeUInt16LE(tag, 4 + 8 * index);
+    bytes.writeUInt16LE(permissions, 6 + 8 * index);
+    bytes.writeUInt32LE(id ?? 0xffff_ffff, 8 + 8 * index);
+  }
+  return bytes;
+}
+const ACL = acl([1, 6], [2, 7, 1000], [4, 4], [8, 1, 4_000_000_000], [16, 7], [32, 0]);
+const DEFAULT_ACL = acl([1, 7], [2, 5, 12], [4, 5], [16, 5], [32, 0]);
+
 const BASE: readonly LayerFixture[] = [
   { path: "t", type: "d", mode: 0o1777, uid: 70_000, gid: 4_000_000_000, mtimeNanoseconds: 1 },
   { path: "t/setuid", type: "f", content: "#!", mode: 0o6755, uid: 1000, gid: 1001, mtimeNanoseconds: 123_456_789 },
@@ -45,6 +59,16 @@ const BASE: readonly LayerFixture[] = [
     ],
   },
   { path: "t/sub/attributes", type: "d", xattrs: [["user.on-directory", "yes"]] },
+  {
+    path: "t/sub/acl",
+    type: "d",
+    mode: 0o670,
+    xattrs: [
+      ["system.posix_acl_access", ACL],
+      ["system.posix_acl_default", DEFAULT_ACL],
+    ],
+  },
+  { path: "t/sub/no-acl", type: "f", xattrs: [["system.posix_acl_access", "no list at all"]] },
   {
     path: "t/sparse",
     type: "f",
@@ -96,9 +120,9 @@ async function tar(args: readonly string[], stdin: Uint8Array, env: Record<strin
 }
 
 /** Extracts with every attribute into a new directory. */
-async function extract(bytes: Uint8Array): Promise<string> {
+async function extract(bytes: Uint8Array, ...more: readonly string[]): Promise<string> {
   const target = await mkdtemp(join(directory, "out-"));
-  const keep = ["--xattrs", "--xattrs-include=*", "--numeric-owner", "--same-owner", "-p"];
+  const keep = ["--xattrs", "--xattrs-include=*", "--numeric-owner", "--same-owner", "-p", ...more];
   await tar(["-x", "-C", target, ...keep], bytes);
   return target;
 }
@@ -188,6 +212,15 @@ describe('"GET /inspect/{uuid}/archive?path=" extracted by GNU tar', () => {
 });
 
 describe("an archive", () => {
+  for (const how of [["--xattrs-include=*"], ["--acls"]]) {
+    test(`has access control lists for tar ${how}`, async () => {
+      const out = await extract((await archive("/t/sub")).bytes, ...how);
+      expect(await xattrOf(join(out, "acl"), "system.posix_acl_access")).toEqual(ACL);
+      expect(await xattrOf(join(out, "acl"), "system.posix_acl_default")).toEqual(DEFAULT_ACL);
+      expect((await lstat(join(out, "acl"))).mode & 0o777).toBe(0o670);
+    });
+  }
+
   test("of one file has this file alone, under the name that was asked for", async () => {
     const out = await extract((await archive("/t/link")).bytes);
     expect(await readdir(out)).toEqual(["link"]);

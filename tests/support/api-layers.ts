@@ -23,7 +23,7 @@ export interface LayerFixture {
   readonly path: string | Buffer;
   readonly type: "f" | "d" | "l" | "p" | "c" | "s" | "w";
   readonly mode?: number;
-  readonly target?: string;
+  readonly target?: string | Buffer;
   /** of a file: all of it, or its parts and its size */
   readonly content?: string | Uint8Array;
   readonly parts?: readonly Data[];
@@ -99,7 +99,7 @@ function record(
   inode: number,
 ): Buffer {
   const path = Buffer.isBuffer(fixture.path) ? fixture.path : Buffer.from(fixture.path);
-  const target = Buffer.from(fixture.target ?? "");
+  const target = Buffer.from((fixture.target ?? "") as string);
   const content = fixture.content === undefined ? 0 : bytesOf(fixture.content).byteLength;
   const size = fixture.type === "l" ? target.length : (fixture.size ?? content);
   const fixed = Buffer.alloc(INDEX_RECORD_FIXED_BYTES);
