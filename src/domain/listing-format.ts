@@ -16,18 +16,26 @@ export const TYPE_NAMES = {
 export function listingItem(entry: Entry): ListingItem {
   return {
     name: displayName(entry.name),
-    ...(isUtf8(entry.name) ? {} : { name_base64: byteStringToBytes(entry.name).toString("base64") }),
+    ...bytesField("name_base64", entry.name),
     size: entry.size,
     mode: entry.mode.toString(8).padStart(4, "0"),
     type: TYPE_NAMES[entry.type],
     is_regular: entry.type === "f",
     is_dir: entry.type === "d",
     is_symlink: entry.type === "l",
-    ...(entry.type === "l" ? { symlink_to: displayName(entry.target) } : {}),
+    ...(entry.type === "l"
+      ? { symlink_to: displayName(entry.target), ...bytesField("symlink_to_base64", entry.target) }
+      : {}),
     uid: entry.uid,
     gid: entry.gid,
     modified_at: modifiedAt(entry),
   };
+}
+
+/** What JSON cannot say in text. */
+function bytesField<Name extends string>(field: Name, value: ByteString): { [name in Name]?: string } {
+  if (isUtf8(value)) return {};
+  return { [field]: byteStringToBytes(value).toString("base64") } as { [name in Name]?: string };
 }
 
 /** One line in the manner of `ls -l`: mode, links, owner, group, size, time, name, and where a symlink leads. */

@@ -18,6 +18,7 @@ const BASE: readonly LayerFixture[] = [
   { path: "docs/odd", type: "d" },
   { path: Buffer.concat([Buffer.from("docs/odd/"), raw]), type: "f", content: "odd" },
   { path: "docs/odd/a\nb\\c", type: "f", content: "" },
+  { path: "docs/odd/link", type: "l", target: raw },
   { path: "large.bin", type: "f", content: large },
   { path: "holes", type: "f", parts: [{ at: 4096, bytes: Buffer.from("data") }], size: 12_288 },
   {
@@ -143,6 +144,9 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     const item = json.items.find(({ name }: { name: string }) => name.startsWith("b"));
     expect(item.name).toBe("b\ufffd\n");
     expect(item.name_base64).toBe(raw.toString("base64"));
+    const link = json.items.find(({ name }: { name: string }) => name === "link");
+    expect(link).toMatchObject({ symlink_to: "b\ufffd\n", symlink_to_base64: raw.toString("base64") });
+    expect(link.name_base64).toBeUndefined();
     expect((await download("/docs/odd/b%FF%0A")).text).toBe("odd");
     expect(await exists("/docs/odd/b%ff%0a")).toBe(200);
     expect(await exists("/docs/odd/b%fe%0a")).toBe(404);
@@ -164,7 +168,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
 
   test("symlinks are followed inside the image, also out of it", async () => {
     expect((await list("/absolute")).json.items).toHaveLength(5);
-    expect((await list("/absolute/odd")).json.items).toHaveLength(2);
+    expect((await list("/absolute/odd")).json.items).toHaveLength(3);
     errorOf(await list("/escape"), "not_found");
   });
 
