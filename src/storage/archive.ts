@@ -1,10 +1,11 @@
 import { type ByteString, isUtf8 } from "../domain/guest-path.ts";
 import type { Place } from "./directory-merge.ts";
-import { extentChunks } from "./extent-stream.ts";
+import { extentChunks, segmentChunks } from "./extent-stream.ts";
 import type { ImageTree, ResolvedEntry } from "./image-tree.ts";
 import type { LayerEntry } from "./layer-index.ts";
 import { ARCHIVE_LINKS_BYTES_MAX, READ_CHUNK_BYTES } from "./limits.ts";
 import type { LayerLease } from "./open-layers.ts";
+import { aclRecord } from "./tar-acl.ts";
 import { encodeTarHeader, type PaxRecord, paddingOf, TarType, tarEnd, xattrKey } from "./tar-format.ts";
 import { sparseLayout, sparseMap, sparseSegments } from "./tar-sparse.ts";
 
@@ -75,11 +76,10 @@ async function* filePieces(
   records: readonly PaxRecord[],
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const plain = { type: TarType.file, target: "" as ByteString };
-  const sparse = sparseLayout(lease, entry);
-  const read = (start: number, end: number) => extentChunks(() => lease.share(), entry, { start, end });
+  const sparse = await sparseLayout(lease, entry);
   if (sparse === null) {
     yield header(entry, { ...plain, path, size: entry.size, records });
-    if (entry.size > 0) yield* read(0, entry.size);
+    if (entry.size > 0) yield* extentChunks(() => lease.share(), entry, { start: 0, end: entry.size });
     yield Buffer.alloc(paddingOf(entry.size));
     return;
   }
@@ -92,8 +92,8 @@ async function* filePieces(
     ["GNU.sparse.realsize", String(entry.size)],
   ];
   yield header(entry, { ...plain, path, size, records: [...marks, ...records] });
-  for (const text of sparseMap(lease, entry, sparse)) yield Buffer.from(text, "latin1");
-  for (const { offset, length } of sparseSegments(lease, entry)) yield* read(offset, offset + length);
+  for await (const text of sparseMap(lease, entry, sparse)) yield Buffer.from(text, "latin1");
+  yield* segmentChunks(() => lease.share(), entry, sparseSegments(lease, entry));
   yield Buffer.alloc(paddingOf(size));
 }
 
@@ -113,7 +113,10 @@ function header(
 
 function xattrRecords(lease: LayerLease, entry: LayerEntry): PaxRecord[] {
   if (entry.xattrCount === 0) return [];
-  return lease.index.xattrs(entry).map(({ name, value }) => [xattrKey(name), value]);
+  return lease.index.xattrs(entry).flatMap((xattr): PaxRecord[] => {
+    const acl = aclRecord(xattr);
+    return [[xattrKey(xattr.name), xattr.value], ...(acl === null ? [] : [acl])];
+  });
 }
 
 /** Remembers where files with several names came by first, until all their names did. */

@@ -56,6 +56,23 @@ export async function* extentChunks(
   for (let chunk = await reader.next(buffer); chunk !== null; chunk = await reader.next(buffer)) yield chunk;
 }
 
+/** The bytes of several parts of a file, which are in order and do not overlap, as `extentChunks` gives those of one. */
+export async function* segmentChunks(
+  acquire: () => LayerLease,
+  entry: LayerEntry,
+  segments: Iterable<{ readonly offset: number; readonly length: number }>,
+): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+  const buffer = Buffer.allocUnsafeSlow(READ_CHUNK_BYTES);
+  using reader = new ExtentReader(acquire(), entry, { start: 0, end: 0 });
+  for (const { offset, length } of segments) {
+    reader.moveTo(offset, offset + length);
+    for (let chunk = await reader.next(buffer); chunk !== null; chunk = await reader.next(buffer)) yield chunk;
+  }
+}
+
+/** Extents that are looked at before a file counts as not in one piece: a guest can cut it into millions. */
+const ONE_PIECE_EXTENTS_COUNT_MAX = 65_536;
+
 /** Where on the disk `[start, end)` of a file begins, when it is there in one piece; null when it has gaps or holes. */
 export function locateExtents(
   lease: LayerLease,
@@ -64,9 +81,11 @@ export function locateExtents(
 ): number | null {
   const { start, end } = range;
   let first = lease.index.extentAt(entry, start);
+  const firstMax = first + ONE_PIECE_EXTENTS_COUNT_MAX;
   let position = start;
   let physical: number | null = null;
   while (position < end) {
+    if (first >= firstMax) return null;
     const page = lease.index.extents(entry, first, EXTENTS_PAGE_COUNT);
     if (page.length === 0) return null;
     for (const extent of page) {
@@ -85,7 +104,7 @@ export function locateExtents(
 class ExtentReader implements Disposable {
   readonly #lease: LayerLease;
   readonly #entry: LayerEntry;
-  readonly #end: number;
+  #end: number;
   #position: number;
   #page: Extent[] = [];
   /** number of the first extent of the page */
@@ -100,6 +119,12 @@ class ExtentReader implements Disposable {
     this.#position = range.start;
     this.#end = range.end;
     this.#pageStart = lease.index.extentAt(entry, range.start);
+  }
+
+  /** Goes on at another range, which does not begin before the end of the last one. */
+  moveTo(start: number, end: number): void {
+    this.#position = start;
+    this.#end = end;
   }
 
   [Symbol.dispose](): void {

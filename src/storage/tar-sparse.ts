@@ -1,11 +1,14 @@
 import type { LayerEntry } from "./layer-index.ts";
 import type { LayerLease } from "./open-layers.ts";
+import { Pacer } from "./pacer.ts";
 import { paddingOf, TAR_BLOCK_BYTES } from "./tar-format.ts";
 
 /** Extents that are looked at in one piece. */
 const PAGE_COUNT = 256;
 /** A file with fewer `bytes` of holes is stored whole. */
 const HOLES_BYTES_MIN = 8192;
+/** Text of a map that is gathered before it is sent. */
+const MAP_PIECE_CHARACTERS = 65_536;
 
 /** Part of a file that an archive stores; both ends lie on blocks, except for the end of the file. */
 export interface SparseSegment {
@@ -41,14 +44,19 @@ export function* sparseSegments(lease: LayerLease, entry: LayerEntry): Generator
   if (end > start) yield { offset: start, length: end - start };
 }
 
-/** How a file would be stored with its holes; null when that does not pay. */
-export function sparseLayout(lease: LayerLease, entry: LayerEntry): SparseLayout | null {
+/**
+ * How a file would be stored with its holes; null when that does not pay. A guest can make a file of millions of
+ * extents, so the event loop goes on meanwhile.
+ */
+export async function sparseLayout(lease: LayerLease, entry: LayerEntry): Promise<SparseLayout | null> {
+  const pacer = new Pacer();
   let [segmentCount, textBytes, dataBytes, end] = [0, 0, 0, 0];
   for (const segment of sparseSegments(lease, entry)) {
     segmentCount++;
     textBytes += mapLine(segment).length;
     dataBytes += segment.length;
     end = segment.offset + segment.length;
+    if (pacer.due()) await pacer.yield();
   }
   if (end < entry.size) {
     segmentCount++;
@@ -60,25 +68,28 @@ export function sparseLayout(lease: LayerLease, entry: LayerEntry): SparseLayout
 }
 
 /** The map as text, piece by piece: the number of segments, then offset and length of each. */
-export function* sparseMap(lease: LayerLease, entry: LayerEntry, layout: SparseLayout): Generator<string> {
+export async function* sparseMap(
+  lease: LayerLease,
+  entry: LayerEntry,
+  layout: SparseLayout,
+): AsyncGenerator<string, void, undefined> {
+  const pacer = new Pacer();
   let bytes = 0;
   let end = 0;
-  const head = `${layout.segmentCount}\n`;
-  bytes += head.length;
-  yield head;
+  let text = `${layout.segmentCount}\n`;
   for (const segment of sparseSegments(lease, entry)) {
-    const line = mapLine(segment);
-    bytes += line.length;
+    text += mapLine(segment);
     end = segment.offset + segment.length;
-    yield line;
+    if (pacer.due()) await pacer.yield();
+    if (text.length < MAP_PIECE_CHARACTERS) continue;
+    bytes += text.length;
+    yield text;
+    text = "";
   }
   // An empty segment at the end tells the size of a file that ends in a hole.
-  if (end < entry.size) {
-    const line = mapLine({ offset: entry.size, length: 0 });
-    bytes += line.length;
-    yield line;
-  }
-  yield "\0".repeat(layout.mapBytes - bytes);
+  if (end < entry.size) text += mapLine({ offset: entry.size, length: 0 });
+  bytes += text.length;
+  yield text + "\0".repeat(layout.mapBytes - bytes);
 }
 
 function mapLine({ offset, length }: SparseSegment): string {
