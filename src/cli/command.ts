@@ -32,6 +32,8 @@ export interface OptionSpec {
   readonly multiple?: boolean;
   /** what stands for the value in the help */
   readonly value?: string;
+  /** all values there are, for completion */
+  readonly choices?: readonly string[];
   readonly doc: string;
 }
 
@@ -63,6 +65,8 @@ export interface CommandSpec<S extends OptionSpecs> {
   readonly description?: string;
   readonly examples?: readonly string[];
   readonly options: S;
+  /** what the one argument can be, for completion */
+  readonly choices?: readonly string[];
   /** true: the first word that is no option begins a command with options of its own */
   readonly takesCommand?: boolean;
   /** Returns the exit code. */
@@ -73,6 +77,8 @@ export interface Command {
   readonly name: string;
   readonly summary: string;
   readonly options: OptionSpecs;
+  /** what the one argument can be, for completion */
+  readonly choices: readonly string[];
   help(): string;
   /** @throws UsageError, CliError */
   run(argv: readonly string[], io: Io, environment: Environment): Promise<number>;
@@ -88,6 +94,7 @@ export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Comm
     name: spec.name,
     summary: spec.summary,
     options,
+    choices: spec.choices ?? [],
     help,
     async run(argv, io, environment) {
       const { values, positionals } = parse(argv, options, spec.takesCommand ?? false);

@@ -45,43 +45,57 @@ const optionsOf = ({ options }: Command): [string, OptionSpec][] => Object.entri
 const words = (pairs: readonly (readonly [string, string])[]): string => pairs.map(([word]) => word).join(" ");
 const takesFile = ({ value }: OptionSpec): boolean => FILE_VALUES.has(value ?? "");
 
+/** Options by how they are written, with what can follow them; of one name they mean the same in all commands. */
+function valuesOf(commands: readonly Command[]): { readonly files: string[]; readonly choices: Map<string, string[]> } {
+  const files = new Set<string>();
+  const choices = new Map<string, string[]>();
+  for (const [name, spec] of commands.flatMap(optionsOf)) {
+    const spellings = [`--${name}`, ...(spec.short === undefined ? [] : [`-${spec.short}`])];
+    if (takesFile(spec)) for (const spelling of spellings) files.add(spelling);
+    if (spec.choices !== undefined) choices.set(`--${name}`, [...spec.choices]);
+  }
+  return { files: [...files], choices };
+}
+
 function bash(commands: readonly Command[]): string {
   const { firsts, groups } = treeOf(commands);
-  const files = new Set(
-    commands.flatMap((each) =>
-      optionsOf(each)
-        .filter(([, spec]) => takesFile(spec))
-        .map(([name]) => `--${name}`),
-    ),
-  );
+  const { files, choices } = valuesOf(commands);
+  const choiceCases = [...choices].map(([option, values]) => `\t${option}) words="${values.join(" ")}" ;;`);
   const groupCases = [...groups].map(([first, seconds]) => `\t${first}) words="${words(seconds)}" ;;`);
   const optionCases = commands.map((each) => {
     const flags = optionsOf(each).map(([name]) => `--${name}`);
     const pattern = each.name.includes(" ") ? `"${each.name}"` : `"${each.name} "*`;
-    return `\t${pattern}) options="${flags.join(" ")}" ;;`;
+    return `\t${pattern}) options="${[...each.choices, ...flags].join(" ")}" ;;`;
   });
   return `# bash completion for coppice
 _coppice() {
-	local current=\${COMP_WORDS[COMP_CWORD]} previous=\${COMP_WORDS[COMP_CWORD - 1]} words="" options=""
+	local current=\${COMP_WORDS[COMP_CWORD]} previous=\${COMP_WORDS[COMP_CWORD - 1]} words="" options="" at=1
 	COMPREPLY=()
 	case "$previous" in
-	${[...files].join(" | ")})
+	${files.join(" | ")})
 		mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		compopt -o filenames 2>/dev/null
 		return
 		;;
+${choiceCases.join("\n")}
 	esac
-	if [ "$COMP_CWORD" -eq 1 ]; then
-		mapfile -t COMPREPLY < <(compgen -W "${words(firsts)} help" -- "$current")
-		return
-	fi
-	case "\${COMP_WORDS[1]}" in
-${groupCases.join("\n")}
-	esac
-	if [ "$COMP_CWORD" -eq 2 ] && [ -n "$words" ]; then
+	if [ -n "$words" ]; then
 		mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 		return
 	fi
+	if [ "\${COMP_WORDS[1]}" = help ]; then at=2; fi
+	if [ "$COMP_CWORD" -le "$at" ]; then
+		mapfile -t COMPREPLY < <(compgen -W "${words(firsts)} help" -- "$current")
+		return
+	fi
+	case "\${COMP_WORDS[at]}" in
+${groupCases.join("\n")}
+	esac
+	if [ "$COMP_CWORD" -eq $((at + 1)) ] && [ -n "$words" ]; then
+		mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+		return
+	fi
+	if [ "$at" -eq 2 ]; then return; fi
 	case "\${COMP_WORDS[1]} \${COMP_WORDS[2]}" in
 ${optionCases.join("\n")}
 	esac
@@ -104,16 +118,22 @@ function zsh(commands: readonly Command[]): string {
   const optionCases = commands.map((each) => {
     const specs = optionsOf(each).map(([name, spec]) => {
       const doc = spec.doc.replaceAll(/([\\:[\]])/g, "\\$1");
-      const value = spec.type === "boolean" ? "" : `:${spec.value ?? "value"}:${takesFile(spec) ? "_files" : ""}`;
+      const action = takesFile(spec) ? "_files" : spec.choices === undefined ? "" : `(${spec.choices.join(" ")})`;
+      const value = spec.type === "boolean" ? "" : `:${spec.value ?? "value"}:${action}`;
       return quoted(`${spec.multiple === true ? "*" : ""}--${name}[${doc}]${value}`);
     });
     const pattern = each.name.includes(" ") ? `"${each.name}"` : `"${each.name} "*`;
-    return `\t${pattern}) _arguments ${specs.join(" ")} '*:argument:_files' ;;`;
+    const argument = each.choices.length === 0 ? "_files" : `(${each.choices.join(" ")})`;
+    return `\t${pattern}) _arguments ${specs.join(" ")} '*:argument:${argument}' ;;`;
   });
   return `#compdef coppice
 _coppice() {
 	local -a firsts seconds
-	firsts=(${described(firsts)})
+	firsts=(${described([...firsts, ["help", "tell about a command"]])})
+	if [[ "$words[2]" == help ]] && (( CURRENT > 2 )); then
+		shift words
+		(( CURRENT -= 1 ))
+	fi
 	if (( CURRENT == 2 )); then
 		_describe command firsts
 		return
@@ -138,7 +158,7 @@ _coppice "$@"
 function fish(commands: readonly Command[]): string {
   const { firsts, groups } = treeOf(commands);
   const lines = ["# fish completion for coppice", "complete -c coppice -f"];
-  for (const [word, what] of firsts) {
+  for (const [word, what] of [...firsts, ["help", "tell about a command"]] as const) {
     lines.push(`complete -c coppice -n __fish_use_subcommand -a ${word} -d ${fishQuoted(what)}`);
   }
   for (const [first, pairs] of groups) {
@@ -148,13 +168,19 @@ function fish(commands: readonly Command[]): string {
       lines.push(`complete -c coppice -n ${condition} -a ${word} -d ${fishQuoted(what)}`);
     }
   }
+  const helped = "__fish_seen_subcommand_from help; and test (count (commandline -opc)) -eq 2";
+  lines.push(`complete -c coppice -n ${fishQuoted(helped)} -a ${fishQuoted(words(firsts))}`);
   for (const each of commands) {
     const seen = each.name.split(" ").map((word) => `__fish_seen_subcommand_from ${word}`);
     for (const [name, spec] of optionsOf(each)) {
-      const value = spec.type === "boolean" ? "" : takesFile(spec) ? " -r -F" : " -x";
-      lines.push(
-        `complete -c coppice -n ${fishQuoted(seen.join("; and "))} -l ${name}${value} -d ${fishQuoted(spec.doc)}`,
-      );
+      const choices = spec.choices === undefined ? "" : ` -a ${fishQuoted(spec.choices.join(" "))}`;
+      const value = spec.type === "boolean" ? "" : takesFile(spec) ? " -r -F" : ` -x${choices}`;
+      const short = spec.short === undefined ? "" : ` -s ${spec.short}`;
+      const option = `-l ${name}${short}${value} -d ${fishQuoted(spec.doc)}`;
+      lines.push(`complete -c coppice -n ${fishQuoted(seen.join("; and "))} ${option}`);
+    }
+    if (each.choices.length > 0) {
+      lines.push(`complete -c coppice -n ${fishQuoted(seen.join("; and "))} -a ${fishQuoted(each.choices.join(" "))}`);
     }
   }
   return `${lines.join("\n")}\n`;

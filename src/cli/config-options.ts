@@ -8,10 +8,17 @@ export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
   ...Object.fromEntries(
     keyNames().map((name): [string, OptionSpec] => [
       flagOf(name),
-      { type: "string", value: "VALUE", doc: KEYS[name].doc.replaceAll("`", "") },
+      { type: "string", ...shownValueOf(KEYS[name].form), doc: KEYS[name].doc.replaceAll("`", "") },
     ]),
   ),
 };
+
+/** What the form of a setting's value means for the help and for completion. */
+function shownValueOf(form: string): Pick<OptionSpec, "value" | "choices"> {
+  if (form === "a path") return { value: "FILE" };
+  const words = /^one of (.+)$/.exec(form)?.[1]?.split(", ") ?? (form === "true or false" ? ["true", "false"] : null);
+  return { value: "VALUE", ...(words === null ? {} : { choices: words }) };
+}
 
 /** The two flags with which commands beside `serve` find the same data. */
 export const DATA_OPTIONS = {

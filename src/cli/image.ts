@@ -14,7 +14,7 @@ import {
 import type { Io } from "./io.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { shownDuration, shownSize, table } from "./table.ts";
-import { interruptible, waitForOperation } from "./wait.ts";
+import { interruptible, showProgress, waitForOperation } from "./wait.ts";
 
 const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
@@ -76,7 +76,7 @@ export const imageCommands: readonly Command[] = [
       const timeout = integerOption("timeout", options.timeout, 1);
       const client = new ApiClient(environment, options.url);
       const body = await archiveBody(path, io);
-      const { uuid: file } = await client.json<{ uuid: string }>("POST", "/files", { body, deadline: false });
+      const file = await uploadArchive(client, body, io);
       const request = { file, ...(tag === undefined ? {} : { tag }), ...(timeout === undefined ? {} : { timeout }) };
       const operation = await importImage(client, request, io, "/images/load");
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
@@ -188,6 +188,12 @@ async function importImage(client: ApiClient, request: object, io: Io, path = "/
     throw new CliError(`${message} (${error}, operation ${uuid})`);
   }
   return operation;
+}
+
+async function uploadArchive(client: ApiClient, body: Blob | ReadableStream<Uint8Array>, io: Io): Promise<string> {
+  using _progress = showProgress(io, "uploading");
+  const { uuid } = await client.json<{ uuid: string }>("POST", "/files", { body, deadline: false });
+  return uuid;
 }
 
 /** The archive; from standard input it comes as it is read, so that its size does not matter. */

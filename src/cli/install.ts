@@ -72,6 +72,7 @@ export function installCommands(table: () => readonly Command[]): readonly Comma
       summary: "print a script that completes commands in a shell",
       synopsis: SHELLS.join("|"),
       examples: ["source <(coppice completion bash)"],
+      choices: SHELLS,
       options: {},
       async run({ positionals, io }) {
         const [shell = ""] = expectPositionals(positionals, "SHELL");

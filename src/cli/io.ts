@@ -29,8 +29,10 @@ export function looksOf(isTerminal: boolean, environment: Environment): Looks {
 }
 
 export function processIo(environment: Environment): Io {
-  // The callback of each write tells; without a listener the event would end the process.
+  // The callback of each write tells; without a listener the event would end the process. Of standard error nobody can
+  // be told anything, and an appliance goes on when the reader of its log is gone.
   process.stdout.on("error", () => undefined);
+  process.stderr.on("error", () => undefined);
   return {
     // Not Bun.write: it truncates a regular file when there is nothing to write, and so loses what others wrote there.
     stdout: (data) =>

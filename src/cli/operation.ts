@@ -1,4 +1,4 @@
-import type { Operation } from "../domain/operation.ts";
+import { OPERATION_KINDS, OPERATION_STATUSES, type Operation } from "../domain/operation.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
 import { CliError, type Command, command, EXIT_FAILED, EXIT_INTERRUPTED, expectPositionals } from "./command.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
@@ -14,8 +14,13 @@ export const operationCommands: readonly Command[] = [
     synopsis: "[OPTIONS]",
     examples: ["coppice op ls --status FAILED --since 2h"],
     options: {
-      status: { type: "string", value: "STATUS", doc: "PENDING, EXECUTING, SUCCESS, FAILED or CANCELLED" },
-      kind: { type: "string", value: "KIND", doc: "image_import or instance" },
+      status: {
+        type: "string",
+        value: "STATUS",
+        choices: OPERATION_STATUSES,
+        doc: "PENDING, EXECUTING, SUCCESS, FAILED or CANCELLED",
+      },
+      kind: { type: "string", value: "KIND", choices: OPERATION_KINDS, doc: "image_import or instance" },
       ...PAGING_OPTIONS,
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,

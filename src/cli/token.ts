@@ -7,6 +7,7 @@ import { parseDuration } from "../config-keys.ts";
 import type { Database } from "../db/database.ts";
 import { ApiError } from "../domain/errors.ts";
 import { type AccountId, isoTime } from "../domain/ids.ts";
+import { SCOPES } from "../domain/scope.ts";
 import type { TokenKeys } from "../storage/token-keys.ts";
 import { CliError, type Command, command, expectPositionals, UsageError } from "./command.ts";
 import { configOf, DATA_OPTIONS } from "./config-options.ts";
@@ -31,7 +32,13 @@ export const tokenCommands: readonly Command[] = [
     ],
     options: {
       account: { type: "string", value: "NAME", doc: "account that everything made with the token belongs to" },
-      scope: { type: "string", multiple: true, value: "SCOPE", doc: "what it allows, * for everything (default: *)" },
+      scope: {
+        type: "string",
+        multiple: true,
+        value: "SCOPE",
+        choices: SCOPES,
+        doc: "what it allows, * for everything (default: *)",
+      },
       ttl: { type: "string", value: "TIME", doc: `how long it is good, such as 12h or 90d (default: ${TTL_DEFAULT})` },
       save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },
       ...JSON_OPTION,

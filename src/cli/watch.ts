@@ -1,3 +1,4 @@
+import { LIMIT_MAX } from "../domain/listing.ts";
 import type { Operation } from "../domain/operation.ts";
 import type { LogLine } from "../domain/operation-log.ts";
 import type { OutputObject } from "../domain/output.ts";
@@ -28,7 +29,9 @@ export const watchCommands: readonly Command[] = [
       const client = new ApiClient(environment, options.url);
       const now = Date.now();
       const lists = await Promise.all(
-        ["EXECUTING", "PENDING"].map((status) => client.json<Operation[]>("GET", "/operations", { query: { status } })),
+        ["EXECUTING", "PENDING"].map((status) =>
+          client.json<Operation[]>("GET", "/operations", { query: { status, limit: LIMIT_MAX } }),
+        ),
       );
       const active = await Promise.all(
         lists

@@ -60,6 +60,7 @@ export class Appliance implements AsyncDisposable {
       "port = 0",
       "[vm]",
       'emulation = "allow"',
+      'probe_timeout = "60s"',
       "[pool]",
       `size = ${options.poolSize ?? 1}`,
       ...hosts,

@@ -28,7 +28,15 @@ beforeAll(async () => {
   const port = probe.port;
   probe.stop(true);
   url = `http://127.0.0.1:${port}`;
-  const lines = ["[listen]", `port = ${port}`, "[pool]", "size = 1", `[registries.hosts."${registry.host}"]`];
+  const lines = [
+    "[listen]",
+    `port = ${port}`,
+    "[pool]",
+    "size = 1",
+    "[vm]",
+    'probe_timeout = "60s"',
+    `[registries.hosts."${registry.host}"]`,
+  ];
   await writeFile(join(home, "config.toml"), [...lines, "insecure = true", ""].join("\n"));
 }, 60_000);
 

@@ -1,4 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { existsSync } from "node:fs";
+import { resolve } from "node:path";
+import { run } from "../../src/system/exec.ts";
 import { Appliance } from "../support/appliance.ts";
 import { parseExposition } from "../support/exposition.ts";
 import { pushBusybox } from "../support/images.ts";
@@ -70,6 +73,24 @@ test("the service is ready, and names every check", async () => {
     "registry_tools true",
   ]);
   expect(isolation).toStartWith("vm");
+});
+
+test("doctor boots a VM beside the appliance, which does not notice, and nothing is left of it", async () => {
+  await until("the pool is full", async () => (await scrape()).value("coppice_pool_ready") === 1);
+  const before = (await appliance.machinePids()).sort();
+  const config = resolve(appliance.dataDir, "../config.toml");
+  const { stdout } = await appliance.command(["doctor", "--json", "--config", config]);
+  const { healthy, findings } = JSON.parse(stdout) as { healthy: boolean; findings: { name: string }[] };
+  const works = expect.stringMatching(/ works: booted, saved, cloned and given a disk in [\d.]+ m?s$/);
+  expect(findings.find(({ name }) => name === "probe")).toMatchObject({ state: "ok", summary: works });
+  expect(healthy).toBe(true);
+  expect((await appliance.machinePids()).sort()).toEqual(before);
+  expect((await appliance.leftovers()).filter((path) => path.startsWith("tmp/"))).toEqual([]);
+  const groups = await run({ argv: ["find", "/sys/fs/cgroup", "-name", "coppice-trial-*"], timeoutMs: 20_000 });
+  const left = Buffer.from(groups.stdout).toString().split("\n").filter(Boolean);
+  // Others may be asking their doctor, too.
+  expect(left.filter((path) => !existsSync(`/proc/${path.slice(path.lastIndexOf("-") + 1)}`))).toEqual([]);
+  expect((await appliance.run(base, "true", { disposable: true })).status).toBe("SUCCESS");
 });
 
 test("the log ties a request to its operation, and its owner can read it", async () => {

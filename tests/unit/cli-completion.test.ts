@@ -36,14 +36,27 @@ describe("completion", () => {
     );
     expect(await offered("tok")).toEqual(["token"]);
     expect(await offered("op", "")).toEqual(["cancel", "ls", "show", "wait"]);
+    expect(await offered("help", "im")).toEqual(["image"]);
+    expect(await offered("help", "op", "")).toEqual(["cancel", "ls", "show", "wait"]);
     for (const { name, options } of COMMANDS) {
       const flags = Object.keys(options).map((option) => `--${option}`);
       expect(await offered(...name.split(" "), "--")).toEqual(flags.sort());
     }
   });
 
+  test("bash offers the values that there are", async () => {
+    expect(await offered("op", "ls", "--kind", "")).toEqual(["image_import", "instance"]);
+    expect(await offered("serve", "--vm-emulation", "")).toEqual(["allow", "never"]);
+    expect(await offered("serve", "--listen-insecure", "t")).toEqual(["true"]);
+    expect(await offered("completion", "f")).toEqual(["fish"]);
+    expect(await offered("token", "create", "--scope", "images:re")).toEqual(["images:read"]);
+  });
+
   test("bash offers files where a file belongs", async () => {
-    expect(await offered("serve", "--config", "")).toEqual(["bash", "fish", "zsh"]);
+    const files = ["bash", "fish", "zsh"];
+    expect(await offered("serve", "--config", "")).toEqual(files);
+    expect(await offered("serve", "--listen-tls-cert", "")).toEqual(files);
+    expect(await offered("image", "save", "x", "-o", "")).toEqual(files);
   });
 
   test.each(["bash", "zsh", "fish"])("%s can read its script", async (shell) => {
@@ -52,11 +65,15 @@ describe("completion", () => {
   });
 
   test("fish offers options with what they are for", async () => {
-    const code = `source ${script("fish")}; complete -C 'coppice run --dispos'; complete -C 'coppice image imp'`;
+    const begun = ["run --dispos", "image imp", "op ls --kind ", "completion z", "help im"];
+    const asked = begun.map((line) => `complete -C 'coppice ${line}'`);
+    const code = [`source ${script("fish")}`, ...asked].join("; ");
     const { stdout } = await run({ argv: ["fish", "--no-config", "-c", code], timeoutMs: 10_000 });
     const lines = Buffer.from(stdout).toString();
     expect(lines).toContain("--disposable\t");
     expect(lines).toContain("import\timport an image");
+    const words = lines.split("\n").map((line) => line.split("\t")[0]);
+    expect(words).toEqual(expect.arrayContaining(["image_import", "instance", "zsh", "image"]));
   });
 
   test("another shell is a wrong usage", async () => {

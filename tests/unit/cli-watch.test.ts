@@ -17,11 +17,11 @@ const coppice = (...argv: string[]) => cli(argv, { environment: appliance.enviro
 function answerWithWork(): void {
   const created_at = new Date(Date.now() - 65_000).toISOString();
   const lists: Record<string, object[]> = {
-    "/operations?status=EXECUTING": [
+    "/operations?status=EXECUTING&limit=1000": [
       { id: ID, kind: "instance", status: "EXECUTING", created_at },
       { id: ENDING, kind: "instance", status: "EXECUTING", created_at },
     ],
-    "/operations?status=PENDING": [{ id: IMPORT, kind: "image_import", status: "PENDING", created_at }],
+    "/operations?status=PENDING&limit=1000": [{ id: IMPORT, kind: "image_import", status: "PENDING", created_at }],
   };
   appliance.answer = ({ path }) => {
     if (lists[path] !== undefined) return Response.json(lists[path]);
