@@ -1,9 +1,8 @@
-import { existsSync } from "node:fs";
 import { askForGc } from "./api/control.ts";
 import type { Config } from "./config.ts";
 import { openDatabase } from "./db/database.ts";
 import type { Log } from "./log.ts";
-import { dataLayout } from "./storage/layout.ts";
+import { DataAccessError, type DataLayout, dataLayout, hasData } from "./storage/layout.ts";
 import { type Reclaimed, reclaim, reclaimOrphans } from "./supervisor/space.ts";
 import { lockFile } from "./system/lock.ts";
 
@@ -19,7 +18,7 @@ export class GcError extends Error {
  */
 export async function collectGarbage(config: Config, log: Log, dryRun: boolean): Promise<Reclaimed> {
   const layout = dataLayout(config.dataDir);
-  if (!existsSync(layout.database)) throw new GcError(`there is no appliance's data in ${layout.root}`);
+  if (!isThere(layout)) throw new GcError(`there is no appliance's data in ${layout.root}`);
   const answered = await askForGc(layout.control, dryRun);
   if (answered !== null) return answered;
   using lock = lockFile(layout.lock);
@@ -36,4 +35,12 @@ export async function collectGarbage(config: Config, log: Log, dryRun: boolean):
     files: expired.files + orphans.files,
     fileBytes: expired.fileBytes + orphans.fileBytes,
   };
+}
+
+function isThere(layout: DataLayout): boolean {
+  try {
+    return hasData(layout);
+  } catch (error) {
+    throw error instanceof DataAccessError ? new GcError(error.message, { cause: error }) : error;
+  }
 }

@@ -118,7 +118,10 @@ function groupHelp(group: string): string {
 }
 
 /** Prints a failure the way its kind deserves and returns the exit code. */
-function report(error: unknown, name: string | undefined, io: Io): number {
+function report(thrown: unknown, name: string | undefined, io: Io): number {
+  // What failed first is what matters; that cleaning up failed after it usually has the same cause.
+  let error = thrown;
+  while (error instanceof SuppressedError) error = error.suppressed;
   const program = name === undefined ? "coppice" : `coppice ${name}`;
   if (error instanceof UsageError) {
     io.stderr(`${program}: ${error.message}\nTry '${program} --help'.\n`);

@@ -50,7 +50,7 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
       fix: "apt-get install --no-install-recommends qemu-system-x86",
     }),
     ...machineFindings(await hostFacts(), verdicts),
-    isolationFinding(config, kvm.state === "ok"),
+    isolationFinding(config, kvm.state === "ok" || (process.getuid?.() !== 0 && existsSync("/dev/kvm"))),
     trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
     ...poolFinding(readText(join(config.dataDir, "idle-cost.json"))),
     ...(await Promise.all(TOOLS.map(programFinding))),
@@ -277,7 +277,8 @@ function dataFinding(dataDirectory: string): Finding {
     accessSync(existing, constants.W_OK);
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    return { ...base, state: "problem", summary: `${dataDirectory} is not writable: ${code}` };
+    const fix = process.getuid?.() === 0 ? null : "sudo coppice doctor";
+    return { ...base, state: "problem", summary: `${dataDirectory} is not writable: ${code}`, fix };
   }
   if (mountOptions(readText("/proc/self/mountinfo") ?? "", existing).includes("noexec")) {
     const meaning = "the launcher of VMs is started from there";

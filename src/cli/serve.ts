@@ -2,7 +2,7 @@ import { type Config, declareProduction, type Environment } from "../config.ts";
 import { createLog, type Log } from "../log.ts";
 import { ServiceManager } from "../system/notify.ts";
 import { VERSION } from "../version.ts";
-import { command, EXIT_FAILED, expectPositionals } from "./command.ts";
+import { CliError, command, EXIT_FAILED, expectPositionals } from "./command.ts";
 import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
 import type { Io } from "./io.ts";
 
@@ -23,6 +23,7 @@ export const serveCommand = command({
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);
     const config = configOf(options, environment);
+    if (process.getuid?.() !== 0) throw new CliError("this takes root: no jail for VMs can be made without");
     declareProduction();
     // Machines run under users of their own and have to read their disks; the data directory keeps everybody else out.
     process.umask(SERVICE_UMASK_FLAGS);

@@ -1,3 +1,4 @@
+import { statSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -50,4 +51,23 @@ export function dataLayout(dataDirectory: string): DataLayout {
       for (const directory of Object.values(directories)) await mkdir(directory, { recursive: true, mode: 0o700 });
     },
   };
+}
+
+/** Raised where the data directory cannot be looked into; the message says what to do. */
+export class DataAccessError extends Error {
+  override readonly name = "DataAccessError";
+}
+
+/** Whether an appliance has its data there. @throws DataAccessError when this user must not know */
+export function hasData({ root, database }: DataLayout): boolean {
+  try {
+    statSync(database);
+    return true;
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "ENOENT" || code === "ENOTDIR") return false;
+    if (code !== "EACCES" && code !== "EPERM") throw error;
+    const advice = "run this as the user that the appliance runs as (root)";
+    throw new DataAccessError(`${root} is not accessible: ${advice}`, { cause: error });
+  }
 }

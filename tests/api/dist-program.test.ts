@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
-import { mkdir, readdir, readFile, rm, stat, truncate } from "node:fs/promises";
+import { chmod, mkdir, readdir, readFile, rm, stat, truncate } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { outputObject } from "../../src/domain/output.ts";
 import { ScriptedAppliance } from "../support/cli.ts";
@@ -53,6 +53,39 @@ describe("alone in a directory", () => {
   test("holds no path of the machine that built it in what it prints", async () => {
     const { stdout, stderr } = await coppice.run(["--help"]);
     expect(`${stdout}${stderr}`).not.toContain(ROOT);
+  });
+
+  test("a user who may not look into the data directory is told so, and never that there is nothing", async () => {
+    const denied = join(coppice.directory, "denied");
+    await mkdir(denied, { mode: 0o700 });
+    await chmod(coppice.directory, 0o755);
+    const nobody = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", coppice.path];
+    const path = join(denied, "data");
+    for (const argv of [["token", "list"], ["token", "create", "--account", "a"], ["gc"], ["backup", "-o", "x.tar"]]) {
+      const { exitCode, stderr } = Bun.spawnSync([...nobody, ...argv, "--data-dir", path], {
+        cwd: coppice.directory,
+        env: { PATH: "/usr/bin:/bin", HOME: coppice.directory },
+      });
+      expect([exitCode, stderr.toString()]).toEqual([
+        1,
+        expect.stringContaining(`${path} is not accessible: run this as`),
+      ]);
+    }
+    const serve = Bun.spawnSync([...nobody, "serve", "--data-dir", path], { cwd: "/", env: {} });
+    expect([serve.exitCode, serve.stderr.toString()]).toEqual([1, expect.stringContaining("this takes root")]);
+  });
+
+  test("what failed is told, not that cleaning up failed after it", async () => {
+    await using appliance = new ScriptedAppliance();
+    appliance.answer = () => new Response("content");
+    const argv = ["cp", ID, "/a", join(coppice.directory, "denied/inside")];
+    const nobody = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", coppice.path];
+    const child = Bun.spawn([...nobody, ...argv], { cwd: "/", env: { ...appliance.environment }, stderr: "pipe" });
+    const stderr = await new Response(child.stderr).text();
+    expect([await child.exited, stderr]).toEqual([
+      1,
+      expect.stringMatching(/^coppice cp: EACCES: permission denied, .*\n$/),
+    ]);
   });
 });
 
