@@ -27,6 +27,7 @@ import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
 import { reclaim } from "./supervisor/space.ts";
 import { lockFile } from "./system/lock.ts";
+import { ToolNetwork } from "./system/tool-network.ts";
 import { REVISION, VERSION } from "./version.ts";
 import { templateShape } from "./vm/templates.ts";
 
@@ -80,9 +81,9 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
   const compactor = stack.use(openCompactor(config, { db, layout, log, clock, machines, scratchDisks, scheduler }));
-  const operations = stack.use(
-    openOperations(config, { db, layout, log, clock, machines, scratchDisks, metrics, scheduler, compactor }),
-  );
+  const network = stack.use(new ToolNetwork());
+  const parts = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler, compactor, network };
+  const operations = stack.use(openOperations(config, parts));
   const { diskReserveBytes } = config.limits;
   const sources = { db, layout, machines, operations, scheduler, poolSize: config.pool.size, diskReserveBytes };
   stack.use(watchFigures(metrics, { ...sources, version: VERSION, revision: REVISION }));
@@ -186,6 +187,7 @@ function openOperations(
     readonly metrics: Metrics;
     readonly scheduler: Scheduler;
     readonly compactor: Compactor;
+    readonly network: ToolNetwork;
   },
 ): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler } = parts;

@@ -78,7 +78,7 @@ async function skopeo(
       cwd,
       stdoutBytesMax: MANIFEST_BYTES_MAX,
       // The archive is a file of the store, too, under another name.
-      confinement: { readable: [dirname(options.path)], writable: [options.scratch], network: false },
+      confinement: { readable: [dirname(options.path)], writable: [options.scratch], network: null },
     };
     return await runTool(command, options);
   } catch (error) {

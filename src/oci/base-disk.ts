@@ -83,7 +83,7 @@ async function attempt(
     const confinement = {
       readable: [options.staging],
       writable: [dirname(options.path)],
-      network: false,
+      network: null,
       capabilities: CAPABILITIES,
     };
     await runTool({ argv, env, confinement }, options);

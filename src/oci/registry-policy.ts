@@ -31,6 +31,9 @@ export type RegistryHosts = Readonly<Record<string, RegistrySettings>>;
 export type ResolveHost = (name: string) => Promise<readonly string[]>;
 
 const ANY_HOST = "*";
+const LOCALHOST = ["127.0.0.1", "::1"];
+/** Of HTTPS and HTTP. */
+const DEFAULT_PORTS = [443, 80];
 /** Name look-ups of the C library give up after longer than an import may wait without a word. */
 const LOOKUP_MS = 10_000;
 
@@ -45,22 +48,66 @@ export async function checkRegistryHost(
   hosts: RegistryHosts,
   resolve: ResolveHost = resolveHost,
 ): Promise<RegistrySettings> {
-  const name = hostName(host);
-  const listed = entry(hosts, host) ?? entry(hosts, name);
-  const settings = listed ?? entry(hosts, ANY_HOST) ?? {};
+  const { listed, settings } = settingsFor(host, hosts);
+  if (!listed) await judgedAddresses(host, resolve);
+  return settings;
+}
+
+/**
+ * The addresses at which a host may be connected now. Whoever connects to them, and looks nothing up again, holds the
+ * policy whatever name servers say later.
+ * @param host with its port
+ * @throws ApiError as `checkRegistryHost` does
+ */
+export async function allowedAddresses(
+  host: string,
+  hosts: RegistryHosts,
+  resolve: ResolveHost = resolveHost,
+): Promise<readonly string[]> {
+  const { listed } = settingsFor(host, hosts);
+  return listed ? await addressesOf(host, resolve) : await judgedAddresses(host, resolve);
+}
+
+/** Places on this machine's loopback that the operator listed: clients go there directly, whatever their proxy is. */
+export function listedLoopback(
+  hosts: RegistryHosts,
+  reference: { readonly host: string },
+): { address: string; port: number }[] {
+  const named = [reference.host, ...Object.keys(hosts)].filter((host) => {
+    const settings = entry(hosts, host) ?? entry(hosts, hostName(host));
+    return settings !== undefined && settings.allow !== false;
+  });
+  return [...new Set(named)].flatMap((host) => {
+    const bare = bareName(host);
+    const loopback = isIP(bare) && forbiddenKind(bare) === "loopback" ? [bare] : [];
+    const addresses = bare === "localhost" ? LOCALHOST : loopback;
+    const port = /:(\d+)$/.exec(host)?.[1];
+    const ports = port === undefined ? DEFAULT_PORTS : [Number(port)];
+    return addresses.flatMap((address) => ports.map((each) => ({ address, port: each })));
+  });
+}
+
+function settingsFor(host: string, hosts: RegistryHosts): { listed: boolean; settings: RegistrySettings } {
+  const own = entry(hosts, host) ?? entry(hosts, hostName(host));
+  const settings = own ?? entry(hosts, ANY_HOST) ?? {};
   if (settings.allow === false) {
     throw new ApiError("forbidden", `the operator does not allow the registry ${host}`, { registry: host });
   }
-  if (listed !== undefined) return settings;
-  const bare = name.replace(/^\[|\]$/g, "");
-  const addresses = isIP(bare) ? [bare] : await resolve(bare);
+  return { listed: own !== undefined, settings };
+}
+
+async function addressesOf(host: string, resolve: ResolveHost): Promise<readonly string[]> {
+  const bare = bareName(host);
+  return isIP(bare) ? [bare] : await resolve(bare);
+}
+
+async function judgedAddresses(host: string, resolve: ResolveHost): Promise<readonly string[]> {
+  const addresses = await addressesOf(host, resolve);
   for (const address of addresses) {
-    const kind = forbiddenKind(address);
-    if (kind === null) continue;
-    const message = `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;
-    throw new ApiError("forbidden", message, { registry: host });
+    if (forbiddenKind(address) === null) continue;
+    throw new ApiError("forbidden", forbiddenAddress(host, address), { registry: host });
   }
-  return settings;
+  return addresses;
 }
 
 function entry(hosts: RegistryHosts, name: string): RegistrySettings | undefined {
@@ -70,6 +117,11 @@ function entry(hosts: RegistryHosts, name: string): RegistrySettings | undefined
 /** Without the port. */
 function hostName(host: string): string {
   return host.replace(/:\d+$/, "");
+}
+
+/** Without port and brackets. */
+function bareName(host: string): string {
+  return hostName(host).replace(/^\[|\]$/g, "");
 }
 
 async function resolveHost(name: string): Promise<readonly string[]> {
@@ -82,6 +134,11 @@ async function resolveHost(name: string): Promise<readonly string[]> {
     throw unresolved("does not resolve", error);
   });
   return (await Promise.race([found, late])).map((item) => item.address);
+}
+
+/** Says why a host with an address that has a `forbiddenKind` is refused. */
+export function forbiddenAddress(host: string, address: string): string {
+  return `the registry ${host} has the ${forbiddenKind(address)} address ${address}, which the operator has not allowed`;
 }
 
 /** What an address is when nobody but the operator may send us there, otherwise null. */

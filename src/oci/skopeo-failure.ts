@@ -1,6 +1,7 @@
 import { ApiError, type ErrorCode } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
 import type { CommandError } from "../system/exec.ts";
+import type { DeadEnd, RegistryGate } from "./registry-gate.ts";
 import type { Credentials } from "./skopeo-home.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
 
@@ -79,20 +80,37 @@ const CAUSES: readonly Cause[] = [
 export function registryFailure(
   error: unknown,
   reference: RegistryReference,
-  access: { readonly credentials: Credentials | null; readonly timeoutMs: number },
+  access: {
+    readonly credentials: Credentials | null;
+    readonly timeoutMs: number;
+    readonly deadEnd: RegistryGate["deadEnd"];
+  },
 ): ApiError {
   const common = commonFailure(error, access.timeoutMs);
   if (common !== null) return common;
   const failure = error as CommandError;
-  const words = fatalMessage(failure.stderrTail);
+  // The named registry comes last, and what it says counts.
+  const words = fatalMessage(failure.stderrTail).replace(/\(Mirrors also failed: .*\]\): /s, "");
   const details = {
     registry: reference.host,
     reason: withoutSecrets(reasonOf(words || failure.message), access.credentials),
   };
+  const deadEnd = access.deadEnd(words);
+  if (deadEnd !== null) {
+    const elsewhere = { ...details, host: deadEnd.host };
+    return new ApiError(deadEnd.code, deadEndMessage(reference, deadEnd), elsewhere, { cause: error });
+  }
   const cause = CAUSES.find(({ pattern }) => pattern.test(words));
   const code = cause?.code ?? "unavailable";
   const message = cause?.message(reference, access.credentials) ?? `skopeo could not copy ${reference.canonical}`;
   return new ApiError(code, message, details, { cause: error });
+}
+
+function deadEndMessage({ host }: RegistryReference, { host: place, code, reason }: DeadEnd): string {
+  const own = place === host || place.replace(/:\d+$/, "") === host;
+  if (own) return code === "forbidden" ? reason : `the registry ${host} cannot be reached: ${reason}`;
+  const found = code === "forbidden" ? reason : `${place} cannot be reached: ${reason}`;
+  return `the registry ${host} sends its clients elsewhere, and ${found}`;
 }
 
 /** The text of the last `level=fatal msg="..."` line, or all of it. */

@@ -3,8 +3,10 @@ import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
 import { scratchDirectory } from "../system/scratch.ts";
+import type { ToolNetwork } from "../system/tool-network.ts";
 import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
-import type { RegistrySettings } from "./registry-policy.ts";
+import { openRegistryGate } from "./registry-gate.ts";
+import type { RegistryHosts, RegistrySettings } from "./registry-policy.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
@@ -18,6 +20,9 @@ export interface RegistryAccess extends ToolBounds {
   readonly credentials: Credentials | null;
   /** as `checkRegistryHost` gives it */
   readonly settings: RegistrySettings;
+  /** decides about the places that the registry sends skopeo to */
+  readonly hosts: RegistryHosts;
+  readonly network: ToolNetwork;
   /** private directory; what is put there, the password too, is gone when the call returns */
   readonly scratch: string;
 }
@@ -98,17 +103,18 @@ async function skopeo(
   context: { reference: RegistryReference; access: RegistryAccess },
 ): Promise<Uint8Array> {
   const { reference, access } = context;
+  using gate = openRegistryGate(reference, access);
   try {
     const command = {
       argv,
-      env: home.environment,
+      env: { ...home.environment, ...gate.environment },
       // A layout's name is relative to it: in an absolute one a colon would begin the tag.
       cwd,
       stdoutBytesMax: MANIFEST_BYTES_MAX,
-      confinement: { readable: [], writable: [access.scratch, cwd], network: true },
+      confinement: { readable: [], writable: [access.scratch, cwd], network: gate.network },
     };
     return await runTool(command, access);
   } catch (error) {
-    throw registryFailure(error, reference, access);
+    throw registryFailure(error, reference, { ...access, deadEnd: gate.deadEnd });
   }
 }

@@ -43,7 +43,7 @@ export async function unpack(options: UnpackOptions): Promise<void> {
       confinement: {
         readable: [options.layout],
         writable: [dirname(options.into)],
-        network: false,
+        network: null,
         capabilities: CAPABILITIES,
       },
     };

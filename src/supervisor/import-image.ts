@@ -17,6 +17,7 @@ import { blobPath } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { watchSpace } from "../storage/space.ts";
 import { scratchDirectory } from "../system/scratch.ts";
+import type { ToolNetwork } from "../system/tool-network.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
 import { withDeadline } from "./deadline.ts";
@@ -35,6 +36,8 @@ export interface ImportContext {
   readonly machines: MachineSource;
   readonly clock: () => number;
   readonly registries: RegistryHosts;
+  /** what skopeo runs in */
+  readonly network: ToolNetwork;
   /** shape of the machine that lists the image's files */
   readonly shape: MachineShape;
   /** room on the disk of the service that an image must leave, in `bytes`: its archives may unpack to anything */
@@ -122,7 +125,7 @@ interface Source {
 }
 
 async function openSource(
-  { layout, registries }: ImportContext,
+  { layout, registries, network }: ImportContext,
   { registry, credentials, files: [archive] = [] }: ImportSubmission,
   bounds: Pick<RegistryAccess, "scratch" | "timeoutMs" | "signal">,
 ): Promise<Source> {
@@ -134,7 +137,8 @@ async function openSource(
     return { digest, copyTo: (directory) => copyArchive(transport, { path, directory, ...bounds }) };
   }
   const reference = parseRegistryReference(registry);
-  const access = { credentials, settings: await checkRegistryHost(reference.host, registries), ...bounds };
+  const settings = await checkRegistryHost(reference.host, registries);
+  const access = { credentials, settings, hosts: registries, network, ...bounds };
   const { digest } = await inspectDigest(reference, access);
   return { digest, copyTo: (directory) => copyToLayout(reference, { ...access, digest, directory }) };
 }

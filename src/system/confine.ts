@@ -7,8 +7,8 @@ export interface Confinement {
   readonly writable: readonly string[];
   /** absolute paths of directories that it may read */
   readonly readable: readonly string[];
-  /** false gives it a network without any interface but a loopback that is down */
-  readonly network: boolean;
+  /** file of the network namespace that it runs in; null for one without any interface but a loopback that is down */
+  readonly network: string | null;
   /** what it keeps of root's powers; default none */
   readonly capabilities?: readonly Capability[];
 }
@@ -39,7 +39,7 @@ done
 cp -P \${links-} .
 mkdir -p old proc dev tmp run etc
 files=
-for each in host.conf hosts ld.so.cache localtime mke2fs.conf nsswitch.conf resolv.conf services; do
+for each in host.conf hosts ld.so.cache localtime mke2fs.conf nsswitch.conf services; do
 	if [ -e "/etc/$each" ] || [ -L "/etc/$each" ]; then files="$files /etc/$each"; fi
 done
 cp -P $files etc
@@ -53,16 +53,8 @@ for each in null zero urandom; do
 	: >"dev/$each"
 	mount --bind "/dev/$each" "dev/$each"
 done
-if [ "$1" = network ]; then
-	# Where /etc/resolv.conf may point to.
-	for each in /run/systemd/resolve /run/NetworkManager /run/resolvconf; do
-		[ -d "$each" ] || continue
-		mkdir -p ".$each"
-		mount -o bind,ro,nosuid,nodev,noexec "$each" ".$each"
-	done
-fi
-capabilities=$2
-shift 2
+capabilities=$1
+shift
 options=bind,nosuid,nodev,noexec
 while [ "$1" != command ]; do
 	case $1 in
@@ -90,8 +82,9 @@ const PROCESSES = ["--pid", "--fork", "--kill-child=KILL"] as const;
 export function confinementWrapper(confinement: Confinement | undefined): string[] {
   if (confinement === undefined) return [];
   const { writable, readable, network, capabilities = [] } = confinement;
-  const namespaces = [...PROCESSES, "--mount", "--propagation", "private", ...(network ? [] : ["--net"])];
+  const enter = network === null ? [] : ["/usr/bin/nsenter", `--net=${network}`, "--"];
+  const namespaces = [...PROCESSES, "--mount", "--propagation", "private", ...(network === null ? ["--net"] : [])];
   const kept = ["-all", ...capabilities.map((name) => `+${name}`)].join(",");
-  const arguments_ = [network ? "network" : "alone", kept, ...writable, "readable", ...readable, "command"];
-  return ["/usr/bin/unshare", ...namespaces, "--", "/bin/sh", "-c", SCRIPT, "sh", ...arguments_];
+  const arguments_ = [kept, ...writable, "readable", ...readable, "command"];
+  return [...enter, "/usr/bin/unshare", ...namespaces, "--", "/bin/sh", "-c", SCRIPT, "sh", ...arguments_];
 }

@@ -1,4 +1,5 @@
 import { dlopen, FFIType, ptr, read } from "bun:ffi";
+import { closeSync } from "node:fs";
 import { constants } from "node:os";
 
 /**
@@ -11,6 +12,10 @@ const { symbols: libc } = dlopen("libc.so.6", {
   fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
   madvise: { args: [FFIType.u64, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
   flock: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
+  socket: { args: [FFIType.i32, FFIType.i32, FFIType.i32], returns: FFIType.i32 },
+  unshare: { args: [FFIType.i32], returns: FFIType.i32 },
+  setns: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
+  ioctl: { args: [FFIType.i32, FFIType.u64, FFIType.ptr], returns: FFIType.i32 },
   lseek: { args: [FFIType.i32, FFIType.i64, FFIType.i32], returns: FFIType.i64 },
   copy_file_range: {
     args: [FFIType.i32, FFIType.ptr, FFIType.i32, FFIType.ptr, FFIType.u64, FFIType.u32],
@@ -128,4 +133,34 @@ export function copyFileRange(options: {
   const offsets = new BigInt64Array([BigInt(options.fromOffset), BigInt(options.toOffset)]);
   const result = libc.copy_file_range(options.from, ptr(offsets), options.to, ptr(offsets, 8), options.length, 0);
   return checked("copy_file_range", result);
+}
+
+const CLONE_NEWNET = 0x4000_0000;
+
+/** Puts this thread, and no other, into a new network without anything. EPERM without CAP_SYS_ADMIN. */
+export function unshareNetwork(): void {
+  checked("unshare", libc.unshare(CLONE_NEWNET));
+}
+
+/** Puts this thread, and no other, into the network that an open file of /proc/PID/ns stands for. */
+export function enterNetwork(fd: number): void {
+  checked("setns", libc.setns(fd, CLONE_NEWNET));
+}
+
+const AF_INET = 2;
+const SOCK_DGRAM_CLOEXEC = 2 | 0o2000000;
+const SIOCSIFFLAGS = 0x8914n;
+const IFF_UP_FLAG = 1;
+/** Of struct ifreq, in `bytes`; the name fills what is before the flags. */
+const IFREQ_BYTES = 40;
+const IFREQ_FLAGS_OFFSET = 16;
+
+/** Brings the loopback of this thread's network up. EPERM without CAP_NET_ADMIN. */
+export function bringLoopbackUp(): void {
+  const request = Buffer.alloc(IFREQ_BYTES);
+  request.write("lo");
+  request.writeInt16LE(IFF_UP_FLAG, IFREQ_FLAGS_OFFSET);
+  const fd = checked("socket", libc.socket(AF_INET, SOCK_DGRAM_CLOEXEC, 0));
+  using _fd = { [Symbol.dispose]: () => closeSync(fd) };
+  checked("ioctl", libc.ioctl(fd, SIOCSIFFLAGS, ptr(request)));
 }

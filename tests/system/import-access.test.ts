@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { Appliance } from "../support/appliance.ts";
+import { bystander, type DetourRegistry, detourRegistry } from "../support/detour-registry.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 import { type Body, operationOf, until } from "../support/runs.ts";
@@ -18,6 +19,7 @@ let open: Registry;
 let closed: Registry;
 let secured: Registry;
 let slow: SlowRegistry;
+let detour: DetourRegistry;
 let appliance: Appliance;
 
 beforeAll(async () => {
@@ -27,11 +29,13 @@ beforeAll(async () => {
     Registry.start({ credentials: CREDENTIALS, tls: true }),
   ]);
   slow = slowRegistry(open.host);
+  detour = detourRegistry(open);
   appliance = await Appliance.start({
     registries: [
       open.host,
       closed.host,
       slow.host,
+      detour.host,
       { host: secured.host, ca_file: secured.caFile ?? "" },
       { host: "denied.example", allow: false },
       // Listed, but to be spoken to with TLS and the system's authorities.
@@ -44,7 +48,7 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  for (const owned of [appliance, slow, open, closed, secured]) await owned[Symbol.asyncDispose]();
+  for (const owned of [appliance, slow, detour, open, closed, secured]) await owned[Symbol.asyncDispose]();
 });
 
 const submit = async (request: Body): Promise<string> => {
@@ -181,6 +185,27 @@ describe("registries.hosts of the configuration", () => {
       const operation = await ended({ registry: `${host}/a/b:1` });
       expect([host, operation.status, operation.error["error"]]).toEqual([host, "FAILED", "forbidden"]);
     }
+  });
+});
+
+describe("a registry that sends its clients on", () => {
+  test("is followed to hosts that are listed, and to no other service of this machine", async () => {
+    using service = bystander();
+    await pushImage(open, "team/moved:1", { layers: [[{ path: "marker", content: "moved" }]] });
+    const request = { registry: `${detour.host}/team/moved:1` };
+    detour.blobsAt = `http://127.0.0.1:${service.port}`;
+    const blobs = await ended(request);
+    detour.blobsAt = null;
+    detour.tokensAt = `http://127.0.0.1:${service.port}/token`;
+    const tokens = await ended({ ...request, credentials: CREDENTIALS });
+    detour.tokensAt = null;
+    for (const { status, error } of [blobs, tokens]) {
+      expect([status, error["error"]]).toEqual(["FAILED", "forbidden"]);
+      expect(error["message"]).toContain(`127.0.0.1:${service.port}`);
+    }
+    expect(service.callers).toBe(0);
+    detour.blobsAt = `http://${open.host}`;
+    expect((await ended(request)).status).toBe("SUCCESS");
   });
 });
 

@@ -13,6 +13,7 @@ import { unpack } from "../../src/oci/umoci.ts";
 import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { allocatedBytes } from "../../src/system/sparse.ts";
+import { ToolNetwork } from "../../src/system/tool-network.ts";
 import { awkwardImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 
@@ -47,7 +48,15 @@ async function unpacked(image: ImageSpec): Promise<{ staging: string; root: stri
   count += 1;
   const at = (name: string) => join(scratch.path, `${name}-${count}`);
   const reference = parseRegistryReference(await pushImage(registry, `image-${count}:1`, image));
-  const access = { credentials: null, settings: registry.settings, scratch: scratch.path, ...bounds };
+  using network = new ToolNetwork();
+  const access = {
+    credentials: null,
+    settings: registry.settings,
+    hosts: { [registry.host]: {} },
+    network,
+    scratch: scratch.path,
+    ...bounds,
+  };
   const { digest } = await inspectDigest(reference, access);
   await copyToLayout(reference, { ...access, digest, directory: at("layout") });
   await mkdir(at("staging"));

@@ -10,6 +10,7 @@ import { prepareSkopeoHome } from "../../src/oci/skopeo-home.ts";
 import { unpack } from "../../src/oci/umoci.ts";
 import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
+import { ToolNetwork } from "../../src/system/tool-network.ts";
 import {
   awkwardImage,
   busyboxImage,
@@ -50,9 +51,12 @@ afterAll(async () => {
   expect(left).toEqual([]);
 });
 
+const network = new ToolNetwork();
 const access = (registry: Registry, more: Partial<RegistryAccess> = {}): RegistryAccess => ({
   credentials: null,
   settings: registry.settings,
+  hosts: { "127.0.0.1": {} },
+  network,
   scratch: scratch.path,
   timeoutMs: 30_000,
   signal: new AbortController().signal,

@@ -6,6 +6,7 @@ import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { erofsArgv, ext4Argv } from "../../src/oci/base-disk.ts";
 import { selectManifest } from "../../src/oci/manifest.ts";
+import type { DeadEnd } from "../../src/oci/registry-gate.ts";
 import { scratchArgv } from "../../src/oci/scratch-disk.ts";
 import { copyArgv, inspectArgv } from "../../src/oci/skopeo.ts";
 import { registryFailure } from "../../src/oci/skopeo-failure.ts";
@@ -117,7 +118,11 @@ describe("skopeo's home", () => {
 });
 
 describe("failures of a registry", () => {
-  const fail = (message: string, credentials: { username: string; password: string } | null = null): ApiError => {
+  const fail = (
+    message: string,
+    credentials: { username: string; password: string } | null = null,
+    deadEnd: (words: string) => DeadEnd | null = () => null,
+  ): ApiError => {
     const stderrTail = `time="2026-01-01T00:00:00Z" level=fatal msg=${JSON.stringify(message)}`;
     const error = new CommandError("skopeo failed", {
       argv: ["skopeo"],
@@ -126,7 +131,7 @@ describe("failures of a registry", () => {
       timedOut: false,
       stderrTail,
     });
-    return registryFailure(error, reference, { credentials, timeoutMs: 5000 });
+    return registryFailure(error, reference, { credentials, timeoutMs: 5000, deadEnd });
   };
   for (const [message, code] of [
     [
@@ -160,6 +165,33 @@ describe("failures of a registry", () => {
     });
   }
 
+  test("a place that was not reached is named, and what is wrong with it", () => {
+    const deadEnd = (host: string, code: DeadEnd["code"], reason: string) =>
+      fail("socks connect", null, () => ({ host, code, reason }));
+    const own = deadEnd("r.example:5000", "unavailable", "connection refused");
+    expect(own.message).toBe("the registry r.example:5000 cannot be reached: connection refused");
+    const other = deadEnd("blobs.example:443", "unavailable", "no route to it");
+    expect(other.message).toBe(
+      "the registry r.example:5000 sends its clients elsewhere, and blobs.example:443 cannot be reached: no route to it",
+    );
+    expect(other.details).toMatchObject({ registry: "r.example:5000", host: "blobs.example:443" });
+    const refused = deadEnd("x.example:80", "forbidden", "the operator does not allow the registry x.example:80");
+    expect([refused.code, refused.message]).toEqual([
+      "forbidden",
+      "the registry r.example:5000 sends its clients elsewhere, and the operator does not allow the registry x.example:80",
+    ]);
+  });
+
+  test("of a mirror and the registry itself, the registry's counts", () => {
+    const mirrors = "(Mirrors also failed: [m.example/a:1: reading manifest: socks connect tcp a->b: not allowed]): ";
+    const seen: string[] = [];
+    const error = fail(`${mirrors}r.example/a:1: reading manifest 1 in r/a: manifest unknown`, null, (words) => {
+      seen.push(words);
+      return null;
+    });
+    expect([error.code, seen]).toEqual(["not_found", ["r.example/a:1: reading manifest 1 in r/a: manifest unknown"]]);
+  });
+
   test("secrets and signed addresses are not repeated", () => {
     const secret = fail("token for alice:hunter2 (aHVudGVyMg==) refused", { username: "alice", password: "hunter2" });
     expect(secret.details["reason"]).toBe("token for alice:*** (aHVudGVyMg==) refused");
@@ -176,7 +208,9 @@ describe("failures of a registry", () => {
 
   test("what is no failure of skopeo is thrown on", () => {
     const reason = new Error("cancelled");
-    expect(() => registryFailure(reason, reference, { credentials: null, timeoutMs: 1 })).toThrow(reason);
+    expect(() => registryFailure(reason, reference, { credentials: null, timeoutMs: 1, deadEnd: () => null })).toThrow(
+      reason,
+    );
   });
 });
 

@@ -1,6 +1,12 @@
 import { expect, test } from "bun:test";
 import { ApiError } from "../../src/domain/errors.ts";
-import { checkRegistryHost, forbiddenKind, type RegistryHosts } from "../../src/oci/registry-policy.ts";
+import {
+  allowedAddresses,
+  checkRegistryHost,
+  forbiddenKind,
+  listedLoopback,
+  type RegistryHosts,
+} from "../../src/oci/registry-policy.ts";
 
 const none: RegistryHosts = {};
 const at =
@@ -85,4 +91,35 @@ test("names are looked up for real", async () => {
   // The C library reads this as 127.0.0.1.
   expect(await code(checkRegistryHost("127.1:5000", none))).toBe("forbidden");
   expect(await code(checkRegistryHost("no-such-host.invalid", none))).toBe("unavailable");
+});
+
+test("the addresses to connect to are those that were judged", async () => {
+  const hosts = { "listed.example": {}, "port.example:5000": {}, "denied.example": { allow: false } };
+  expect(await allowedAddresses("r.example:443", hosts, at("10.0.0.1", "fd00::1"))).toEqual(["10.0.0.1", "fd00::1"]);
+  expect(await code(allowedAddresses("r.example:443", hosts, at("10.0.0.1", "::1")))).toBe("forbidden");
+  expect(await allowedAddresses("listed.example:80", hosts, at("127.0.0.1"))).toEqual(["127.0.0.1"]);
+  expect(await allowedAddresses("port.example:5000", hosts, at("::1"))).toEqual(["::1"]);
+  expect(await code(allowedAddresses("port.example:5001", hosts, at("::1")))).toBe("forbidden");
+  expect(await code(allowedAddresses("denied.example:443", hosts, at("10.0.0.1")))).toBe("forbidden");
+  expect(await code(allowedAddresses("[::1]:443", hosts))).toBe("forbidden");
+  expect(await allowedAddresses("[fd00::1]:443", hosts)).toEqual(["fd00::1"]);
+});
+
+test("places of the loopback are those that the operator listed, and the one that is asked for", () => {
+  const hosts = {
+    "*": {},
+    "127.0.0.1:5000": {},
+    "127.0.0.1:5001": { allow: false },
+    "localhost:5002": {},
+    "[::1]:5003": {},
+    "127.0.0.9": {},
+    "10.0.0.1:5004": {},
+    "r.example:5005": {},
+  };
+  const places = (host: string) => listedLoopback(hosts, { host }).map(({ address, port }) => `${address} ${port}`);
+  const always = ["127.0.0.1 5000", "127.0.0.1 5002", "::1 5002", "::1 5003", "127.0.0.9 443", "127.0.0.9 80"];
+  expect(places("r.example")).toEqual(always);
+  expect(places("127.0.0.9:5006")).toEqual(["127.0.0.9 5006", ...always]);
+  expect(places("127.0.0.8:5006")).toEqual(always);
+  expect(places("127.0.0.1:5001")).toEqual(always);
 });

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Confinement } from "../../src/system/confine.ts";
 import { CommandError, run } from "../../src/system/exec.ts";
+import { ToolNetwork } from "../../src/system/tool-network.ts";
 
 let home: string;
 let work: string;
@@ -21,7 +22,7 @@ afterAll(() => rm(home, { recursive: true }));
 const confinement = (change: Partial<Confinement> = {}): Confinement => ({
   writable: [work],
   readable: [read],
-  network: false,
+  network: null,
   ...change,
 });
 
@@ -64,13 +65,15 @@ describe("a confined program", () => {
     expect(await readFile(join(read, "input"), "utf8")).toBe("given");
   });
 
-  test("has no network, unless it needs one", async () => {
+  test("has no network, or the one for tools", async () => {
     const interfaces = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '";
     expect(await shell(interfaces)).toBe("lo");
-    await expect(shell("exec 3<>/dev/tcp/127.0.0.1/1 || exit 9")).rejects.toThrow();
-    const outside = (await readFile("/proc/self/net/dev", "utf8")).split("\n").slice(2, -1);
-    const seen = (await shell(interfaces, { network: true })).split("\n");
-    expect(seen).toHaveLength(outside.length);
+    const connect = "exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/1'";
+    await expect(shell(connect)).rejects.toMatchObject({ stderrTail: expect.stringContaining("unreachable") });
+    using network = new ToolNetwork();
+    expect(await shell(interfaces, { network: network.path })).toBe("lo");
+    const refused = { stderrTail: expect.stringContaining("refused") };
+    await expect(shell(connect, { network: network.path })).rejects.toMatchObject(refused);
   });
 
   test("leaves no mount and no directory behind", async () => {

@@ -1,0 +1,137 @@
+import type { Socket } from "bun";
+import { connectToAny, type End, join } from "./relay.ts";
+import { listenToRelay } from "./relay-listener.ts";
+import type { ToolNetwork } from "./tool-network.ts";
+
+/** Within the network for tools, where nothing else is at home: any other loopback address may be forwarded. */
+const PROXY_ADDRESS = "127.255.0.1";
+
+const VERSION = 5;
+const METHOD = { noLogin: 0 } as const;
+const COMMAND = { connect: 1 } as const;
+const ADDRESS_TYPE = { ipv4: 1, name: 3, ipv6: 4 } as const;
+const REPLY = { done: 0, notAllowed: 2, noHost: 4, refused: 5 } as const;
+const HEAD_BYTES = 4;
+const PORT_BYTES = 2;
+
+/** A place that a program asked for and was not connected to. */
+export interface FailedConnection {
+  /** with its port */
+  readonly host: string;
+  /** what `SocksOptions.resolve` threw, or an error whose `code` is the system's */
+  readonly error: unknown;
+}
+
+export interface SocksOptions {
+  readonly network: ToolNetwork;
+  /** Gives the addresses that `host` (a name or an address, with its port) may be connected at; rejects to refuse it. */
+  readonly resolve: (host: string) => Promise<readonly string[]>;
+  readonly onFailure: (failure: FailedConnection) => void;
+}
+
+/** A SOCKS 5 proxy; disposal cuts all its connections. */
+export interface SocksProxy extends Disposable {
+  readonly url: string;
+}
+
+interface Session {
+  received: Uint8Array;
+  greeted: boolean;
+}
+
+/**
+ * Listens in the network for tools. Names are resolved here and the connection is made to an address that was judged,
+ * so what a name means cannot change in between.
+ */
+export function openSocksProxy(options: SocksOptions): SocksProxy {
+  const negotiate = (socket: Socket<End>, chunk: Uint8Array, session: Session): void => {
+    session.received = Buffer.concat([session.received, chunk]);
+    if (!session.greeted) {
+      const rest = readGreeting(session.received);
+      if (rest === null) return;
+      if (rest === "malformed") return void socket.terminate();
+      session.greeted = true;
+      session.received = rest;
+      socket.write(Uint8Array.of(VERSION, METHOD.noLogin));
+    }
+    const target = readRequest(session.received);
+    if (target === null) return;
+    if (target === "malformed") return void socket.terminate();
+    // Clients wait for the answer; what they send instead has nobody to go to.
+    socket.pause();
+    void connect(socket, target);
+  };
+
+  const connect = async (socket: Socket<End>, { host, port }: Target): Promise<void> => {
+    const fail = (error: unknown, code: number): void => {
+      options.onFailure({ host, error });
+      socket.end(reply(code));
+    };
+    const addresses = await options.resolve(host).catch((error: unknown) => fail(error, REPLY.notAllowed));
+    if (!addresses) return;
+    try {
+      const peer = await connectToAny(addresses, port);
+      if (socket.data.closed) return void peer.terminate();
+      socket.write(reply(REPLY.done));
+      join(socket, peer);
+    } catch (error) {
+      fail(error, (error as NodeJS.ErrnoException).code === "ECONNREFUSED" ? REPLY.refused : REPLY.noHost);
+    }
+  };
+
+  const listener = listenToRelay(options.network, {
+    hostname: PROXY_ADDRESS,
+    port: 0,
+    begin: () => {
+      const session: Session = { received: new Uint8Array(0), greeted: false };
+      return (socket, chunk) => negotiate(socket, chunk, session);
+    },
+  });
+  return {
+    url: `socks5://${PROXY_ADDRESS}:${listener.port}`,
+    [Symbol.dispose]: () => listener[Symbol.dispose](),
+  };
+}
+
+/** What comes after the greeting; null when it is not complete. */
+function readGreeting(bytes: Uint8Array): Uint8Array | null | "malformed" {
+  if (bytes.byteLength > 0 && bytes[0] !== VERSION) return "malformed";
+  const methods = bytes[1];
+  if (methods === undefined || bytes.byteLength < 2 + methods) return null;
+  return bytes.subarray(2, 2 + methods).includes(METHOD.noLogin) ? bytes.subarray(2 + methods) : "malformed";
+}
+
+interface Target {
+  /** with its port */
+  readonly host: string;
+  readonly port: number;
+}
+
+/** Where the client wants to go; null when the request is not complete. */
+function readRequest(bytes: Uint8Array): Target | null | "malformed" {
+  const request = Buffer.from(bytes);
+  if (request.byteLength <= HEAD_BYTES) return null;
+  const [version, command, , type] = request;
+  if (version !== VERSION || command !== COMMAND.connect) return "malformed";
+  const length = { [ADDRESS_TYPE.ipv4]: 4, [ADDRESS_TYPE.ipv6]: 16, [ADDRESS_TYPE.name]: request[HEAD_BYTES] }[
+    type ?? 0
+  ];
+  if (length === undefined) return "malformed";
+  const start = type === ADDRESS_TYPE.name ? HEAD_BYTES + 1 : HEAD_BYTES;
+  const end = start + length;
+  if (request.byteLength < end + PORT_BYTES) return null;
+  if (request.byteLength > end + PORT_BYTES) return "malformed";
+  const port = request.readUInt16BE(end);
+  return { host: `${hostText(type, request.subarray(start, end))}:${port}`, port };
+}
+
+function hostText(type: number | undefined, bytes: Buffer): string {
+  if (type === ADDRESS_TYPE.name) return bytes.toString("latin1");
+  if (type === ADDRESS_TYPE.ipv4) return bytes.join(".");
+  return `[${[...new Uint16Array(8).keys()].map((at) => bytes.readUInt16BE(2 * at).toString(16)).join(":")}]`;
+}
+
+/** The address that the proxy connects from is nobody's business. */
+function reply(code: number): Uint8Array {
+  return Uint8Array.of(VERSION, code, 0, ADDRESS_TYPE.ipv4, 0, 0, 0, 0, 0, 0);
+}

@@ -1,0 +1,264 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ApiError } from "../../src/domain/errors.ts";
+import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
+import { openRegistryGate } from "../../src/oci/registry-gate.ts";
+import type { RegistryHosts } from "../../src/oci/registry-policy.ts";
+import { copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
+import { run } from "../../src/system/exec.ts";
+import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
+import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { type Bystander, bystander, type DetourRegistry, detourRegistry } from "../support/detour-registry.ts";
+import { digestsIn, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+setDefaultTimeout(60_000);
+
+const CREDENTIALS = { username: "alice", password: "hunter2-canary-p4ss" };
+const BYTES = 24 * 1024 * 1024;
+
+let network: ToolNetwork;
+let scratch: ScratchDirectory;
+let plain: Registry;
+let closed: Registry;
+let detour: DetourRegistry;
+let service: Bystander;
+
+/** Another spelling of the loopback, which Go takes for a name: it asks the proxy for it. */
+const named = (host: string): string => host.replace("127.0.0.1", "127.1");
+
+beforeAll(async () => {
+  network = new ToolNetwork();
+  service = bystander();
+  [scratch, plain, closed] = await Promise.all([
+    scratchDirectory(tmpdir(), "gate-"),
+    Registry.start(),
+    Registry.start({ credentials: CREDENTIALS, tls: true }),
+  ]);
+  detour = detourRegistry(plain);
+  const content = Buffer.alloc(BYTES);
+  crypto.getRandomValues(content.subarray(0, 65_536));
+  const image = { layers: [[{ path: "file", content }]], compression: "none" } as const;
+  await Promise.all([plain, closed].map((registry) => pushImage(registry, "team/app:1", image)));
+});
+
+afterAll(async () => {
+  for (const owned of [detour, plain, closed, scratch]) await owned[Symbol.asyncDispose]();
+  for (const owned of [service, network]) owned[Symbol.dispose]();
+});
+
+beforeEach(() => {
+  detour.blobsAt = null;
+  detour.tokensAt = null;
+});
+
+let pulls = 0;
+async function pull(host: string, hosts: RegistryHosts, more: Partial<RegistryAccess> = {}): Promise<string[]> {
+  const reference = parseRegistryReference(`${host}/team/app:1`);
+  const access: RegistryAccess = {
+    credentials: null,
+    settings: hosts[host] ?? {},
+    hosts,
+    network,
+    scratch: scratch.path,
+    timeoutMs: 30_000,
+    signal: new AbortController().signal,
+    ...more,
+  };
+  const { digest } = await inspectDigest(reference, access);
+  pulls += 1;
+  const directory = join(scratch.path, `layout-${pulls}`);
+  await copyToLayout(reference, { ...access, digest, directory });
+  return await digestsIn(directory);
+}
+
+async function failure(promise: Promise<unknown>): Promise<[string, string]> {
+  const error = await promise.then(
+    () => new Error("it worked"),
+    (reason: unknown) => reason,
+  );
+  if (!(error instanceof ApiError)) throw error;
+  return [error.code, error.message];
+}
+
+/** Output of a program in the network for tools. */
+async function inside(argv: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<string> {
+  const confinement = { readable: [], writable: [], network: network.path };
+  const { stdout } = await run({ argv, env, confinement, timeoutMs: 30_000, stdoutBytesMax: 2 * BYTES });
+  return Buffer.from(stdout).toString().trim();
+}
+
+async function listeners(): Promise<number> {
+  return (await inside(["cat", "/proc/net/tcp", "/proc/net/tcp6"])).match(/ 0A /g)?.length ?? 0;
+}
+
+const elsewhere = (host: string, kind: string): [string, string] => {
+  const address = host.replace(/:\d+$/, "").replace(/^127\.1$/, "127.0.0.1");
+  const found = `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;
+  return ["forbidden", `the registry ${detour.host} sends its clients elsewhere, and ${found}`];
+};
+
+describe("a registry that sends its clients on", () => {
+  test("to places of this host that are not listed, by redirection: nobody is called", async () => {
+    const hosts = { [detour.host]: { insecure: true } };
+    for (const host of [`127.0.0.1:${service.port}`, `127.1:${service.port}`]) {
+      detour.blobsAt = `http://${host}`;
+      expect(await failure(pull(detour.host, hosts))).toEqual(elsewhere(host, "loopback"));
+    }
+    detour.blobsAt = "http://169.254.169.254";
+    expect(await failure(pull(detour.host, hosts))).toEqual(elsewhere("169.254.169.254:80", "metadata"));
+    expect(service.callers).toBe(0);
+  });
+
+  test("to places of this host that are not listed, for a token: nobody is called", async () => {
+    const hosts = { [detour.host]: { insecure: true } };
+    for (const credentials of [null, CREDENTIALS]) {
+      for (const host of [`127.0.0.1:${service.port}`, `127.1:${service.port}`]) {
+        detour.tokensAt = `http://${host}/token`;
+        expect(await failure(pull(detour.host, hosts, { credentials }))).toEqual(elsewhere(host, "loopback"));
+      }
+    }
+    detour.tokensAt = "http://169.254.169.254/token";
+    expect(await failure(pull(detour.host, hosts))).toEqual(elsewhere("169.254.169.254:80", "metadata"));
+    expect(service.callers).toBe(0);
+  });
+
+  test("to hosts that the operator listed: they are asked", async () => {
+    for (const host of [plain.host, named(plain.host)]) {
+      detour.blobsAt = `http://${host}`;
+      const hosts = { [detour.host]: { insecure: true }, [host]: {}, "*": { allow: false } };
+      expect(await pull(detour.host, hosts)).toHaveLength(3);
+    }
+  });
+
+  test("to a host that the operator does not allow: the message names it", async () => {
+    detour.blobsAt = "http://blobs.example";
+    const hosts = { [detour.host]: { insecure: true }, "*": { allow: false } };
+    const reason = "the operator does not allow the registry blobs.example:80";
+    const message = `the registry ${detour.host} sends its clients elsewhere, and ${reason}`;
+    expect(await failure(pull(detour.host, hosts))).toEqual(["forbidden", message]);
+  });
+
+  test("to a host that does not answer: the message names it", async () => {
+    const gone = bystander();
+    gone[Symbol.dispose]();
+    const host = `127.1:${gone.port}`;
+    detour.blobsAt = `http://${host}`;
+    const hosts = { [detour.host]: { insecure: true }, [host]: {} };
+    const message = `the registry ${detour.host} sends its clients elsewhere, and ${host} cannot be reached: connection refused`;
+    expect(await failure(pull(detour.host, hosts))).toEqual(["unavailable", message]);
+  });
+});
+
+describe("a registry behind a name", () => {
+  test("is reached over TLS, with a login", async () => {
+    const host = named(closed.host);
+    const hosts = { [host]: { insecure: true } };
+    expect(await pull(host, hosts, { credentials: CREDENTIALS })).toHaveLength(3);
+    expect((await failure(pull(host, hosts)))[0]).toBe("forbidden");
+  });
+
+  test("is reached over plain HTTP, and as the mirror of another one", async () => {
+    const host = named(plain.host);
+    expect(await pull(host, { [host]: { insecure: true } })).toHaveLength(3);
+    const mirrored = { mirrors: [{ host, insecure: true }] };
+    expect(await pull("registry.invalid", { "registry.invalid": mirrored })).toHaveLength(3);
+  });
+
+  test("that is not listed and now means this host is refused when it is connected, whatever was said before", async () => {
+    const host = named(plain.host);
+    const message = `the registry ${host} has the loopback address 127.0.0.1, which the operator has not allowed`;
+    expect(await failure(pull(host, {}, { settings: { insecure: true } }))).toEqual(["forbidden", message]);
+  });
+});
+
+describe("the gate", () => {
+  const reference = parseRegistryReference("registry.example/a:1");
+  const fetchArgv = (url: string) => ["curl", "--silent", "--show-error", "--max-time", "20", "--noproxy", "", url];
+  const environment = (url: string) => ({ ALL_PROXY: url.replace("socks5:", "socks5h:"), HOME: "/tmp" });
+
+  test("connects to the address that was judged, and judges every connection anew", async () => {
+    const answers = [["127.0.0.1"], ["10.0.0.1", "127.0.0.1"]];
+    const resolve = async () => answers.shift() ?? [];
+    using gate = openRegistryGate(reference, { network, settings: {}, hosts: { [plain.host]: {} }, resolve });
+    const env = environment(gate.environment["HTTP_PROXY"] ?? "");
+    const port = plain.host.split(":")[1];
+    for (const _answer of [...answers]) {
+      await expect(inside(fetchArgv(`http://rebinding.example:${port}/v2/`), env)).rejects.toThrow("curl");
+      expect(gate.deadEnd("socks connect")).toMatchObject({ code: "forbidden", host: `rebinding.example:${port}` });
+    }
+    expect(answers).toEqual([]);
+    expect(await inside(fetchArgv(`http://${plain.host}/v2/`), env)).toBe("{}");
+  });
+
+  test("refuses names that no host has, and what is not its protocol", async () => {
+    const resolve = () => Promise.reject(new Error("looked up"));
+    using gate = openRegistryGate(reference, { network, settings: {}, hosts: {}, resolve });
+    const place = (gate.environment["HTTP_PROXY"] ?? "").replace("socks5://", "/dev/tcp/").replace(":", "/");
+    const say = (words: string) =>
+      inside(["bash", "-c", `exec 3<>${place}; printf '${words}' >&3; od -An -tx1 -N12 <&3 2>/dev/null || true`], {});
+    expect(await say("\\x05\\x01\\x00\\x05\\x01\\x00\\x03\\x03a b\\x00\\x50")).toStartWith("05 00 05 02 ");
+    expect(gate.deadEnd("socks connect")?.code).toBe("forbidden");
+    for (const words of [
+      "GET / HTTP/1.1\\r\\n\\r\\n",
+      "\\x05\\x01\\x02",
+      "\\x04\\x01\\x00\\x50\\x7f\\x00\\x00\\x01\\x00",
+    ]) {
+      expect(await say(words)).toBe("");
+    }
+    // Other commands than to connect.
+    expect(await say("\\x05\\x01\\x00\\x05\\x03\\x00\\x01\\x7f\\x00\\x00\\x01\\x00\\x50")).toBe("05 00");
+  });
+
+  test("is shared by those who may reach the same place, and closed after the last", async () => {
+    const options = { network, settings: {}, hosts: { [plain.host]: {} } };
+    const first = openRegistryGate(reference, options);
+    using second = openRegistryGate(reference, options);
+    first[Symbol.dispose]();
+    expect(await inside(fetchArgv(`http://${plain.host}/v2/`))).toBe("{}");
+    second[Symbol.dispose]();
+    expect(await listeners()).toBe(0);
+  });
+
+  test("passes much at the speed of who reads it", async () => {
+    const content = Buffer.alloc(BYTES, "0123456789abcdef");
+    using server = Bun.listen({
+      hostname: "127.0.0.1",
+      port: 0,
+      data: { sent: 0 },
+      socket: {
+        open: (socket) => {
+          socket.data = { sent: 0 };
+          const head = `HTTP/1.1 200 OK\r\nContent-Length: ${BYTES}\r\nConnection: close\r\n\r\n`;
+          socket.write(head);
+          socket.data.sent = socket.write(content);
+        },
+        data: () => undefined,
+        drain: (socket) => {
+          socket.data.sent += socket.write(content.subarray(socket.data.sent));
+          if (socket.data.sent === BYTES) socket.end();
+        },
+      },
+    });
+    const host = `127.0.0.1:${server.port}`;
+    using gate = openRegistryGate(reference, { network, settings: {}, hosts: { [host]: {} } });
+    const env = environment(gate.environment["HTTP_PROXY"] ?? "");
+    const shell = `curl --silent --noproxy "" --limit-rate 20M http://${host}/ | sha256sum`;
+    const expected = new Bun.CryptoHasher("sha256").update(content).digest("hex");
+    expect(await inside(["sh", "-c", shell], env)).toStartWith(expected);
+  });
+
+  test("does not outlive a call that is cancelled", async () => {
+    const silent = bystander();
+    using _silent = silent;
+    const host = `127.0.0.1:${silent.port}`;
+    const controller = new AbortController();
+    const cancelled = pull(host, { [host]: { insecure: true } }, { signal: controller.signal });
+    cancelled.catch(() => "awaited below");
+    while (silent.callers === 0) await Bun.sleep(5);
+    controller.abort(new Error("cancelled"));
+    await expect(cancelled).rejects.toThrow("cancelled");
+    expect(await listeners()).toBe(0);
+  });
+});
