@@ -14,7 +14,7 @@ const root = join(import.meta.dir, "..");
 const ARCHIVE_MS_MAX = 300_000;
 
 /** What the executable needs of a Debian system; `coppice doctor` names the same. */
-const PACKAGES = ["e2fsprogs", "erofs-utils", "qemu-system-x86", "skopeo", "umoci", "util-linux"];
+const PACKAGES = ["e2fsprogs", "erofs-utils", "iproute2", "qemu-system-x86", "skopeo", "umoci", "util-linux"];
 
 const INSTALL = `Coppice ${VERSION} for Debian 12 and alike, x86_64.
 

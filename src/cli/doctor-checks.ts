@@ -94,6 +94,12 @@ const TOOLS: readonly Program[] = [
     fix: "apt-get install --no-install-recommends e2fsprogs",
   },
   {
+    name: "ip",
+    argv: ["ip", "-V"],
+    meaning: "readies the network of the service that skopeo is kept in",
+    fix: "apt-get install --no-install-recommends iproute2",
+  },
+  {
     name: "setpriv",
     argv: ["setpriv", "--version"],
     meaning: "ties tools to the life of the appliance",

@@ -70,6 +70,8 @@ describe("the service", () => {
     const bounding = BigInt(`0x${/^CapBnd:\t(\w+)$/m.exec(status)?.[1]}`);
     const [sysModule, sysRawio, sysPtrace, netAdmin] = [16n, 17n, 19n, 12n];
     for (const capability of [sysModule, sysRawio, sysPtrace, netAdmin]) expect((bounding >> capability) & 1n).toBe(0n);
+    // What takes one of these was done for it.
+    expect(await system.output("cat", "/proc/mounts")).toContain("nsfs /run/coppice/network nsfs");
     const group = await system.property("ControlGroup");
     expect(group).toBe("/system.slice/coppice.service");
     const machines = await system.output("sh", "-c", "cat /proc/$(pgrep -f qemu-system | head -1)/cgroup");
@@ -139,6 +141,7 @@ describe("the service", () => {
     expect((await system.run("systemctl", "cat", "coppice")).code).not.toBe(0);
     expect((await system.run("pgrep", "-f", "qemu-system|coppice serve")).stdout).toBe("");
     expect((await system.run("sh", "-c", "command -v coppice")).code).not.toBe(0);
+    expect(await system.output("cat", "/proc/mounts")).not.toContain("nsfs");
     expect(await system.output("ls", "/var/lib/coppice")).toContain("coppice.db");
   }, 60_000);
 });

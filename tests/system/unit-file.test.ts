@@ -4,6 +4,7 @@ import { copyFile, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
+import { PREPARED_NETWORK } from "../../src/system/tool-network.ts";
 
 const UNIT = resolve(import.meta.dir, "../../systemd/coppice.service");
 /** Worst exposure that is accepted; systemd counts from 0 (safe) to 10. */
@@ -41,6 +42,12 @@ test("what VMs need is not taken away", () => {
   expect(settings("RestrictNamespaces")[0]?.split(" ")).toEqual(expect.arrayContaining(["mnt", "net", "pid"]));
   expect(settings("DeviceAllow")).toEqual(expect.arrayContaining(["/dev/kvm rw", "char-* m", "block-* m"]));
   expect(settings("Delegate")).toEqual(["yes"]);
+});
+
+test("a network for tools is made ready where the service looks for it", () => {
+  const made = settings("ExecStartPre").filter((line) => line.includes(`unshare --net=${PREPARED_NETWORK} `));
+  expect(made).toHaveLength(1);
+  expect(settings("ExecStopPost")[0]).toEndWith(` ${PREPARED_NETWORK}`);
 });
 
 test("the manager learns that the service is up, and that it still lives", () => {
