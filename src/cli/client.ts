@@ -111,7 +111,7 @@ export class ApiClient {
       return await fetch(url, init);
     } catch (error) {
       if (init.signal?.aborted && (init.signal.reason as Error)?.name !== "TimeoutError") throw init.signal.reason;
-      const message = `cannot reach an appliance at ${this.#config.url}: ${reason(error as Error)}`;
+      const message = `cannot reach an appliance at ${this.#config.url}: ${reason(error as Error, url)}`;
       throw new UnreachableError(message, EXIT_FAILED, { cause: error });
     }
   }
@@ -146,12 +146,14 @@ const UNKNOWN_AUTHORITY = new Set([
   "SELF_SIGNED_CERT_IN_CHAIN",
 ]);
 
-/** Bun's texts advise about the network; here a daemon is usually just not running. */
-function reason(error: Error): string {
+/** Bun's texts advise about the network and its own interface; here a daemon is usually just not running. */
+function reason(error: Error, { protocol }: URL): string {
   const { code } = error as NodeJS.ErrnoException;
   if (code === "ECONNREFUSED" || code === "ConnectionRefused") return "connection refused; is coppice serve running?";
+  if (code === "ECONNRESET") return `the connection was closed${protocol === "http:" ? "; does it want https?" : ""}`;
   if (UNKNOWN_AUTHORITY.has(code ?? "")) {
     return `${error.message}; COPPICE_CA_FILE names the PEM file of an authority of your own`;
   }
+  if (error.name === "TimeoutError") return `no answer within ${REQUEST_TIMEOUT_MS / 1000} s`;
   return error.message;
 }

@@ -332,9 +332,14 @@ async function applianceFinding(config: Config): Promise<Finding> {
       const meaning = "another program has the address that the appliance would listen at";
       return { ...base, state: "note", summary: `something else answers at ${url}`, meaning };
     }
-    const state = readiness.ready ? "ok" : "note";
-    const summary = readiness.ready ? `running at ${url}` : `running at ${url}, not ready: ${readiness.reason}`;
-    return { ...base, state, summary, meaning: "answers requests" };
+    if (readiness.ready) return { ...base, state: "ok", summary: `running at ${url}`, meaning: "answers requests" };
+    const summary = `running at ${url}, not ready: ${readiness.reason}`;
+    return {
+      ...base,
+      state: "problem",
+      summary,
+      meaning: "it answers, but runs no sandbox now; a start takes seconds",
+    };
   } catch (error) {
     const { code, name } = error as NodeJS.ErrnoException;
     const refused = code === "ConnectionRefused" || code === "ECONNREFUSED";

@@ -6,6 +6,8 @@ import { shownDuration } from "./table.ts";
 
 /** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
 const WAIT_SECONDS = 25;
+/** The first one, and those while nothing runs yet: whoever looks should see that soon. */
+const FIRST_WAIT_SECONDS = 1;
 /** A restarting appliance is back within this time, in `milliseconds`. */
 const UNREACHABLE_MS_MAX = 15_000;
 const RETRY_MS = 500;
@@ -44,15 +46,19 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
       stop.abort();
     });
   });
+  const shortWait = io.stderrLooks.redraws ? FIRST_WAIT_SECONDS : WAIT_SECONDS;
+  let wait = shortWait;
   for (let unreachableSince: number | null = null; ; ) {
     try {
       const operation = await client.json<Operation>("GET", `/operations/${id}`, {
-        query: { wait: WAIT_SECONDS },
+        query: { wait },
         signal: stop.signal,
       });
       unreachableSince = null;
       if (isTerminal(operation.status)) return { operation, interrupted };
-      progress.note(interrupted === null ? operation.status.toLowerCase() : "cancelling");
+      const isQueued = operation.status === "PENDING";
+      wait = isQueued ? shortWait : WAIT_SECONDS;
+      if (interrupted === null) progress.note(isQueued ? "waiting for its turn" : "");
     } catch (error) {
       if (stop.signal.aborted) return { operation: null, interrupted };
       unreachableSince ??= performance.now();

@@ -166,6 +166,22 @@ describe("run", () => {
     }
   });
 
+  test("a terminal sees that a run waits for its turn, and asks for that often", async () => {
+    runs({});
+    const answer = appliance.answer;
+    let polls = 0;
+    appliance.answer = async (request) => {
+      if (!request.path.startsWith(`/operations/${ID}`)) return await answer(request);
+      polls += 1;
+      await Bun.sleep(150);
+      return polls > 2 ? await answer(request) : operation({ status: polls === 1 ? "PENDING" : "EXECUTING" });
+    };
+    const { stderr } = await coppice(["run", "--image", "tag:x", "--", "job"], { terminal: true });
+    expect(stderr).toContain("running, waiting for its turn (");
+    const asked = appliance.seen.flatMap(({ path }) => /wait=\d+/.exec(path) ?? []);
+    expect(asked).toEqual(["wait=1", "wait=1", "wait=25"]);
+  });
+
   test("a terminal sees that something goes on, a file does not", async () => {
     runs({ stdout: Buffer.from("out") });
     const answer = appliance.answer;

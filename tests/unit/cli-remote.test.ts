@@ -64,3 +64,8 @@ test("the authority does not make up for another name", async () => {
   });
   expect(code).toBe(1);
 });
+
+test("plain HTTP to it fails with advice, not with a text of the library", async () => {
+  const { code, stderr } = await listing({ COPPICE_URL: `http://localhost:${server.port}` });
+  expect([code, stderr]).toEqual([1, expect.stringMatching(/: the connection was closed; does it want https\?\n$/)]);
+});
