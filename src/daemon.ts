@@ -80,13 +80,13 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
-  const compactor = stack.use(openCompactor(config, { db, layout, log, clock, machines, scratchDisks, scheduler }));
+  const shared = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler };
+  const compactor = stack.use(openCompactor(config, shared));
   const network = stack.use(new ToolNetwork());
-  const parts = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler, compactor, network };
-  const operations = stack.use(openOperations(config, parts));
+  const operations = stack.use(openOperations(config, { ...shared, compactor, network }));
   const { diskReserveBytes } = config.limits;
-  const sources = { db, layout, machines, operations, scheduler, poolSize: config.pool.size, diskReserveBytes };
-  stack.use(watchFigures(metrics, { ...sources, version: VERSION, revision: REVISION }));
+  const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
+  stack.use(watchFigures(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
@@ -162,7 +162,10 @@ function budget(config: Config): Cost {
 
 function openCompactor(
   config: Config,
-  parts: Pick<CompactorOptions, "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "scheduler">,
+  parts: Pick<
+    CompactorOptions,
+    "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "scheduler" | "metrics"
+  >,
 ): Compactor {
   const compactor = new Compactor({
     ...parts,

@@ -184,6 +184,8 @@ export interface Metrics {
   readonly operationsEnded: Counter<"kind" | "state">;
   readonly spawnPhaseSeconds: Histogram<"phase">;
   readonly importPhaseSeconds: Histogram<"phase">;
+  readonly mergesEnded: Counter<"urgency" | "outcome">;
+  readonly mergeSeconds: Histogram<"urgency">;
   readonly eventLoopLagSeconds: Histogram<never>;
 }
 
@@ -211,6 +213,16 @@ export function createMetrics(): Metrics {
     importPhaseSeconds: registry.histogram("coppice_import_phase_seconds", "Time of each step of an import.", [
       "phase",
     ]),
+    mergesEnded: registry.counter(
+      "coppice_layer_merges_total",
+      "Merges of layers that ended: idle ones make way for runs, urgent ones do not, and for forced ones a run waits.",
+      ["urgency", "outcome"],
+    ),
+    mergeSeconds: registry.histogram(
+      "coppice_layer_merge_duration_seconds",
+      "Time of each merge of layers that was of use.",
+      ["urgency"],
+    ),
     eventLoopLagSeconds: registry.histogram(
       "coppice_event_loop_lag_seconds",
       "How late a timer of the daemon was, sampled several times a second.",

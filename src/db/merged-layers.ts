@@ -58,6 +58,16 @@ export function touchMergedLayers(
     .run();
 }
 
+/** Makes merged layers look as if they had last been used at that time. */
+export function setMergedLayersUsedAt(db: Database, ids: readonly LayerId[], lastUsedAt: number): void {
+  if (ids.length === 0) return;
+  db.orm
+    .update(mergedLayers)
+    .set({ lastUsedAt })
+    .where(inArray(mergedLayers.id, [...ids]))
+    .run();
+}
+
 /** Merged layers of an account, the one that was not used for longest first. */
 export function mergedLayersByUse(db: Database, accountId: AccountId): MergedLayerRow[] {
   return db.orm

@@ -3,6 +3,7 @@ import type { Database } from "../db/database.ts";
 import { type StoreFigures, storeFigures } from "../db/figures.ts";
 import type { Metrics } from "../metrics.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import type { Compactor } from "./compact.ts";
 import type { MachineSupply } from "./machine-supply.ts";
 import type { Operations } from "./operations.ts";
 import type { Scheduler } from "./scheduler.ts";
@@ -12,7 +13,10 @@ const FIGURES_AGE_MS_MAX = 15_000;
 /** How often the event loop's lag is measured. */
 const LAG_INTERVAL_MS = 250;
 
-const NO_FIGURES: StoreFigures = { imageCount: 0, layerCount: 0, layerBytes: 0, fileCount: 0, fileBytes: 0 };
+const NO_FIGURES: StoreFigures = {
+  ...{ imageCount: 0, layerCount: 0, layerBytes: 0, mergedLayerCount: 0, mergedLayerBytes: 0 },
+  ...{ fileCount: 0, fileBytes: 0 },
+};
 
 export interface FigureSources {
   readonly db: Database;
@@ -20,6 +24,7 @@ export interface FigureSources {
   readonly machines: MachineSupply;
   readonly operations: Operations;
   readonly scheduler: Scheduler;
+  readonly compactor: Compactor;
   readonly poolSize: number;
   readonly diskReserveBytes: number;
   readonly version: string;
@@ -41,7 +46,8 @@ export function watchFigures(metrics: Metrics, sources: FigureSources): Disposab
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 
-function addWork({ registry }: Metrics, { machines, operations, scheduler, poolSize }: FigureSources): void {
+function addWork({ registry }: Metrics, sources: FigureSources): void {
+  const { machines, operations, scheduler, compactor, poolSize } = sources;
   registry.gauge("coppice_operations", "Operations that wait or run, by kind and state.", () =>
     operations.counts().map(({ kind, state, count }) => [{ kind, state }, count] as const),
   );
@@ -59,6 +65,9 @@ function addWork({ registry }: Metrics, { machines, operations, scheduler, poolS
   registry.gauge("coppice_budget_memory_bytes", "Memory that virtual machines may take, and have taken.", () => [
     [{ state: "total" }, scheduler.budget.memoryBytes],
     [{ state: "used" }, scheduler.used.memoryBytes],
+  ]);
+  registry.gauge("coppice_layer_merges_waiting", "Chains of layers that wait to be merged.", () => [
+    [{}, compactor.waitingCount],
   ]);
   registry.gauge("coppice_budget_vcpus", "Virtual CPUs that virtual machines may take, and have taken.", () => [
     [{ state: "total" }, scheduler.budget.vcpus],
@@ -78,12 +87,14 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Fig
   const current = (): StoreFigures => figures;
   registry.gauge("coppice_storage_bytes", "What is kept, by class, as allocated on the disk.", () => [
     [{ class: "layers" }, current().layerBytes],
+    [{ class: "merged_layers" }, current().mergedLayerBytes],
     [{ class: "files" }, current().fileBytes],
     [{ class: "database" }, databaseBytes(layout.database)],
   ]);
   registry.gauge("coppice_storage_objects", "What is kept, by class.", () => [
     [{ class: "images" }, current().imageCount],
     [{ class: "layers" }, current().layerCount],
+    [{ class: "merged_layers" }, current().mergedLayerCount],
     [{ class: "files" }, current().fileCount],
   ]);
   registry.gauge("coppice_disk_bytes", "The file system of the data directory.", () => {

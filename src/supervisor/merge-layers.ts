@@ -25,8 +25,11 @@ export interface MergeJob {
   /** the lowest first */
   readonly layers: readonly LayerId[];
   readonly diskBytes: number;
-  /** share of the processors where others want them, 1 to 10000; absent: that of every machine */
-  readonly cpuWeight?: number;
+  /**
+   * Called when there is a machine, with what sets its share of the processors where others want them, 1 to 10000;
+   * before that it is that of every machine.
+   */
+  readonly onMachine?: (weigh: (cpuWeight: number) => void) => void;
 }
 
 /**
@@ -36,7 +39,7 @@ export interface MergeJob {
  */
 export async function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
   await using ready = await tools.machines.takeAside(tools.shape, signal);
-  if (job.cpuWeight !== undefined) ready.machine.cgroup.weigh(job.cpuWeight);
+  job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));
   return await inMachine(ready, signal, () => mergeIn(ready, tools, job));
 }
 

@@ -23,6 +23,8 @@ export interface MergeLimits {
   readonly bytesMax: number;
   /** of those layers among it that nothing stands in for yet: by as much the merged layers may grow */
   readonly addedBytesMax: number;
+  /** disks up to this position stay as they are; default 0, the base */
+  readonly floor?: number;
 }
 
 /**
@@ -31,7 +33,7 @@ export interface MergeLimits {
  * in none.
  */
 export function nextMerge(plan: readonly Segment[], limits: MergeLimits): Merge | null {
-  for (let end = plan.length - 1; end > 0; ) {
+  for (let end = plan.length - 1; end > (limits.floor ?? 0); ) {
     const from = groupBelow(plan, end, limits);
     const count = Math.min(end - from + 1, MERGE_COUNT_MAX);
     if (count >= Math.max(2, limits.countMin)) return { from, to: from + count - 1 };
@@ -41,12 +43,13 @@ export function nextMerge(plan: readonly Segment[], limits: MergeLimits): Merge 
 }
 
 /** The lowest disk that may be merged with those above it up to `end`; above `end` when not even that one may. */
-function groupBelow(plan: readonly Segment[], end: number, { bytesMax, addedBytesMax }: MergeLimits): number {
+function groupBelow(plan: readonly Segment[], end: number, limits: MergeLimits): number {
+  const { bytesMax, addedBytesMax, floor = 0 } = limits;
   let from = end + 1;
   let weight = 0;
   let sizeBytes = 0;
   let addedBytes = 0;
-  for (let at = end; at > 0; at--) {
+  for (let at = end; at > floor; at--) {
     const segment = plan[at] as Segment;
     if (at < end && weightOf(segment) >= GROWTH_RATIO * weight) break;
     sizeBytes += segment.sizeBytes;

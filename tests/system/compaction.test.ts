@@ -9,7 +9,7 @@ import { openDatabase } from "../../src/db/database.ts";
 import { type MergedLayerRow, mergedLayersByUse } from "../../src/db/merged-layers.ts";
 import type { AccountId } from "../../src/domain/ids.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
-import { Appliance } from "../support/appliance.ts";
+import { Appliance, type Finished } from "../support/appliance.ts";
 import { Generator } from "../support/capture-generator.ts";
 import { Inspector } from "../support/capture-inspect.ts";
 import type { Operation } from "../support/capture-model.ts";
@@ -29,12 +29,13 @@ const ANY = ["--layers-merged-share", "10"];
 
 const seed = Number(process.env["COPPICE_TEST_SEED"] ?? Date.now() % 2 ** 31);
 const owned = new AsyncDisposableStack();
+let registry: Registry;
 let appliance: Appliance;
 let inspector: Inspector;
 let base: string;
 
 beforeAll(async () => {
-  const registry = owned.use(await Registry.start());
+  registry = owned.use(await Registry.start());
   appliance = owned.use(await Appliance.start({ registries: [registry.host], flags: NONE }));
   inspector = owned.use(new Inspector(appliance));
   base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
@@ -135,6 +136,43 @@ test("a chain of 156 runs starts at once merged, and shows what it showed", asyn
   expect(second.disks).toBeLessThanOrEqual(6);
   expect(await listings(deep)).toEqual(shown);
   expect(resultOf(await appliance.run(deep, "rm -r /t/d && ls -A /t")).out).toBe("was-file\n");
+}, 300_000);
+
+test("a chain is merged on a host that has no rest, and nothing makes way for it", async () => {
+  await restart(NONE);
+  const six = await runAll(base, RUNS);
+  const { tree } = await look(six);
+  await appliance.down();
+  const deep = deepen(appliance.dataDir, six, { period: 6, count: 24 }).at(-1) as string;
+  // One place, which another account wants all the time.
+  await restart([...ANY, "--vm-cpu-budget", "1"]);
+  const token = await appliance.createToken("other");
+  const reference = await pushBusybox(registry, "busybox:1");
+  const call = async (path: string, body?: Record<string, unknown>) => {
+    const headers = { "content-type": "application/json" };
+    const init = body === undefined ? {} : { method: "POST", headers, body: JSON.stringify(body) };
+    return (await (await appliance.fetch(path, { ...init, token })).json()) as Finished & { uuid: string };
+  };
+  const { uuid } = await call("/images/import", { registry: reference });
+  const { image } = (await call(`/operations/${uuid}?wait=60`)).result as unknown as { image: string };
+  const ids: string[] = [];
+  const wait = async () => ids.push((await call("/instances", { image, command: "sleep 0.2", shell: true })).uuid);
+  for (let count = 0; count < 4; count++) await wait();
+  const known = mergedRows().length;
+  expect(await look(deep)).toEqual({ tree, disks: 31 });
+  await until(
+    "the chain is merged",
+    async () => {
+      const { status } = await call(`/operations/${ids.at(-3)}`);
+      if (status === "SUCCESS") await wait();
+      return mergedRows().length > known;
+    },
+    MERGE_MS_MAX,
+  );
+  expect((await look(deep)).tree).toBe(tree);
+  expect((await look(deep)).disks).toBeLessThan(12);
+  for (const id of ids) expect((await call(`/operations/${id}?wait=60`)).status).toBe("SUCCESS");
+  expect(appliance.log).toContain('"urgency":"urgent"');
 }, 300_000);
 
 test("an end without warning leaves no half-made layer, and the merge is made again", async () => {

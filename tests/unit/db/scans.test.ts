@@ -54,6 +54,8 @@ test("sums are read in the thread", async () => {
     imageCount: ROWS_COUNT,
     layerCount: 1,
     layerBytes: 7,
+    mergedLayerCount: 0,
+    mergedLayerBytes: 0,
     fileCount: 0,
     fileBytes: 0,
   });

@@ -1,0 +1,90 @@
+/**
+ * A chain of runs as fast as they go, on a host that is never idle: another account keeps its queue full all the
+ * time. Tells how many disks runs had, and how long they took. Usage: bun tests/soak/busy-chain.ts [RUNS]
+ */
+import { Appliance } from "../support/appliance.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { resultOf } from "../support/runs.ts";
+
+interface Answer {
+  readonly uuid?: string;
+  readonly status?: string;
+  readonly result?: { readonly image: string };
+}
+
+const RUNS_COUNT_DEFAULT = 200;
+const REPORT_COUNT = 20;
+/** Runs of the other account at a time: more than there are places. */
+const OTHERS_COUNT = 8;
+/** Computes for a moment, so that the processors have no rest either. */
+const BUSY_COMMAND = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+
+const runCount = Number(process.argv[2] ?? RUNS_COUNT_DEFAULT);
+const say = (text: string): void => void process.stdout.write(`${text}\n`);
+
+await using registry = await Registry.start();
+await using appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
+const reference = await pushBusybox(registry, "busybox:1");
+let image = await appliance.importImage(reference);
+const token = await appliance.createToken("other");
+const other = await importForOther();
+let isDone = false;
+let otherCount = 0;
+
+/** The same appliance in the name of another account. */
+async function call(path: string, body?: unknown): Promise<Answer> {
+  const headers = { "content-type": "application/json" };
+  const request = body === undefined ? {} : { method: "POST", headers, body: JSON.stringify(body) };
+  return (await (await appliance.fetch(path, { ...request, token })).json()) as Answer;
+}
+
+async function importForOther(): Promise<string> {
+  const { uuid } = await call("/images/import", { registry: reference });
+  const { result } = await call(`/operations/${uuid}?wait=60`);
+  if (result === undefined) throw new Error("the import of the other account did not end");
+  return result.image;
+}
+
+async function keepBusy(): Promise<void> {
+  while (!isDone) {
+    const { uuid } = await call("/instances", { image: other, command: BUSY_COMMAND, shell: true, disposable: true });
+    let status: string | undefined = "PENDING";
+    while (status === "PENDING" || status === "EXECUTING") ({ status } = await call(`/operations/${uuid}?wait=60`));
+    otherCount++;
+  }
+}
+
+const others = Array.from({ length: OTHERS_COUNT }, () => keepBusy());
+const startedAt = performance.now();
+let times: number[] = [];
+let disks: number[] = [];
+for (let run = 1; run <= runCount; run++) {
+  const runStartedAt = performance.now();
+  const command = `mkdir -p /t && echo ${run} > /t/f${run % 10} && ls -d /sys/block/sd* | wc -l`;
+  const operation = await appliance.run(image, command);
+  if (operation.status !== "SUCCESS") {
+    // A host that is shared with others may be too slow for a machine's own time limits.
+    say(`run ${run} failed: ${JSON.stringify(operation.error)}`);
+    continue;
+  }
+  const result = resultOf(operation);
+  image = String(result.image);
+  times.push(performance.now() - runStartedAt);
+  // One of them is the scratch.
+  disks.push(Number(result.out) - 1);
+  if (run % REPORT_COUNT !== 0 && run !== runCount) continue;
+  const sorted = times.toSorted((a, b) => a - b);
+  const median = Math.round(sorted[Math.floor(sorted.length / 2)] ?? 0);
+  say(
+    `run ${run}: disks ${Math.min(...disks)} to ${Math.max(...disks)}, now ${disks.at(-1)}; ` +
+      `median ${median} ms, longest ${Math.round(sorted.at(-1) ?? 0)} ms; ` +
+      `${otherCount} other runs in ${Math.round((performance.now() - startedAt) / 1000)} s`,
+  );
+  times = [];
+  disks = [];
+}
+isDone = true;
+say("waiting for the other account's last runs");
+await Promise.all(others);
+say(`merges: ${appliance.log.split("layers were merged").length - 1}`);
