@@ -14,8 +14,50 @@ export function findBaseLayer(db: Database, baseKey: string): LayerRow | null {
   return db.orm.select().from(layers).where(eq(layers.baseKey, baseKey)).get() ?? null;
 }
 
-/** The layers that `id` stands on, the lowest first and `id` last; empty when there is no such layer. */
+/** Rows that are remembered of one database; those that were used last. */
+const KNOWN_ROWS_COUNT_MAX = 20_000;
+const knownRows = new WeakMap<Database, Map<LayerId, LayerRow>>();
+
+/**
+ * The layers that `id` stands on, the lowest first and `id` last; empty when there is no such layer. A row never
+ * changes, and what it stands on goes only after it: so only the first one has to be looked for every time.
+ */
 export function layerChain(db: Database, id: LayerId): LayerRow[] {
+  if (!hasLayer(db, id)) return [];
+  const known = knownRows.get(db) ?? new Map<LayerId, LayerRow>();
+  knownRows.set(db, known);
+  const chain: LayerRow[] = [];
+  for (let next: LayerId | null = id; next !== null; ) {
+    const row = known.get(next);
+    const rows: readonly LayerRow[] = row === undefined ? readChain(db, next).reverse() : [row];
+    chain.push(...rows);
+    next = row?.parentId ?? null;
+  }
+  // The lowest were needed by most, and stay longest.
+  for (const row of chain) {
+    known.delete(row.id);
+    known.set(row.id, row);
+  }
+  for (const oldest of known.keys()) {
+    if (known.size <= KNOWN_ROWS_COUNT_MAX) break;
+    known.delete(oldest);
+  }
+  return chain.reverse();
+}
+
+function hasLayer(db: Database, id: LayerId): boolean {
+  const statement = db.prepared("layers.has", (orm) =>
+    orm
+      .select({ id: layers.id })
+      .from(layers)
+      .where(eq(layers.id, sql.placeholder("id")))
+      .prepare(),
+  );
+  return statement.get({ id }) !== undefined;
+}
+
+/** `layerChain` without what is remembered. */
+function readChain(db: Database, id: LayerId): LayerRow[] {
   const statement = db.prepared("layers.chain", (orm) =>
     orm
       .select(getTableColumns(layers))

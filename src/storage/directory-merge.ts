@@ -53,8 +53,7 @@ export class PlaceStack {
   look(open: OpenLayers, directories: readonly Place[], name: ByteString): void {
     for (const { layer, entry: directory } of directories) {
       if (this.#isClosed) return;
-      using lease = open.acquire(layer);
-      const entry = lease.index.child(directory, name);
+      const entry = open.look(layer, (index) => index.child(directory, name));
       if (entry !== null) this.add(layer, entry);
     }
   }
@@ -92,25 +91,66 @@ export async function* candidatesOf(
 ): AsyncGenerator<Candidate, void, undefined> {
   const pages = LIST_PAGES_COUNT_MAX / 2 ** Math.min(options.depth, PAGE_HALVINGS_COUNT_MAX);
   const pageCount = Math.max(PAGE_COUNT_MIN, Math.min(LIST_PAGE_COUNT, Math.floor(pages / directories.length)));
-  const readers = directories.map((place) => new DirectoryReader(open, place, options.after, pageCount));
+  const queue = new ReaderQueue();
+  let due = directories.map((place, at) => new DirectoryReader(open, { place, at }, options.after, pageCount));
   for (let isFirst = true; ; isFirst = false) {
-    if (!isFirst && readers.some((reader) => reader.isEmpty)) await setImmediate();
-    let first: LayerEntry | null = null;
-    for (const reader of readers) {
-      const entry = reader.peek();
-      if (entry !== null && (first === null || entry.name < first.name)) first = entry;
-    }
-    if (first === null) return;
-    const { name } = first;
-    const found: { at: number; entry: LayerEntry }[] = [];
-    for (const [at, reader] of readers.entries()) {
-      const entry = reader.peek();
-      if (entry?.name !== name) continue;
-      found.push({ at, entry });
-      reader.skip();
-    }
+    if (!isFirst && due.some((reader) => reader.isEmpty)) await setImmediate();
+    for (const reader of due) queue.add(reader);
+    due = queue.takeFirst();
+    const name = due[0]?.peek()?.name;
+    if (name === undefined) return;
+    const found = due.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
+    for (const reader of due) reader.skip();
     yield { name, found };
   }
+}
+
+/** Readers by the names that they have come to, and those with the same name by their places. */
+class ReaderQueue {
+  /** a binary heap */
+  readonly #readers: DirectoryReader[] = [];
+
+  /** Adds a reader, unless it has come to its end. */
+  add(reader: DirectoryReader): void {
+    if (reader.peek() === null) return;
+    const readers = this.#readers;
+    let at = readers.length;
+    for (let above = (at - 1) >> 1; at > 0 && isBefore(reader, readers[above]); above = (at - 1) >> 1) {
+      readers[at] = readers[above] as DirectoryReader;
+      at = above;
+    }
+    readers[at] = reader;
+  }
+
+  /** Takes out all that have come to the first name. */
+  takeFirst(): DirectoryReader[] {
+    const taken: DirectoryReader[] = [];
+    const name = this.#readers[0]?.peek()?.name;
+    while (name !== undefined && this.#readers[0]?.peek()?.name === name) taken.push(this.#take());
+    return taken;
+  }
+
+  #take(): DirectoryReader {
+    const readers = this.#readers;
+    const first = readers[0] as DirectoryReader;
+    const last = readers.pop() as DirectoryReader;
+    if (last === first) return first;
+    let at = 0;
+    for (let below = 1; below < readers.length; below = 2 * at + 1) {
+      if (below + 1 < readers.length && isBefore(readers[below + 1] as DirectoryReader, readers[below])) below++;
+      if (!isBefore(readers[below] as DirectoryReader, last)) break;
+      readers[at] = readers[below] as DirectoryReader;
+      at = below;
+    }
+    readers[at] = last;
+    return first;
+  }
+}
+
+/** Both have a name to offer. */
+function isBefore(a: DirectoryReader, b: DirectoryReader | undefined): boolean {
+  const [first, second] = [a.peek()?.name ?? "", b?.peek()?.name ?? ""];
+  return first === second ? a.at < (b?.at ?? 0) : first < second;
 }
 
 /** Smallest page of a reader. */
@@ -120,39 +160,47 @@ const PAGE_HALVINGS_COUNT_MAX = 8;
 
 /** The children that one layer has, a page at a time. */
 class DirectoryReader {
+  /** number of the place */
+  readonly at: number;
   readonly #open: OpenLayers;
   readonly #place: Place;
   readonly #pageCount: number;
-  #page: LayerEntry[] = [];
-  #at = 0;
+  #page: readonly LayerEntry[] = [];
+  #next = 0;
   #after: ByteString | null;
   #isLastPage = false;
 
-  constructor(open: OpenLayers, place: Place, after: ByteString | null, pageCount: number) {
+  constructor(
+    open: OpenLayers,
+    { place, at }: { readonly place: Place; readonly at: number },
+    after: ByteString | null,
+    pageCount: number,
+  ) {
     this.#open = open;
     this.#place = place;
+    this.at = at;
     this.#after = after;
     this.#pageCount = pageCount;
   }
 
   /** True when `peek` has to read the disk. */
   get isEmpty(): boolean {
-    return this.#at === this.#page.length && !this.#isLastPage;
+    return this.#next === this.#page.length && !this.#isLastPage;
   }
 
   peek(): LayerEntry | null {
     if (this.isEmpty) this.#fill();
-    return this.#page[this.#at] ?? null;
+    return this.#page[this.#next] ?? null;
   }
 
   skip(): void {
-    this.#at++;
+    this.#next++;
   }
 
   #fill(): void {
-    using lease = this.#open.acquire(this.#place.layer);
-    this.#page = lease.index.children(this.#place.entry, this.#after, this.#pageCount);
-    this.#at = 0;
+    const { layer, entry } = this.#place;
+    this.#page = this.#open.look(layer, (index) => index.children(entry, this.#after, this.#pageCount));
+    this.#next = 0;
     this.#isLastPage = this.#page.length < this.#pageCount;
     this.#after = this.#page.at(-1)?.name ?? this.#after;
   }

@@ -116,10 +116,7 @@ export class ImageTree {
 
 /** The roots of layers, the topmost first. */
 export function rootOf(layers: readonly LayerFiles[], open: OpenLayers): Place[] {
-  return layers.map((layer): Place => {
-    using lease = open.acquire(layer);
-    return { layer, entry: lease.index.root() as ImageEntry };
-  });
+  return layers.map((layer): Place => ({ layer, entry: open.look(layer, (index) => index.root()) as ImageEntry }));
 }
 
 /** An entry that a walk came by. */

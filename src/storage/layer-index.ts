@@ -1,7 +1,7 @@
-import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { type ByteString, byteStringToBytes, bytesToByteString, type GuestPath } from "../domain/guest-path.ts";
 import { IndexFlag } from "../domain/index-stream.ts";
 import type { Entry, EntryType } from "../domain/listing.ts";
+import { type IndexSource, loadIndexFile, openIndexFile } from "./index-source.ts";
 import {
   decodeHeader,
   decodeRecord,
@@ -61,37 +61,50 @@ interface TableEntry {
   readonly second: number;
 }
 
-/** The stored index of one layer, read where it is needed and never as a whole. */
+/** The stored index of one layer: a large one is read where it is needed, a small one may be kept in memory. */
 export class LayerIndex {
-  readonly #fd: number;
+  readonly #source: IndexSource;
   readonly #header: IndexHeader;
   readonly #tableBuffer = Buffer.alloc(TABLE_ENTRY_BYTES);
   readonly #recordBuffer = Buffer.alloc(RECORD_READ_BYTES);
-  #isOpen = true;
+  /** of an index in memory: what was asked for is kept as it was given, the children of a directory by its first one */
+  readonly #known = new Map<number, readonly LayerEntry[]>();
+  #knownRoot: LayerEntry | null = null;
 
-  private constructor(fd: number, header: IndexHeader) {
-    this.#fd = fd;
-    this.#header = header;
+  private constructor(source: IndexSource) {
+    this.#source = source;
+    const bytes = Buffer.alloc(Math.min(HEADER_BYTES, source.sizeBytes));
+    this.#header = decodeHeader(source.read(bytes, 0), source.sizeBytes);
   }
 
   /** @throws LayerIndexError when the file is not a whole index */
   static open(path: string): LayerIndex {
-    const fd = openSync(path, "r");
+    const source = openIndexFile(path);
     try {
-      const bytes = Buffer.alloc(HEADER_BYTES);
-      const got = readSync(fd, bytes, 0, HEADER_BYTES, 0);
-      return new LayerIndex(fd, decodeHeader(bytes.subarray(0, got), fstatSync(fd).size));
+      return new LayerIndex(source);
     } catch (error) {
-      closeSync(fd);
+      source.close();
       throw error;
     }
   }
 
+  /**
+   * Reads the index as a whole, so that it needs no descriptor; null when it is larger than `bytesMax`.
+   * @throws LayerIndexError when the file is not a whole index
+   */
+  static load(path: string, bytesMax: number): LayerIndex | null {
+    const source = loadIndexFile(path, bytesMax);
+    return source === null ? null : new LayerIndex(source);
+  }
+
   /** Closes the file; idempotent. */
   close(): void {
-    if (!this.#isOpen) return;
-    this.#isOpen = false;
-    closeSync(this.#fd);
+    this.#source.close();
+  }
+
+  /** size of the file */
+  get sizeBytes(): number {
+    return this.#source.sizeBytes;
   }
 
   /** entries of the layer without its root */
@@ -110,12 +123,21 @@ export class LayerIndex {
   }
 
   root(): LayerEntry {
-    return this.#entry(this.#tableEntry(0));
+    if (this.#knownRoot !== null) return this.#knownRoot;
+    const root = this.#entry(this.#tableEntry(0));
+    if (this.#source.isInMemory) this.#knownRoot = root;
+    return root;
   }
 
   /** The child of a directory of this layer, a whiteout included, or null. */
   child(directory: LayerEntry, name: ByteString): LayerEntry | null {
     const { firstChild, childCount } = directory.place;
+    if (childCount === 0) return null;
+    if (this.#source.isInMemory) {
+      const entries = this.#childrenOf(directory);
+      const entry = entries[lowerBound(entries, name)];
+      return entry?.name === name ? entry : null;
+    }
     const position = this.#lowerBound(firstChild, childCount, byteStringToBytes(name));
     if (position === firstChild + childCount) return null;
     const entry = this.#entry(this.#tableEntry(position));
@@ -123,15 +145,32 @@ export class LayerIndex {
   }
 
   /** At most `limit` children in the order of their names' bytes, whiteouts included, that follow `after`. */
-  children(directory: LayerEntry, after: ByteString | null, limit: number): LayerEntry[] {
+  children(directory: LayerEntry, after: ByteString | null, limit: number): readonly LayerEntry[] {
     const { firstChild, childCount } = directory.place;
-    const end = firstChild + childCount;
+    if (childCount === 0 || limit <= 0) return [];
     // No name lies between one and the same one with NUL behind it.
-    const start =
-      after === null
-        ? firstChild
-        : this.#lowerBound(firstChild, childCount, byteStringToBytes(`${after}\0` as ByteString));
-    const count = Math.min(limit, end - start);
+    const next = after === null ? null : (`${after}\0` as ByteString);
+    if (this.#source.isInMemory) {
+      const entries = this.#childrenOf(directory);
+      const from = next === null ? 0 : lowerBound(entries, next);
+      return from === 0 && entries.length <= limit ? entries : entries.slice(from, from + limit);
+    }
+    const start = next === null ? firstChild : this.#lowerBound(firstChild, childCount, byteStringToBytes(next));
+    return this.#entries(start, Math.min(limit, firstChild + childCount - start));
+  }
+
+  /** All children of a directory, decoded once. */
+  #childrenOf({ place: { firstChild, childCount } }: LayerEntry): readonly LayerEntry[] {
+    let entries = this.#known.get(firstChild);
+    if (entries === undefined) {
+      entries = this.#entries(firstChild, childCount);
+      this.#known.set(firstChild, entries);
+    }
+    return entries;
+  }
+
+  /** The entries of a run of the table. */
+  #entries(start: number, count: number): LayerEntry[] {
     if (count <= 0) return [];
     const table = this.#read(Buffer.alloc(count * TABLE_ENTRY_BYTES), this.#tableOffset(start));
     return Array.from({ length: count }, (_, at) => this.#entry(decodeTableEntry(table, at * TABLE_ENTRY_BYTES)));
@@ -147,7 +186,7 @@ export class LayerIndex {
   }
 
   /** `children` of a path of this layer alone; empty when there is no such directory. */
-  list(path: GuestPath, after: ByteString | null, limit: number): LayerEntry[] {
+  list(path: GuestPath, after: ByteString | null, limit: number): readonly LayerEntry[] {
     const directory = this.stat(path);
     return directory === null ? [] : this.children(directory, after, limit);
   }
@@ -236,11 +275,20 @@ export class LayerIndex {
   }
 
   #read(buffer: Buffer, position: number): Buffer {
-    if (!this.#isOpen) throw new LayerIndexError("layer index is closed");
-    const got = readSync(this.#fd, buffer, 0, buffer.length, position);
-    if (got !== buffer.length) throw new LayerIndexError("layer index is cut short");
-    return buffer;
+    return this.#source.read(buffer, position);
   }
+}
+
+/** First position whose name is not before `name`: a character is a byte, so names compare as bytes do. */
+function lowerBound(entries: readonly LayerEntry[], name: ByteString): number {
+  let low = 0;
+  let high = entries.length;
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2);
+    if ((entries[middle] as LayerEntry).name < name) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 function decodeTableEntry(table: Buffer, offset: number): TableEntry {

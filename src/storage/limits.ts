@@ -43,6 +43,9 @@ export const MTIME_SECONDS_MAX = 8_640_000_000_000;
 export const SYMLINK_HOPS_MAX = 40;
 /** Layers whose files stay open for the next reader. */
 export const OPEN_LAYERS_COUNT_MAX = 64;
+/** Largest index that is kept in memory, and all of them together, in `bytes`; decoded they take about four times that. */
+export const SMALL_INDEX_BYTES_MAX = 16_384;
+export const SMALL_INDEXES_BYTES_MAX = 8_388_608;
 /** Chunk of a download in `bytes`. */
 export const READ_CHUNK_BYTES = 262_144;
 /** Entries that a merge holds per layer. */

@@ -1,6 +1,6 @@
 import { closeSync, openSync } from "node:fs";
 import { LayerIndex } from "./layer-index.ts";
-import { OPEN_LAYERS_COUNT_MAX } from "./limits.ts";
+import { OPEN_LAYERS_COUNT_MAX, SMALL_INDEX_BYTES_MAX, SMALL_INDEXES_BYTES_MAX } from "./limits.ts";
 
 /** Host paths of one layer. */
 export interface LayerFiles {
@@ -26,15 +26,62 @@ interface OpenLayer {
 
 /**
  * Keeps the files of layers open between requests. A layer is closed when it was not used for longest and
- * nobody holds a lease of it, never under a reader.
+ * nobody holds a lease of it, never under a reader. Small indexes are kept in memory beside that: a look-up in a deep
+ * image asks every one of a thousand layers, and most of them are small.
  */
 export class OpenLayers {
   readonly #countMax: number;
   /** in the order of use, the latest last */
   readonly #layers = new Map<string, OpenLayer>();
+  readonly #smallBytesMax: number;
+  /** in memory, by path, in the order of use */
+  readonly #small = new Map<string, LayerIndex>();
+  #smallBytes = 0;
 
-  constructor(countMax: number) {
+  /**
+   * @param countMax layers that stay open
+   * @param smallBytesMax of small indexes in memory
+   */
+  constructor(countMax: number, smallBytesMax: number = SMALL_INDEXES_BYTES_MAX) {
     this.#countMax = countMax;
+    this.#smallBytesMax = smallBytesMax;
+  }
+
+  /** what small indexes take in memory, as files */
+  get smallBytes(): number {
+    return this.#smallBytes;
+  }
+
+  /** What `read` finds in the index of a layer. The index is not to be kept. */
+  look<T>(files: LayerFiles, read: (index: LayerIndex) => T): T {
+    const known = this.#small.get(files.index);
+    if (known !== undefined) {
+      this.#small.delete(files.index);
+      this.#small.set(files.index, known);
+      return read(known);
+    }
+    const bytesMax = Math.min(SMALL_INDEX_BYTES_MAX, this.#smallBytesMax);
+    const small = this.#layers.has(files.index) ? null : LayerIndex.load(files.index, bytesMax);
+    if (small !== null) {
+      this.#keep(files.index, small);
+      return read(small);
+    }
+    using lease = this.acquire(files);
+    return read(lease.index);
+  }
+
+  #keep(path: string, index: LayerIndex): void {
+    this.#small.set(path, index);
+    this.#smallBytes += index.sizeBytes;
+    for (const oldest of this.#small.keys()) {
+      if (this.#smallBytes <= this.#smallBytesMax) return;
+      this.#drop(oldest);
+    }
+  }
+
+  #drop(path: string): void {
+    const index = this.#small.get(path);
+    if (index !== undefined && this.#small.delete(path)) this.#smallBytes -= index.sizeBytes;
   }
 
   /** layers that stay open for the next reader */
@@ -53,6 +100,11 @@ export class OpenLayers {
 
   /** Closes the layer once its last reader is done: its files are about to be removed. */
   forget(indexPath: string): void {
+    this.#drop(indexPath);
+    this.#close(indexPath);
+  }
+
+  #close(indexPath: string): void {
     const layer = this.#layers.get(indexPath);
     if (layer === undefined) return;
     this.#layers.delete(indexPath);
@@ -83,7 +135,7 @@ export class OpenLayers {
     if (this.#layers.size <= this.#countMax) return;
     for (const layer of this.#layers.values()) {
       if (layer.leaseCount > 0) continue;
-      this.forget(layer.key);
+      this.#close(layer.key);
       if (this.#layers.size <= this.#countMax) return;
     }
   }

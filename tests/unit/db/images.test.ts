@@ -4,6 +4,7 @@ import { getImage, type ImageFilter, listImages, removeTag, resolveImage, setTag
 import { findBaseLayer, getLayer, layerChain, referencedLayerIds } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
   addExecuting,
@@ -221,6 +222,27 @@ describe("layers", () => {
     expect(layerChain(db, ids[3] as LayerId).map((layer) => layer.createdAt)).toEqual([0, 1, 2, 3]);
     expect(layerChain(db, newId<LayerId>())).toEqual([]);
     expect(referencedLayerIds(db)).toEqual(new Set(ids));
+  });
+
+  test("chain again, from where others branched, and not at all once they are gone", () => {
+    const add = (parentId: LayerId | null) => {
+      const layer = someLayer({ parentId });
+      const image = someImage(layer.id);
+      publishRun(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
+      return { layer: layer.id, image: image.id };
+    };
+    const base = add(null);
+    const [left, right] = [add(base.layer), add(base.layer)];
+    const chain = (id: LayerId) => layerChain(db, id).map((layer) => layer.id);
+    expect(chain(left.layer)).toEqual([base.layer, left.layer]);
+    const further = add(left.layer);
+    expect(chain(further.layer)).toEqual([base.layer, left.layer, further.layer]);
+    expect(chain(right.layer)).toEqual([base.layer, right.layer]);
+    expect(chain(right.layer)).toEqual([base.layer, right.layer]);
+    deleteImage(db, alice, further.image);
+    expect(db.transaction((tx) => deleteUnreferencedLayers(tx, [further.layer], () => false))).toEqual([further.layer]);
+    expect(chain(further.layer)).toEqual([]);
+    expect(chain(left.layer)).toEqual([base.layer, left.layer]);
   });
 });
 

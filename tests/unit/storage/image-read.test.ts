@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
-import { readdirSync, readlinkSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { readdirSync, readlinkSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import { ImageTree } from "../../../src/storage/image-tree.ts";
@@ -202,6 +202,35 @@ describe("open layers", () => {
     expect(() => held[0]?.share()).toThrow("disposed");
     using again = cache.acquire(layers[4] as LayerFiles);
     expect(again.index).toBe((held[4] as (typeof held)[number]).index);
+  });
+
+  test("looks into small indexes without any descriptor, in bounded memory", async () => {
+    const layers: LayerFiles[] = [];
+    for (let n = 0; n < 40; n++) layers.push(await makeLayer(directory, [file(`f${n}`), file("every")]));
+    const sizeBytes = statSync(layers[0]?.index as string).size;
+    const cache = new OpenLayers(4, 30 * sizeBytes);
+    const before = readdirSync("/proc/self/fd").length;
+    for (let round = 0; round < 2; round++) {
+      const image = new ImageTree(layers, cache);
+      for (let n = 0; n < 40; n++) expect(image.stat(`/f${n}` as GuestPath, { follow: true }).type).toBe("f");
+      expect((await Array.fromAsync(image.list("/" as GuestPath))).length).toBe(41);
+    }
+    expect(cache.count).toBe(0);
+    expect(readdirSync("/proc/self/fd").length).toBeLessThanOrEqual(before);
+    expect(cache.smallBytes).toBeLessThanOrEqual(30 * sizeBytes);
+    expect(cache.smallBytes).toBeGreaterThan(20 * sizeBytes);
+    for (const layer of layers) cache.forget(layer.index);
+    expect(cache.smallBytes).toBe(0);
+  });
+
+  test("reads large indexes where it is needed", async () => {
+    const records = Array.from({ length: 300 }, (_, n) => file(`f${n}`));
+    const layer = await makeLayer(directory, records);
+    const cache = new OpenLayers(1);
+    expect((await Array.fromAsync(new ImageTree([layer], cache).list("/" as GuestPath))).length).toBe(300);
+    expect([cache.count, cache.smallBytes]).toEqual([1, 0]);
+    cache.forget(layer.index);
+    expect(cache.count).toBe(0);
   });
 
   test("a missing disk leaves no index open", async () => {

@@ -18,10 +18,14 @@ const file = (name: string, mode = 0o644): TestRecord => ({ path: name, type: "f
 const link = (name: string, target: string): TestRecord => ({ path: name, type: "l", target });
 const whiteout = (name: string): TestRecord => ({ path: name, type: "w" });
 
-async function tree(...layers: TestRecord[][]): Promise<ImageTree> {
+async function filesOf(layers: readonly TestRecord[][]): Promise<LayerFiles[]> {
   const files: LayerFiles[] = [];
   for (const records of layers) files.push(await makeLayer(directory, records));
-  return new ImageTree(files, open);
+  return files;
+}
+
+async function tree(...layers: TestRecord[][]): Promise<ImageTree> {
+  return new ImageTree(await filesOf(layers), open);
 }
 
 async function names(image: ImageTree, at: string): Promise<string[]> {
@@ -216,31 +220,36 @@ describe("any stack of layers", () => {
     await fc.assert(
       fc.asyncProperty(fc.array(layerMarks, { minLength: 1, maxLength: 5 }), async (stack) => {
         const layers = stack.map(toLayer);
-        const image = await tree(
-          ...layers.map((layer, number) =>
+        const files = await filesOf(
+          layers.map((layer, number) =>
             [...layer].map(([at, mark]): TestRecord => {
               const type = mark === "o" ? "d" : mark;
               return { path: at, type, opaque: mark === "o", uid: number };
             }),
           ),
         );
-        const expected = naive(layers);
-        for (const at of PATHS) {
-          const want = expected.get(at);
-          if (want === undefined) expect(codeOf(() => stat(image, `/${at}`))).toBe("not_found");
-          else expect(`${stat(image, `/${at}`).type}${stat(image, `/${at}`).uid}`).toBe(want);
-        }
-        const directories = ["", ...[...expected].filter(([, value]) => value.startsWith("d")).map(([key]) => key)];
-        for (const at of directories) {
-          const prefix = at === "" ? "" : `${at}/`;
-          const children = [...expected.keys()].filter(
-            (key) => key.startsWith(prefix) && !key.slice(prefix.length).includes("/"),
-          );
-          const want = children.map((key) => `${expected.get(key)?.[0]}:${key.slice(prefix.length)}`);
-          expect(await names(image, `/${at}`)).toEqual(want.toSorted((a, b) => (a.slice(2) < b.slice(2) ? -1 : 1)));
-        }
+        // From memory, and as large indexes are read.
+        for (const cache of [open, new OpenLayers(2, 0)])
+          await expectMerged(new ImageTree(files, cache), naive(layers));
       }),
       { numRuns: 80, seed: 20_261_120 },
     );
   }, 30_000);
+
+  async function expectMerged(image: ImageTree, expected: ReadonlyMap<string, string>): Promise<void> {
+    for (const at of PATHS) {
+      const want = expected.get(at);
+      if (want === undefined) expect(codeOf(() => stat(image, `/${at}`))).toBe("not_found");
+      else expect(`${stat(image, `/${at}`).type}${stat(image, `/${at}`).uid}`).toBe(want);
+    }
+    const directories = ["", ...[...expected].filter(([, value]) => value.startsWith("d")).map(([key]) => key)];
+    for (const at of directories) {
+      const prefix = at === "" ? "" : `${at}/`;
+      const children = [...expected.keys()].filter(
+        (key) => key.startsWith(prefix) && !key.slice(prefix.length).includes("/"),
+      );
+      const want = children.map((key) => `${expected.get(key)?.[0]}:${key.slice(prefix.length)}`);
+      expect(await names(image, `/${at}`)).toEqual(want.toSorted((a, b) => (a.slice(2) < b.slice(2) ? -1 : 1)));
+    }
+  }
 });

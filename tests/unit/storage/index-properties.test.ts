@@ -101,33 +101,51 @@ test("any tree is found again, path by path, listing by listing and extent by ex
       const stream = pieces(encodeStream(records), pieceBytes);
       const { entryCount } = await writeLayerIndex({ stream, path, diskBytes: DISK_BYTES });
       expect(entryCount).toBe(records.length);
-      const index = LayerIndex.open(path);
-      for (const record of records) {
-        const entry = index.stat(`/${record.path}` as GuestPath);
-        if (entry === null) throw new Error(`missing ${JSON.stringify(record.path)}`);
-        expect([entry.type, entry.mode, BigInt(entry.mtimeSeconds), BigInt(entry.size)]).toEqual([
-          record.type as "f",
-          record.mode ?? 0o644,
-          record.mtimeSeconds ?? 0n,
-          record.size ?? 0n,
-        ]);
-        const extents = index.extents(entry, 0, 1000).map((e): TestExtent => [e.logical, e.physical, e.length]);
-        expect(extents).toEqual([...(record.extents ?? [])]);
-      }
-      const check = (prefix: string, children: ReadonlyMap<string, Tree>): void => {
-        const listed = index.list((prefix || "/") as GuestPath, null, 1000).map((entry) => entry.name as string);
-        expect(listed).toEqual([...children.keys()].toSorted(byBytes));
-        for (const [childName, child] of children) {
-          expect(index.stat(`${prefix}/${childName}?` as GuestPath)).toBeNull();
-          if (child.kind === "directory") check(`${prefix}/${childName}`, child.children);
+      const file = LayerIndex.open(path);
+      const loaded = LayerIndex.load(path, Number.MAX_SAFE_INTEGER);
+      if (loaded === null) throw new Error("the index was not loaded");
+      for (const index of [file, loaded]) expectTree(index, root, records);
+      // Also what was asked for a second time, and the parts of a long listing, are the same from memory.
+      for (const { path: at } of [{ path: "" }, ...records]) {
+        const place = `/${at}` as GuestPath;
+        expect(loaded.stat(place)).toEqual(file.stat(place));
+        const all = file.list(place, null, 1000);
+        for (const after of [null, ...all.map((entry) => entry.name)]) {
+          expect(loaded.list(place, after, 2)).toEqual(file.list(place, after, 2));
         }
-      };
-      if (![...root.keys()].some((key) => root.has(`${key}?`))) check("", root);
-      index.close();
+        const entry = file.stat(place);
+        if (entry !== null) expect(loaded.xattrs(entry)).toEqual(file.xattrs(entry));
+      }
+      expect(LayerIndex.load(path, loaded.sizeBytes - 1)).toBeNull();
+      file.close();
     }),
     { numRuns: 60, seed: 20_261_120 },
   );
 }, 30_000);
+
+function expectTree(index: LayerIndex, root: ReadonlyMap<string, Tree>, records: readonly TestRecord[]): void {
+  for (const record of records) {
+    const entry = index.stat(`/${record.path}` as GuestPath);
+    if (entry === null) throw new Error(`missing ${JSON.stringify(record.path)}`);
+    expect([entry.type, entry.mode, BigInt(entry.mtimeSeconds), BigInt(entry.size)]).toEqual([
+      record.type as "f",
+      record.mode ?? 0o644,
+      record.mtimeSeconds ?? 0n,
+      record.size ?? 0n,
+    ]);
+    const extents = index.extents(entry, 0, 1000).map((e): TestExtent => [e.logical, e.physical, e.length]);
+    expect(extents).toEqual([...(record.extents ?? [])]);
+  }
+  const check = (prefix: string, children: ReadonlyMap<string, Tree>): void => {
+    const listed = index.list((prefix || "/") as GuestPath, null, 1000).map((entry) => entry.name as string);
+    expect(listed).toEqual([...children.keys()].toSorted(byBytes));
+    for (const [childName, child] of children) {
+      expect(index.stat(`${prefix}/${childName}?` as GuestPath)).toBeNull();
+      if (child.kind === "directory") check(`${prefix}/${childName}`, child.children);
+    }
+  };
+  if (![...root.keys()].some((key) => root.has(`${key}?`))) check("", root);
+}
 
 /** A small generator with a seed, so that a failure can be repeated. */
 function random(seed: number): () => number {
