@@ -3,7 +3,7 @@ import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
 import { listOutputs, removeOutputs } from "../storage/outputs.ts";
-import { reclaim, reclaimOrphans, type SpaceOptions } from "./space.ts";
+import { reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
 const BATCH_COUNT = 500;
@@ -34,9 +34,13 @@ export async function sweep({ db, layout, log }: JanitorOptions, cgroups: Cgroup
   }
 }
 
-/** Removes what is older than its retention, now and every hour until it is disposed. */
+/**
+ * Removes what is older than its retention, now and every hour, and deleted layers when they have been read, until it
+ * is disposed.
+ */
 export function startJanitor(options: JanitorOptions): AsyncDisposable {
   const stopped = new AbortController();
+  const releasing = releaseWhenRead(options);
   let pass = expire(options, stopped.signal);
   const timer = setInterval(() => {
     pass = pass.then(() => expire(options, stopped.signal));
@@ -46,6 +50,7 @@ export function startJanitor(options: JanitorOptions): AsyncDisposable {
       clearInterval(timer);
       stopped.abort();
       await pass;
+      await releasing[Symbol.asyncDispose]();
     },
   };
 }

@@ -45,7 +45,7 @@ interface Forgotten {
 }
 
 /**
- * Removes what is past its time and what nothing refers to; layers that are being read wait for a later pass.
+ * Removes what is past its time and what nothing refers to; layers that are being read go when they have been read.
  * With `dryRun` it does the same up to the rows, takes that back, and removes no file.
  */
 export async function reclaim(
@@ -88,11 +88,32 @@ export async function reclaimOrphans(
  * instances, captures and readers.
  */
 export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layout">, top: LayerId): Promise<void> {
-  const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, [top], isHeld));
+  await releaseAll(options, [top]);
+}
+
+/** The same for several. */
+async function releaseAll(options: Pick<SpaceOptions, "db" | "layout">, tops: readonly LayerId[]): Promise<void> {
+  const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, tops, isHeld));
   await removeLayers(options, ids);
 }
 
-const isHeld = (id: LayerId): boolean => sharedLayerHolds.isHeld(id);
+/** Removes layers whose images are gone as soon as their last reader is done, until disposal, which waits for that. */
+export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layout" | "log">): AsyncDisposable {
+  let work: Promise<void> = Promise.resolve();
+  const listening = sharedLayerHolds.onFreed((ids) => {
+    work = work
+      .then(() => releaseAll(options, ids))
+      .catch((error: unknown) => options.log.warn("layers that were read were not removed", { error }));
+  });
+  return {
+    [Symbol.asyncDispose]: async () => {
+      listening[Symbol.dispose]();
+      await work;
+    },
+  };
+}
+
+const isHeld = (id: LayerId): boolean => sharedLayerHolds.passOver(id);
 
 function forget(tx: Orm, { clock, filesTtlMs, untaggedTtlMs }: SpaceOptions, limit: number): Forgotten {
   const tops = untaggedTtlMs === null ? [] : deleteUntaggedImages(tx, clock() - untaggedTtlMs, limit);

@@ -18,10 +18,11 @@ import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/stora
 import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
 import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
-import { reclaim, type SpaceOptions } from "../../../src/supervisor/space.ts";
+import { reclaim, releaseLayers, releaseWhenRead, type SpaceOptions } from "../../../src/supervisor/space.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api-layers.ts";
 import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
+import { until } from "../../support/runs.ts";
 
 const NOTHING = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
 const NOW = 1_000_000;
@@ -140,6 +141,26 @@ test("layers that are being read are removed by a later pass", async () => {
   held[Symbol.dispose]();
   expect((await reclaim(options(), real)).layers).toBe(1);
   expect(existsSync(layerPath(layout, layer))).toBe(false);
+});
+
+test("layers that were passed over go when the last reader is done, and only those", async () => {
+  await using _releasing = releaseWhenRead(options());
+  const base = await addImage(null, 100);
+  const top = await addImage(base, 100);
+  const [baseLayer, topLayer] = [layerOf(base), layerOf(top)];
+  const readers = [sharedLayerHolds.hold([baseLayer, topLayer]), sharedLayerHolds.hold([baseLayer, topLayer])];
+  deleteImage(db, alice, top);
+  await releaseLayers(options(), topLayer);
+  readers[0]?.[Symbol.dispose]();
+  await Bun.sleep(50);
+  expect((await listLayers(layout)).size).toBe(2);
+  readers[1]?.[Symbol.dispose]();
+  await until("the layer is gone", async () => !(await listLayers(layout)).has(topLayer));
+  expect((await listLayers(layout)).has(baseLayer)).toBe(true);
+  // One that nobody wanted to remove stays, whoever reads it.
+  sharedLayerHolds.hold([baseLayer])[Symbol.dispose]();
+  await Bun.sleep(50);
+  expect((await listLayers(layout)).has(baseLayer)).toBe(true);
 });
 
 describe("uploads of known content", () => {
