@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { layerChain } from "../../../src/db/layers.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
@@ -10,10 +10,13 @@ import { alice, bob } from "../../support/database.ts";
 import { type FakeMerge, LAYER_BYTES, Merging, SHAPE } from "../../support/merging.ts";
 import { until } from "../../support/runs.ts";
 
+// Every test waits several times for the compactor to look again.
+setDefaultTimeout(60_000);
+
 const COST = costOf(SHAPE);
 const never = new AbortController().signal;
 /** Longer than it takes the compactor to look again, in `milliseconds`. */
-const A_WHILE_MS = 600;
+const A_WHILE_MS = 400;
 
 async function started(merging: Merging, count: number): Promise<FakeMerge> {
   await until(`merge ${count} has begun`, () => merging.merges.length >= count);
@@ -170,16 +173,23 @@ describe("on a host without rest", () => {
     await keepBusy(merging);
     let tip = merging.chain(0);
     let longest = 0;
-    let begunAt = 0;
+    let finishedCount = 0;
+    let leftCount = 0;
     for (let run = 0; run < 200; run++) {
       tip = merging.chain(1, tip);
-      const begun = merging.merges.length;
-      longest = Math.max(longest, (await merging.use(tip)).length);
-      // Time for what follows from it.
-      await new Promise((resolve) => setImmediate(resolve));
-      if (merging.merges.length > begun) begunAt = run;
-      // A merge takes as long as 15 runs.
-      if (run - begunAt === 15) merging.merges.at(-1)?.finish();
+      const { length } = await merging.use(tip);
+      longest = Math.max(longest, length);
+      if (leftCount === 0 && length >= 24) {
+        await started(merging, finishedCount + 1);
+        // A merge takes as long as 15 runs.
+        leftCount = 15;
+      } else if (leftCount > 0 && --leftCount === 0) {
+        finishedCount++;
+        merging.merges.at(-1)?.finish();
+        const urgent = { urgency: "urgent", outcome: "merged" };
+        const mergedCount = () => merging.value("coppice_layer_merges_total", urgent);
+        await until("it is published", async () => (await mergedCount()) === finishedCount);
+      }
     }
     expect(merging.merges.length).toBeGreaterThan(5);
     expect(longest).toBeLessThanOrEqual(48);
