@@ -7,6 +7,9 @@ const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
 /** Largest page that the appliance gives. */
 const PAGE_COUNT = 1000;
+/** Deeper than this a tree is too wide for a terminal. */
+const NESTING_MAX = 20;
+const LAST = "└─ ";
 
 export const historyCommands: readonly Command[] = [
   command({
@@ -40,7 +43,9 @@ export const historyCommands: readonly Command[] = [
     name: "image tree",
     summary: "draw what was made from an image",
     synopsis: "IMAGE [OPTIONS]",
-    description: `${DESCRIPTION} Each line is an image: what it added, its tag, and the command that made it.`,
+    description:
+      `${DESCRIPTION} Each line is an image: what it added, its tag, and the command that made it.\n` +
+      `Below ${NESTING_MAX} levels a chain goes on in one column.`,
     examples: ["coppice image tree tag:busybox"],
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
@@ -127,20 +132,28 @@ export function drawTree(steps: readonly ImageStep[]): string {
   const children = new Map<string, ImageStep[]>();
   for (const step of steps) {
     const siblings = children.get(step.parent ?? "") ?? [];
-    children.set(step.parent ?? "", [...siblings, step]);
+    siblings.push(step);
+    children.set(step.parent ?? "", siblings);
   }
   const lines: string[] = [];
-  const pending = [{ step: root, own: "", below: "" }];
+  const pending = [{ step: root, own: "", below: "", depth: 0 }];
   for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
-    const { step, own, below } = next;
+    const { step, own, below, depth } = next;
     lines.push(`${own}${step.uuid}  ${shownSize(step.size_bytes)}  ${nameOf(step)}${makingOf(step)}`);
     const found = children.get(step.uuid) ?? [];
+    const [only] = found;
+    // Two last children in a row can only be parent and child.
+    if (only !== undefined && found.length === 1 && depth >= NESTING_MAX && own.endsWith(LAST)) {
+      pending.push({ ...next, step: only });
+      continue;
+    }
     for (const [index, child] of [...found.entries()].reverse()) {
       const isLast = index === found.length - 1;
       pending.push({
         step: child,
-        own: `${below}${isLast ? "└─ " : "├─ "}`,
+        own: `${below}${isLast ? LAST : "├─ "}`,
         below: `${below}${isLast ? "   " : "│  "}`,
+        depth: depth + 1,
       });
     }
   }

@@ -81,7 +81,9 @@ export const imageCommands: readonly Command[] = [
       const operation = await importImage(client, request, io, "/images/load");
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
       await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
-      io.stderr(`loaded ${path}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`);
+      io.stderr(
+        `loaded ${path === "-" ? "standard input" : path}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`,
+      );
       return 0;
     },
   }),
