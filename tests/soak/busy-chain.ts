@@ -16,9 +16,9 @@ interface Answer {
 const RUNS_COUNT_DEFAULT = 200;
 const REPORT_COUNT = 20;
 /** Runs of the other account at a time: more than there are places. */
-const OTHERS_COUNT = 8;
+const OTHERS_COUNT = 6;
 /** Computes for a moment, so that the processors have no rest either. */
-const BUSY_COMMAND = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+const BUSY_COMMAND = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done";
 
 const runCount = Number(process.argv[2] ?? RUNS_COUNT_DEFAULT);
 const say = (text: string): void => void process.stdout.write(`${text}\n`);
