@@ -1,7 +1,7 @@
-import { and, asc, eq, inArray, lt, or, sql, sum } from "drizzle-orm";
+import { and, asc, eq, inArray, lt, or, sql } from "drizzle-orm";
 import type { AccountId, LayerId } from "../domain/ids.ts";
 import type { Database, Orm } from "./database.ts";
-import { layers, mergedLayers } from "./schema.ts";
+import { images, layers, mergedLayers } from "./schema.ts";
 
 export type MergedLayerRow = typeof mergedLayers.$inferSelect;
 
@@ -115,21 +115,32 @@ export function deleteMergedLayersUnusedSince(
   return ids;
 }
 
-/** Bytes of the layers that images of an account stand on, those it shares included. */
-export function layerBytesOf(db: Database, accountId: AccountId): number {
-  const row = db.orm
-    .select({ bytes: sum(layers.sizeBytes).mapWith(Number) })
-    .from(layers)
-    .where(
-      sql`${layers.id} in (
-        with recursive reached(id) as (
-          select layer_id from images where account_id = ${accountId}
-          union
-          select layers.parent_id from reached join layers on layers.id = reached.id where layers.parent_id is not null
-        )
-        select id from reached
-      )`,
+/** With more images than these the sum of an account's layers is made in the thread. */
+const SUM_AT_ONCE_COUNT_MAX = 1000;
+
+const LAYER_BYTES = `
+  select coalesce(sum(size_bytes), 0) from layers where id in (
+    with recursive reached(id) as (
+      select layer_id from images where account_id = ?
+      union
+      select layers.parent_id from reached join layers on layers.id = reached.id where layers.parent_id is not null
     )
-    .get();
-  return row?.bytes ?? 0;
+    select id from reached
+  )`;
+
+/** Bytes of the layers that images of an account stand on, those it shares included. */
+export async function layerBytesOf(db: Database, accountId: AccountId): Promise<number> {
+  const some = db.orm
+    .select({ id: images.id })
+    .from(images)
+    .where(eq(images.accountId, accountId))
+    .limit(SUM_AT_ONCE_COUNT_MAX + 1)
+    .all();
+  if (some.length > SUM_AT_ONCE_COUNT_MAX) {
+    const [row = []] = await db.scans.all({ sql: LAYER_BYTES, params: [accountId] });
+    return Number(row[0]);
+  }
+  const [before, after] = LAYER_BYTES.split("?") as [string, string];
+  const [row] = db.orm.values<[number]>(sql`${sql.raw(before)}${accountId}${sql.raw(after)}`);
+  return row?.[0] ?? 0;
 }

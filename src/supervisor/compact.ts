@@ -13,7 +13,7 @@ import { untilAborted } from "./deadline.ts";
 import { MergeFailures } from "./merge-failures.ts";
 import { type MergeJob, type MergeTools, mergeLayers } from "./merge-layers.ts";
 import { MergePlaces, MergeWeight, type Urgency } from "./merge-places.ts";
-import { type Merge, mergeDiskBytes, nextMerge } from "./merge-policy.ts";
+import { type Merge, type MergeLimits, mergeDiskBytes, nextMerge } from "./merge-policy.ts";
 import { MergedSpace, totalBytes } from "./merged-space.ts";
 import type { Scheduler } from "./scheduler.ts";
 
@@ -208,13 +208,13 @@ export class Compactor implements AsyncDisposable {
   /** Does the next merge of a chain, and remembers the chain when there is more to do or other work came first. */
   async #compact(wanted: Wanted): Promise<void> {
     try {
-      if (this.#planned(wanted) === null) return;
+      if ((await this.#planned(wanted)) === null) return;
       const urgency = isUrgent(wanted) ? "urgent" : "idle";
       using place = await this.#places.take(urgency, this.#stopped.signal);
       // The wait may have been long, and the chain have grown.
       const current = place === null ? null : this.#next();
       if (place === null || current === null || isUrgent(current) !== (urgency === "urgent")) return;
-      const planned = this.#planned(current);
+      const planned = await this.#planned(current);
       if (planned === null) return;
       this.#wanted.delete(current.topId);
       const cpuWeight = urgency === "urgent" ? cpuWeightOf(current) : CpuWeight.waiting;
@@ -227,15 +227,18 @@ export class Compactor implements AsyncDisposable {
 
   /**
    * The next merge of a chain within the limits of its account. Null when there is none, and the chain is forgotten,
-   * or when the chain has become shorter meanwhile, and is remembered as it is now.
+   * or when the chain is not what it was, and is remembered as it is now.
    */
-  #planned({ accountId, topId, diskCount }: Wanted): { readonly chain: Chain; readonly merge: Merge } | null {
+  async #planned(wanted: Wanted): Promise<{ readonly chain: Chain; readonly merge: Merge } | null> {
+    const { accountId, topId, diskCount } = wanted;
+    const allowedBytes = await this.#space.allowedBytes(accountId);
+    if (this.#wanted.get(topId) !== wanted) return null;
     const chain = this.#chain(accountId, topId);
     if (chain.plan.length !== diskCount) {
       this.#want(chain);
       return null;
     }
-    const limits = { ...this.#room(chain), floor: this.#floor(chain) };
+    const limits = { ...this.#room(chain, allowedBytes), floor: this.#floor(chain) };
     const many = diskCount < URGENT_COUNT_MIN ? null : nextMerge(chain.plan, { ...limits, countMin: BUSY_COUNT_MIN });
     const merge = many ?? nextMerge(chain.plan, { ...limits, countMin: QUIET_COUNT_MIN });
     if (merge === null) this.#wanted.delete(topId);
@@ -348,10 +351,11 @@ export class Compactor implements AsyncDisposable {
   }
 
   /** What a merge of a chain may amount to, without what other chains use being given up for it. */
-  #room({ accountId, layers, plan }: Chain): { readonly bytesMax: number; readonly addedBytesMax: number } {
+  #room({ accountId, layers, plan }: Chain, allowedBytes: number): Pick<MergeLimits, "bytesMax" | "addedBytesMax"> {
     const { db, diskBytesMax } = this.#options;
     const own = new Set(idsOf(mergedLayersOn(db, accountId, idsOf(layers))));
-    const addedBytesMax = this.#space.roomBytes(accountId, own, totalBytes(plan.filter(isStandIn)));
+    const ownBytes = totalBytes(plan.filter(isStandIn));
+    const addedBytesMax = this.#space.roomBytes(accountId, allowedBytes, { own, ownBytes });
     return { bytesMax: diskBytesMax / 2, addedBytesMax };
   }
 }

@@ -61,15 +61,21 @@ export class MergedSpace {
 
   /**
    * Bytes by which merged layers of an account may grow without what is in use being given up for it.
-   * @param own merged layers of the chain that they grow for, of which it uses `ownBytes` now
+   * @param allowedBytes what `allowedBytes` gave
+   * @param chain merged layers of the chain that they grow for, of which it uses `ownBytes` now
    */
-  roomBytes(accountId: AccountId, own: ReadonlySet<LayerId>, ownBytes: number): number {
+  roomBytes(
+    accountId: AccountId,
+    allowedBytes: number,
+    chain: { readonly own: ReadonlySet<LayerId>; readonly ownBytes: number },
+  ): number {
     const { db, clock } = this.#options;
+    const { own, ownBytes } = chain;
     const usedSinceMs = clock() - KEEP_MS;
     const others = mergedLayersByUse(db, accountId).filter(
       ({ id, lastUsedAt }) => !own.has(id) && lastUsedAt > usedSinceMs,
     );
-    return this.#allowedBytes(accountId) - totalBytes(others) - ownBytes;
+    return allowedBytes - totalBytes(others) - ownBytes;
   }
 
   /** Merged layers that are part of another one now: they go first, unless somebody uses them again. */
@@ -85,9 +91,10 @@ export class MergedSpace {
     const { db, clock, log } = this.#options;
     this.#grown.delete(accountId);
     try {
+      const allowedBytes = await this.allowedBytes(accountId);
       const usedSinceMs = clock() - KEEP_MS;
       const rows = mergedLayersByUse(db, accountId);
-      let excessBytes = totalBytes(rows) - this.#allowedBytes(accountId);
+      let excessBytes = totalBytes(rows) - allowedBytes;
       let isDone = true;
       for (const row of rows) {
         if (excessBytes <= 0) break;
@@ -111,8 +118,9 @@ export class MergedSpace {
     return true;
   }
 
-  #allowedBytes(accountId: AccountId): number {
-    return this.#options.mergedShare * layerBytesOf(this.#options.db, accountId);
+  /** Bytes that merged layers of an account may take. */
+  async allowedBytes(accountId: AccountId): Promise<number> {
+    return this.#options.mergedShare * (await layerBytesOf(this.#options.db, accountId));
   }
 }
 
