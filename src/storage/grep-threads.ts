@@ -50,12 +50,13 @@ class GrepThreads {
 /** The searches of this process. */
 export const grepThreads = new GrepThreads();
 
+/** Descriptors outlive a thread that is ended, so that one that nobody waits for is asked to stop, and ends by itself. */
 async function inThread(request: GrepRequest, signal: AbortSignal): Promise<GrepReply> {
   const { promise, resolve, reject } = Promise.withResolvers<GrepReply>();
   const worker = new Worker(WORKER.href);
   using undo = new DisposableStack();
   undo.defer(() => worker.terminate());
-  const onAbort = () => reject(signal.reason);
+  const onAbort = () => worker.postMessage(null);
   signal.addEventListener("abort", onAbort, { once: true });
   undo.defer(() => signal.removeEventListener("abort", onAbort));
   const timer = setTimeout(
@@ -66,5 +67,7 @@ async function inThread(request: GrepRequest, signal: AbortSignal): Promise<Grep
   worker.onmessage = ({ data }: MessageEvent<GrepReply>) => resolve(data);
   worker.onerror = ({ message }) => reject(new Error(`search thread failed: ${message}`));
   worker.postMessage(request);
-  return await promise;
+  const reply = await promise;
+  signal.throwIfAborted();
+  return reply;
 }

@@ -12,8 +12,9 @@ import {
   GREP_LINE_BYTES_MAX,
   GREP_MS_MAX,
   GREP_TEXT_BYTES_MAX,
+  OPEN_LAYERS_COUNT_MAX,
 } from "./limits.ts";
-import type { LayerFiles } from "./open-layers.ts";
+import { type LayerFiles, OpenLayers } from "./open-layers.ts";
 
 /** A file is binary when there is a NUL in as many first `bytes`. */
 const BINARY_PROBE_BYTES = 8192;
@@ -62,10 +63,13 @@ export interface GrepOutcome {
 
 /**
  * Finds lines in the regular files of a tree. The time is linear in what is read, whatever the pattern, and bounded.
- * @throws ApiError `validation_error` for a pattern or glob, `not_found` or `invalid_path` for the path
+ * No file stays open behind it: it may run in a thread, whose end would close none.
+ * @throws ApiError `validation_error` for a pattern or glob, `not_found` or `invalid_path` for the path; the reason of
+ * `signal`
  */
-export async function grep(request: GrepRequest): Promise<GrepOutcome> {
-  const search = new Search(request);
+export async function grep(request: GrepRequest, signal: AbortSignal): Promise<GrepOutcome> {
+  using open = new OpenLayers(OPEN_LAYERS_COUNT_MAX);
+  const search = new Search(request, open, signal);
   await search.run();
   return search.outcome();
 }
@@ -75,6 +79,7 @@ class BoundMet extends Error {}
 
 class Search {
   readonly #request: GrepRequest;
+  readonly #signal: AbortSignal;
   readonly #limits: GrepLimits;
   readonly #tree: ImageTree;
   readonly #expression: RE2JS;
@@ -86,10 +91,11 @@ class Search {
   #entryCount = 0;
   #bytes = 0;
 
-  constructor(request: GrepRequest) {
+  constructor(request: GrepRequest, open: OpenLayers, signal: AbortSignal) {
     this.#request = request;
+    this.#signal = signal;
     this.#limits = request.limits ?? GREP_LIMITS;
-    this.#tree = new ImageTree(request.layers);
+    this.#tree = new ImageTree(request.layers, open);
     this.#expression = checked("pattern", () => RE2JS.compile(request.pattern));
     this.#isWanted = checked("glob", () => filterOf(request.glob));
     this.#deadline = performance.now() + this.#limits.msMax;
@@ -102,7 +108,7 @@ class Search {
       for await (const walked of this.#tree.walk(resolved)) {
         this.#entryCount++;
         if (this.#entryCount > this.#limits.entriesCountMax) this.#stop("entries");
-        if (performance.now() > this.#deadline) this.#stop("time");
+        this.#checkTime();
         const { type, size } = walked.place.entry;
         if (type !== "f" || size === 0) continue;
         const name = walked.path === "" ? (resolved.path.split("/").at(-1) ?? "") : walked.path;
@@ -116,6 +122,11 @@ class Search {
 
   outcome(): GrepOutcome {
     return { found: this.#found, bounds: [...this.#bounds], fileCount: this.#fileCount, bytes: this.#bytes };
+  }
+
+  #checkTime(): void {
+    this.#signal.throwIfAborted();
+    if (performance.now() > this.#deadline) this.#stop("time");
   }
 
   #stop(bound: GrepBound): never {
@@ -136,7 +147,7 @@ class Search {
       this.#bytes += chunk.length;
       for (const block of lines.blocks(chunk)) line += this.#block(block, path, line);
       if (this.#bytes > this.#limits.bytesMax) this.#stop("bytes");
-      if (performance.now() > this.#deadline) this.#stop("time");
+      this.#checkTime();
     }
     for (const block of lines.rest()) this.#block(block, path, line);
   }

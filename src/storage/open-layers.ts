@@ -27,9 +27,9 @@ interface OpenLayer {
 /**
  * Keeps the files of layers open between requests. A layer is closed when it was not used for longest and
  * nobody holds a lease of it, never under a reader. Small indexes are kept in memory beside that: a look-up in a deep
- * image asks every one of a thousand layers, and most of them are small.
+ * image asks every one of a thousand layers, and most of them are small. Disposal lets go of all of it.
  */
-export class OpenLayers {
+export class OpenLayers implements Disposable {
   readonly #countMax: number;
   /** in the order of use, the latest last */
   readonly #layers = new Map<string, OpenLayer>();
@@ -102,6 +102,10 @@ export class OpenLayers {
   forget(indexPath: string): void {
     this.#drop(indexPath);
     this.#close(indexPath);
+  }
+
+  [Symbol.dispose](): void {
+    for (const path of [...this.#small.keys(), ...this.#layers.keys()]) this.forget(path);
   }
 
   #close(indexPath: string): void {

@@ -1,4 +1,4 @@
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, readdirSync, readlinkSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -24,4 +24,18 @@ export async function makeLayer(
   await writeFile(files.disk, disk);
   await writeLayerIndex({ stream: pieces(encodeStream(records)), path: files.index, diskBytes: disk.length });
   return files;
+}
+
+/** Files that this process has open and whose path begins with `prefix`. */
+export function filesOpenBelow(prefix: string): string[] {
+  const paths = readdirSync("/proc/self/fd").map((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`);
+    } catch (error) {
+      // The descriptor of the listing itself is closed by now.
+      if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
+      throw error;
+    }
+  });
+  return paths.filter((path) => path.startsWith(prefix)).sort();
 }
