@@ -5,7 +5,7 @@ import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-pat
 import { DownloadQuery } from "../domain/query.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/image-tree.ts";
 import { BINARY_TYPE, contentTypeOf } from "./content-type.ts";
-import { requireImage, treeOf } from "./image-access.ts";
+import { heldTreeOf, requireImage } from "./image-access.ts";
 import { type ByteRange, matchesAny, parseRange } from "./range.ts";
 import { empty, type Reply, TEXT_TYPE } from "./reply.ts";
 import { type Route, route } from "./route.ts";
@@ -55,7 +55,9 @@ async function download(
   path: GuestPath,
   options: { readonly headers: Headers; readonly text: boolean },
 ): Promise<Reply> {
-  const tree = treeOf(services, image);
+  using undo = new DisposableStack();
+  const { tree, held } = heldTreeOf(services, image);
+  undo.use(held);
   const entry = tree.stat(path, { follow: true });
   if (entry.type !== "f") throw notAFile(path, entry.type);
   const etag = etagOf(image, path);
@@ -78,7 +80,9 @@ async function download(
   const part = range ?? { start: 0, end: entry.size };
   if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
   const bodyBytes = part.end - part.start;
-  const body = await contentOf(tree, entry, part);
+  const body = await contentOf(tree, entry, part, held);
+  // A stream lets go of the layers at its own end.
+  if (body instanceof ReadableStream) undo.move();
   return { status: range === null ? 200 : 206, headers, body, bodyBytes };
 }
 
@@ -86,13 +90,18 @@ async function download(
  * A small part is read at once. A large one is sent by the kernel where it lies in one piece, so that it carries
  * its length; otherwise it is streamed.
  */
-async function contentOf(tree: ImageTree, entry: ResolvedEntry, part: ByteRange): Promise<Reply["body"]> {
+async function contentOf(
+  tree: ImageTree,
+  entry: ResolvedEntry,
+  part: ByteRange,
+  held: Disposable,
+): Promise<Reply["body"]> {
   if (part.end - part.start <= BUFFERED_BYTES_MAX) {
     return new Uint8Array(await new Response(tree.read(entry, part)).arrayBuffer());
   }
   const place = tree.locate(entry, part);
   if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
-  return directStream(tree.chunks(entry, part));
+  return directStream(tree.chunks(entry, part), held);
 }
 
 /** By the name that was asked for, or else by that of the file where symlinks led. */

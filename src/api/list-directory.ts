@@ -3,7 +3,7 @@ import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-pat
 import { DirectoryListing, type Entry } from "../domain/listing.ts";
 import { listingItem, listingLine } from "../domain/listing-format.ts";
 import { ListQuery } from "../domain/query.ts";
-import { requireImage, treeOf } from "./image-access.ts";
+import { heldTreeOf, requireImage } from "./image-access.ts";
 import { JSON_TYPE, type Reply, TEXT_TYPE } from "./reply.ts";
 import { type Route, route } from "./route.ts";
 import type { ApiServices } from "./services.ts";
@@ -29,11 +29,15 @@ export function listDirectoryRoute(services: ApiServices): Route {
     errors: ["not_found", "invalid_path"],
     handle: ({ principal, params, query }) => {
       const path = parseGuestPath(query.path);
-      const tree = treeOf(services, requireImage(services, principal, params["uuid"] ?? ""));
+      const image = requireImage(services, principal, params["uuid"] ?? "");
+      using undo = new DisposableStack();
+      const { tree, held } = heldTreeOf(services, image);
+      undo.use(held);
       const entries = tree.list(path);
+      undo.move();
       return query.text === true
-        ? streamed(TEXT_TYPE, textLines(entries))
-        : streamed(JSON_TYPE, jsonParts(path, entries));
+        ? streamed(TEXT_TYPE, textLines(entries), held)
+        : streamed(JSON_TYPE, jsonParts(path, entries), held);
     },
   });
 }
@@ -52,11 +56,17 @@ async function* jsonParts(path: GuestPath, entries: AsyncIterable<Entry>): Async
   yield "]}";
 }
 
-/** A directory can have more entries than are good for the memory at once; a small listing is sent in one piece. */
-async function streamed(contentType: string, parts: AsyncGenerator<string>): Promise<Reply> {
+/**
+ * A directory can have more entries than are good for the memory at once; a small listing is sent in one piece.
+ * `held` is disposed at the end, however it comes.
+ */
+async function streamed(contentType: string, parts: AsyncGenerator<string>, held: Disposable): Promise<Reply> {
+  using undo = new DisposableStack();
+  undo.use(held);
   const headers = { "content-type": contentType, "cache-control": "no-store" };
   const first = await gather(parts);
   if (first.done) return { status: 200, headers, body: first.text };
+  undo.move();
   const encoder = new TextEncoder();
   let pending = first.text;
   const body = new ReadableStream<Uint8Array>({
@@ -66,11 +76,17 @@ async function streamed(contentType: string, parts: AsyncGenerator<string>): Pro
         pending = "";
         return;
       }
-      const { text, done } = await gather(parts);
+      const { text, done } = await gather(parts).catch((error: unknown) => {
+        held[Symbol.dispose]();
+        throw error;
+      });
       if (text !== "") controller.enqueue(encoder.encode(text));
-      if (done) controller.close();
+      if (!done) return;
+      held[Symbol.dispose]();
+      controller.close();
     },
     async cancel() {
+      held[Symbol.dispose]();
       await parts.return(undefined);
     },
   });

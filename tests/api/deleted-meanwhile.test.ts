@@ -1,0 +1,81 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { listLayers } from "../../src/storage/layers.ts";
+import { Api } from "../support/api.ts";
+import type { LayerFixture } from "../support/api-layers.ts";
+
+const ENTRIES_COUNT = 20_000;
+const LONG = "n".repeat(200);
+const entries = Array.from(
+  { length: ENTRIES_COUNT },
+  (_, index): LayerFixture => ({ path: `${index}-${LONG}`, type: "f", content: "" }),
+);
+/** Two pieces with a hole between them are no one piece of the disk. */
+const piece = randomBytes(12_000_000);
+const HOLE_BYTES = 4096;
+const scattered: LayerFixture = {
+  path: "scattered",
+  type: "f",
+  parts: [
+    { at: 0, bytes: piece },
+    { at: piece.length + HOLE_BYTES, bytes: piece },
+  ],
+  size: 2 * piece.length + HOLE_BYTES,
+};
+const content = Buffer.concat([piece, Buffer.alloc(HOLE_BYTES), piece]);
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start();
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+const remove = async (id: string) => (await api.call("DELETE", `/v1/images/${id}`)).status;
+const layers = async () => (await listLayers(api.parts.layout)).size;
+
+async function begin(id: string, what: string, signal?: AbortSignal) {
+  const headers = { authorization: `Bearer ${api.token}` };
+  const response = await fetch(`${api.url}/v1/inspect/${id}/${what}`, { headers, ...(signal && { signal }) });
+  const reader = (response.body as ReadableStream<Uint8Array>).getReader();
+  const first = await reader.read();
+  return { reader, chunks: [Buffer.from(first.value ?? [])] };
+}
+
+async function bytesOf({ reader, chunks }: Awaited<ReturnType<typeof begin>>): Promise<Buffer> {
+  for (let step = await reader.read(); !step.done; step = await reader.read()) chunks.push(Buffer.from(step.value));
+  return Buffer.concat(chunks);
+}
+
+describe("what is read of an image that is deleted meanwhile", () => {
+  test("is all of a listing", async () => {
+    for (const text of [false, true]) {
+      const id = await api.addImage([entries]);
+      const begun = await begin(id, `list?path=/&text=${text}`);
+      expect(await remove(id)).toBe(204);
+      const all = (await bytesOf(begun)).toString();
+      expect(text ? all.split("\n").length - 1 : JSON.parse(all).items.length).toBe(ENTRIES_COUNT);
+    }
+  }, 60_000);
+
+  test("is all of a file, also where it lies in pieces", async () => {
+    const id = await api.addImage([[scattered]]);
+    const begun = await begin(id, "download?path=/scattered");
+    expect(await remove(id)).toBe(204);
+    expect((await bytesOf(begun)).equals(content)).toBe(true);
+  }, 60_000);
+
+  test("holds nothing any more once nobody reads it", async () => {
+    const before = await layers();
+    for (const what of ["list?path=/", "download?path=/scattered"]) {
+      const id = await api.addImage([[...entries, scattered]]);
+      expect((await api.call("HEAD", `/v1/inspect/${id}/${what}`)).status).toBe(200);
+      await api.call("GET", `/v1/inspect/${id}/${what}`);
+      const leaving = new AbortController();
+      await begin(id, what, leaving.signal);
+      leaving.abort();
+      await Bun.sleep(1000);
+      expect(await remove(id)).toBe(204);
+      expect(await layers()).toBe(before);
+    }
+  }, 60_000);
+});
