@@ -19,6 +19,9 @@ import {
 
 /** Covers a record up to the end of most names and targets, so that one read is enough. */
 const RECORD_READ_BYTES = 512;
+/** What is read here is decoded before anything else is read: all indexes can share them. */
+const TABLE_BUFFER = Buffer.alloc(TABLE_ENTRY_BYTES);
+const RECORD_BUFFER = Buffer.alloc(RECORD_READ_BYTES);
 
 /** An entry of one layer; a whiteout ("w") hides what lower layers have under its name. */
 export interface LayerEntry extends Omit<Entry, "type"> {
@@ -65,8 +68,6 @@ interface TableEntry {
 export class LayerIndex {
   readonly #source: IndexSource;
   readonly #header: IndexHeader;
-  readonly #tableBuffer = Buffer.alloc(TABLE_ENTRY_BYTES);
-  readonly #recordBuffer = Buffer.alloc(RECORD_READ_BYTES);
   /** of an index in memory: what was asked for is kept as it was given, the children of a directory by its first one */
   readonly #known = new Map<number, readonly LayerEntry[]>();
   #knownRoot: LayerEntry | null = null;
@@ -249,7 +250,7 @@ export class LayerIndex {
   }
 
   #tableEntry(position: number): TableEntry {
-    return decodeTableEntry(this.#read(this.#tableBuffer, this.#tableOffset(position)), 0);
+    return decodeTableEntry(this.#read(TABLE_BUFFER, this.#tableOffset(position)), 0);
   }
 
   /** The first bytes of a record; valid until the next read. */
@@ -258,7 +259,7 @@ export class LayerIndex {
     const available = this.#header.tableOffset + this.#header.tableCount * TABLE_ENTRY_BYTES - offset;
     const length = Math.min(RECORD_READ_BYTES, available);
     if (length < RECORD_FIXED_BYTES) throw new LayerIndexError("layer index is damaged");
-    return this.#read(this.#recordBuffer.subarray(0, length), offset);
+    return this.#read(RECORD_BUFFER.subarray(0, length), offset);
   }
 
   #entry(at: TableEntry): LayerEntry {

@@ -39,6 +39,10 @@ programTest("the program tells of its machines, storage, disk and event loop", a
   expect(value("coppice_vms", { state: "in_use" })).toBe(0);
   expect(value("coppice_pool_size")).toBe(2);
   expect(value("coppice_storage_bytes", { class: "layers" })).toBe(0);
+  expect(value("coppice_storage_bytes", { class: "merged_layers" })).toBe(0);
+  expect(value("coppice_layer_merges_waiting")).toBe(0);
+  expect(types.get("coppice_layer_merges_total")).toBe("counter");
+  expect(types.get("coppice_layer_merge_duration_seconds")).toBe("histogram");
   expect(value("coppice_storage_bytes", { class: "database" })).toBeGreaterThan(0);
   expect(value("coppice_disk_bytes", { state: "free" })).toBeGreaterThan(0);
   expect(value("coppice_budget_memory_bytes", { state: "total" })).toBeGreaterThan(0);

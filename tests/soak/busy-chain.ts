@@ -14,17 +14,18 @@ interface Answer {
 }
 
 const RUNS_COUNT_DEFAULT = 200;
-const REPORT_COUNT = 20;
+const REPORT_COUNT = 10;
 /** Runs of the other account at a time: more than there are places. */
-const OTHERS_COUNT = 6;
+const OTHERS_COUNT = 4;
 /** Computes for a moment, so that the processors have no rest either. */
-const BUSY_COMMAND = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done";
+const BUSY_COMMAND = "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done";
+const FLAGS = ["--vm-cpu-budget", "2"];
 
 const runCount = Number(process.argv[2] ?? RUNS_COUNT_DEFAULT);
 const say = (text: string): void => void process.stdout.write(`${text}\n`);
 
 await using registry = await Registry.start();
-await using appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
+await using appliance = await Appliance.start({ registries: [registry.host], poolSize: 2, flags: FLAGS });
 const reference = await pushBusybox(registry, "busybox:1");
 let image = await appliance.importImage(reference);
 const token = await appliance.createToken("other");

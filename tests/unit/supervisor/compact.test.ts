@@ -92,6 +92,20 @@ describe("when chains are merged", () => {
     expect((await started(merging, 2)).job.layers).toEqual(idsOf(merging, further).slice(1));
   });
 
+  test("of many chains the oldest are forgotten, and remembered when they are used again", async () => {
+    await using merging = await Merging.start();
+    using run = await merging.scheduler.admit(bob, COST, never);
+    const chains = Array.from({ length: 66 }, () => merging.chain(3));
+    for (const top of chains) await merging.use(top);
+    expect(merging.compactor.waitingCount).toBe(64);
+    await merging.use(chains[0] as LayerId);
+    expect(merging.compactor.waitingCount).toBe(64);
+    run[Symbol.dispose]();
+    await Bun.sleep(A_WHILE_MS);
+    merging.now += 2000;
+    expect((await started(merging, 1)).job.layers.at(-1)).toBe(chains[0]);
+  });
+
   test("a merge makes way for a run that needs its place, and is done again", async () => {
     await using merging = await Merging.start(1);
     const top = merging.chain(9);
