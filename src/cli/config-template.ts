@@ -47,7 +47,8 @@ function registryHosts(): string {
   const { insecure, ca_file: caFile } = REGISTRY_ACCESS_KEYS;
   return [
     comment(
-      'How a registry is spoken to: one table for each host, with its port if it has one; "*" stands for the rest.',
+      'How a registry is spoken to: one table for each host, with its port if it has one; "*" stands for the rest. ' +
+        "Where the rest is not allowed, the hosts that a registry hands out layers and tokens from need one, too.",
     ),
     '# [registries.hosts."registry.lan:5000"]',
     `${comment(REGISTRY_ALLOW_KEY.doc)}\n# allow = ${REGISTRY_ALLOW_KEY.default}`,
