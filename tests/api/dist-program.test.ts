@@ -39,13 +39,13 @@ describe("alone in a directory", () => {
   });
 
   test("takes no settings and runs no code of the directory it is started in", async () => {
-    const { code, stdout, stderr } = await coppice.run(["doctor", "--json", "--data-dir", "data"]);
+    const { code, stdout, stderr } = await coppice.run(["doctor", "--json", "--no-boot", "--data-dir", "data"]);
     expect([0, 1]).toContain(code);
     expect(`${stdout}${stderr}`).not.toMatch(/TRAPPED|trapped|6\.6\.6/);
   });
 
   test("doctor finds the guest inside", async () => {
-    const { stdout } = await coppice.run(["doctor", "--json", "--data-dir", "data"]);
+    const { stdout } = await coppice.run(["doctor", "--json", "--no-boot", "--data-dir", "data"]);
     const { findings } = JSON.parse(stdout.toString());
     expect(findings).toContainEqual(expect.objectContaining({ name: "guest", summary: "inside the executable" }));
   });
