@@ -64,6 +64,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(lock);
   const db = stack.use(openDatabase(layout.database));
   const cgroups = stack.use(await openCgroupTree({ namespace: cgroupNamespace(layout.root) }));
+  warnOfMissing(cgroups.missing, log);
   const janitorOptions = {
     db,
     layout,
@@ -129,6 +130,14 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     }
   };
   return { url: listener.url, isAlive, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+/** A login shell, for one, shares its group with the daemon, and version 2 then gives its children no controllers. */
+function warnOfMissing(controllers: readonly string[], log: Log): void {
+  if (controllers.length === 0) return;
+  const text = "virtual machines run without some limits and figures: the control group of this process gives no";
+  const advice = "start it as a service, or by systemd-run --scope -p Delegate=yes";
+  log.warn(`${text} ${controllers.join(", ")}; ${advice}`);
 }
 
 /** Control groups of two data directories on one host must not meet. */
