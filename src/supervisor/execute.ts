@@ -17,7 +17,7 @@ import type { InstanceSubmission } from "./ports.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 /** Finding and mounting disks: a second under emulation, more on a busy host. */
-export const MOUNT_MS_MAX = 60_000;
+export const MOUNT_MS_MAX = 180_000;
 /** Placing one input file takes this and `PUT_MS_PER_MIB` for its size. */
 const PUT_MS_MAX = 30_000;
 const PUT_MS_PER_MIB = 1000;

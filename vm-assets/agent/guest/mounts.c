@@ -17,8 +17,11 @@
 #include "../protocol.h"
 #include "guest.h"
 
-/* A hundred disks on a busy host take this long to be found; the host waits a little longer (MOUNT_MS_MAX). */
-#define DISKS_WAIT_NS 50000000000ULL
+/*
+ * A hundred disks on a busy host, or one in an emulated host, may take this long to be found; the host waits a little
+ * longer (MOUNT_MS_MAX).
+ */
+#define DISKS_WAIT_NS 170000000000ULL
 /* What a dead command held is let go within milliseconds of its death. */
 #define RELEASE_WAIT_NS 5000000000ULL
 #define EROFS_SUPER_OFFSET 1024
