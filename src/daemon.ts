@@ -4,7 +4,7 @@ import { createApp } from "./api/app.ts";
 import { listenForOperator } from "./api/control.ts";
 import { listen } from "./api/server.ts";
 import { tokenVerifier } from "./api/tokens.ts";
-import { openCgroupTree } from "./cgroup/cgroup.ts";
+import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import { probeDatabase } from "./db/figures.ts";
@@ -63,8 +63,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
   stack.use(lock);
   const db = stack.use(openDatabase(layout.database));
-  const cgroups = stack.use(await openCgroupTree({ namespace: cgroupNamespace(layout.root) }));
-  warnOfMissing(cgroups.missing, log);
+  const cgroups = stack.use(await openCgroups(layout.root, log));
   const janitorOptions = {
     db,
     layout,
@@ -133,11 +132,13 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
 }
 
 /** A login shell, for one, shares its group with the daemon, and version 2 then gives its children no controllers. */
-function warnOfMissing(controllers: readonly string[], log: Log): void {
-  if (controllers.length === 0) return;
-  const text = "virtual machines run without some limits and figures: the control group of this process gives no";
-  const advice = "start it as a service, or by systemd-run --scope -p Delegate=yes";
-  log.warn(`${text} ${controllers.join(", ")}; ${advice}`);
+async function openCgroups(dataDirectory: string, log: Log): Promise<CgroupTree> {
+  const tree = await openCgroupTree({ namespace: cgroupNamespace(dataDirectory) });
+  if (tree.missing.length > 0) {
+    const text = "virtual machines run without some limits and figures: the control group of this process gives no";
+    log.warn(`${text} ${tree.missing.join(", ")}; start it as a service, or by systemd-run --scope -p Delegate=yes`);
+  }
+  return tree;
 }
 
 /** Control groups of two data directories on one host must not meet. */
