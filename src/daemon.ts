@@ -29,6 +29,7 @@ import { reclaim } from "./supervisor/space.ts";
 import { lockFile } from "./system/lock.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
 import { REVISION, VERSION } from "./version.ts";
+import { CpuWeight } from "./vm/cpu-weight.ts";
 import { templateShape } from "./vm/templates.ts";
 
 /** Share of the host's memory that machines may take where the operator did not say. */
@@ -133,7 +134,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
 
 /** A login shell, for one, shares its group with the daemon, and version 2 then gives its children no controllers. */
 async function openCgroups(dataDirectory: string, log: Log): Promise<CgroupTree> {
-  const tree = await openCgroupTree({ namespace: cgroupNamespace(dataDirectory) });
+  const tree = await openCgroupTree({ namespace: cgroupNamespace(dataDirectory), cpuWeight: CpuWeight.together });
   if (tree.missing.length > 0) {
     const text = "virtual machines run without some limits and figures: the control group of this process gives no";
     log.warn(`${text} ${tree.missing.join(", ")}; start it as a service, or by systemd-run --scope -p Delegate=yes`);

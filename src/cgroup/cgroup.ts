@@ -48,6 +48,11 @@ export interface CgroupTree extends AsyncDisposable {
 export interface CgroupTreeOptions {
   /** directory name, unique for a data directory */
   readonly namespace: string;
+  /**
+   * Share of all groups together beside the daemon, 1 to 10000; default is the kernel's, 100. On v1 the groups lie
+   * beside everything that the host runs, of which the daemon is a small part, so there it is the default.
+   */
+  readonly cpuWeight?: number;
   readonly files?: CgroupFiles;
   readonly mountinfo?: string;
   readonly selfCgroup?: string;
@@ -81,6 +86,7 @@ export async function openCgroupTree(options: CgroupTreeOptions): Promise<Cgroup
   if (hierarchies.length === 0) throw new Error("this host has no control groups mounted");
   const tree = new Tree(files, options.namespace, hierarchies, options.killProcess ?? killProcess);
   tree.prepare(options.pid ?? process.pid);
+  if (options.cpuWeight !== undefined) tree.weigh(options.cpuWeight);
   return tree;
 }
 
@@ -145,6 +151,10 @@ class Tree implements CgroupTree {
       if ((error as NodeJS.ErrnoException).code !== "EBUSY") throw error;
       (this as { missing: readonly string[] }).missing = wanted;
     }
+  }
+
+  weigh(cpuWeight: number): void {
+    if (this.version === "v2") setWeight(this.#files, this.#roots, cpuWeight);
   }
 
   async create(name: string, limits: CgroupLimits): Promise<Cgroup> {

@@ -1,6 +1,8 @@
 /** Shares of the host's processors that machines get when others want them, too; the default of the kernel is 100. */
 export const CpuWeight = {
-  /** Below the default: many busy guests must not starve the daemon. */
+  /** All machines beside the daemon, however many there are; they must go on while it unpacks an image. */
+  together: 50,
+  /** Each among the others. */
   inUse: 50,
   /** What waits, or is made to wait, takes what nobody else wants; not so little that it never gets ready. */
   waiting: 5,

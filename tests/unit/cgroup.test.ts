@@ -108,7 +108,7 @@ function v2Files(): Record<string, string> {
 
 const LIMITS = { memoryBytes: 1000, pids: 7, cpuWeight: 50 };
 
-async function openV1(kernel: FakeKernel) {
+async function openV1(kernel: FakeKernel, more: { cpuWeight?: number } = {}) {
   const killProcess = (pid: number) => kernel.kill(pid);
   return await openCgroupTree({
     namespace: "ns",
@@ -116,6 +116,7 @@ async function openV1(kernel: FakeKernel) {
     mountinfo: V1_MOUNTS,
     selfCgroup: V1_SELF,
     killProcess,
+    ...more,
   });
 }
 
@@ -127,6 +128,7 @@ async function openV2(kernel: FakeKernel, selfCgroup = "0::/system.slice/coppice
     mountinfo: V2_MOUNTS,
     selfCgroup,
     pid: 42,
+    cpuWeight: 30,
     killProcess,
   });
 }
@@ -159,6 +161,12 @@ describe("hierarchies", () => {
 });
 
 describe("groups on v1", () => {
+  test("keep their share of the host, of which the daemon is a small part", async () => {
+    const kernel = new FakeKernel(V1_TREES, v1Files);
+    await openV1(kernel, { cpuWeight: 50 });
+    expect(kernel.read("/cg/cpu/ns/cpu.shares")).toBe("1024");
+  });
+
   test("have their limits in every tree", async () => {
     const kernel = new FakeKernel(V1_TREES, v1Files);
     const tree = await openV1(kernel);
@@ -229,6 +237,8 @@ describe("groups on v2", () => {
     expect(kernel.read(`${service}/daemon/cgroup.procs`)).toBe("42");
     expect(kernel.read(`${service}/cgroup.subtree_control`)).toBe("+memory +cpu +pids");
     expect(kernel.read(`${service}/ns/cgroup.subtree_control`)).toBe("+memory +cpu +pids");
+    expect(kernel.read(`${service}/ns/cpu.weight`)).toBe("30");
+    expect(kernel.read(`${service}/daemon/cpu.weight`)).toBe("100");
     const group = await tree.create("vm1", LIMITS);
     expect(kernel.read(`${service}/ns/vm1/memory.max`)).toBe("1000");
     expect(kernel.read(`${service}/ns/vm1/memory.swap.max`)).toBe("0");
