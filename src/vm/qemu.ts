@@ -14,7 +14,8 @@ import { QemuMachine } from "./qemu-machine.ts";
 import { Qmp } from "./qmp.ts";
 import type { UidPool } from "./uid-pool.ts";
 import type { Acceleration, Machine, MachineShape, Template, Vmm } from "./vmm.ts";
-import { prepareVmmRoot, type VmmFiles } from "./vmm-root.ts";
+import type { VmmFiles } from "./vmm-root.ts";
+import { VmmRoots } from "./vmm-roots.ts";
 
 export interface QemuOptions {
   readonly assets: VmAssets;
@@ -66,22 +67,37 @@ export async function openQemu(options: QemuOptions): Promise<Vmm> {
   for (const device of DEVICES[options.acceleration]) closeSync(openSync(device, "r+"));
   const { stdout } = await run({ argv: [QEMU_PROGRAM, "--version"], timeoutMs: VERSION_TIMEOUT_MS });
   const version = /version ([^\n]+)/.exec(Buffer.from(stdout).toString("utf8"))?.[1] ?? "unknown";
-  const root = await prepareVmmRoot(QEMU_FILES, options.runtimeDirectory);
-  return new Qemu(options, version, root);
+  return new Qemu(options, version, await VmmRoots.open(QEMU_FILES, options.runtimeDirectory));
+}
+
+interface SavedMachine {
+  readonly shape: MachineShape;
+  readonly root: string;
+  readonly memory: number;
+  readonly state: number;
+}
+
+/** What a machine of `bootForTemplate` is saved from. */
+interface Source {
+  readonly memory: number;
+  readonly root: string;
 }
 
 /** Memory and device state of a paused machine, sealed. */
 class QemuTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt = Date.now();
+  /** of the QEMU that saved it, and that loads it again */
+  readonly root: string;
   readonly #memory: number;
   readonly #state: number;
   readonly #owned: AsyncDisposableStack;
 
-  constructor(shape: MachineShape, memory: number, state: number, owned: AsyncDisposableStack) {
-    this.shape = shape;
-    this.#memory = memory;
-    this.#state = state;
+  constructor(saved: SavedMachine, owned: AsyncDisposableStack) {
+    this.shape = saved.shape;
+    this.root = saved.root;
+    this.#memory = saved.memory;
+    this.#state = saved.state;
     this.#owned = owned;
   }
 
@@ -101,44 +117,51 @@ class Qemu implements Vmm {
   readonly version: string;
   readonly acceleration: Acceleration;
   readonly #options: QemuOptions;
-  readonly #root: string;
-  /** Memory of machines of `bootForTemplate` that were not saved yet. */
-  readonly #memories = new WeakMap<Machine, number>();
+  readonly #roots: VmmRoots;
+  /** Of machines of `bootForTemplate` that were not saved yet. */
+  readonly #sources = new WeakMap<Machine, Source>();
 
-  constructor(options: QemuOptions, version: string, root: string) {
+  constructor(options: QemuOptions, version: string, roots: VmmRoots) {
     this.#options = options;
-    this.#root = root;
+    this.#roots = roots;
     this.version = version;
     this.acceleration = options.acceleration;
+  }
+
+  get isOutdated(): boolean {
+    return this.#roots.isOutdated;
   }
 
   async boot(shape: MachineShape): Promise<Machine> {
     using files = new DisposableStack();
     const [kernel, initramfs] = this.#openAssets(files);
     const start = { kind: "cold", kernel: FIRST_FILE_FD, initramfs: FIRST_FILE_FD + 1 } as const;
-    return await this.#start(shape, start, [kernel, initramfs]);
+    return await this.#start(shape, start, [kernel, initramfs], { root: this.#roots.current });
   }
 
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
     using files = new DisposableStack();
     const [kernel, initramfs] = this.#openAssets(files);
     await using memory = closing(createMemfd("guest-memory", shape.memoryBytes));
+    const root = memory.owned.use(await this.#roots.refresh());
     const start = { kind: "template", kernel: FIRST_FILE_FD, initramfs: FIRST_FILE_FD + 1, memory: FIRST_FILE_FD + 2 };
     const machine = await this.#start(shape, start as QemuStart, [kernel, initramfs, memory.fd], {
+      root: root.path,
       owned: memory.owned.move(),
     });
-    this.#memories.set(machine, memory.fd);
+    this.#sources.set(machine, { memory: memory.fd, root: root.path });
     return machine;
   }
 
   async save(machine: Machine): Promise<Template> {
     await using ending = new AsyncDisposableStack();
     ending.use(machine);
-    const source = this.#memories.get(machine);
+    const source = this.#sources.get(machine);
     if (!(machine instanceof QemuMachine) || source === undefined) throw new Error("this machine cannot be saved");
-    this.#memories.delete(machine);
+    this.#sources.delete(machine);
     await using owned = new AsyncDisposableStack();
-    const memory = reopen(owned, source, "r+");
+    const { path: root } = owned.use(this.#roots.hold(source.root));
+    const memory = reopen(owned, source.memory, "r+");
     const state = createMemfd("device-state", 0);
     owned.defer(() => closeSync(state));
     await machine.pause();
@@ -149,7 +172,7 @@ class Qemu implements Vmm {
     await machine.kill();
     await sealMemfd(memory);
     await sealMemfd(state);
-    return new QemuTemplate(machine.shape, memory, state, owned.move());
+    return new QemuTemplate({ shape: machine.shape, root, memory, state }, owned.move());
   }
 
   async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
@@ -159,7 +182,8 @@ class Qemu implements Vmm {
     const memory = reopen(files, template.descriptors.memory, "r+");
     const state = reopen(files, template.descriptors.state, "r");
     const start = { kind: "clone", memory: FIRST_FILE_FD } as const;
-    const machine = await this.#start(template.shape, start, [memory, state], { cpuWeight });
+    const { shape, root } = template;
+    const machine = await this.#start(shape, start, [memory, state], { root, cpuWeight });
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
@@ -179,7 +203,7 @@ class Qemu implements Vmm {
     shape: MachineShape,
     start: QemuStart,
     files: readonly number[],
-    { owned, cpuWeight = CpuWeight.inUse }: { owned?: AsyncDisposableStack; cpuWeight?: number } = {},
+    { root, owned, cpuWeight = CpuWeight.inUse }: { root: string; owned?: AsyncDisposableStack; cpuWeight?: number },
   ): Promise<QemuMachine> {
     await using stack = new AsyncDisposableStack();
     if (owned !== undefined) stack.use(owned);
@@ -188,7 +212,7 @@ class Qemu implements Vmm {
     const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
     const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight };
     const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
-    const process = this.#launch(shape, start, files, { uid, directory, cgroup });
+    const process = this.#launch(shape, start, files, { root, uid, directory, cgroup });
     stack.defer(async () => {
       process.kill("SIGKILL");
       await process.exited;
@@ -206,12 +230,12 @@ class Qemu implements Vmm {
     shape: MachineShape,
     start: QemuStart,
     files: readonly number[],
-    place: { uid: number; directory: string; cgroup: Cgroup },
+    place: { root: string; uid: number; directory: string; cgroup: Cgroup },
   ): ChildProcess {
     const { acceleration } = this;
     return launch({
       launcher: this.#options.assets.launcher,
-      root: this.#root,
+      root: place.root,
       directory: place.directory,
       uid: place.uid,
       cgroups: place.cgroup.directories,

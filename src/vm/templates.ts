@@ -114,7 +114,7 @@ export interface TemplateStoreOptions {
   readonly clock?: () => number;
 }
 
-/** Templates by shape: built when first needed, renewed daily, the least recently used dropped beyond a few. */
+/** Templates by shape: built when first needed, renewed daily and after an update of the VMM, the least recently used dropped beyond a few. */
 export class TemplateStore implements AsyncDisposable {
   readonly #vmm: Vmm;
   readonly #log: Log;
@@ -145,7 +145,7 @@ export class TemplateStore implements AsyncDisposable {
     this.#entries.delete(key);
     this.#entries.set(key, entry);
     this.#evict();
-    if (entry.createdAt !== null && this.#clock() - entry.createdAt > TEMPLATE_AGE_MS_MAX) this.#renew(entry);
+    if (entry.createdAt !== null && this.#isOld(entry.createdAt)) this.#renew(entry);
     return await entry.template;
   }
 
@@ -159,6 +159,10 @@ export class TemplateStore implements AsyncDisposable {
     for (const entry of this.#entries.values()) this.#drop(entry);
     this.#entries.clear();
     while (this.#background.size > 0) await Promise.all(this.#background);
+  }
+
+  #isOld(createdAt: number): boolean {
+    return this.#clock() - createdAt > TEMPLATE_AGE_MS_MAX || this.#vmm.isOutdated === true;
   }
 
   #build(key: string, shape: MachineShape): Entry {

@@ -23,10 +23,14 @@ const FORMAT = "1";
 
 /**
  * Makes the root directory that a jailed VMM sees: the program, its shared libraries, modules and firmware, at their
- * paths on the host, and nothing else. It is made anew when any of them changed, and older ones are removed.
+ * paths on the host, and nothing else. It is made anew when any of them changed, and older ones are removed but `kept`.
  * @throws CommandError when the dynamic loader refuses the program
  */
-export async function prepareVmmRoot(files: VmmFiles, directory: string): Promise<string> {
+export async function prepareVmmRoot(
+  files: VmmFiles,
+  directory: string,
+  kept: ReadonlySet<string> = new Set(),
+): Promise<string> {
   const sources = await closure(files);
   // Each program has its own, and keeps those of the others.
   const prefix = `${basename(files.program)}-`;
@@ -39,7 +43,8 @@ export async function prepareVmmRoot(files: VmmFiles, directory: string): Promis
     await rename(join(scratch.path, "root"), final);
   }
   for (const entry of await readdir(directory)) {
-    if (entry.startsWith(prefix) && entry !== name) await rm(join(directory, entry), { recursive: true, force: true });
+    const path = join(directory, entry);
+    if (entry.startsWith(prefix) && path !== final && !kept.has(path)) await rm(path, { recursive: true, force: true });
   }
   return final;
 }

@@ -93,6 +93,8 @@ export interface Vmm {
   readonly name: VmmName;
   readonly version: string;
   readonly acceleration: Acceleration;
+  /** True when the host has another VMM than the newest templates were saved with. Missing: it is never told. */
+  readonly isOutdated?: boolean;
   /** Boots from cold with the embedded kernel and initramfs. */
   boot(shape: MachineShape): Promise<Machine>;
   /** Boots a machine whose memory can be saved. */

@@ -37,6 +37,7 @@ export class FakeVmm implements Vmm {
   readonly acceleration: Acceleration;
   script: GuestScript = {};
   now = 0;
+  isOutdated = false;
   failing = new Set<"boot" | "bootForTemplate" | "clone">();
   readonly calls: string[] = [];
   readonly templates: FakeTemplate[] = [];
@@ -57,6 +58,7 @@ export class FakeVmm implements Vmm {
   async save(machine: Machine): Promise<Template> {
     this.calls.push("save");
     await machine[Symbol.asyncDispose]();
+    this.isOutdated = false;
     const template = new FakeTemplate(machine.shape, this.now);
     this.templates.push(template);
     return template;

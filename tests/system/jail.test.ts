@@ -1,10 +1,11 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
-import { mkdir, utimes } from "node:fs/promises";
+import { mkdir, rm, utimes } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { CommandError, run, start } from "../../src/system/exec.ts";
 import { buildLaunchArgs, type JailOptions } from "../../src/vm/launch.ts";
 import { prepareVmmRoot } from "../../src/vm/vmm-root.ts";
+import { VmmRoots } from "../../src/vm/vmm-roots.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -267,5 +268,28 @@ describe("the root of a VMM", () => {
     expect(
       (await run({ argv: ["/usr/sbin/chroot", second, program, "A=1"], timeoutMs: 5000 })).stdout.length,
     ).toBeGreaterThan(0);
+  });
+
+  test("stays while something was saved with it, after the program was replaced", async () => {
+    const directory = join(host.directory, "held-roots");
+    const program = join(host.directory, "replaced");
+    await Bun.write(program, Bun.file("/usr/bin/env"));
+    const roots = await VmmRoots.open({ program, modules: [], data: [] }, directory);
+    const first = await roots.refresh();
+    expect([roots.isOutdated, roots.current]).toEqual([false, first.path]);
+    await rm(program);
+    expect(roots.isOutdated).toBe(false);
+    await Bun.write(program, Bun.file("/usr/bin/id"));
+    expect(roots.isOutdated).toBe(true);
+    const saved = roots.hold(first.path);
+    first[Symbol.dispose]();
+    const [second, again] = await Promise.all([roots.refresh(), roots.refresh()]);
+    expect([roots.isOutdated, roots.current, again.path]).toEqual([false, second.path, second.path]);
+    expect(readdirSync(directory).sort()).toEqual([basename(first.path), basename(second.path)].sort());
+    saved[Symbol.dispose]();
+    saved[Symbol.dispose]();
+    await utimes(program, 1, 1);
+    const third = await roots.refresh();
+    expect(readdirSync(directory).sort()).toEqual([basename(second.path), basename(third.path)].sort());
   });
 });

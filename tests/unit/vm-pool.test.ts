@@ -67,6 +67,20 @@ describe("templates", () => {
     expect(vmm.templates.length).toBe(2);
   });
 
+  test("are renewed when the host has another VMM, while the old one serves", async () => {
+    const vmm = new FakeVmm();
+    await using store = open(vmm);
+    const old = (await store.get(SHAPE)) as FakeTemplate;
+    expect(await store.get(SHAPE)).toBe(old);
+    expect(vmm.templates.length).toBe(1);
+    vmm.isOutdated = true;
+    expect(await store.get(SHAPE)).toBe(old);
+    await until(() => old.disposed);
+    expect(await store.get(SHAPE)).toBe(vmm.templates[1] as FakeTemplate);
+    await store.get(SHAPE);
+    expect(vmm.templates.length).toBe(2);
+  });
+
   test("beyond a few, the one unused for longest goes", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
