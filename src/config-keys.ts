@@ -151,6 +151,14 @@ export const KEYS = {
     default: 1024 ** 3,
     doc: "room on the disk of `data_dir` below which imports, instances and uploads are refused (507)",
   }),
+  "limits.image_bytes_max": size({
+    default: 32 * 1024 ** 3,
+    doc: "most that an imported image may unpack to, as allocated on the disk",
+  }),
+  "limits.image_entries_max": integer(1, 1_999_999, {
+    default: 1_000_000,
+    doc: "most files, directories and links that an imported image may have",
+  }),
   "registries.default": optional((doc) => text("a host, with its port if it has one", /^[A-Za-z0-9.:[\]-]+$/, doc), {
     default: null,
     or: "",

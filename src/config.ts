@@ -38,6 +38,10 @@ export interface Config {
     readonly fileBytesMax: number;
     /** room on the disk, in `bytes`, below which no new work is taken */
     readonly diskReserveBytes: number;
+    /** most that an imported image may unpack to, in `bytes` */
+    readonly imageBytesMax: number;
+    /** most files, directories and links of one */
+    readonly imageEntriesMax: number;
   };
   readonly registries: {
     readonly default: string | null;
@@ -282,6 +286,8 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       instanceTimeoutMax: v["limits.instance_timeout_max"],
       fileBytesMax: v["limits.file_bytes_max"],
       diskReserveBytes: v["limits.disk_reserve_bytes"],
+      imageBytesMax: v["limits.image_bytes_max"],
+      imageEntriesMax: v["limits.image_entries_max"],
     },
     registries: { default: v["registries.default"], hosts },
     operations: { retentionMs: v["operations.retention"] },

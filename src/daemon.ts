@@ -84,7 +84,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const shared = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, shared));
   const network = stack.use(new ToolNetwork());
-  const operations = stack.use(openOperations(config, { ...shared, compactor, network }));
+  const operations = stack.use(openOperations(config, { ...shared, cgroups, compactor, network }));
   const { diskReserveBytes } = config.limits;
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
   stack.use(watchFigures(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
@@ -196,6 +196,7 @@ function openOperations(
     readonly layout: DataLayout;
     readonly log: Log;
     readonly clock: () => number;
+    readonly cgroups: CgroupTree;
     readonly machines: MachineSupply;
     readonly scratchDisks: ScratchDisks;
     readonly metrics: Metrics;
@@ -205,7 +206,8 @@ function openOperations(
   },
 ): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler } = parts;
-  const { diskReserveBytes } = config.limits;
+  const { diskReserveBytes, imageBytesMax, imageEntriesMax } = config.limits;
+  const limits = { bytesMax: imageBytesMax, entriesMax: imageEntriesMax };
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   const registries = config.registries.hosts;
   return new Operations({
@@ -216,7 +218,7 @@ function openOperations(
     scheduler,
     workers: {
       importImage: (id, _accountId, submission) =>
-        importWork({ ...parts, registries, shape, diskReserveBytes }, id, submission),
+        importWork({ ...parts, registries, shape, diskReserveBytes, limits }, id, submission),
       instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
     },
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),

@@ -38,7 +38,7 @@ export async function inspectArchive(
       const digest = `sha256:${createHash("sha256").update(outcome).digest("hex")}`;
       return { transport, digest: selectManifest(outcome, digest) };
     }
-    refusals.push(`${transport}: ${reasonOf(outcome.stderrTail.replace(/^.*level=fatal msg=/s, ""))}`);
+    refusals.push(`${transport}: ${refusal(outcome, options)}`);
   }
   throw new ApiError("validation_error", "the file is no archive of one image", { reasons: refusals });
 }
@@ -56,10 +56,16 @@ export async function copyArchive(
   const argv = ["copy", ...form, `${transport}:${options.path}`, target];
   const outcome = await skopeo(argv, dirname(options.directory), options);
   if (!(outcome instanceof Uint8Array)) {
-    const reason = reasonOf(outcome.stderrTail);
-    throw new ApiError("validation_error", `the archive cannot be read: ${reason}`, {}, { cause: outcome });
+    const message = `the archive cannot be read: ${refusal(outcome, options)}`;
+    throw new ApiError("validation_error", message, {}, { cause: outcome });
   }
   await checkLayoutPlatform(options.directory);
+}
+
+/** skopeo's words, without where on this machine it was reading. */
+function refusal({ stderrTail }: CommandError, { scratch }: ArchiveOptions): string {
+  const words = stderrTail.replace(/^.*level=fatal msg=/s, "").replaceAll(scratch, "");
+  return reasonOf(words.replace(/\/skopeo-[^/]+\/tmp\/oci\d+/g, ""));
 }
 
 /** What skopeo printed, or why it refused the archive. */

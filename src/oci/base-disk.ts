@@ -5,12 +5,15 @@ import type { Capability } from "../system/confine.ts";
 import { type CommandError, run } from "../system/exec.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
+import { type TreeUsage, treeUsage } from "./tree-limits.ts";
 
 export interface BaseDiskOptions extends ToolBounds {
   /** directory whose entry `upper` is the root file system; nothing else is in it */
   readonly staging: string;
   /** disk to be made, in a directory of its own */
   readonly path: string;
+  /** how much the staging directory holds; counted when absent */
+  readonly usage?: TreeUsage;
 }
 
 /** Where the guest mounts what is no part of an image, and what every command may expect. */
@@ -27,6 +30,13 @@ const DISK_UUID = "c0bb1ce0-0000-4000-8000-000000000001";
  */
 const CAPABILITIES: readonly Capability[] = ["dac_override"];
 
+/** mkfs.erofs takes more than 4 KiB of memory for each. */
+const EROFS_ENTRIES_MAX = 350_000;
+/** mke2fs looks through a whole directory for each entry that it adds. */
+const EXT4_DIRECTORY_ENTRIES_MAX = 50_000;
+
+/** An ext4 disk is mostly holes; a disk's content is as large as the tree, which was counted. */
+const DISK_BYTES_MAX = 2_199_023_255_552;
 const BLOCK_BYTES = 4096;
 /** Slack of the computed size of an ext4 disk; it is a hole. */
 const EXT4_SPARE_BYTES = 67_108_864;
@@ -41,17 +51,41 @@ const EXT4_SPARE_INODES_COUNT = 256;
  */
 export async function buildBaseDisk(options: BaseDiskOptions): Promise<{ format: "erofs" | "ext4" }> {
   await addDirectories(join(options.staging, "upper"));
-  const refusal = await attempt(erofsArgv(options), options, { SOURCE_DATE_EPOCH: String(SOURCE_DATE_EPOCH_SECONDS) });
+  const usage = options.usage ?? (await treeUsage(options.staging, options));
+  const refusal = await erofs(options, usage);
   if (refusal === null) return { format: "erofs" };
   await rm(options.path, { force: true });
-  const { sizeBytes, inodes } = await ext4Size(options);
+  await refuseHugeDirectories(options);
+  const { sizeBytes, inodes } = await ext4Size(options, usage);
   const second = await attempt(ext4Argv({ ...options, sizeBytes, inodes }), options, {});
   if (second === null) return { format: "ext4" };
   await rm(options.path, { force: true });
   throw new ApiError("validation_error", "no disk can be made of the image's files", {
-    erofs: reasonOf(refusal.stderrTail),
+    erofs: refusal,
     ext4: reasonOf(second.stderrTail),
   });
+}
+
+/** Null when the disk was made, otherwise why it was not. */
+async function erofs(options: BaseDiskOptions, { entries }: TreeUsage): Promise<string | null> {
+  if (entries > EROFS_ENTRIES_MAX) return `more than ${EROFS_ENTRIES_MAX} files`;
+  const environment = { SOURCE_DATE_EPOCH: String(SOURCE_DATE_EPOCH_SECONDS) };
+  const refusal = await attempt(erofsArgv(options), options, environment);
+  return refusal === null ? null : reasonOf(refusal.stderrTail);
+}
+
+/** @throws ApiError `validation_error` when the making of an ext4 disk would take for ever */
+async function refuseHugeDirectories({ staging, timeoutMs, signal }: BaseDiskOptions): Promise<void> {
+  const flags = ["--inodes", "--count-links", "--separate-dirs", `--threshold=${EXT4_DIRECTORY_ENTRIES_MAX}`];
+  const { stdout } = await run({
+    argv: ["du", ...flags, "--", staging],
+    timeoutMs,
+    signal,
+    stdoutBytesMax: 16_777_216,
+  });
+  if (stdout.length === 0) return;
+  const message = `the image has a directory of more than ${EXT4_DIRECTORY_ENTRIES_MAX} entries, together with names of 255 bytes or more than ${EROFS_ENTRIES_MAX} files`;
+  throw new ApiError("validation_error", message);
 }
 
 /** Inline data has no place of its own on the disk, and so could not be read from outside the guest. */
@@ -86,7 +120,7 @@ async function attempt(
       network: null,
       capabilities: CAPABILITIES,
     };
-    await runTool({ argv, env, confinement }, options);
+    await runTool({ argv, env, confinement }, { ...options, fileBytesMax: DISK_BYTES_MAX });
     return null;
   } catch (error) {
     const common = commonFailure(error, options.timeoutMs);
@@ -110,18 +144,21 @@ async function addDirectories(root: string): Promise<void> {
 }
 
 /** An upper bound of what the tree needs; too much costs nothing, since it stays a hole. */
-async function ext4Size(options: BaseDiskOptions): Promise<{ sizeBytes: number; inodes: number }> {
-  const [apparent, allocated, inodes] = await Promise.all([
-    usage(["--apparent-size", "--block-size=1"], options),
-    usage(["--block-size=1"], options),
-    usage(["--inodes"], options),
-  ]);
-  const sizeBytes = Math.max(apparent, allocated) * 1.05 + inodes * EXT4_ENTRY_BYTES + EXT4_SPARE_BYTES;
-  return { sizeBytes: Math.ceil(sizeBytes), inodes: inodes + EXT4_SPARE_INODES_COUNT };
+async function ext4Size(
+  options: BaseDiskOptions,
+  { bytes, entries }: TreeUsage,
+): Promise<{ sizeBytes: number; inodes: number }> {
+  const contentBytes = Math.max(await apparentBytes(options), bytes) * 1.05;
+  const sizeBytes = Math.ceil(contentBytes + entries * EXT4_ENTRY_BYTES + EXT4_SPARE_BYTES);
+  return { sizeBytes, inodes: entries + EXT4_SPARE_INODES_COUNT };
 }
 
-async function usage(flags: readonly string[], { staging, timeoutMs, signal }: BaseDiskOptions): Promise<number> {
-  const { stdout } = await run({ argv: ["du", "-s", ...flags, "--", staging], timeoutMs, signal });
+async function apparentBytes({ staging, timeoutMs, signal }: BaseDiskOptions): Promise<number> {
+  const { stdout } = await run({
+    argv: ["du", "-s", "--apparent-size", "--block-size=1", "--", staging],
+    timeoutMs,
+    signal,
+  });
   const count = Number.parseInt(Buffer.from(stdout).toString("latin1"), 10);
   if (!Number.isSafeInteger(count)) throw new Error("du gave no number");
   return count;

@@ -10,8 +10,9 @@ const Digest = Type.String({ pattern: "^sha256:[0-9a-f]{64}$" });
 const ManifestDocument = Type.Object({
   schemaVersion: Type.Literal(2),
   config: Type.Object({ digest: Digest }),
-  layers: Type.Array(Type.Object({ digest: Digest })),
+  layers: Type.Array(Type.Object({ digest: Digest, urls: Type.Optional(Type.Unknown()) })),
 });
+type ManifestDocument = Static<typeof ManifestDocument>;
 
 const Platform = Type.Object({ os: Type.String(), architecture: Type.String(), variant: Type.Optional(Type.String()) });
 const IndexEntry = Type.Object({ digest: Digest, platform: Type.Optional(Platform) });
@@ -32,7 +33,10 @@ const PLATFORMS_SHOWN_MAX = 20;
  */
 export function selectManifest(document: Uint8Array, digest: string): string {
   const parsed = parseJson(document);
-  if (Value.Check(ManifestDocument, parsed)) return digest;
+  if (Value.Check(ManifestDocument, parsed)) {
+    checkLayers(parsed);
+    return digest;
+  }
   if (!Value.Check(IndexDocument, parsed)) {
     const old = Value.Check(Type.Object({ schemaVersion: Type.Literal(1) }), parsed);
     const reason = old ? "its manifest has the outdated schema version 1" : "its manifest is no image's";
@@ -53,6 +57,20 @@ export function selectManifest(document: Uint8Array, digest: string): string {
   throw new ApiError("not_found", `the image is not there for ${OS}/${ARCHITECTURE}`, {
     platforms: platforms.slice(0, PLATFORMS_SHOWN_MAX),
   });
+}
+
+/** More than the longest chain of runs that anybody saves; each of them costs a look-up. */
+const LAYERS_COUNT_MAX = 4096;
+
+/** @throws ApiError `validation_error` */
+function checkLayers({ layers }: ManifestDocument): void {
+  if (layers.length > LAYERS_COUNT_MAX) {
+    throw new ApiError("validation_error", `the image has more than ${LAYERS_COUNT_MAX} layers`);
+  }
+  // Nothing is asked of a host that only an image names.
+  if (layers.some(({ urls }) => Array.isArray(urls) && urls.length > 0)) {
+    throw new ApiError("validation_error", "the image cannot be used: a layer of it is elsewhere, by its urls");
+  }
 }
 
 function parseJson(document: Uint8Array): unknown {
@@ -76,6 +94,7 @@ const ImageConfig = Type.Object({ os: Type.Optional(Type.String()), architecture
 export async function checkLayoutPlatform(directory: string): Promise<void> {
   const index = await readDocument(LayoutIndex, join(directory, "index.json"));
   const manifest = await readDocument(ManifestDocument, blobPath(directory, index.manifests[0]?.digest));
+  checkLayers(manifest);
   const { os, architecture } = await readDocument(ImageConfig, blobPath(directory, manifest.config.digest));
   if ((os || OS) === OS && (architecture || ARCHITECTURE) === ARCHITECTURE) return;
   const platform = reasonOf(`${os || OS}/${architecture || ARCHITECTURE}`);

@@ -37,5 +37,7 @@ export function reasonOf(text: string): string {
     .replace(/\?[^\s"']*/g, "?...")
     .replace(/\s+/g, " ")
     .trim();
-  return line.length > REASON_MAX ? `${line.slice(0, REASON_MAX)}...` : line;
+  if (line.length <= REASON_MAX) return line;
+  // Tools say at the beginning what they were at, and at the end why it failed; long names are in between.
+  return `${line.slice(0, REASON_MAX / 2)} ... ${line.slice(-REASON_MAX / 2)}`;
 }

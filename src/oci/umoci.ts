@@ -51,7 +51,9 @@ export async function unpack(options: UnpackOptions): Promise<void> {
   } catch (error) {
     const common = commonFailure(error, options.timeoutMs);
     if (common !== null) throw common;
-    const reason = reasonOf(errorLine((error as CommandError).stderrTail));
+    const words = errorLine((error as CommandError).stderrTail);
+    // Where on this machine the image was being unpacked is nobody's business.
+    const reason = reasonOf(words.replaceAll(options.into, "").replaceAll(dirname(options.into), ""));
     throw new ApiError("validation_error", `the image cannot be unpacked: ${reason}`, {}, { cause: error });
   }
 }

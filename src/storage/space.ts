@@ -2,15 +2,35 @@ import { statfsSync } from "node:fs";
 import { ApiError } from "../domain/errors.ts";
 import { SPACE_CHECK_BYTES } from "./limits.ts";
 
+/** Files that must be left to make, or a twentieth of all where a file system has few. */
+const RESERVE_FILES_COUNT = 20_000;
+const RESERVE_FILES_SHARE = 0.05;
+
+/** How many more files a file system can have, and how many must be left; null where it has no such bound. */
+export function fileRoom(
+  directory: string,
+): { readonly total: number; readonly free: number; readonly reserve: number } | null {
+  const { files, ffree } = statfsSync(directory);
+  if (files === 0) return null;
+  return { total: files, free: ffree, reserve: Math.floor(Math.min(RESERVE_FILES_COUNT, files * RESERVE_FILES_SHARE)) };
+}
+
 /**
- * Refuses work while the file system of `directory` has less room than `reserveBytes`: what runs already must be able
- * to end, and the database to say so.
+ * Refuses work while the file system of `directory` has less room than `reserveBytes`, or can hardly have more files:
+ * what runs already must be able to end, and the database to say so.
  * @throws ApiError `insufficient_storage`
  */
 export function requireSpace(directory: string, reserveBytes: number): void {
   const { bavail, bsize } = statfsSync(directory);
-  if (bavail * bsize >= reserveBytes) return;
-  throw new ApiError("insufficient_storage", "the disk of the service is nearly full", { reserve_bytes: reserveBytes });
+  if (bavail * bsize < reserveBytes) {
+    const details = { reserve_bytes: reserveBytes };
+    throw new ApiError("insufficient_storage", "the disk of the service is nearly full", details);
+  }
+  const files = fileRoom(directory);
+  if (files !== null && files.free < files.reserve) {
+    const details = { reserve_files: files.reserve };
+    throw new ApiError("insufficient_storage", "the disk of the service can hardly have more files", details);
+  }
 }
 
 /** How often a watch looks: a fast disk takes some 100 MiB in between. */

@@ -3,6 +3,7 @@ import type { Database } from "../db/database.ts";
 import { type StoreFigures, storeFigures } from "../db/figures.ts";
 import type { Metrics } from "../metrics.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import { fileRoom } from "../storage/space.ts";
 import type { Compactor } from "./compact.ts";
 import type { MachineSupply } from "./machine-supply.ts";
 import type { Operations } from "./operations.ts";
@@ -104,6 +105,10 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Fig
       [{ state: "free" }, bavail * bsize],
       [{ state: "reserve" }, diskReserveBytes],
     ];
+  });
+  registry.gauge("coppice_disk_files", "Files that the file system of the data directory can have.", () => {
+    const room = fileRoom(layout.root);
+    return Object.entries(room ?? {}).map(([state, count]) => [{ state }, count] as const);
   });
 }
 

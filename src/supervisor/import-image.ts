@@ -1,5 +1,6 @@
-import { link, mkdir } from "node:fs/promises";
+import { link, mkdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import type { CgroupTree } from "../cgroup/cgroup.ts";
 import type { Database } from "../db/database.ts";
 import { findBaseLayer, type LayerRow } from "../db/layers.ts";
 import { type NewLayer, publishImport } from "../db/publish.ts";
@@ -11,8 +12,10 @@ import type { Laps } from "../metrics.ts";
 import { copyArchive, inspectArchive } from "../oci/archive.ts";
 import { buildBaseDisk } from "../oci/base-disk.ts";
 import { checkRegistryHost, type RegistryHosts } from "../oci/registry-policy.ts";
-import { copyToLayout, inspectDigest, type RegistryAccess } from "../oci/skopeo.ts";
-import { unpack } from "../oci/umoci.ts";
+import { copyToLayout, inspectDigest } from "../oci/skopeo.ts";
+import type { ToolBounds } from "../oci/tool.ts";
+import { requireWithin, type TreeLimits, type TreeUsage, watchTree } from "../oci/tree-limits.ts";
+import { type UnpackOptions, unpack } from "../oci/umoci.ts";
 import { blobPath } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { watchSpace } from "../storage/space.ts";
@@ -26,6 +29,10 @@ import { inMachine, type MachineSource } from "./machines.ts";
 import type { Work, WorkContext } from "./operations.ts";
 import type { ImportSubmission } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
+
+/** Memory of the programs of one import, in `bytes`: what mkfs.erofs takes for as many files as it is given. */
+const TOOLS_MEMORY_BYTES = 2_147_483_648;
+const TOOLS_PIDS_COUNT = 512;
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
 const BASE_RECIPE = "linux/amd64 2";
@@ -42,6 +49,9 @@ export interface ImportContext {
   readonly shape: MachineShape;
   /** room on the disk of the service that an image must leave, in `bytes`: its archives may unpack to anything */
   readonly diskReserveBytes: number;
+  /** what one image may unpack to */
+  readonly limits: TreeLimits;
+  readonly cgroups: CgroupTree;
 }
 
 interface Base {
@@ -80,11 +90,18 @@ async function importImage(
   context: ImportContext & Pick<WorkContext, "laps" | "onPublished">,
   id: OperationId,
   submission: ImportSubmission,
-  bounds: Pick<RegistryAccess, "timeoutMs" | "signal">,
+  time: Pick<ToolBounds, "timeoutMs" | "signal">,
 ): Promise<boolean> {
-  const { db, layout, laps, onPublished } = context;
+  const { db, layout, limits, laps, onPublished } = context;
   await using scratch = await scratchDirectory(layout.tmp, "import-");
-  const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...bounds });
+  await using group = await context.cgroups.create(`import-${id}`, {
+    memoryBytes: TOOLS_MEMORY_BYTES,
+    pids: TOOLS_PIDS_COUNT,
+  });
+  const bounds = { ...time, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
+  await using pulling = watchTree(scratch.path, await pullLimits(context, submission), bounds);
+  const pullBounds = { ...bounds, signal: AbortSignal.any([bounds.signal, pulling.exceeded]) };
+  const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
   const known = findBaseLayer(db, base.key);
@@ -97,13 +114,13 @@ async function importImage(
   const directory = join(scratch.path, "layout");
   await copyTo(directory);
   laps.lap("pull");
+  await pulling[Symbol.asyncDispose]();
   const staging = join(scratch.path, "staging");
-  await mkdir(staging, { mode: 0o755 });
-  await unpack({ layout: directory, into: join(staging, "upper"), ...bounds });
+  const usage = await unpackWithin(limits, { layout: directory, into: join(staging, "upper"), ...bounds });
   laps.lap("unpack");
   const diskPath = join(scratch.path, "base", "disk");
   await mkdir(dirname(diskPath));
-  const { format } = await buildBaseDisk({ staging, path: diskPath, ...bounds });
+  const { format } = await buildBaseDisk({ staging, path: diskPath, usage, ...bounds });
   laps.lap("build");
   await using stack = new AsyncDisposableStack();
   const layer = stack.use(await listAndStage(context, scratch.path, diskPath, bounds.signal));
@@ -114,6 +131,26 @@ async function importImage(
   if (published && findBaseLayer(db, base.key)?.id === layerId) layer.keep();
   if (published) onPublished();
   return published;
+}
+
+/** While it is pulled, an image is there as it came, as its archive's content, and as a layout; all are compressed. */
+async function pullLimits(
+  { layout, limits }: ImportContext,
+  { files: [archive] = [] }: ImportSubmission,
+): Promise<TreeLimits> {
+  const archiveBytes = archive === undefined ? 0 : (await stat(blobPath(layout, archive.sha256))).size;
+  return { ...limits, bytesMax: 2 * limits.bytesMax + archiveBytes };
+}
+
+/** Unpacks an image, and tells how much it came to. @throws ApiError as `unpack` and `requireWithin` do */
+async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise<TreeUsage> {
+  const staging = dirname(options.into);
+  await mkdir(staging, { mode: 0o755 });
+  {
+    await using watch = watchTree(staging, limits, options);
+    await unpack({ ...options, signal: AbortSignal.any([options.signal, watch.exceeded]) });
+  }
+  return await requireWithin(staging, limits, options);
 }
 
 /** Where the image of an import is. */
@@ -127,7 +164,7 @@ interface Source {
 async function openSource(
   { layout, registries, network }: ImportContext,
   { registry, credentials, files: [archive] = [] }: ImportSubmission,
-  bounds: Pick<RegistryAccess, "scratch" | "timeoutMs" | "signal">,
+  bounds: ToolBounds & { readonly scratch: string },
 ): Promise<Source> {
   if (archive !== undefined) {
     const path = join(bounds.scratch, "source", "archive");

@@ -20,7 +20,7 @@ export interface JanitorOptions extends SpaceOptions {
  */
 export async function sweep({ db, layout, log }: JanitorOptions, cgroups: CgroupTree): Promise<void> {
   for (const name of await cgroups.list()) {
-    log.warn("removing a machine of a former process", { cgroup: name });
+    log.warn("removing the processes of a former daemon", { cgroup: name });
     await cgroups.open(name)[Symbol.asyncDispose]();
   }
   for (const directory of [layout.vms, layout.tmp]) {

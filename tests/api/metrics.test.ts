@@ -45,6 +45,7 @@ programTest("the program tells of its machines, storage, disk and event loop", a
   expect(types.get("coppice_layer_merge_duration_seconds")).toBe("histogram");
   expect(value("coppice_storage_bytes", { class: "database" })).toBeGreaterThan(0);
   expect(value("coppice_disk_bytes", { state: "free" })).toBeGreaterThan(0);
+  expect(value("coppice_disk_files", { state: "free" })).toBeGreaterThan(0);
   expect(value("coppice_budget_memory_bytes", { state: "total" })).toBeGreaterThan(0);
   expect(value("coppice_event_loop_lag_seconds_count")).toBeGreaterThan(0);
   expect(value("process_resident_memory_bytes")).toBeGreaterThan(10_000_000);

@@ -109,7 +109,7 @@ export class Registry implements AsyncDisposable {
   }
 }
 
-export function digestOf(content: Uint8Array): string {
+export function digestOf(content: Uint8Array | string): string {
   return `sha256:${createHash("sha256").update(content).digest("hex")}`;
 }
 

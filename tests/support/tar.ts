@@ -12,6 +12,10 @@ export interface TarEntry {
   readonly target?: string | Buffer;
   readonly device?: readonly [major: number, minor: number];
   readonly xattrs?: Readonly<Record<string, string | Uint8Array>>;
+  /** further PAX records of the entry */
+  readonly pax?: Readonly<Record<string, string | Uint8Array>>;
+  /** what the header says that the content has, in `bytes`; default is the truth */
+  readonly claimedBytes?: number;
 }
 
 const BLOCK_BYTES = 512;
@@ -30,14 +34,20 @@ function records(entry: TarEntry): Buffer[] {
   const target = Buffer.from((entry.target ?? "") as string);
   const content = type === "file" ? Buffer.from((entry.content ?? "") as string) : Buffer.alloc(0);
   const parts: Buffer[] = [];
-  if (entry.xattrs !== undefined) parts.push(...special("x", "PaxHeader", paxRecords(entry.xattrs)));
+  const attributes = Object.entries(entry.xattrs ?? {}).map(([name, value]) => [`SCHILY.xattr.${name}`, value]);
+  const pax = { ...Object.fromEntries(attributes), ...entry.pax };
+  if (Object.keys(pax).length > 0) parts.push(...special("x", "PaxHeader", paxRecords(pax)));
   if (path.length > NAME_FIELD_BYTES) parts.push(...special("L", "././@LongLink", withNul(path)));
   if (target.length > NAME_FIELD_BYTES) parts.push(...special("K", "././@LongLink", withNul(target)));
-  parts.push(header({ ...entry, flag: FLAGS[type], path, target, size: content.length }), padded(content));
+  parts.push(
+    header({ ...entry, flag: FLAGS[type], path, target, size: entry.claimedBytes ?? content.length }),
+    padded(content),
+  );
   return parts;
 }
 
-function special(flag: string, name: string, content: Buffer): Buffer[] {
+/** A record of any type, and content that need not fit it. */
+export function special(flag: string, name: string, content: Buffer): Buffer[] {
   return [header({ flag, path: Buffer.from(name), target: Buffer.alloc(0), size: content.length }), padded(content)];
 }
 
@@ -48,14 +58,10 @@ function padded(content: Buffer): Buffer {
 }
 
 /** Each record begins with its own length, digits included. */
-function paxRecords(xattrs: Readonly<Record<string, string | Uint8Array>>): Buffer {
+export function paxRecords(fields: Readonly<Record<string, string | Uint8Array>>): Buffer {
   return Buffer.concat(
-    Object.entries(xattrs).map(([name, value]) => {
-      const rest = Buffer.concat([
-        Buffer.from(` SCHILY.xattr.${name}=`),
-        Buffer.from(value as string),
-        Buffer.from("\n"),
-      ]);
+    Object.entries(fields).map(([name, value]) => {
+      const rest = Buffer.concat([Buffer.from(` ${name}=`), Buffer.from(value as string), Buffer.from("\n")]);
       let length = rest.length + 1;
       while (String(length).length + rest.length !== length) length = String(length).length + rest.length;
       return Buffer.concat([Buffer.from(String(length)), rest]);

@@ -48,7 +48,12 @@ describe("defaults", () => {
       listen: { host: "127.0.0.1", port: 8642, tlsCert: null, tlsKey: null, insecure: false },
       vm: { emulation: "never", memoryBytesDefault: 536_870_912, maxima: { vcpus: 8 }, memoryBudgetBytes: null },
       pool: { size: 2 },
-      limits: { instanceTimeoutMax: 3600, fileBytesMax: 5 * 1024 ** 3, diskReserveBytes: 1024 ** 3 },
+      limits: {
+        instanceTimeoutMax: 3600,
+        fileBytesMax: 5 * 1024 ** 3,
+        diskReserveBytes: 1024 ** 3,
+        imageEntriesMax: 1_000_000,
+      },
       registries: { default: null, hosts: {} },
       operations: { retentionMs: 90 * 86_400_000 },
       files: { ttlMs: null },

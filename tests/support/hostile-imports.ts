@@ -1,0 +1,135 @@
+import { expect } from "bun:test";
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { cgroupNamespace } from "../../src/daemon.ts";
+import { run } from "../../src/system/exec.ts";
+import { Appliance, processesWith } from "./appliance.ts";
+import { type RawImage, RawRegistry } from "./hostile-images.ts";
+import { type Body, until, upload } from "./runs.ts";
+
+const IMPORT_SECONDS = 180;
+const FIND_MS = 20_000;
+
+export interface Ended {
+  readonly status: string;
+  readonly error?: { readonly error: string; readonly message: string; readonly details: Body };
+  readonly result?: { readonly image: string };
+}
+
+/** By what it is: what is attempted, and how its failure reads. */
+export type Cases<T> = Readonly<Record<string, readonly [what: T, failure: RegExp]>>;
+
+/** An appliance, what an import could do harm to, and a registry that gives whatever it was told to. */
+export class HostileImports implements AsyncDisposable {
+  readonly appliance: Appliance;
+  readonly registry: RawRegistry;
+  /** notes who asks for what an image says that is elsewhere */
+  readonly elsewhere: RawRegistry;
+  /** what nothing may change, beside the data directory */
+  readonly canary: string;
+  readonly #owned: AsyncDisposableStack;
+  #before: readonly string[] = [];
+  #count = 0;
+
+  private constructor(
+    parts: Pick<HostileImports, "appliance" | "registry" | "elsewhere" | "canary">,
+    owned: AsyncDisposableStack,
+  ) {
+    this.appliance = parts.appliance;
+    this.registry = parts.registry;
+    this.elsewhere = parts.elsewhere;
+    this.canary = parts.canary;
+    this.#owned = owned;
+  }
+
+  static async start(flags: readonly string[]): Promise<HostileImports> {
+    await using stack = new AsyncDisposableStack();
+    const registry = stack.use(new RawRegistry());
+    const elsewhere = stack.use(new RawRegistry());
+    const canary = await mkdtemp(join(tmpdir(), "coppice-canary-"));
+    stack.defer(() => rm(canary, { recursive: true }));
+    await writeFile(join(canary, "file"), "safe");
+    await mkdir(join(canary, "directory"));
+    const appliance = stack.use(await Appliance.start({ registries: [registry.host], poolSize: 1, flags }));
+    const made = new HostileImports({ appliance, registry, elsewhere, canary }, stack.move());
+    made.#before = await made.#outside();
+    return made;
+  }
+
+  /** Waits until an import's own files are gone; fails when anything else has changed. */
+  async expectNothingTouched(): Promise<void> {
+    await until("no import directory is left", async () => {
+      return (await this.appliance.leftovers()).every((name) => name.startsWith("vms/"));
+    });
+    expect(await this.#outside()).toEqual([...this.#before]);
+    expect(this.elsewhere.requests).toEqual([]);
+  }
+
+  async importing(image: RawImage): Promise<Ended> {
+    this.#count += 1;
+    return await this.importingFrom(this.registry.add(`hostile-${this.#count}`, image));
+  }
+
+  async importingFrom(reference: string, seconds = IMPORT_SECONDS): Promise<Ended> {
+    return await this.#ended(await this.appliance.post("/images/import", { registry: reference, timeout: seconds }));
+  }
+
+  async loading(archive: Uint8Array<ArrayBuffer>, seconds = IMPORT_SECONDS): Promise<Ended> {
+    const file = await upload(this.appliance, archive);
+    return await this.#ended(await this.appliance.post("/images/load", { file, timeout: seconds }));
+  }
+
+  /** The image that an import makes, which must succeed. */
+  async imported(image: RawImage): Promise<string> {
+    const operation = await this.importing(image);
+    if (operation.status !== "SUCCESS") throw new Error(JSON.stringify(operation));
+    return operation.result?.image ?? "";
+  }
+
+  /** Every case ends FAILED, with the error that its line names, and tells nothing of the host's directories. */
+  async expectAllFail<T>(cases: Cases<T>, attempt: (what: T) => Promise<Ended>): Promise<void> {
+    const outcomes = await Promise.all(
+      Object.entries(cases).map(async ([name, [what, failure]]) => {
+        const { status, error } = await attempt(what);
+        const text = `${status} ${error?.error}: ${error?.message} ${JSON.stringify(error?.details)}`;
+        const isAsExpected = status === "FAILED" && failure.test(text) && !text.includes(this.appliance.dataDir);
+        return isAsExpected ? [] : [`${name}: ${text}`];
+      }),
+    );
+    expect(outcomes.flat()).toEqual([]);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#owned.disposeAsync();
+  }
+
+  async #ended(response: Response): Promise<Ended> {
+    const body = (await response.json()) as { uuid: string };
+    if (response.status !== 202) throw new Error(`answered ${response.status}: ${JSON.stringify(body)}`);
+    return (await this.appliance.finished(body.uuid, (IMPORT_SECONDS + 20) * 1000)) as unknown as Ended;
+  }
+
+  /** What an import could have changed outside of its own directory: files, mounts, processes, control groups. */
+  async #outside(): Promise<string[]> {
+    const { dataDir } = this.appliance;
+    const { mtimeMs, ino } = await stat(join(this.canary, "file"));
+    const namespace = `*/${cgroupNamespace(dataDir)}/import-*`;
+    const groups = await run({
+      argv: ["find", "/sys/fs/cgroup", "-path", namespace, "-name", "import-*"],
+      timeoutMs: FIND_MS,
+    });
+    const tools = await processesWith(join(dataDir, "tmp/import-"));
+    return [
+      `${await readFile(join(this.canary, "file"), "utf8")} ${mtimeMs} ${ino}`,
+      ...(await readdir(this.canary)),
+      // The database and what is remembered of the host are files.
+      ...(await readdir(dataDir, { withFileTypes: true })).flatMap((entry) => (entry.isFile() ? [] : [entry.name])),
+      ...(await readdir(dirname(dataDir))),
+      ...(await readdir("/")),
+      ...(await readFile("/proc/self/mountinfo", "utf8")).split("\n").filter((line) => line.includes(dataDir)),
+      ...Buffer.from(groups.stdout).toString().split("\n"),
+      ...tools.map(({ argv }) => argv),
+    ].filter((line) => line !== "");
+  }
+}
