@@ -84,8 +84,9 @@ async function refuseHugeDirectories({ staging, timeoutMs, signal }: BaseDiskOpt
     stdoutBytesMax: 16_777_216,
   });
   if (stdout.length === 0) return;
-  const message = `the image has a directory of more than ${EXT4_DIRECTORY_ENTRIES_MAX} entries, together with names of 255 bytes or more than ${EROFS_ENTRIES_MAX} files`;
-  throw new ApiError("validation_error", message);
+  const most = `the image has a directory of more than ${EXT4_DIRECTORY_ENTRIES_MAX} entries`;
+  const beside = `together with names of 255 bytes or more than ${EROFS_ENTRIES_MAX} files`;
+  throw new ApiError("validation_error", `${most}, ${beside}`);
 }
 
 /** Inline data has no place of its own on the disk, and so could not be read from outside the guest. */

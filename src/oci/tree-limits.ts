@@ -2,6 +2,7 @@ import { setTimeout } from "node:timers/promises";
 import { ApiError } from "../domain/errors.ts";
 import { run } from "../system/exec.ts";
 import type { ToolBounds } from "./tool.ts";
+import { commonFailure } from "./tool-failure.ts";
 
 /** What a directory may amount to. */
 export interface TreeLimits {
@@ -18,20 +19,27 @@ export interface TreeUsage {
 
 const INTERVAL_MS = 1000;
 /** Share of the time that may go into looking: a tree of a million files takes seconds. */
-const REST_PER_LOOK = 10;
+const REST_RATIO = 10;
 
 /** What is in the tree may vanish meanwhile, which du takes for a failure. */
 const DU = 'du -s "$@" 2>/dev/null || :';
 
-/** Counts what is in a directory; zeros when there is none. Neither a link is followed nor a file opened. */
+/**
+ * Counts what is in a directory; zeros when there is none. Neither a link is followed nor a file opened.
+ * @throws ApiError `unavailable` on time-out
+ */
 export async function treeUsage(
   directory: string,
   bounds: Pick<ToolBounds, "timeoutMs" | "signal">,
 ): Promise<TreeUsage> {
+  const { timeoutMs, signal } = bounds;
   const count = async (...flags: readonly string[]): Promise<number> => {
-    const { timeoutMs, signal } = bounds;
-    const { stdout } = await run({ argv: ["sh", "-c", DU, "sh", ...flags, "--", directory], timeoutMs, signal });
-    return Number.parseInt(Buffer.from(stdout).toString("latin1"), 10) || 0;
+    try {
+      const { stdout } = await run({ argv: ["sh", "-c", DU, "sh", ...flags, "--", directory], timeoutMs, signal });
+      return Number.parseInt(Buffer.from(stdout).toString("latin1"), 10) || 0;
+    } catch (error) {
+      throw commonFailure(error, timeoutMs) ?? error;
+    }
   };
   const [bytes, names] = await Promise.all([count("--block-size=1"), count("--inodes", "--count-links")]);
   return { bytes, entries: Math.max(0, names - 1) };
@@ -83,7 +91,7 @@ async function look(
       if (!signal.aborted) exceeded.abort(error);
       return;
     }
-    restMs = Math.max(INTERVAL_MS, REST_PER_LOOK * (performance.now() - startedAt));
+    restMs = Math.max(INTERVAL_MS, REST_RATIO * (performance.now() - startedAt));
   }
 }
 

@@ -4,7 +4,7 @@ import { SPACE_CHECK_BYTES } from "./limits.ts";
 
 /** Files that must be left to make, or a twentieth of all where a file system has few. */
 const RESERVE_FILES_COUNT = 20_000;
-const RESERVE_FILES_SHARE = 0.05;
+const RESERVE_FILES_RATIO = 0.05;
 
 /** How many more files a file system can have, and how many must be left; null where it has no such bound. */
 export function fileRoom(
@@ -12,7 +12,7 @@ export function fileRoom(
 ): { readonly total: number; readonly free: number; readonly reserve: number } | null {
   const { files, ffree } = statfsSync(directory);
   if (files === 0) return null;
-  return { total: files, free: ffree, reserve: Math.floor(Math.min(RESERVE_FILES_COUNT, files * RESERVE_FILES_SHARE)) };
+  return { total: files, free: ffree, reserve: Math.floor(Math.min(RESERVE_FILES_COUNT, files * RESERVE_FILES_RATIO)) };
 }
 
 /**

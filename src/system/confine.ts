@@ -1,6 +1,14 @@
 /** Exit code of the wrapper when the program was not even started. */
 export const CONFINEMENT_FAILED_EXIT = 125;
 
+/** unshare cannot pass SIGKILL on, and says this of itself instead. */
+const KILLED_WORDS = /unshare: sigprocmask unblock failed: Invalid argument$/;
+
+/** Whether a confined program seems to have been ended by SIGKILL, which the kernel also does for want of memory. */
+export function wasKilledInside(confinement: Confinement | undefined, stderr: string): boolean {
+  return confinement !== undefined && KILLED_WORDS.test(stderr);
+}
+
 /** What a program can see and reach of the host beside its own files. */
 export interface Confinement {
   /** absolute paths of directories that it may change */

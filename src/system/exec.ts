@@ -1,4 +1,4 @@
-import { CONFINEMENT_FAILED_EXIT, type Confinement, confinementWrapper } from "./confine.ts";
+import { CONFINEMENT_FAILED_EXIT, type Confinement, confinementWrapper, wasKilledInside } from "./confine.ts";
 /** Last bytes of a program's standard error that an error or a log line may carry. */
 export const STDERR_TAIL_BYTES_MAX = 4096;
 /** Default bound of what `run` keeps of standard output. */
@@ -140,7 +140,7 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
 
   const text = stderr.text();
   const exitCode = child.exitCode;
-  const signal = signalName(child.signalCode);
+  const signal = wasKilledInside(options.confinement, text) ? "SIGKILL" : signalName(child.signalCode);
   if (options.signal?.aborted) throw options.signal.reason;
   if (ended.timedOut) fail(`did not end within ${options.timeoutMs} ms`, exitCode, signal, text);
   if (ended.overflow) fail("wrote more output than expected", exitCode, signal, text);

@@ -20,7 +20,8 @@ export class SmallDisk implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  static async make(sizeBytes: number): Promise<SmallDisk> {
+  /** @param files how many it can hold */
+  static async make(sizeBytes: number, files: number): Promise<SmallDisk> {
     await using stack = new AsyncDisposableStack();
     const home = stack.use(await scratchDirectory(tmpdir(), "small-disk-")).path;
     const image = join(home, "image");
@@ -28,7 +29,7 @@ export class SmallDisk implements AsyncDisposable {
     await mkdir(path);
     await writeFile(image, "");
     await truncate(image, sizeBytes);
-    await tool("mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", image);
+    await tool("mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-N", String(files), image);
     const device = (await tool("losetup", "--find", "--show", image)).trim();
     stack.defer(async () => void (await tool("losetup", "-d", device)));
     await tool("mount", device, path);
@@ -49,8 +50,17 @@ export class SmallDisk implements AsyncDisposable {
     if (leftBytes === 0) await this.#fillRest();
   }
 
-  /** Gives back what `fill` took. */
+  /** Makes files, until there can be no more than `left` others. */
+  async fillFiles(left: number): Promise<void> {
+    await this.release();
+    const { ffree } = await statfs(this.path);
+    const make = 'mkdir "$1" && cd "$1" && seq "$2" | xargs touch';
+    await tool("sh", "-c", make, "sh", `${this.#ballast}-files`, String(ffree - left));
+  }
+
+  /** Gives back what `fill` and `fillFiles` took. */
   async release(): Promise<void> {
+    await rm(`${this.#ballast}-files`, { recursive: true, force: true });
     await rm(this.#ballast, { force: true });
     await rm(`${this.#ballast}-rest`, { force: true });
   }

@@ -15,6 +15,8 @@ import type { TarEntry } from "../support/tar.ts";
 const MIB = 1_048_576;
 const DISK_BYTES = 400 * MIB;
 const RESERVE_BYTES = 16 * MIB;
+/** A twentieth of them is the reserve. */
+const DISK_FILES = 40_000;
 const POLL_MS = 250;
 /** A scratch that has not grown for this long has all that the run will write. */
 const QUIET_MS = 2000;
@@ -29,7 +31,7 @@ let base: string;
 beforeAll(async () => {
   registry = owned.use(await Registry.start());
   reference = await pushBusybox(registry, "busybox:1");
-  disk = owned.use(await SmallDisk.make(DISK_BYTES));
+  disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
   const started = await Appliance.start({
     registries: [registry.host],
     parent: disk.path,
@@ -159,6 +161,26 @@ describe("a disk that fills up", () => {
     const again = await appliance.fetch("/files", { method: "POST", body: new Uint8Array(100 * MIB) });
     expect(again.status).toBe(201);
   }, 60_000);
+});
+
+describe("a disk that can hardly have more files", () => {
+  const HARDLY = { error: "insufficient_storage", message: "the disk of the service can hardly have more files" };
+
+  test("fails the import that needs them, and takes no new work", async () => {
+    const before = await layers();
+    const entries = Array.from({ length: 3000 }, (_, index) => ({ path: `file-${index}`, content: "" }));
+    const many = await pushImage(registry, "many:1", { layers: [entries] });
+    await disk.fillFiles(4000);
+    const response = await appliance.post("/images/import", { registry: many });
+    const { uuid } = (await response.json()) as { uuid: string };
+    expect(await appliance.finished(uuid)).toMatchObject({ status: "FAILED", error: HARDLY });
+    await expectOnly(before);
+    await disk.fillFiles(1500);
+    const refused = await appliance.post("/instances", { image: base, command: "true" });
+    expect([refused.status, await refused.json()]).toEqual([507, expect.objectContaining(HARDLY)]);
+    await disk.release();
+    await expectService();
+  }, 120_000);
 });
 
 describe("a disk that is nearly full", () => {

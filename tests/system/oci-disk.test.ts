@@ -4,11 +4,14 @@ import { lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { mkdir, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { buildBaseDisk } from "../../src/oci/base-disk.ts";
 import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
 import { copyToLayout, inspectDigest, LAYOUT_TAG } from "../../src/oci/skopeo.ts";
+import { runTool } from "../../src/oci/tool.ts";
+import { commonFailure } from "../../src/oci/tool-failure.ts";
 import { unpack } from "../../src/oci/umoci.ts";
 import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
@@ -188,6 +191,33 @@ test("ext4 has room for many small files", async () => {
   const path = join(scratch.path, "many.disk");
   expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "ext4" });
   await output("e2fsck", "-fn", path);
+});
+
+test("what mke2fs would take for ever for is refused", async () => {
+  const staging = join(scratch.path, "huge");
+  await mkdir(join(staging, "upper"), { recursive: true });
+  await writeFile(join(staging, "upper", "l".repeat(255)), "");
+  const make = 'cd "$1/upper" && seq 50001 | xargs touch';
+  await run({ argv: ["sh", "-c", make, "sh", staging], timeoutMs: 30_000 });
+  const made = buildBaseDisk({ staging, path: join(scratch.path, "huge.disk"), ...bounds });
+  await expect(made).rejects.toThrow(/^the image has a directory of more than 50000 entries/);
+  await rm(staging, { recursive: true });
+});
+
+test("a tool is ended that takes more memory or processes than its import may", async () => {
+  await using groups = await openCgroupTree({ namespace: `coppice-test-${process.pid}` });
+  await using group = await groups.create("import", { memoryBytes: 16 * MIB, pids: 32 });
+  const confinement = { readable: [], writable: [], network: null };
+  const tool = (...argv: string[]) => runTool({ argv, confinement }, { ...bounds, controlGroups: group.directories });
+  expect(Buffer.from(await tool("cat", "/proc/self/cgroup")).toString()).toContain("/import\n");
+  const killed: unknown = await tool("tail", "/dev/zero").catch((error: unknown) => error);
+  expect(commonFailure(killed, bounds.timeoutMs)).toMatchObject({
+    code: "payload_too_large",
+    message: "the image takes more memory than tail may have",
+  });
+  const forks = tool("sh", "-c", "for each in $(seq 64); do sleep 60 & done");
+  await expect(forks).rejects.toMatchObject({ stderrTail: expect.stringContaining("Cannot fork") });
+  expect(await group.pids()).toEqual([]);
 });
 
 test("missing directories are added, and a symlink in their place is left alone", async () => {
