@@ -31,9 +31,9 @@ const DISK_UUID = "c0bb1ce0-0000-4000-8000-000000000001";
 const CAPABILITIES: readonly Capability[] = ["dac_override"];
 
 /** mkfs.erofs takes more than 4 KiB of memory for each. */
-const EROFS_ENTRIES_MAX = 350_000;
+export const EROFS_ENTRIES_MAX = 350_000;
 /** mke2fs looks through a whole directory for each entry that it adds. */
-const EXT4_DIRECTORY_ENTRIES_MAX = 50_000;
+export const EXT4_DIRECTORY_ENTRIES_MAX = 50_000;
 
 /** An ext4 disk is mostly holes; a disk's content is as large as the tree, which was counted. */
 const DISK_BYTES_MAX = 2_199_023_255_552;

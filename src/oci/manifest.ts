@@ -60,12 +60,12 @@ export function selectManifest(document: Uint8Array, digest: string): string {
 }
 
 /** More than the longest chain of runs that anybody saves; each of them costs a look-up. */
-const LAYERS_COUNT_MAX = 4096;
+export const IMAGE_LAYERS_COUNT_MAX = 4096;
 
 /** @throws ApiError `validation_error` */
 function checkLayers({ layers }: ManifestDocument): void {
-  if (layers.length > LAYERS_COUNT_MAX) {
-    throw new ApiError("validation_error", `the image has more than ${LAYERS_COUNT_MAX} layers`);
+  if (layers.length > IMAGE_LAYERS_COUNT_MAX) {
+    throw new ApiError("validation_error", `the image has more than ${IMAGE_LAYERS_COUNT_MAX} layers`);
   }
   // Nothing is asked of a host that only an image names.
   if (layers.some(({ urls }) => Array.isArray(urls) && urls.length > 0)) {

@@ -31,7 +31,7 @@ import type { ImportSubmission } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
 /** Memory of the programs of one import, in `bytes`: what mkfs.erofs takes for as many files as it is given. */
-const TOOLS_MEMORY_BYTES = 2_147_483_648;
+export const TOOLS_MEMORY_BYTES = 2_147_483_648;
 const TOOLS_PIDS_COUNT = 512;
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */

@@ -15,7 +15,10 @@ import {
 } from "../../src/domain/instance.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../../src/domain/listing.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.ts";
+import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
+import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
+import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/import-image.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/protocol.ts";
 
 const ROOT = join(import.meta.dir, "../..");
@@ -37,6 +40,8 @@ test("the settings are the settings of the code", () => {
 
 test("the limits are the limits of the code", () => {
   const seconds = `${TIMEOUT_SECONDS_DEFAULT} s, at most what \`limits.instance_timeout_max\` says`;
+  const configured = "what `limits.image_bytes_max` and `limits.image_entries_max` say";
+  const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries beside a name of 255 bytes, or where the image has more than ${EROFS_ENTRIES_MAX}`;
   expect(rowsOf("Limits")).toEqual([
     `| time of a run | ${seconds} |`,
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
@@ -45,6 +50,9 @@ test("the limits are the limits of the code", () => {
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
     `| input files of a run | ${FILES_COUNT_MAX} |`,
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, each name ${GUEST_NAME_BYTES_MAX} |`,
+    `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
+    `| a directory of an imported image | ${directory} |`,
+    `| memory of the programs of an import | ${TOOLS_MEMORY_BYTES / 1024 ** 3} GiB |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
     `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
     `| entries of a listing page | ${LIMIT_DEFAULT}, at most ${LIMIT_MAX} |`,
