@@ -26,9 +26,9 @@ export type Capability = "chown" | "dac_override" | "fowner" | "fsetid" | "mknod
 
 /**
  * Makes a root file system in new namespaces of mounts and processes, and starts the program in it: the host's
- * programs and libraries, read-only; of /etc what finds libraries, hosts and authorities; three devices; the given
- * directories, in which no device can be opened. Nothing else of the host has a name there, so whatever the program can
- * be talked into by what it reads, it finds neither keys nor database.
+ * programs and libraries, read-only; of /etc what finds libraries, hosts and, for a network, authorities; three devices;
+ * the given directories, in which no device can be opened. Nothing else of the host has a name there, so whatever the
+ * program can be talked into by what it reads, it finds neither keys nor database.
  */
 const SCRIPT = `
 set -eu
@@ -51,18 +51,20 @@ for each in host.conf hosts ld.so.cache localtime mke2fs.conf nsswitch.conf serv
 	if [ -e "/etc/$each" ] || [ -L "/etc/$each" ]; then files="$files /etc/$each"; fi
 done
 cp -P $files etc
-for each in /etc/ca-certificates /etc/pki/ca-trust/extracted /etc/pki/tls/certs /etc/ssl/certs; do
-	[ -d "$each" ] || continue
-	mkdir -p ".$each"
-	mount -o bind,ro,nosuid,nodev,noexec "$each" ".$each"
-done
+if [ "$1" = network ]; then
+	for each in /etc/ca-certificates /etc/pki/ca-trust/extracted /etc/pki/tls/certs /etc/ssl/certs; do
+		[ -d "$each" ] || continue
+		mkdir -p ".$each"
+		mount -o bind,ro,nosuid,nodev,noexec "$each" ".$each"
+	done
+fi
 mount -t proc -o ro,nosuid,nodev,noexec proc proc
 for each in null zero urandom; do
 	: >"dev/$each"
 	mount --bind "/dev/$each" "dev/$each"
 done
-capabilities=$1
-shift
+capabilities=$2
+shift 2
 options=bind,nosuid,nodev,noexec
 while [ "$1" != command ]; do
 	case $1 in
@@ -93,6 +95,6 @@ export function confinementWrapper(confinement: Confinement | undefined): string
   const enter = network === null ? [] : ["/usr/bin/nsenter", `--net=${network}`, "--"];
   const namespaces = [...PROCESSES, "--mount", "--propagation", "private", ...(network === null ? ["--net"] : [])];
   const kept = ["-all", ...capabilities.map((name) => `+${name}`)].join(",");
-  const arguments_ = [kept, ...writable, "readable", ...readable, "command"];
+  const arguments_ = [network === null ? "alone" : "network", kept, ...writable, "readable", ...readable, "command"];
   return [...enter, "/usr/bin/unshare", ...namespaces, "--", "/bin/sh", "-c", SCRIPT, "sh", ...arguments_];
 }
