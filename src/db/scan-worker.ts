@@ -1,5 +1,9 @@
 import Libsql from "libsql";
 
+/** Asks the thread to close its connection, before it is ended; it answers "closed". */
+export type CloseRequest = "close";
+export type CloseReply = "closed";
+
 /** One statement that only reads. */
 export interface ScanRequest {
   readonly id: number;
@@ -20,9 +24,20 @@ declare const self: Worker;
 
 let client: Libsql.Database | null = null;
 
-self.onmessage = ({ data }: MessageEvent<ScanRequest>) => {
-  self.postMessage(answer(data));
+self.onmessage = async ({ data }: MessageEvent<ScanRequest | CloseRequest>) => {
+  if (data === "close") await close();
+  self.postMessage(data === "close" ? ("closed" satisfies CloseReply) : answer(data));
 };
+
+/** A thread that ends does not close what it opened, and a connection is closed only with the last of its statements. */
+async function close(): Promise<void> {
+  client?.close();
+  client = null;
+  Bun.gc(true);
+  // Native objects are given back when the event loop turns.
+  await new Promise((resolve) => setImmediate(resolve));
+  Bun.gc(true);
+}
 
 /** The library takes an option for it and does not honour it, so the connection itself is told not to write. */
 function open(path: string): Libsql.Database {

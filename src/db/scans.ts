@@ -1,10 +1,12 @@
-import type { ScanReply, ScanRequest } from "./scan-worker.ts";
+import type { CloseReply, CloseRequest, ScanReply, ScanRequest } from "./scan-worker.ts";
 
 /** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
 const WORKER = new URL(Bun.isStandaloneExecutable ? "./db/scan-worker.js" : "./scan-worker.ts", import.meta.url);
 
 /** The thread and its connection are given back after this long without a scan, in `milliseconds`. */
 const IDLE_MS = 30_000;
+/** It closes its connection within milliseconds. */
+const CLOSE_MS_MAX = 2000;
 
 /** Rows that are skipped within a millisecond; more of them are skipped in the thread. */
 export const FAR_OFFSET_MIN = 5000;
@@ -55,12 +57,28 @@ export class Scans implements Disposable {
     if ("rows" in reply) waiting?.resolve(reply.rows);
     else waiting?.reject(new Error(`scan failed: ${reply.cause}`));
     if (this.#waiting.size > 0) return;
-    this.#idle = setTimeout(() => this.#end(new Error("the scan thread had nothing to do")), IDLE_MS);
+    this.#idle = setTimeout(() => this.#retire(), IDLE_MS);
     this.#idle.unref();
+  }
+
+  /** Ends the thread, which has nothing to do, once it has closed its connection: else its descriptors would stay. */
+  #retire(): void {
+    const worker = this.#worker;
+    this.#worker = null;
+    if (worker === null) return;
+    const late = setTimeout(() => worker.terminate(), CLOSE_MS_MAX);
+    worker.onmessage = ({ data }: MessageEvent<ScanReply | CloseReply>) => {
+      if (data !== "closed") return;
+      clearTimeout(late);
+      worker.terminate();
+    };
+    worker.onerror = () => worker.terminate();
+    worker.postMessage("close" satisfies CloseRequest);
   }
 
   #end(reason: Error): void {
     if (this.#idle !== null) clearTimeout(this.#idle);
+    if (this.#waiting.size === 0) this.#retire();
     this.#worker?.terminate();
     this.#worker = null;
     for (const waiting of this.#waiting.values()) waiting.reject(reason);

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import Libsql from "libsql";
 import { storeFigures } from "../../../src/db/figures.ts";
 import { listImages, listImagesFar } from "../../../src/db/images.ts";
 import { listOperations, listOperationsFar } from "../../../src/db/operations.ts";
-import { FAR_OFFSET_MIN } from "../../../src/db/scans.ts";
+import { FAR_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
 const ROWS_COUNT = FAR_OFFSET_MIN + 300;
@@ -76,9 +77,34 @@ test("a scan that fails says why, and cannot write", async () => {
   expect(await store.db.scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
 });
 
+test("a thread that ends leaves no descriptor of the database", async () => {
+  const open = () => descriptors().filter((path) => path.startsWith(store.path)).length;
+  const lookAndEnd = async () => {
+    const scans = new Scans(store.path);
+    expect(await scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
+    const most = open();
+    scans[Symbol.dispose]();
+    while (open() >= most) await Bun.sleep(5);
+  };
+  await lookAndEnd();
+  const before = open();
+  for (let round = 0; round < 4; round++) await lookAndEnd();
+  // One is kept for the next connection: closing it would take the locks of the others with it.
+  expect(open()).toBeLessThanOrEqual(before + 1);
+});
+
 test("closing the database ends what is being read", async () => {
   using other = testDatabase();
   const reading = other.db.scans.all({ sql: LONG, params: [] });
   other.db[Symbol.dispose]();
   await expect(reading).rejects.toThrow("the database was closed");
 });
+
+/** What this process has open, as far as it is a file. */
+function descriptors(): string[] {
+  return readdirSync("/proc/self/fd").flatMap((fd) => {
+    const path = `/proc/self/fd/${fd}`;
+    // That of the listing itself is closed by now.
+    return existsSync(path) ? [readlinkSync(path)] : [];
+  });
+}
