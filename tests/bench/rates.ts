@@ -1,12 +1,16 @@
-import { interleaved, quantile, rowOf } from "../../src/cli/bench-figures.ts";
+import { readFileSync } from "node:fs";
+import { interleaved, median, quantile, rowOf } from "../../src/cli/bench-figures.ts";
 import type { BenchHost } from "./host.ts";
-import { latenciesAt, rateOf } from "./load.ts";
+import { type LoadTarget, latenciesAt, rateOf } from "./load.ts";
 import type { Finding } from "./part.ts";
 import { startBareServer } from "./server.ts";
 
 const CONNECTIONS_COUNT = 16;
 const REQUESTS_PER_SECOND = 100;
 const WARM_UP_MS = 1000;
+/** In /proc/PID/stat, behind the name; system time is the next. */
+const UTIME_FIELD = 11;
+const US_PER_TICK = 10_000;
 
 /** GET of an operation: how many, and how late while machines compute. */
 export async function* rateRows(host: BenchHost): AsyncGenerator<Finding> {
@@ -19,10 +23,19 @@ export async function* rateRows(host: BenchHost): AsyncGenerator<Finding> {
   const ours = { url: `${appliance.url}${path}`, headers };
   const theirs = { url: new URL(path, bare.url).href, headers };
   for (const target of [ours, theirs]) await rateOf(target, CONNECTIONS_COUNT, WARM_UP_MS);
+  await host.warm();
   const durationMs = host.quick ? 1000 : 3000;
+  const cpuUs = { ours: [] as number[], theirs: [] as number[] };
+  const measured = async (name: keyof typeof cpuUs, target: LoadTarget, pid: number): Promise<number> => {
+    const [startedAt, before] = [performance.now(), cpuTimeUs(pid)];
+    const rate = await rateOf(target, CONNECTIONS_COUNT, durationMs);
+    const answers = rate * ((performance.now() - startedAt) / 1000);
+    cpuUs[name].push((cpuTimeUs(pid) - before) / answers);
+    return rate;
+  };
   const values = await interleaved(host.rounds(7, 3), {
-    ours: () => rateOf(ours, CONNECTIONS_COUNT, durationMs),
-    theirs: () => rateOf(theirs, CONNECTIONS_COUNT, durationMs),
+    ours: () => measured("ours", ours, appliance.pid),
+    theirs: () => measured("theirs", theirs, bare.pid),
   });
   yield rowOf({
     name: "GET of an operation",
@@ -32,6 +45,8 @@ export async function* rateRows(host: BenchHost): AsyncGenerator<Finding> {
     unit: "/s",
     against: { name: "bare Elysia route, same tokens and schema", values: values.theirs },
     atLeast: 0.6,
+    // What does not depend on what else the machine does.
+    note: `an answer takes ${median(cpuUs.ours).toFixed(1)} us of a processor against ${median(cpuUs.theirs).toFixed(1)}`,
   });
   const latencyMs = host.quick ? 5000 : 20_000;
   await host.warm();
@@ -54,6 +69,12 @@ export async function* rateRows(host: BenchHost): AsyncGenerator<Finding> {
     atMost: 10,
     note: `median ${quantile(late, 0.5).toFixed(2)} ms of ${late.length}; without the VMs p99 ${quantile(alone, 0.99).toFixed(2)} ms`,
   });
+}
+
+/** User and system time of a process so far, in `microseconds`. */
+function cpuTimeUs(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ") ?? [];
+  return (Number(fields[UTIME_FIELD]) + Number(fields[UTIME_FIELD + 1])) * US_PER_TICK;
 }
 
 async function untilExecuting(host: BenchHost, ids: readonly string[]): Promise<void> {

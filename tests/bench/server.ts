@@ -2,6 +2,7 @@ import { join } from "node:path";
 
 export interface BareServer extends AsyncDisposable {
   readonly url: string;
+  readonly pid: number;
 }
 
 /** Starts `bare-server.ts` and waits for its address. */
@@ -17,6 +18,7 @@ export async function startBareServer(args: readonly string[]): Promise<BareServ
   if (url === "") throw new Error("the bare server does not start");
   return {
     url,
+    pid: child.pid,
     [Symbol.asyncDispose]: async () => {
       child.kill("SIGKILL");
       await child.exited;
