@@ -20,7 +20,8 @@ test("the idle cost is that of one machine on average", async () => {
   const pool = poolOf({ a: used(100, 0), b: used(500, 0) }, { a: used(101, 10), b: used(501, 30) });
   const cost = await idleCost(pool, 100);
   expect(cost).toMatchObject({ count: 2, memoryBytes: 20 });
-  expect(cost?.cpuPercent).toBeWithin(0.4, 1.1);
+  // 1 ms in 100, or in however much longer the sleep takes here.
+  expect(cost?.cpuPercent).toBeWithin(Number.MIN_VALUE, 1.1);
 });
 
 test("nothing is told of a pool that is empty or does not rest", async () => {
