@@ -25,9 +25,16 @@ const START_MS_MAX = 30_000;
 /** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
+const ERRNO_NOT_PERMITTED = 1;
+const ERRNO_NO_ENTRY = 2;
 const ERRNO_NO_DEVICE = 6;
 const ERRNO_NO_ACCESS = 13;
 const ERRNO_INVALID = 22;
+const ERRNO_READ_ONLY = 30;
+/** What lies at the path is no file: a FIFO without a reader, a device, a socket, a symlink that leads nowhere. */
+const ERRNOS_OF_PLACING = [ERRNO_NO_ENTRY, ERRNO_NO_DEVICE, ERRNO_NO_ACCESS, ERRNO_INVALID];
+/** The directory is missing where none can be made, as in /proc, or at the end of a symlink, or must not be entered. */
+const ERRNOS_OF_ENTERING = [ERRNO_NOT_PERMITTED, ERRNO_NO_ENTRY, ERRNO_NO_ACCESS, ERRNO_INVALID, ERRNO_READ_ONLY];
 
 const PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const HOME_DEFAULT = "/root";
@@ -144,7 +151,7 @@ function prepare(
         sizeBytes: file.sizeBytes,
         content: openedWhenRead(() => blobStream(tools.layout, file.sha256)),
       })
-      .catch((error: unknown) => rethrowPlacing(error, file.path));
+      .catch((error: unknown) => rethrowPathError(error, file.path, ERRNOS_OF_PLACING));
     const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
     steps.push({ phase: "files", name: `placing ${file.path}`, done, limitMs });
   }
@@ -153,11 +160,10 @@ function prepare(
   return steps;
 }
 
-/** What lies at the path is no file: a FIFO without a reader, a device, a socket. Elsewhere these are the machine's trouble. */
-function rethrowPlacing(error: unknown, path: string): never {
-  const isOther =
-    error instanceof AgentError && [ERRNO_NO_DEVICE, ERRNO_NO_ACCESS, ERRNO_INVALID].includes(error.errno);
-  throw isOther ? new ApiError("invalid_path", error.message, { path }, { cause: error }) : error;
+/** A path of the request at which the image has something else. Elsewhere these errors are the machine's trouble. */
+function rethrowPathError(error: unknown, path: string, errnos: readonly number[]): never {
+  if (!(error instanceof AgentError) || !errnos.includes(error.errno)) throw error;
+  throw new ApiError("invalid_path", error.message, { path, errno: error.errno }, { cause: error });
 }
 
 /** A stream that takes a descriptor only when its turn comes: a run may have a thousand files. */
@@ -196,7 +202,8 @@ async function runCommand(
     // All files together are one step.
     if (steps[index + 1]?.phase !== phase) laps.lap(phase);
   }
-  await withDeadline(handle.started, START_MS_MAX, "starting the command");
+  const started = handle.started.catch((error: unknown) => rethrowPathError(error, submission.cwd, ERRNOS_OF_ENTERING));
+  await withDeadline(started, START_MS_MAX, "starting the command");
   progress.begun = true;
   const exit = await exitWithin(handle.exit, timeoutMs + EXIT_GRACE_MS);
   laps.lap("exec");

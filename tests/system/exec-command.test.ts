@@ -175,7 +175,7 @@ describe("POST /instances env, cwd, hostname", () => {
   });
 
   test.concurrent("cwd that is a file or leads nowhere ends FAILED invalid_path, not in a made-up exit code", async () => {
-    for (const cwd of ["/etc/passwd", "/etc/passwd/x"]) {
+    for (const cwd of ["/etc/passwd", "/etc/passwd/x", "/proc/none/x", "/sys/none", "/dev/null"]) {
       const operation = await appliance.finished(await appliance.spawn({ image, command: "true", cwd }));
       expect(operation).toMatchObject({ status: "FAILED", error: { error: "invalid_path" } });
     }

@@ -90,10 +90,10 @@ describe("POST /instances files", () => {
     }
   });
 
-  test.concurrent("a path at which there is a FIFO or a device ends FAILED invalid_path", async () => {
+  test.concurrent("a path at which there is a FIFO or a device, or below a link to nothing, ends FAILED invalid_path", async () => {
     const uuid = await upload(appliance, "x");
-    const odd = await change(image, "mkfifo /fifo; mknod /null c 1 3; ln -s /fifo /link");
-    for (const path of ["/fifo", "/null", "/link"]) {
+    const odd = await change(image, "mkfifo /fifo; mknod /null c 1 3; ln -s /fifo /link; ln -s /none /gone");
+    for (const path of ["/fifo", "/null", "/link", "/gone/x"]) {
       expect(await failure({ image: odd.image, files: { [path]: { uuid } } })).toEqual(["FAILED", "invalid_path"]);
     }
   });
