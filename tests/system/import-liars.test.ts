@@ -6,6 +6,7 @@ import {
   layoutFiles,
   type RawImage,
   type RawImageOptions,
+  type RawLayer,
   rawImage,
   zeros,
 } from "../support/hostile-images.ts";
@@ -62,6 +63,8 @@ describe("an image in a registry that is not what it says", () => {
         image({ manifest: { annotations: { junk: "x".repeat(5 * MIB) } } }),
         /FAILED (validation_error|unavailable)/,
       ],
+      "a smaller size of a layer": [rawImage([{ ...good, size: 1 }]), /validation_error: .* mismatch/],
+      "a larger size of a layer": [rawImage([{ ...good, size: 1024 * GIB }]), /validation_error: .* mismatch/],
       "a config of an unknown type": [image({ configMediaType: "application/x-artifact" }), /validation_error/],
       "a layer of an unknown type": [rawImage([{ ...good, mediaType: "text/html" }]), /validation_error/],
       "a manifest of an unknown type": [image({ manifestType: "application/json" }), /FAILED/],
@@ -115,6 +118,22 @@ describe("an image in a registry that is not what it says", () => {
   });
 });
 
+test("nothing is left of an import whose service was killed", async () => {
+  const { appliance, registry } = hostile;
+  const waiting = digestOf("waiting");
+  const asked = Promise.withResolvers<void>();
+  const reference = registry.add("waiting", rawImage([{ ...good, digest: waiting }]));
+  registry.setBlob(waiting, () => {
+    asked.resolve();
+    return new Response(new ReadableStream({ start: (controller) => controller.enqueue(Buffer.from("begun")) }));
+  });
+  expect((await appliance.post("/images/import", { registry: reference })).status).toBe(202);
+  await asked.promise;
+  expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/import-"))).toHaveLength(1);
+  await appliance.down("SIGKILL");
+  await appliance.up();
+});
+
 describe("an archive that is not what it says", () => {
   const layout = layoutFiles(rawImage([good]));
   /** The layout with files in the place of its own. */
@@ -161,6 +180,34 @@ describe("an archive that is not what it says", () => {
           level: 1,
         }),
         /payload_too_large: .* 5000 files|validation_error/,
+      ],
+    } as const;
+    await hostile.expectAllFail(cases, async (archive: Uint8Array) => await hostile.loading(Buffer.from(archive)));
+  });
+
+  test("is refused for its layers, as from a registry", async () => {
+    const out: TarEntry = { path: "x", type: "hardlink", target: `${hostile.canary}/file` };
+    const inDocker = (...entries: TarEntry[]) => {
+      const archive = tar(entries);
+      const rootfs = { type: "layers", diff_ids: [digestOf(archive)] };
+      const text = JSON.stringify({ os: "linux", architecture: "amd64", rootfs });
+      return docker({ Config: "c.json", Layers: ["l.tar"] }, file("c.json", text), file("l.tar", archive));
+    };
+    const cases = {
+      "a bomb": [tar(layoutFiles(rawImage([zeros("bomb", 8, 32 * MIB)]))), /payload_too_large/],
+      "a whiteout of what is above it": [
+        tar(layoutFiles(rawImage([good, layer(file(".wh...", ""))]))),
+        /validation_error/,
+      ],
+      "a hard link out": [tar(layoutFiles(rawImage([layer(out)]))), /validation_error: .* no such file/],
+      "a hard link out, in docker's form": [inDocker(out), /validation_error: .* no such file/],
+      "6,000 files, in docker's form": [
+        inDocker(...Array.from({ length: 6000 }, (_, index) => file(`f/${index}`, ""))),
+        /payload_too_large: .* 5000 files/,
+      ],
+      "10,000 layers": [
+        tar(layoutFiles(rawImage(Array<RawLayer>(10_000).fill(good)))),
+        /validation_error: .* more than 4096 layers/,
       ],
     } as const;
     await hostile.expectAllFail(cases, async (archive: Uint8Array) => await hostile.loading(Buffer.from(archive)));
