@@ -88,4 +88,7 @@ for (let run = 1; run <= runCount; run++) {
 isDone = true;
 say("waiting for the other account's last runs");
 await Promise.all(others);
-say(`merges: ${appliance.log.split("layers were merged").length - 1}`);
+const merges = ["idle", "urgent", "forced"].map((urgency) => {
+  return `${appliance.log.split(`"urgency":"${urgency}"`).length - 1} ${urgency}`;
+});
+say(`merges: ${merges.join(", ")}`);
