@@ -13,6 +13,7 @@ import { rateRows } from "./rates.ts";
 import { scaleRows } from "./scale.ts";
 import { spawnRows } from "./spawn.ts";
 import { transferRows } from "./transfer.ts";
+import { turnRows } from "./turns.ts";
 
 const { values: options } = parseArgs({
   options: {
@@ -34,6 +35,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   idle: { measure: idleRows, secondsMax: 180 },
   spawn: { measure: spawnRows, secondsMax: 420 },
   phases: { measure: phaseRemarks, secondsMax: 180 },
+  turns: { measure: turnRows, secondsMax: 180 },
   rates: { measure: rateRows, secondsMax: 240 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },

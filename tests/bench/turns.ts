@@ -1,0 +1,86 @@
+import { join } from "node:path";
+import { rowOf } from "../../src/cli/bench-figures.ts";
+import { run, start } from "../../src/system/exec.ts";
+import { scratchDirectory } from "../../src/system/scratch.ts";
+import type { BenchHost } from "./host.ts";
+import type { Finding } from "./part.ts";
+
+const PERF_START_MS = 2500;
+const SCRIPT_MS_MAX = 60_000;
+const SCRIPT_BYTES_MAX = 268_435_456;
+/** Numbers of epoll_pwait2, epoll_pwait and epoll_wait: a turn of the event loop lies between two of these. */
+const WAITS = [441, 281, 232];
+const LINE = /^\s*(\d+)\s+(\d+\.\d+):\s+\S*(sched_switch|sys_enter|sys_exit):\s+(.*)$/;
+
+/** The turns of the event loop while instances are captured, by the time that each took of a processor. */
+export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
+  const name = "longest turn of the event loop, while spawns are captured";
+  if (Bun.which("perf") === null) {
+    yield { name, text: "perf is not installed (linux-perf): not measured" };
+    return;
+  }
+  await using directory = await scratchDirectory("/tmp", "coppice-turns-");
+  const count = host.rounds(30, 8);
+  const { pid } = host.appliance;
+  for (let n = 0; n < 3; n++) await host.spawn(host.base, "echo changed > /root/file");
+  const recording = await record(join(directory.path, "perf.data"), pid);
+  for (let n = 0; n < count; n++) await host.run(host.base, "echo changed > /root/file");
+  const turns = turnsOf(await recording.end(), pid);
+  yield rowOf({
+    name,
+    from: "return from epoll_wait",
+    to: "the next epoll_wait, what other threads had of the processor left out",
+    values: [Math.max(...turns)],
+    unit: "ms",
+    atMost: 5,
+    note: `${turns.length} turns in ${count} spawns, ${(turns.reduce((a, b) => a + b, 0) / count).toFixed(1)} ms a spawn`,
+  });
+}
+
+async function record(path: string, pid: number): Promise<{ end(): Promise<string> }> {
+  const isWait = WAITS.map((id) => `id==${id}`).join("||");
+  const own = `common_pid==${pid} && (${isWait})`;
+  const child = start({
+    argv: [
+      ...["perf", "record", "-q", "-a", "-m", "2048", "-o", path],
+      ...["-e", "sched:sched_switch", "--filter", `prev_pid==${pid} || next_pid==${pid}`],
+      ...["-e", "raw_syscalls:sys_enter", "--filter", own, "-e", "raw_syscalls:sys_exit", "--filter", own],
+    ],
+    extraFds: [],
+    stderr: "tail",
+  });
+  await Bun.sleep(PERF_START_MS);
+  return {
+    async end() {
+      child.kill("SIGINT");
+      await child.exited;
+      const argv = ["perf", "script", "-i", path, "--ns", "-F", "tid,time,event,trace"];
+      const { stdout } = await run({ argv, timeoutMs: SCRIPT_MS_MAX, stdoutBytesMax: SCRIPT_BYTES_MAX });
+      return Buffer.from(stdout).toString();
+    },
+  };
+}
+
+/** Time of a processor in each turn of the thread `pid`, in `milliseconds`, from the text of `perf script`. */
+export function turnsOf(script: string, pid: number): number[] {
+  const turns: number[] = [];
+  let ranSeconds = 0;
+  let onSince: number | null = null;
+  let turnBegan: number | null = null;
+  for (const text of script.split("\n")) {
+    const [, tid, time, event, detail = ""] = LINE.exec(text) ?? [];
+    const now = Number(time);
+    if (event === "sched_switch") {
+      if (detail.includes(`prev_pid=${pid} `)) {
+        ranSeconds += onSince === null ? 0 : now - onSince;
+        onSince = null;
+      } else onSince = now;
+    } else if (Number(tid) === pid) {
+      const ran = ranSeconds + (onSince === null ? 0 : now - onSince);
+      if (event === "sys_exit") turnBegan = ran;
+      else if (turnBegan !== null) turns.push((ran - turnBegan) * 1000);
+    }
+  }
+  if (turns.length === 0) throw new Error("perf recorded no turn of the event loop");
+  return turns;
+}
