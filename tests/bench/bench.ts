@@ -41,7 +41,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   capture: { measure: captureRows, secondsMax: 300 },
   import: { measure: importRows, secondsMax: 300 },
   transfer: { measure: transferRows, secondsMax: 600 },
-  density: { measure: densityRemarks, secondsMax: 600 },
+  density: { measure: densityRemarks, secondsMax: 900 },
   chain: { measure: chainRows, secondsMax: 900 },
   scale: { measure: scaleRows, secondsMax: 420 },
 };

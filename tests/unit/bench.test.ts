@@ -1,0 +1,50 @@
+import { expect, test } from "bun:test";
+import { rowOf } from "../../src/cli/bench-figures.ts";
+import { Ledger } from "../bench/ledger.ts";
+import { turnsOf } from "../bench/turns.ts";
+
+test("a ledger says each line at once, and keeps them whatever fails later", () => {
+  const said: string[] = [];
+  const ledger = new Ledger((line) => said.push(line));
+  ledger.add(rowOf({ name: "spawn", from: "sent", to: "read", unit: "ms", values: [20], atMost: 5 }));
+  ledger.add({ name: "steps", text: "exec 3" });
+  ledger.end("spawn", "3 s, load 0.1");
+  expect(said.map((line) => line.split("\n")[0])).toEqual([
+    "MISSES spawn",
+    "       steps: exec 3",
+    "measured spawn in 3 s, load 0.1",
+  ]);
+  expect(ledger.isComplete).toBe(true);
+  ledger.fail("chain", new Error("not done within 900 s"));
+  expect(ledger.isComplete).toBe(false);
+  expect(said.at(-1)).toBe("FAILED chain: not done within 900 s");
+  expect(ledger.text()).toEndWith("0 of 1 bars hold\nFAILED chain: not done within 900 s\n");
+  expect(JSON.parse(ledger.json())).toMatchObject({
+    rows: [{ name: "spawn", holds: false }],
+    remarks: [{ name: "steps" }],
+    failures: [{ name: "chain" }],
+    parts: { spawn: "3 s, load 0.1" },
+  });
+});
+
+test("a turn of the event loop takes what its thread had of the processor", () => {
+  const on = (at: number) =>
+    `    9 ${at.toFixed(6)}: sched:sched_switch: prev_comm=x prev_pid=9 ==> next_comm=coppice next_pid=7 next_prio=120`;
+  const off = (at: number) =>
+    `    7 ${at.toFixed(6)}: sched:sched_switch: prev_comm=coppice prev_pid=7 prev_prio=120 ==> next_pid=9`;
+  const script = [
+    on(1.0),
+    "    7 1.001000: raw_syscalls:sys_exit: NR 441 = 1",
+    // Another thread runs from 1.002 to 1.5, and another one's wait is none of ours.
+    off(1.002),
+    "    8 1.100000: raw_syscalls:sys_enter: NR 441 (3, 1)",
+    on(1.5),
+    "    7 1.503000: raw_syscalls:sys_enter: NR 441 (3, 1)",
+    off(1.503),
+    on(2.0),
+    "    7 2.000500: raw_syscalls:sys_exit: NR 441 = 1",
+    "    7 2.001000: raw_syscalls:sys_enter: NR 441 (3, 1)",
+  ].join("\n");
+  expect(turnsOf(script, 7).map((ms) => Number(ms.toFixed(3)))).toEqual([4, 0.5]);
+  expect(() => turnsOf("", 7)).toThrow("no turn");
+});
