@@ -193,6 +193,14 @@ test("ext4 has room for many small files", async () => {
   await output("e2fsck", "-fn", path);
 });
 
+test("a tree of more files than mkfs.erofs has memory for becomes ext4", async () => {
+  const { staging, path } = await unpacked(awkwardImage({ long: false }));
+  const usage = { bytes: MIB, entries: 360_000 };
+  expect(await buildBaseDisk({ staging, path, usage, ...bounds })).toEqual({ format: "ext4" });
+  await output("e2fsck", "-fn", path);
+  expect(await allocatedBytes(path)).toBeLessThan(128 * MIB);
+});
+
 test("what mke2fs would take for ever for is refused", async () => {
   const staging = join(scratch.path, "huge");
   await mkdir(join(staging, "upper"), { recursive: true });
