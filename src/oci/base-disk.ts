@@ -19,8 +19,11 @@ export interface BaseDiskOptions extends ToolBounds {
 /** Where the guest mounts what is no part of an image, and what every command may expect. */
 const DIRECTORIES = { proc: 0o755, sys: 0o755, dev: 0o755, tmp: 0o1777, root: 0o700 } as const;
 
-/** mkfs.erofs clamps times to this one, 2100-01-01 in `seconds`; without it the disk would hold the time of its making. */
-const SOURCE_DATE_EPOCH_SECONDS = 4_102_444_800;
+/**
+ * Without a time of ours, the disk would hold the time of its making. mkfs.erofs puts it in the place of every later one
+ * too, and takes times before 1970 for very late ones: this is the latest that it knows but one, in `seconds`.
+ */
+const SOURCE_DATE_EPOCH_SECONDS = 18_446_744_073_709_551_614n;
 /** The same tree gives the same bytes. A guest may mount many disks with one UUID. */
 const DISK_UUID = "c0bb1ce0-0000-4000-8000-000000000001";
 

@@ -35,7 +35,7 @@ export const TOOLS_MEMORY_BYTES = 2_147_483_648;
 const TOOLS_PIDS_COUNT = 512;
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
-const BASE_RECIPE = "linux/amd64 2";
+const BASE_RECIPE = "linux/amd64 3";
 
 export interface ImportContext {
   readonly db: Database;

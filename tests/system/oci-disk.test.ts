@@ -163,6 +163,15 @@ test("a base disk is EROFS, holds the tree, and is the same twice", async () => 
   expect([Buffer.from([0, 255, 10]), "blue"].map((value) => readFileSync(path).includes(value))).toEqual([false, true]);
 });
 
+test("an EROFS disk keeps times before 1970 and after 2100", async () => {
+  const { staging, root, path } = await unpacked({ layers: [[{ path: "early" }, { path: "late" }]] });
+  await output("touch", "--date=@-86400", join(root, "early"));
+  await output("touch", "--date=@7258118400", join(root, "late"));
+  expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "erofs" });
+  expect(await output("dump.erofs", "--path=/upper/early", path)).toContain("1969-12-31 00:00:00.000000000");
+  expect(await output("dump.erofs", "--path=/upper/late", path)).toContain("2200-01-01 00:00:00.000000000");
+});
+
 test("a tree that mkfs.erofs refuses becomes ext4", async () => {
   const { staging, path } = await unpacked(awkwardImage({ long: true }));
   expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "ext4" });
