@@ -18,6 +18,11 @@ export function commonFailure(error: unknown, timeoutMs: number): ApiError | nul
       { cause: error },
     );
   }
+  // A file system says the same of an attribute that is larger than its block as of a disk that is full.
+  if (/xattr metadata: .*: no space left on device/i.test(error.stderrTail)) {
+    const message = "the image has extended attributes that are too large, or the disk of this machine is full";
+    return new ApiError("payload_too_large", message, {}, { cause: error });
+  }
   if (/no space left on device|disk quota exceeded/i.test(error.stderrTail)) {
     return new ApiError("insufficient_storage", "the disk of this machine is full", {}, { cause: error });
   }
