@@ -134,6 +134,11 @@ test-system: build ## run real registries, tools, VMs and crashes
 test-install: build ## install the service in a system of its own, and let it live there
 	@bun tests/support/run-rings.ts install
 
+.PHONY: test-debian
+test-debian: build ## boot Debian in an emulated machine, and install, upgrade and reboot there; takes a while
+	@$(MAKE) -s system-deps NEEDS="$(NEEDS) debootstrap:debootstrap"
+	@bun tests/support/run-rings.ts debian
+
 .PHONY: bench
 bench: build ## measure against the bars of the design, side by side; BENCH="--quick", "--json", "--only spawn,rates"
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/bench.ts $(BENCH)

@@ -10,8 +10,7 @@ const READY_MS_MAX = 60_000;
 const STOP_MS_MAX = 30_000;
 
 /** The executable under test, or the sources where none is named. */
-function program(): string[] {
-  const executable = process.env["COPPICE_TEST_EXECUTABLE"];
+function program(executable = process.env["COPPICE_TEST_EXECUTABLE"]): string[] {
   return executable ? [resolve(executable)] : [process.execPath, join(ROOT, "src/main.ts")];
 }
 
@@ -24,6 +23,8 @@ export interface ApplianceOptions {
   readonly poolSize?: number;
   /** where the data directory is made; default is the system's place for temporary files */
   readonly parent?: string;
+  /** another executable than the one under test */
+  readonly executable?: string;
 }
 
 /** A finished instance operation. */
@@ -33,6 +34,7 @@ export type Finished = Operation & { readonly result?: Record<string, never> };
 export class Appliance implements AsyncDisposable {
   readonly dataDir: string;
   readonly #configFile: string;
+  readonly #program: readonly string[];
   /** flags of the next start */
   flags: readonly string[];
   #process: Bun.Subprocess | null = null;
@@ -40,9 +42,10 @@ export class Appliance implements AsyncDisposable {
   url = "";
   token = "";
 
-  private constructor(dataDir: string, configFile: string, flags: readonly string[]) {
+  private constructor(dataDir: string, configFile: string, { flags = [], executable }: ApplianceOptions) {
     this.dataDir = dataDir;
     this.#configFile = configFile;
+    this.#program = program(executable);
     this.flags = flags;
   }
 
@@ -60,13 +63,14 @@ export class Appliance implements AsyncDisposable {
       "port = 0",
       "[vm]",
       'emulation = "allow"',
-      'probe_timeout = "60s"',
+      // Of another build's settings nothing is known.
+      ...(options.executable === undefined ? ['probe_timeout = "60s"'] : []),
       "[pool]",
       `size = ${options.poolSize ?? 1}`,
       ...hosts,
     ];
     await writeFile(configFile, toml.join("\n"));
-    const appliance = new Appliance(join(home, "data"), configFile, options.flags ?? []);
+    const appliance = new Appliance(join(home, "data"), configFile, options);
     await appliance.up();
     appliance.token = await appliance.createToken("tester");
     return appliance;
@@ -85,7 +89,7 @@ export class Appliance implements AsyncDisposable {
   /** Starts the daemon and waits until it listens. */
   async up(): Promise<void> {
     const child = Bun.spawn(
-      [...program(), "serve", "--config", this.#configFile, "--log-format", "json", ...this.flags],
+      [...this.#program, "serve", "--config", this.#configFile, "--log-format", "json", ...this.flags],
       {
         env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir() },
         stdin: "ignore",
@@ -124,7 +128,7 @@ export class Appliance implements AsyncDisposable {
     args: readonly string[],
     stdin?: Uint8Array,
   ): Promise<{ code: number; stdout: string; stderr: string }> {
-    const child = Bun.spawn([...program(), ...args], {
+    const child = Bun.spawn([...this.#program, ...args], {
       env: { PATH: process.env["PATH"] ?? "", HOME: "/root", COPPICE_URL: this.url, COPPICE_TOKEN: this.token },
       stdin: stdin ?? "ignore",
       stdout: "pipe",

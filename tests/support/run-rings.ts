@@ -1,6 +1,6 @@
 /**
  * Runs rings of tests one after the other and prints at the end, alone on a line, `N passed, N failed`.
- * Usage: bun tests/support/run-rings.ts [RING…]   (no ring: all of them but those that take hours)
+ * Usage: bun tests/support/run-rings.ts [RING…]   (no ring: all of them but those that take long)
  */
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -21,7 +21,7 @@ interface Ring {
   /** further environment; what the caller sets wins */
   readonly environment?: Readonly<Record<string, string>>;
   /** runs only when it is named */
-  readonly takesHours?: boolean;
+  readonly takesLong?: boolean;
   /** the whole ring is killed after this many `milliseconds` */
   readonly limitMs: number;
 }
@@ -73,12 +73,19 @@ const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 5 * MINUTE_MS,
   },
+  debian: {
+    what: "the service on Debian, in an emulated machine",
+    paths: ["tests/debian/**/*.test.ts"],
+    executable: true,
+    takesLong: true,
+    limitMs: 90 * MINUTE_MS,
+  },
   soak: {
     what: "random captures, thousands of them",
     paths: ["tests/system/capture.test.ts"],
     environment: { COPPICE_TEST_STEPS: "2000" },
     executable: true,
-    takesHours: true,
+    takesLong: true,
     limitMs: 240 * MINUTE_MS,
   },
 };
@@ -197,7 +204,7 @@ function endGroup(pid: number): void {
 }
 
 const names =
-  Bun.argv.length > 2 ? Bun.argv.slice(2) : Object.keys(RINGS).filter((name) => RINGS[name]?.takesHours !== true);
+  Bun.argv.length > 2 ? Bun.argv.slice(2) : Object.keys(RINGS).filter((name) => RINGS[name]?.takesLong !== true);
 const total = { passed: 0, failed: 0 };
 const lines: string[] = [];
 for (const name of names) {
