@@ -8,8 +8,8 @@ import { shownDuration } from "./table.ts";
 const WAIT_SECONDS = 25;
 /** The first one, and those while nothing runs yet: whoever looks should see that soon. */
 const FIRST_WAIT_SECONDS = 1;
-/** A restarting appliance is back within this time, in `milliseconds`. */
-const UNREACHABLE_MS_MAX = 15_000;
+/** A restarting appliance is back within this time, also on a busy host, in `milliseconds`. */
+const UNREACHABLE_MS_MAX = 60_000;
 const RETRY_MS = 500;
 const FRAME_MS = 120;
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
