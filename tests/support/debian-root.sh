@@ -40,7 +40,7 @@ cat >"$root/etc/systemd/system/test-control.service" <<'UNIT'
 [Unit]
 Description=Does what the test outside asks for
 BindsTo=dev-virtio\x2dports-control.device
-After=dev-virtio\x2dports-control.device multi-user.target
+After=dev-virtio\x2dports-control.device
 [Service]
 ExecStart=/usr/local/sbin/test-control /dev/virtio-ports/control
 # What it starts is its own.

@@ -148,7 +148,7 @@ export class DebianVm implements AsyncDisposable {
 }
 
 function qemu(directory: string, disk: string): string[] {
-  const kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet cryptomgr.notests init_on_alloc=0 panic=-1";
+  const kernel = "root=/dev/nvme0n1 rw console=ttyS0 cryptomgr.notests init_on_alloc=0 panic=-1";
   const drive = (id: string, file: string, more: string): string[] => [
     ...["-drive", `if=none,id=${id},file=${file},format=raw,cache=unsafe,${more}`],
     ...["-device", `nvme-ns,drive=${id},bus=nvme0`],
