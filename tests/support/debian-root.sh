@@ -27,7 +27,7 @@ chmod 755 "$root/usr/sbin/policy-rc.d"
 chroot "$root" apt-get -q update
 DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get -q -y --no-install-recommends install \
 	systemd systemd-sysv dbus udev kmod procps curl ca-certificates \
-	qemu-system-x86 skopeo umoci erofs-utils e2fsprogs util-linux
+	qemu-system-x86 skopeo umoci erofs-utils e2fsprogs iproute2 util-linux
 rm -rf "$root"/usr/sbin/policy-rc.d "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* \
 	"$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/* "$root"/etc/apt/apt.conf.d/90host
 
