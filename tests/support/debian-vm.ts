@@ -14,7 +14,7 @@ const MEMORY_MIB = 3072;
 const BOOT_MS_MAX = 600_000;
 const COMMAND_MS_MAX = 900_000;
 /** A machine that a test forgot is ended. */
-const LIFE_MS_MAX = 2_400_000;
+const LIFE_MS_MAX = 4_800_000;
 const PAYLOAD_MS_MAX = 60_000;
 const CONSOLE_BYTES_MAX = 3000;
 
