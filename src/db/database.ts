@@ -38,6 +38,7 @@ export class Database implements Disposable {
   readonly #client: Libsql.Database;
   readonly #prepared = new Map<string, unknown>();
   readonly #kept = new Map<string, unknown>();
+  #keptVersion = 0;
 
   constructor(client: Libsql.Database, path: string) {
     this.#client = client;
@@ -72,10 +73,15 @@ export class Database implements Disposable {
   }
 
   /**
-   * What `read` gives, which is asked again only after a write of this connection: for rows that no other process
-   * writes, and that are read much more often than anything is written. The result is shared, so nobody may change it.
+   * What `read` gives, which is asked again only after a write of whomever: for rows that are read much more often
+   * than anything is written. The result is shared, so nobody may change it.
    */
   kept<T>(key: string, read: () => T): T {
+    // Changes by commits of other connections, the command line's for example; those of this one are observed.
+    const statement = this.prepared("data_version", () => this.#client.prepare("PRAGMA data_version").raw(true));
+    const [version] = statement.get() as unknown as [number];
+    if (version !== this.#keptVersion) this.#kept.clear();
+    this.#keptVersion = version;
     if (this.#kept.has(key)) return this.#kept.get(key) as T;
     const value = read();
     if (this.#kept.size >= KEPT_COUNT_MAX) this.#kept.clear();

@@ -66,6 +66,14 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)).toMatchObject({ status: "EXECUTING", startedAt: 2 });
   });
 
+  test("keeps no row that another connection has changed since", () => {
+    const id = addOperation(db);
+    expect(getOperation(db, alice, id)?.status).toBe("PENDING");
+    using other = openDatabase(opened.path);
+    expect(startOperation(other, id, 2)).toBe(true);
+    expect(getOperation(db, alice, id)?.status).toBe("EXECUTING");
+  });
+
   test("keeps nothing that was read in a transaction that was rolled back", () => {
     const id = addOperation(db);
     expect(() =>
