@@ -93,7 +93,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
       const [source, target] = [joined(from, name), joined(to, name)];
       const mode = Number.parseInt(item.mode, 8) & MODE_KEPT;
       if (item.is_dir) pending.push({ from: source, to: target, mode });
-      else if (item.is_symlink) await symlink(item.symlink_to ?? "", target);
+      else if (item.is_symlink) await symlink(bytesOf(item.symlink_to ?? "", item.symlink_to_base64), target);
       else if (!item.is_regular) specials += 1;
       else files.push(() => copyFile(options, source, target, { mode, modifiedAt: item.modified_at }));
     }
@@ -121,10 +121,15 @@ async function write(path: Buffer, response: Response): Promise<void> {
 
 /** The name as bytes. @throws CliError for one that no file can have: the copy must not leave its directory */
 function nameOf({ name, name_base64: base64 }: ListingItem): Buffer {
-  const bytes = base64 === undefined ? Buffer.from(name) : Buffer.from(base64, "base64");
-  const isOdd = bytes.length === 0 || bytes.includes(0) || bytes.includes("/") || name === "." || name === "..";
+  const bytes = bytesOf(name, base64);
+  const isOdd = bytes.includes(0) || bytes.includes("/") || ["", ".", ".."].includes(bytes.toString("latin1"));
   if (isOdd) throw new CliError(`the appliance lists an impossible name: ${JSON.stringify(name)}`);
   return bytes;
+}
+
+/** What a listing says in text and, where that cannot be said in text, in base64, too. */
+function bytesOf(text: string, base64: string | undefined): Buffer {
+  return base64 === undefined ? Buffer.from(text) : Buffer.from(base64, "base64");
 }
 
 function joined(directory: Buffer, name: Buffer): Buffer {
