@@ -209,7 +209,8 @@ export class Compactor implements AsyncDisposable {
   async #compact(wanted: Wanted): Promise<void> {
     try {
       if ((await this.#planned(wanted)) === null) return;
-      const urgency = isUrgent(wanted) ? "urgent" : "idle";
+      // An urgent one that came meanwhile found no idle wait to overtake.
+      const urgency = isUrgent(this.#next() ?? wanted) ? "urgent" : "idle";
       using place = await this.#places.take(urgency, this.#stopped.signal);
       // The wait may have been long, and the chain have grown.
       const current = place === null ? null : this.#next();
@@ -221,7 +222,10 @@ export class Compactor implements AsyncDisposable {
       await this.#mergeBeside(planned, { urgency, cpuWeight, yield: place.yield });
       this.#wantAgain(current);
     } catch (error) {
-      if (!this.#stopped.signal.aborted) this.#options.log.warn("layers were not merged", { error });
+      if (this.#stopped.signal.aborted) return;
+      // It is remembered again when it is used; the next turn, which is now, would fail in the same way.
+      if (this.#wanted.get(wanted.topId) === wanted) this.#wanted.delete(wanted.topId);
+      this.#options.log.warn("layers were not merged", { error });
     }
   }
 
