@@ -1,8 +1,6 @@
-import { CliError, type Command, command, expectPositionals, UsageError } from "./command.ts";
+import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import { configOf, DATA_OPTIONS } from "./config-options.ts";
 import { shownSize } from "./table.ts";
-
-const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 export const backupCommands: readonly Command[] = [
   command({

@@ -9,6 +9,7 @@ import {
   EXIT_FAILED,
   expectPositionals,
   integerOption,
+  JSON_OPTION,
   UsageError,
 } from "./command.ts";
 
@@ -34,7 +35,7 @@ export const benchCommand: Command = command({
   options: {
     image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
     rounds: { type: "string", value: "COUNT", doc: `how often each is measured (default: ${ROUNDS_DEFAULT})` },
-    json: { type: "boolean", doc: "print JSON" },
+    ...JSON_OPTION,
     ...CLIENT_OPTIONS,
   },
   async run({ options, positionals, io, environment }) {

@@ -37,6 +37,9 @@ export interface OptionSpec {
   readonly doc: string;
 }
 
+/** Option of commands that print for people otherwise. */
+export const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
+
 export type OptionSpecs = Readonly<Record<string, OptionSpec>>;
 
 type OptionValue<S extends OptionSpec> = S["type"] extends "boolean"

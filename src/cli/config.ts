@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { type Config, ConfigError, type Environment, explainConfig, keyNames } from "../config.ts";
 import { loadClientConfig } from "../config-client.ts";
 import { REDACTED } from "../log.ts";
-import { type Command, command, EXIT_USAGE, expectPositionals } from "./command.ts";
+import { type Command, command, EXIT_USAGE, expectPositionals, JSON_OPTION } from "./command.ts";
 import { CONFIG_OPTIONS, sourcesOf } from "./config-options.ts";
 import { table } from "./table.ts";
 
@@ -22,7 +22,7 @@ export const configCommands: readonly Command[] = [
     description:
       "Reads what coppice serve would read, and says everything that is wrong at once. The exit code is 0 when\nnothing is.",
     examples: ["coppice config check --config new.toml && install -m 0600 new.toml /etc/coppice/config.toml"],
-    options: { json: { type: "boolean", doc: "print JSON" }, ...CONFIG_OPTIONS },
+    options: { ...JSON_OPTION, ...CONFIG_OPTIONS },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
       const { json = false, ...rest } = options;
@@ -41,7 +41,7 @@ export const configCommands: readonly Command[] = [
     summary: "show every setting in force, and where it comes from",
     synopsis: "[--json] [OPTIONS]",
     description: "Secrets are masked, so that the output can be shown to others.",
-    options: { json: { type: "boolean", doc: "print JSON" }, ...CONFIG_OPTIONS },
+    options: { ...JSON_OPTION, ...CONFIG_OPTIONS },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
       const { json = false, ...rest } = options;

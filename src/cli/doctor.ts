@@ -1,5 +1,5 @@
 import type { Config, Environment } from "../config.ts";
-import { command, EXIT_FAILED, expectPositionals, LINE_WIDTH_MAX, wrap } from "./command.ts";
+import { command, EXIT_FAILED, expectPositionals, JSON_OPTION, LINE_WIDTH_MAX, wrap } from "./command.ts";
 import { CONFIG_OPTIONS, configOf, DATA_OPTIONS } from "./config-options.ts";
 import { type Finding, type FindingState, findings, type Trial } from "./doctor-checks.ts";
 import type { Io } from "./io.ts";
@@ -16,7 +16,7 @@ export const doctorCommand = command({
     "what works, also beside an appliance that runs. The exit code is 0 when nothing is in the way.",
   examples: ["coppice doctor", "coppice doctor --json --no-boot"],
   options: {
-    json: { type: "boolean", doc: "print JSON" },
+    ...JSON_OPTION,
     "no-boot": { type: "boolean", doc: "boot no VM; what the appliance found when it was started has to do" },
     ...(emulation === undefined ? {} : { "vm-emulation": emulation }),
     ...DATA_OPTIONS,

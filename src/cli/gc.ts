@@ -1,5 +1,5 @@
 import { silentLog } from "../log.ts";
-import { CliError, command, expectPositionals } from "./command.ts";
+import { CliError, command, expectPositionals, JSON_OPTION } from "./command.ts";
 import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
 import { shownSize } from "./table.ts";
 
@@ -17,7 +17,7 @@ export const gcCommand = command({
   examples: ["coppice gc --dry-run", "coppice gc --images-untagged-ttl 7d"],
   options: {
     "dry-run": { type: "boolean", doc: "only say what could be given back" },
-    json: { type: "boolean", doc: "print JSON" },
+    ...JSON_OPTION,
     ...(config === undefined ? {} : { config }),
     ...(dataDir === undefined ? {} : { "data-dir": dataDir }),
     ...(untaggedTtl === undefined ? {} : { "images-untagged-ttl": untaggedTtl }),

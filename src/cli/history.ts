@@ -1,9 +1,8 @@
 import type { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
 import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
-import { type Command, command, expectPositionals } from "./command.ts";
+import { type Command, command, expectPositionals, JSON_OPTION } from "./command.ts";
 import { printable, shownSize, table } from "./table.ts";
 
-const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
 /** Largest page that the appliance gives. */
 const PAGE_COUNT = 1000;

@@ -9,14 +9,13 @@ import {
   EXIT_INTERRUPTED,
   expectPositionals,
   integerOption,
+  JSON_OPTION,
   UsageError,
 } from "./command.ts";
 import type { Io } from "./io.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { shownDuration, shownSize, table } from "./table.ts";
 import { interruptible, showProgress, waitForOperation } from "./wait.ts";
-
-const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 export const imageCommands: readonly Command[] = [
   command({

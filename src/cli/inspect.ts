@@ -1,5 +1,5 @@
 import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
-import { type Command, command, expectPositionals, UsageError } from "./command.ts";
+import { type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import { copyOut, download } from "./copy.ts";
 import type { Io } from "./io.ts";
 import { interruptible } from "./wait.ts";
@@ -13,7 +13,7 @@ export const inspectCommands: readonly Command[] = [
     synopsis: "IMAGE [PATH] [OPTIONS]",
     description: `${DESCRIPTION}\nWithout PATH it is /.`,
     examples: ["coppice ls tag:busybox /etc"],
-    options: { json: { type: "boolean", doc: "print JSON" }, ...CLIENT_OPTIONS },
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const names = positionals.length > 1 ? ["IMAGE", "PATH"] : ["IMAGE"];
       const [reference = "", path = "/"] = expectPositionals(positionals, ...names);

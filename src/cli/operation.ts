@@ -1,11 +1,17 @@
 import { OPERATION_KINDS, OPERATION_STATUSES, type Operation } from "../domain/operation.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
-import { CliError, type Command, command, EXIT_FAILED, EXIT_INTERRUPTED, expectPositionals } from "./command.ts";
+import {
+  CliError,
+  type Command,
+  command,
+  EXIT_FAILED,
+  EXIT_INTERRUPTED,
+  expectPositionals,
+  JSON_OPTION,
+} from "./command.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { printable, shownDuration, shownSize, table } from "./table.ts";
 import { waitForOperation } from "./wait.ts";
-
-const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 export const operationCommands: readonly Command[] = [
   command({

@@ -1,6 +1,6 @@
 import type { GrepResult } from "../domain/grep.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
-import { type Command, command, EXIT_FAILED, expectPositionals, UsageError } from "./command.ts";
+import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import { printable } from "./table.ts";
 
 export const searchCommands: readonly Command[] = [
@@ -15,7 +15,7 @@ export const searchCommands: readonly Command[] = [
     options: {
       glob: { type: "string", value: "PATTERN", doc: "only files like this: * ** ? [a-z] {a,b}" },
       limit: { type: "string", value: "COUNT", doc: "at most this many lines, up to 1000 (default: 1000)" },
-      json: { type: "boolean", doc: "print JSON" },
+      ...JSON_OPTION,
       ...CLIENT_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {

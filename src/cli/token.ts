@@ -8,13 +8,11 @@ import { ApiError } from "../domain/errors.ts";
 import { type AccountId, isoTime } from "../domain/ids.ts";
 import { SCOPES } from "../domain/scope.ts";
 import type { TokenKeys } from "../storage/token-keys.ts";
-import { CliError, type Command, command, expectPositionals, UsageError } from "./command.ts";
+import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import { configOf, DATA_OPTIONS } from "./config-options.ts";
 import { table } from "./table.ts";
 
 const TTL_DEFAULT = "30d";
-
-const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 /** Works on the data directory itself, beside a running appliance or without one. */
 const HERE = "Works on the data directory of this machine, whether the appliance runs or not.";

@@ -1,12 +1,12 @@
 import { REVISION, VERSION } from "../version.ts";
 import { embeddedManifest } from "../vm/assets.ts";
-import { command, expectPositionals } from "./command.ts";
+import { command, expectPositionals, JSON_OPTION } from "./command.ts";
 
 export const versionCommand = command({
   name: "version",
   summary: "show what this build is made of",
   synopsis: "[--json]",
-  options: { json: { type: "boolean", doc: "print JSON" } },
+  options: JSON_OPTION,
   async run({ options, positionals, io }) {
     expectPositionals(positionals);
     const assets = (await embeddedManifest())?.hash ?? null;

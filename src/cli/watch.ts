@@ -3,11 +3,9 @@ import type { Operation } from "../domain/operation.ts";
 import type { LogLine } from "../domain/operation-log.ts";
 import type { OutputObject } from "../domain/output.ts";
 import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
-import { CliError, type Command, command, expectPositionals } from "./command.ts";
+import { CliError, type Command, command, expectPositionals, JSON_OPTION } from "./command.ts";
 import type { Io } from "./io.ts";
 import { printable, shownDuration, shownSize, table } from "./table.ts";
-
-const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 /** What a running instance uses, as the interface tells it. */
 interface Usage {
