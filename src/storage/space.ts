@@ -1,4 +1,4 @@
-import { statfsSync } from "node:fs";
+import { type StatsFs, statfsSync } from "node:fs";
 import { ApiError } from "../domain/errors.ts";
 import { SPACE_CHECK_BYTES } from "./limits.ts";
 
@@ -7,10 +7,11 @@ const RESERVE_FILES_COUNT = 20_000;
 const RESERVE_FILES_RATIO = 0.05;
 
 /** How many more files a file system can have, and how many must be left; null where it has no such bound. */
-export function fileRoom(
-  directory: string,
-): { readonly total: number; readonly free: number; readonly reserve: number } | null {
-  const { files, ffree } = statfsSync(directory);
+export function fileRoom({ files, ffree }: Pick<StatsFs, "files" | "ffree">): {
+  readonly total: number;
+  readonly free: number;
+  readonly reserve: number;
+} | null {
   if (files === 0) return null;
   return { total: files, free: ffree, reserve: Math.floor(Math.min(RESERVE_FILES_COUNT, files * RESERVE_FILES_RATIO)) };
 }
@@ -21,12 +22,13 @@ export function fileRoom(
  * @throws ApiError `insufficient_storage`
  */
 export function requireSpace(directory: string, reserveBytes: number): void {
-  const { bavail, bsize } = statfsSync(directory);
+  const found = statfsSync(directory);
+  const { bavail, bsize } = found;
   if (bavail * bsize < reserveBytes) {
     const details = { reserve_bytes: reserveBytes };
     throw new ApiError("insufficient_storage", "the disk of the service is nearly full", details);
   }
-  const files = fileRoom(directory);
+  const files = fileRoom(found);
   if (files !== null && files.free < files.reserve) {
     const details = { reserve_files: files.reserve };
     throw new ApiError("insufficient_storage", "the disk of the service can hardly have more files", details);

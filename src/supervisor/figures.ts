@@ -107,7 +107,7 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Fig
     ];
   });
   registry.gauge("coppice_disk_files", "Files that the file system of the data directory can have.", () => {
-    const room = fileRoom(layout.root);
+    const room = fileRoom(statfsSync(layout.root));
     return Object.entries(room ?? {}).map(([state, count]) => [{ state }, count] as const);
   });
 }
