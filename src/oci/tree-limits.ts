@@ -2,7 +2,7 @@ import { setTimeout } from "node:timers/promises";
 import { ApiError } from "../domain/errors.ts";
 import { run } from "../system/exec.ts";
 import type { ToolBounds } from "./tool.ts";
-import { commonFailure } from "./tool-failure.ts";
+import { commonFailure, reasonOf } from "./tool-failure.ts";
 
 /** What a directory may amount to. */
 export interface TreeLimits {
@@ -10,6 +10,8 @@ export interface TreeLimits {
   readonly bytesMax: number;
   /** names below the directory; each name of a file with several counts */
   readonly entriesMax: number;
+  /** what to say instead of that the image unpacks to more */
+  readonly refusals?: { readonly bytes: string; readonly entries: string };
 }
 
 export interface TreeUsage {
@@ -21,12 +23,12 @@ const INTERVAL_MS = 1000;
 /** Share of the time that may go into looking: a tree of a million files takes seconds. */
 const REST_RATIO = 10;
 
-/** What is in the tree may vanish meanwhile, which du takes for a failure. */
-const DU = 'du -s "$@" 2>/dev/null || :';
+/** What is in the tree may vanish meanwhile, which du takes for a failure, but tells the sum all the same. */
+const DU = 'du -s "$@" || :';
 
 /**
- * Counts what is in a directory; zeros when there is none. Neither a link is followed nor a file opened.
- * @throws ApiError `unavailable` on time-out
+ * Counts what is in a directory. Neither a link is followed nor a file opened.
+ * @throws ApiError `unavailable` on time-out, Error when it could not be counted: nothing may pass for empty
  */
 export async function treeUsage(
   directory: string,
@@ -34,12 +36,13 @@ export async function treeUsage(
 ): Promise<TreeUsage> {
   const { timeoutMs, signal } = bounds;
   const count = async (...flags: readonly string[]): Promise<number> => {
-    try {
-      const { stdout } = await run({ argv: ["sh", "-c", DU, "sh", ...flags, "--", directory], timeoutMs, signal });
-      return Number.parseInt(Buffer.from(stdout).toString("latin1"), 10) || 0;
-    } catch (error) {
+    const argv = ["sh", "-c", DU, "sh", ...flags, "--", directory];
+    const { stdout, stderr } = await run({ argv, timeoutMs, signal }).catch((error: unknown) => {
       throw commonFailure(error, timeoutMs) ?? error;
-    }
+    });
+    const found = Number.parseInt(Buffer.from(stdout).toString("latin1"), 10);
+    if (Number.isNaN(found)) throw new Error(`du could not count ${directory}: ${reasonOf(stderr)}`);
+    return found;
   };
   const [bytes, names] = await Promise.all([count("--block-size=1"), count("--inodes", "--count-links")]);
   return { bytes, entries: Math.max(0, names - 1) };
@@ -95,13 +98,13 @@ async function look(
   }
 }
 
-function excess({ bytes, entries }: TreeUsage, { bytesMax, entriesMax }: TreeLimits): ApiError | null {
+function excess({ bytes, entries }: TreeUsage, { bytesMax, entriesMax, refusals }: TreeLimits): ApiError | null {
   if (bytes > bytesMax) {
-    const message = `the image unpacks to more than the ${bytesMax} bytes that the operator allows`;
+    const message = refusals?.bytes ?? `the image unpacks to more than the ${bytesMax} bytes that the operator allows`;
     return new ApiError("payload_too_large", message, { bytes_max: bytesMax });
   }
   if (entries > entriesMax) {
-    const message = `the image has more than the ${entriesMax} files that the operator allows`;
+    const message = refusals?.entries ?? `the image has more than the ${entriesMax} files that the operator allows`;
     return new ApiError("payload_too_large", message, { entries_max: entriesMax });
   }
   return null;

@@ -1,0 +1,58 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { link, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { requireWithin, treeUsage, watchTree } from "../../src/oci/tree-limits.ts";
+
+const TIME = { timeoutMs: 60_000, signal: new AbortController().signal };
+
+let directory: string;
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), "coppice-tree-"));
+});
+afterEach(async () => {
+  await rm(directory, { recursive: true, force: true });
+});
+
+describe("what is in a tree", () => {
+  test("is counted: each name, and what is allocated", async () => {
+    await mkdir(join(directory, "below"));
+    await writeFile(join(directory, "below", "a"), Buffer.alloc(100_000, "a"));
+    await link(join(directory, "below", "a"), join(directory, "b"));
+    const { bytes, entries } = await treeUsage(directory, TIME);
+    expect(entries).toBe(3);
+    expect(bytes).toBeGreaterThanOrEqual(100_000);
+    expect(bytes).toBeLessThan(200_000);
+  });
+
+  test("is counted although files vanish meanwhile", async () => {
+    // The descriptor that du has open on this directory is not there any more when it is looked at.
+    expect((await treeUsage("/proc/self/", TIME)).entries).toBeGreaterThan(10);
+  });
+
+  test("is not taken for nothing when it cannot be counted", async () => {
+    const missing = join(directory, "missing");
+    expect(treeUsage(missing, TIME)).rejects.toThrow(/du could not count .*No such file/);
+    const limits = { bytesMax: 1, entriesMax: 1 };
+    await using watch = watchTree(missing, limits, TIME);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    watch.exceeded.addEventListener("abort", () => resolve());
+    await promise;
+    expect(String(watch.exceeded.reason)).toContain("could not count");
+  });
+});
+
+test("a refusal says what the limits say, or else that the image unpacks to more", async () => {
+  await writeFile(join(directory, "a"), "a");
+  await writeFile(join(directory, "b"), "b");
+  const refused = async (limits: Parameters<typeof requireWithin>[1]): Promise<unknown> =>
+    await requireWithin(directory, limits, TIME).catch((error: unknown) => error);
+  const many = { bytesMax: 1_000_000, entriesMax: 1 };
+  const large = { bytesMax: 1, entriesMax: 10 };
+  const refusals = { bytes: "too large", entries: "too many" };
+  const error = "payload_too_large";
+  expect(await refused(many)).toMatchObject({ code: error, message: expect.stringContaining("more than the 1 files") });
+  expect(await refused(large)).toMatchObject({ code: error, message: expect.stringContaining("unpacks to more") });
+  expect(await refused({ ...many, refusals })).toMatchObject({ code: error, message: "too many" });
+  expect(await refused({ ...large, refusals })).toMatchObject({ code: error, message: "too large" });
+});
