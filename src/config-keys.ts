@@ -134,7 +134,7 @@ export const KEYS = {
   "vm.memory_budget_bytes": optional(size, {
     default: null,
     or: 0,
-    doc: "memory of all VMs together; unset: three quarters of the host's",
+    doc: "memory of all VMs and imports together; unset: three quarters of the host's",
   }),
   "vm.cpu_budget": optional((doc) => integer(1, 4096, doc), {
     default: null,

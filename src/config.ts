@@ -26,7 +26,7 @@ export interface Config {
     readonly memoryBytesDefault: number;
     readonly diskBytesDefault: number;
     readonly maxima: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
-    /** memory of all VMs together, in `bytes`; null: three quarters of the host's */
+    /** memory of all VMs and imports together, in `bytes`; null: three quarters of the host's */
     readonly memoryBudgetBytes: number | null;
     /** vCPUs of all VMs together; null: twice the host's CPUs */
     readonly cpuBudget: number | null;

@@ -209,6 +209,7 @@ function openOperations(
   const { diskReserveBytes, imageBytesMax, imageEntriesMax } = config.limits;
   const limits = { bytesMax: imageBytesMax, entriesMax: imageEntriesMax };
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
+  const memoryBudgetBytes = scheduler.budget.memoryBytes;
   const registries = config.registries.hosts;
   return new Operations({
     db,
@@ -218,7 +219,7 @@ function openOperations(
     scheduler,
     workers: {
       importImage: (id, _accountId, submission) =>
-        importWork({ ...parts, registries, shape, diskReserveBytes, limits }, id, submission),
+        importWork({ ...parts, registries, shape, memoryBudgetBytes, diskReserveBytes, limits }, id, submission),
       instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
     },
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),

@@ -63,7 +63,7 @@ function addWork({ registry }: Metrics, sources: FigureSources): void {
     [{}, machines.counts().ready],
   ]);
   registry.gauge("coppice_pool_size", "Virtual machines that should wait in the pool.", () => [[{}, poolSize]]);
-  registry.gauge("coppice_budget_memory_bytes", "Memory that virtual machines may take, and have taken.", () => [
+  registry.gauge("coppice_budget_memory_bytes", "Memory that machines and imports may take, and have taken.", () => [
     [{ state: "total" }, scheduler.budget.memoryBytes],
     [{ state: "used" }, scheduler.used.memoryBytes],
   ]);

@@ -25,14 +25,10 @@ import type { MachineShape } from "../vm/vmm.ts";
 import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
 import { withDeadline } from "./deadline.ts";
 import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
+import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
 import type { Work, WorkContext } from "./operations.ts";
 import type { ImportSubmission } from "./ports.ts";
-import { costOf } from "./scheduler.ts";
-
-/** Memory of the programs of one import, in `bytes`: what mkfs.erofs takes for as many files as it is given. */
-export const TOOLS_MEMORY_BYTES = 2_147_483_648;
-const TOOLS_PIDS_COUNT = 512;
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
 const BASE_RECIPE = "linux/amd64 3";
@@ -47,6 +43,8 @@ export interface ImportContext {
   readonly network: ToolNetwork;
   /** shape of the machine that lists the image's files */
   readonly shape: MachineShape;
+  /** what all that runs at a time may take of the host, in `bytes` */
+  readonly memoryBudgetBytes: number;
   /** room on the disk of the service that an image must leave, in `bytes`: its archives may unpack to anything */
   readonly diskReserveBytes: number;
   /** what one image may unpack to */
@@ -61,9 +59,9 @@ interface Base {
 
 /** The work of one import: pull, unpack, build the base disk, list it in a machine, publish. */
 export function importWork(context: ImportContext, id: OperationId, submission: ImportSubmission): Work {
-  const { shape } = context;
+  const { shape, memoryBudgetBytes } = context;
   return {
-    cost: costOf(shape),
+    cost: importCost(shape, memoryBudgetBytes),
     run: async ({ signal, laps, onPublished }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
@@ -94,12 +92,9 @@ async function importImage(
 ): Promise<boolean> {
   const { db, layout, limits, laps, onPublished } = context;
   await using scratch = await scratchDirectory(layout.tmp, "import-");
-  await using group = await context.cgroups.create(`import-${id}`, {
-    memoryBytes: TOOLS_MEMORY_BYTES,
-    pids: TOOLS_PIDS_COUNT,
-  });
+  await using group = await context.cgroups.create(`import-${id}`, toolsLimits(context.memoryBudgetBytes));
   const bounds = { ...time, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
-  await using pulling = watchTree(scratch.path, await pullLimits(context, submission), bounds);
+  await using pulling = watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds);
   const pullBounds = { ...bounds, signal: AbortSignal.any([bounds.signal, pulling.exceeded]) };
   const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
   laps.lap("resolve");
@@ -133,13 +128,9 @@ async function importImage(
   return published;
 }
 
-/** While it is pulled, an image is there as it came, as its archive's content, and as a layout; all are compressed. */
-async function pullLimits(
-  { layout, limits }: ImportContext,
-  { files: [archive] = [] }: ImportSubmission,
-): Promise<TreeLimits> {
-  const archiveBytes = archive === undefined ? 0 : (await stat(blobPath(layout, archive.sha256))).size;
-  return { ...limits, bytesMax: 2 * limits.bytesMax + archiveBytes };
+/** Size of the archive that an image is imported from, in `bytes`. */
+async function archiveBytes(layout: DataLayout, { files: [archive] = [] }: ImportSubmission): Promise<number> {
+  return archive === undefined ? 0 : (await stat(blobPath(layout, archive.sha256))).size;
 }
 
 /** Unpacks an image, and tells how much it came to. @throws ApiError as `unpack` and `requireWithin` do */

@@ -18,7 +18,7 @@ import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
-import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/import-image.ts";
+import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/import-bounds.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/protocol.ts";
 
 const ROOT = join(import.meta.dir, "../..");
@@ -52,7 +52,7 @@ test("the limits are the limits of the code", () => {
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, each name ${GUEST_NAME_BYTES_MAX} |`,
     `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
     `| a directory of an imported image | ${directory} |`,
-    `| memory of the programs of an import | ${TOOLS_MEMORY_BYTES / 1024 ** 3} GiB |`,
+    `| memory of the programs of an import | ${TOOLS_MEMORY_BYTES / 1024 ** 3} GiB, at most what \`vm.memory_budget_bytes\` says |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
     `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
     `| entries of a listing page | ${LIMIT_DEFAULT}, at most ${LIMIT_MAX} |`,
