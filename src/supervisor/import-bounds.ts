@@ -1,5 +1,6 @@
 import type { CgroupLimits } from "../cgroup/cgroup.ts";
 import type { TreeLimits } from "../oci/tree-limits.ts";
+import { CpuWeight } from "../vm/cpu-weight.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { type Cost, costOf } from "./scheduler.ts";
 
@@ -27,6 +28,7 @@ export function toolsLimits(budgetBytes: number): CgroupLimits {
   return {
     memoryBytes: Math.min(TOOLS_MEMORY_BYTES, budgetBytes),
     pids: TOOLS_PIDS_COUNT,
+    cpuWeight: CpuWeight.inUse,
   };
 }
 

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { importCost, pullLimits, TOOLS_MEMORY_BYTES, toolsLimits } from "../../../src/supervisor/import-bounds.ts";
 import { type Cost, costOf, Scheduler } from "../../../src/supervisor/scheduler.ts";
+import { CpuWeight } from "../../../src/vm/cpu-weight.ts";
 
 const MIB = 1_048_576;
 const GIB = 1024 * MIB;
@@ -48,8 +49,8 @@ describe("an import", () => {
   });
 });
 
-test("the programs of an import get no more than the budget", () => {
-  expect(toolsLimits(100 * GIB)).toMatchObject({ memoryBytes: TOOLS_MEMORY_BYTES });
+test("the programs of an import get no more than the budget, and the processors of one machine in use", () => {
+  expect(toolsLimits(100 * GIB)).toMatchObject({ memoryBytes: TOOLS_MEMORY_BYTES, cpuWeight: CpuWeight.inUse });
   expect(toolsLimits(GIB).memoryBytes).toBe(GIB);
 });
 
