@@ -32,7 +32,7 @@ describe("what is in a tree", () => {
 
   test("is not taken for nothing when it cannot be counted", async () => {
     const missing = join(directory, "missing");
-    expect(treeUsage(missing, TIME)).rejects.toThrow(/du could not count .*No such file/);
+    await expect(treeUsage(missing, TIME)).rejects.toThrow(/du could not count .*No such file/);
     const limits = { bytesMax: 1, entriesMax: 1 };
     await using watch = watchTree(missing, limits, TIME);
     const { promise, resolve } = Promise.withResolvers<void>();
