@@ -10,6 +10,9 @@ export const HELLO_TIMEOUT_MS = 60_000;
 export const SYNC_TIMEOUT_MS = 20_000;
 /** What a template knows of its boot ages: its time of day, its entropy, the files it was made from. */
 const TEMPLATE_AGE_MS_MAX = 86_400_000;
+/** A template that cannot be renewed is tried again after this time, and after twice the time with each further failure. */
+const RENEW_RETRY_MS_MIN = 60_000;
+const RENEW_RETRY_MS_MAX = 3_600_000;
 /** Each costs the memory that a booted guest has touched, about 80 MiB. */
 const TEMPLATES_COUNT_MAX = 8;
 /** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
@@ -101,6 +104,10 @@ interface Entry {
   /** null while the template is being built */
   createdAt: number | null;
   renewing: boolean;
+  /** of attempts to renew it */
+  failuresCount: number;
+  /** before it there is no further attempt; `milliseconds` since the epoch */
+  retryAtMs: number;
 }
 
 export interface TemplateStoreOptions {
@@ -133,8 +140,7 @@ export class TemplateStore implements AsyncDisposable {
     const first = options.first;
     if (first === undefined) return;
     const key = keyOf(first.shape);
-    const template = Promise.resolve(first);
-    this.#entries.set(key, { key, shape: first.shape, template, createdAt: first.createdAt, renewing: false });
+    this.#entries.set(key, newEntry(key, first.shape, Promise.resolve(first), first.createdAt));
   }
 
   /** A template of exactly this shape. It may be disposed any time after the next wait: clone it at once. */
@@ -172,7 +178,7 @@ export class TemplateStore implements AsyncDisposable {
       signal: this.#closing.signal,
       helloTimeoutMs: this.#helloTimeoutMs,
     });
-    const entry: Entry = { key, shape, template, createdAt: null, renewing: false };
+    const entry = newEntry(key, shape, template, null);
     template.then(
       (built) => {
         entry.createdAt = built.createdAt;
@@ -191,9 +197,12 @@ export class TemplateStore implements AsyncDisposable {
     return entry;
   }
 
-  /** Clones go on with the old one until the new one is there. */
+  /**
+   * Clones go on with the old one until the new one is there. Where none can be made, of a VMM that was updated and does
+   * not boot for one, a machine is lost to that now and then, not with every clone.
+   */
   #renew(old: Entry): void {
-    if (old.renewing) return;
+    if (old.renewing || this.#clock() < old.retryAtMs) return;
     old.renewing = true;
     const renewed = this.#build(old.key, old.shape);
     this.#track(
@@ -205,7 +214,9 @@ export class TemplateStore implements AsyncDisposable {
         },
         (error) => {
           old.renewing = false;
-          this.#log.warn("template not renewed", { error });
+          const retryMs = Math.min(RENEW_RETRY_MS_MAX, RENEW_RETRY_MS_MIN * 2 ** old.failuresCount++);
+          old.retryAtMs = this.#clock() + retryMs;
+          this.#log.warn("template not renewed", { error, retry_ms: retryMs });
         },
       ),
     );
@@ -234,6 +245,10 @@ export class TemplateStore implements AsyncDisposable {
     const tracked = work.finally(() => this.#background.delete(tracked));
     this.#background.add(tracked);
   }
+}
+
+function newEntry(key: string, shape: MachineShape, template: Promise<Template>, createdAt: number | null): Entry {
+  return { key, shape, template, createdAt, renewing: false, failuresCount: 0, retryAtMs: 0 };
 }
 
 function keyOf({ vcpus, memoryBytes }: MachineShape): string {

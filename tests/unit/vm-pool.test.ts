@@ -61,6 +61,7 @@ describe("templates", () => {
     await Bun.sleep(5);
     expect(old.disposed).toBe(false);
     vmm.failing.clear();
+    vmm.now += 60_000;
     expect(await store.get(SHAPE)).toBe(old);
     await until(() => old.disposed);
     expect(await store.get(SHAPE)).not.toBe(old);
@@ -79,6 +80,30 @@ describe("templates", () => {
     expect(await store.get(SHAPE)).toBe(vmm.templates[1] as FakeTemplate);
     await store.get(SHAPE);
     expect(vmm.templates.length).toBe(2);
+  });
+
+  test("that cannot be renewed serve on, and are tried again after a minute that doubles to an hour", async () => {
+    const vmm = new FakeVmm();
+    const warnings: unknown[] = [];
+    const log = { ...silentLog, warn: (_: string, fields?: Record<string, unknown>) => void warnings.push(fields) };
+    await using store = new TemplateStore({ vmm, log, clock: () => vmm.now });
+    const old = await store.get(SHAPE);
+    vmm.isOutdated = true;
+    vmm.failing.add("bootForTemplate");
+    const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
+    for (const [failed, minutes] of [1, 2, 4, 8, 16, 32, 60, 60].entries()) {
+      expect(await store.get(SHAPE)).toBe(old);
+      await until(() => warnings.length === failed + 1);
+      expect(warnings.at(-1)).toMatchObject({ retry_ms: minutes * 60_000 });
+      vmm.now += minutes * 60_000 - 1;
+      expect(await store.get(SHAPE)).toBe(old);
+      expect(boots()).toBe(failed + 2);
+      vmm.now += 1;
+    }
+    vmm.failing.clear();
+    expect(await store.get(SHAPE)).toBe(old);
+    await until(() => (old as FakeTemplate).disposed);
+    expect(await store.get(SHAPE)).not.toBe(old);
   });
 
   test("beyond a few, the one unused for longest goes", async () => {
