@@ -8,10 +8,11 @@ import { decodeStdin } from "../domain/spawn.ts";
 import type { Laps, Phase } from "../metrics.ts";
 import { blobStream } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import { withinTime } from "../system/waiting.ts";
 import { type Agent, AgentError, type AgentExit } from "../vm/agent.ts";
 import type { Disk, Machine } from "../vm/vmm.ts";
 import { captureScratch, type StagedLayer } from "./capture.ts";
-import { startTimer, withDeadline } from "./deadline.ts";
+import { withDeadline } from "./deadline.ts";
 import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
 import type { InstanceSubmission } from "./ports.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
@@ -205,7 +206,8 @@ async function runCommand(
   const started = handle.started.catch((error: unknown) => rethrowPathError(error, submission.cwd, ERRNOS_OF_ENTERING));
   await withDeadline(started, START_MS_MAX, "starting the command");
   progress.begun = true;
-  const exit = await exitWithin(handle.exit, timeoutMs + EXIT_GRACE_MS);
+  // Its final word may not come in time: the command may have starved the agent.
+  const exit = await withinTime(handle.exit, timeoutMs + EXIT_GRACE_MS, () => null);
   laps.lap("exec");
   if (exit === null) {
     const host = await machine.cgroup.stats();
@@ -217,12 +219,6 @@ async function runCommand(
   const cpuTimeMs = Number(exit.cpuTimeUs / 1000n);
   const memoryBytes = Number(exit.memoryPeakBytes);
   return { exit, outcome: { exitCode, timedOut, oomKilled, cpuTimeMs, memoryBytes, stdout, stderr } };
-}
-
-/** The agent's final word, or null when it does not come in time: the command may have starved the agent. */
-async function exitWithin(exit: Promise<AgentExit>, limitMs: number): Promise<AgentExit | null> {
-  using timer = startTimer(limitMs);
-  return await Promise.race([exit, timer.fired.then(() => null)]);
 }
 
 function execSpec({ operationId, submission }: InstanceJob): Parameters<Agent["exec"]>[0] {

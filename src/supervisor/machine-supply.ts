@@ -1,10 +1,9 @@
 import { ApiError } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
-import { sleepUnlessAborted } from "../vm/abortable.ts";
+import { sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
 import type { Pool } from "../vm/pool.ts";
 import type { MachineShape } from "../vm/vmm.ts";
-import { untilAborted } from "./deadline.ts";
 import type { MachineSource, ReadyMachine } from "./machines.ts";
 
 /** What the probe opened; disposal ends every machine and template. */

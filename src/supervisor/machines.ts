@@ -1,9 +1,9 @@
 import { ApiError, type ErrorCode } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
 import { LayerIndexError } from "../storage/layer-index-format.ts";
+import { withinTime } from "../system/waiting.ts";
 import { type Agent, AgentClosedError, AgentError, AgentProtocolError } from "../vm/agent.ts";
 import type { Machine, MachineExit, MachineShape } from "../vm/vmm.ts";
-import { startTimer } from "./deadline.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. */
 export interface ReadyMachine extends AsyncDisposable {
@@ -76,7 +76,7 @@ export function endedEarly({ reason, detail }: MachineExit, cause?: unknown): Ap
 
 async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof AgentClosedError) {
-    const exit = await exitWithin(machine, EXIT_MS_MAX);
+    const exit = await withinTime(machine.exited, EXIT_MS_MAX, () => null);
     if (exit !== null) return endedEarly(exit, error);
     const text = "the virtual machine ended early: its agent closed the connection";
     return new ApiError("unavailable", text, {}, { cause: error });
@@ -97,11 +97,6 @@ async function explain(error: unknown, machine: Machine): Promise<unknown> {
   }
   if (error instanceof ApiError) return error;
   // Calls to the monitor of a machine fail in ways of their own when it is gone.
-  const exit = await exitWithin(machine, EXIT_AFTER_OTHER_MS_MAX);
+  const exit = await withinTime(machine.exited, EXIT_AFTER_OTHER_MS_MAX, () => null);
   return exit === null ? error : endedEarly(exit, error);
-}
-
-async function exitWithin(machine: Machine, limitMs: number): Promise<MachineExit | null> {
-  using timer = startTimer(limitMs);
-  return await Promise.race([machine.exited, timer.fired.then(() => null)]);
 }

@@ -16,8 +16,8 @@ import type { AccountId, OperationId } from "../domain/ids.ts";
 import { OPERATION_KINDS, type OperationKind } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import { Laps, type Metrics } from "../metrics.ts";
+import { startTimer, untilAborted } from "../system/waiting.ts";
 import type { Machine } from "../vm/vmm.ts";
-import { startTimer, untilAborted } from "./deadline.ts";
 import type {
   CancelOutcome,
   ImportSubmission,

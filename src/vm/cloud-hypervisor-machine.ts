@@ -2,7 +2,7 @@ import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
 import { LibcError } from "../system/libc.ts";
-import { withinTime } from "./abortable.ts";
+import { withinTime } from "../system/waiting.ts";
 import type { SocketChannel } from "./channel.ts";
 import type { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
 import { AGENT_PORT, buildDiskConfig } from "./cloud-hypervisor-config.ts";
@@ -103,7 +103,9 @@ export class CloudHypervisorMachine implements Machine {
   /** @throws Error when the agent is not there in time, or the machine ends */
   async channelOpen(): Promise<void> {
     const connected = this.#channel?.connected ?? Promise.reject(new Error("this machine has no channel yet"));
-    await withinTime(connected, CONNECT_MS_MAX, () => new Error("the agent of a clone cannot be reached"));
+    await withinTime(connected, CONNECT_MS_MAX, () => {
+      throw new Error("the agent of a clone cannot be reached");
+    });
   }
 
   closeChannel(): void {
@@ -195,7 +197,7 @@ export class CloudHypervisorMachine implements Machine {
 
   /** A VMM that gave up exits; after a guest's power-off it stays, by `--no-shutdown`. */
   async #afterShutdown(): Promise<void> {
-    const exited = await Promise.race([this.#child.exited.then(() => true), Bun.sleep(CONSOLE_SETTLE_MS)]);
-    if (exited !== true) await this.#process.end("guest_shutdown", "the guest is off");
+    const exited = await withinTime(this.#child.exited, CONSOLE_SETTLE_MS, () => null);
+    if (exited === null) await this.#process.end("guest_shutdown", "the guest is off");
   }
 }

@@ -5,6 +5,7 @@ import type { CgroupTree } from "../cgroup/cgroup.ts";
 import type { Log } from "../log.ts";
 import type { ChildProcess } from "../system/exec.ts";
 import { listenUnix } from "../system/unix-sockets.ts";
+import { withinTime } from "../system/waiting.ts";
 import type { VmAssets } from "./assets.ts";
 import { SocketChannel } from "./channel.ts";
 import { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
@@ -116,7 +117,7 @@ async function answering(api: CloudHypervisorApi, process: ChildProcess): Promis
   answered.catch(() => undefined);
   // A connection that closes says less than the exit that follows; wait for that, but not for ever.
   const late = answered.catch(async (error) => {
-    await Promise.race([died, Bun.sleep(1000)]);
+    await withinTime(died, 1000, () => null);
     throw error;
   });
   late.catch(() => undefined);

@@ -1,5 +1,6 @@
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess, ExitStatus } from "../system/exec.ts";
+import { withinTime } from "../system/waiting.ts";
 import { printable } from "./machine-files.ts";
 import type { MachineExit } from "./vmm.ts";
 
@@ -42,7 +43,7 @@ export class MachineProcess implements AsyncDisposable {
   async end(reason: MachineExit["reason"], what: string): Promise<void> {
     if (this.#ending !== null) return;
     this.#ending = { reason, detail: what };
-    const console = await Promise.race([this.#parts.console(), Bun.sleep(CONSOLE_TIMEOUT_MS).then(() => "")]);
+    const console = await withinTime(this.#parts.console(), CONSOLE_TIMEOUT_MS, () => "");
     const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
     const detail = console === "" ? what : `${what}; its console: ${excerpt(console)}`;
     this.#ending = { reason: panicked ? "guest_panic" : reason, detail };

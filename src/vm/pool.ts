@@ -1,7 +1,7 @@
 import type { CgroupStats } from "../cgroup/cgroup.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
-import { abortable, sleepUnlessAborted } from "./abortable.ts";
+import { sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
 import type { Agent } from "./agent.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { awaitHello, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
@@ -189,7 +189,7 @@ export class Pool implements AsyncDisposable {
 
   /** Building a template outlives the request that asked for it: the next one will want it too. */
   async #clone(shape: MachineShape, signal: AbortSignal, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
-    const template = await abortable(this.#options.templates.get(shape), signal);
+    const template = await untilAborted(this.#options.templates.get(shape), signal);
     return await this.#options.vmm.clone(template, cpuWeight);
   }
 
@@ -198,7 +198,7 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
     machine.cgroup.weigh(CpuWeight.inUse);
-    await abortable(syncAgent(agent), signal);
+    await untilAborted(syncAgent(agent), signal);
     stack.move();
     return {
       machine,
@@ -268,7 +268,7 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
     machine.cgroup.weigh(CpuWeight.waiting);
-    await abortable(syncAgent(agent), this.#closing.signal);
+    await untilAborted(syncAgent(agent), this.#closing.signal);
     stack.move();
   }
 
@@ -285,7 +285,7 @@ export class Pool implements AsyncDisposable {
     this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
     await using stack = new AsyncDisposableStack();
     stack.use(waiting.machine);
-    await abortable(rehearse(waiting), this.#closing.signal);
+    await untilAborted(rehearse(waiting), this.#closing.signal);
     waiting.rehearsed = true;
     this.#waiting.push(waiting);
     stack.move();

@@ -2,7 +2,7 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess } from "../system/exec.ts";
-import { withinTime } from "./abortable.ts";
+import { withinTime } from "../system/waiting.ts";
 import { placeDisk, printable } from "./machine-files.ts";
 import { MachineProcess } from "./machine-process.ts";
 import { CONSOLE_BYTES } from "./qemu-args.ts";
@@ -106,7 +106,9 @@ export class QemuMachine implements Machine {
       const deleted = new Promise<void>((resolve) => this.#deletions.set(deviceOf(node), resolve));
       await this.qmp.execute("device_del", { id: deviceOf(node) });
       // The node is in use until the device is gone.
-      await withinTime(deleted, DETACH_MS_MAX, () => new Error(`the guest keeps ${node}`));
+      await withinTime(deleted, DETACH_MS_MAX, () => {
+        throw new Error(`the guest keeps ${node}`);
+      });
       this.#deletions.delete(deviceOf(node));
       await this.qmp.execute("blockdev-del", { "node-name": node });
     }

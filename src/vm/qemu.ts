@@ -3,6 +3,7 @@ import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../cgroup/cgroup.ts";
 import type { Log } from "../log.ts";
 import { type ChildProcess, run } from "../system/exec.ts";
+import { withinTime } from "../system/waiting.ts";
 import type { VmAssets } from "./assets.ts";
 import { SocketChannel } from "./channel.ts";
 import { CpuWeight } from "./cpu-weight.ts";
@@ -288,7 +289,7 @@ function memoryLimit({ memoryBytes }: MachineShape, { kind }: QemuStart): number
 
 /** A monitor that closes says less than the exit that follows; wait for that, but not for ever. */
 async function preferDeath(error: unknown, died: Promise<never>): Promise<never> {
-  await Promise.race([died, Bun.sleep(1000)]);
+  await withinTime(died, 1000, () => null);
   throw error;
 }
 

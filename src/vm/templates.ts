@@ -1,5 +1,5 @@
 import type { Log } from "../log.ts";
-import { withinTime } from "./abortable.ts";
+import { withinTime } from "../system/waiting.ts";
 import { Agent, AgentProtocolError } from "./agent.ts";
 import { SYNC_ENTROPY_BYTES } from "./protocol.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
@@ -70,7 +70,7 @@ async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
   if (cause instanceof AgentProtocolError) {
     return new MachineUnresponsiveError(`the guest's greeting is refused: ${cause.message}`, { cause });
   }
-  const ended = await Promise.race([machine.exited, Bun.sleep(EXIT_WAIT_MS).then(() => null)]);
+  const ended = await withinTime(machine.exited, EXIT_WAIT_MS, () => null);
   const console = ended === null ? await machine.console() : "";
   const seen = console === "" ? "its console is empty" : `its console ends: ${console.slice(-CONSOLE_BYTES_MAX)}`;
   return new MachineUnresponsiveError(`the guest did not greet: ${ended?.detail ?? seen}`, { cause });
@@ -80,8 +80,9 @@ async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
 export async function syncAgent(agent: Agent): Promise<void> {
   const realtimeNs = BigInt(Date.now()) * 1_000_000n;
   const entropy = crypto.getRandomValues(new Uint8Array(SYNC_ENTROPY_BYTES));
-  const late = () => new MachineUnresponsiveError("the guest did not answer in time");
-  await withinTime(agent.sync({ realtimeNs, entropy }), SYNC_TIMEOUT_MS, late);
+  await withinTime(agent.sync({ realtimeNs, entropy }), SYNC_TIMEOUT_MS, () => {
+    throw new MachineUnresponsiveError("the guest did not answer in time");
+  });
 }
 
 /** Boots a machine and saves it: what clones begin with is booted, has its modules loaded, and is idle. */

@@ -1,0 +1,32 @@
+/** A timer that is cleared when its scope ends. */
+export function startTimer(delayMs: number): Disposable & { readonly fired: Promise<void> } {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, delayMs);
+  return { fired: promise, [Symbol.dispose]: () => clearTimeout(timer) };
+}
+
+/**
+ * Settles as `work` does, or as `late` when that takes longer than `limitMs`; the work then goes on unobserved. Leaves no
+ * timer behind.
+ */
+export async function withinTime<T, L>(work: Promise<T>, limitMs: number, late: () => L): Promise<T | L> {
+  using timer = startTimer(limitMs);
+  return await Promise.race([work, timer.fired.then(late)]);
+}
+
+/** Settles as `work` does, or rejects with the reason of `signal` when that comes first; the work then goes on unobserved. */
+export async function untilAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const onAbort = () => reject(signal.reason);
+  if (signal.aborted) onAbort();
+  signal.addEventListener("abort", onAbort, { once: true });
+  using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
+  return await Promise.race([work, aborted]);
+}
+
+/** Resolves after `ms`, or at once when `signal` fires; leaves no timer behind. */
+export async function sleepUnlessAborted(ms: number, signal: AbortSignal): Promise<void> {
+  using timer = startTimer(ms);
+  // The signal is one of the ends of this wait, not a failure.
+  await untilAborted(timer.fired, signal).catch(() => undefined);
+}

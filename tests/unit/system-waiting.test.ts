@@ -1,0 +1,59 @@
+import { describe, expect, test } from "bun:test";
+import { sleepUnlessAborted, untilAborted, withinTime } from "../../src/system/waiting.ts";
+
+const LONG_MS = 600_000;
+const never = new Promise<never>(() => undefined);
+
+describe("withinTime", () => {
+  test("settles as the work does", async () => {
+    expect(await withinTime(Promise.resolve(1), LONG_MS, () => null)).toBe(1);
+    await expect(withinTime(Promise.reject(new Error("of the work")), LONG_MS, () => null)).rejects.toThrow(
+      "of the work",
+    );
+  });
+
+  test("gives or throws what is for work that is late, whose failure then disturbs nobody", async () => {
+    const { promise, reject } = Promise.withResolvers<never>();
+    expect(await withinTime(promise, 1, () => null)).toBeNull();
+    const thrown = withinTime(never, 1, () => {
+      throw new Error("late");
+    });
+    await expect(thrown).rejects.toThrow("late");
+    reject(new Error("of work that nobody waits for"));
+    await Bun.sleep(1);
+  });
+});
+
+describe("untilAborted", () => {
+  test("settles as the work does, or with the reason of the signal", async () => {
+    const abort = new AbortController();
+    expect(await untilAborted(Promise.resolve(1), abort.signal)).toBe(1);
+    const waiting = untilAborted(never, abort.signal);
+    abort.abort(new Error("enough"));
+    await expect(waiting).rejects.toThrow("enough");
+    await expect(untilAborted(never, abort.signal)).rejects.toThrow("enough");
+  });
+});
+
+describe("sleepUnlessAborted", () => {
+  test("ends with its time, and at once with the signal", async () => {
+    const abort = new AbortController();
+    await sleepUnlessAborted(1, abort.signal);
+    const sleeping = sleepUnlessAborted(LONG_MS, abort.signal);
+    abort.abort();
+    await sleeping;
+    await sleepUnlessAborted(LONG_MS, abort.signal);
+  });
+});
+
+test("no timer is left behind to keep the process", async () => {
+  const script = `
+    import { sleepUnlessAborted, withinTime } from ${JSON.stringify(Bun.resolveSync("../../src/system/waiting.ts", import.meta.dir))};
+    await withinTime(Promise.resolve(), ${LONG_MS}, () => null);
+    await withinTime(Promise.reject(), ${LONG_MS}, () => null).catch(() => null);
+    await sleepUnlessAborted(${LONG_MS}, AbortSignal.timeout(1));
+    await sleepUnlessAborted(${LONG_MS}, AbortSignal.abort());
+  `;
+  const program = Bun.spawn([process.execPath, "-e", script], { stdout: "ignore", timeout: 20_000 });
+  expect([await program.exited, program.signalCode]).toEqual([0, null]);
+}, 30_000);
