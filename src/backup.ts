@@ -7,7 +7,7 @@ import { storageFull } from "./domain/errors.ts";
 import { blobPath } from "./storage/blobs.ts";
 import { LayerIndex } from "./storage/layer-index.ts";
 import { indexPath, layerPath } from "./storage/layers.ts";
-import { DataAccessError, type DataLayout, dataLayout, hasData } from "./storage/layout.ts";
+import { type DataLayout, dataLayout, hasData } from "./storage/layout.ts";
 import { OUTPUT_STREAMS, outputPath } from "./storage/outputs.ts";
 import { CommandError, run } from "./system/exec.ts";
 import { lockFile } from "./system/lock.ts";
@@ -50,11 +50,11 @@ interface Manifest {
 /**
  * Writes one tar archive with the database, the keys, and everything that the database refers to, as they were at one
  * moment. The appliance may run meanwhile, and what is in the archive is held until it is written.
- * @throws BackupError
+ * @throws BackupError; DataAccessError
  */
 export async function backUp(dataDirectory: string, archive: string): Promise<BackupSummary> {
   const layout = dataLayout(dataDirectory);
-  if (!isThere(layout)) throw new BackupError(`there is no database in ${dataDirectory}`);
+  if (!hasData(layout)) throw new BackupError(`there is no database in ${dataDirectory}`);
   await using staging = await scratchDirectory(layout.root, "backup-");
   const contents = await stage(layout, staging.path);
   const { images, layers, blobs } = contents;
@@ -220,12 +220,4 @@ async function tar(args: readonly string[]): Promise<void> {
 /** What was published has another name by now. */
 async function removeQuietly(path: string): Promise<void> {
   if (existsSync(path)) await Bun.file(path).delete();
-}
-
-function isThere(layout: DataLayout): boolean {
-  try {
-    return hasData(layout);
-  } catch (error) {
-    throw error instanceof DataAccessError ? new BackupError(error.message, { cause: error }) : error;
-  }
 }

@@ -2,7 +2,7 @@ import { askForGc } from "./api/control.ts";
 import type { Config } from "./config.ts";
 import { openDatabase } from "./db/database.ts";
 import type { Log } from "./log.ts";
-import { DataAccessError, type DataLayout, dataLayout, hasData } from "./storage/layout.ts";
+import { dataLayout, hasData } from "./storage/layout.ts";
 import { type Reclaimed, reclaim, reclaimOrphans } from "./supervisor/space.ts";
 import { lockFile } from "./system/lock.ts";
 
@@ -14,11 +14,11 @@ export class GcError extends Error {
 /**
  * Reclaims space in a data directory: the daemon does it when one runs there, because it knows what is being read;
  * otherwise it is done here.
- * @throws GcError
+ * @throws GcError; DataAccessError
  */
 export async function collectGarbage(config: Config, log: Log, dryRun: boolean): Promise<Reclaimed> {
   const layout = dataLayout(config.dataDir);
-  if (!isThere(layout)) throw new GcError(`there is no appliance's data in ${layout.root}`);
+  if (!hasData(layout)) throw new GcError(`there is no appliance's data in ${layout.root}`);
   const answered = await askForGc(layout.control, dryRun);
   if (answered !== null) return answered;
   using lock = lockFile(layout.lock);
@@ -35,12 +35,4 @@ export async function collectGarbage(config: Config, log: Log, dryRun: boolean):
     files: expired.files + orphans.files,
     fileBytes: expired.fileBytes + orphans.fileBytes,
   };
-}
-
-function isThere(layout: DataLayout): boolean {
-  try {
-    return hasData(layout);
-  } catch (error) {
-    throw error instanceof DataAccessError ? new GcError(error.message, { cause: error }) : error;
-  }
 }

@@ -28,6 +28,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "config-registries.ts": ["config-keys.ts"],
   "config-keys.ts": ["log.ts"],
   cli: ["domain", "config.ts", "config-client.ts", "config-keys.ts", "log.ts", "version.ts"],
+  "cli/command-line.ts": ["storage/layout.ts", "config.ts", "config-client.ts", "version.ts"],
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config.ts", "log.ts", "version.ts"],
   // Tokens are made on the data directory itself, so that the first one needs no running appliance.
   "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-client.ts", "config-keys.ts"],

@@ -1,5 +1,6 @@
 import { ConfigError, type Environment } from "../config.ts";
 import { URL_DEFAULT } from "../config-client.ts";
+import { DataAccessError } from "../storage/layout.ts";
 import { VERSION } from "../version.ts";
 import { backupCommands } from "./backup.ts";
 import { benchCommand } from "./bench.ts";
@@ -134,6 +135,10 @@ function report(thrown: unknown, name: string | undefined, io: Io): number {
   if (error instanceof CliError) {
     if (error.message !== "") io.stderr(`${program}: ${error.message}\n`);
     return error.exitCode;
+  }
+  if (error instanceof DataAccessError) {
+    io.stderr(`${program}: ${error.message}\n`);
+    return EXIT_FAILED;
   }
   const { code, syscall, message } = (error ?? {}) as Partial<NodeJS.ErrnoException>;
   // The reader of our output has seen enough (`coppice image ls | head`).

@@ -142,7 +142,7 @@ async function openStore(
   { create }: { readonly create: boolean } = { create: false },
 ): Promise<Store> {
   const config = configOf(options, environment);
-  const { DataAccessError, dataLayout, hasData } = await import("../storage/layout.ts");
+  const { dataLayout, hasData } = await import("../storage/layout.ts");
   const { openDatabase } = await import("../db/database.ts");
   const { TokenKeys } = await import("../storage/token-keys.ts");
   const layout = dataLayout(config.dataDir);
@@ -150,7 +150,6 @@ async function openStore(
     if (!hasData(layout) && !create) throw new CliError(`there is no appliance's data in ${config.dataDir}`);
     await layout.ensure();
   } catch (error) {
-    if (error instanceof DataAccessError) throw new CliError(error.message, undefined, { cause: error });
     const { code } = error as NodeJS.ErrnoException;
     if (code !== "EACCES" && code !== "EROFS" && code !== "EPERM") throw error;
     throw new CliError(`${config.dataDir} is not accessible: run this as the user that the appliance runs as (root)`);

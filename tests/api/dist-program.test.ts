@@ -68,7 +68,7 @@ describe("alone in a directory", () => {
       });
       expect([exitCode, stderr.toString()]).toEqual([
         1,
-        expect.stringContaining(`${path} is not accessible: run this as`),
+        expect.stringMatching(new RegExp(`^coppice [a-z ]+: ${path} is not accessible: run this as .*\\n$`)),
       ]);
     }
     const serve = Bun.spawnSync([...nobody, "serve", "--data-dir", path], { cwd: "/", env: {} });
