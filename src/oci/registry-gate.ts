@@ -65,7 +65,10 @@ export function openRegistryGate(reference: RegistryReference, options: GateOpti
   using stack = new DisposableStack();
   try {
     const resolve = async (host: string): Promise<readonly string[]> =>
-      await allowedAddresses(canonicalHost(host), hosts, options.resolve);
+      await allowedAddresses(canonicalHost(host), hosts, {
+        reference,
+        ...(options.resolve && { resolve: options.resolve }),
+      });
     const { url } = stack.use(openSocksProxy({ network, resolve, onFailure }));
     const listed = listedLoopback(hosts, reference);
     for (const endpoint of listed) stack.use(forwardLoopback(network, endpoint, onFailure));

@@ -55,17 +55,21 @@ export async function checkRegistryHost(
 
 /**
  * The addresses at which a host may be connected now. Whoever connects to them, and looks nothing up again, holds the
- * policy whatever name servers say later.
+ * policy whatever name servers say later. An entry without a port does not open all of this machine's: at the addresses
+ * that have to be listed it holds for the usual ports, and for that of the reference if it names this host.
  * @param host with its port
  * @throws ApiError as `checkRegistryHost` does
  */
 export async function allowedAddresses(
   host: string,
   hosts: RegistryHosts,
-  resolve: ResolveHost = resolveHost,
+  options: { readonly reference: { readonly host: string }; readonly resolve?: ResolveHost },
 ): Promise<readonly string[]> {
+  const { reference, resolve = resolveHost } = options;
   const { listed } = settingsFor(host, hosts);
-  return listed ? await addressesOf(host, resolve) : await judgedAddresses(host, resolve);
+  const isOwnPort = host === reference.host || DEFAULT_PORTS.some((port) => host.endsWith(`:${port}`));
+  const isPlaceListed = entry(hosts, host) !== undefined || (listed && isOwnPort);
+  return isPlaceListed ? await addressesOf(host, resolve) : await judgedAddresses(host, resolve);
 }
 
 /** Places on this machine's loopback that the operator listed: clients go there directly, whatever their proxy is. */

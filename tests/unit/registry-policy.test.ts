@@ -95,14 +95,38 @@ test("names are looked up for real", async () => {
 
 test("the addresses to connect to are those that were judged", async () => {
   const hosts = { "listed.example": {}, "port.example:5000": {}, "denied.example": { allow: false } };
-  expect(await allowedAddresses("r.example:443", hosts, at("10.0.0.1", "fd00::1"))).toEqual(["10.0.0.1", "fd00::1"]);
-  expect(await code(allowedAddresses("r.example:443", hosts, at("10.0.0.1", "::1")))).toBe("forbidden");
-  expect(await allowedAddresses("listed.example:80", hosts, at("127.0.0.1"))).toEqual(["127.0.0.1"]);
-  expect(await allowedAddresses("port.example:5000", hosts, at("::1"))).toEqual(["::1"]);
-  expect(await code(allowedAddresses("port.example:5001", hosts, at("::1")))).toBe("forbidden");
-  expect(await code(allowedAddresses("denied.example:443", hosts, at("10.0.0.1")))).toBe("forbidden");
-  expect(await code(allowedAddresses("[::1]:443", hosts))).toBe("forbidden");
-  expect(await allowedAddresses("[fd00::1]:443", hosts)).toEqual(["fd00::1"]);
+  const allowed = (host: string, ...addresses: string[]) =>
+    allowedAddresses(host, hosts, { reference: { host: "r.example" }, resolve: at(...addresses) });
+  expect(await allowed("r.example:443", "10.0.0.1", "fd00::1")).toEqual(["10.0.0.1", "fd00::1"]);
+  expect(await code(allowed("r.example:443", "10.0.0.1", "::1"))).toBe("forbidden");
+  expect(await allowed("listed.example:80", "127.0.0.1")).toEqual(["127.0.0.1"]);
+  expect(await allowed("port.example:5000", "::1")).toEqual(["::1"]);
+  expect(await code(allowed("port.example:5001", "::1"))).toBe("forbidden");
+  expect(await code(allowed("denied.example:443", "10.0.0.1"))).toBe("forbidden");
+  expect(await code(allowed("[::1]:443"))).toBe("forbidden");
+  expect(await allowed("[fd00::1]:443")).toEqual(["fd00::1"]);
+});
+
+test("an entry without a port does not open every port of this machine", async () => {
+  const hosts: RegistryHosts = { localhost: {}, "registry.lan": {}, "registry.lan:5001": {}, "[fe80::1]": {} };
+  const connect = (host: string, reference: string, ...addresses: string[]) =>
+    code(allowedAddresses(host, hosts, { reference: { host: reference }, resolve: at(...addresses) }));
+  for (const address of ["127.0.0.1", "::1", "169.254.1.1", "169.254.169.254", "0.0.0.0"]) {
+    for (const host of ["localhost", "registry.lan"]) {
+      expect(await connect(`${host}:443`, "evil.example", address)).toBe("accepted");
+      expect(await connect(`${host}:80`, "evil.example", address)).toBe("accepted");
+      expect(await connect(`${host}:5000`, `${host}:5000`, address)).toBe("accepted");
+      expect(await connect(`${host}:6379`, "evil.example", address)).toBe("forbidden");
+      expect(await connect(`${host}:8443`, "evil.example", address)).toBe("forbidden");
+      expect(await connect(`${host}:6379`, `${host}:5000`, address)).toBe("forbidden");
+      expect(await connect(`${host}:6379`, "evil.example:6379", address)).toBe("forbidden");
+    }
+    expect(await connect("registry.lan:6379", "evil.example", "10.0.0.1", address)).toBe("forbidden");
+    expect(await connect("registry.lan:5001", "evil.example", address)).toBe("accepted");
+  }
+  expect(await connect("registry.lan:6379", "evil.example", "10.0.0.1")).toBe("accepted");
+  expect(await connect("[fe80::1]:6379", "evil.example")).toBe("forbidden");
+  expect(await connect("[fe80::1]:443", "evil.example")).toBe("accepted");
 });
 
 test("places of the loopback are those that the operator listed, and the one that is asked for", () => {
