@@ -87,7 +87,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
     // Nobody else writes there, so that no link can be put in the way; the mode is set when all is inside.
     await mkdir(to, { mode: 0o700 });
     made.push(next);
-    const files: (() => Promise<void>)[] = [];
+    const files: FileCopy[] = [];
     for (const item of next.items ?? (await list(options, from))) {
       const name = nameOf(item);
       const [source, target] = [joined(from, name), joined(to, name)];
@@ -95,20 +95,34 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
       if (item.is_dir) pending.push({ from: source, to: target, mode });
       else if (item.is_symlink) await symlink(bytesOf(item.symlink_to ?? "", item.symlink_to_base64), target);
       else if (!item.is_regular) specials += 1;
-      else files.push(() => copyFile(options, source, target, { mode, modifiedAt: item.modified_at }));
+      else files.push({ from: source, to: target, mode, modifiedAt: item.modified_at });
     }
-    while (files.length > 0) await Promise.all(files.splice(0, PARALLEL_COUNT).map((copy) => copy()));
+    await copyFiles(options, files);
   }
   for (const { to, mode } of made.reverse()) await chmod(to, mode);
   return specials;
 }
 
-async function copyFile(
-  options: CopyOptions,
-  from: Buffer,
-  to: Buffer,
-  { mode, modifiedAt }: { readonly mode: number; readonly modifiedAt: string },
-): Promise<void> {
+interface FileCopy {
+  readonly from: Buffer;
+  readonly to: Buffer;
+  readonly mode: number;
+  readonly modifiedAt: string;
+}
+
+/** The first failure ends the others, too. When this returns none is written any more: the tree can be removed. */
+async function copyFiles(options: CopyOptions, files: FileCopy[]): Promise<void> {
+  const failed = new AbortController();
+  const signal = AbortSignal.any([options.signal, failed.signal]);
+  const copy = (file: FileCopy): Promise<void> =>
+    copyFile({ ...options, signal }, file).catch((error: unknown) => failed.abort(error));
+  while (files.length > 0) {
+    await Promise.all(files.splice(0, PARALLEL_COUNT).map(copy));
+    failed.signal.throwIfAborted();
+  }
+}
+
+async function copyFile(options: CopyOptions, { from, to, mode, modifiedAt }: FileCopy): Promise<void> {
   await write(to, await download(options, from));
   await chmod(to, mode);
   await utimes(to, new Date(), new Date(modifiedAt));

@@ -132,6 +132,53 @@ describe("cp of a directory", () => {
     },
   );
 
+  test.each(["../escape", "", ".", "..", "a/b", "a\0b"])("and so is one that says %j in base64", async (name) => {
+    const hidden = item("good", "file", { name_base64: Buffer.from(name).toString("base64") });
+    holds({ "/srv": [hidden] });
+    const { code, stderr } = await coppice(["cp", IMAGE, "/srv", join(directory, "copy")]);
+    expect([code, stderr]).toEqual([1, expect.stringContaining("an impossible name")]);
+    expect(readdirSync(directory)).toEqual([]);
+  });
+
+  test("a name and a link's target that are not text are copied byte by byte", async () => {
+    const target = Buffer.from([0x2f, 0xff, 0xfe]);
+    const bytes = { name_base64: Buffer.from([0xfd]).toString("base64"), symlink_to_base64: target.toString("base64") };
+    // Beside the bytes the text does not count.
+    holds({ "/srv": [item("..", "symlink", { symlink_to: "/\ufffd\ufffd", ...bytes })] });
+    const copy = join(directory, "copy");
+    expect((await coppice(["cp", IMAGE, "/srv", copy])).code).toBe(0);
+    const link = Buffer.concat([Buffer.from(`${copy}/`), Buffer.from([0xfd])]);
+    expect(readlinkSync(link, "buffer")).toEqual(target);
+  });
+
+  test("the first failure ends the other files before the copy is removed", async () => {
+    const ended = Promise.withResolvers<void>();
+    const begun = Promise.withResolvers<void>();
+    holds({ "/srv": [item("endless", "file"), item("bad", "file")] });
+    const answer = appliance.answer;
+    const named = (name: string) => `path=${[...Buffer.from(name)].map((byte) => `%${byte.toString(16)}`).join("")}`;
+    appliance.answer = async (request) => {
+      if (request.path.endsWith(named("/srv/bad"))) {
+        await begun.promise;
+        return errorReply(404, "not_found", "no such file");
+      }
+      if (!request.path.endsWith(named("/srv/endless"))) return await answer(request);
+      const body = new ReadableStream({
+        async pull(controller) {
+          controller.enqueue(Buffer.from("more"));
+          begun.resolve();
+          await Bun.sleep(5);
+        },
+        cancel: () => ended.resolve(),
+      });
+      return new Response(body);
+    };
+    const { code, stderr } = await coppice(["cp", IMAGE, "/srv", join(directory, "copy")]);
+    expect([code, stderr]).toEqual([1, expect.stringContaining("no such file")]);
+    await ended.promise;
+    expect(readdirSync(directory)).toEqual([]);
+  });
+
   test("a name that comes twice cannot write through the link that it was first", async () => {
     const outside = join(directory, "outside");
     holds({ "/srv": [item("a", "symlink", { symlink_to: outside }), item("a", "file")] });
