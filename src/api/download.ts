@@ -81,8 +81,13 @@ async function download(
   if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
   const bodyBytes = part.end - part.start;
   const body = await contentOf(tree, entry, part, held);
-  // A stream lets go of the layers at its own end.
+  // A stream lets go of the layers at its own end. The server opens a file in the turn in which it gets the answer, and
+  // once it has, the file may be removed.
   if (body instanceof ReadableStream) undo.move();
+  else if (body instanceof Blob) {
+    undo.move();
+    setImmediate(() => held[Symbol.dispose]());
+  }
   return { status: range === null ? 200 : 206, headers, body, bodyBytes };
 }
 

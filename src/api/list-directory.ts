@@ -60,7 +60,7 @@ async function* jsonParts(path: GuestPath, entries: AsyncIterable<Entry>): Async
  * A directory can have more entries than are good for the memory at once; a small listing is sent in one piece.
  * `held` is disposed at the end, however it comes.
  */
-async function streamed(contentType: string, parts: AsyncGenerator<string>, held: Disposable): Promise<Reply> {
+export async function streamed(contentType: string, parts: AsyncGenerator<string>, held: Disposable): Promise<Reply> {
   using undo = new DisposableStack();
   undo.use(held);
   const headers = { "content-type": contentType, "cache-control": "no-store" };
@@ -86,7 +86,8 @@ async function streamed(contentType: string, parts: AsyncGenerator<string>, held
       controller.close();
     },
     async cancel() {
-      held[Symbol.dispose]();
+      // A gather that is under way still reads: its end comes first.
+      using _held = held;
       await parts.return(undefined);
     },
   });

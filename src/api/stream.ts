@@ -21,8 +21,8 @@ export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<
     },
     async cancel() {
       isCancelled = true;
+      using _held = held;
       await chunks.return();
-      held?.[Symbol.dispose]();
     },
   });
 }

@@ -1,6 +1,9 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { randomBytes } from "node:crypto";
-import { listLayers } from "../../src/storage/layers.ts";
+import { rmSync } from "node:fs";
+import { silentLog } from "../../src/log.ts";
+import { sharedLayerHolds } from "../../src/storage/layer-holds.ts";
+import { layerPath, listLayers } from "../../src/storage/layers.ts";
 import { Api } from "../support/api.ts";
 import type { LayerFixture } from "../support/api-layers.ts";
 
@@ -63,6 +66,26 @@ describe("what is read of an image that is deleted meanwhile", () => {
     expect(await remove(id)).toBe(204);
     expect((await bytesOf(begun)).equals(content)).toBe(true);
   }, 60_000);
+
+  test("is all of a file in one piece, also when its layer goes as soon as nobody holds it", async () => {
+    // In this process, whose holds can be watched.
+    await using own = await Api.start({ log: silentLog });
+    const id = await own.addImage([[{ path: "whole", type: "f", content: piece }]]);
+    const removed: string[] = [];
+    using _freed = sharedLayerHolds.onFreed((ids) => {
+      for (const each of ids) rmSync(layerPath(own.parts.layout, each));
+      removed.push(...ids);
+    });
+    const hold = sharedLayerHolds.hold.bind(sharedLayerHolds);
+    using _hold = spyOn(sharedLayerHolds, "hold").mockImplementation((ids) => {
+      const held = hold(ids);
+      for (const each of ids) sharedLayerHolds.passOver(each);
+      return held;
+    });
+    const { status, bytes } = await own.call("GET", `/v1/inspect/${id}/download?path=/whole`);
+    expect([status, Buffer.from(bytes).equals(piece)]).toEqual([200, true]);
+    expect(removed).toHaveLength(1);
+  });
 
   test("holds nothing any more once nobody reads it", async () => {
     const before = await layers();
