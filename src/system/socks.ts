@@ -37,6 +37,8 @@ export interface SocksProxy extends Disposable {
 interface Session {
   received: Uint8Array;
   greeted: boolean;
+  /** the request is there: nothing may come before its answer */
+  asked: boolean;
 }
 
 /**
@@ -45,6 +47,7 @@ interface Session {
  */
 export function openSocksProxy(options: SocksOptions): SocksProxy {
   const negotiate = (socket: Socket<End>, chunk: Uint8Array, session: Session): void => {
+    if (session.asked) return void socket.terminate();
     session.received = Buffer.concat([session.received, chunk]);
     if (!session.greeted) {
       const rest = readGreeting(session.received);
@@ -58,6 +61,7 @@ export function openSocksProxy(options: SocksOptions): SocksProxy {
     if (target === null) return;
     if (target === "malformed") return void socket.terminate();
     // Clients wait for the answer; what they send instead has nobody to go to.
+    session.asked = true;
     socket.pause();
     void connect(socket, target);
   };
@@ -83,7 +87,7 @@ export function openSocksProxy(options: SocksOptions): SocksProxy {
     hostname: PROXY_ADDRESS,
     port: 0,
     begin: () => {
-      const session: Session = { received: new Uint8Array(0), greeted: false };
+      const session: Session = { received: new Uint8Array(0), greeted: false, asked: false };
       return (socket, chunk) => negotiate(socket, chunk, session);
     },
   });

@@ -1,10 +1,12 @@
-import { closeSync, openSync } from "node:fs";
+import { closeSync, openSync, statfsSync } from "node:fs";
 import type { TCPSocketListener, TCPSocketListenOptions } from "bun";
 import { bringLoopbackUp, enterNetwork, LibcError, unshareNetwork } from "./libc.ts";
 
 /** Where the service's unit has one made, since the service itself lacks the privilege to bring a loopback up. */
 export const PREPARED_NETWORK = "/run/coppice/network";
 const OWN_NETWORK = "/proc/thread-self/ns/net";
+/** Kind of file system that namespaces are files of. */
+const NSFS_MAGIC = 0x6e736673;
 
 /**
  * A network for programs that this process starts: nothing but a loopback that is up. This process puts sockets into
@@ -63,15 +65,21 @@ function makeNetwork(): number | null {
   return openSync(OWN_NETWORK, "r");
 }
 
-function openPrepared(path: string): number {
+/** @throws Error that names the path and says why it is no network */
+export function openPrepared(path: string): number {
   try {
+    if (statfsSync(path).type !== NSFS_MAGIC) throw new Error("nothing is mounted on this file");
     return openSync(path, "r");
   } catch (error) {
-    throw new Error(`no network for tools can be made, and none was prepared as ${path}`, { cause: error });
+    const why = (error as Error).message;
+    throw new Error(`no network for tools can be made, and none was prepared as ${path}: ${why}`, { cause: error });
   }
 }
 
-/** Disposal puts this thread back where it is now. Nothing may wait in between: other work would be misplaced. */
+/**
+ * Disposal puts this thread back where it is now. Nothing may wait in between: other work would be misplaced. Nothing may
+ * start a thread either: it would stay in the other network.
+ */
 function comeBack(): Disposable {
   const home = openSync(OWN_NETWORK, "r");
   return {
