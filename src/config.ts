@@ -70,7 +70,7 @@ export class ConfigError extends Error {
   }
 }
 
-export const CONFIG_FILE_DEFAULT = "/etc/coppice/config.toml";
+const CONFIG_FILE_DEFAULT = "/etc/coppice/config.toml";
 /** Beyond this, nobody wrote the file by hand, and looking for a place in it takes long. */
 const FILE_LINES_SEARCHED_MAX = 2000;
 

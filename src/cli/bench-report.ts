@@ -6,7 +6,7 @@ export interface Remark {
   readonly text: string;
 }
 
-export function figureText({ median, low, high, unit }: Figure): string {
+function figureText({ median, low, high, unit }: Figure): string {
   return `${shortNumber(median)} ${unit} (${shortNumber(low)}-${shortNumber(high)})`;
 }
 

@@ -78,7 +78,7 @@ export function machineFindings(facts: HostFacts, verdicts: readonly Verdict[]):
   ];
 }
 
-export function cloudHypervisorFinding({ program, version, kvm }: HostFacts): Finding {
+function cloudHypervisorFinding({ program, version, kvm }: HostFacts): Finding {
   const meaning = `the best way to run virtual machines where KVM works; QEMU does the same work`;
   const base = { name: "cloud-hypervisor", meaning, fix: kvm ? INSTALL : null } as const;
   if (program === null) return { ...base, state: "note", summary: "not installed" };

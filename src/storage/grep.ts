@@ -27,7 +27,7 @@ export interface GrepLimits {
   readonly msMax: number;
 }
 
-export const GREP_LIMITS: GrepLimits = {
+const GREP_LIMITS: GrepLimits = {
   bytesMax: GREP_BYTES_MAX,
   entriesCountMax: GREP_ENTRIES_COUNT_MAX,
   lineBytesMax: GREP_LINE_BYTES_MAX,

@@ -7,7 +7,7 @@ import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 /** From start to greeting: half a second with KVM, two under emulation, many on a host with more to do. */
 export const HELLO_TIMEOUT_MS = 60_000;
 /** A clone answers in tenths of a second. */
-export const SYNC_TIMEOUT_MS = 20_000;
+const SYNC_TIMEOUT_MS = 20_000;
 /** What a template knows of its boot ages: its time of day, its entropy, the files it was made from. */
 const TEMPLATE_AGE_MS_MAX = 86_400_000;
 /** A template that cannot be renewed is tried again after this time, and after twice the time with each further failure. */

@@ -70,7 +70,7 @@ const PROGRAM_HEADERS_BYTES_MAX = 8192;
 const PT_INTERP = 3;
 
 /** Whether an ELF program names no loader: the host's one may crash on such a file. */
-export async function isStaticProgram(path: string): Promise<boolean> {
+async function isStaticProgram(path: string): Promise<boolean> {
   const head = Buffer.from(await Bun.file(path).slice(0, PROGRAM_HEADERS_BYTES_MAX).arrayBuffer());
   const [table, size, count] = [Number(head.readBigUInt64LE(32)), head.readUInt16LE(54), head.readUInt16LE(56)];
   return !Array.from({ length: count }, (_, index) => head.readUInt32LE(table + index * size)).includes(PT_INTERP);
