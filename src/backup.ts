@@ -10,7 +10,7 @@ import { indexPath, layerPath } from "./storage/layers.ts";
 import { type DataLayout, dataLayout, hasData } from "./storage/layout.ts";
 import { OUTPUT_STREAMS, outputPath } from "./storage/outputs.ts";
 import { CommandError, run } from "./system/exec.ts";
-import { lockFile } from "./system/lock.ts";
+import { awaitLock } from "./system/lock.ts";
 import { publishFile, scratchDirectory, syncPath } from "./system/scratch.ts";
 import { VERSION } from "./version.ts";
 
@@ -87,7 +87,7 @@ export async function restore(archive: string, dataDirectory: string): Promise<B
   const layout = dataLayout(dataDirectory);
   if (!existsSync(archive)) throw new BackupError(`there is no ${archive}`);
   await layout.ensure();
-  using lock = lockFile(layout.lock);
+  using lock = await awaitLock(layout.lock);
   if (lock === null) throw new BackupError(`${layout.root} is in use by a running appliance: stop it first`);
   if (existsSync(layout.database)) {
     throw new BackupError(`${layout.root} has a database already: move it away, or restore to another directory`);

@@ -26,7 +26,7 @@ import { instanceWork } from "./supervisor/run-instance.ts";
 import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
 import { reclaim } from "./supervisor/space.ts";
-import { lockFile } from "./system/lock.ts";
+import { awaitLock } from "./system/lock.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
 import { REVISION, VERSION } from "./version.ts";
 import { CpuWeight } from "./vm/cpu-weight.ts";
@@ -60,7 +60,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const log = operationLog.listenTo(processLog);
   const layout = dataLayout(config.dataDir);
   await layout.ensure();
-  const lock = lockFile(layout.lock);
+  const lock = await awaitLock(layout.lock);
   if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
   stack.use(lock);
   const db = stack.use(openDatabase(layout.database));
