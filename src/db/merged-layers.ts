@@ -118,16 +118,6 @@ export function deleteMergedLayersUnusedSince(
 /** With more images than these the sum of an account's layers is made in the thread. */
 const SUM_AT_ONCE_COUNT_MAX = 1000;
 
-const LAYER_BYTES = `
-  select coalesce(sum(size_bytes), 0) from layers where id in (
-    with recursive reached(id) as (
-      select layer_id from images where account_id = ?
-      union
-      select layers.parent_id from reached join layers on layers.id = reached.id where layers.parent_id is not null
-    )
-    select id from reached
-  )`;
-
 /** Bytes of the layers that images of an account stand on, those it shares included. */
 export async function layerBytesOf(db: Database, accountId: AccountId): Promise<number> {
   const some = db.orm
@@ -136,11 +126,19 @@ export async function layerBytesOf(db: Database, accountId: AccountId): Promise<
     .where(eq(images.accountId, accountId))
     .limit(SUM_AT_ONCE_COUNT_MAX + 1)
     .all();
-  if (some.length > SUM_AT_ONCE_COUNT_MAX) {
-    const [row = []] = await db.scans.all({ sql: LAYER_BYTES, params: [accountId] });
-    return Number(row[0]);
-  }
-  const [before, after] = LAYER_BYTES.split("?") as [string, string];
-  const [row] = db.orm.values<[number]>(sql`${sql.raw(before)}${accountId}${sql.raw(after)}`);
-  return row?.[0] ?? 0;
+  const query = db.orm
+    .select({ bytes: sql<number>`coalesce(sum(${layers.sizeBytes}), 0)` })
+    .from(layers)
+    .where(
+      sql`${layers.id} in (
+        with recursive reached(id) as (
+          select layer_id from images where account_id = ${accountId}
+          union
+          select layers.parent_id from reached join layers on layers.id = reached.id where layers.parent_id is not null
+        )
+        select id from reached
+      )`,
+    );
+  const [row = []] = some.length > SUM_AT_ONCE_COUNT_MAX ? await db.scans.all(query.toSQL()) : query.values();
+  return Number(row[0]);
 }
