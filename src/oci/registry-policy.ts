@@ -1,6 +1,7 @@
 import { lookup } from "node:dns/promises";
 import { isIP, isIPv4 } from "node:net";
 import { ApiError } from "../domain/errors.ts";
+import { withinTime } from "../system/waiting.ts";
 
 /** How the operator wants one registry host treated. */
 export interface RegistrySettings {
@@ -131,13 +132,13 @@ function bareName(host: string): string {
 async function resolveHost(name: string): Promise<readonly string[]> {
   const unresolved = (reason: string, cause?: unknown): ApiError =>
     new ApiError("unavailable", `the registry's host name ${name} ${reason}`, { registry: name }, { cause });
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(() => reject(unresolved("could not be looked up in time")), LOOKUP_MS);
-  using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
-  const found = lookup(name, { all: true }).catch((error: unknown) => {
+  const looked = lookup(name, { all: true }).catch((error: unknown) => {
     throw unresolved("does not resolve", error);
   });
-  return (await Promise.race([found, late])).map((item) => item.address);
+  const found = await withinTime(looked, LOOKUP_MS, () => {
+    throw unresolved("could not be looked up in time");
+  });
+  return found.map((item) => item.address);
 }
 
 /** Says why a host with an address that has a `forbiddenKind` is refused. */

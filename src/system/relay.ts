@@ -1,4 +1,5 @@
 import type { Socket, SocketHandler } from "bun";
+import { withinTime } from "./waiting.ts";
 
 /** Time for one address to answer, in `milliseconds`. */
 const CONNECT_MS_MAX = 10_000;
@@ -86,18 +87,14 @@ export async function connectToAny(addresses: readonly string[], port: number): 
 }
 
 async function connect(hostname: string, port: number): Promise<Socket<End>> {
-  const { promise: late, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(
-    () => reject(Object.assign(new Error(`${hostname} does not answer`), { code: "ETIMEDOUT" })),
-    CONNECT_MS_MAX,
-  );
-  using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
   const data = newEnd(() => undefined);
   // Nothing is read before there is an end that can take it.
   const handlers: SocketHandler<End> = { ...RELAY, open: (socket) => socket.pause() };
   const connecting = Bun.connect<End>({ hostname, port, data, socket: handlers });
   try {
-    return await Promise.race([connecting, late]);
+    return await withinTime(connecting, CONNECT_MS_MAX, () => {
+      throw Object.assign(new Error(`${hostname} does not answer`), { code: "ETIMEDOUT" });
+    });
   } catch (error) {
     connecting.then(
       (socket) => socket.terminate(),
