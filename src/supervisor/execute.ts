@@ -1,3 +1,4 @@
+import { constants } from "node:os";
 import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { parseGuestPathText } from "../domain/guest-path.ts";
@@ -26,16 +27,12 @@ const START_MS_MAX = 30_000;
 /** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
-const ERRNO_NOT_PERMITTED = 1;
-const ERRNO_NO_ENTRY = 2;
-const ERRNO_NO_DEVICE = 6;
-const ERRNO_NO_ACCESS = 13;
-const ERRNO_INVALID = 22;
-const ERRNO_READ_ONLY = 30;
+/** The guest's error numbers are those of this host, which is Linux on x86_64, too. */
+const { EACCES, EINVAL, ENOENT, ENXIO, EPERM, EROFS } = constants.errno;
 /** What lies at the path is no file: a FIFO without a reader, a device, a socket, a symlink that leads nowhere. */
-const ERRNOS_OF_PLACING = [ERRNO_NO_ENTRY, ERRNO_NO_DEVICE, ERRNO_NO_ACCESS, ERRNO_INVALID];
+const ERRNOS_OF_PLACING = [ENOENT, ENXIO, EACCES, EINVAL];
 /** The directory is missing where none can be made, as in /proc, or at the end of a symlink, or must not be entered. */
-const ERRNOS_OF_ENTERING = [ERRNO_NOT_PERMITTED, ERRNO_NO_ENTRY, ERRNO_NO_ACCESS, ERRNO_INVALID, ERRNO_READ_ONLY];
+const ERRNOS_OF_ENTERING = [EPERM, ENOENT, EACCES, EINVAL, EROFS];
 
 const PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const HOME_DEFAULT = "/root";
