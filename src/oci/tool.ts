@@ -1,8 +1,10 @@
 import type { Confinement } from "../system/confine.ts";
-import { type ResourceLimits, run } from "../system/exec.ts";
+import { run } from "../system/exec.ts";
 
 /** What every step of an import is bound by. */
 export interface ToolBounds {
+  /** host path of the launcher, which jails every tool */
+  readonly launcher: string;
   readonly timeoutMs: number;
   /** ends the call with the signal's reason */
   readonly signal: AbortSignal;
@@ -17,9 +19,8 @@ export interface ToolCommand {
   readonly argv: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
   readonly cwd?: string;
-  readonly umask?: number;
   readonly stdoutBytesMax?: number;
-  readonly confinement: Confinement;
+  readonly confinement: Pick<Confinement, "writable" | "readable" | "network" | "capabilities">;
 }
 
 /** How much all files may take is watched from outside. */
@@ -34,14 +35,10 @@ const OPEN_FILES_MAX = 4096;
  */
 export async function runTool(
   command: ToolCommand,
-  { timeoutMs, signal, fileBytesMax = FILE_BYTES_DEFAULT, controlGroups = [] }: ToolBounds,
+  { launcher, timeoutMs, signal, fileBytesMax = FILE_BYTES_DEFAULT, controlGroups = [] }: ToolBounds,
 ): Promise<Uint8Array> {
-  const limits: ResourceLimits = {
-    fileBytesMax,
-    addressBytesMax: ADDRESS_BYTES_MAX,
-    openFilesMax: OPEN_FILES_MAX,
-    controlGroups,
-  };
-  const { stdout } = await run({ ...command, timeoutMs, signal, limits });
+  const limits = { fileBytesMax, addressBytesMax: ADDRESS_BYTES_MAX, openFilesMax: OPEN_FILES_MAX };
+  const confinement = { ...command.confinement, launcher, limits, controlGroups };
+  const { stdout } = await run({ ...command, confinement, timeoutMs, signal });
   return stdout;
 }

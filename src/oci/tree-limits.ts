@@ -19,6 +19,9 @@ export interface TreeUsage {
   readonly entries: number;
 }
 
+/** What bounds the looking itself. */
+export type LookBounds = Pick<ToolBounds, "timeoutMs" | "signal">;
+
 const INTERVAL_MS = 1000;
 /** Share of the time that may go into looking: a tree of a million files takes seconds. */
 const REST_RATIO = 10;
@@ -30,10 +33,7 @@ const DU = 'du -s "$@" || :';
  * Counts what is in a directory. Neither a link is followed nor a file opened.
  * @throws ApiError `unavailable` on time-out, Error when it could not be counted: nothing may pass for empty
  */
-export async function treeUsage(
-  directory: string,
-  bounds: Pick<ToolBounds, "timeoutMs" | "signal">,
-): Promise<TreeUsage> {
+export async function treeUsage(directory: string, bounds: LookBounds): Promise<TreeUsage> {
   const { timeoutMs, signal } = bounds;
   const count = async (...flags: readonly string[]): Promise<number> => {
     const argv = ["sh", "-c", DU, "sh", ...flags, "--", directory];
@@ -49,7 +49,7 @@ export async function treeUsage(
 }
 
 /** @throws ApiError `payload_too_large` when a directory holds more than it may */
-export async function requireWithin(directory: string, limits: TreeLimits, bounds: ToolBounds): Promise<TreeUsage> {
+export async function requireWithin(directory: string, limits: TreeLimits, bounds: LookBounds): Promise<TreeUsage> {
   const usage = await treeUsage(directory, bounds);
   const error = excess(usage, limits);
   if (error !== null) throw error;
@@ -63,7 +63,7 @@ export async function requireWithin(directory: string, limits: TreeLimits, bound
 export function watchTree(
   directory: string,
   limits: TreeLimits,
-  bounds: ToolBounds,
+  bounds: LookBounds,
 ): AsyncDisposable & { readonly exceeded: AbortSignal } {
   const exceeded = new AbortController();
   const stopped = new AbortController();
@@ -80,7 +80,7 @@ export function watchTree(
 async function look(
   directory: string,
   limits: TreeLimits,
-  bounds: ToolBounds,
+  bounds: LookBounds,
   exceeded: AbortController,
 ): Promise<void> {
   const { signal } = bounds;

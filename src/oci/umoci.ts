@@ -38,8 +38,6 @@ export async function unpack(options: UnpackOptions): Promise<void> {
       argv: unpackArgv(options),
       // A layout's name is relative to it: in an absolute one a colon would begin the tag.
       cwd: dirname(options.layout),
-      // It gives the modes of the root and of directories that a layer does not list.
-      umask: 0o022,
       confinement: {
         readable: [options.layout],
         writable: [dirname(options.into)],

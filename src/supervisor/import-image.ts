@@ -93,7 +93,8 @@ async function importImage(
   const { db, layout, limits, laps, onPublished } = context;
   await using scratch = await scratchDirectory(layout.tmp, "import-");
   await using group = await context.cgroups.create(`import-${id}`, toolsLimits(context.memoryBudgetBytes));
-  const bounds = { ...time, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
+  const launcher = await context.machines.launcher(time.signal);
+  const bounds = { ...time, launcher, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
   await using pulling = watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds);
   const pullBounds = { ...bounds, signal: AbortSignal.any([bounds.signal, pulling.exceeded]) };
   const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });

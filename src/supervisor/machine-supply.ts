@@ -10,6 +10,8 @@ import type { MachineSource, ReadyMachine } from "./machines.ts";
 export interface Supply extends AsyncDisposable {
   readonly pool: Pool;
   readonly isolation: Isolation;
+  /** host path of the launcher */
+  readonly launcher: string;
 }
 
 /** What is known of machines; an empty reason means that all is well. */
@@ -105,6 +107,10 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
   async takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
     const { pool } = await this.#open(signal);
     return this.#count(await pool.takeAside(shape, signal));
+  }
+
+  async launcher(signal: AbortSignal): Promise<string> {
+    return (await this.#open(signal)).launcher;
   }
 
   #count(taken: ReadyMachine): ReadyMachine {

@@ -18,6 +18,8 @@ export interface MachineSource {
   take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
   /** The same, but never one of those that wait for whoever is in a hurry. */
   takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
+  /** Host path of the launcher that jails machines, and tools too. @throws as `take` does */
+  launcher(signal: AbortSignal): Promise<string>;
 }
 
 /** A VMM that lost its agent is gone in far less; this only bounds the wait for its exit. */

@@ -117,6 +117,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   return {
     pool,
     isolation,
+    launcher: assets.launcher,
     [Symbol.asyncDispose]: async () => {
       idleCost[Symbol.dispose]();
       await pool[Symbol.asyncDispose]();

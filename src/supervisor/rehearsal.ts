@@ -83,7 +83,7 @@ async function buildDisk(layout: DataLayout, program: string, disk: string): Pro
   await chmod(copy, 0o755);
   const built = join(directory.path, "disk");
   const signal = AbortSignal.timeout(BUILD_MS_MAX);
-  await buildBaseDisk({ staging, path: built, timeoutMs: BUILD_MS_MAX, signal });
+  await buildBaseDisk({ launcher: program, staging, path: built, timeoutMs: BUILD_MS_MAX, signal });
   await chmod(built, 0o444);
   await publishFile(built, disk);
 }

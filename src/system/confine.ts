@@ -1,16 +1,14 @@
-/** Exit code of the wrapper when the program was not even started. */
+import { constants } from "node:os";
+
+/** Exit code of the launcher when the program was not even started. */
 export const CONFINEMENT_FAILED_EXIT = 125;
+/** The launcher ends with this plus the number of the signal that ended the program, as shells do. */
+const EXIT_SIGNAL_BASE = 128;
 
-/** unshare cannot pass SIGKILL on, and says this of itself instead. */
-const KILLED_WORDS = /unshare: sigprocmask unblock failed: Invalid argument$/;
-
-/** Whether a confined program seems to have been ended by SIGKILL, which the kernel also does for want of memory. */
-export function wasKilledInside(confinement: Confinement | undefined, stderr: string): boolean {
-  return confinement !== undefined && KILLED_WORDS.test(stderr);
-}
-
-/** What a program can see and reach of the host beside its own files. */
+/** What a program can see and reach of the host beside its own files, and what it may take of it. */
 export interface Confinement {
+  /** host path of the launcher (vm-assets/launch), which makes the jail */
+  readonly launcher: string;
   /** absolute paths of directories that it may change */
   readonly writable: readonly string[];
   /** absolute paths of directories that it may read */
@@ -19,82 +17,58 @@ export interface Confinement {
   readonly network: string | null;
   /** what it keeps of root's powers; default none */
   readonly capabilities?: readonly Capability[];
+  readonly limits: ConfinementLimits;
+  /** directories of control groups that it joins before it starts; default none */
+  readonly controlGroups?: readonly string[];
 }
 
-/** A power of root, as setpriv spells it. */
-export type Capability = "chown" | "dac_override" | "fowner" | "fsetid" | "mknod" | "setfcap" | "sys_admin";
+/** Bounds that the kernel enforces on a program and its descendants. */
+export interface ConfinementLimits {
+  /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
+  readonly fileBytesMax: number;
+  /** address space, in `bytes` (RLIMIT_AS) */
+  readonly addressBytesMax: number;
+  readonly openFilesMax: number;
+}
 
-/**
- * Makes a root file system in new namespaces of mounts and processes, and starts the program in it: the host's
- * programs and libraries, read-only; of /etc what finds libraries, hosts and, for a network, authorities; three devices;
- * the given directories, in which no device can be opened. Nothing else of the host has a name there, so whatever the
- * program can be talked into by what it reads, it finds neither keys nor database.
- */
-const SCRIPT = `
-set -eu
-trap 'exit ${CONFINEMENT_FAILED_EXIT}' EXIT
-here=$PWD
-mount -t tmpfs -o mode=755,size=4m,nosuid,nodev tmpfs /mnt
-cd /mnt
-for each in /usr /bin /sbin /lib /lib32 /lib64 /libx32; do
-	if [ -L "$each" ]; then
-		links="\${links-} $each"
-	elif [ -d "$each" ]; then
-		mkdir ".$each"
-		mount -o bind,ro,nosuid,nodev "$each" ".$each"
-	fi
-done
-cp -P \${links-} .
-mkdir -p old proc dev tmp run etc
-files=
-for each in host.conf hosts ld.so.cache localtime mke2fs.conf nsswitch.conf services; do
-	if [ -e "/etc/$each" ] || [ -L "/etc/$each" ]; then files="$files /etc/$each"; fi
-done
-cp -P $files etc
-if [ "$1" = network ]; then
-	for each in /etc/ca-certificates /etc/pki/ca-trust/extracted /etc/pki/tls/certs /etc/ssl/certs; do
-		[ -d "$each" ] || continue
-		mkdir -p ".$each"
-		mount -o bind,ro,nosuid,nodev,noexec "$each" ".$each"
-	done
-fi
-mount -t proc -o ro,nosuid,nodev,noexec proc proc
-for each in null zero urandom; do
-	: >"dev/$each"
-	mount --bind "/dev/$each" "dev/$each"
-done
-capabilities=$2
-shift 2
-options=bind,nosuid,nodev,noexec
-while [ "$1" != command ]; do
-	case $1 in
-	readable) options=bind,ro,nosuid,nodev,noexec ;;
-	*)
-		mkdir -p ".$1"
-		mount -o "$options" "$1" ".$1"
-		;;
-	esac
-	shift
-done
-shift
-mount -o remount,ro,mode=755 /mnt
-pivot_root . old
-umount -l /old
-cd "$here" 2>/dev/null || cd /
-trap - EXIT
-exec /usr/bin/setpriv --no-new-privs --inh-caps=-all --bounding-set="$capabilities" -- "$@"
-`;
+/** Numbers of root's powers, from linux/capability.h. */
+const CAPABILITIES = {
+  chown: 0,
+  dac_override: 1,
+  fowner: 3,
+  fsetid: 4,
+  sys_admin: 21,
+  mknod: 27,
+  setfcap: 31,
+} as const;
 
-/** In /proc of another one's, a link leads to each process's root file system. */
-const PROCESSES = ["--pid", "--fork", "--kill-child=KILL"] as const;
+/** A power of root. */
+export type Capability = keyof typeof CAPABILITIES;
 
-/** Command line that runs a program confined; empty for none. */
-export function confinementWrapper(confinement: Confinement | undefined): string[] {
-  if (confinement === undefined) return [];
-  const { writable, readable, network, capabilities = [] } = confinement;
-  const enter = network === null ? [] : ["/usr/bin/nsenter", `--net=${network}`, "--"];
-  const namespaces = [...PROCESSES, "--mount", "--propagation", "private", ...(network === null ? ["--net"] : [])];
-  const kept = ["-all", ...capabilities.map((name) => `+${name}`)].join(",");
-  const arguments_ = [network === null ? "alone" : "network", kept, ...writable, "readable", ...readable, "command"];
-  return [...enter, "/usr/bin/unshare", ...namespaces, "--", "/bin/sh", "-c", SCRIPT, "sh", ...arguments_];
+/** When the host's memory ends, a program that can be run again goes before the daemon. */
+const OOM_SCORE_ADJUSTMENT = 500;
+
+/** Arguments of the launcher, to be followed by the program's. `parent` is the process that the jail dies with. */
+export function confinementWrapper(confinement: Confinement, parent: number): string[] {
+  const { launcher, writable, readable, network, limits, controlGroups = [] } = confinement;
+  const capabilities = (confinement.capabilities ?? []).reduce(
+    (mask, name) => mask | (1n << BigInt(CAPABILITIES[name])),
+    0n,
+  );
+  return [
+    ...[launcher, "tool", "--parent", `${parent}`],
+    ...controlGroups.flatMap((directory) => ["--cgroup", directory]),
+    ...writable.flatMap((directory) => ["--writable", directory]),
+    ...readable.flatMap((directory) => ["--readable", directory]),
+    ...(network === null ? [] : ["--network", network]),
+    ...["--capabilities", `${capabilities}`, "--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`],
+    ...["--fsize", `${limits.fileBytesMax}`, "--as", `${limits.addressBytesMax}`, "--nofile", `${limits.openFilesMax}`],
+    "--",
+  ];
+}
+
+/** The signal that ended a confined program, by the launcher's exit code; null for none. */
+export function confinedSignal(exitCode: number | null): string | null {
+  const number = (exitCode ?? 0) - EXIT_SIGNAL_BASE;
+  return Object.entries(constants.signals).find(([, value]) => value === number)?.[0] ?? null;
 }

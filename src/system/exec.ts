@@ -1,4 +1,5 @@
-import { CONFINEMENT_FAILED_EXIT, type Confinement, confinementWrapper, wasKilledInside } from "./confine.ts";
+import { CONFINEMENT_FAILED_EXIT, type Confinement, confinedSignal, confinementWrapper } from "./confine.ts";
+
 /** Last bytes of a program's standard error that an error or a log line may carry. */
 export const STDERR_TAIL_BYTES_MAX = 4096;
 /** Default bound of what `run` keeps of standard output. */
@@ -48,17 +49,6 @@ export function findProgram(name: string): string | null {
   return Bun.which(name, { PATH: BASE_ENVIRONMENT.PATH });
 }
 
-/** Bounds that the kernel enforces on a program and its descendants. */
-export interface ResourceLimits {
-  /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
-  readonly fileBytesMax?: number;
-  /** address space, in `bytes` (RLIMIT_AS) */
-  readonly addressBytesMax?: number;
-  readonly openFilesMax?: number;
-  /** directories of control groups that it joins before it starts */
-  readonly controlGroups?: readonly string[];
-}
-
 export interface RunOptions {
   /** program and arguments; must not hold a secret */
   readonly argv: readonly string[];
@@ -74,11 +64,8 @@ export interface RunOptions {
   readonly stdin?: Uint8Array;
   readonly uid?: number;
   readonly gid?: number;
-  readonly limits?: ResourceLimits;
-  /** default: it sees and reaches what this process does */
+  /** default: it sees, reaches and may do what this process does */
   readonly confinement?: Confinement;
-  /** file mode mask of the program; default is this process's own */
-  readonly umask?: number;
 }
 
 /**
@@ -98,25 +85,17 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   if (ended.timedOut) fail("had no time left", null, null, "");
   if (findProgram(argv[0] ?? "") === null) fail("is not installed", null, null, "");
 
-  const child = Bun.spawn(
-    [
-      ...groupWrapper(options.limits?.controlGroups),
-      ...limitWrapper(options.limits),
-      ...DIE_WITH_PARENT,
-      ...confinementWrapper(options.confinement),
-      ...umaskWrapper(options.umask),
-      ...argv,
-    ],
-    {
-      env: { ...BASE_ENVIRONMENT, ...options.env },
-      cwd: options.cwd ?? "/",
-      detached: true,
-      stdin: options.stdin ?? "ignore",
-      stdout: "pipe",
-      stderr: "pipe",
-      ...ids(options),
-    },
-  );
+  const { confinement } = options;
+  const wrapper = confinement === undefined ? DIE_WITH_PARENT : confinementWrapper(confinement, process.pid);
+  const child = Bun.spawn([...wrapper, ...argv], {
+    env: { ...BASE_ENVIRONMENT, ...options.env },
+    cwd: options.cwd ?? "/",
+    detached: true,
+    stdin: options.stdin ?? "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+    ...ids(options),
+  });
   const killGroup = (): void => killProcessGroup(child.pid, "SIGKILL");
 
   using cleanup = new DisposableStack();
@@ -140,11 +119,11 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
 
   const text = stderr.text();
   const exitCode = child.exitCode;
-  const signal = wasKilledInside(options.confinement, text) ? "SIGKILL" : signalName(child.signalCode);
+  const signal = signalName(child.signalCode) ?? (confinement === undefined ? null : confinedSignal(exitCode));
   if (options.signal?.aborted) throw options.signal.reason;
   if (ended.timedOut) fail(`did not end within ${options.timeoutMs} ms`, exitCode, signal, text);
   if (ended.overflow) fail("wrote more output than expected", exitCode, signal, text);
-  if ((options.confinement ?? options.limits?.controlGroups) !== undefined && exitCode === CONFINEMENT_FAILED_EXIT) {
+  if (confinement !== undefined && exitCode === CONFINEMENT_FAILED_EXIT) {
     throw new Error(`${argv[0]} cannot be confined: ${text}`);
   }
   if (signal !== null) fail(`was ended by ${signal}`, exitCode, signal, text);
@@ -226,35 +205,6 @@ function killProcessGroup(pid: number, signal: NodeJS.Signals): void {
 /** Bun types a signal without a name as a number. */
 function signalName(signal: string | number | null): string | null {
   return signal === null ? null : String(signal);
-}
-
-/** 0 stands for the process that writes it. */
-const JOIN = `
-set -e
-trap 'exit ${CONFINEMENT_FAILED_EXIT}' EXIT
-while [ "$1" != -- ]; do
-	echo 0 >"$1/cgroup.procs"
-	shift
-done
-shift
-trap - EXIT
-exec "$@"
-`;
-
-function groupWrapper(groups: readonly string[] = []): string[] {
-  return groups.length === 0 ? [] : ["/bin/sh", "-c", JOIN, "sh", ...groups, "--"];
-}
-
-function limitWrapper(limits: ResourceLimits | undefined): string[] {
-  const wrapper = ["/usr/bin/prlimit", "--core=0"];
-  if (limits?.fileBytesMax !== undefined) wrapper.push(`--fsize=${limits.fileBytesMax}`);
-  if (limits?.addressBytesMax !== undefined) wrapper.push(`--as=${limits.addressBytesMax}`);
-  if (limits?.openFilesMax !== undefined) wrapper.push(`--nofile=${limits.openFilesMax}`);
-  return limits === undefined ? [] : [...wrapper, "--"];
-}
-
-function umaskWrapper(umask: number | undefined): string[] {
-  return umask === undefined ? [] : ["/bin/sh", "-c", `umask ${umask.toString(8)} && exec "$@"`, "sh"];
 }
 
 function ids(options: RunOptions): { uid?: number; gid?: number } {

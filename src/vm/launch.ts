@@ -45,6 +45,7 @@ export function buildLaunchArgs(options: JailOptions, parent: number): string[] 
   const { openFilesMax, threadsMax, lockedMemoryBytesMax } = options.limits ?? JAIL_LIMITS;
   return [
     options.launcher,
+    "vm",
     ...options.cgroups.flatMap((directory) => ["--cgroup", directory]),
     ...["--root", options.root, "--vm", options.directory],
     ...["--uid", `${uid}`, "--gid", `${uid}`],

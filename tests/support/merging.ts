@@ -65,7 +65,7 @@ export class Merging implements AsyncDisposable {
     const none = () => Promise.reject(new Error("there are no machines"));
     return new Compactor({
       ...{ layout, db, scheduler, metrics, log: silentLog, clock: () => this.now, shape: SHAPE },
-      machines: { take: none, takeAside: none },
+      machines: { take: none, takeAside: none, launcher: none },
       scratchDisks: new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp }),
       ...{ mergedShare: 1, diskBytesMax: 1e9, diskReserveBytes: 0 },
       merge: (_tools, job, signal) => this.#merge(job, signal),

@@ -149,7 +149,8 @@ async function buildImages(directory: string): Promise<{ base: string; scratch: 
     await symlink("busybox", join(bin, name));
   }
   const base = join(directory, "base.disk");
-  await buildBaseDisk({ staging, path: base, timeoutMs: 30_000, signal: new AbortController().signal });
+  const { launcher } = builtAssets();
+  await buildBaseDisk({ launcher, staging, path: base, timeoutMs: 30_000, signal: new AbortController().signal });
   await chmod(base, 0o444);
   const scratch = join(directory, "scratch.template");
   await buildScratchTemplate(scratch, SCRATCH_BYTES);

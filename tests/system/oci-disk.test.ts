@@ -19,11 +19,13 @@ import { allocatedBytes } from "../../src/system/sparse.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
 import { awkwardImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
+import { builtAssets } from "../support/vm.ts";
 
 setDefaultTimeout(60_000);
 
 const MIB = 1_048_576;
-const bounds = { timeoutMs: 60_000, signal: new AbortController().signal };
+const { launcher } = builtAssets();
+const bounds = { launcher, timeoutMs: 60_000, signal: new AbortController().signal };
 /** Mounts of file systems that a disk could hold, wherever they come from. */
 const diskMounts = () =>
   readFileSync("/proc/self/mountinfo", "utf8")

@@ -21,6 +21,7 @@ import {
   pushManifest,
 } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
+import { builtAssets } from "../support/vm.ts";
 
 setDefaultTimeout(60_000);
 
@@ -58,6 +59,7 @@ const access = (registry: Registry, more: Partial<RegistryAccess> = {}): Registr
   hosts: { "127.0.0.1": {} },
   network,
   scratch: scratch.path,
+  launcher: builtAssets().launcher,
   timeoutMs: 30_000,
   signal: new AbortController().signal,
   ...more,
@@ -193,6 +195,7 @@ test("an image in Docker's own format becomes an OCI layout, under the digest th
   await unpack({
     layout: directory,
     into: `${directory}-root`,
+    launcher: builtAssets().launcher,
     timeoutMs: 30_000,
     signal: new AbortController().signal,
   });

@@ -6,12 +6,13 @@ import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { openRegistryGate } from "../../src/oci/registry-gate.ts";
 import type { RegistryHosts } from "../../src/oci/registry-policy.ts";
 import { copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
-import { run } from "../../src/system/exec.ts";
+import { runTool } from "../../src/oci/tool.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
 import { type Bystander, bystander, type DetourRegistry, detourRegistry } from "../support/detour-registry.ts";
 import { digestsIn, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
+import { builtAssets } from "../support/vm.ts";
 
 setDefaultTimeout(60_000);
 
@@ -62,6 +63,7 @@ async function pull(host: string, hosts: RegistryHosts, more: Partial<RegistryAc
     hosts,
     network,
     scratch: scratch.path,
+    launcher: builtAssets().launcher,
     timeoutMs: 30_000,
     signal: new AbortController().signal,
     ...more,
@@ -85,7 +87,8 @@ async function failure(promise: Promise<unknown>): Promise<[string, string]> {
 /** Output of a program in the network for tools. */
 async function inside(argv: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<string> {
   const confinement = { readable: [], writable: [], network: network.path };
-  const { stdout } = await run({ argv, env, confinement, timeoutMs: 30_000, stdoutBytesMax: 2 * BYTES });
+  const bounds = { launcher: builtAssets().launcher, timeoutMs: 30_000, signal: new AbortController().signal };
+  const stdout = await runTool({ argv, env, confinement, stdoutBytesMax: 2 * BYTES }, bounds);
   return Buffer.from(stdout).toString().trim();
 }
 

@@ -91,25 +91,6 @@ test("what a program leaves behind is killed, and cannot hold its result back", 
   expect(Date.now() - started).toBeLessThan(3500);
 });
 
-test("limits are enforced by the kernel", async () => {
-  await run({ argv: ["true"], timeoutMs: 5000, limits: { fileBytesMax: 8192 } });
-  const file = `/tmp/coppice-limit-${process.pid}`;
-  const error = await failure(
-    run({
-      argv: sh(`trap 'rm -f ${file}' EXIT; dd if=/dev/zero of=${file} bs=4096 count=1000`),
-      timeoutMs: 5000,
-      limits: { fileBytesMax: 8192 },
-    }),
-  );
-  expect(error.exitCode).not.toBe(0);
-  expect(existsSync(file)).toBe(false);
-});
-
-test("the mask of file modes can be given", async () => {
-  const { stdout } = await run({ argv: sh('umask; echo "$@"'), timeoutMs: 5000, umask: 0o027 });
-  expect(Buffer.from(stdout).toString()).toBe("0027\n\n");
-});
-
 test("start gives socket pairs, signals and the end of standard error", async () => {
   const child = start({
     argv: sh("read line <&3; echo got $line >&4; echo bye >&2; sleep 100"),

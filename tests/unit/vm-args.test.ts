@@ -88,6 +88,7 @@ test("the launcher's command line", () => {
   );
   expect(args).toEqual([
     "/assets/launch",
+    "vm",
     ...["--cgroup", "/cg/a", "--cgroup", "/cg/b", "--root", "/data/run/root", "--vm", "/data/vms/1"],
     ...["--uid", "700001", "--gid", "700001", "--device", "/dev/kvm"],
     ...["--nofile", "512", "--fsize", "4096", "--nproc", "192", "--memlock", "65536"],

@@ -1,11 +1,10 @@
 /*
- * launch: the jail of a virtual machine monitor.
+ * launch: the jail of a virtual machine monitor, and of the tools that read images.
  *
- * Joins the VM's cgroups, makes a pid namespace, and forks. The child (pid 1 there) makes mount,
- * network, ipc, uts and cgroup namespaces, pivots into the prepared root, gives up every privilege
- * and becomes the program. The parent gives up the same privileges, waits, and passes the exit
- * status on. Each dies with the one above it. Whatever fails is told on stderr with the step's
- * name, and the exit code is 125.
+ * Joins the cgroups, makes a pid namespace, and forks. The child (pid 1 there) makes the other
+ * namespaces, pivots into a root of its own, gives up its privileges and becomes the program. The
+ * parent gives them up as well, waits, and passes the exit status on. Each dies with the one above
+ * it. Whatever fails is told on stderr with the step's name, and the exit code is 125.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -84,13 +83,19 @@ static _Noreturn void become_program(const struct options *options, int alive)
 {
 	char *no_environment[] = { NULL };
 
-	enter_jail(options);
+	if (options->mode == MODE_VM)
+		enter_vm_root(options);
+	else
+		enter_tool_root(options);
 	set_limits(options);
-	drop_privileges(options);
+	drop_privileges(options, options->capabilities);
 	die_with_parent();
 	check_parent_alive(alive);
 	close_descriptors(options->keep, options->keep_count);
-	execve(options->program[0], options->program, no_environment);
+	if (options->mode == MODE_VM)
+		execve(options->program[0], options->program, no_environment);
+	else
+		execvp(options->program[0], options->program);
 	fail("exec", options->program[0]);
 	abort();
 }
@@ -138,7 +143,7 @@ int main(int argc, char **argv)
 	close_descriptors(&alive[1], 1);
 	if (chdir("/") != 0)
 		fail("chdir", "/");
-	drop_privileges(&options);
+	drop_privileges(&options, 0);
 	die_with_parent();
 	if (getppid() != options.parent) {
 		errno = ESRCH;

@@ -1,4 +1,4 @@
-/* The command line. Every option is needed except the lists; nothing is guessed. */
+/* The command line: "vm" or "tool", its options, the program. Nothing is guessed. */
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -25,24 +25,50 @@ enum option_id {
 	OPTION_OOM_SCORE_ADJ,
 	OPTION_PARENT,
 	OPTION_KEEP_FD,
+	OPTION_WRITABLE,
+	OPTION_READABLE,
+	OPTION_NETWORK,
+	OPTION_CAPABILITIES,
+	OPTION_AS,
 	OPTION_END,
 };
 
-static const struct option known[] = {
-	{ "cgroup", required_argument, NULL, OPTION_CGROUP },
+/* What may be left out, or given more than once. */
+static const bool optional[OPTION_END] = {
+	[OPTION_CGROUP] = true,	  [OPTION_GROUP] = true,    [OPTION_DEVICE] = true,  [OPTION_KEEP_FD] = true,
+	[OPTION_WRITABLE] = true, [OPTION_READABLE] = true, [OPTION_NETWORK] = true,
+};
+
+/* clang-format off */
+#define COMMON_OPTIONS \
+	{ "cgroup", required_argument, NULL, OPTION_CGROUP }, \
+	{ "nofile", required_argument, NULL, OPTION_NOFILE }, \
+	{ "fsize", required_argument, NULL, OPTION_FSIZE }, \
+	{ "oom-score-adj", required_argument, NULL, OPTION_OOM_SCORE_ADJ }, \
+	{ "parent", required_argument, NULL, OPTION_PARENT }
+/* clang-format on */
+
+static const struct option vm_options[] = {
+	COMMON_OPTIONS,
 	{ "root", required_argument, NULL, OPTION_ROOT },
 	{ "vm", required_argument, NULL, OPTION_VM },
 	{ "uid", required_argument, NULL, OPTION_UID },
 	{ "gid", required_argument, NULL, OPTION_GID },
 	{ "group", required_argument, NULL, OPTION_GROUP },
 	{ "device", required_argument, NULL, OPTION_DEVICE },
-	{ "nofile", required_argument, NULL, OPTION_NOFILE },
-	{ "fsize", required_argument, NULL, OPTION_FSIZE },
 	{ "nproc", required_argument, NULL, OPTION_NPROC },
 	{ "memlock", required_argument, NULL, OPTION_MEMLOCK },
-	{ "oom-score-adj", required_argument, NULL, OPTION_OOM_SCORE_ADJ },
-	{ "parent", required_argument, NULL, OPTION_PARENT },
 	{ "keep-fd", required_argument, NULL, OPTION_KEEP_FD },
+	{ NULL, 0, NULL, 0 },
+};
+
+static const struct option tool_options[] = {
+	COMMON_OPTIONS,
+	{ "writable", required_argument, NULL, OPTION_WRITABLE },
+	{ "readable", required_argument, NULL, OPTION_READABLE },
+	{ "network", required_argument, NULL, OPTION_NETWORK },
+	{ "capabilities", required_argument, NULL, OPTION_CAPABILITIES },
+	{ "as", required_argument, NULL, OPTION_AS },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -140,32 +166,58 @@ static void take(struct options *options, int option, const char *value)
 	case OPTION_KEEP_FD:
 		add_keep(options, value);
 		break;
+	case OPTION_WRITABLE:
+		add_path(options->writable, &options->writable_count, DIRECTORIES_COUNT_MAX, value, "writable");
+		break;
+	case OPTION_READABLE:
+		add_path(options->readable, &options->readable_count, DIRECTORIES_COUNT_MAX, value, "readable");
+		break;
+	case OPTION_NETWORK:
+		options->network = absolute(value, "network");
+		break;
+	case OPTION_CAPABILITIES:
+		options->capabilities = (uint64_t)number(value, LLONG_MAX, "capabilities");
+		break;
+	case OPTION_AS:
+		options->address_space = (rlim_t)number(value, LLONG_MAX, "as");
+		break;
 	default:
 		invalid("unknown");
 	}
 }
 
+static enum mode mode_of(const char *name)
+{
+	if (name != NULL && strcmp(name, "vm") == 0)
+		return MODE_VM;
+	if (name != NULL && strcmp(name, "tool") == 0)
+		return MODE_TOOL;
+	invalid("vm or tool");
+}
+
 void parse_options(struct options *options, int argc, char **argv)
 {
 	bool seen[OPTION_END] = { false };
+	const struct option *known;
 	int option;
 
+	options->mode = mode_of(argc < 2 ? NULL : argv[1]);
+	known = options->mode == MODE_VM ? vm_options : tool_options;
 	opterr = 0;
+	optind = 2;
 	while ((option = getopt_long(argc, argv, "+", known, NULL)) != -1) {
 		take(options, option, optarg);
 		seen[option] = true;
 	}
 	for (const struct option *each = known; each->name != NULL; each++) {
-		bool list = each->val == OPTION_CGROUP || each->val == OPTION_GROUP || each->val == OPTION_DEVICE ||
-			    each->val == OPTION_KEEP_FD;
-
-		if (!list && !seen[each->val])
+		if (!optional[each->val] && !seen[each->val])
 			invalid(each->name);
 	}
 	/* Root keeps too much of its power, namespaces or not. */
-	if (options->uid == 0 || options->gid == 0)
+	if (options->mode == MODE_VM && (options->uid == 0 || options->gid == 0))
 		invalid("uid or gid 0");
-	if (optind >= argc || argv[optind][0] != '/')
+	/* A tool is found through PATH, in the root that it gets. */
+	if (optind >= argc || (options->mode == MODE_VM && argv[optind][0] != '/'))
 		invalid("program");
 	options->program = &argv[optind];
 }

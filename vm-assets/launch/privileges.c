@@ -21,24 +21,32 @@ void set_limits(const struct options *options)
 {
 	limit(RLIMIT_NOFILE, options->nofile, "nofile");
 	limit(RLIMIT_FSIZE, options->fsize, "fsize");
+	limit(RLIMIT_CORE, 0, "core");
+	if (options->mode == MODE_TOOL) {
+		limit(RLIMIT_AS, options->address_space, "as");
+		return;
+	}
 	limit(RLIMIT_NPROC, options->nproc, "nproc");
 	limit(RLIMIT_MEMLOCK, options->memlock, "memlock");
-	limit(RLIMIT_CORE, 0, "core");
 }
 
-static void drop_capabilities(void)
+static void keep_capabilities(uint64_t kept)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
-	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { { 0, 0, 0 }, { 0, 0, 0 } };
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { { 0, 0, 0 }, { 0, 0, 0 } };
 
-	if (syscall(SYS_capset, &header, none) != 0)
+	for (size_t i = 0; i < _LINUX_CAPABILITY_U32S_3; i++)
+		data[i].permitted = data[i].effective = (uint32_t)(kept >> (32 * i));
+	if (syscall(SYS_capset, &header, data) != 0)
 		fail("capset", "");
 }
 
-static void drop_bounding_set(void)
+static void keep_bounding_set(uint64_t kept)
 {
 	/* The kernel answers EINVAL past the last capability it knows. */
 	for (unsigned long capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
+		if (capability < 64 && (kept >> capability & 1) != 0)
+			continue;
 		if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0)
 			fail("bounding set", "");
 	}
@@ -46,20 +54,25 @@ static void drop_bounding_set(void)
 		fail("ambient set", "");
 }
 
-void drop_privileges(const struct options *options)
+static void become_user(const struct options *options)
 {
-	drop_bounding_set();
 	if (setgroups(options->group_count, options->groups) != 0)
 		fail("setgroups", "");
 	if (setresgid(options->gid, options->gid, options->gid) != 0)
 		fail("setresgid", "");
 	if (setresuid(options->uid, options->uid, options->uid) != 0)
 		fail("setresuid", "");
-	drop_capabilities();
+}
+
+void drop_privileges(const struct options *options, uint64_t capabilities)
+{
+	keep_bounding_set(capabilities);
+	become_user(options);
+	keep_capabilities(capabilities);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		fail("no_new_privs", "");
 	/* A way back would mean that a step above did not do what it said. */
-	if (setuid(0) == 0) {
+	if (options->mode == MODE_VM && setuid(0) == 0) {
 		errno = EPERM;
 		fail("still privileged", "");
 	}

@@ -9,7 +9,7 @@ const REFUSAL = new ApiError("unavailable", "no virtual machine can run on this 
 
 function supply(onDispose: () => void = () => undefined): Supply {
   const pool = { hasTemplate: true, waitingCount: 1, readyCount: 1 };
-  return { pool: pool as never, isolation: "vm", [Symbol.asyncDispose]: async () => onDispose() };
+  return { pool: pool as never, isolation: "vm", launcher: "/launch", [Symbol.asyncDispose]: async () => onDispose() };
 }
 
 describe("a host on which no machine can run", () => {

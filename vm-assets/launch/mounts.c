@@ -1,4 +1,4 @@
-/* Namespaces, and a root that holds nothing but what the program needs. */
+/* What the roots of both kinds of programs are made of. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 #include "launch.h"
 
-static void below(char *path, const char *directory, const char *name)
+void below(char *path, const char *directory, const char *name)
 {
 	int length = snprintf(path, PATH_BYTES_MAX, "%s/%s", directory, name);
 
@@ -23,7 +23,7 @@ static void below(char *path, const char *directory, const char *name)
 }
 
 /* A bind mount takes its flags only by a second call. */
-static void bind_with(const char *source, const char *target, unsigned long flags)
+void bind_with(const char *source, const char *target, unsigned long flags)
 {
 	if (mount(source, target, NULL, MS_BIND, NULL) != 0)
 		fail("bind", source);
@@ -50,14 +50,14 @@ static void make_node(const char *directory, const char *host_path, mode_t mode,
 		fail("chown", path);
 }
 
-/* Nodes of its own need no group and no mode on the host's, and belong to this VM alone. */
-static void mount_devices(const struct options *options)
+/* Nodes of its own need no group and no mode on the host's, and belong to this program alone. */
+void mount_devices(const char *root, const struct options *options)
 {
 	static const char *const common[] = { "/dev/null", "/dev/zero", "/dev/urandom" };
 	const unsigned long flags = MS_NOSUID | MS_NOEXEC;
 	char path[PATH_BYTES_MAX];
 
-	below(path, options->root, "dev");
+	below(path, root, "dev");
 	if (mount("dev", path, "tmpfs", flags, "mode=0755,size=64k,nr_inodes=32") != 0)
 		fail("mount", path);
 	for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
@@ -68,23 +68,11 @@ static void mount_devices(const struct options *options)
 		fail("remount", path);
 }
 
-static void mount_proc(const struct options *options)
-{
-	const unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
-	char path[PATH_BYTES_MAX];
-
-	below(path, options->root, "proc");
-	/* Only the program's own entries; kernels before 5.8 do not know subset. */
-	if (mount("proc", path, "proc", flags, "hidepid=2,subset=pid") != 0 &&
-	    mount("proc", path, "proc", flags, "hidepid=2") != 0)
-		fail("mount", path);
-}
-
 /*
  * The service's unit forbids what it needs least of these, so that less of the kernel is open to it, and gives the
  * whole service a host name and an IPC namespace of its own instead.
  */
-static int unshare_if_allowed(int flag, const char *name)
+int unshare_if_allowed(int flag, const char *name)
 {
 	if (unshare(flag) == 0)
 		return 1;
@@ -93,33 +81,21 @@ static int unshare_if_allowed(int flag, const char *name)
 	return 0;
 }
 
-void enter_jail(const struct options *options)
+void make_mounts_private(void)
 {
-	char path[PATH_BYTES_MAX];
-
-	if (unshare(CLONE_NEWNS | CLONE_NEWNET) != 0)
-		fail("unshare", "");
-	unshare_if_allowed(CLONE_NEWCGROUP, "cgroup");
-	unshare_if_allowed(CLONE_NEWIPC, "ipc");
-	if (unshare_if_allowed(CLONE_NEWUTS, "uts") && sethostname("vm", 2) != 0)
-		fail("sethostname", "");
-	/* Nodes get the modes that are written here. */
-	umask(0);
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
 		fail("private", "/");
-	bind_with(options->root, options->root, MS_RDONLY | MS_NOSUID | MS_NODEV);
-	below(path, options->root, "vm");
-	bind_with(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
-	mount_devices(options);
-	mount_proc(options);
-	if (chdir(options->root) != 0)
-		fail("chdir", options->root);
+}
+
+void pivot_into(const char *root)
+{
+	if (chdir(root) != 0)
+		fail("chdir", root);
 	/* The old root lands on top of the new one, and leaves at once. */
 	if (syscall(SYS_pivot_root, ".", ".") != 0)
-		fail("pivot_root", options->root);
+		fail("pivot_root", root);
 	if (umount2(".", MNT_DETACH) != 0)
 		fail("detach", "old root");
 	if (chdir("/") != 0)
 		fail("chdir", "/");
-	umask(0077);
 }

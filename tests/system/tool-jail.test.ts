@@ -1,10 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Confinement } from "../../src/system/confine.ts";
 import { CommandError, run } from "../../src/system/exec.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { builtAssets } from "../support/vm.ts";
 
 let home: string;
 let work: string;
@@ -19,7 +20,12 @@ beforeAll(async () => {
 });
 afterAll(() => rm(home, { recursive: true }));
 
+const MIB = 1_048_576;
+const { launcher } = builtAssets();
+const limits = { fileBytesMax: 2 * MIB, addressBytesMax: 4096 * MIB, openFilesMax: 77 };
 const confinement = (change: Partial<Confinement> = {}): Confinement => ({
+  launcher,
+  limits,
   writable: [work],
   readable: [read],
   network: null,
@@ -44,7 +50,9 @@ describe("a confined program", () => {
     expect(names).toEqual(expect.arrayContaining(["dev", "etc", "proc", "usr"]));
     const secret = ["home", "mnt", "opt", "root", "srv", "sys", "var"];
     expect(names.filter((name) => secret.includes(name))).toEqual([]);
-    expect(await shell("ls /dev; ls /old")).toBe("null\nurandom\nzero");
+    const mounts = (await shell("cut -d' ' -f5 /proc/self/mountinfo")).split("\n");
+    expect(mounts.filter((path) => !/^\/($|(bin|dev|etc|lib\w*|proc|sbin|tmp|usr)(\/|$))/.test(path))).toEqual([]);
+    expect(await shell("ls /dev")).toBe("null\nurandom\nzero");
   });
 
   test("sees no process but its own, and so no other one's root file system", async () => {
@@ -76,12 +84,10 @@ describe("a confined program", () => {
     await expect(shell(connect, { network: network.path })).rejects.toMatchObject(refused);
   });
 
-  test("leaves no mount and no directory behind", async () => {
+  test("leaves no mount behind", async () => {
     const before = await readFile("/proc/self/mountinfo", "utf8");
-    const mounted = await readdir("/mnt");
     await shell("true");
     expect(await readFile("/proc/self/mountinfo", "utf8")).toBe(before);
-    expect(await readdir("/mnt")).toEqual(mounted);
   });
 
   test("passes its exit code and words on", async () => {
@@ -99,19 +105,35 @@ describe("a confined program", () => {
 
   test("that cannot be confined is not started, and that is no failure of its own", async () => {
     const made = run({ argv: ["true"], confinement: confinement({ readable: ["/nowhere"] }), timeoutMs: 10_000 });
-    await expect(made).rejects.toThrow("true cannot be confined: mount: ");
+    await expect(made).rejects.toThrow("true cannot be confined: launch: ");
     await expect(made).rejects.not.toBeInstanceOf(CommandError);
   });
 
-  test("is bound in memory and open files", async () => {
-    const limits = { addressBytesMax: 4 * 1024 ** 3, openFilesMax: 77 };
-    const { stdout } = await run({
-      argv: ["sh", "-c", "ulimit -v; ulimit -n"],
-      limits,
-      confinement: confinement(),
-      timeoutMs: 5000,
-    });
-    expect(Buffer.from(stdout).toString()).toBe(`${4 * 1024 ** 2}\n77\n`);
+  test("is bound in memory, open files and the size of a file", async () => {
+    expect(await shell("ulimit -v; ulimit -n; ulimit -c")).toBe(`${4096 * 1024}\n77\n0`);
+    const large = shell('exec head -c 3M /dev/zero >"$1/large"');
+    await expect(large).rejects.toMatchObject({ stderrTail: expect.stringContaining("File too large") });
+    expect((await stat(join(work, "large"))).size).toBe(2 * MIB);
+  });
+
+  test("makes files that others may read, whatever the mask of this process", async () => {
+    const before = process.umask(0o077);
+    expect(await shell("umask").finally(() => process.umask(before))).toBe("0022");
+  });
+
+  test("finds what it was given wherever that lies on the host", async () => {
+    for (const parent of ["/mnt", "/srv", "/run"]) {
+      const directory = await mkdtemp(join(parent, "coppice-confine-"));
+      await writeFile(join(directory, "file"), parent);
+      const argv = ["cat", "file"];
+      const { stdout } = await run({
+        argv,
+        cwd: directory,
+        confinement: confinement({ readable: [directory] }),
+        timeoutMs: 10_000,
+      }).finally(() => rm(directory, { recursive: true }));
+      expect(Buffer.from(stdout).toString()).toBe(parent);
+    }
   });
 });
 

@@ -1,0 +1,183 @@
+/*
+ * The root of a program that reads what strangers made: the host's programs and libraries, read-only; of /etc what
+ * finds libraries and hosts and, in a network, authorities; three devices; the given directories, in which no device
+ * can be opened. Nothing else of the host has a name there, so whatever the program can be talked into by what it
+ * reads, it finds neither keys nor database.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "launch.h"
+
+/*
+ * Where the new root is put together. No directory that a program is given can lie below it, so that none is hidden
+ * by it; the program gets a /proc of its own.
+ */
+static const char root[] = "/proc";
+
+enum { DIRECTORY_FLAGS = MS_NOSUID | MS_NODEV };
+
+/* Each as it is on this host: a directory, a link to another of these, or not there. */
+static const char *const programs[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
+static const char *const settings[] = {
+	"/etc/host.conf",   "/etc/hosts",         "/etc/ld.so.cache", "/etc/localtime",
+	"/etc/mke2fs.conf", "/etc/nsswitch.conf", "/etc/services",
+};
+static const char *const authorities[] = {
+	"/etc/ca-certificates",
+	"/etc/pki/ca-trust/extracted",
+	"/etc/pki/tls/certs",
+	"/etc/ssl/certs",
+};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void make_directory(const char *path, mode_t mode)
+{
+	if (mkdir(path, mode) != 0 && errno != EEXIST)
+		fail("mkdir", path);
+}
+
+/* The place of a host's path in the new root; the directories above it are made. */
+static void place(char *path, const char *host_path)
+{
+	below(path, root, host_path + 1);
+	for (char *slash = strchr(path + sizeof root, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		make_directory(path, 0755);
+		*slash = '/';
+	}
+}
+
+static void show_directory(const char *host_path, unsigned long flags)
+{
+	char path[PATH_BYTES_MAX];
+
+	place(path, host_path);
+	make_directory(path, 0755);
+	bind_with(host_path, path, flags);
+}
+
+static void show_link(const char *host_path)
+{
+	char path[PATH_BYTES_MAX];
+	char target[PATH_BYTES_MAX];
+	ssize_t length = readlink(host_path, target, sizeof target - 1);
+
+	if (length < 0)
+		fail("readlink", host_path);
+	target[length] = '\0';
+	place(path, host_path);
+	if (symlink(target, path) != 0)
+		fail("symlink", path);
+}
+
+static void show_file(const char *host_path)
+{
+	char path[PATH_BYTES_MAX];
+	int fd;
+
+	place(path, host_path);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+	if (fd < 0)
+		fail("create", path);
+	close(fd);
+	bind_with(host_path, path, DIRECTORY_FLAGS | MS_RDONLY | MS_NOEXEC);
+}
+
+/* Not everything is on every host. */
+static void show_if_there(const char *host_path, unsigned long flags)
+{
+	struct stat status;
+
+	if (lstat(host_path, &status) != 0) {
+		if (errno != ENOENT)
+			fail("lstat", host_path);
+	} else if (S_ISLNK(status.st_mode)) {
+		show_link(host_path);
+	} else if (S_ISDIR(status.st_mode)) {
+		show_directory(host_path, flags);
+	} else {
+		show_file(host_path);
+	}
+}
+
+static void enter_network(const struct options *options)
+{
+	int fd;
+
+	if (options->network == NULL) {
+		if (unshare(CLONE_NEWNET) != 0)
+			fail("unshare", "net");
+		return;
+	}
+	fd = open(options->network, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		fail("open", options->network);
+	if (setns(fd, CLONE_NEWNET) != 0)
+		fail("setns", options->network);
+	close(fd);
+}
+
+static void mount_own(const char *type, const char *name, unsigned long flags, const char *data)
+{
+	char path[PATH_BYTES_MAX];
+
+	below(path, root, name);
+	make_directory(path, 0755);
+	if (mount(type, path, type, flags, data) != 0)
+		fail("mount", path);
+}
+
+void enter_tool_root(const struct options *options)
+{
+	const unsigned long given = DIRECTORY_FLAGS | MS_NOEXEC;
+	char before[PATH_BYTES_MAX];
+	char path[PATH_BYTES_MAX];
+
+	if (getcwd(before, sizeof before) == NULL)
+		fail("getcwd", "");
+	enter_network(options);
+	if (unshare(CLONE_NEWNS) != 0)
+		fail("unshare", "");
+	unshare_if_allowed(CLONE_NEWIPC, "ipc");
+	umask(0);
+	make_mounts_private();
+	if (mount("tmpfs", root, "tmpfs", DIRECTORY_FLAGS, "mode=0755,size=4m") != 0)
+		fail("mount", root);
+	for (size_t i = 0; i < COUNT(programs); i++)
+		show_if_there(programs[i], DIRECTORY_FLAGS | MS_RDONLY);
+	below(path, root, "etc");
+	make_directory(path, 0755);
+	for (size_t i = 0; i < COUNT(settings); i++)
+		show_if_there(settings[i], given | MS_RDONLY);
+	for (size_t i = 0; options->network != NULL && i < COUNT(authorities); i++)
+		show_if_there(authorities[i], given | MS_RDONLY);
+	for (size_t i = 0; i < options->writable_count; i++)
+		show_directory(options->writable[i], given);
+	for (size_t i = 0; i < options->readable_count; i++)
+		show_directory(options->readable[i], given | MS_RDONLY);
+	for (size_t i = 0; i < 3; i++) {
+		static const char *const empty[] = { "dev", "run", "tmp" };
+
+		below(path, root, empty[i]);
+		make_directory(path, 0755);
+	}
+	mount_devices(root, options);
+	mount_own("proc", "proc", given | MS_RDONLY, NULL);
+	if (mount(NULL, root, NULL, MS_REMOUNT | MS_RDONLY | DIRECTORY_FLAGS, "mode=0755") != 0)
+		fail("remount", root);
+	pivot_into(root);
+	/* A directory that has no name here is not entered. */
+	if (chdir(before) != 0 && chdir("/") != 0)
+		fail("chdir", "/");
+	/* An image has directories that it gives no modes for, and machines read a disk as a user of their own. */
+	umask(022);
+}

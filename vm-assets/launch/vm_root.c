@@ -1,0 +1,41 @@
+/* The root of a virtual machine monitor: prepared before, with nothing in it but what that program needs. */
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "launch.h"
+
+static void mount_proc(const struct options *options)
+{
+	const unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+	char path[PATH_BYTES_MAX];
+
+	below(path, options->root, "proc");
+	/* Only the program's own entries; kernels before 5.8 do not know subset. */
+	if (mount("proc", path, "proc", flags, "hidepid=2,subset=pid") != 0 &&
+	    mount("proc", path, "proc", flags, "hidepid=2") != 0)
+		fail("mount", path);
+}
+
+void enter_vm_root(const struct options *options)
+{
+	char path[PATH_BYTES_MAX];
+
+	if (unshare(CLONE_NEWNS | CLONE_NEWNET) != 0)
+		fail("unshare", "");
+	unshare_if_allowed(CLONE_NEWCGROUP, "cgroup");
+	unshare_if_allowed(CLONE_NEWIPC, "ipc");
+	if (unshare_if_allowed(CLONE_NEWUTS, "uts") && sethostname("vm", 2) != 0)
+		fail("sethostname", "");
+	/* Nodes get the modes that are written here. */
+	umask(0);
+	make_mounts_private();
+	bind_with(options->root, options->root, MS_RDONLY | MS_NOSUID | MS_NODEV);
+	below(path, options->root, "vm");
+	bind_with(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
+	mount_devices(options->root, options);
+	mount_proc(options);
+	pivot_into(options->root);
+	umask(0077);
+}
