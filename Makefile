@@ -141,6 +141,8 @@ test-debian: build ## boot Debian in an emulated machine, and install, upgrade a
 
 .PHONY: bench
 bench: build ## measure against the bars of the design, side by side; BENCH="--quick", "--json", "--only spawn,rates"
+# Without perf one row is missing, and says so.
+	@$(MAKE) -s system-deps NEEDS="perf:linux-perf" || true
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/bench.ts $(BENCH)
 
 .PHONY: soak-spawns

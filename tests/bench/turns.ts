@@ -1,11 +1,12 @@
 import { join } from "node:path";
 import { rowOf } from "../../src/cli/bench-figures.ts";
-import { run, start } from "../../src/system/exec.ts";
+import { CommandError, findProgram, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 
 const PERF_START_MS = 2500;
+const TRIAL_MS_MAX = 30_000;
 const SCRIPT_MS_MAX = 60_000;
 const SCRIPT_BYTES_MAX = 268_435_456;
 /** Numbers of epoll_pwait2, epoll_pwait and epoll_wait: a turn of the event loop lies between two of these. */
@@ -15,11 +16,12 @@ const LINE = /^\s*(\d+)\s+(\d+\.\d+):\s+\S*(sched_switch|sys_enter|sys_exit):\s+
 /** The turns of the event loop while instances are captured, by the time that each took of a processor. */
 export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
   const name = "longest turn of the event loop, while spawns are captured";
-  if (Bun.which("perf") === null) {
-    yield { name, text: "perf is not installed (linux-perf): not measured" };
+  await using directory = await scratchDirectory("/tmp", "coppice-turns-");
+  const problem = await perfProblem(join(directory.path, "trial.data"), host.appliance.pid);
+  if (problem !== null) {
+    yield { name, text: `not measured: ${problem}` };
     return;
   }
-  await using directory = await scratchDirectory("/tmp", "coppice-turns-");
   const count = host.rounds(30, 8);
   const { pid } = host.appliance;
   for (let n = 0; n < 3; n++) await host.spawn(host.base, "echo changed > /root/file");
@@ -37,18 +39,30 @@ export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
   });
 }
 
-async function record(path: string, pid: number): Promise<{ end(): Promise<string> }> {
+/** Why nothing can be recorded here, or null: many hosts have no perf, and many kernels do not let it. */
+export async function perfProblem(path: string, pid: number): Promise<string | null> {
+  if (findProgram("perf") === null) return "perf is not installed (linux-perf)";
+  try {
+    await run({ argv: [...recordArgs(path, pid), "--", "true"], timeoutMs: TRIAL_MS_MAX });
+    return null;
+  } catch (error) {
+    if (!(error instanceof CommandError)) throw error;
+    return `perf cannot record here: ${error.stderrTail.trim().split("\n")[0] || error.message}`;
+  }
+}
+
+function recordArgs(path: string, pid: number): string[] {
   const isWait = WAITS.map((id) => `id==${id}`).join("||");
   const own = `common_pid==${pid} && (${isWait})`;
-  const child = start({
-    argv: [
-      ...["perf", "record", "-q", "-a", "-m", "2048", "-o", path],
-      ...["-e", "sched:sched_switch", "--filter", `prev_pid==${pid} || next_pid==${pid}`],
-      ...["-e", "raw_syscalls:sys_enter", "--filter", own, "-e", "raw_syscalls:sys_exit", "--filter", own],
-    ],
-    extraFds: [],
-    stderr: "tail",
-  });
+  return [
+    ...["perf", "record", "-q", "-a", "-m", "2048", "-o", path],
+    ...["-e", "sched:sched_switch", "--filter", `prev_pid==${pid} || next_pid==${pid}`],
+    ...["-e", "raw_syscalls:sys_enter", "--filter", own, "-e", "raw_syscalls:sys_exit", "--filter", own],
+  ];
+}
+
+async function record(path: string, pid: number): Promise<{ end(): Promise<string> }> {
+  const child = start({ argv: recordArgs(path, pid), extraFds: [], stderr: "tail" });
   await Bun.sleep(PERF_START_MS);
   return {
     async end() {
