@@ -80,10 +80,10 @@ function lineageRoute(services: ApiServices): Route {
     query: PageQuery,
     responses: { 200: jsonSpec("a page of steps, the image first", Type.Array(ImageStep)) },
     errors: ["not_found"],
-    handle: ({ principal, params, query }) => {
+    handle: async ({ principal, params, query }) => {
       const image = requireImage(services, principal, params["uuid"] ?? "");
       const page = { limit: query.limit ?? LIMIT_DEFAULT, offset: query.offset ?? 0 };
-      return json(200, lineage(services.db, image.id, page).map(stepOf));
+      return json(200, (await lineage(services.db, image.id, page)).map(stepOf));
     },
   });
 }
@@ -99,10 +99,10 @@ function childrenRoute(services: ApiServices): Route {
     query: ChildrenQuery,
     responses: { 200: jsonSpec("a page of steps; a parent comes before its children", Type.Array(ImageStep)) },
     errors: ["not_found"],
-    handle: ({ principal, params, query }) => {
+    handle: async ({ principal, params, query }) => {
       const image = requireImage(services, principal, params["uuid"] ?? "");
       const page = { limit: query.limit ?? LIMIT_DEFAULT, offset: query.offset ?? 0 };
-      const rows = descendants(services.db, image.id, { ...page, recursive: query.recursive === true });
+      const rows = await descendants(services.db, image.id, { ...page, recursive: query.recursive === true });
       return json(200, rows.map(stepOf));
     },
   });

@@ -1,10 +1,14 @@
-import { asc, eq, getTableColumns, sql } from "drizzle-orm";
+import { asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { Database, Orm } from "./database.ts";
+import { FAR_OFFSET_MIN } from "./scans.ts";
 import { history, images, tags } from "./schema.ts";
 
 /** Longest command that is kept, all its arguments together, in `bytes`. */
 export const HISTORY_COMMAND_BYTES_MAX = 65_536;
+
+/** Trees of more images than these are walked in a thread. */
+const WALK_COUNT_MAX = 1000;
 
 /** How an image came to be: by a command, or from a registry. Neither env nor stdin are kept. */
 export interface Making {
@@ -89,43 +93,67 @@ function selectSteps(orm: Orm) {
 }
 
 /** The image and what it was made from, the image first and its base last, deleted ones included. */
-export function lineage(db: Database, id: ImageId, page: Page): HistoryRow[] {
-  const walk = sql`(
-    with recursive walk(id, depth) as (
-      select ${id}, 0
-      union all
-      select h.parent_id, walk.depth + 1 from walk join history h on h.image_id = walk.id where h.parent_id is not null
-    )
-    select id as step_id, depth from walk limit ${page.limit} offset ${page.offset}
-  )`;
-  return db.orm
-    .select(stepColumns)
-    .from(walk)
-    .innerJoin(history, eq(history.imageId, sql`step_id`))
-    .leftJoin(images, eq(images.id, history.imageId))
-    .leftJoin(tags, eq(tags.imageId, history.imageId))
-    .orderBy(sql`depth`)
-    .all();
+export async function lineage(db: Database, id: ImageId, page: Page): Promise<HistoryRow[]> {
+  const query = db.orm.select({ id: sql<ImageId>`id` }).from(
+    sql`(
+        with recursive walk(id) as (
+          select ${id}
+          union all
+          select h.parent_id from walk join history h on h.image_id = walk.id where h.parent_id is not null
+        )
+        select id from walk limit ${page.limit} offset ${page.offset}
+      ) as page`,
+  );
+  return stepsOf(db, await idsOf(db, query, page.offset >= FAR_OFFSET_MIN));
 }
 
 /** What was made from the image, the oldest first: by one run, or with `recursive` by any number. */
-export function descendants(db: Database, id: ImageId, options: Page & { readonly recursive: boolean }): HistoryRow[] {
-  const found = options.recursive
-    ? sql`${history.imageId} in (
-        with recursive walk(id) as (
-          select image_id from history where parent_id = ${id}
-          union all
-          select h.image_id from walk join history h on h.parent_id = walk.id
-        )
-        select id from walk
-      )`
-    : eq(history.parentId, id);
-  return selectSteps(db.orm)
-    .where(found)
+export async function descendants(
+  db: Database,
+  id: ImageId,
+  options: Page & { readonly recursive: boolean },
+): Promise<HistoryRow[]> {
+  const walk = sql`
+    with recursive walk(id) as (
+      select image_id from history where parent_id = ${id}
+      union all
+      select h.image_id from walk join history h on h.parent_id = walk.id
+    )
+    select id from walk`;
+  const query = db.orm
+    .select({ id: history.imageId })
+    .from(history)
+    .where(options.recursive ? sql`${history.imageId} in (${walk})` : eq(history.parentId, id))
     .orderBy(asc(history.createdAt), asc(history.imageId))
     .limit(options.limit)
-    .offset(options.offset)
+    .offset(options.offset);
+  const isLong = options.offset >= FAR_OFFSET_MIN || (options.recursive && isLongerThan(db, walk, WALK_COUNT_MAX));
+  return stepsOf(db, await idsOf(db, query, isLong));
+}
+
+function isLongerThan(db: Database, walk: SQL, countMax: number): boolean {
+  const row = db.orm.get<{ count: number }>(sql`select count(*) as count from (${walk} limit ${countMax + 1}) as page`);
+  return Number(Object.values(row)[0]) > countMax;
+}
+
+interface IdQuery {
+  toSQL(): { readonly sql: string; readonly params: readonly unknown[] };
+  all(): { readonly id: ImageId }[];
+}
+
+/** What takes long is read in a thread. */
+async function idsOf(db: Database, query: IdQuery, isLong: boolean): Promise<ImageId[]> {
+  if (!isLong) return query.all().map(({ id }) => id);
+  return (await db.scans.all(query.toSQL())).map(([id]) => id as ImageId);
+}
+
+/** The steps of a page, in its order; one that was forgotten meanwhile is left out. */
+function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
+  const rows = selectSteps(db.orm)
+    .where(sql`${history.imageId} in (select value from json_each(${JSON.stringify(ids)}))`)
     .all();
+  const byId = new Map(rows.map((row) => [row.imageId, row]));
+  return ids.flatMap((id) => byId.get(id) ?? []);
 }
 
 /** Forgets the step of a deleted image when nothing that exists was made from it, and then those above it likewise. */

@@ -1,4 +1,4 @@
-import { and, desc, eq, getTableColumns, gte, lt, lte, sql } from "drizzle-orm";
+import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizzle-orm";
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { Database, Orm } from "./database.ts";
@@ -49,8 +49,12 @@ export function resolveImage(db: Database, accountId: AccountId, reference: Imag
   return row ?? null;
 }
 
+/** With more tags than these that begin alike, images are looked through in a thread instead of being put in order. */
+const TAGS_AT_ONCE_COUNT_MAX = 1000;
+
 /** Newest first, then by id; a page past the end is empty. */
 export function listImages(db: Database, accountId: AccountId, filter: ImageFilter): ImageRow[] {
+  if (isContradiction(filter)) return [];
   const page = imagePage(db.orm, accountId, filter).as("page");
   return db.orm
     .select(imageColumns)
@@ -61,10 +65,14 @@ export function listImages(db: Database, accountId: AccountId, filter: ImageFilt
     .all();
 }
 
-/** The same for any offset: what is skipped is skipped in a thread, where it takes long. */
+/** The same for any offset and any prefix: what takes long is done in a thread. */
 export async function listImagesFar(db: Database, accountId: AccountId, filter: ImageFilter): Promise<ImageRow[]> {
-  if (filter.offset < FAR_OFFSET_MIN) return listImages(db, accountId, filter);
-  const ids = (await db.scans.all(imagePage(db.orm, accountId, filter).toSQL())).map(([id]) => id);
+  if (isContradiction(filter)) return [];
+  const { tagPrefix, offset } = filter;
+  const isBroad = Boolean(tagPrefix) && haveManyTags(db, accountId, tagPrefix ?? "");
+  if (!isBroad && offset < FAR_OFFSET_MIN) return listImages(db, accountId, filter);
+  const page = isBroad ? pageByTimeOfPrefix : imagePage;
+  const ids = (await db.scans.all(page(db.orm, accountId, filter).toSQL())).map(([id]) => id);
   return db.orm
     .select(imageColumns)
     .from(images)
@@ -72,6 +80,22 @@ export async function listImagesFar(db: Database, accountId: AccountId, filter: 
     .where(sql`${images.id} in (select value from json_each(${JSON.stringify(ids)}))`)
     .orderBy(desc(images.createdAt), desc(images.id))
     .all();
+}
+
+/** An image without a tag has none that begins with anything. */
+function isContradiction({ tagged, tagPrefix }: ImageFilter): boolean {
+  return tagged === false && tagPrefix !== undefined;
+}
+
+function haveManyTags(db: Database, accountId: AccountId, prefix: string): boolean {
+  const some = db.orm
+    .select({ one: sql`1` })
+    .from(tags)
+    .where(and(eq(tags.accountId, accountId), beginsWith(prefix)))
+    .limit(TAGS_AT_ONCE_COUNT_MAX + 1)
+    .as("page");
+  const [row] = db.orm.select({ count: sql<number>`count(*)` }).from(some).all();
+  return (row?.count ?? 0) > TAGS_AT_ONCE_COUNT_MAX;
 }
 
 function imagePage(orm: Orm, accountId: AccountId, filter: ImageFilter) {
@@ -85,8 +109,14 @@ function timeBounds(filter: ImageFilter) {
   );
 }
 
+/** Tags are ASCII, so that whatever follows the prefix in one sorts before the last code point. */
+function beginsWith(prefix: string) {
+  return and(gte(tags.name, prefix), lt(tags.name, `${prefix}\u{10ffff}`));
+}
+
 /** Found in a covering index, so that a large offset does not read the rows that it skips. */
 function pageByTime(orm: Orm, accountId: AccountId, filter: ImageFilter) {
+  // Every tag begins with the empty prefix, and an image without a tag does not.
   const tagged = filter.tagged ?? (filter.tagPrefix === "" ? true : undefined);
   return orm
     .select({ id: images.id })
@@ -95,8 +125,6 @@ function pageByTime(orm: Orm, accountId: AccountId, filter: ImageFilter) {
       and(
         eq(images.accountId, accountId),
         tagged === undefined ? undefined : eq(images.tagged, tagged),
-        // Every tag begins with the empty prefix, and an image without a tag does not.
-        filter.tagPrefix === undefined ? undefined : eq(images.tagged, true),
         timeBounds(filter),
       ),
     )
@@ -105,22 +133,29 @@ function pageByTime(orm: Orm, accountId: AccountId, filter: ImageFilter) {
     .offset(filter.offset);
 }
 
+/** Reads every tag that begins so, and puts what they are on in order. */
 function pageByPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
-  const prefix = filter.tagPrefix ?? "";
   return orm
     .select({ id: images.id })
     .from(tags)
     .innerJoin(images, eq(images.id, tags.imageId))
-    .where(
-      and(
-        eq(tags.accountId, accountId),
-        gte(tags.name, prefix),
-        // Tags are ASCII, so that whatever follows the prefix in one sorts before the last code point.
-        lt(tags.name, `${prefix}\u{10ffff}`),
-        filter.tagged === undefined ? undefined : eq(images.tagged, filter.tagged),
-        timeBounds(filter),
-      ),
-    )
+    .where(and(eq(tags.accountId, accountId), beginsWith(filter.tagPrefix ?? ""), timeBounds(filter)))
+    .orderBy(desc(images.createdAt), desc(images.id))
+    .limit(filter.limit)
+    .offset(filter.offset);
+}
+
+/** The same page, found by reading the images in their order until enough of them have such a tag. */
+function pageByTimeOfPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
+  const prefix = filter.tagPrefix ?? "";
+  const has = orm
+    .select({ one: sql`1` })
+    .from(tags)
+    .where(and(eq(tags.imageId, images.id), beginsWith(prefix)));
+  return orm
+    .select({ id: images.id })
+    .from(images)
+    .where(and(eq(images.accountId, accountId), eq(images.tagged, true), exists(has), timeBounds(filter)))
     .orderBy(desc(images.createdAt), desc(images.id))
     .limit(filter.limit)
     .offset(filter.offset);

@@ -1,6 +1,7 @@
 import initSql from "./migrations/0000_init.sql" with { type: "text" };
 import historySql from "./migrations/0001_history.sql" with { type: "text" };
 import mergedLayersSql from "./migrations/0002_merged_layers.sql" with { type: "text" };
+import historyOrderSql from "./migrations/0003_history_order.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -16,6 +17,7 @@ const FILES: Readonly<Record<string, string>> = {
   "0000_init": initSql,
   "0001_history": historySql,
   "0002_merged_layers": mergedLayersSql,
+  "0003_history_order": historyOrderSql,
 };
 
 /** Every migration, oldest first. */

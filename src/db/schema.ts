@@ -144,7 +144,7 @@ export const history = sqliteTable(
     startedAt: integer("started_at"),
     createdAt: integer("created_at").notNull(),
   },
-  (table) => [index("history_parent").on(table.parentId)],
+  (table) => [index("history_parent").on(table.parentId, table.createdAt, table.imageId)],
 );
 
 export const tags = sqliteTable(

@@ -1,25 +1,30 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import Libsql from "libsql";
-import { getFile } from "../../../src/db/files.ts";
-import { getImage, listImages, resolveImage } from "../../../src/db/images.ts";
+import { deleteFilesUnusedSince, getFile } from "../../../src/db/files.ts";
+import { descendants, lineage } from "../../../src/db/history.ts";
+import { getImage, listImages, listImagesFar, resolveImage } from "../../../src/db/images.ts";
 import { findBaseLayer, layerChain } from "../../../src/db/layers.ts";
+import { mergedLayersOn } from "../../../src/db/merged-layers.ts";
 import {
   deleteOperationsFinishedBefore,
   executingOperations,
   getOperation,
-  listOperations,
+  listOperationsFar,
   pendingOperations,
 } from "../../../src/db/operations.ts";
+import { deleteUntaggedImages } from "../../../src/db/removal.ts";
+import { FAR_OFFSET_MIN } from "../../../src/db/scans.ts";
 import { getToken } from "../../../src/db/tokens.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
 const PAGE = { limit: 100, offset: 0 };
-const BOUNDS = { sinceMs: 10, untilMs: 1_000_000 };
 const ROWS_COUNT = 2000;
 
 let store: TestDatabase;
 let reader: Libsql.Database;
+/** All other images were made from it. */
+let base: ImageId;
 
 beforeAll(() => {
   store = testDatabase();
@@ -43,69 +48,138 @@ function fill(path: string): void {
       "INSERT INTO operations (id, account_id, kind, status, created_at, finished_at) VALUES (?, 'alice', 'instance', 'SUCCESS', ?, ?)",
     );
     const image = db.prepare(
-      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at) VALUES (?, 'alice', 'layer', 1, ?)",
+      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at, tagged) VALUES (?, 'alice', 'layer', 1, ?, 1)",
+    );
+    const tag = db.prepare("INSERT INTO tags (account_id, name, image_id) VALUES ('alice', ?, ?)");
+    const step = db.prepare(
+      "INSERT INTO history (image_id, parent_id, operation_id, size_bytes, created_at) VALUES (?, ?, 'x', 1, ?)",
     );
     for (let at = 1; at <= ROWS_COUNT; at++) {
       operation.run(newId(), at, at);
-      image.run(newId(), at);
+      const id = newId<ImageId>();
+      image.run(id, at);
+      tag.run(`tag-${at}`, id);
+      step.run(id, at === 1 ? null : base, at);
+      if (at === 1) base = id;
     }
   })();
   db.close();
 }
 
-/** The plans of all statements that `work` prepares, a line each. */
-function plansOf(work: () => unknown): string[] {
-  const texts: string[] = [];
+/** What `work` asks of the database, on the event loop and in the thread. */
+async function statementsOf(work: () => unknown): Promise<{ readonly here: string[]; readonly inThread: string[] }> {
+  const [here, inThread]: string[][] = [[], []];
   const prototype = Libsql.prototype as { prepare(sql: string): unknown };
   const prepare = prototype.prepare;
+  const all = store.db.scans.all;
   prototype.prepare = function (this: unknown, sql: string) {
-    texts.push(sql);
+    here?.push(sql);
     return prepare.call(this, sql);
   };
+  store.db.scans.all = function (this: typeof store.db.scans, query) {
+    inThread?.push(query.sql);
+    return all.call(this, query);
+  };
   try {
-    work();
+    await work();
   } finally {
     prototype.prepare = prepare;
+    store.db.scans.all = all;
   }
-  expect(texts.length).toBeGreaterThan(0);
-  return texts.flatMap((sql) => {
+  return { here: here ?? [], inThread: inThread ?? [] };
+}
+
+/** The plans of all of these statements, a line each. */
+async function plansOf(work: () => unknown): Promise<string[]> {
+  const { here, inThread } = await statementsOf(work);
+  expect(here.length).toBeGreaterThan(0);
+  return [...here, ...inThread].flatMap((sql) => {
     const values = Array.from(sql.matchAll(/\?/g), () => 1);
     const rows = reader.prepare(`EXPLAIN QUERY PLAN ${sql}`).all(...values) as { detail: string }[];
     return rows.map(({ detail }) => detail);
   });
 }
 
-/** Rows that a scan may go through: pages and lists of values that were found before. */
-const SMALL = /^SCAN (page|json_each|chain|above|below|walk|CONSTANT)/;
+/** Rows that a scan may go through: pages, lists of values that were found before, requests of what has not ended. */
+const SMALL = /^SCAN (page|json_each|chain|above|below|walk|operation_requests|CONSTANT)/;
 
 const scans = (plan: readonly string[]): string[] =>
   plan.filter((line) => line.startsWith("SCAN") && !SMALL.test(line) && !/VIRTUAL TABLE/.test(line));
 const sorts = (plan: readonly string[]): string[] => plan.filter((line) => line.includes("TEMP B-TREE"));
 
+/** Every way to leave out or give each of these. */
+function combinations(choices: Readonly<Record<string, readonly object[]>>): [string, object][] {
+  return Object.entries(choices).reduce<[string, object][]>(
+    (found, [name, values]) =>
+      found.flatMap(([text, filter]) => [
+        [text, filter] as [string, object],
+        ...values.map((value): [string, object] => [
+          `${text} ${name} ${Object.values(value)}`,
+          { ...filter, ...value },
+        ]),
+      ]),
+    [["all", {}]],
+  );
+}
+
 describe("a page is found in a covering index", () => {
+  const bounds = { since: [{ sinceMs: 10 }], until: [{ untilMs: 1_000_000 }] };
+  const operations = combinations({ status: [{ status: "FAILED" }], kind: [{ kind: "instance" }], ...bounds });
+  const images = combinations({
+    tagged: [{ tagged: true }, { tagged: false }],
+    ...bounds,
+    prefix: [{ tagPrefix: "" }],
+  });
+  const children = { ...PAGE, recursive: false };
+  const cases: [string, () => unknown][] = [
+    ...operations.map(([name, filter]): [string, () => unknown] => [
+      `of operations: ${name}`,
+      () => listOperationsFar(store.db, alice, { ...PAGE, ...filter }),
+    ]),
+    ...images
+      .filter(([, filter]) => !("tagPrefix" in filter && "tagged" in filter && filter.tagged === false))
+      .map(([name, filter]): [string, () => unknown] => [
+        `of images: ${name}`,
+        () => listImagesFar(store.db, alice, { ...PAGE, ...filter }),
+      ]),
+    ["of children of an image", () => descendants(store.db, base, children)],
+  ];
+  test.each(cases)("%s", async (_, work) => {
+    const plan = await plansOf(work);
+    expect(scans(plan)).toEqual([]);
+    expect(plan.some((line) => line.includes("USING COVERING INDEX"))).toBe(true);
+    // The rows of one page may be put in order; those that are skipped may not.
+    expect(plan.findIndex((line) => line.includes("TEMP B-TREE"))).not.toBe(0);
+    expect(sorts(plan).length).toBeLessThanOrEqual(1);
+  });
+});
+
+describe("what grows with the store is read in the thread", () => {
+  const far = { limit: 10, offset: FAR_OFFSET_MIN };
   const cases: Record<string, () => unknown> = {
-    "of operations": () => listOperations(store.db, alice, PAGE),
-    "of operations in a status": () => listOperations(store.db, alice, { ...PAGE, status: "FAILED" }),
-    "of operations of a kind": () => listOperations(store.db, alice, { ...PAGE, kind: "instance" }),
-    "of operations of both": () => listOperations(store.db, alice, { ...PAGE, status: "FAILED", kind: "instance" }),
-    "of operations between two times": () => listOperations(store.db, alice, { ...PAGE, ...BOUNDS }),
-    "of failed operations between two times": () =>
-      listOperations(store.db, alice, { ...PAGE, ...BOUNDS, status: "FAILED" }),
-    "of images": () => listImages(store.db, alice, PAGE),
-    "of images with a tag": () => listImages(store.db, alice, { ...PAGE, tagged: true }),
-    "of images without": () => listImages(store.db, alice, { ...PAGE, tagged: false }),
-    "of images between two times": () => listImages(store.db, alice, { ...PAGE, ...BOUNDS }),
+    "operations that are far behind": () => listOperationsFar(store.db, alice, far),
+    "images that are far behind": () => listImagesFar(store.db, alice, far),
+    "images with a tag that begins as many do": () => listImagesFar(store.db, alice, { ...PAGE, tagPrefix: "tag-" }),
+    "the origin of an image that is far behind": () => lineage(store.db, base, far),
+    "children that are far behind": () => descendants(store.db, base, { ...far, recursive: false }),
+    "what was made of an image, when it is much": () => descendants(store.db, base, { ...PAGE, recursive: true }),
   };
-  for (const [name, work] of Object.entries(cases)) {
-    test(name, () => {
-      const plan = plansOf(work);
-      expect(scans(plan)).toEqual([]);
-      expect(plan.some((line) => line.includes("USING COVERING INDEX"))).toBe(true);
-      // The rows of one page may be put in order; those that are skipped may not.
-      expect(plan.findIndex((line) => line.includes("TEMP B-TREE"))).not.toBe(0);
-      expect(sorts(plan).length).toBeLessThanOrEqual(1);
-    });
-  }
+  test.each(Object.entries(cases))("%s", async (_, work) => {
+    expect((await statementsOf(work)).inThread).toHaveLength(1);
+  });
+
+  test("in the order of a listing, where a prefix is that of many tags", async () => {
+    const plan = await plansOf(() => listImagesFar(store.db, alice, { ...PAGE, tagPrefix: "tag-" }));
+    expect(scans(plan)).toEqual([]);
+    // That of the page only.
+    expect(sorts(plan)).toHaveLength(1);
+  });
+
+  test("and little is read at once", async () => {
+    const narrow = await statementsOf(() => listImagesFar(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
+    expect(narrow.inThread).toEqual([]);
+    expect((await statementsOf(() => lineage(store.db, base, PAGE))).inThread).toEqual([]);
+  });
 });
 
 describe("nothing reads a whole table", () => {
@@ -120,9 +194,14 @@ describe("nothing reads a whole table", () => {
     "to find what was cut off": () => executingOperations(store.db),
     "to find a base": () => findBaseLayer(store.db, "key"),
     "to follow a chain": () => layerChain(store.db, newId<LayerId>()),
+    "to follow a lineage": () => lineage(store.db, base, PAGE),
+    "to find what was made of an image": () => descendants(store.db, base, { ...PAGE, recursive: true }),
+    "to find images that nobody needs": () => deleteUntaggedImages(store.db.orm, 0, 10),
+    "to find files that nobody uses": () => deleteFilesUnusedSince(store.db.orm, 0, 10),
+    "to find merged layers of a chain": () => mergedLayersOn(store.db, alice, [newId<LayerId>()]),
     "to forget old operations": () => deleteOperationsFinishedBefore(store.db, 0, 10),
   };
   for (const [name, work] of Object.entries(cases)) {
-    test(name, () => expect(scans(plansOf(work))).toEqual([]));
+    test(name, async () => expect(scans(await plansOf(work))).toEqual([]));
   }
 });

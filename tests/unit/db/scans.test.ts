@@ -2,9 +2,11 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import Libsql from "libsql";
 import { storeFigures } from "../../../src/db/figures.ts";
+import { descendants, lineage } from "../../../src/db/history.ts";
 import { listImages, listImagesFar } from "../../../src/db/images.ts";
 import { listOperations, listOperationsFar } from "../../../src/db/operations.ts";
 import { FAR_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
+import type { ImageId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
 const ROWS_COUNT = FAR_OFFSET_MIN + 300;
@@ -14,6 +16,8 @@ const LONG =
   "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) AS c FROM n";
 
 let store: TestDatabase;
+/** A chain: each image is made from the one before. */
+const steps: ImageId[] = [];
 
 beforeAll(() => {
   store = testDatabase();
@@ -27,11 +31,19 @@ beforeAll(() => {
       "INSERT INTO operations (id, account_id, kind, status, created_at, finished_at) VALUES (?, 'alice', 'instance', ?, ?, ?)",
     );
     const image = db.prepare(
-      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at) VALUES (?, 'alice', 'layer', 1, ?)",
+      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at, tagged) VALUES (?, 'alice', 'layer', 1, ?, ?)",
+    );
+    const tag = db.prepare("INSERT INTO tags (account_id, name, image_id) VALUES ('alice', ?, ?)");
+    const step = db.prepare(
+      "INSERT INTO history (image_id, parent_id, operation_id, size_bytes, created_at) VALUES (?, ?, 'x', 1, ?)",
     );
     for (let at = 1; at <= ROWS_COUNT; at++) {
       operation.run(newId(), at % 2 === 0 ? "FAILED" : "SUCCESS", at, at);
-      image.run(newId(), at);
+      const id = newId<ImageId>();
+      image.run(id, at, at % 2);
+      if (at % 2 === 1) tag.run(`tag-${at}`, id);
+      step.run(id, steps.at(-1) ?? null, at);
+      steps.push(id);
     }
   })();
   db.close();
@@ -48,6 +60,32 @@ test("a far page is the page that the event loop would find", async () => {
   expect(images.length).toBe(100);
   expect(images).toEqual(listImages(store.db, alice, FAR));
   expect(await listImagesFar(store.db, alice, { limit: 10, offset: ROWS_COUNT })).toEqual([]);
+});
+
+test("a page of tags that begin alike is the same, however it is found", async () => {
+  const all = listImages(store.db, alice, { limit: ROWS_COUNT, offset: 0, tagPrefix: "tag-" });
+  expect(all.length).toBe(Math.ceil(ROWS_COUNT / 2));
+  const page = (filter: object) =>
+    listImagesFar(store.db, alice, { limit: 20, offset: 0, tagPrefix: "tag-", ...filter });
+  expect(await page({})).toEqual(all.slice(0, 20));
+  expect(await page({ tagged: true, offset: 1000 })).toEqual(all.slice(1000, 1020));
+  expect(await page({ untilMs: 19 })).toEqual(all.slice(-10));
+  expect(await page({ tagPrefix: "tag-10", offset: 10, limit: 5 })).toEqual(
+    listImages(store.db, alice, { limit: 5, offset: 10, tagPrefix: "tag-10" }),
+  );
+  expect(await page({ tagged: false })).toEqual([]);
+  expect(await page({ tagged: false, tagPrefix: "" })).toEqual([]);
+});
+
+test("a long lineage is told in pages, upwards and downwards", async () => {
+  const [base, top] = [steps[0] as ImageId, steps.at(-1) as ImageId];
+  const ids = (rows: readonly { readonly imageId: ImageId }[]) => rows.map(({ imageId }) => imageId);
+  expect(ids(await lineage(store.db, top, FAR))).toEqual(steps.toReversed().slice(FAR.offset, FAR.offset + FAR.limit));
+  expect(ids(await lineage(store.db, top, { limit: 3, offset: 10 }))).toEqual(steps.toReversed().slice(10, 13));
+  const below = (page: object) => descendants(store.db, base, { limit: 3, offset: 0, recursive: true, ...page });
+  expect(ids(await below({}))).toEqual(steps.slice(1, 4));
+  expect(ids(await below(FAR))).toEqual(steps.slice(1).slice(FAR.offset, FAR.offset + FAR.limit));
+  expect(ids(await below({ recursive: false }))).toEqual(steps.slice(1, 2));
 });
 
 test("sums are read in the thread", async () => {
