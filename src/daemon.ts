@@ -3,6 +3,7 @@ import { cpus, totalmem } from "node:os";
 import { createApp } from "./api/app.ts";
 import { listenForOperator } from "./api/control.ts";
 import { listen } from "./api/server.ts";
+import type { ApiServices } from "./api/services.ts";
 import { tokenVerifier } from "./api/tokens.ts";
 import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config.ts";
@@ -17,7 +18,7 @@ import { TokenKeys } from "./storage/token-keys.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/compact.ts";
 import { watchFigures } from "./supervisor/figures.ts";
 import { importWork } from "./supervisor/import-image.ts";
-import { startJanitor, sweep } from "./supervisor/janitor.ts";
+import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { MachineSupply } from "./supervisor/machine-supply.ts";
 import { openSupply, type SupplyOptions } from "./supervisor/open-supply.ts";
 import { Operations } from "./supervisor/operations.ts";
@@ -28,6 +29,7 @@ import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
 import { reclaim } from "./supervisor/space.ts";
 import { awaitLock } from "./system/lock.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
+import { untilAborted } from "./system/waiting.ts";
 import { REVISION, VERSION } from "./version.ts";
 import { CpuWeight } from "./vm/cpu-weight.ts";
 import { templateShape } from "./vm/templates.ts";
@@ -75,6 +77,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     untaggedTtlMs: config.images.untaggedTtlMs,
   };
   await sweep(janitorOptions, cgroups);
+  const orphans = stack.use(new OrphanSweep(janitorOptions));
   stack.use(startJanitor(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
@@ -82,9 +85,9 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
   const shared = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler };
-  const compactor = stack.use(openCompactor(config, shared));
+  const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
-  const operations = stack.use(openOperations(config, { ...shared, cgroups, compactor, network }));
+  const operations = stack.use(openOperations(config, { ...shared, orphans, cgroups, compactor, network }));
   const { diskReserveBytes } = config.limits;
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
   stack.use(watchFigures(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
@@ -95,17 +98,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     db,
     layout,
     operations,
-    limits: {
-      instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
-      fileBytesMax: config.limits.fileBytesMax,
-      diskReserveBytes: config.limits.diskReserveBytes,
-      vcpusDefault: config.vm.vcpusDefault,
-      vcpusMax: config.vm.maxima.vcpus,
-      memoryBytesDefault: config.vm.memoryBytesDefault,
-      memoryBytesMax: config.vm.maxima.memoryBytes,
-      diskBytesDefault: config.vm.diskBytesDefault,
-      diskBytesMax: config.vm.maxima.diskBytes,
-    },
+    limits: limitsOf(config),
     verifyToken: tokenVerifier(db, keys, clock),
     defaultRegistry: config.registries.default,
     publicUrl: config.publicUrl,
@@ -119,6 +112,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const tls = tlsCert !== null && tlsKey !== null ? { tls: { cert: tlsCert, key: tlsKey } } : {};
   const listener = listen({ app, host, port, ...tls });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
+  orphans.begin();
   const owned = stack.move();
   const isAlive = (): boolean => {
     try {
@@ -171,12 +165,26 @@ function budget(config: Config): Cost {
   };
 }
 
+function limitsOf(config: Config): ApiServices["limits"] {
+  return {
+    instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
+    fileBytesMax: config.limits.fileBytesMax,
+    diskReserveBytes: config.limits.diskReserveBytes,
+    vcpusDefault: config.vm.vcpusDefault,
+    vcpusMax: config.vm.maxima.vcpus,
+    memoryBytesDefault: config.vm.memoryBytesDefault,
+    memoryBytesMax: config.vm.maxima.memoryBytes,
+    diskBytesDefault: config.vm.diskBytesDefault,
+    diskBytesMax: config.vm.maxima.diskBytes,
+  };
+}
+
 function openCompactor(
   config: Config,
   parts: Pick<
     CompactorOptions,
     "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "scheduler" | "metrics"
-  >,
+  > & { readonly orphans: OrphanSweep },
 ): Compactor {
   const compactor = new Compactor({
     ...parts,
@@ -185,7 +193,7 @@ function openCompactor(
     diskBytesMax: scratchBytes(config.vm.maxima.diskBytes),
     diskReserveBytes: config.limits.diskReserveBytes,
   });
-  compactor.start();
+  void parts.orphans.ended.then(() => compactor.start());
   return compactor;
 }
 
@@ -201,11 +209,12 @@ function openOperations(
     readonly scratchDisks: ScratchDisks;
     readonly metrics: Metrics;
     readonly scheduler: Scheduler;
+    readonly orphans: OrphanSweep;
     readonly compactor: Compactor;
     readonly network: ToolNetwork;
   },
 ): Operations {
-  const { db, layout, log, clock, machines, metrics, scheduler } = parts;
+  const { db, layout, log, clock, machines, metrics, scheduler, orphans } = parts;
   const { diskReserveBytes, imageBytesMax, imageEntriesMax } = config.limits;
   const limits = { bytesMax: imageBytesMax, entriesMax: imageEntriesMax };
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
@@ -224,7 +233,10 @@ function openOperations(
     },
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),
-    machinesKnown: (signal) => machines.known(signal),
+    machinesKnown: async (signal) => {
+      await untilAborted(orphans.ended, signal);
+      await machines.known(signal);
+    },
     queueCountMax: QUEUE_COUNT_MAX,
   });
 }

@@ -70,3 +70,13 @@ export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number)
 export function isBlobReferenced(orm: Orm, sha256: string): boolean {
   return orm.select({ id: files.id }).from(files).where(eq(files.sha256, sha256)).limit(1).get() !== undefined;
 }
+
+/** Which of these contents any account has a file of. */
+export function referencedBlobs(db: Database, sha256s: readonly string[]): Set<string> {
+  const rows = db.orm
+    .selectDistinct({ sha256: files.sha256 })
+    .from(files)
+    .where(sql`${files.sha256} in (select value from json_each(${JSON.stringify(sha256s)}))`)
+    .all();
+  return new Set(rows.map((row) => row.sha256));
+}

@@ -78,9 +78,10 @@ function readChain(db: Database, id: LayerId): LayerRow[] {
   return statement.all({ id });
 }
 
-/** Every layer that has a row, merged ones included: disks and indexes of other ids are garbage. */
-export function referencedLayerIds(db: Database): Set<LayerId> {
-  const own = db.orm.select({ id: layers.id }).from(layers);
-  const rows = own.union(db.orm.select({ id: mergedLayers.id }).from(mergedLayers)).all();
-  return new Set(rows.map((row) => row.id));
+/** Which of `ids` have a row, merged layers included: disks and indexes of others are garbage. */
+export function existingLayers(db: Database, ids: readonly LayerId[]): Set<LayerId> {
+  const asked = sql`(select value from json_each(${JSON.stringify(ids)}))`;
+  const own = db.orm.select({ id: layers.id }).from(layers).where(sql`${layers.id} in ${asked}`);
+  const merged = db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(sql`${mergedLayers.id} in ${asked}`);
+  return new Set([...own.all(), ...merged.all()].map((row) => row.id));
 }

@@ -1,10 +1,10 @@
-import { chmod, chown, readdir, rename, rm } from "node:fs/promises";
+import { chmod, chown, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { LayerId } from "../domain/ids.ts";
 import { parseUuid } from "../domain/ids.ts";
 import { syncPath } from "../system/scratch.ts";
 import { allocatedBytes } from "../system/sparse.ts";
-import type { DataLayout } from "./layout.ts";
+import { type DataLayout, nameBatches } from "./layout.ts";
 import { sharedOpenLayers } from "./open-layers.ts";
 
 const DISK_SUFFIX = ".disk";
@@ -61,12 +61,20 @@ export async function layerBytes(layout: DataLayout, id: LayerId): Promise<numbe
 
 /** Ids of all layers of which there is a disk or an index. */
 export async function listLayers(layout: DataLayout): Promise<Set<LayerId>> {
-  const ids = new Set<LayerId>();
-  for (const name of await readdir(layout.layers)) {
-    for (const suffix of [DISK_SUFFIX, INDEX_SUFFIX]) {
-      const id = name.endsWith(suffix) ? parseUuid<LayerId>(name.slice(0, -suffix.length)) : null;
-      if (id !== null) ids.add(id);
+  const all = await Array.fromAsync(layerBatches(layout));
+  return new Set(all.flat());
+}
+
+/** The same, some at a time; one can come twice. */
+export async function* layerBatches(layout: DataLayout): AsyncGenerator<LayerId[]> {
+  for await (const names of nameBatches(layout.layers)) {
+    const ids = new Set<LayerId>();
+    for (const name of names) {
+      for (const suffix of [DISK_SUFFIX, INDEX_SUFFIX]) {
+        const id = name.endsWith(suffix) ? parseUuid<LayerId>(name.slice(0, -suffix.length)) : null;
+        if (id !== null) ids.add(id);
+      }
     }
+    yield [...ids];
   }
-  return ids;
 }

@@ -1,6 +1,7 @@
 import { statSync } from "node:fs";
-import { mkdir } from "node:fs/promises";
+import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
+import { setImmediate } from "node:timers/promises";
 
 /** Paths of everything that the data directory holds. */
 export interface DataLayout {
@@ -69,5 +70,21 @@ export function hasData({ root, database }: DataLayout): boolean {
     if (code !== "EACCES" && code !== "EPERM") throw error;
     const advice = "run this as the user that the appliance runs as (root)";
     throw new DataAccessError(`${root} is not accessible: ${advice}`, { cause: error });
+  }
+}
+
+/** Names that are looked at before others have a turn of the event loop. */
+const BATCH_COUNT = 500;
+
+/** The names in a directory, some at a time. */
+export async function* nameBatches(directory: string): AsyncGenerator<string[]> {
+  yield* batches(await readdir(directory));
+}
+
+/** However many there are, others have turns of the event loop in between. */
+export async function* batches<T>(all: readonly T[]): AsyncGenerator<T[]> {
+  for (let start = 0; start < all.length; start += BATCH_COUNT) {
+    yield all.slice(start, start + BATCH_COUNT);
+    await setImmediate();
   }
 }

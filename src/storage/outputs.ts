@@ -1,9 +1,9 @@
 import { readFileSync, statSync } from "node:fs";
-import { readdir, rm } from "node:fs/promises";
+import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type OperationId, parseUuid } from "../domain/ids.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
-import type { DataLayout } from "./layout.ts";
+import { type DataLayout, nameBatches } from "./layout.ts";
 
 export const OUTPUT_STREAMS = ["stdout", "stderr"] as const;
 export type OutputStream = (typeof OUTPUT_STREAMS)[number];
@@ -38,12 +38,10 @@ export async function removeOutputs(layout: DataLayout, id: OperationId): Promis
   for (const stream of OUTPUT_STREAMS) await rm(outputPath(layout, id, stream), { force: true });
 }
 
-/** Operations of which there is an output. */
-export async function listOutputs(layout: DataLayout): Promise<OperationId[]> {
-  const ids = new Set<OperationId>();
-  for (const name of await readdir(layout.outputs)) {
-    const id = parseUuid<OperationId>(name.replace(/\.(stdout|stderr)$/, ""));
-    if (id !== null) ids.add(id);
+/** Operations of which there is an output, some at a time; one can come twice. */
+export async function* outputBatches(layout: DataLayout): AsyncGenerator<OperationId[]> {
+  for await (const names of nameBatches(layout.outputs)) {
+    const ids = names.map((name) => parseUuid<OperationId>(name.replace(/\.(stdout|stderr)$/, "")));
+    yield [...new Set(ids.filter((id) => id !== null))];
   }
-  return [...ids];
 }

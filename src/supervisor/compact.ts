@@ -106,6 +106,7 @@ export class Compactor implements AsyncDisposable {
 
   /** Begins to work. */
   start(): void {
+    if (this.#stopped.signal.aborted) return;
     this.#space.suspectAll();
     this.#loop = this.#run();
   }

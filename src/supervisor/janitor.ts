@@ -2,7 +2,7 @@ import { readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
-import { listOutputs, removeOutputs } from "../storage/outputs.ts";
+import { outputBatches, removeOutputs } from "../storage/outputs.ts";
 import { reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
@@ -15,10 +15,10 @@ export interface JanitorOptions extends SpaceOptions {
 }
 
 /**
- * Removes what a former process left: its machines, the files that it was making, and whatever no row refers
- * to. Nothing else may run yet: work in progress looks like garbage.
+ * Removes the machines of a former process and the files that it was making. Nothing else may run yet: work in progress
+ * looks like garbage.
  */
-export async function sweep({ db, layout, log }: JanitorOptions, cgroups: CgroupTree): Promise<void> {
+export async function sweep({ layout, log }: JanitorOptions, cgroups: CgroupTree): Promise<void> {
   for (const name of await cgroups.list()) {
     log.warn("removing the processes of a former daemon", { cgroup: name });
     await cgroups.open(name)[Symbol.asyncDispose]();
@@ -26,11 +26,53 @@ export async function sweep({ db, layout, log }: JanitorOptions, cgroups: Cgroup
   for (const directory of [layout.vms, layout.tmp]) {
     for (const name of await readdir(directory)) await rm(join(directory, name), { recursive: true, force: true });
   }
-  await reclaimOrphans({ db, layout }, { dryRun: false });
-  const outputs = await listOutputs(layout);
-  const operations = existingOperations(db, outputs);
-  for (const id of outputs) {
-    if (!operations.has(id)) await removeOutputs(layout, id);
+}
+
+/**
+ * A pass over everything that is kept, to remove what no row refers to. It takes the longer the more there is, and nobody
+ * who only asks has to wait for it. Disposal ends it.
+ */
+export class OrphanSweep implements AsyncDisposable {
+  readonly #options: JanitorOptions;
+  readonly #stopped = new AbortController();
+  readonly #ended = Promise.withResolvers<void>();
+  #work: Promise<void> = Promise.resolve();
+
+  constructor(options: JanitorOptions) {
+    this.#options = options;
+  }
+
+  /** Resolves when it has ended, whatever it found: until then no operation may run, and nothing make layers. */
+  get ended(): Promise<void> {
+    return this.#ended.promise;
+  }
+
+  begin(): void {
+    this.#work = this.#run().then(this.#ended.resolve);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopped.abort();
+    await this.#work;
+  }
+
+  async #run(): Promise<void> {
+    const { db, layout, log } = this.#options;
+    const { signal } = this.#stopped;
+    try {
+      await reclaimOrphans({ db, layout }, { dryRun: false, signal });
+      await removeOrphanedOutputs({ db, layout }, signal);
+    } catch (error) {
+      if (!signal.aborted) log.error("what a former process left was not removed", { error });
+    }
+  }
+}
+
+async function removeOrphanedOutputs({ db, layout }: Pick<SpaceOptions, "db" | "layout">, signal: AbortSignal) {
+  for await (const ids of outputBatches(layout)) {
+    signal.throwIfAborted();
+    const known = existingOperations(db, ids);
+    for (const id of ids) if (!known.has(id)) await removeOutputs(layout, id);
   }
 }
 

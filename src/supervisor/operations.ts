@@ -87,7 +87,7 @@ export interface OperationsOptions {
   /** @throws ApiError `insufficient_storage` when there is too little room for more work */
   readonly requireSpace: () => void;
   readonly readiness: () => Readiness;
-  /** Resolves when it is known that machines can run; throws an ApiError when they cannot. */
+  /** Resolves when work may begin, and it is known that machines can run; throws an ApiError when they cannot. */
   readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
   /** operations of one account that may wait */
   readonly queueCountMax: number;

@@ -1,14 +1,14 @@
 import type { Database, Orm } from "../db/database.ts";
-import { deleteFilesUnusedSince, type FileRow, isBlobReferenced } from "../db/files.ts";
-import { referencedLayerIds } from "../db/layers.ts";
+import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
+import { existingLayers } from "../db/layers.ts";
 import { deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
 import { deleteUnreferencedLayers, deleteUntaggedImages, unreferencedLayers } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
-import { layerBytes, listLayers, removeLayer } from "../storage/layers.ts";
-import type { DataLayout } from "../storage/layout.ts";
+import { layerBatches, layerBytes, removeLayer } from "../storage/layers.ts";
+import { batches, type DataLayout } from "../storage/layout.ts";
 
 /** Merged layers that nobody used for so long are made again when somebody does. */
 const MERGED_TTL_MS = 7 * 86_400_000;
@@ -67,20 +67,32 @@ export async function reclaim(
 }
 
 /**
- * Removes the files of layers and contents that no row names: what an end without warning left. Only while no daemon
- * runs on the directory, because work in progress looks like that.
+ * Removes the files of layers and contents that no row names: what an end without warning left. Nothing may make layers
+ * meanwhile: one that is not recorded yet looks like that.
  */
 export async function reclaimOrphans(
   { db, layout }: Pick<SpaceOptions, "db" | "layout">,
-  { dryRun }: { readonly dryRun: boolean },
+  { dryRun, signal }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
 ): Promise<Reclaimed> {
-  const known = referencedLayerIds(db);
-  const layers = [...(await listLayers(layout))].filter((id) => !known.has(id));
-  const layerBytes = dryRun ? await sizeOf({ layout }, layers) : await removeLayers({ layout }, layers);
-  const contents = (await listBlobs(layout)).filter((sha256) => !isBlobReferenced(db.orm, sha256));
+  const orphans = new Set<LayerId>();
+  let layerBytes = 0;
+  for await (const ids of layerBatches(layout)) {
+    signal?.throwIfAborted();
+    const known = existingLayers(db, ids);
+    const unknown = ids.filter((id) => !known.has(id) && !orphans.has(id));
+    for (const id of unknown) orphans.add(id);
+    layerBytes += dryRun ? await sizeOf({ layout }, unknown) : await removeLayers({ layout }, unknown);
+  }
+  let files = 0;
   let fileBytes = 0;
-  for (const sha256 of contents) fileBytes += await releaseBlob({ db, layout }, sha256, dryRun);
-  return { images: 0, layers: layers.length, layerBytes, files: contents.length, fileBytes };
+  for await (const contents of batches(await listBlobs(layout))) {
+    signal?.throwIfAborted();
+    const known = referencedBlobs(db, contents);
+    const unknown = contents.filter((sha256) => !known.has(sha256));
+    files += unknown.length;
+    for (const sha256 of unknown) fileBytes += await releaseBlob({ db, layout }, sha256, dryRun);
+  }
+  return { images: 0, layers: orphans.size, layerBytes, files, fileBytes };
 }
 
 /**

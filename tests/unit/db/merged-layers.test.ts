@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
-import { layerChain, referencedLayerIds } from "../../../src/db/layers.ts";
+import { existingLayers, layerChain } from "../../../src/db/layers.ts";
 import {
   deleteMergedLayersUnusedSince,
   insertMergedLayer,
@@ -53,7 +53,8 @@ describe("merged layers", () => {
     expect(found(layers[5])).toEqual([merged as LayerId]);
     expect(found(layers[2])).toEqual([]);
     expect(found(layers[5], bob)).toEqual([]);
-    expect(referencedLayerIds(test.db)).toEqual(new Set([...layers, merged as LayerId]));
+    const known = [...layers, merged as LayerId];
+    expect(existingLayers(test.db, [...known, newId<LayerId>()])).toEqual(new Set(known));
   });
 
   test("are one for a run, and only where its layers are", () => {
