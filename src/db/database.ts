@@ -1,6 +1,7 @@
 import { chmodSync } from "node:fs";
+import { type SQL, sql } from "drizzle-orm";
 import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
-import { BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
+import { type AnySQLiteColumn, BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
 import { MIGRATIONS, type Migration } from "./migrations.ts";
 import { Scans } from "./scans.ts";
@@ -139,6 +140,11 @@ function observeWrites(statement: Libsql.Statement, onWrite: () => void): void {
       return execute(...params);
     }) as never;
   }
+}
+
+/** `column` has one of `values`, of which there may be more than a statement can have parameters. */
+export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL {
+  return sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;
 }
 
 /**

@@ -45,23 +45,22 @@ export function getFile(
   return row ?? null;
 }
 
-/**
- * Forgets at most `limit` files last used before `beforeMs`, but none that an operation is still to place; returns
- * the rows, whose blobs may be unreferenced now.
- */
-export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number): FileRow[] {
+/** The file was last used before `beforeMs`, and no operation is still to place it. */
+export function isUnusedSince(beforeMs: number) {
   const awaited = sql`(
     select json_extract(placed.value, '$.fileId')
     from ${operationRequests}, json_each(${operationRequests.body}, '$.files') as placed
     where json_extract(placed.value, '$.fileId') is not null
   )`;
-  const rows = tx
-    .select()
-    .from(files)
-    .where(and(lt(files.lastUsedAt, beforeMs), notInArray(files.id, awaited)))
-    .orderBy(asc(files.lastUsedAt))
-    .limit(limit)
-    .all();
+  return and(lt(files.lastUsedAt, beforeMs), notInArray(files.id, awaited));
+}
+
+/**
+ * Forgets at most `limit` files that `isUnusedSince`, the oldest first; returns the rows, whose blobs may be
+ * unreferenced now.
+ */
+export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number): FileRow[] {
+  const rows = tx.select().from(files).where(isUnusedSince(beforeMs)).orderBy(asc(files.lastUsedAt)).limit(limit).all();
   for (const { id } of rows) tx.delete(files).where(eq(files.id, id)).run();
   return rows;
 }

@@ -158,15 +158,20 @@ function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
 
 /** Forgets the step of a deleted image when nothing that exists was made from it, and then those above it likewise. */
 export function pruneHistory(tx: Orm, deleted: ImageId): void {
-  for (let id: ImageId | null = deleted; id !== null; ) {
-    const child = tx.select({ id: history.imageId }).from(history).where(eq(history.parentId, id)).limit(1).get();
-    const image = tx.select({ id: images.id }).from(images).where(eq(images.id, id)).get();
-    if (child !== undefined || image !== undefined) return;
-    const removed: { parentId: ImageId | null } | undefined = tx
-      .delete(history)
-      .where(eq(history.imageId, id))
-      .returning({ parentId: history.parentId })
-      .get();
-    id = removed?.parentId ?? null;
-  }
+  tx.run(sql`
+    delete from history where image_id in (
+      with recursive gone(id, parent_id) as (
+        select image_id, parent_id from history
+          where image_id = ${deleted}
+          and not exists (select 1 from images where id = history.image_id)
+          and not exists (select 1 from history made where made.parent_id = history.image_id)
+        union all
+        select history.image_id, history.parent_id from gone join history on history.image_id = gone.parent_id
+          where not exists (select 1 from images where id = history.image_id)
+          and not exists (
+            select 1 from history made where made.parent_id = history.image_id and made.image_id <> gone.id
+          )
+      )
+      select id from gone
+    )`);
 }

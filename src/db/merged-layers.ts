@@ -1,6 +1,6 @@
 import { and, asc, eq, inArray, lt, or, sql } from "drizzle-orm";
 import type { AccountId, LayerId } from "../domain/ids.ts";
-import type { Database, Orm } from "./database.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
 import { images, layers, mergedLayers } from "./schema.ts";
 
 export type MergedLayerRow = typeof mergedLayers.$inferSelect;
@@ -88,11 +88,11 @@ export function deleteMergedLayer(db: Database, id: LayerId): void {
   db.orm.delete(mergedLayers).where(eq(mergedLayers.id, id)).run();
 }
 
-/** Forgets the merged layers that refer to a layer, and returns them: their files are garbage then. */
-export function deleteMergedLayersOf(tx: Orm, layerId: LayerId): LayerId[] {
+/** Forgets the merged layers that refer to one of these, and returns them: their files are garbage then. */
+export function deleteMergedLayersOf(tx: Orm, layerIds: readonly LayerId[]): LayerId[] {
   const rows = tx
     .delete(mergedLayers)
-    .where(or(eq(mergedLayers.topId, layerId), eq(mergedLayers.belowId, layerId)))
+    .where(or(isOneOf(mergedLayers.topId, layerIds), isOneOf(mergedLayers.belowId, layerIds)))
     .returning({ id: mergedLayers.id })
     .all();
   return rows.map((row) => row.id);

@@ -1,7 +1,7 @@
-import { and, asc, eq, gte, isNull, lt, notExists, or, sql } from "drizzle-orm";
+import { and, eq, gte, isNull, lt, notExists, or, sql } from "drizzle-orm";
 import { alias } from "drizzle-orm/sqlite-core";
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
-import type { Database, Orm } from "./database.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
 import { pruneHistory } from "./history.ts";
 import { deleteMergedLayersOf } from "./merged-layers.ts";
 import { images, layers, operations } from "./schema.ts";
@@ -27,51 +27,56 @@ export function deleteImage(db: Database, accountId: AccountId, id: ImageId): De
       .limit(1)
       .get();
     if (user !== undefined) return "in_use";
-    removeImage(tx, id);
+    removeImages(tx, [id]);
     return { deleted: row.layerId };
   });
 }
 
-function removeImage(tx: Orm, id: ImageId): void {
-  tx.delete(images).where(eq(images.id, id)).run();
-  pruneHistory(tx, id);
+function removeImages(tx: Orm, ids: readonly ImageId[]): void {
+  tx.delete(images).where(isOneOf(images.id, ids)).run();
+  for (const id of ids) pruneHistory(tx, id);
 }
 
-/**
- * Deletes at most `limit` images without a tag that were made before `beforeMs`, and from which no operation
- * started since; returns their top layers.
- */
-export function deleteUntaggedImages(tx: Orm, beforeMs: number, limit: number): LayerId[] {
-  const use = tx
+/** Deletes those of `ids` that `isExpired` holds for still; returns their top layers. */
+export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: number): LayerId[] {
+  // That they have no tag and are old is looked at here: as a condition it would make the database read all that are.
+  const rows = tx
+    .select({ id: images.id, layerId: images.layerId, tagged: images.tagged, createdAt: images.createdAt })
+    .from(images)
+    .where(and(isOneOf(images.id, ids), isUnused(tx, beforeMs)))
+    .all()
+    .filter(({ tagged, createdAt }) => !tagged && createdAt < beforeMs);
+  removeImages(
+    tx,
+    rows.map((row) => row.id),
+  );
+  return rows.map((row) => row.layerId);
+}
+
+/** The image has no tag, was made before `beforeMs`, and is unused. */
+export function isExpired(orm: Orm, beforeMs: number) {
+  return and(eq(images.tagged, false), lt(images.createdAt, beforeMs), isUnused(orm, beforeMs));
+}
+
+/** No operation started from the image since `beforeMs`, or is still to. */
+function isUnused(orm: Orm, beforeMs: number) {
+  const use = orm
     .select({ id: operations.id })
     .from(operations)
     .where(
       and(eq(operations.imageId, images.id), or(isNull(operations.finishedAt), gte(operations.createdAt, beforeMs))),
     );
-  const rows = tx
-    .select({ id: images.id, layerId: images.layerId })
-    .from(images)
-    .where(and(eq(images.tagged, false), lt(images.createdAt, beforeMs), notExists(use)))
-    .orderBy(asc(images.createdAt))
-    .limit(limit)
-    .all();
-  for (const { id } of rows) removeImage(tx, id);
-  return rows.map((row) => row.layerId);
+  return notExists(use);
 }
 
 const child = alias(layers, "child");
 
-function isUnreferenced(tx: Orm) {
+/** Neither an image nor another layer stands on the layer. */
+export function isUnreferenced(orm: Orm) {
   return and(
-    notExists(tx.select({ one: sql`1` }).from(images).where(eq(images.layerId, layers.id))),
-    notExists(tx.select({ one: sql`1` }).from(child).where(eq(child.parentId, layers.id))),
+    notExists(orm.select({ one: sql`1` }).from(images).where(eq(images.layerId, layers.id))),
+    notExists(orm.select({ one: sql`1` }).from(child).where(eq(child.parentId, layers.id))),
   );
-}
-
-/** At most `limit` layers that neither an image nor another layer stands on. */
-export function unreferencedLayers(tx: Orm, limit: number): LayerId[] {
-  const rows = tx.select({ id: layers.id }).from(layers).where(isUnreferenced(tx)).limit(limit).all();
-  return rows.map((row) => row.id);
 }
 
 /**
@@ -83,19 +88,30 @@ export function deleteUnreferencedLayers(
   candidates: readonly LayerId[],
   isHeld: (id: LayerId) => boolean,
 ): LayerId[] {
-  const removed: LayerId[] = [];
-  for (const candidate of candidates) {
-    for (let id: LayerId | null = candidate; id !== null && !isHeld(id); ) {
-      const row: { parentId: LayerId | null } | undefined = tx
-        .select({ parentId: layers.parentId })
-        .from(layers)
-        .where(and(eq(layers.id, id), isUnreferenced(tx)))
-        .get();
-      if (row === undefined) break;
-      removed.push(...deleteMergedLayersOf(tx, id), id);
-      tx.delete(layers).where(eq(layers.id, id)).run();
-      id = row.parentId;
-    }
-  }
-  return removed;
+  return candidates.flatMap((candidate) => {
+    const chain = unreferencedChain(tx, candidate);
+    const held = chain.findIndex(isHeld);
+    const gone = held === -1 ? chain : chain.slice(0, held);
+    if (gone.length === 0) return [];
+    const standIns = deleteMergedLayersOf(tx, gone);
+    tx.delete(layers).where(isOneOf(layers.id, gone)).run();
+    return [...standIns, ...gone];
+  });
+}
+
+/** The layer, where nothing refers to it, and those below it to which nothing else does, downwards. */
+function unreferencedChain(tx: Orm, top: LayerId): LayerId[] {
+  const rows = tx.all<{ id: LayerId }>(sql`
+    with recursive gone(id, parent_id) as (
+      select id, parent_id from layers
+        where id = ${top}
+        and not exists (select 1 from images where layer_id = layers.id)
+        and not exists (select 1 from layers other where other.parent_id = layers.id)
+      union all
+      select layers.id, layers.parent_id from gone join layers on layers.id = gone.parent_id
+        where not exists (select 1 from images where layer_id = layers.id)
+        and not exists (select 1 from layers other where other.parent_id = layers.id and other.id <> gone.id)
+    )
+    select id from gone`);
+  return rows.map((row) => Object.values(row)[0] as LayerId);
 }

@@ -25,6 +25,11 @@ export class LayerHolds {
     };
   }
 
+  /** Layers that are held now. */
+  get held(): LayerId[] {
+    return [...this.#counts.keys()];
+  }
+
   isHeld(id: LayerId): boolean {
     return this.#counts.has(id);
   }

@@ -82,9 +82,9 @@ export async function* nameBatches(directory: string): AsyncGenerator<string[]> 
 }
 
 /** However many there are, others have turns of the event loop in between. */
-export async function* batches<T>(all: readonly T[]): AsyncGenerator<T[]> {
-  for (let start = 0; start < all.length; start += BATCH_COUNT) {
-    yield all.slice(start, start + BATCH_COUNT);
+export async function* batches<T>(all: readonly T[], count = BATCH_COUNT): AsyncGenerator<T[]> {
+  for (let start = 0; start < all.length; start += count) {
+    yield all.slice(start, start + count);
     await setImmediate();
   }
 }

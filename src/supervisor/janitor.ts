@@ -6,7 +6,7 @@ import { outputBatches, removeOutputs } from "../storage/outputs.ts";
 import { reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
-const BATCH_COUNT = 500;
+const BATCH_COUNT = 40;
 const PASS_INTERVAL_MS = 3_600_000;
 
 export interface JanitorOptions extends SpaceOptions {

@@ -1,8 +1,9 @@
 import type { Database, Orm } from "../db/database.ts";
+import { type ExpiryBounds, expiredImages, foresee, unreferencedLayers } from "../db/expiry.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
 import { existingLayers } from "../db/layers.ts";
 import { deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
-import { deleteUnreferencedLayers, deleteUntaggedImages, unreferencedLayers } from "../db/removal.ts";
+import { deleteExpiredImages, deleteUnreferencedLayers } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
@@ -13,7 +14,10 @@ import { batches, type DataLayout } from "../storage/layout.ts";
 /** Merged layers that nobody used for so long are made again when somebody does. */
 const MERGED_TTL_MS = 7 * 86_400_000;
 /** Rows that one transaction removes: it must not hold the event loop. */
-const BATCH_COUNT = 500;
+const BATCH_COUNT = 20;
+/** Rows that are found at a time. */
+const FOUND_COUNT_MAX = 5000;
+const NEVER = new AbortController().signal;
 
 export interface SpaceOptions {
   readonly db: Database;
@@ -37,32 +41,106 @@ export interface Reclaimed {
 
 /** What one transaction forgot. */
 interface Forgotten {
-  readonly images: number;
-  readonly layers: readonly LayerId[];
-  readonly files: readonly FileRow[];
-  /** contents that no file has any more */
-  readonly blobs: readonly string[];
+  readonly images?: number;
+  readonly layers?: readonly LayerId[];
+  readonly files?: readonly FileRow[];
 }
 
 /**
  * Removes what is past its time and what nothing refers to; layers that are being read go when they have been read.
- * With `dryRun` it does the same up to the rows, takes that back, and removes no file.
+ * With `dryRun` it only says what that would be.
  */
 export async function reclaim(
   options: SpaceOptions,
-  { dryRun, signal }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
+  { dryRun, signal = NEVER }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
 ): Promise<Reclaimed> {
-  const total = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
-  for (;;) {
-    const forgotten = dryRun ? foresee(options) : options.db.transaction((tx) => forget(tx, options, BATCH_COUNT));
-    const { layers, blobs } = forgotten;
-    total.images += forgotten.images;
-    total.files += forgotten.files.length;
-    total.layers += layers.length;
-    total.layerBytes += dryRun ? await sizeOf(options, layers) : await removeLayers(options, layers);
-    for (const sha256 of blobs) total.fileBytes += await releaseBlob(options, sha256, dryRun);
-    const isDone = forgotten.images + layers.length + forgotten.files.length === 0;
-    if (isDone || dryRun || signal?.aborted === true) return total;
+  return dryRun ? await foreseeAll(options) : await new Reclaiming(options, signal).run();
+}
+
+function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: SpaceOptions): ExpiryBounds {
+  const now = clock();
+  return {
+    imagesBeforeMs: untaggedTtlMs === null ? null : now - untaggedTtlMs,
+    mergedBeforeMs: now - MERGED_TTL_MS,
+    filesBeforeMs: filesTtlMs === null ? null : now - filesTtlMs,
+  };
+}
+
+async function foreseeAll(options: SpaceOptions): Promise<Reclaimed> {
+  const { images, layers, files, blobs } = await foresee(options.db, boundsOf(options), sharedLayerHolds.held);
+  let fileBytes = 0;
+  for (const sha256 of blobs) fileBytes += await releaseBlob(options, sha256, true);
+  return { images, layers: layers.length, layerBytes: await sizeOf(options, layers), files, fileBytes };
+}
+
+/** One pass: what is to go is found in the thread and then forgotten a little at a time. */
+class Reclaiming {
+  readonly #options: SpaceOptions;
+  readonly #signal: AbortSignal;
+  readonly #total = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
+
+  constructor(options: SpaceOptions, signal: AbortSignal) {
+    this.#options = options;
+    this.#signal = signal;
+  }
+
+  async run(): Promise<Reclaimed> {
+    const { db } = this.#options;
+    const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
+    if (imagesBeforeMs !== null) {
+      await this.#all(
+        (limit) => expiredImages(db, imagesBeforeMs, limit),
+        (tx, ids) => {
+          const tops = deleteExpiredImages(tx, ids, imagesBeforeMs);
+          return { images: tops.length, layers: deleteUnreferencedLayers(tx, tops, isHeld) };
+        },
+      );
+    }
+    await this.#each((tx) => ({
+      layers: deleteMergedLayersUnusedSince(tx, mergedBeforeMs, { limit: BATCH_COUNT, isHeld }),
+    }));
+    await this.#all(
+      (limit) => unreferencedLayers(db, limit),
+      (tx, ids) => ({ layers: deleteUnreferencedLayers(tx, ids, isHeld) }),
+    );
+    if (filesBeforeMs !== null) {
+      await this.#each((tx) => ({ files: deleteFilesUnusedSince(tx, filesBeforeMs, BATCH_COUNT) }));
+    }
+    return this.#total;
+  }
+
+  /** Forgets what `find` finds until that is no more, or none of it can go now. */
+  async #all<Id>(
+    find: (limit: number) => Promise<Id[]>,
+    forget: (tx: Orm, ids: readonly Id[]) => Forgotten,
+  ): Promise<void> {
+    for (let full = true; full && !this.#signal.aborted; ) {
+      const found = await find(FOUND_COUNT_MAX);
+      let count = 0;
+      for await (const ids of batches(found, BATCH_COUNT)) {
+        if (!this.#signal.aborted) count += await this.#take((tx) => forget(tx, ids));
+      }
+      full = found.length === FOUND_COUNT_MAX && count > 0;
+    }
+  }
+
+  /** The same where it is found as soon as it is looked for. */
+  async #each(forget: (tx: Orm) => Forgotten): Promise<void> {
+    for (let count = 1; count > 0 && !this.#signal.aborted; ) count = await this.#take(forget);
+  }
+
+  /** Does it in one transaction, removes what has no row then, and says how much that was. */
+  async #take(forget: (tx: Orm) => Forgotten): Promise<number> {
+    const { db } = this.#options;
+    const { images = 0, layers = [], files = [] } = db.transaction(forget);
+    this.#total.images += images;
+    this.#total.layers += layers.length;
+    this.#total.layerBytes += await removeLayers(this.#options, layers);
+    this.#total.files += files.length;
+    for (const sha256 of new Set(files.map((file) => file.sha256))) {
+      if (!isBlobReferenced(db.orm, sha256)) this.#total.fileBytes += await releaseBlob(this.#options, sha256, false);
+    }
+    return images + layers.length + files.length;
   }
 }
 
@@ -126,43 +204,6 @@ export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layout" | "l
 }
 
 const isHeld = (id: LayerId): boolean => sharedLayerHolds.passOver(id);
-
-function forget(tx: Orm, { clock, filesTtlMs, untaggedTtlMs }: SpaceOptions, limit: number): Forgotten {
-  const tops = untaggedTtlMs === null ? [] : deleteUntaggedImages(tx, clock() - untaggedTtlMs, limit);
-  const unused = deleteMergedLayersUnusedSince(tx, clock() - MERGED_TTL_MS, { limit, isHeld });
-  const layers = deleteUnreferencedLayers(tx, tops.length > 0 ? tops : unreferencedLayers(tx, limit), isHeld);
-  const files = filesTtlMs === null ? [] : deleteFilesUnusedSince(tx, clock() - filesTtlMs, limit);
-  const contents = [...new Set(files.map(({ sha256 }) => sha256))];
-  return {
-    images: tops.length,
-    layers: [...unused, ...layers],
-    files,
-    blobs: contents.filter((sha256) => !isBlobReferenced(tx, sha256)),
-  };
-}
-
-/** Takes the transaction back that it is thrown in, and carries out of it what it found. */
-class Foreseen {
-  readonly forgotten: Forgotten;
-
-  constructor(forgotten: Forgotten) {
-    this.forgotten = forgotten;
-  }
-}
-
-/** All that a real pass would forget, in one transaction that is then taken back. */
-function foresee(options: SpaceOptions): Forgotten {
-  try {
-    return options.db.transaction((tx) => {
-      const expired = forget(tx, options, Number.MAX_SAFE_INTEGER);
-      const orphans = deleteUnreferencedLayers(tx, unreferencedLayers(tx, Number.MAX_SAFE_INTEGER), isHeld);
-      throw new Foreseen({ ...expired, layers: [...expired.layers, ...orphans] });
-    });
-  } catch (error) {
-    if (error instanceof Foreseen) return error.forgotten;
-    throw error;
-  }
-}
 
 async function sizeOf({ layout }: Pick<SpaceOptions, "layout">, ids: readonly LayerId[]): Promise<number> {
   let bytes = 0;

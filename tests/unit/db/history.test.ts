@@ -4,11 +4,12 @@ import { join } from "node:path";
 import { ne } from "drizzle-orm";
 import Libsql from "libsql";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/history.ts";
 import { getImage } from "../../../src/db/images.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { publishImport, publishRun } from "../../../src/db/publish.ts";
-import { deleteImage, deleteUnreferencedLayers, unreferencedLayers } from "../../../src/db/removal.ts";
+import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images, layers } from "../../../src/db/schema.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
@@ -79,7 +80,7 @@ describe("a chain of 1000 runs", () => {
     expect((await lineage(db, top, ALL)).filter((row) => !row.exists)).toHaveLength(gone.length);
     db.orm.delete(images).where(ne(images.id, top)).run();
     expect((await lineage(db, top, ALL)).filter((row) => row.exists)).toHaveLength(1);
-    expect(unreferencedLayers(db.orm, 10)).toEqual([]);
+    expect(await unreferencedLayers(db, 10)).toEqual([]);
     deleteImage(db, alice, top);
     expect(getHistory(db, base)).toBeNull();
     const layer = chain.at(-1)?.layerId as LayerId;
@@ -87,15 +88,17 @@ describe("a chain of 1000 runs", () => {
   }, 30_000);
 });
 
-test("a layer that is held keeps what it stands on", () => {
+test("a layer that is held keeps what it stands on", async () => {
   const base = addImage(null);
   const middle = addImage(base);
   const top = addImage(middle);
   for (const { id } of [base, middle, top]) deleteImage(db, alice, id);
-  const removed = (held: LayerId) =>
-    db.transaction((tx) => deleteUnreferencedLayers(tx, unreferencedLayers(tx, 10), (id) => id === held));
-  expect(removed(middle.layerId)).toEqual([top.layerId]);
-  expect(removed(top.layerId)).toEqual([middle.layerId, base.layerId]);
+  const removed = async (held: LayerId) => {
+    const found = await unreferencedLayers(db, 10);
+    return db.transaction((tx) => deleteUnreferencedLayers(tx, found, (id) => id === held));
+  };
+  expect(await removed(middle.layerId)).toEqual([top.layerId]);
+  expect(await removed(top.layerId)).toEqual([middle.layerId, base.layerId]);
 });
 
 test("a store of the first version keeps its images, and tells how they came to be", async () => {

@@ -1,10 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
+import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { getImage, type ImageFilter, listImages, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
 import { existingLayers, findBaseLayer, getLayer, layerChain } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishImport, publishRun } from "../../../src/db/publish.ts";
-import { deleteImage, deleteUnreferencedLayers, unreferencedLayers } from "../../../src/db/removal.ts";
+import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
   addExecuting,
@@ -91,7 +92,7 @@ describe("publishing", () => {
     expect(list()).toHaveLength(2);
   });
 
-  test("changes nothing when a cancel was accepted or the operation is not EXECUTING", () => {
+  test("changes nothing when a cancel was accepted or the operation is not EXECUTING", async () => {
     const cancelled = addExecuting(db);
     requestCancel(db, alice, cancelled, 3);
     for (const operationId of [cancelled, addOperation(db), newId()]) {
@@ -101,7 +102,7 @@ describe("publishing", () => {
       expect(publishRun(db, { operationId, result: {}, now: 5, layer, image })).toBe(false);
     }
     expect(list()).toEqual([]);
-    expect(unreferencedLayers(db.orm, 10)).toEqual([]);
+    expect(await unreferencedLayers(db, 10)).toEqual([]);
     expect(resolveImage(db, alice, { tag: "t" })).toBeNull();
     expect(getOperation(db, alice, cancelled)).toMatchObject({ status: "EXECUTING", result: null });
   });

@@ -8,6 +8,7 @@ import { loadConfig } from "../../../src/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage, setTag } from "../../../src/db/images.ts";
+import { insertMergedLayer } from "../../../src/db/merged-layers.ts";
 import { startOperation } from "../../../src/db/operations.ts";
 import { publishImport, publishRun } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
@@ -127,6 +128,40 @@ describe("a dry run", () => {
     expect(await reclaim(policy, { dryRun: true })).toEqual(foreseen);
     expect(await reclaim(policy, real)).toEqual(foreseen);
     expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
+  });
+
+  test("keeps what the real one keeps: what is needed, what is read, what is used elsewhere", async () => {
+    const chain = [await addImage(null, 100)];
+    for (let depth = 0; depth < 6; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
+    setTag(db, alice, chain[1] as ImageId, "here");
+    const branch = await addImage(chain[3] as ImageId, 100);
+    const merge = (belowId: LayerId, topId: LayerId, now: number) => {
+      const id = newId<LayerId>();
+      const row = { id, accountId: alice, belowId, topId, sizeBytes: 1, entryCount: 1, now };
+      expect(insertMergedLayer(db, row)).toBe(true);
+    };
+    const later = NOW + 30 * 86_400_000;
+    merge(layerOf(chain[0] as ImageId), layerOf(chain[1] as ImageId), 1);
+    merge(layerOf(chain[0] as ImageId), layerOf(chain[2] as ImageId), later);
+    merge(layerOf(chain[2] as ImageId), layerOf(chain[6] as ImageId), later);
+    for (const [name, accounts] of Object.entries({ shared: [alice, bob], own: [alice], young: [bob] })) {
+      const { sha256 } = await receiveBlob(layout, chunksOf(name), 100);
+      for (const accountId of accounts) {
+        const now = name === "young" || accountId === bob ? later : 1;
+        upsertFile(db, { accountId, sha256, sizeBytes: name.length, now });
+      }
+    }
+    const policy = options({ untaggedTtlMs: 1000, filesTtlMs: 1000, clock: () => later });
+    const held = sharedLayerHolds.hold([layerOf(chain[2] as ImageId)]);
+    const foreseen = await reclaim(policy, { dryRun: true });
+    // Six of the chain and the branch; of layers, those above the one that is read, and two that stand in.
+    expect(foreseen).toMatchObject({ images: 7, layers: 4 + 1 + 2, files: 2 });
+    expect(await reclaim(policy, real)).toEqual(foreseen);
+    expect(getImage(db, alice, branch)).toBeNull();
+    held[Symbol.dispose]();
+    expect(await reclaim(policy, { dryRun: true })).toMatchObject({ images: 0, layers: 2, files: 0 });
+    expect(await reclaim(policy, real)).toMatchObject({ images: 0, layers: 2, files: 0 });
+    expect((await listLayers(layout)).size).toBe(2);
   });
 });
 
