@@ -8,6 +8,10 @@ import { Scans } from "./scans.ts";
 
 /** How long a statement waits for a writer of another process, in `milliseconds`; it blocks the event loop. */
 const BUSY_TIMEOUT_MS = 2000;
+/** After so many statements that wrote, about a thousand pages, the log is written back into the file, in the thread. */
+const CHECKPOINT_WRITES_COUNT = 250;
+/** With so many pages in the log a commit writes it back by itself: the thread failed, or could not keep up. */
+const CHECKPOINT_PAGES_MAX = 2048;
 /** The write-ahead log is cut back to this after a checkpoint, in `bytes`. */
 const JOURNAL_BYTES_MAX = 67_108_864;
 
@@ -40,18 +44,14 @@ export class Database implements Disposable {
   readonly #prepared = new Map<string, unknown>();
   readonly #kept = new Map<string, unknown>();
   #keptVersion = 0;
+  #writesCount = 0;
 
   constructor(client: Libsql.Database, path: string) {
     this.#client = client;
     this.scans = new Scans(path);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
-    const session = new BetterSQLiteSession(
-      observed(client, () => this.#kept.clear()) as never,
-      dialect,
-      undefined,
-      {},
-    );
+    const session = new BetterSQLiteSession(observed(client, () => this.#onWrite()) as never, dialect, undefined, {});
     this.orm = new BaseSQLiteDatabase("sync", dialect as never, session as never, undefined) as unknown as Orm;
   }
 
@@ -88,6 +88,15 @@ export class Database implements Disposable {
     if (this.#kept.size >= KEPT_COUNT_MAX) this.#kept.clear();
     this.#kept.set(key, value);
     return value;
+  }
+
+  #onWrite(): void {
+    this.#kept.clear();
+    this.#writesCount += 1;
+    if (this.#writesCount < CHECKPOINT_WRITES_COUNT) return;
+    this.#writesCount = 0;
+    // Where it fails the log stays as it is until the next time, and a commit bounds it in the end.
+    void this.scans.all({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] }).catch(() => undefined);
   }
 
   /** Writes the log back into the file and closes it; idempotent. */
@@ -161,6 +170,7 @@ export function openDatabase(path: string): Database {
   // Requests hold what nobody else may read (stdin, environment), and are deleted when their operation ends.
   client.exec("PRAGMA secure_delete = ON");
   client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
+  client.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES_MAX}`);
   client.exec("PRAGMA foreign_keys = OFF");
   migrate(client, MIGRATIONS);
   client.exec("PRAGMA foreign_keys = ON");

@@ -1,4 +1,8 @@
+import { closeSync, openSync } from "node:fs";
 import Libsql from "libsql";
+import type { LayerId } from "../../src/domain/ids.ts";
+import { indexPath, layerPath } from "../../src/storage/layers.ts";
+import type { DataLayout } from "../../src/storage/layout.ts";
 
 const BATCH_COUNT = 10_000;
 const RUN_MS = 200;
@@ -8,28 +12,28 @@ const TAGGED_EVERY_COUNT = 2;
 export interface Fill {
   readonly account: string;
   readonly operations: number;
-  /** made by the last of the operations, half of them tagged; they share the newest layer that there is */
+  /** made by the last of the operations, half of them tagged, each with a layer of its own */
   readonly images: number;
 }
 
 /** Writes ended operations and images as the daemon does, which must not run meanwhile. */
-export function fillStore(path: string, fills: readonly Fill[]): void {
-  const db = new Libsql(path);
+export function fillStore(layout: DataLayout, fills: readonly Fill[]): void {
+  const db = new Libsql(layout.database);
   // What is written here is only read as long as this machine is up.
   db.exec("PRAGMA synchronous = OFF");
-  for (const fill of fills) fillAccount(db, fill);
+  for (const fill of fills) fillAccount(db, layout, fill);
   db.exec("PRAGMA wal_checkpoint(TRUNCATE)");
   db.close();
 }
 
-function fillAccount(db: Libsql.Database, { account, operations, images }: Fill): void {
+function fillAccount(db: Libsql.Database, layout: DataLayout, { account, operations, images }: Fill): void {
   const first = Date.now() - operations * 1000;
   db.prepare("INSERT OR IGNORE INTO accounts (id, created_at) VALUES (?, ?)").run(account, first);
   const operation = db.prepare(
     `INSERT INTO operations (id, account_id, kind, status, created_at, started_at, finished_at, result, error)
      VALUES (?, ?, 'instance', ?, ?, ?, ?, ?, ?)`,
   );
-  const addImage = imageWriter(db, account);
+  const addImage = imageWriter(db, layout, account);
   const stream = { truncated: false, empty: true };
   const result = JSON.stringify({ exit_code: 0, stdout: stream, stderr: stream });
   const error = JSON.stringify({ error: "unavailable", message: "made up", details: {} });
@@ -43,8 +47,15 @@ function fillAccount(db: Libsql.Database, { account, operations, images }: Fill)
   });
 }
 
-function imageWriter(db: Libsql.Database, account: string): (n: number, operation: string, at: number) => void {
-  const layer = db.prepare("SELECT id FROM layers ORDER BY id DESC LIMIT 1").get() as { id: string };
+function imageWriter(
+  db: Libsql.Database,
+  layout: DataLayout,
+  account: string,
+): (n: number, operation: string, at: number) => void {
+  const layer = db.prepare(
+    `INSERT INTO layers (id, format, size_bytes, disk_bytes, entry_count, created_at)
+     VALUES (?, 'ext4', 4096, 4096, 1, ?)`,
+  );
   const image = db.prepare(
     `INSERT INTO images (id, account_id, operation_id, layer_id, size_bytes, tagged, created_at)
      VALUES (?, ?, ?, ?, 4096, ?, ?)`,
@@ -56,8 +67,11 @@ function imageWriter(db: Libsql.Database, account: string): (n: number, operatio
   );
   return (n, operation, at) => {
     const id = Bun.randomUUIDv7("hex", at);
+    // Of its files nothing is read here, but the daemon looks at their names when it starts.
+    for (const pathOf of [layerPath, indexPath]) closeSync(openSync(pathOf(layout, id as LayerId), "wx"));
+    layer.run(id, at);
     const tagged = n % TAGGED_EVERY_COUNT === 0;
-    image.run(id, account, operation, layer.id, tagged ? 1 : 0, at);
+    image.run(id, account, operation, id, tagged ? 1 : 0, at);
     if (tagged) tag.run(account, `tag-${n}`, id);
     history.run(id, operation, at - RUN_MS, at);
   };

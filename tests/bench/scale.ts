@@ -1,5 +1,5 @@
-import { join } from "node:path";
 import { interleaved, type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
 import { fillStore } from "./fill.ts";
 import type { BenchHost } from "./host.ts";
 import { restart } from "./idle.ts";
@@ -7,6 +7,7 @@ import type { Finding } from "./part.ts";
 
 const REQUESTS_COUNT = 20;
 const SMALL_COUNT = 1000;
+const PAGE_COUNT = 100;
 const ENDS = { from: "request sent", to: "answer read", unit: "ms", atMost: 2 };
 
 /** The same looks into a small and into a large account of one store, and the start of the daemon on it. */
@@ -18,8 +19,7 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   const before: number[] = [];
   for (let round = 0; round < host.rounds(7, 3); round++) before.push(await restart(host));
   await appliance.down();
-  const path = join(appliance.dataDir, "coppice.db");
-  fillStore(path, [
+  fillStore(dataLayout(appliance.dataDir), [
     { account: "small", operations: SMALL_COUNT, images: SMALL_COUNT },
     { account: "large", operations, images },
   ]);
@@ -42,7 +42,11 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   yield await lookRow(looks, `list 100 of ${operations} operations, status`, `${list}&status=FAILED`);
   yield await lookRow(looks, `list 100 of ${operations} operations, deep`, `${list}&offset=900`);
   yield await lookRow(looks, `list 100 of ${images} images, plain`, "/images?limit=100");
-  yield await lookRow(looks, `list 100 of ${images} images, by prefix of the tag`, "/images?limit=100&tag=tag-12");
+  yield await lookRow(
+    looks,
+    `list 100 of ${images} images, by a prefix that half of them have`,
+    "/images?limit=100&tag=tag-",
+  );
   yield await farRow(host, operations, large);
 }
 
@@ -53,6 +57,11 @@ interface Looks {
 }
 
 async function lookRow({ host, rounds, tokens }: Looks, name: string, path: string): Promise<Row> {
+  // An empty page says nothing about a full one.
+  for (const token of [tokens.large, tokens.small]) {
+    const items = JSON.parse(await read(host, path, token)) as unknown[];
+    if (items.length !== PAGE_COUNT) throw new Error(`${path} answered ${items.length} items`);
+  }
   const page = (token: string) => async () => {
     const times: number[] = [];
     for (let n = 0; n < REQUESTS_COUNT; n++) times.push(await timed(() => read(host, path, token)));
@@ -90,8 +99,8 @@ async function farRow(host: BenchHost, operations: number, token: string): Promi
   });
 }
 
-async function read(host: BenchHost, path: string, token: string): Promise<void> {
+async function read(host: BenchHost, path: string, token: string): Promise<string> {
   const response = await host.appliance.fetch(path, { token });
   if (response.status !== 200) throw new Error(`${path} answered ${response.status}`);
-  await response.arrayBuffer();
+  return await response.text();
 }

@@ -9,6 +9,7 @@ import { getOperation, startOperation } from "../../../src/db/operations.ts";
 import { getToken, insertToken, listTokens, revokeToken } from "../../../src/db/tokens.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
 import { addOperation, alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { until } from "../../support/runs.ts";
 
 let opened: TestDatabase;
 let db: Database;
@@ -45,6 +46,26 @@ describe("the database", () => {
     const id = addOperation(db);
     using other = openDatabase(opened.path);
     expect(getOperation(other, alice, id)?.status).toBe("PENDING");
+  });
+
+  test("writes the log back into the file in the thread, and not in a commit", async () => {
+    const pages = (suffix: string) => Math.floor(statSync(opened.path + suffix).size / 4096);
+    const before = pages("");
+    const { scans } = db;
+    const all = scans.all;
+    scans.all = () => new Promise(() => undefined);
+    // The log gets beyond the thousand pages at which a commit would do it by default.
+    while (pages("-wal") < 1500) addOperation(db);
+    expect(pages("")).toBe(before);
+    scans.all = all;
+    for (let count = 0; count < 100; count++) addOperation(db);
+    await until("the log is written back", () => pages("") > before);
+    // Commits go on at its beginning then.
+    await until("the log is used again", () => {
+      const log = pages("-wal");
+      for (let count = 0; count < 10; count++) addOperation(db);
+      return pages("-wal") === log;
+    });
   });
 
   test("rolls a transaction back as a whole", () => {

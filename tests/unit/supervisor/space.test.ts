@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { askForGc, listenForOperator } from "../../../src/api/control.ts";
@@ -19,6 +19,8 @@ import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/stora
 import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
 import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import { outputPath } from "../../../src/storage/outputs.ts";
+import { OrphanSweep } from "../../../src/supervisor/janitor.ts";
 import { reclaim, releaseLayers, releaseWhenRead, type SpaceOptions } from "../../../src/supervisor/space.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api-layers.ts";
@@ -163,6 +165,23 @@ describe("a dry run", () => {
     expect(await reclaim(policy, real)).toMatchObject({ images: 0, layers: 2, files: 0 });
     expect((await listLayers(layout)).size).toBe(2);
   });
+});
+
+test("a start removes what no row names, of however many, and nothing else", async () => {
+  const image = await addImage(null, 100);
+  const { sha256 } = await receiveBlob(layout, chunksOf("kept"), 100);
+  upsertFile(db, { accountId: alice, sha256, sizeBytes: 4, now: 1 });
+  await receiveBlob(layout, chunksOf("left"), 100);
+  const ended = addExecuting(db);
+  const orphans = Array.from({ length: 700 }, () => newId());
+  for (const id of [...orphans, ended]) await writeFile(outputPath(layout, id, "stdout"), "x");
+  for (const id of orphans as string[]) await writeFile(layerPath(layout, id as LayerId), "x");
+  await using sweeping = new OrphanSweep({ ...options(), operationsRetentionMs: 1 });
+  sweeping.begin();
+  await sweeping.ended;
+  expect(await listLayers(layout)).toEqual(new Set([layerOf(image)]));
+  expect(await listBlobs(layout)).toEqual([sha256]);
+  expect(await readdir(layout.outputs)).toEqual([`${ended}.stdout`]);
 });
 
 test("layers that are being read are removed by a later pass", async () => {
