@@ -2,6 +2,7 @@ import { statSync } from "node:fs";
 import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
+import { spreadDirectories } from "../system/scratch.ts";
 
 /** Paths of everything that the data directory holds. */
 export interface DataLayout {
@@ -50,6 +51,7 @@ export function dataLayout(dataDirectory: string): DataLayout {
     control: join(dataDirectory, "control.sock"),
     async ensure() {
       for (const directory of Object.values(directories)) await mkdir(directory, { recursive: true, mode: 0o700 });
+      await spreadDirectories(directories.tmp);
     },
   };
 }

@@ -164,3 +164,15 @@ export function bringLoopbackUp(): void {
   using _fd = { [Symbol.dispose]: () => closeSync(fd) };
   checked("ioctl", libc.ioctl(fd, SIOCSIFFLAGS, ptr(request)));
 }
+
+/** FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of linux/fs.h. */
+const GET_INODE_FLAGS = 0x8008_6601n;
+const SET_INODE_FLAGS = 0x4008_6602n;
+
+/** Sets flags of an inode (FS_*_FL), as chattr does. ENOTTY or EOPNOTSUPP where the file system has none such. */
+export function addInodeFlags(fd: number, flags: number): void {
+  const value = new Uint32Array(2);
+  checked("ioctl", libc.ioctl(fd, GET_INODE_FLAGS, ptr(value)));
+  value[0] = (value[0] ?? 0) | flags;
+  checked("ioctl", libc.ioctl(fd, SET_INODE_FLAGS, ptr(value)));
+}

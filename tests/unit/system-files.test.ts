@@ -1,13 +1,15 @@
 import { expect, test } from "bun:test";
 import { closeSync, ftruncateSync, openSync, writeSync } from "node:fs";
-import { chmod, lstat, mkdir, readdir, readFile, stat, symlink, truncate, writeFile } from "node:fs/promises";
+import { chmod, lstat, mkdir, readdir, readFile, stat, statfs, symlink, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { run } from "../../src/system/exec.ts";
 import * as libc from "../../src/system/libc.ts";
-import { publishFile, scratchDirectory, writeFileAtomic } from "../../src/system/scratch.ts";
+import { publishFile, scratchDirectory, spreadDirectories, writeFileAtomic } from "../../src/system/scratch.ts";
 import { allocatedBytes, copySparse } from "../../src/system/sparse.ts";
 
 const MIB = 1_048_576;
+const EXT4_MAGIC = 0xef53;
 
 async function sparseFile(path: string, sizeBytes: number, pieces: [number, Uint8Array][]): Promise<void> {
   await writeFile(path, "");
@@ -101,4 +103,15 @@ test("a sealed memfd cannot be written, grown or shrunk any more", () => {
   }
   expect(error).toMatchObject({ syscall: "fcntl", code: "EPERM", errno: 1 });
   closeSync(fd);
+});
+
+test("directories are spread over a disk of ext4, and other file systems are left as they are", async () => {
+  for (const parent of [tmpdir(), "/dev/shm"]) {
+    await using directory = await scratchDirectory(parent, "spread-");
+    await spreadDirectories(directory.path);
+    await spreadDirectories(directory.path);
+    if ((await statfs(parent)).type !== EXT4_MAGIC) continue;
+    const { stdout } = await run({ argv: ["lsattr", "-d", directory.path], timeoutMs: 5000 });
+    expect(Buffer.from(stdout).toString().split(" ")[0]).toContain("T");
+  }
 });
