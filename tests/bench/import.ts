@@ -10,6 +10,8 @@ import type { Finding } from "./part.ts";
 const TOOL_MS = 300_000;
 const FILE_BYTES = 16_384;
 const PER_DIRECTORY = 50;
+/** What images of a language's run time have. */
+const FILES_COUNT = 5000;
 
 /** A root file system of many files; `round` makes each another image. */
 export async function treeImage(files: number, round: number): Promise<ImageSpec> {
@@ -26,11 +28,10 @@ export async function treeImage(files: number, round: number): Promise<ImageSpec
 
 /** An import with all that belongs to it, against the three programs that every import of this kind runs. */
 export async function* importRows(host: BenchHost): AsyncGenerator<Finding> {
-  const files = host.quick ? 1500 : 5000;
   const ours: number[] = [];
   const theirs: number[] = [];
-  for (let round = 0; round < host.rounds(7, 5); round++) {
-    const reference = await pushImage(host.registry, `tree-${round}:latest`, await treeImage(files, round));
+  for (let round = 0; round < host.rounds(7, 3); round++) {
+    const reference = await pushImage(host.registry, `tree-${round}:latest`, await treeImage(FILES_COUNT, round));
     await host.warm();
     const both = [
       async () => ours.push(await timed(() => host.appliance.importImage(reference))),
@@ -44,7 +45,7 @@ export async function* importRows(host: BenchHost): AsyncGenerator<Finding> {
     }
   }
   yield rowOf({
-    name: `import of ${files} files, listing included`,
+    name: `import of ${FILES_COUNT} files, listing included`,
     from: "POST /v1/images/import, sent",
     to: "GET /v1/operations/{id}?wait, SUCCESS read",
     values: ours,
