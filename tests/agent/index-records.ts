@@ -4,6 +4,31 @@ import {
   INDEX_RECORD_FIXED_BYTES,
   INDEX_VERSION,
 } from "../../src/domain/index-stream.ts";
+import { AgentFrame, HostFrame, Stream } from "../../src/vm/protocol.ts";
+import { type Frame, frame, type NativeAgent, u16, u32 } from "./native-agent.ts";
+
+/** Session of every index that is asked for here. */
+export const INDEX_SESSION = 6;
+
+/** The stream of an index, with credit as it is used up, and its last frame, or the one that passed `bytesMax`. */
+export async function readIndex(
+  agent: NativeAgent,
+  disk: number,
+  bytesMax = Number.POSITIVE_INFINITY,
+): Promise<{ readonly stream: Buffer; readonly last: Frame }> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  agent.send(frame(HostFrame.index, INDEX_SESSION, u16(disk)));
+  for (;;) {
+    const last = await agent.next();
+    if (last.type !== AgentFrame.output || bytes > bytesMax) return { stream: Buffer.concat(chunks), last };
+    if (last.payload.readUInt32LE(0) !== Stream.stdout) throw new Error("output of another stream");
+    const chunk = last.payload.subarray(4);
+    bytes += chunk.length;
+    chunks.push(chunk);
+    agent.send(frame(HostFrame.window, INDEX_SESSION, u32(Stream.stdout), u32(chunk.length)));
+  }
+}
 
 export interface IndexRecord {
   readonly type: string;

@@ -13,24 +13,9 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { AgentFrame, HostFrame, INDEX_DISK_SCRATCH, Stream, WINDOW_BYTES_INITIAL } from "../../src/vm/protocol.ts";
-import { type IndexRecord, parseIndex } from "./index-records.ts";
+import { INDEX_SESSION, type IndexRecord, parseIndex, readIndex } from "./index-records.ts";
 import { frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
 import { command, setXattr } from "./raw-layers.ts";
-
-const INDEX = 6;
-
-/** The stream of an index, with credit as it is used up, and its last frame. */
-async function readIndex(agent: NativeAgent, disk: number) {
-  const chunks: Buffer[] = [];
-  agent.send(frame(HostFrame.index, INDEX, u16(disk)));
-  for (;;) {
-    const last = await agent.next();
-    if (last.type !== AgentFrame.output) return { stream: Buffer.concat(chunks), last };
-    expect(last.payload.readUInt32LE(0)).toBe(Stream.stdout);
-    chunks.push(last.payload.subarray(4));
-    agent.send(frame(HostFrame.window, INDEX, u32(Stream.stdout), u32(last.payload.length - 4)));
-  }
-}
 
 /** Indexes what `make` puts into a layer. */
 async function indexOf(make: (upper: string) => void) {
@@ -164,13 +149,13 @@ describe("an index", () => {
     for (let index = 0; index < 300; index++) mkdirSync(join(upper, `wide/d${index}/sub`), { recursive: true });
     // Deeper than a path can name.
     command("perl", "-e", 'chdir $ARGV[0]; for (1 .. 600) { mkdir "d" x 20; chdir "d" x 20 or die $! }', upper);
-    agent.send(frame(HostFrame.index, INDEX, u16(0)));
+    agent.send(frame(HostFrame.index, INDEX_SESSION, u16(0)));
     let stream = Buffer.alloc(0);
     while (stream.length < WINDOW_BYTES_INITIAL)
       stream = Buffer.concat([stream, (await agent.next()).payload.subarray(4)]);
     expect(stream.length).toBe(WINDOW_BYTES_INITIAL);
     expect(await agent.quiet(200)).toBe(true);
-    agent.send(frame(HostFrame.window, INDEX, u32(Stream.stdout), u32(0xffff_ffff)));
+    agent.send(frame(HostFrame.window, INDEX_SESSION, u32(Stream.stdout), u32(0xffff_ffff)));
     for (;;) {
       const { type, payload } = await agent.next();
       if (type !== AgentFrame.output) {

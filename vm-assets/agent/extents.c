@@ -23,23 +23,30 @@ static union {
 	uint8_t bytes[sizeof(struct fiemap) + BATCH_COUNT * sizeof(struct fiemap_extent)];
 } batch;
 
-static bool append(const struct fiemap_extent *extent, uint64_t size, uint32_t *count, struct problem *problem)
+bool extents_append_one(uint64_t logical, uint64_t physical, uint64_t length)
 {
 	uint8_t *room = record_room(EXTENT_BYTES);
+	if (room == NULL)
+		return false;
+	put_u64(room, logical);
+	put_u64(room + 8, physical);
+	put_u64(room + 16, length);
+	record_take(EXTENT_BYTES);
+	return true;
+}
+
+static bool append(const struct fiemap_extent *extent, uint64_t size, uint32_t *count, struct problem *problem)
+{
 	uint64_t length = extent->fe_length;
 	/* Unwritten blocks are zeros, like holes; nothing of a file lies behind its end. */
 	if (extent->fe_logical >= size || length == 0 || (extent->fe_flags & FIEMAP_EXTENT_UNWRITTEN) != 0)
 		return true;
 	if ((extent->fe_flags & FLAGS_REFUSED) != 0)
 		return problem_set(problem, EOPNOTSUPP, "extent with flags 0x%x", extent->fe_flags);
-	if (room == NULL)
-		return problem_set(problem, E2BIG, "extents");
 	if (length > size - extent->fe_logical)
 		length = size - extent->fe_logical;
-	put_u64(room, extent->fe_logical);
-	put_u64(room + 8, extent->fe_physical);
-	put_u64(room + 16, length);
-	record_take(EXTENT_BYTES);
+	if (!extents_append_one(extent->fe_logical, extent->fe_physical, length))
+		return problem_set(problem, E2BIG, "extents");
 	(*count)++;
 	return true;
 }

@@ -19,5 +19,7 @@ struct extents {
  * Fails for extents whose bytes are not plainly on the disk.
  */
 bool extents_append(struct extents *extents, uint32_t *count, struct problem *problem);
+/* Appends one extent that is known; false when the record is full. */
+bool extents_append_one(uint64_t logical, uint64_t physical, uint64_t length);
 
 #endif

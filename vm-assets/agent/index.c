@@ -17,20 +17,21 @@
 #include "steps.h"
 #include "walk.h"
 
-static _Noreturn void child_run(int root, int out, int control)
+static _Noreturn void child_run(int root, int out, int control, unsigned disk)
 {
 	/* 0..2 stay as they are: the agent's own, never the host's stream. */
 	if (dup2(root, 3) < 0 || dup2(out, 4) < 0 || dup2(control, 5) < 0)
 		_exit(1);
 	syscall(SYS_close_range, 6U, ~0U, 0);
 	struct report report = {.kind = REPORT_DONE};
-	if (!walk_disk(3, 4, &report.count, &report.problem))
+	int device = disk == INDEX_DISK_SCRATCH ? -1 : platform_open_layer(disk);
+	if (!walk_disk(3, device, 4, &report.count, &report.problem))
 		report.kind = REPORT_FAILED;
 	report_send(5, &report);
 	_exit(0);
 }
 
-static bool start(struct session *session, const char *path, struct problem *problem)
+static bool start(struct session *session, const char *path, unsigned disk, struct problem *problem)
 {
 	struct index *index = &session->index;
 	int out[2];
@@ -55,7 +56,7 @@ static bool start(struct session *session, const char *path, struct problem *pro
 	}
 	pid_t pid = fork();
 	if (pid == 0)
-		child_run(high, fcntl(out[1], F_DUPFD_CLOEXEC, 10), fcntl(control[1], F_DUPFD_CLOEXEC, 10));
+		child_run(high, fcntl(out[1], F_DUPFD_CLOEXEC, 10), fcntl(control[1], F_DUPFD_CLOEXEC, 10), disk);
 	int error = errno;
 	close(high);
 	close(out[1]);
@@ -93,7 +94,7 @@ bool index_open(const struct frame *frame)
 		snprintf(path, sizeof path, "%s/s/upper", platform_prefix());
 	else
 		snprintf(path, sizeof path, "%s/l/%02u/upper", platform_prefix(), disk);
-	if (!start(session, path, &problem)) {
+	if (!start(session, path, disk, &problem)) {
 		frame_send_error(session->id, problem.error, "%s", problem.text);
 		session_close(session);
 	}

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "attributes.h"
+#include "erofs.h"
 #include "extents.h"
 #include "listing.h"
 #include "protocol.h"
@@ -21,13 +22,14 @@
 #define OPEN_FLAGS (O_RDONLY | O_NOFOLLOW | O_NOATIME | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 struct level {
-	int fd;
+	int fd; /* -1: a directory that was read from the disk itself, and not opened yet */
 	size_t path_bytes;
 	struct listing listing;
+	struct erofs_directory directory; /* instead, where the disk itself is read */
 };
 
 /* Touched only as deep as the tree is, and only in the process that walks. */
-static struct level levels[DEPTH_MAX];
+static struct level levels[DEPTH_MAX + 1];
 static char path[PATH_BYTES_MAX];
 
 static uint8_t type_of(const struct stat *status)
@@ -108,25 +110,82 @@ static bool emit(int directory, const char *name, int fd, const struct stat *sta
 	return true;
 }
 
-/* Emits the entry `name`; `child` is an open directory to go down into, or -1. */
-static bool visit(const struct level *level, const char *name, int *child, struct problem *problem)
+/* Emits the entry `name` of the directory at `depth`; a directory is then open at the next level. */
+static bool visit(unsigned depth, const char *name, bool *is_directory, struct problem *problem)
 {
+	int directory = levels[depth].fd;
 	struct stat status;
 	int fd = -1;
-	*child = -1;
-	if (fstatat(level->fd, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+	if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
 		return problem_set(problem, errno, "status");
-	if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) {
-		fd = openat(level->fd, name, S_ISDIR(status.st_mode) ? OPEN_FLAGS | O_DIRECTORY : OPEN_FLAGS);
+	*is_directory = S_ISDIR(status.st_mode);
+	if (S_ISREG(status.st_mode) || *is_directory) {
+		fd = openat(directory, name, *is_directory ? OPEN_FLAGS | O_DIRECTORY : OPEN_FLAGS);
 		if (fd < 0)
 			return problem_set(problem, errno, "open");
 	}
-	bool done = emit(level->fd, name, fd, &status, problem);
-	if (done && S_ISDIR(status.st_mode))
-		*child = fd;
+	bool done = emit(directory, name, fd, &status, problem);
+	if (done && *is_directory)
+		levels[depth + 1].fd = fd;
 	else if (fd >= 0)
 		close(fd);
 	return done;
+}
+
+/* The record of an entry that was read from the disk itself, and has no attributes. */
+static bool emit_read(const struct erofs_inode *inode, struct problem *problem)
+{
+	const struct stat *status = &inode->status;
+	struct record_head head = {.type = type_of(status), .status = status, .path_bytes = (uint32_t)strlen(path)};
+	record_begin();
+	if (!record_append(path, head.path_bytes))
+		return problem_set(problem, E2BIG, "path");
+	if (head.type == 'l') {
+		const uint8_t *target;
+		ssize_t size = erofs_read(inode, 0, &target);
+		if (size < 0 || size != status->st_size || !record_append(target, (size_t)size))
+			return problem_set(problem, size < 0 ? errno : ENAMETOOLONG, "target of the link");
+		head.target_bytes = (uint32_t)size;
+	}
+	if (head.type == 'f' && status->st_size > 0) {
+		if (!inode->is_plain)
+			return problem_set(problem, EOPNOTSUPP, "content beside the inode");
+		if (!extents_append_one(0, inode->start, (uint64_t)status->st_size))
+			return problem_set(problem, E2BIG, "extents");
+		head.extent_count = 1;
+	}
+	return record_end(&head) ? true : problem_set(problem, errno, "index stream");
+}
+
+/* Opens the directory at `depth`, and those above it, for the kernel to look into. */
+static bool open_level(unsigned depth, struct problem *problem)
+{
+	unsigned at = depth;
+	while (levels[at].fd < 0)
+		at--;
+	for (; at < depth; at++) {
+		char name[EROFS_NAME_BYTES_MAX + 1] = {0};
+		size_t start = levels[at].path_bytes + (levels[at].path_bytes > 0);
+		memcpy(name, path + start, levels[at + 1].path_bytes - start);
+		levels[at + 1].fd = openat(levels[at].fd, name, OPEN_FLAGS | O_DIRECTORY);
+		if (levels[at + 1].fd < 0)
+			return problem_set(problem, errno, "open");
+	}
+	return true;
+}
+
+/* As `visit`, but from the disk itself. Attributes are rare, and the kernel's business. */
+static bool visit_read(unsigned depth, const struct erofs_entry *entry, bool *is_directory, struct problem *problem)
+{
+	struct level *next = &levels[depth + 1];
+	struct erofs_inode *inode = &next->directory.inode;
+	next->fd = -1;
+	if (!erofs_inode(entry->inode, inode))
+		return problem_set(problem, errno, "inode");
+	if (inode->has_attributes)
+		return open_level(depth, problem) && visit(depth, entry->name, is_directory, problem);
+	*is_directory = S_ISDIR(inode->status.st_mode);
+	return emit_read(inode, problem);
 }
 
 /* Sets `path` to the entry `name` of the directory of `level`; false when it does not fit. */
@@ -142,38 +201,64 @@ static bool set_path(const struct level *level, const char *name)
 	return true;
 }
 
-static bool walk(uint64_t *count, struct problem *problem)
+/* The next name in the directory of `level`; NULL at the end, or with errno set. */
+static const char *next_name(struct level *level, bool read, struct erofs_entry *entry)
 {
+	if (!read)
+		return listing_next(&level->listing, level->fd);
+	return erofs_next(&level->directory, entry) ? entry->name : NULL;
+}
+
+/* `read`: from the disk itself. */
+static bool walk(bool read, uint64_t *count, struct problem *problem)
+{
+	static struct erofs_entry entry;
 	unsigned depth = 0;
 	for (;;) {
 		struct level *level = &levels[depth];
-		const char *name = listing_next(&level->listing, level->fd);
+		const char *name = next_name(level, read, &entry);
 		path[level->path_bytes] = '\0';
 		if (name == NULL && errno != 0)
 			return problem_set(problem, errno, "directory");
 		if (name == NULL) {
-			close(level->fd);
+			if (level->fd >= 0)
+				close(level->fd);
 			if (depth-- == 0)
 				return true;
 			continue;
 		}
-		int child;
+		bool is_directory;
 		if (!set_path(level, name))
 			return problem_set(problem, ENAMETOOLONG, "path over %d bytes", PATH_BYTES_MAX);
-		if (!visit(level, name, &child, problem))
+		if (!(read ? visit_read(depth, &entry, &is_directory, problem) : visit(depth, name, &is_directory, problem)))
 			return false;
 		(*count)++;
-		if (child < 0)
+		if (!is_directory)
 			continue;
 		if (++depth == DEPTH_MAX)
 			return problem_set(problem, ENAMETOOLONG, "directories nested over %d deep", DEPTH_MAX);
-		levels[depth].fd = child;
 		levels[depth].path_bytes = strlen(path);
 		listing_begin(&levels[depth].listing);
+		levels[depth].directory.offset = 0;
+		levels[depth].directory.entry = 0;
 	}
 }
 
-bool walk_disk(int root, int out, uint64_t *count, struct problem *problem)
+/* Whether the disk itself can be read: then the walk begins at its directory `upper`, as below the mount. */
+static bool open_disk(int disk)
+{
+	static struct erofs_entry entry;
+	struct erofs_directory top = {.offset = 0};
+	if (!erofs_open(disk) || !erofs_inode(erofs_root(), &top.inode) || !S_ISDIR(top.inode.status.st_mode))
+		return false;
+	while (erofs_next(&top, &entry))
+		if (strcmp(entry.name, "upper") == 0)
+			return erofs_inode(entry.inode, &levels[0].directory.inode) &&
+			       S_ISDIR(levels[0].directory.inode.status.st_mode);
+	return false;
+}
+
+bool walk_disk(int root, int disk, int out, uint64_t *count, struct problem *problem)
 {
 	/* One descriptor a level, and a few. */
 	struct rlimit files = {DEPTH_MAX + 64, DEPTH_MAX + 64};
@@ -184,7 +269,7 @@ bool walk_disk(int root, int out, uint64_t *count, struct problem *problem)
 	record_stream_open(out);
 	if (fstat(root, &status) != 0)
 		return problem_set(problem, errno, "index of /");
-	if (!emit(root, "", root, &status, problem) || !walk(count, problem))
+	if (!emit(root, "", root, &status, problem) || !walk(open_disk(disk), count, problem))
 		return blame(problem);
 	if (!record_stream_flush())
 		return problem_set(problem, errno, "index stream");

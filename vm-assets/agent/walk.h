@@ -7,7 +7,10 @@
 
 #include "problem.h"
 
-/* `count`: entries, the root included. */
-bool walk_disk(int root, int out, uint64_t *count, struct problem *problem);
+/*
+ * `root`: the directory. `disk`: what it is mounted from, where that may be read beside the kernel, which is much
+ * quicker; or -1. `count`: entries, the root included.
+ */
+bool walk_disk(int root, int disk, int out, uint64_t *count, struct problem *problem);
 
 #endif

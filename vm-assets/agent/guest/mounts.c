@@ -83,6 +83,15 @@ static bool mount_layer(unsigned number, uint64_t deadline_ns, struct problem *p
 	return true;
 }
 
+int platform_open_layer(unsigned layer)
+{
+	char serial[8];
+	char device[64];
+	struct problem problem;
+	snprintf(serial, sizeof serial, "L%02u", layer);
+	return disks_find(serial, 0, device, sizeof device, &problem) ? open(device, O_RDONLY | O_CLOEXEC) : -1;
+}
+
 static bool copy_xattrs(const char *from, const char *to, struct problem *problem)
 {
 	static char names[XATTR_LIST_MAX];

@@ -1,6 +1,7 @@
 /*
  * The agent as an ordinary program, for tests: `agent-native FD DIRECTORY` speaks the protocol over the
- * inherited socket FD; `listen:FD` is one that hosts connect to. DIRECTORY holds l/NN/upper, s/upper and r, which stand for what the guest mounts.
+ * inherited socket FD; `listen:FD` is one that hosts connect to. DIRECTORY holds l/NN/upper, s/upper and r, which stand for what the guest mounts,
+ * and may hold l/NN/disk, which stands for the disk that a layer is mounted from.
  * There are no namespaces and cgroups, so commands see the build machine, and only a command's process
  * group is killed.
  */
@@ -87,6 +88,13 @@ bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem
 	}
 	snprintf(path, sizeof path, "%s/s/upper", prefix);
 	return mounts == MOUNTS_LAYERS || exists(path, problem);
+}
+
+int platform_open_layer(unsigned layer)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/l/%02u/disk", prefix, layer);
+	return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
