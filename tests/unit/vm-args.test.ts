@@ -12,7 +12,7 @@ const descriptors = { qmp: 3, agent: 4 };
 const MACHINE = [
   ...["-nodefaults", "-no-user-config", "-display", "none"],
   ...["-action", "panic=pause,reboot=shutdown,shutdown=pause"],
-  ...["-accel", "tcg,tb-size=64", "-cpu", "max", "-smp", "2", "-m", "512"],
+  ...["-accel", "tcg,tb-size=64", "-cpu", "max,-erms,-fsrm", "-smp", "2", "-m", "512"],
   ...["-machine", "q35,smm=off,sata=off,usb=off,vmport=off,i8042=off,smbus=off,memory-backend=m0"],
 ];
 const DEVICES = [
