@@ -34,6 +34,18 @@ export function reportText(rows: readonly Row[], remarks: readonly Remark[]): st
   return `${[...rows.map(rowText), ...below, summary].join("\n")}\n`;
 }
 
+/** The same with what could not be measured, and why. */
+export function benchText(shown: {
+  readonly rows: readonly Row[];
+  readonly remarks: readonly Remark[];
+  readonly missing: readonly Remark[];
+  readonly failures: readonly Remark[];
+}): string {
+  const missing = shown.missing.map(({ name, text }) => `       not measured: ${name}: ${text}\n`);
+  const failures = shown.failures.map(({ name, text }) => `FAILED ${name}: ${text}\n`);
+  return `${missing.join("")}${reportText(shown.rows, shown.remarks)}${failures.join("")}`;
+}
+
 /** A figure without a bar. */
 export function remarkOf(name: string, figure: Figure, ends: string): Remark {
   return { name, text: `${figureText(figure)}, n=${figure.count}; ${ends}` };

@@ -1,9 +1,10 @@
-import type { InstanceResult, Operation } from "../domain/operation.ts";
-import { figureOf, interleaved, type Row, rowOf, timed } from "./bench-figures.ts";
-import { phaseMeans, type Remark, remarkOf, reportText } from "./bench-report.ts";
+import { benchText } from "./bench-report.ts";
+import { looksPart, ratesPart } from "./bench-requests.ts";
+import { chainPart, idlePart, spawnPart } from "./bench-spawns.ts";
+import { BenchTarget, type Findings, type TargetOptions } from "./bench-target.ts";
+import { largePart, uploadPart } from "./bench-transfers.ts";
 import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
 import {
-  CliError,
   type Command,
   command,
   EXIT_FAILED,
@@ -12,127 +13,97 @@ import {
   JSON_OPTION,
   UsageError,
 } from "./command.ts";
+import { configOf, DATA_OPTIONS } from "./config-options.ts";
+import type { Io } from "./io.ts";
+import { interruptible, showProgress } from "./wait.ts";
 
-const ROUNDS_DEFAULT = 10;
-/** For so long a spawn is put off until the pool is full, in `milliseconds`. */
-const POOL_MS_MAX = 15_000;
-const POOL_POLL_MS = 100;
-const LOOKS_PER_ROUND = 20;
-const UPLOAD_BYTES = 64 * 1_048_576;
-const LOOK_MS_MAX = 5;
-const WAIT_SECONDS = 60;
-const CHANGE = "echo changed > /root/coppice-bench";
+type Part = (target: BenchTarget, found: Findings) => Promise<void>;
+
+/** In this order: what wants an appliance that has rested comes first. */
+const PARTS: Readonly<Record<string, Part>> = {
+  idle: idlePart,
+  spawn: spawnPart,
+  looks: looksPart,
+  rates: ratesPart,
+  large: largePart,
+  import: async (_, { missing }) => {
+    const text = "what was imported before is not imported again; `make bench` imports images that it makes";
+    missing.push({ name: "import, against skopeo, umoci and mkfs alone", text });
+  },
+  upload: uploadPart,
+  chain: chainPart,
+};
 
 export const benchCommand: Command = command({
   name: "bench",
   summary: "measure a running appliance from outside",
   synopsis: "--image IMAGE [OPTIONS]",
   description:
-    "Spawns instances of the image, looks into it, and uploads a file. What needs the machine itself\n" +
-    "for a comparison is measured by `make bench` of the sources. The image needs /bin/sh; images that\n" +
-    "are made here are deleted again, and the exit code is 1 when a bar is missed.",
-  examples: ["coppice bench --image tag:debian", "coppice bench --image tag:debian --rounds 30 --json"],
+    "Measures what `make bench` of the sources does, as far as a running appliance allows, each figure beside\n" +
+    "what it is compared with in the same run, and says of the rest why it is missing. Cold boots and the bare\n" +
+    "route need the data directory, so run this as root on the appliance's machine; other clients than this\n" +
+    "should rest. The image needs /bin/sh and dd. Images that are made here are deleted again; operations stay\n" +
+    "listed, and one uploaded file of 256 MiB, always the same, is kept as files are. The exit code is 1 when a\n" +
+    "bar is missed.",
+  examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
     image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
-    rounds: { type: "string", value: "COUNT", doc: `how often each is measured (default: ${ROUNDS_DEFAULT})` },
+    quick: { type: "boolean", doc: "smaller sizes and fewer rounds: three minutes instead of fifteen" },
+    only: { type: "string", value: "PARTS", doc: `some of ${Object.keys(PARTS).join(", ")}` },
+    rounds: { type: "string", value: "COUNT", doc: "how often each is measured, instead of what suits it" },
     ...JSON_OPTION,
+    ...DATA_OPTIONS,
     ...CLIENT_OPTIONS,
   },
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);
     if (options.image === undefined) throw new UsageError("--image is missing");
-    const client = new ApiClient(environment, options.url);
-    const rounds = integerOption("rounds", options.rounds, 1) ?? ROUNDS_DEFAULT;
+    const { url, config, "data-dir": dataDir, quick = false } = options;
+    const parts = partsOf(options.only);
+    const rounds = integerOption("rounds", options.rounds, 1);
+    const client = new ApiClient(environment, url);
     const image = await client.imageId(options.image);
-    const metrics = () => client.metrics();
-    const before = await metrics();
-    const remarks = [...(await spawns(client, { image, rounds, metrics })), await uploads(client, rounds)];
-    const phases = phaseMeans(before, await metrics());
-    if (phases !== "") remarks.push({ name: "steps of these spawns, mean ms", text: phases });
-    const rows = await looks(client, image, rounds);
-    await io.stdout(
-      options.json === true ? `${JSON.stringify({ rows, remarks }, null, 2)}\n` : reportText(rows, remarks),
-    );
-    return rows.every(({ holds }) => holds) ? 0 : EXIT_FAILED;
+    await client.json("GET", `/images/${image}`);
+    // Loaded only here: no other command of the client needs machines.
+    const local = await import("../bench-host.ts");
+    const target = {
+      client,
+      image,
+      quick,
+      rounds,
+      config: configOf({ config, "data-dir": dataDir }, environment),
+      local,
+    };
+    const { found, failures } = await interruptible(io, (signal) => measure(io, parts, { ...target, signal }));
+    const shown = { ...found, failures };
+    await io.stdout(options.json === true ? `${JSON.stringify(shown, null, 2)}\n` : benchText(shown));
+    return failures.length === 0 && found.rows.every(({ holds }) => holds) ? 0 : EXIT_FAILED;
   },
 });
 
-interface Spawning {
-  readonly image: string;
-  readonly rounds: number;
-  readonly metrics: () => Promise<string>;
-}
-
-async function spawns(client: ApiClient, { image, rounds, metrics }: Spawning): Promise<Remark[]> {
-  const paused = async (work: () => Promise<unknown>): Promise<number> => {
-    await poolFull(metrics);
-    return await timed(work);
-  };
-  const values = await interleaved(rounds, {
-    disposable: () => paused(() => run(client, { image, command: "true", disposable: true })),
-    kept: async () => {
-      let made = "";
-      const durationMs = await paused(async () => {
-        made = (await run(client, { image, command: CHANGE })).image ?? "";
-      });
-      if (made !== "" && made !== image) await client.call("DELETE", `/images/${made}`);
-      return durationMs;
-    },
+function partsOf(only: string | undefined): [string, Part][] {
+  const names = only?.split(",") ?? Object.keys(PARTS);
+  return names.map((name) => {
+    const part = PARTS[name];
+    if (part === undefined) throw new UsageError(`--only: there is no part ${name}`);
+    return [name, part];
   });
-  const ends = "from POST /v1/instances to SUCCESS read";
-  return [
-    remarkOf("spawn of true, disposable", figureOf(values.disposable, "ms"), ends),
-    remarkOf("spawn that changes a file, captured", figureOf(values.kept, "ms"), ends),
-  ];
 }
 
-/** Waits until a spawn will find a machine that is ready, where the appliance tells. */
-async function poolFull(metrics: () => Promise<string>): Promise<void> {
-  const deadline = performance.now() + POOL_MS_MAX;
-  while (performance.now() < deadline) {
-    const text = await metrics();
-    const value = (name: string): string | undefined => new RegExp(`^${name} (\\d+)$`, "m").exec(text)?.[1];
-    if (value("coppice_pool_ready") === value("coppice_pool_size")) return;
-    await Bun.sleep(POOL_POLL_MS);
-  }
-}
-
-async function run(client: ApiClient, request: Record<string, unknown>): Promise<InstanceResult> {
-  const { uuid } = await client.json<{ uuid: string }>("POST", "/instances", { json: { shell: true, ...request } });
-  for (;;) {
-    const operation = await client.json<Operation>("GET", `/operations/${uuid}`, { query: { wait: WAIT_SECONDS } });
-    if (operation.status === "SUCCESS") return operation.result as InstanceResult;
-    if (operation.status === "FAILED" || operation.status === "CANCELLED") {
-      throw new CliError(`instance ${uuid} ended ${operation.status}: ${operation.error?.message ?? ""}`);
+/** A part that fails does not keep the others back. */
+async function measure(io: Io, parts: readonly [string, Part][], options: TargetOptions) {
+  const found: Findings = { rows: [], remarks: [], missing: [] };
+  const failures: { readonly name: string; readonly text: string }[] = [];
+  using progress = showProgress(io, "measuring");
+  await using target = new BenchTarget(options);
+  for (const [name, part] of parts) {
+    progress.note(name);
+    try {
+      await part(target, found);
+    } catch (error) {
+      options.signal.throwIfAborted();
+      failures.push({ name, text: (error as Error).message });
     }
   }
-}
-
-/** Each round uploads other bytes, which are not there yet. */
-async function uploads(client: ApiClient, rounds: number): Promise<Remark> {
-  const bytes = new Uint8Array(UPLOAD_BYTES);
-  const rates: number[] = [];
-  for (let round = 0; round < rounds; round++) {
-    crypto.getRandomValues(bytes.subarray(0, 64));
-    const body = new Blob([bytes]);
-    const durationMs = await timed(() => client.call("POST", "/files", { body, deadline: false }));
-    rates.push(UPLOAD_BYTES / 1_048_576 / (durationMs / 1000));
-  }
-  return remarkOf("upload of 64 MiB", figureOf(rates, "MiB/s"), "from the request to 201, content synced");
-}
-
-async function looks(client: ApiClient, image: string, rounds: number): Promise<Row[]> {
-  const operations = await client.json<Operation[]>("GET", "/operations", { query: { limit: 1 } });
-  const id = operations[0]?.id ?? "";
-  const values = await interleaved(rounds * LOOKS_PER_ROUND, {
-    list: () => timed(() => client.json("GET", `/inspect/${image}/list`, { query: { path: "/" } })),
-    stat: () => timed(() => client.call("HEAD", `/inspect/${image}/`, { query: { path: "/bin/sh" } })),
-    operation: () => timed(() => client.json("GET", `/operations/${id}`)),
-  });
-  const ends = { from: "request sent", to: "answer read", unit: "ms", atMost: LOOK_MS_MAX };
-  return [
-    rowOf({ ...ends, name: "list the root of the image", values: values.list }),
-    rowOf({ ...ends, name: "stat a path in the image", values: values.stat }),
-    rowOf({ ...ends, name: "GET of an operation", values: values.operation }),
-  ];
+  return { found, failures };
 }

@@ -96,6 +96,13 @@ export class ApiClient {
     return id;
   }
 
+  /** Where a GET of a path goes, and what it has to carry, for who makes many. */
+  target(path: string): { readonly url: string; readonly headers: Readonly<Record<string, string>> } {
+    const { url, token } = this.#config;
+    const headers: Record<string, string> = token === null ? {} : { authorization: `Bearer ${token}` };
+    return { url: `${url}/v1${path}`, headers };
+  }
+
   /** What Prometheus would see; empty behind a proxy that keeps it to itself. */
   async metrics(): Promise<string> {
     const signal = AbortSignal.timeout(REQUEST_TIMEOUT_MS);

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { interleaved, median, quantile, rowOf } from "../../src/cli/bench-figures.ts";
+import { type LoadTarget, latenciesAt, rateOf } from "../../src/cli/bench-load.ts";
 import type { BenchHost } from "./host.ts";
-import { type LoadTarget, latenciesAt, rateOf } from "./load.ts";
 import type { Finding } from "./part.ts";
 import { startBareServer } from "./server.ts";
 

@@ -93,6 +93,47 @@ test("doctor boots a VM beside the appliance, which does not notice, and nothing
   expect((await appliance.run(base, "true", { disposable: true })).status).toBe("SUCCESS");
 });
 
+test("the benchmark compares what it can, says why it cannot, and takes back what it made", async () => {
+  const images = async () => ((await (await appliance.fetch("/images?limit=100")).json()) as { uuid: string }[]).length;
+  const before = await images();
+  const bench = async (...args: string[]) => {
+    const options = ["--image", base, "--quick", "--rounds", "1", "--json", ...args];
+    const { code, stdout } = await appliance.command(["bench", ...options]);
+    // On a busy machine a bar may be missed.
+    expect([0, 1]).toContain(code);
+    type Named = { readonly name: string; readonly text?: string; readonly against?: { name: string } | null };
+    return JSON.parse(stdout) as Record<"rows" | "remarks" | "missing" | "failures", Named[]>;
+  };
+  const here = await bench("--only", "idle,spawn,looks,rates,import", "--data-dir", appliance.dataDir);
+  expect(here.failures).toEqual([]);
+  const against = here.rows.map(({ name, against }) => [name, against?.name ?? null]);
+  const cold = "cold boot of bare QEMU, same kernel, disks and command";
+  expect(against).toEqual([
+    ["idle daemon", null],
+    ["warm spawn of true, disposable", cold],
+    ["warm spawn that changes a file, captured", cold],
+    ["list the root of the image", null],
+    ["stat a path in the image", null],
+    ["GET of an operation", "bare Elysia route, same tokens and schema"],
+    ["GET of an operation, p99 at 100/s beside 2 busy VMs", null],
+  ]);
+  const steps = here.remarks.find(({ name }) => name.startsWith("steps"))?.text ?? "";
+  for (const step of ["queue", "clone", "attach", "mount", "exec", "freeze", "index", "publish"]) {
+    expect(steps).toMatch(new RegExp(`\\b${step} \\d`));
+  }
+  const names = here.missing.map(({ name }) => name);
+  expect(names).toEqual([
+    "start of the daemon",
+    "listing with 1,000,000 operations against 1,000",
+    "import, against skopeo, umoci and mkfs alone",
+  ]);
+  const elsewhere = await bench("--only", "spawn", "--data-dir", "/nowhere");
+  expect(elsewhere.rows).toEqual([]);
+  expect(elsewhere.remarks.map(({ name }) => name)).toContain("warm spawn of true, disposable");
+  expect(elsewhere.missing.map(({ text }) => text)).toEqual(Array(2).fill(expect.stringContaining("/nowhere")));
+  expect(await images()).toBe(before);
+}, 180_000);
+
 test("the log ties a request to its operation, and its owner can read it", async () => {
   const response = await appliance.post("/instances", { image: base, command: "true", disposable: true });
   const { uuid } = (await response.json()) as { uuid: string };

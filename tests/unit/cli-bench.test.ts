@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { figureOf, interleaved, quantile, rowOf } from "../../src/cli/bench-figures.ts";
-import { phaseMeans, reportText } from "../../src/cli/bench-report.ts";
+import { benchText, phaseMeans, reportText } from "../../src/cli/bench-report.ts";
 
 test("quantiles lie between neighbours", () => {
   expect(quantile([4, 1, 3, 2], 0.5)).toBe(2.5);
@@ -37,6 +37,13 @@ test("the report names figure, comparison, bar and both end points", () => {
       "       steps: exec 3",
       "1 of 1 bars hold\n",
     ].join("\n"),
+  );
+});
+
+test("what was not measured is told with the reason, and a part that failed", () => {
+  const missing = [{ name: "start", text: "not here" }];
+  expect(benchText({ rows: [], remarks: [], missing, failures: [{ name: "chain", text: "no room" }] })).toBe(
+    "       not measured: start: not here\n0 of 0 bars hold\nFAILED chain: no room\n",
   );
 });
 
