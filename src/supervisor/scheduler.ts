@@ -33,7 +33,8 @@ interface IdlePlace {
 
 /**
  * How long a piece of work that does not fit waits while smaller ones pass it; after that the host is
- * left to drain until it fits, so that a stream of small work cannot starve a large one.
+ * left to drain until it fits, so that a stream of small work cannot starve a large one. Meanwhile every
+ * other account that runs nothing may have one piece of work admitted: it does not wait for the draining.
  */
 const RESERVATION_MS = 30_000;
 
@@ -61,6 +62,8 @@ export class Scheduler {
   /** Work that is done only when there is room: it waits, and it runs, without anybody waiting for it. */
   readonly #idleWaiting = new Set<IdlePlace>();
   readonly #idleRunning = new Set<IdlePlace>();
+  /** The work that the host drains for, and the accounts that were let by since. */
+  #reservation: { readonly entry: Waiting; readonly passed: Set<string> } | null = null;
   #turn = 0;
   #usedMemoryBytes = 0;
   #usedVcpus = 0;
@@ -186,8 +189,19 @@ export class Scheduler {
     );
     const nowMs = this.#clock();
     const overdue = order.find((entry) => nowMs - entry.enqueuedAtMs >= RESERVATION_MS && !this.#fits(entry.cost));
-    if (overdue !== undefined && this.fitsEver(overdue.cost)) return null;
+    if (overdue !== undefined && this.fitsEver(overdue.cost)) return this.#letBy(overdue, order);
     return order.find((entry) => this.#fits(entry.cost)) ?? null;
+  }
+
+  /** What may be admitted although the host drains for `reserved`. */
+  #letBy(reserved: Waiting, order: readonly Waiting[]): Waiting | null {
+    if (this.#reservation?.entry !== reserved) this.#reservation = { entry: reserved, passed: new Set() };
+    const { passed } = this.#reservation;
+    const mayPass = ({ accountId, cost }: Waiting): boolean =>
+      accountId !== reserved.accountId && !this.#running.has(accountId) && !passed.has(accountId) && this.#fits(cost);
+    const next = order.find(mayPass) ?? null;
+    if (next !== null) passed.add(next.accountId);
+    return next;
   }
 
   #fits(cost: Cost): boolean {

@@ -90,6 +90,31 @@ describe("scheduler", () => {
   });
 });
 
+test("a reservation of one account delays another's single run by no more than one completion", async () => {
+  let nowMs = 0;
+  const scheduler = new Scheduler({ memoryBytes: 4 * GIB, vcpus: 8 }, () => nowMs);
+  const { order, tickets, admit } = recorder(scheduler);
+  const end = async (name: string) => {
+    tickets.get(name)?.[Symbol.dispose]();
+    await settle();
+  };
+  for (let index = 0; index < 4; index++) void admit(`busy-${index}`, "busy");
+  void admit("large", "busy", { memoryBytes: 4 * GIB, vcpus: 1 });
+  for (let index = 4; index < 500; index++) void admit(`busy-${index}`, "busy");
+  await settle();
+  nowMs = 30_000;
+  void admit("single", "other");
+  await end("busy-0");
+  expect(order).toEqual(["busy-0", "busy-1", "busy-2", "busy-3", "single"]);
+  // One for each account: a stream of them does not keep the large one out.
+  void admit("second", "other");
+  void admit("third", "third");
+  await end("single");
+  expect(order.slice(5)).toEqual(["third"]);
+  for (const name of ["busy-1", "busy-2", "busy-3", "third"]) await end(name);
+  expect(order.slice(6)).toEqual(["large"]);
+});
+
 describe("work that nobody waits for", () => {
   const budget = { memoryBytes: 2 * GIB, vcpus: 2 };
 
