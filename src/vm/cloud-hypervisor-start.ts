@@ -11,6 +11,7 @@ import { SocketChannel } from "./channel.ts";
 import { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
 import { buildCloudHypervisorArgs } from "./cloud-hypervisor-config.ts";
 import { CloudHypervisorMachine } from "./cloud-hypervisor-machine.ts";
+import { CpuWeight } from "./cpu-weight.ts";
 import { JAIL_LIMITS, launch } from "./launch.ts";
 import { privateDirectory } from "./machine-files.ts";
 import type { UidPool } from "./uid-pool.ts";
@@ -34,6 +35,8 @@ export interface CloudHypervisorBounds {
   readonly memoryBytes: number;
   /** largest file that it may write */
   readonly fileBytesMax: number;
+  /** its share of the processors from its start on; default is that of a machine in use */
+  readonly cpuWeight?: number;
 }
 
 /** Descriptors of the VMM in the order of `extraFds`. */
@@ -44,8 +47,6 @@ const EVENTS_FD = 4;
  * guest's memory counts, too: what a clone touches is its own copy (docs/snapshot_restore.md).
  */
 const OVERHEAD_BYTES = 268_435_456;
-/** Below the default of 100: many busy guests must not starve the daemon. */
-const CPU_WEIGHT = 50;
 /** Each disk has a thread and some ten descriptors, and of disks there can be 129. */
 const LIMITS = { ...JAIL_LIMITS, openFilesMax: 4096, threadsMax: 512 };
 
@@ -66,8 +67,8 @@ export async function startCloudHypervisor(
   const place = openDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
   await chown(runDirectory(directory), uid, uid);
-  const { memoryBytes, fileBytesMax } = bounds;
-  const limits = { memoryBytes: memoryBytes + OVERHEAD_BYTES, pids: LIMITS.threadsMax, cpuWeight: CPU_WEIGHT };
+  const { memoryBytes, fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
+  const limits = { memoryBytes: memoryBytes + OVERHEAD_BYTES, pids: LIMITS.threadsMax, cpuWeight };
   const cgroup = stack.use(await host.cgroups.create(id, limits));
   const process = launchOn(`${place}/api.sock`, host, { uid, directory, cgroups: cgroup.directories, fileBytesMax });
   stack.defer(async () => {

@@ -26,6 +26,7 @@ import {
   parseCloudHypervisorVersion,
   requireCloudHypervisorVersion,
 } from "./cloud-hypervisor-version.ts";
+import { CpuWeight } from "./cpu-weight.ts";
 import { landlockVersion } from "./landlock.ts";
 import type { UidPool } from "./uid-pool.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
@@ -142,15 +143,15 @@ class CloudHypervisor implements Vmm {
     return await CloudHypervisorTemplate.take(machine, directory, this.#host.log);
   }
 
-  async clone(template: Template): Promise<Machine> {
+  async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(template instanceof CloudHypervisorTemplate)) throw new Error("this template is not Cloud Hypervisor's");
-    if (this.#restoreMode !== null) return await this.#restore(template, await this.#restoreMode);
+    if (this.#restoreMode !== null) return await this.#restore(template, await this.#restoreMode, cpuWeight);
     const mode = Promise.withResolvers<MemoryRestoreMode>();
     this.#restoreMode = mode.promise;
     // Others that wait are told the same error; without any it is known here already.
     mode.promise.catch(() => undefined);
     try {
-      const probed = await this.#probeRestore(template);
+      const probed = await this.#probeRestore(template, cpuWeight);
       mode.resolve(probed.mode);
       return probed.machine;
     } catch (error) {
@@ -164,12 +165,15 @@ class CloudHypervisor implements Vmm {
    * The first clone shows whether memory can be restored on demand: that needs more of the host (userfaultfd) than can
    * be told by looking. It is decided only when copying works where that did not.
    */
-  async #probeRestore(template: CloudHypervisorTemplate): Promise<{ machine: Machine; mode: MemoryRestoreMode }> {
+  async #probeRestore(
+    template: CloudHypervisorTemplate,
+    cpuWeight: number,
+  ): Promise<{ machine: Machine; mode: MemoryRestoreMode }> {
     try {
-      return { machine: await this.#restore(template, "OnDemand"), mode: "OnDemand" };
+      return { machine: await this.#restore(template, "OnDemand", cpuWeight), mode: "OnDemand" };
     } catch (refusal) {
       if (!(refusal instanceof CloudHypervisorApiError) || refusal.endpoint !== "vm.restore") throw refusal;
-      const machine = await this.#restore(template, "Copy");
+      const machine = await this.#restore(template, "Copy", cpuWeight);
       const reason = refusal.message;
       this.#host.log.warn("memory is copied into every clone, which takes time: it cannot be restored on demand", {
         reason,
@@ -178,9 +182,9 @@ class CloudHypervisor implements Vmm {
     }
   }
 
-  async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode): Promise<Machine> {
+  async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode, cpuWeight: number): Promise<Machine> {
     const { shape } = template;
-    const bounds = { memoryBytes: shape.memoryBytes, fileBytesMax: this.#diskBytesMax };
+    const bounds = { memoryBytes: shape.memoryBytes, fileBytesMax: this.#diskBytesMax, cpuWeight };
     const machine = await startCloudHypervisor(this.#host, shape, bounds);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);

@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { readdirSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
 import type { CloudHypervisorMachine } from "../../src/vm/cloud-hypervisor-machine.ts";
+import { CpuWeight } from "../../src/vm/cpu-weight.ts";
 import { buildTemplate } from "../../src/vm/templates.ts";
 import type { Disk, Machine } from "../../src/vm/vmm.ts";
 import { callsOf, DESCRIPTION_PATH, SHAPE, StandInHost, violationsOf } from "../support/cloud-hypervisor.ts";
@@ -65,6 +66,18 @@ describe("an instance's life", () => {
     expect(calls(machine)).toEqual(["vm.create", "vm.boot", "vm.add-disk", "vm.add-disk", "vm.add-disk"]);
     expect(violations(machine)).toEqual([]);
     expect(await machine.kill()).toEqual({ reason: "killed", detail: "killed by the host" });
+  });
+
+  test("waits, as a clone, with little of the processors from its start on", async () => {
+    await using saved = await template();
+    await using waiting = await host.vmm.clone(saved, CpuWeight.waiting);
+    await using used = await host.vmm.clone(saved);
+    const weight = ({ cgroup }: Machine) =>
+      cgroup.directories
+        .flatMap((directory) => ["cpu.weight", "cpu.shares"].map((name) => join(directory, name)))
+        .filter((path) => existsSync(path))
+        .map((path) => Number(readFileSync(path, "utf8")))[0] ?? Number.NaN;
+    expect(weight(waiting)).toBeLessThan(weight(used) / 2);
   });
 
   test("begins as a clone of a template, each with a stream of its own", async () => {
