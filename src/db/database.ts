@@ -23,6 +23,10 @@ export interface RunResult {
 const KEPT_COUNT_MAX = 1000;
 /** Statements that begin otherwise may write. */
 const READS = /^\s*select\b/i;
+/** Statements that are kept prepared: to prepare one takes longer than to execute most. */
+const STATEMENTS_COUNT_MAX = 500;
+/** A statement holds what it was executed with; one that got a longer text than this is not kept, in `characters`. */
+const PARAMETER_LENGTH_MAX = 65_536;
 
 /** Query builder of drizzle; also the type of a transaction's handle. */
 export type Orm = BaseSQLiteDatabase<"sync", RunResult>;
@@ -41,6 +45,7 @@ export class Database implements Disposable {
   /** for statements that read for longer than the event loop may stand still */
   readonly scans: Scans;
   readonly #client: Libsql.Database;
+  readonly #statements = new Map<string, Libsql.Statement>();
   readonly #prepared = new Map<string, unknown>();
   readonly #kept = new Map<string, unknown>();
   #keptVersion = 0;
@@ -51,7 +56,12 @@ export class Database implements Disposable {
     this.scans = new Scans(path);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
-    const session = new BetterSQLiteSession(observed(client, () => this.#onWrite()) as never, dialect, undefined, {});
+    const session = new BetterSQLiteSession(
+      observed(client, this.#statements, () => this.#onWrite()) as never,
+      dialect,
+      undefined,
+      {},
+    );
     this.orm = new BaseSQLiteDatabase("sync", dialect as never, session as never, undefined) as unknown as Orm;
   }
 
@@ -104,28 +114,31 @@ export class Database implements Disposable {
     if (!this.#client.open) return;
     this.scans[Symbol.dispose]();
     this.#prepared.clear();
+    this.#statements.clear();
     this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     this.#client.close();
   }
 }
 
 /**
- * The client as drizzle's session uses it, which says `onWrite` whenever what was read before may be outdated. The
- * session asks for raw rows before every execution of a statement, which costs as much as a look-up; a statement that
- * gives them once gives them always.
+ * The client as drizzle's session uses it, which keeps `statements` prepared by their text, and says `onWrite`
+ * whenever what was read before may be outdated.
  */
-function observed(client: Libsql.Database, onWrite: () => void) {
+function observed(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: () => void) {
   return {
     prepare(sql: string) {
+      const known = statements.get(sql);
+      if (known !== undefined) return known;
       const statement = client.prepare(sql);
+      observeExecution(statement, (params) => {
+        if (params.some((param) => typeof param === "string" && param.length > PARAMETER_LENGTH_MAX)) {
+          statements.delete(sql);
+        }
+      });
       if (!READS.test(sql)) observeWrites(statement, onWrite);
-      const asRaw = statement.raw.bind(statement);
-      let isRaw = false;
-      statement.raw = (() => {
-        if (!isRaw) asRaw(true);
-        isRaw = true;
-        return statement;
-      }) as typeof statement.raw;
+      readRawOnce(statement);
+      if (statements.size >= STATEMENTS_COUNT_MAX) statements.clear();
+      statements.set(sql, statement);
       return statement;
     },
     transaction(work: (tx: Orm) => unknown) {
@@ -141,8 +154,34 @@ function observed(client: Libsql.Database, onWrite: () => void) {
   };
 }
 
+/**
+ * The session asks for raw rows before every execution of a statement, which costs as much as a look-up; a statement
+ * that gives them once gives them always.
+ */
+function readRawOnce(statement: Libsql.Statement): void {
+  const asRaw = statement.raw.bind(statement);
+  let isRaw = false;
+  statement.raw = (() => {
+    if (!isRaw) asRaw(true);
+    isRaw = true;
+    return statement;
+  }) as typeof statement.raw;
+}
+
+const EXECUTIONS = ["run", "get", "all"] as const;
+
+function observeExecution(statement: Libsql.Statement, onExecution: (params: readonly unknown[]) => void): void {
+  for (const name of EXECUTIONS) {
+    const execute = (statement[name] as (...params: unknown[]) => unknown).bind(statement);
+    statement[name] = ((...params: unknown[]) => {
+      onExecution(params);
+      return execute(...params);
+    }) as never;
+  }
+}
+
 function observeWrites(statement: Libsql.Statement, onWrite: () => void): void {
-  for (const name of ["run", "get", "all"] as const) {
+  for (const name of EXECUTIONS) {
     const execute = (statement[name] as (...params: unknown[]) => unknown).bind(statement);
     statement[name] = ((...params: unknown[]) => {
       using _outdated = { [Symbol.dispose]: onWrite };

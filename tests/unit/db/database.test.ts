@@ -107,6 +107,25 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)?.status).toBe("PENDING");
   });
 
+  test("prepares a statement once, but keeps none that holds much", () => {
+    const texts: string[] = [];
+    const prototype = Libsql.prototype as { prepare(sql: string): unknown };
+    const prepare = prototype.prepare;
+    prototype.prepare = function (this: unknown, text: string) {
+      texts.push(text);
+      return prepare.call(this, text);
+    };
+    using _prototype = { [Symbol.dispose]: () => Object.assign(prototype, { prepare }) };
+    const insert = (request: object): string[] => {
+      texts.length = 0;
+      addOperation(db, { request });
+      return texts.filter((text) => text.includes("operation_requests"));
+    };
+    expect(insert({ stdin: "x".repeat(100_000) })).toHaveLength(1);
+    expect(insert({ stdin: "x" })).toHaveLength(1);
+    expect(insert({ stdin: "x" })).toHaveLength(0);
+  });
+
   test("of a newer version is left alone", () => {
     db[Symbol.dispose]();
     const client = new Libsql(opened.path);

@@ -1,5 +1,6 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import Libsql from "libsql";
+import { openDatabase } from "../../../src/db/database.ts";
 import { expiredImages, unreferencedLayers } from "../../../src/db/expiry.ts";
 import { deleteFilesUnusedSince, getFile } from "../../../src/db/files.ts";
 import { descendants, lineage } from "../../../src/db/history.ts";
@@ -36,6 +37,12 @@ afterAll(() => {
   reader.close();
   store[Symbol.dispose]();
 });
+
+// A connection prepares a statement once.
+beforeEach(() => {
+  store = { ...store, db: openDatabase(store.path) };
+});
+afterEach(() => store.db[Symbol.dispose]());
 
 /** Enough rows that a plan is chosen as it is for a million; statistics are not kept, so that it does not change. */
 function fill(path: string): void {
