@@ -54,6 +54,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/install-files.ts": ["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   api: ["domain", "supervisor", "db", "storage", "metrics.ts", "operation-log.ts"],
+  "api/dispatch.ts": ["domain", "system/waiting.ts"],
   supervisor: ["domain", "db", "storage", "oci", "vm", "cgroup", "system", "metrics.ts"],
   db: ["domain"],
   storage: ["domain", "system"],

@@ -1,5 +1,6 @@
 import { ApiError } from "../domain/errors.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
+import { ownTurn } from "../system/waiting.ts";
 import { authorize } from "./auth.ts";
 import { bodyStream, readJson } from "./body.ts";
 import { queryReader, rawQuery } from "./query.ts";
@@ -20,6 +21,7 @@ export type Runner = (request: Request, principal: Principal | null, params: Rec
 export function runnerOf(route: Route): Runner {
   const readQuery = route.query === null ? null : queryReader(route.query);
   const readBody = bodyReader(route);
+  const writes = route.method !== "GET" && route.method !== "HEAD";
   return async (request, principal, params) => {
     if (route.scope !== null) {
       if (principal === null) throw new ApiError("unauthorized", "missing or invalid bearer token");
@@ -33,6 +35,8 @@ export function runnerOf(route: Route): Runner {
     }
     const query = readQuery === null ? {} : readQuery(rawQuery(request.url));
     const body = readBody === null ? null : await readBody(request);
+    // All that came at once would otherwise write in one turn.
+    if (writes) await ownTurn();
     // Routes without a scope never look at the principal; all others have one by now.
     const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
     return route.handle(context);

@@ -16,7 +16,7 @@ import type { AccountId, OperationId } from "../domain/ids.ts";
 import { OPERATION_KINDS, type OperationKind } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import { Laps, type Metrics } from "../metrics.ts";
-import { startTimer, untilAborted } from "../system/waiting.ts";
+import { ownTurn, startTimer, untilAborted } from "../system/waiting.ts";
 import type { Machine } from "../vm/vmm.ts";
 import type {
   CancelOutcome,
@@ -248,6 +248,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
       const work = this.#work(live, request);
       if (!scheduler.fitsEver(work.cost)) throw TOO_LARGE;
       using _ticket = await scheduler.admit(live.accountId, work.cost, signal);
+      await ownTurn();
+      signal.throwIfAborted();
       this.#options.requireSpace();
       if (!startOperation(db, live.id, clock())) return;
       live.started = true;

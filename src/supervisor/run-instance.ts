@@ -7,6 +7,7 @@ import type { StoredInstanceResult, StoredOutput } from "../domain/operation.ts"
 import type { OutputCapture } from "../domain/output.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
 import { writeOutputs } from "../storage/outputs.ts";
+import { ownTurn } from "../system/waiting.ts";
 import { templateShape } from "../vm/templates.ts";
 import type { Compactor } from "./compact.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
@@ -41,6 +42,7 @@ export function instanceWork(
       if (outcome.layer !== null) stack.use(outcome.layer);
       await writeOutputs(layout, operation.id, { stdout: outcome.stdout.bytes(), stderr: outcome.stderr.bytes() });
       const captured = capturedImage(outcome, image.id);
+      await ownTurn();
       const published = publishRun(db, {
         operationId: operation.id,
         result: storedResult(outcome, captured),
