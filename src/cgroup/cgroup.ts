@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { basename, dirname } from "node:path";
-import { type CgroupFiles, kernelFiles } from "./cgroup-files.ts";
+import { type CgroupFiles, kernelFiles, skippingMissing } from "./cgroup-files.ts";
 import { CONTROLLERS, findHierarchies, type Hierarchy } from "./hierarchy.ts";
 import { CgroupGoneError, readStats } from "./stats.ts";
 
@@ -79,7 +79,7 @@ const CPU_SHARES_MAX = 262_144;
  */
 export async function openCgroupTree(options: CgroupTreeOptions): Promise<CgroupTree> {
   checkName(options.namespace);
-  const files = options.files ?? kernelFiles;
+  const files = skippingMissing(options.files ?? kernelFiles);
   const mountinfo = options.mountinfo ?? readFileSync("/proc/self/mountinfo", "utf8");
   const selfCgroup = options.selfCgroup ?? readFileSync("/proc/self/cgroup", "utf8");
   const hierarchies = findHierarchies(mountinfo, selfCgroup);

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { dirname } from "node:path";
 import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
-import type { CgroupFiles } from "../../src/cgroup/cgroup-files.ts";
+import { type CgroupFiles, skippingMissing } from "../../src/cgroup/cgroup-files.ts";
 import { findHierarchies } from "../../src/cgroup/hierarchy.ts";
 import { CgroupGoneError, parseKeyed, parseNumber, readStats, samples } from "../../src/cgroup/stats.ts";
 
@@ -225,6 +225,23 @@ describe("groups on v1", () => {
     await expect(tree.create("vm1", {})).rejects.toThrow("exists");
     for (const name of ["..", "a/b", "", ".x", "a\n"]) expect(() => tree.open(name)).toThrow("not a name");
   });
+});
+
+test("a file that a group does not have is not tried in its siblings, unless the group itself was gone", () => {
+  const kernel = new FakeKernel(["/cg/cpu/a", "/cg/cpu/b", "/cg/memory/b"], v1Files);
+  const tried: string[] = [];
+  const write = kernel.write.bind(kernel);
+  kernel.write = (path, text) => {
+    tried.push(path);
+    return write(path, text);
+  };
+  const files = skippingMissing(kernel);
+  expect(files.write("/cg/cpu/gone/cpu.shares", "2")).toBe(false);
+  expect(files.write("/cg/cpu/a/memory.max", "2")).toBe(false);
+  expect(files.write("/cg/cpu/b/memory.max", "2")).toBe(false);
+  expect(files.write("/cg/cpu/b/cpu.shares", "2")).toBe(true);
+  expect(files.write("/cg/memory/b/memory.limit_in_bytes", "2")).toBe(true);
+  expect(tried).not.toContain("/cg/cpu/b/memory.max");
 });
 
 describe("groups on v2", () => {
