@@ -87,8 +87,19 @@ export async function rateOf(target: LoadTarget, count: number, durationMs: numb
   return answers / seconds;
 }
 
+/** Answers of so many spans of time, one after the other. */
+export async function spansAt(
+  target: LoadTarget,
+  perSecond: number,
+  spans: { readonly count: number; readonly durationMs: number },
+): Promise<number[][]> {
+  const found: number[][] = [];
+  for (let n = 0; n < spans.count; n++) found.push(await latenciesAt(target, perSecond, spans.durationMs));
+  return found;
+}
+
 /** How long each answer took that was asked for at a steady rate, in `milliseconds` from when it was due. */
-export async function latenciesAt(target: LoadTarget, perSecond: number, durationMs: number): Promise<number[]> {
+async function latenciesAt(target: LoadTarget, perSecond: number, durationMs: number): Promise<number[]> {
   const idle = await connections(target, 32);
   const values: number[] = [];
   const startedAt = performance.now();
