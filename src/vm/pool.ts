@@ -31,6 +31,8 @@ export interface PoolOptions {
   readonly rehearse?: (waiting: WaitingMachine) => Promise<void>;
   /** the host is short of memory: only half as many clones wait then */
   readonly isShortOfMemory?: () => boolean;
+  /** how often that is looked at, in `milliseconds` */
+  readonly memoryIntervalMs?: number;
   /** from a machine's start to its greeting, in `milliseconds` */
   readonly helloTimeoutMs?: number;
 }
@@ -71,7 +73,7 @@ export class Pool implements AsyncDisposable {
     this.#options = options;
     this.#shape = templateShape(options.shape);
     this.#isolation = options.vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
-    this.#timer = setInterval(() => this.#adapt(), MEMORY_INTERVAL_MS);
+    this.#timer = setInterval(() => this.#adapt(), options.memoryIntervalMs ?? MEMORY_INTERVAL_MS);
     this.#timer.unref();
   }
 

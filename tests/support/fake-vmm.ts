@@ -15,6 +15,13 @@ export interface GuestScript {
   readonly mountErrno?: number;
 }
 
+export interface FakeMachine {
+  /** the VMM ends */
+  die(): void;
+  /** the VMM goes on, but nobody answers in the guest */
+  loseAgent(): void;
+}
+
 export class FakeTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt: number;
@@ -42,6 +49,8 @@ export class FakeVmm implements Vmm {
   readonly calls: string[] = [];
   readonly templates: FakeTemplate[] = [];
   readonly live = new Set<Machine>();
+  /** shares of the processors that a machine was given, one after the other */
+  readonly weights = new Map<Machine, number[]>();
 
   constructor(acceleration: Acceleration = "tcg") {
     this.acceleration = acceleration;
@@ -64,9 +73,11 @@ export class FakeVmm implements Vmm {
     return template;
   }
 
-  clone(template: Template): Promise<Machine> {
-    if ((template as FakeTemplate).disposed) return Promise.reject(new Error("a disposed template was cloned"));
-    return this.#machine("clone", template.shape, false);
+  async clone(template: Template, cpuWeight = 100): Promise<Machine> {
+    if ((template as FakeTemplate).disposed) throw new Error("a disposed template was cloned");
+    const machine = await this.#machine("clone", template.shape, false);
+    this.weights.get(machine)?.unshift(cpuWeight);
+    return machine;
   }
 
   async #machine(call: "boot" | "bootForTemplate" | "clone", shape: MachineShape, greets: boolean): Promise<Machine> {
@@ -83,13 +94,14 @@ export class FakeVmm implements Vmm {
       guest.channel.deliver(null);
       return exited.promise;
     };
-    const machine: Machine & { die(): void } = {
+    const weights: number[] = [];
+    const machine: Machine & FakeMachine = {
       id: `m${this.calls.length}`,
       pid: 1,
       uid: 1,
       shape,
       directory: "/tmp",
-      cgroup: { weigh: () => undefined } as unknown as Machine["cgroup"],
+      cgroup: { weigh: (weight: number) => void weights.push(weight) } as unknown as Machine["cgroup"],
       channel: guest.channel,
       exited: exited.promise,
       attach: async () => undefined,
@@ -100,9 +112,11 @@ export class FakeVmm implements Vmm {
       failure: async () => null,
       kill: () => end("killed"),
       die: () => void end("vmm_died"),
+      loseAgent: () => guest.channel.deliver(null),
       [Symbol.asyncDispose]: async () => void (await end("killed")),
     };
     this.live.add(machine);
+    this.weights.set(machine, weights);
     return machine;
   }
 }
