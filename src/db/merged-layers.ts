@@ -1,7 +1,10 @@
-import { and, asc, eq, inArray, lt, or, sql } from "drizzle-orm";
+import { and, asc, eq, gt, inArray, lt, not, or, sql } from "drizzle-orm";
 import type { AccountId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { images, layers, mergedLayers } from "./schema.ts";
+
+/** As a limit, none. */
+const ALL = -1;
 
 export type MergedLayerRow = typeof mergedLayers.$inferSelect;
 
@@ -68,14 +71,36 @@ export function setMergedLayersUsedAt(db: Database, ids: readonly LayerId[], las
     .run();
 }
 
-/** Merged layers of an account, the one that was not used for longest first. */
-export function mergedLayersByUse(db: Database, accountId: AccountId): MergedLayerRow[] {
+/** Merged layers of an account, at most `limit` where that is given, the one that was not used for longest first. */
+export function mergedLayersByUse(db: Database, accountId: AccountId, limit = ALL): MergedLayerRow[] {
   return db.orm
     .select()
     .from(mergedLayers)
     .where(eq(mergedLayers.accountId, accountId))
     .orderBy(asc(mergedLayers.lastUsedAt), asc(mergedLayers.createdAt))
+    .limit(limit)
     .all();
+}
+
+/** Sum of the sizes of an account's merged layers in `bytes`; of those only that were used after a time, and others than `except`. */
+export function mergedBytesOf(
+  db: Database,
+  accountId: AccountId,
+  which: { readonly usedAfterMs?: number; readonly except?: readonly LayerId[] } = {},
+): number {
+  const { usedAfterMs, except = [] } = which;
+  const [row] = db.orm
+    .select({ bytes: sql<number>`coalesce(sum(${mergedLayers.sizeBytes}), 0)` })
+    .from(mergedLayers)
+    .where(
+      and(
+        eq(mergedLayers.accountId, accountId),
+        usedAfterMs === undefined ? undefined : gt(mergedLayers.lastUsedAt, usedAfterMs),
+        except.length === 0 ? undefined : not(isOneOf(mergedLayers.id, except)),
+      ),
+    )
+    .all();
+  return row?.bytes ?? 0;
 }
 
 export function accountsWithMergedLayers(db: Database): AccountId[] {

@@ -4,6 +4,7 @@ import {
   deleteMergedLayer,
   layerBytesOf,
   type MergedLayerRow,
+  mergedBytesOf,
   mergedLayersByUse,
   setMergedLayersUsedAt,
 } from "../db/merged-layers.ts";
@@ -17,6 +18,8 @@ import type { DataLayout } from "../storage/layout.ts";
 const KEEP_MS = 600_000;
 /** What could not be removed because it was in use is looked at again after this time. */
 const RETRY_MS = 5000;
+/** Merged layers that are looked at, at a time. */
+const TRIM_COUNT_MAX = 500;
 
 export interface MergedSpaceOptions {
   readonly db: Database;
@@ -71,11 +74,8 @@ export class MergedSpace {
   ): number {
     const { db, clock } = this.#options;
     const { own, ownBytes } = chain;
-    const usedSinceMs = clock() - KEEP_MS;
-    const others = mergedLayersByUse(db, accountId).filter(
-      ({ id, lastUsedAt }) => !own.has(id) && lastUsedAt > usedSinceMs,
-    );
-    return allowedBytes - totalBytes(others) - ownBytes;
+    const othersBytes = mergedBytesOf(db, accountId, { usedAfterMs: clock() - KEEP_MS, except: [...own] });
+    return allowedBytes - othersBytes - ownBytes;
   }
 
   /** Merged layers that are part of another one now: they go first, unless somebody uses them again. */
@@ -93,9 +93,11 @@ export class MergedSpace {
     try {
       const allowedBytes = await this.allowedBytes(accountId);
       const usedSinceMs = clock() - KEEP_MS;
-      const rows = mergedLayersByUse(db, accountId);
-      let excessBytes = totalBytes(rows) - allowedBytes;
-      let isDone = true;
+      let excessBytes = mergedBytesOf(db, accountId) - allowedBytes;
+      if (excessBytes <= 0) return;
+      // Where these are not enough, the rest goes the next time.
+      const rows = mergedLayersByUse(db, accountId, TRIM_COUNT_MAX);
+      let isDone = totalBytes(rows) >= excessBytes;
       for (const row of rows) {
         if (excessBytes <= 0) break;
         // What is in use now makes room later: nothing else need go for it.

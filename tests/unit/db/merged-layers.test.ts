@@ -5,6 +5,7 @@ import {
   deleteMergedLayersUnusedSince,
   insertMergedLayer,
   layerBytesOf,
+  mergedBytesOf,
   mergedLayersByUse,
   mergedLayersOn,
   touchMergedLayers,
@@ -92,6 +93,12 @@ describe("merged layers", () => {
     ];
     touchMergedLayers(test.db, [a, b], { now: 9, beforeMs: 2 });
     expect(mergedLayersByUse(test.db, alice).map(({ id }) => id)).toEqual([b, c, a]);
+    expect(mergedLayersByUse(test.db, alice, 2).map(({ id }) => id)).toEqual([b, c]);
+    const each = mergedLayersByUse(test.db, alice, 1)[0]?.sizeBytes ?? Number.NaN;
+    expect(mergedBytesOf(test.db, alice)).toBe(3 * each);
+    expect(mergedBytesOf(test.db, alice, { usedAfterMs: 2 })).toBe(2 * each);
+    expect(mergedBytesOf(test.db, alice, { usedAfterMs: 2, except: [c, b] })).toBe(each);
+    expect(mergedBytesOf(test.db, bob)).toBe(0);
     const expire = (beforeMs: number, held: LayerId) =>
       test.db.transaction((tx) =>
         deleteMergedLayersUnusedSince(tx, beforeMs, { limit: 10, isHeld: (id) => id === held }),
