@@ -41,9 +41,9 @@ export function benchText(shown: {
   readonly missing: readonly Remark[];
   readonly failures: readonly Remark[];
 }): string {
-  const missing = shown.missing.map(({ name, text }) => `       not measured: ${name}: ${text}\n`);
+  const missing = shown.missing.map(({ name, text }) => ({ name: `not measured: ${name}`, text }));
   const failures = shown.failures.map(({ name, text }) => `FAILED ${name}: ${text}\n`);
-  return `${missing.join("")}${reportText(shown.rows, shown.remarks)}${failures.join("")}`;
+  return `${reportText(shown.rows, [...shown.remarks, ...missing])}${failures.join("")}`;
 }
 
 /** A figure without a bar. */
