@@ -78,7 +78,7 @@ async function routePeer(
 }
 
 async function besideMachines(target: BenchTarget, ours: LoadTarget, { rows }: Pick<Findings, "rows">): Promise<void> {
-  const spans = target.options.quick ? { count: 3, durationMs: 2000 } : { count: 7, durationMs: 3000 };
+  const spans = target.options.quick ? { count: 5, durationMs: 2000 } : { count: 7, durationMs: 3000 };
   await target.poolFull();
   const alone = (await spansAt(ours, REQUESTS_PER_SECOND, spans)).flat();
   const busy: string[] = [];

@@ -48,7 +48,7 @@ export async function* rateRows(host: BenchHost): AsyncGenerator<Finding> {
     // What does not depend on what else the machine does.
     note: `an answer takes ${median(cpuUs.ours).toFixed(1)} us of a processor against ${median(cpuUs.theirs).toFixed(1)}`,
   });
-  const spans = host.quick ? { count: 3, durationMs: 2000 } : { count: 7, durationMs: 3000 };
+  const spans = host.quick ? { count: 5, durationMs: 2000 } : { count: 7, durationMs: 3000 };
   await host.warm();
   const alone = (await spansAt(ours, REQUESTS_PER_SECOND, spans)).flat();
   const request = { image: host.base, command: "while :; do :; done", shell: true, timeout: 600 };
