@@ -52,7 +52,7 @@ async function build(revision: string, outfile: string): Promise<void> {
   await mkdir(join(outfile, ".."), { recursive: true });
   const result = await Bun.build({
     // A thread's code is found by its name among the entry points.
-    entrypoints: ["main.ts", "storage/grep-worker.ts", "db/scan-worker.ts", "bench-worker.ts"].map((name) =>
+    entrypoints: ["main.ts", "storage/grep-worker.ts", "db/scan-worker.ts", "bench/worker.ts"].map((name) =>
       join(root, "src", name),
     ),
     plugins: [staticLibsql],

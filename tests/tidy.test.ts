@@ -21,13 +21,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "gc.ts": ["api/control.ts", "config.ts", "db", "storage", "supervisor/space.ts", "system/lock.ts"],
   "trial.ts": ["cgroup", "config.ts", "log.ts", "storage", "supervisor", "system", "vm"],
   // What the appliance is compared with stands beside it.
-  "bench-cold.ts": ["oci", "system", "vm"],
-  "bench-peer.ts": ["api", "db", "domain", "storage"],
-  "bench-worker.ts": ["bench-peer.ts"],
-  "bench-host.ts": [
-    ...["bench-cold.ts", "bench-peer.ts", "bench-worker.ts", "config.ts", "db", "domain", "storage", "supervisor"],
-    ...["system", "vm"],
-  ],
+  bench: ["api", "config.ts", "db", "domain", "oci", "storage", "supervisor", "system", "vm"],
   "log.ts": [],
   "metrics.ts": [],
   "operation-log.ts": ["log.ts"],
@@ -42,11 +36,11 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-client.ts", "config-keys.ts"],
   "cli/backup.ts": ["backup.ts"],
   "cli/gc.ts": ["gc.ts", "config.ts", "log.ts"],
-  "cli/bench.ts": ["bench-host.ts"],
-  "cli/bench-target.ts": ["bench-host.ts", "config.ts", "domain"],
-  "cli/bench-spawns.ts": ["bench-host.ts", "domain"],
-  "cli/bench-requests.ts": ["bench-host.ts", "domain"],
-  "cli/bench-transfers.ts": ["bench-host.ts"],
+  "cli/bench.ts": ["bench"],
+  "cli/bench-target.ts": ["bench", "config.ts", "domain"],
+  "cli/bench-spawns.ts": ["bench", "domain"],
+  "cli/bench-requests.ts": ["bench", "domain"],
+  "cli/bench-transfers.ts": ["bench"],
   "cli/doctor.ts": ["trial.ts", "config.ts"],
   "cli/doctor-checks.ts": ["system/exec.ts", "vm", "config.ts"],
   "cli/doctor-machines.ts": ["system/exec.ts", "vm"],
@@ -74,8 +68,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // In the text of the module that the build rewrites.
   "build.ts": ["@libsql/linux-x64-gnu"],
   api: ["elysia", "@sinclair/typebox", "@elysiajs/jwt", "jose"],
-  "bench-peer.ts": ["elysia", "@sinclair/typebox"],
-  "bench-host.ts": ["drizzle-orm"],
+  bench: ["elysia", "@sinclair/typebox", "drizzle-orm"],
 };
 
 interface SourceFile {

@@ -1,4 +1,4 @@
-import type { PeerServer } from "../bench-host.ts";
+import type { PeerServer } from "../bench/host.ts";
 import type { Operation } from "../domain/operation.ts";
 import { figureOf, interleaved, quantile, rowOf, timed } from "./bench-figures.ts";
 import { type LoadTarget, rateOf, spansAt } from "./bench-load.ts";

@@ -1,4 +1,4 @@
-import type { ColdBoot } from "../bench-host.ts";
+import type { ColdBoot } from "../bench/host.ts";
 import type { ImageId } from "../domain/ids.ts";
 import { figureOf, interleaved, median, rowOf, timed } from "./bench-figures.ts";
 import { phaseMeans, remarkOf } from "./bench-report.ts";

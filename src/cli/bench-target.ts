@@ -1,4 +1,4 @@
-import type * as Local from "../bench-host.ts";
+import type * as Local from "../bench/host.ts";
 import type { Config } from "../config.ts";
 import { type InstanceResult, isTerminal, type Operation } from "../domain/operation.ts";
 import { type Row, timed } from "./bench-figures.ts";

@@ -65,7 +65,7 @@ export const benchCommand: Command = command({
     const image = await client.imageId(options.image);
     await client.json("GET", `/images/${image}`);
     // Loaded only here: no other command of the client needs machines.
-    const local = await import("../bench-host.ts");
+    const local = await import("../bench/host.ts");
     const target = {
       client,
       image,

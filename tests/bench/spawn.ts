@@ -1,4 +1,4 @@
-import { coldRun } from "../../src/bench-cold.ts";
+import { coldRun } from "../../src/bench/cold.ts";
 import { interleaved, rowOf } from "../../src/cli/bench-figures.ts";
 import { asset, type BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";

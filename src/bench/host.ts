@@ -1,25 +1,25 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { eq } from "drizzle-orm";
-import { coldRun } from "./bench-cold.ts";
-import type { Peer } from "./bench-peer.ts";
-import type { PeerReply } from "./bench-worker.ts";
-import type { Config } from "./config.ts";
-import { openDatabase } from "./db/database.ts";
-import { layerChain } from "./db/layers.ts";
-import { images } from "./db/schema.ts";
-import type { ImageId } from "./domain/ids.ts";
-import { layerPath } from "./storage/layers.ts";
-import { dataLayout, hasData } from "./storage/layout.ts";
-import { scratchBytes } from "./supervisor/scratch-disks.ts";
-import { findProgram, run } from "./system/exec.ts";
-import { scratchDirectory } from "./system/scratch.ts";
-import { resolveAssets } from "./vm/assets.ts";
-import { templateShape } from "./vm/templates.ts";
-import type { Acceleration } from "./vm/vmm.ts";
+import type { Config } from "../config.ts";
+import { openDatabase } from "../db/database.ts";
+import { layerChain } from "../db/layers.ts";
+import { images } from "../db/schema.ts";
+import type { ImageId } from "../domain/ids.ts";
+import { layerPath } from "../storage/layers.ts";
+import { dataLayout, hasData } from "../storage/layout.ts";
+import { scratchBytes } from "../supervisor/scratch-disks.ts";
+import { findProgram, run } from "../system/exec.ts";
+import { scratchDirectory } from "../system/scratch.ts";
+import { resolveAssets } from "../vm/assets.ts";
+import { templateShape } from "../vm/templates.ts";
+import type { Acceleration } from "../vm/vmm.ts";
+import { coldRun } from "./cold.ts";
+import type { Peer } from "./peer.ts";
+import type { PeerReply } from "./worker.ts";
 
 /** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
-const WORKER = new URL(Bun.isStandaloneExecutable ? "./bench-worker.js" : "./bench-worker.ts", import.meta.url);
+const WORKER = new URL(Bun.isStandaloneExecutable ? "./bench/worker.js" : "./worker.ts", import.meta.url);
 
 const QEMU = "qemu-system-x86_64";
 /** An image of more layers is run with some of them merged, which a bare machine cannot do. */

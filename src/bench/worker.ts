@@ -1,4 +1,4 @@
-import { type Peer, servePeer } from "./bench-peer.ts";
+import { type Peer, servePeer } from "./peer.ts";
 
 /** Where it serves, or why it does not. */
 export type PeerReply = { readonly url: string } | { readonly problem: string };

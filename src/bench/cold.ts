@@ -1,11 +1,11 @@
 import { join } from "node:path";
-import { stampScratch } from "./oci/scratch-disk.ts";
-import { start } from "./system/exec.ts";
-import { scratchDirectory } from "./system/scratch.ts";
-import { Agent } from "./vm/agent.ts";
-import { SocketChannel } from "./vm/channel.ts";
-import { SYNC_ENTROPY_BYTES } from "./vm/protocol.ts";
-import type { Acceleration } from "./vm/vmm.ts";
+import { stampScratch } from "../oci/scratch-disk.ts";
+import { start } from "../system/exec.ts";
+import { scratchDirectory } from "../system/scratch.ts";
+import { Agent } from "../vm/agent.ts";
+import { SocketChannel } from "../vm/channel.ts";
+import { SYNC_ENTROPY_BYTES } from "../vm/protocol.ts";
+import type { Acceleration } from "../vm/vmm.ts";
 
 export interface BareMachine {
   readonly kernel: string;

@@ -1,11 +1,11 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { authenticate, authorize } from "./api/auth.ts";
-import { tokenVerifier } from "./api/tokens.ts";
-import { openDatabase } from "./db/database.ts";
-import { Operation } from "./domain/operation.ts";
-import { dataLayout } from "./storage/layout.ts";
-import { TokenKeys } from "./storage/token-keys.ts";
+import { authenticate, authorize } from "../api/auth.ts";
+import { tokenVerifier } from "../api/tokens.ts";
+import { openDatabase } from "../db/database.ts";
+import { Operation } from "../domain/operation.ts";
+import { dataLayout } from "../storage/layout.ts";
+import { TokenKeys } from "../storage/token-keys.ts";
 
 /** What the appliance's answers are compared with: the same by the least that can give it. Gives its address. */
 export type Peer =
