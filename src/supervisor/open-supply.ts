@@ -4,7 +4,7 @@ import { ApiError } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import { isShortOfMemory } from "../system/memory.ts";
+import { dropCode, isShortOfMemory } from "../system/memory.ts";
 import { resolveAssets, type VmAssets } from "../vm/assets.ts";
 import { explainChoice } from "../vm/choice.ts";
 import { openCloudHypervisor } from "../vm/cloud-hypervisor.ts";
@@ -112,6 +112,8 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
     ...(vmm.acceleration === "tcg" ? await rehearsalOf(options, assets) : {}),
   });
   pool.start();
+  // Much of what a start executes is executed by nothing else.
+  void pool.idle().then(() => dropCode(process.execPath));
   const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_FILE), log });
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
   return {

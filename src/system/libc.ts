@@ -99,6 +99,16 @@ export function pageOut(start: bigint, length: bigint): void {
   checked("madvise", libc.madvise(start, length, MADV_PAGEOUT));
 }
 
+const MADV_DONTNEED = 4;
+
+/**
+ * Takes pages of `[start, start + length)` out of this process. Only for mappings of files that nobody writes to:
+ * changes are lost.
+ */
+export function dropPages(start: bigint, length: bigint): void {
+  checked("madvise", libc.madvise(start, length, MADV_DONTNEED));
+}
+
 const SEEK_SET = 0;
 const SEEK_DATA = 3;
 const SEEK_HOLE = 4;

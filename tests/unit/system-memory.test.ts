@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { forgetMappings, isShortOfMemory } from "../../src/system/memory.ts";
+import { dropCode, forgetMappings, isShortOfMemory } from "../../src/system/memory.ts";
 
 const SIZE_BYTES = 4_194_304;
 
@@ -29,6 +29,20 @@ test("forgets what was read of a mapped file, which can be read again", async ()
   expect(residentKb(path)).toBeLessThan(SIZE_BYTES / 1024 / 2);
   expect(sum()).toBe(SIZE_BYTES * 7);
   await rm(directory, { recursive: true });
+});
+
+test("drops code that was executed, which goes on executing", () => {
+  const path = process.execPath;
+  const codeKb = (): number => {
+    const code = readFileSync("/proc/self/smaps", "utf8")
+      .split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)
+      .filter((part) => /^\S+ r-xp /.test(part) && part.split("\n")[0]?.endsWith(` ${path}`));
+    return code.reduce((sum, part) => sum + Number(/^Rss:\s+(\d+) kB$/m.exec(part)?.[1] ?? 0), 0);
+  };
+  const before = codeKb();
+  expect(before).toBeGreaterThan(0);
+  dropCode(path);
+  expect(codeKb()).toBeLessThan(before);
 });
 
 test("memory is short when less than a tenth of it could still be given", () => {
