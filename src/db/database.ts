@@ -73,6 +73,17 @@ export class Database implements Disposable {
     return this.orm.transaction((tx) => work(tx as unknown as Orm), { behavior: "immediate" });
   }
 
+  /**
+   * Runs `work` without waiting for the disk: a power failure before the next write undoes what it wrote. Nothing else
+   * is lost, and a crash of this process loses nothing. Inside a transaction it is as durable as that.
+   */
+  unsynced<T>(work: () => T): T {
+    if (this.#client.inTransaction) return work();
+    this.#client.exec("PRAGMA synchronous = NORMAL");
+    using _synced = { [Symbol.dispose]: () => this.#client.exec("PRAGMA synchronous = FULL") };
+    return work();
+  }
+
   /** The statement of `build`, prepared once in the life of the connection. */
   prepared<T>(name: string, build: (orm: Orm) => T): T {
     let statement = this.#prepared.get(name);

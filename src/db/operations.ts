@@ -166,9 +166,12 @@ function operationPage(orm: Orm, accountId: AccountId, filter: OperationFilter) 
     .offset(filter.offset);
 }
 
-/** PENDING to EXECUTING; false when it is not PENDING any more. */
+/**
+ * PENDING to EXECUTING; false when it is not PENDING any more. After a power failure it may be PENDING again, and is
+ * then begun anew: nothing of it was published.
+ */
 export function startOperation(db: Database, id: OperationId, now: number): boolean {
-  return transition(db.orm, id, "start", { startedAt: now });
+  return db.unsynced(() => transition(db.orm, id, "start", { startedAt: now }));
 }
 
 /**

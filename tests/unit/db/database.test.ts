@@ -28,6 +28,16 @@ describe("the database", () => {
     expect(pragma("busy_timeout")).toBeGreaterThan(0);
   });
 
+  test("waits for the disk again after what need not be synced, whatever becomes of it", () => {
+    const synchronous = () => Object.values(db.orm.get(sql.raw("pragma synchronous")) as object)[0];
+    expect(db.unsynced(synchronous)).toBe(1);
+    expect(synchronous()).toBe(2);
+    expect(() => db.unsynced(() => db.orm.run(sql.raw("insert into nothing values (1)")))).toThrow();
+    expect(synchronous()).toBe(2);
+    expect(startOperation(db, addOperation(db), 1)).toBe(true);
+    expect(synchronous()).toBe(2);
+  });
+
   test("is for its owner only, with everything beside it", () => {
     addOperation(db);
     for (const suffix of ["", "-wal", "-shm"]) expect(statSync(opened.path + suffix).mode & 0o777).toBe(0o600);
