@@ -49,6 +49,7 @@ export class Database implements Disposable {
   readonly #prepared = new Map<string, unknown>();
   readonly #kept = new Map<string, unknown>();
   #keptVersion = 0;
+  #isKeptCurrent = false;
   #writesCount = 0;
 
   constructor(client: Libsql.Database, path: string) {
@@ -96,19 +97,29 @@ export class Database implements Disposable {
 
   /**
    * What `read` gives, which is asked again only after a write of whomever: for rows that are read much more often
-   * than anything is written. The result is shared, so nobody may change it.
+   * than anything is written. A write of another process is seen from the next turn of the event loop on. The result is
+   * shared, so nobody may change it.
    */
   kept<T>(key: string, read: () => T): T {
-    // Changes by commits of other connections, the command line's for example; those of this one are observed.
-    const statement = this.prepared("data_version", () => this.#client.prepare("PRAGMA data_version").raw(true));
-    const [version] = statement.get() as unknown as [number];
-    if (version !== this.#keptVersion) this.#kept.clear();
-    this.#keptVersion = version;
+    if (!this.#isKeptCurrent) this.#lookForWrites();
     if (this.#kept.has(key)) return this.#kept.get(key) as T;
     const value = read();
     if (this.#kept.size >= KEPT_COUNT_MAX) this.#kept.clear();
     this.#kept.set(key, value);
     return value;
+  }
+
+  /** Looks for commits of other connections, the command line's for example; those of this one are observed. */
+  #lookForWrites(): void {
+    const statement = this.prepared("data_version", () => this.#client.prepare("PRAGMA data_version").raw(true));
+    const [version] = statement.get() as unknown as [number];
+    if (version !== this.#keptVersion) this.#kept.clear();
+    this.#keptVersion = version;
+    // A look takes a tenth of the time of an answer, and many are given in one turn.
+    this.#isKeptCurrent = true;
+    setImmediate(() => {
+      this.#isKeptCurrent = false;
+    });
   }
 
   #onWrite(): void {

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { existsSync, statSync } from "node:fs";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { sql } from "drizzle-orm";
 import Libsql from "libsql";
 import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
@@ -97,11 +98,12 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)).toMatchObject({ status: "EXECUTING", startedAt: 2 });
   });
 
-  test("keeps no row that another connection has changed since", () => {
+  test("keeps no row that another connection has changed before this turn of the event loop", async () => {
     const id = addOperation(db);
     expect(getOperation(db, alice, id)?.status).toBe("PENDING");
     using other = openDatabase(opened.path);
     expect(startOperation(other, id, 2)).toBe(true);
+    await nextTurn();
     expect(getOperation(db, alice, id)?.status).toBe("EXECUTING");
   });
 
