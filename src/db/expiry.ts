@@ -1,4 +1,4 @@
-import { and, asc, sql } from "drizzle-orm";
+import { asc, sql } from "drizzle-orm";
 import type { ImageId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf } from "./database.ts";
 import { isUnusedSince } from "./files.ts";
@@ -10,13 +10,12 @@ import { files, images, layers, mergedLayers } from "./schema.ts";
 /** At most `limit` images that are past their time, the oldest first. */
 export async function expiredImages(db: Database, beforeMs: number, limit: number): Promise<ImageId[]> {
   const query = db.orm.select({ id: images.id }).from(images).where(isExpired(db.orm, beforeMs));
-  return await idsOf<ImageId>(db, query.orderBy(asc(images.createdAt)).limit(limit));
+  return await db.scans.ids<ImageId>(query.orderBy(asc(images.createdAt)).limit(limit));
 }
 
 /** At most `limit` layers that neither an image nor another layer stands on. */
 export async function unreferencedLayers(db: Database, limit: number): Promise<LayerId[]> {
-  return await idsOf<LayerId>(
-    db,
+  return await db.scans.ids<LayerId>(
     db.orm.select({ id: layers.id }).from(layers).where(isUnreferenced(db.orm)).limit(limit),
   );
 }
@@ -44,9 +43,8 @@ export async function foresee(db: Database, bounds: ExpiryBounds, held: readonly
     .select({ id: images.id })
     .from(images)
     .where(imagesBeforeMs === null ? sql`0` : isExpired(db.orm, imagesBeforeMs));
-  const goneImages = await idsOf<ImageId>(db, gone);
-  const goneLayers = await idsOf<LayerId>(
-    db,
+  const goneImages = await db.scans.ids<ImageId>(gone);
+  const goneLayers = await db.scans.ids<LayerId>(
     db.orm
       .select({ id: layers.id })
       .from(layers)
@@ -63,8 +61,7 @@ export async function foresee(db: Database, bounds: ExpiryBounds, held: readonly
   );
   const unused = sql`${mergedLayers.lastUsedAt} < ${mergedBeforeMs} and not ${isOneOf(mergedLayers.id, held)}`;
   const orphaned = sql`${isOneOf(mergedLayers.topId, goneLayers)} or ${isOneOf(mergedLayers.belowId, goneLayers)}`;
-  const standIns = await idsOf<LayerId>(
-    db,
+  const standIns = await db.scans.ids<LayerId>(
     db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(sql`(${unused}) or ${orphaned}`),
   );
   const goneFiles = filesBeforeMs === null ? { files: 0, blobs: [] } : await foreseeFiles(db, filesBeforeMs);
@@ -76,17 +73,10 @@ async function foreseeFiles(db: Database, beforeMs: number): Promise<Pick<Forese
     .select({ goneCount: sql`sum(${isUnusedSince(beforeMs)})`, count: sql`count(*)`, sha256: files.sha256 })
     .from(files)
     .groupBy(files.sha256)
-    .having(and(sql`sum(${isUnusedSince(beforeMs)}) > 0`));
+    .having(sql`sum(${isUnusedSince(beforeMs)}) > 0`);
   const rows = await db.scans.all(query.toSQL());
   return {
     files: rows.reduce((sum, [goneCount]) => sum + Number(goneCount), 0),
     blobs: rows.filter(([goneCount, count]) => goneCount === count).map(([, , sha256]) => String(sha256)),
   };
-}
-
-async function idsOf<Id>(
-  db: Database,
-  query: { toSQL(): { readonly sql: string; readonly params: readonly unknown[] } },
-): Promise<Id[]> {
-  return (await db.scans.all(query.toSQL())).map(([id]) => id as Id);
 }

@@ -1,7 +1,7 @@
 import { and, asc, eq, lt, notInArray, sql } from "drizzle-orm";
 import type { AccountId, FileId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
-import type { Database, Orm } from "./database.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
 import { files, operationRequests } from "./schema.ts";
 
 export type FileRow = typeof files.$inferSelect;
@@ -72,10 +72,6 @@ export function isBlobReferenced(orm: Orm, sha256: string): boolean {
 
 /** Which of these contents any account has a file of. */
 export function referencedBlobs(db: Database, sha256s: readonly string[]): Set<string> {
-  const rows = db.orm
-    .selectDistinct({ sha256: files.sha256 })
-    .from(files)
-    .where(sql`${files.sha256} in (select value from json_each(${JSON.stringify(sha256s)}))`)
-    .all();
+  const rows = db.orm.selectDistinct({ sha256: files.sha256 }).from(files).where(isOneOf(files.sha256, sha256s)).all();
   return new Set(rows.map((row) => row.sha256));
 }

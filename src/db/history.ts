@@ -1,6 +1,6 @@
 import { asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
-import type { Database, Orm } from "./database.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
 import { FAR_OFFSET_MIN } from "./scans.ts";
 import { history, images, tags } from "./schema.ts";
 
@@ -144,14 +144,12 @@ interface IdQuery {
 /** What takes long is read in a thread. */
 async function idsOf(db: Database, query: IdQuery, isLong: boolean): Promise<ImageId[]> {
   if (!isLong) return query.all().map(({ id }) => id);
-  return (await db.scans.all(query.toSQL())).map(([id]) => id as ImageId);
+  return await db.scans.ids<ImageId>(query);
 }
 
 /** The steps of a page, in its order; one that was forgotten meanwhile is left out. */
 function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
-  const rows = selectSteps(db.orm)
-    .where(sql`${history.imageId} in (select value from json_each(${JSON.stringify(ids)}))`)
-    .all();
+  const rows = selectSteps(db.orm).where(isOneOf(history.imageId, ids)).all();
   const byId = new Map(rows.map((row) => [row.imageId, row]));
   return ids.flatMap((id) => byId.get(id) ?? []);
 }

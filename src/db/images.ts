@@ -1,7 +1,7 @@
 import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizzle-orm";
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
-import type { Database, Orm } from "./database.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
 import { FAR_OFFSET_MIN } from "./scans.ts";
 import { images, tags } from "./schema.ts";
 
@@ -72,12 +72,12 @@ export async function listImagesFar(db: Database, accountId: AccountId, filter: 
   const isBroad = Boolean(tagPrefix) && haveManyTags(db, accountId, tagPrefix ?? "");
   if (!isBroad && offset < FAR_OFFSET_MIN) return listImages(db, accountId, filter);
   const page = isBroad ? pageByTimeOfPrefix : imagePage;
-  const ids = (await db.scans.all(page(db.orm, accountId, filter).toSQL())).map(([id]) => id);
+  const ids = await db.scans.ids<ImageId>(page(db.orm, accountId, filter));
   return db.orm
     .select(imageColumns)
     .from(images)
     .leftJoin(tags, eq(tags.imageId, images.id))
-    .where(sql`${images.id} in (select value from json_each(${JSON.stringify(ids)}))`)
+    .where(isOneOf(images.id, ids))
     .orderBy(desc(images.createdAt), desc(images.id))
     .all();
 }

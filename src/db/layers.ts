@@ -1,6 +1,6 @@
 import { eq, getTableColumns, sql } from "drizzle-orm";
 import type { LayerId } from "../domain/ids.ts";
-import type { Database } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
 import { layers, mergedLayers } from "./schema.ts";
 
 export type LayerRow = typeof layers.$inferSelect;
@@ -80,8 +80,7 @@ function readChain(db: Database, id: LayerId): LayerRow[] {
 
 /** Which of `ids` have a row, merged layers included: disks and indexes of others are garbage. */
 export function existingLayers(db: Database, ids: readonly LayerId[]): Set<LayerId> {
-  const asked = sql`(select value from json_each(${JSON.stringify(ids)}))`;
-  const own = db.orm.select({ id: layers.id }).from(layers).where(sql`${layers.id} in ${asked}`);
-  const merged = db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(sql`${mergedLayers.id} in ${asked}`);
+  const own = db.orm.select({ id: layers.id }).from(layers).where(isOneOf(layers.id, ids));
+  const merged = db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(isOneOf(mergedLayers.id, ids));
   return new Set([...own.all(), ...merged.all()].map((row) => row.id));
 }

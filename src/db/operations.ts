@@ -17,7 +17,7 @@ import type { ErrorBody } from "../domain/errors.ts";
 import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
 import { next, type OperationEvent, type OperationKind, type OperationStatus, sourcesOf } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
-import type { Database, Orm } from "./database.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
 import { FAR_OFFSET_MIN } from "./scans.ts";
 import { files, operationRequests, operations } from "./schema.ts";
 
@@ -137,11 +137,11 @@ export async function listOperationsFar(
   filter: OperationFilter,
 ): Promise<OperationRow[]> {
   if (filter.offset < FAR_OFFSET_MIN) return listOperations(db, accountId, filter);
-  const ids = (await db.scans.all(operationPage(db.orm, accountId, filter).toSQL())).map(([id]) => id);
+  const ids = await db.scans.ids<OperationId>(operationPage(db.orm, accountId, filter));
   return db.orm
     .select()
     .from(operations)
-    .where(sql`${operations.id} in (select value from json_each(${JSON.stringify(ids)}))`)
+    .where(isOneOf(operations.id, ids))
     .orderBy(desc(operations.createdAt), desc(operations.id))
     .all();
 }
@@ -276,11 +276,7 @@ export function recoverOperations(
 
 /** Which of `ids` still have a row, for what is kept beside the database by operation. */
 export function existingOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
-  const rows = db.orm
-    .select({ id: operations.id })
-    .from(operations)
-    .where(sql`${operations.id} in (select value from json_each(${JSON.stringify(ids)}))`)
-    .all();
+  const rows = db.orm.select({ id: operations.id }).from(operations).where(isOneOf(operations.id, ids)).all();
   return new Set(rows.map((row) => row.id));
 }
 

@@ -37,6 +37,13 @@ export class Scans implements Disposable {
     return await waiting.promise;
   }
 
+  /** The first column of what a query gives, as ids. @throws as `all` does */
+  async ids<Id extends string>(query: {
+    toSQL(): { readonly sql: string; readonly params: readonly unknown[] };
+  }): Promise<Id[]> {
+    return (await this.all(query.toSQL())).map(([id]) => id as Id);
+  }
+
   [Symbol.dispose](): void {
     this.#end(new Error("the database was closed"));
   }
