@@ -1,4 +1,4 @@
-import { chmod, mkdir } from "node:fs/promises";
+import { chmod, mkdir, open } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { run } from "../system/exec.ts";
 import { scratchDirectory } from "../system/scratch.ts";
@@ -6,6 +6,16 @@ import { copySparse } from "../system/sparse.ts";
 
 const BLOCK_BYTES = 4096;
 const MKFS_MS = 60_000;
+
+/** Where ext4 keeps what is read here, in `bytes` from the start of the disk and of its superblock (linux: fs/ext4/ext4.h). */
+const SUPERBLOCK = { offset: 1024, bytes: 1024 } as const;
+const FIELD = { magic: 0x38, incompatible: 0x60, uuid: 0x68, seed: 0x270, checksum: 0x3fc } as const;
+const UUID_BYTES = 16;
+const EXT4_MAGIC = 0xef53;
+/** The checksums of everything else start from the field `seed`, and not from the UUID. */
+const INCOMPATIBLE_SEED = 0x2000;
+/** CRC-32C (Castagnoli), its bits reversed. */
+const CRC_POLYNOMIAL = 0x82f63b78;
 
 /**
  * Makes an empty writable disk at `path`, sparse, with the directories `upper` and `work` that an overlay needs. It has
@@ -42,7 +52,40 @@ export function scratchArgv(options: { path: string; diskBytes: number; content:
   ];
 }
 
-/** Gives a new instance its own copy of a template; starts no program. */
+/**
+ * Gives a new instance its own copy of a template, with a UUID of its own; starts no program. Overlayfs finds the file
+ * that another one was copied up from by the UUID of its layer. Two layers with one UUID would make it forget: a new
+ * hard link to a file of the image would be another file than the old one.
+ * @throws Error when the template is no ext4
+ */
 export async function stampScratch(template: string, to: string): Promise<void> {
   await copySparse(template, to);
+  await using disk = await open(to, "r+");
+  const superblock = Buffer.alloc(SUPERBLOCK.bytes);
+  await disk.read(superblock, 0, SUPERBLOCK.bytes, SUPERBLOCK.offset);
+  giveUuid(superblock, Buffer.from(crypto.randomUUID().replaceAll("-", ""), "hex"));
+  await disk.write(superblock, 0, SUPERBLOCK.bytes, SUPERBLOCK.offset);
+}
+
+/** Changes the UUID of a superblock; what the former one has seeded stays right. */
+function giveUuid(superblock: Buffer, uuid: Buffer): void {
+  if (superblock.readUInt16LE(FIELD.magic) !== EXT4_MAGIC) throw new Error("a template of scratch disks is no ext4");
+  const former = superblock.subarray(FIELD.uuid, FIELD.uuid + UUID_BYTES);
+  const incompatible = superblock.readUInt32LE(FIELD.incompatible);
+  if ((incompatible & INCOMPATIBLE_SEED) === 0) {
+    superblock.writeUInt32LE(crc32c(former), FIELD.seed);
+    superblock.writeUInt32LE((incompatible | INCOMPATIBLE_SEED) >>> 0, FIELD.incompatible);
+  }
+  uuid.copy(former);
+  superblock.writeUInt32LE(crc32c(superblock.subarray(0, FIELD.checksum)), FIELD.checksum);
+}
+
+/** As the kernel takes it: from all ones, and not inverted at the end. */
+function crc32c(bytes: Uint8Array): number {
+  let crc = 0xffffffff;
+  for (const byte of bytes) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ ((crc & 1) === 0 ? 0 : CRC_POLYNOMIAL);
+  }
+  return crc >>> 0;
 }

@@ -276,16 +276,33 @@ test("a malformed layout is a validation error, and a late tool an unavailable",
   expect(await code(late)).toMatch(/^unavailable: import timed out/);
 });
 
-test("a scratch disk is stamped from its template without a process", async () => {
-  const [template, copy] = [join(scratch.path, "template"), join(scratch.path, "stamped")];
+test("a scratch disk is stamped from its template without a process, with a UUID of its own", async () => {
+  const template = join(scratch.path, "template");
   await buildScratchTemplate(template, 10_240 * MIB);
-  const started = performance.now();
-  await stampScratch(template, copy);
-  expect(performance.now() - started).toBeLessThan(100);
-  expect((await stat(copy)).size).toBe(10_240 * MIB);
-  expect(await allocatedBytes(copy)).toBeLessThan(MIB);
-  await output("e2fsck", "-fn", copy);
-  const listing = await output("debugfs", "-R", "ls -l /", copy);
-  expect(listing).toMatch(/40755 .* upper\n/);
-  expect(listing).toMatch(/40755 .* work\n/);
+  const uuids = new Set([uuidOf(await output("dumpe2fs", "-h", template))]);
+  for (const name of ["stamped", "other"]) {
+    const copy = join(scratch.path, name);
+    const started = performance.now();
+    await stampScratch(template, copy);
+    expect(performance.now() - started).toBeLessThan(100);
+    expect((await stat(copy)).size).toBe(10_240 * MIB);
+    expect(await allocatedBytes(copy)).toBeLessThan(MIB);
+    // Both read the superblock's checksum, and those of all that was seeded by the template's UUID.
+    await output("e2fsck", "-fn", copy);
+    uuids.add(uuidOf(await output("dumpe2fs", copy)));
+    const listing = await output("debugfs", "-R", "ls -l /", copy);
+    expect(listing).toMatch(/40755 .* upper\n/);
+    expect(listing).toMatch(/40755 .* work\n/);
+  }
+  expect(uuids.size).toBe(3);
 });
+
+test("nothing is stamped from what is no scratch disk", async () => {
+  const template = join(scratch.path, "zeros");
+  await Bun.write(template, new Uint8Array(MIB));
+  await expect(stampScratch(template, join(scratch.path, "of-zeros"))).rejects.toThrow("no ext4");
+});
+
+function uuidOf(superblock: string): string {
+  return /^Filesystem UUID: +([0-9a-f-]{36})$/m.exec(superblock)?.[1] ?? expect.unreachable();
+}
