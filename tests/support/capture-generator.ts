@@ -1,5 +1,5 @@
 import { namedUserAcl } from "./capture-acl.ts";
-import { ACL_ACCESS, ACL_DEFAULT, CAPABILITY, type Model, type Node, type Operation, SETGID } from "./capture-model.ts";
+import { ACL_ACCESS, ACL_DEFAULT, CAPABILITY, type Model, type Node, type Operation } from "./capture-model.ts";
 import type { seededRandom } from "./random.ts";
 
 type Random = ReturnType<typeof seededRandom>;
@@ -110,8 +110,6 @@ export class Generator {
       case "exchange":
         return this.#exchange(some, this.#pick(known));
       default:
-        // Overlayfs remembers attributes by the name: it takes setgid away only where it was set by the same one.
-        if (kind === "chown" && (some[1].mode & SETGID) !== 0 && hasOtherNames(some[1], known)) return [];
         return file === undefined ? [] : this.#change(kind, some, file);
     }
   }
@@ -313,8 +311,4 @@ function longestBelow(node: Node): number {
   let longest = 0;
   for (const [name, child] of node.children) longest = Math.max(longest, 1 + name.length + longestBelow(child));
   return longest;
-}
-
-function hasOtherNames(node: Node, known: readonly Known[]): boolean {
-  return known.filter((each) => each[1] === node).length > 1;
 }

@@ -32,7 +32,7 @@ export const ACL_ACCESS = "system.posix_acl_access";
 export const ACL_DEFAULT = "system.posix_acl_default";
 
 const SETUID = 0o4000;
-export const SETGID = 0o2000;
+const SETGID = 0o2000;
 const GROUP_EXECUTE = 0o010;
 const PUNCH = 2;
 const ZERO_RANGE = 16;

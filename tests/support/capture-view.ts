@@ -61,14 +61,6 @@ export function differences(wanted: View, found: View, countMax = 10): string[] 
   return texts;
 }
 
-/**
- * A view without the identity of inodes: in the machine that made a hard link, overlayfs gives the new name the number
- * of the upper inode, and the old name that of the lower one, from which it was copied.
- */
-export function withoutIdentity(view: View): View {
-  return new Map([...view].map(([path, seen]) => [path, { ...seen, identity: path }]));
-}
-
 /** What the model says, once it has the times that the clock gave: see `adoptTimes`. */
 export function viewOfModel(model: Model): View {
   const counts = model.nameCounts();

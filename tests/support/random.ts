@@ -1,3 +1,8 @@
+/** What COPPICE_TEST_SEED says; without it, the same in every run, so that a failure is due to a change. */
+export function seedOfTests(): number {
+  return Number(process.env["COPPICE_TEST_SEED"] ?? 2002);
+}
+
 /** Random numbers that are the same for the same seed, so that a failure can be seen again. */
 export function seededRandom(seed: number): { below(limit: number): number; bytes(count: number): Uint8Array } {
   let state = seed >>> 0;

@@ -7,6 +7,9 @@ export interface TestCounts {
   readonly failures: readonly string[];
 }
 
+/** Of an error, in the list of what failed. */
+const ERROR_LINES_MAX = 6;
+
 /** Tests that may be skipped everywhere: the name says what they need that CI need not have. */
 const NEEDS_HARDWARE = /\bKVM\b|\bCOPPICE_TEST_CH_OPENAPI\b/;
 
@@ -22,15 +25,27 @@ export function countTests(output: string): TestCounts {
   return { passed: last("pass"), failed: last("fail"), skipped, failures: namedFailures(lines) };
 }
 
-/** An error is printed before the line of its test, and all failures are listed again at the end of a long run. */
+/**
+ * An error is printed before the line of its test, with its place behind it, and all failures are listed again at the
+ * end of a long run.
+ */
 function namedFailures(lines: readonly string[]): string[] {
   const failures = new Map<string, string>();
-  let error: string | undefined;
+  let error: string[] = [];
+  let isInside = false;
   for (const line of lines) {
     const name = /^\(fail\) (.*?)(?: \[[\d.]+m?s\])?$/.exec(line)?.[1];
-    if (name !== undefined && !failures.has(name)) failures.set(name, error === undefined ? name : `${name}: ${error}`);
-    if (line.startsWith("error: ")) error = line.slice("error: ".length);
-    else if (/^\((?:pass|fail|skip|todo)\) /.test(line)) error = undefined;
+    if (name !== undefined && !failures.has(name)) {
+      failures.set(name, error.length === 0 ? name : `${name}: ${error.join(" | ")}`);
+    }
+    if (line.startsWith("error: ")) {
+      error = [line.slice("error: ".length)];
+      isInside = true;
+    } else if (/^\((?:pass|fail|skip|todo)\) /.test(line)) {
+      error = [];
+      isInside = false;
+    } else if (/^ +at /.test(line)) isInside = false;
+    else if (isInside && line.trim() !== "" && error.length < ERROR_LINES_MAX) error.push(line.trim());
   }
   return [...failures.values()];
 }

@@ -149,6 +149,31 @@ describe("an image", () => {
     expect(found.subarray(10)).not.toEqual(Buffer.alloc(10));
   }, 60_000);
 
+  test("has one inode for the new name and the old one of an older layer's file", async () => {
+    const files = ["/t/file", "/t/other", "/t/several"];
+    await chain(
+      files.map((path): Operation => ["create", path, 0o644]),
+      [
+        ["symlink", "/t/link", "nowhere"],
+        ["link", "/t/several", "/t/second"],
+        ["link", "/t/second", "/t/third"],
+      ],
+      [
+        ["link", "/t/file", "/t/file-new"],
+        ["link", "/t/link", "/t/link-new"],
+        ["link", "/t/third", "/t/fourth"],
+        // One file under two names: nothing to do.
+        ["rename", "/t/file", "/t/file-new"],
+        ["rename", "/t/link", "/t/link-new"],
+        ["exchange", "/t/third", "/t/fourth"],
+        ["link", "/t/other", "/t/other-new"],
+        ["chmod", "/t/other", 0o2675],
+        ["chown", "/t/other-new", 1000, 1000],
+        ["write", "/t/other-new", 0, 5000, 1],
+      ],
+    );
+  }, 60_000);
+
   test(`can have a tree of ${DEPTH_COUNT} directories, one in the other`, async () => {
     const paths = Array.from({ length: DEPTH_COUNT }, (_, depth) => `/t${"/deep".repeat(depth + 1)}`);
     const bottom = paths.at(-1) ?? "";

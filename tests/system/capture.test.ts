@@ -1,6 +1,7 @@
 /**
  * Random operations in machines, and three views of every image that they leave: a walk in a fresh machine, the
- * inspection without one, and a model. COPPICE_TEST_STEPS sets the number of steps, COPPICE_TEST_SEED replays one run.
+ * inspection without one, and a model. COPPICE_TEST_STEPS sets the number of steps, COPPICE_TEST_SEED what is random:
+ * `make soak` takes another seed each time.
  * A step is one machine: it walks the image that it starts from, which a former machine left, applies about a hundred
  * operations, and walks what its program sees then.
  */
@@ -12,7 +13,7 @@ import type { Model, Node, Operation } from "../support/capture-model.ts";
 import { CaptureSteps, type KnownImage } from "../support/capture-step.ts";
 import type { View } from "../support/capture-view.ts";
 import { pushBusybox } from "../support/images.ts";
-import { seededRandom } from "../support/random.ts";
+import { seededRandom, seedOfTests } from "../support/random.ts";
 import { Registry } from "../support/registry.ts";
 
 const STEPS_DEFAULT = 100;
@@ -28,7 +29,7 @@ const STEP_MS_MAX = 20_000;
 const DIRECTORY = "/t";
 
 const steps = Number(process.env["COPPICE_TEST_STEPS"] ?? STEPS_DEFAULT);
-const seed = Number(process.env["COPPICE_TEST_SEED"] ?? Date.now() % 2 ** 31);
+const seed = seedOfTests();
 const random = seededRandom(seed);
 const generator = new Generator(random);
 const say = (text: string): void => void process.stderr.write(`capture: ${text}\n`);

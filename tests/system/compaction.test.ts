@@ -1,6 +1,6 @@
 /**
  * Chains that are merged: what machines and inspection see of an image must not change by it, whatever ends in the
- * middle. COPPICE_TEST_SEED replays the operations of the first test.
+ * middle. COPPICE_TEST_SEED sets the operations of the last test.
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readdir } from "node:fs/promises";
@@ -16,7 +16,7 @@ import type { Operation } from "../support/capture-model.ts";
 import { CaptureSteps, type KnownImage } from "../support/capture-step.ts";
 import { deepen } from "../support/deep-chain.ts";
 import { pushBusybox } from "../support/images.ts";
-import { seededRandom } from "../support/random.ts";
+import { seededRandom, seedOfTests } from "../support/random.ts";
 import { Registry } from "../support/registry.ts";
 import { execute, resultOf, until } from "../support/runs.ts";
 
@@ -27,7 +27,7 @@ const MERGE_MS_MAX = 60_000;
 const NONE = ["--layers-merged-share", "0"];
 const ANY = ["--layers-merged-share", "10"];
 
-const seed = Number(process.env["COPPICE_TEST_SEED"] ?? Date.now() % 2 ** 31);
+const seed = seedOfTests();
 const owned = new AsyncDisposableStack();
 let registry: Registry;
 let appliance: Appliance;

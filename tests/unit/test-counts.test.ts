@@ -42,7 +42,9 @@ test("what failed is named once, with its error", () => {
     "error: of a test that passed all the same",
     "(pass) adds [0.10ms]",
     "error: expect(received).toBe(expected)",
+    "",
     "Expected: 4",
+    "Received: 5",
     "      at <anonymous> (/a.test.ts:3:5)",
     "(fail) a sum > of two and two [1.50ms]",
     "killed 1 dangling process",
@@ -52,7 +54,7 @@ test("what failed is named once, with its error", () => {
     "(fail) a sum > without end [60001.33ms]",
   ].join("\n");
   expect(countTests(output).failures).toEqual([
-    "a sum > of two and two: expect(received).toBe(expected)",
+    "a sum > of two and two: expect(received).toBe(expected) | Expected: 4 | Received: 5",
     "a sum > without end",
   ]);
 });
