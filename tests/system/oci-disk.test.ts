@@ -276,15 +276,13 @@ test("a malformed layout is a validation error, and a late tool an unavailable",
   expect(await code(late)).toMatch(/^unavailable: import timed out/);
 });
 
-test("a scratch disk is stamped from its template without a process, with a UUID of its own", async () => {
+test("a scratch disk is a sparse copy of its template, with a UUID of its own", async () => {
   const template = join(scratch.path, "template");
   await buildScratchTemplate(template, 10_240 * MIB);
   const uuids = new Set([uuidOf(await output("dumpe2fs", "-h", template))]);
   for (const name of ["stamped", "other"]) {
     const copy = join(scratch.path, name);
-    const started = performance.now();
     await stampScratch(template, copy);
-    expect(performance.now() - started).toBeLessThan(100);
     expect((await stat(copy)).size).toBe(10_240 * MIB);
     expect(await allocatedBytes(copy)).toBeLessThan(MIB);
     // Both read the superblock's checksum, and those of all that was seeded by the template's UUID.

@@ -118,11 +118,18 @@ describe("two images that share layers", () => {
     const many = Array.from({ length: 20_000 }, (_, index) => file(`f${index}`));
     const base = await makeLayer(directory, [{ path: "", type: "d" }, ...many]);
     const top = await makeLayer(directory, [{ path: "", type: "d" }, { path: "f5", type: "w" }, file("new")]);
-    const started = performance.now();
-    expect((await contentOf([base])).size).toBe(20_001);
-    const walked = performance.now();
-    expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["removed /f5", "added /new"]);
-    expect(performance.now() - walked).toBeLessThan((walked - started) / 3);
+    const walks: number[] = [];
+    const comparisons: number[] = [];
+    for (let round = 0; round < 5; round++) {
+      const started = performance.now();
+      expect((await contentOf([base])).size).toBe(20_001);
+      const walked = performance.now();
+      expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["removed /f5", "added /new"]);
+      walks.push(walked - started);
+      comparisons.push(performance.now() - walked);
+    }
+    // The quickest of each: others may have waited for a busy host.
+    expect(Math.min(...comparisons)).toBeLessThan(Math.min(...walks) / 3);
   });
 });
 
