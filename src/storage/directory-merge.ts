@@ -93,8 +93,11 @@ export async function* candidatesOf(
   const pageCount = Math.max(PAGE_COUNT_MIN, Math.min(LIST_PAGE_COUNT, Math.floor(pages / directories.length)));
   const queue = new ReaderQueue();
   let due = directories.map((place, at) => new DirectoryReader(open, { place, at }, options.after, pageCount));
-  for (let isFirst = true; ; isFirst = false) {
-    if (!isFirst && due.some((reader) => reader.isEmpty)) await setImmediate();
+  // What a small directory costs is no turn's worth; before a large one, much of its request has been done in this one.
+  let mayHold = directories.every(({ entry }) => entry.place.childCount < SMALL_DIRECTORY_COUNT);
+  for (;;) {
+    if (!mayHold && due.some((reader) => reader.isEmpty)) await setImmediate();
+    mayHold = false;
     for (const reader of due) queue.add(reader);
     due = queue.takeFirst();
     const name = due[0]?.peek()?.name;
@@ -153,6 +156,8 @@ function isBefore(a: DirectoryReader, b: DirectoryReader | undefined): boolean {
   return first === second ? a.at < (b?.at ?? 0) : first < second;
 }
 
+/** Children of a directory that are read at once without a thought of the event loop. */
+const SMALL_DIRECTORY_COUNT = 64;
 /** Smallest page of a reader. */
 const PAGE_COUNT_MIN = 4;
 /** How often the pages of a walk are halved on its way down. */
