@@ -48,15 +48,21 @@ export type Capability = keyof typeof CAPABILITIES;
 /** When the host's memory ends, a program that can be run again goes before the daemon. */
 const OOM_SCORE_ADJUSTMENT = 500;
 
-/** Arguments of the launcher, to be followed by the program's. `parent` is the process that the jail dies with. */
-export function confinementWrapper(confinement: Confinement, parent: number): string[] {
+/**
+ * Arguments of the launcher, to be followed by the program's.
+ * @param start absolute path of the directory that the program starts in, and the process that the jail dies with
+ */
+export function confinementWrapper(
+  confinement: Confinement,
+  start: { readonly cwd: string; readonly parent: number },
+): string[] {
   const { launcher, writable, readable, network, limits, controlGroups = [] } = confinement;
   const capabilities = (confinement.capabilities ?? []).reduce(
     (mask, name) => mask | (1n << BigInt(CAPABILITIES[name])),
     0n,
   );
   return [
-    ...[launcher, "tool", "--parent", `${parent}`],
+    ...[launcher, "tool", "--parent", `${start.parent}`, "--directory", start.cwd],
     ...controlGroups.flatMap((directory) => ["--cgroup", directory]),
     ...writable.flatMap((directory) => ["--writable", directory]),
     ...readable.flatMap((directory) => ["--readable", directory]),

@@ -85,11 +85,12 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   if (ended.timedOut) fail("had no time left", null, null, "");
   if (findProgram(argv[0] ?? "") === null) fail("is not installed", null, null, "");
 
-  const { confinement } = options;
-  const wrapper = confinement === undefined ? DIE_WITH_PARENT : confinementWrapper(confinement, process.pid);
+  const { confinement, cwd = "/" } = options;
+  const wrapper =
+    confinement === undefined ? DIE_WITH_PARENT : confinementWrapper(confinement, { cwd, parent: process.pid });
   const child = Bun.spawn([...wrapper, ...argv], {
     env: { ...BASE_ENVIRONMENT, ...options.env },
-    cwd: options.cwd ?? "/",
+    cwd,
     detached: true,
     stdin: options.stdin ?? "ignore",
     stdout: "pipe",

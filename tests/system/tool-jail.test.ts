@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdir, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Confinement } from "../../src/system/confine.ts";
@@ -42,6 +42,14 @@ describe("a confined program", () => {
   test("reads and writes what it was given, and starts where it was told", async () => {
     expect(await shell('cat "$2/input"; pwd; echo made > "$1/output"')).toBe(`given${work}`);
     expect(await readFile(join(work, "output"), "utf8")).toBe("made\n");
+  });
+
+  test("starts in a directory whose path leads over a link", async () => {
+    await symlink(home, join(home, "link"));
+    const linked = join(home, "link/work space");
+    expect(await shell("pwd -P; echo made > beside", { writable: [linked], readable: [] }, linked)).toBe(linked);
+    expect(await readFile(join(work, "beside"), "utf8")).toBe("made\n");
+    await rm(join(home, "link"));
   });
 
   test("sees nothing else of the host", async () => {

@@ -54,6 +54,8 @@ struct options {
 	size_t writable_count;
 	const char *readable[DIRECTORIES_COUNT_MAX];
 	size_t readable_count;
+	/* where it starts, by its name there */
+	const char *directory;
 	/* file of the network namespace that it runs in; NULL for one of its own, with nothing in it */
 	const char *network;
 	/* a bit for each that it keeps */

@@ -27,6 +27,7 @@ enum option_id {
 	OPTION_KEEP_FD,
 	OPTION_WRITABLE,
 	OPTION_READABLE,
+	OPTION_DIRECTORY,
 	OPTION_NETWORK,
 	OPTION_CAPABILITIES,
 	OPTION_AS,
@@ -66,6 +67,7 @@ static const struct option tool_options[] = {
 	COMMON_OPTIONS,
 	{ "writable", required_argument, NULL, OPTION_WRITABLE },
 	{ "readable", required_argument, NULL, OPTION_READABLE },
+	{ "directory", required_argument, NULL, OPTION_DIRECTORY },
 	{ "network", required_argument, NULL, OPTION_NETWORK },
 	{ "capabilities", required_argument, NULL, OPTION_CAPABILITIES },
 	{ "as", required_argument, NULL, OPTION_AS },
@@ -171,6 +173,9 @@ static void take(struct options *options, int option, const char *value)
 		break;
 	case OPTION_READABLE:
 		add_path(options->readable, &options->readable_count, DIRECTORIES_COUNT_MAX, value, "readable");
+		break;
+	case OPTION_DIRECTORY:
+		options->directory = absolute(value, "directory");
 		break;
 	case OPTION_NETWORK:
 		options->network = absolute(value, "network");

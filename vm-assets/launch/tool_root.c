@@ -139,11 +139,8 @@ static void mount_own(const char *type, const char *name, unsigned long flags, c
 void enter_tool_root(const struct options *options)
 {
 	const unsigned long given = DIRECTORY_FLAGS | MS_NOEXEC;
-	char before[PATH_BYTES_MAX];
 	char path[PATH_BYTES_MAX];
 
-	if (getcwd(before, sizeof before) == NULL)
-		fail("getcwd", "");
 	enter_network(options);
 	if (unshare(CLONE_NEWNS) != 0)
 		fail("unshare", "");
@@ -175,9 +172,9 @@ void enter_tool_root(const struct options *options)
 	if (mount(NULL, root, NULL, MS_REMOUNT | MS_RDONLY | DIRECTORY_FLAGS, "mode=0755") != 0)
 		fail("remount", root);
 	pivot_into(root);
-	/* A directory that has no name here is not entered. */
-	if (chdir(before) != 0 && chdir("/") != 0)
-		fail("chdir", "/");
+	/* What it was given has the names that it was given by: where a link led on the host is not a place here. */
+	if (chdir(options->directory) != 0)
+		fail("chdir", options->directory);
 	/* An image has directories that it gives no modes for, and machines read a disk as a user of their own. */
 	umask(022);
 }
