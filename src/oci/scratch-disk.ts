@@ -9,11 +9,13 @@ const MKFS_MS = 60_000;
 
 /** Where ext4 keeps what is read here, in `bytes` from the start of the disk and of its superblock (linux: fs/ext4/ext4.h). */
 const SUPERBLOCK = { offset: 1024, bytes: 1024 } as const;
-const FIELD = { magic: 0x38, incompatible: 0x60, uuid: 0x68, seed: 0x270, checksum: 0x3fc } as const;
+const FIELD = { magic: 0x38, incompatible: 0x60, readOnly: 0x64, uuid: 0x68, seed: 0x270, checksum: 0x3fc } as const;
 const UUID_BYTES = 16;
 const EXT4_MAGIC = 0xef53;
 /** The checksums of everything else start from the field `seed`, and not from the UUID. */
 const INCOMPATIBLE_SEED = 0x2000;
+/** Group descriptors have checksums that start from the UUID, or everything has better ones. */
+const READ_ONLY = { groupChecksums: 0x10, checksums: 0x400 } as const;
 /** CRC-32C (Castagnoli), its bits reversed. */
 const CRC_POLYNOMIAL = 0x82f63b78;
 
@@ -47,7 +49,7 @@ export function scratchArgv(options: { path: string; diskBytes: number; content:
   ];
   return [
     ...["mke2fs", "-q", "-F", "-t", "ext4", "-b", String(BLOCK_BYTES), "-m", "0", "-G", "128"],
-    ...["-O", "^has_journal,^resize_inode,sparse_super2", "-E", extended.join(",")],
+    ...["-O", "^has_journal,^resize_inode,sparse_super2,metadata_csum", "-E", extended.join(",")],
     ...["-d", options.content, options.path, String(Math.floor(options.diskBytes / BLOCK_BYTES))],
   ];
 }
@@ -71,6 +73,12 @@ export async function stampScratch(template: string, to: string): Promise<void> 
 function giveUuid(superblock: Buffer, uuid: Buffer): void {
   if (superblock.readUInt16LE(FIELD.magic) !== EXT4_MAGIC) throw new Error("a template of scratch disks is no ext4");
   const former = superblock.subarray(FIELD.uuid, FIELD.uuid + UUID_BYTES);
+  const readOnly = superblock.readUInt32LE(FIELD.readOnly);
+  if ((readOnly & READ_ONLY.checksums) === 0) {
+    // Templates live long: one that was made with other settings of the host's may have group checksums only.
+    if ((readOnly & READ_ONLY.groupChecksums) === 0) uuid.copy(former);
+    return;
+  }
   const incompatible = superblock.readUInt32LE(FIELD.incompatible);
   if ((incompatible & INCOMPATIBLE_SEED) === 0) {
     superblock.writeUInt32LE(crc32c(former), FIELD.seed);

@@ -295,6 +295,17 @@ test("a scratch disk is a sparse copy of its template, with a UUID of its own", 
   expect(uuids.size).toBe(3);
 });
 
+test.each(["uninit_bg,^metadata_csum", "^uninit_bg,^metadata_csum"])(
+  "a template that an older host made stays whole: %s",
+  async (features) => {
+    const template = join(scratch.path, `older ${features}`);
+    const copy = `${template} copy`;
+    await output("mke2fs", "-q", "-t", "ext4", "-O", `^has_journal,${features}`, template, "16M");
+    await stampScratch(template, copy);
+    expect(await output("e2fsck", "-fn", copy)).not.toMatch(/checksum|Fix/);
+  },
+);
+
 test("nothing is stamped from what is no scratch disk", async () => {
   const template = join(scratch.path, "zeros");
   await Bun.write(template, new Uint8Array(MIB));

@@ -62,7 +62,7 @@ describe("argument vectors", () => {
         "-d /s/staging /s/disk 2442",
     );
     expect(scratchArgv({ path: "/s/disk", diskBytes: 10_737_418_240, content: "/s/content" }).join(" ")).toBe(
-      "mke2fs -q -F -t ext4 -b 4096 -m 0 -G 128 -O ^has_journal,^resize_inode,sparse_super2 " +
+      "mke2fs -q -F -t ext4 -b 4096 -m 0 -G 128 -O ^has_journal,^resize_inode,sparse_super2,metadata_csum " +
         "-E lazy_itable_init=0,assume_storage_prezeroed=1,packed_meta_blocks=1,num_backup_sb=0,nodiscard,root_owner=0:0 " +
         "-d /s/content /s/disk 2621440",
     );
