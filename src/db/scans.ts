@@ -5,8 +5,6 @@ const WORKER = new URL(Bun.isStandaloneExecutable ? "./db/scan-worker.js" : "./s
 
 /** The thread and its connection are given back after this long without a scan, in `milliseconds`. */
 const IDLE_MS = 30_000;
-/** It closes its connection within milliseconds. */
-const CLOSE_MS_MAX = 2000;
 
 /** Rows that are skipped within a millisecond; more of them are skipped in the thread. */
 export const FAR_OFFSET_MIN = 5000;
@@ -53,7 +51,11 @@ export class Scans implements Disposable {
     if (this.#worker !== null) return this.#worker;
     const worker = new Worker(WORKER.href);
     worker.onmessage = ({ data }: MessageEvent<ScanReply>) => this.#onReply(data);
-    worker.onerror = ({ message }) => this.#end(new Error(`scan thread failed: ${message}`));
+    worker.onerror = ({ message }) => {
+      worker.terminate();
+      this.#worker = null;
+      this.#end(new Error(`scan thread failed: ${message}`));
+    };
     this.#worker = worker;
     return worker;
   }
@@ -68,26 +70,25 @@ export class Scans implements Disposable {
     this.#idle.unref();
   }
 
-  /** Ends the thread, which has nothing to do, once it has closed its connection: else its descriptors would stay. */
+  /**
+   * Ends the thread once it has done what it was given and closed its connection, and keeps no process for that. Ended
+   * before, its descriptors would stay, and within a statement the library would abort the process.
+   */
   #retire(): void {
     const worker = this.#worker;
     this.#worker = null;
     if (worker === null) return;
-    const late = setTimeout(() => worker.terminate(), CLOSE_MS_MAX);
     worker.onmessage = ({ data }: MessageEvent<ScanReply | CloseReply>) => {
-      if (data !== "closed") return;
-      clearTimeout(late);
-      worker.terminate();
+      if (data === "closed") worker.terminate();
     };
     worker.onerror = () => worker.terminate();
     worker.postMessage("close" satisfies CloseRequest);
+    worker.unref();
   }
 
   #end(reason: Error): void {
     if (this.#idle !== null) clearTimeout(this.#idle);
-    if (this.#waiting.size === 0) this.#retire();
-    this.#worker?.terminate();
-    this.#worker = null;
+    this.#retire();
     for (const waiting of this.#waiting.values()) waiting.reject(reason);
     this.#waiting.clear();
   }

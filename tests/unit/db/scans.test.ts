@@ -138,6 +138,17 @@ test("closing the database ends what is being read", async () => {
   await expect(reading).rejects.toThrow("the database was closed");
 });
 
+test("closing the database within a scan ends the thread after it, and not the process", async () => {
+  using other = testDatabase();
+  await other.db.scans.all({ sql: "SELECT 1", params: [] });
+  const reading = other.db.scans.all({ sql: LONG, params: [] });
+  // The thread is in its statement by now, and would be in it still if it had begun late.
+  await Bun.sleep(20);
+  other.db[Symbol.dispose]();
+  await expect(reading).rejects.toThrow("the database was closed");
+  while (descriptors().some((path) => path.startsWith(other.path))) await Bun.sleep(5);
+});
+
 /** What this process has open, as far as it is a file. */
 function descriptors(): string[] {
   return readdirSync("/proc/self/fd").flatMap((fd) => {
