@@ -130,7 +130,7 @@ describe("a confined program", () => {
   });
 
   test("finds what it was given wherever that lies on the host", async () => {
-    for (const parent of ["/mnt", "/srv", "/run"]) {
+    for (const parent of ["/mnt", "/srv", "/run", "/dev/shm"]) {
       const directory = await mkdtemp(join(parent, "coppice-confine-"));
       await writeFile(join(directory, "file"), parent);
       const argv = ["cat", "file"];

@@ -12,6 +12,8 @@
 
 #include "launch.h"
 
+enum { DEVICES_FLAGS = MS_NOSUID | MS_NOEXEC };
+
 void below(char *path, const char *directory, const char *name)
 {
 	int length = snprintf(path, PATH_BYTES_MAX, "%s/%s", directory, name);
@@ -54,17 +56,23 @@ static void make_node(const char *directory, const char *host_path, mode_t mode,
 void mount_devices(const char *root, const struct options *options)
 {
 	static const char *const common[] = { "/dev/null", "/dev/zero", "/dev/urandom" };
-	const unsigned long flags = MS_NOSUID | MS_NOEXEC;
 	char path[PATH_BYTES_MAX];
 
 	below(path, root, "dev");
-	if (mount("dev", path, "tmpfs", flags, "mode=0755,size=64k,nr_inodes=32") != 0)
+	if (mount("dev", path, "tmpfs", DEVICES_FLAGS, "mode=0755,size=64k,nr_inodes=32") != 0)
 		fail("mount", path);
 	for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
 		make_node(path, common[i], 0666, 0, 0);
 	for (size_t i = 0; i < options->device_count; i++)
 		make_node(path, options->devices[i], 0600, options->uid, options->gid);
-	if (mount(NULL, path, NULL, MS_REMOUNT | MS_RDONLY | flags, NULL) != 0)
+}
+
+void seal_devices(const char *root)
+{
+	char path[PATH_BYTES_MAX];
+
+	below(path, root, "dev");
+	if (mount(NULL, path, NULL, MS_REMOUNT | MS_RDONLY | DEVICES_FLAGS, NULL) != 0)
 		fail("remount", path);
 }
 

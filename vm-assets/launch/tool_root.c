@@ -157,17 +157,19 @@ void enter_tool_root(const struct options *options)
 		show_if_there(settings[i], given | MS_RDONLY);
 	for (size_t i = 0; options->network != NULL && i < COUNT(authorities); i++)
 		show_if_there(authorities[i], given | MS_RDONLY);
-	for (size_t i = 0; i < options->writable_count; i++)
-		show_directory(options->writable[i], given);
-	for (size_t i = 0; i < options->readable_count; i++)
-		show_directory(options->readable[i], given | MS_RDONLY);
 	for (size_t i = 0; i < 3; i++) {
 		static const char *const empty[] = { "dev", "run", "tmp" };
 
 		below(path, root, empty[i]);
 		make_directory(path, 0755);
 	}
+	/* What the program is given may lie below /dev, too. */
 	mount_devices(root, options);
+	for (size_t i = 0; i < options->writable_count; i++)
+		show_directory(options->writable[i], given);
+	for (size_t i = 0; i < options->readable_count; i++)
+		show_directory(options->readable[i], given | MS_RDONLY);
+	seal_devices(root);
 	mount_own("proc", "proc", given | MS_RDONLY, NULL);
 	if (mount(NULL, root, NULL, MS_REMOUNT | MS_RDONLY | DIRECTORY_FLAGS, "mode=0755") != 0)
 		fail("remount", root);

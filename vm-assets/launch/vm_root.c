@@ -35,6 +35,7 @@ void enter_vm_root(const struct options *options)
 	below(path, options->root, "vm");
 	bind_with(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
 	mount_devices(options->root, options);
+	seal_devices(options->root);
 	mount_proc(options);
 	pivot_into(options->root);
 	umask(0077);
