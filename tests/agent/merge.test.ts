@@ -64,6 +64,21 @@ async function merged(agent: NativeAgent, ...make: readonly ((upper: string) => 
 }
 
 describe("a merge of layers", () => {
+  test("keeps all names of a file that has as many as it can", async () => {
+    await using agent = await NativeAgent.start();
+    const most = 65_000; // of ext4
+    const { entry, paths } = await merged(
+      agent,
+      () => undefined,
+      (upper) => {
+        fs.writeFileSync(join(upper, "0"), "");
+        for (let count = 1; count < most; count++) fs.linkSync(join(upper, "0"), join(upper, `${count}`));
+      },
+    );
+    expect(paths).toHaveLength(1 + most);
+    expect(new Set(paths.slice(1).map((path) => entry(path).inode)).size).toBe(1);
+  });
+
   test("takes what is highest, keeps whiteouts, and marks what hides lower layers", async () => {
     await using agent = await NativeAgent.start();
     const { entry, paths } = await merged(

@@ -120,6 +120,9 @@ static bool enter(unsigned depth, const char *name, struct problem *problem)
 static bool link_again(int to, const char *name, const char *key, bool *found, struct problem *problem)
 {
 	*found = linkat(links, key, to, name, 0) == 0;
+	/* With as many names as a file can have, the link that is kept to find it by is itself the last of them. */
+	if (!*found && errno == EMLINK)
+		*found = renameat(links, key, to, name) == 0;
 	return *found || errno == ENOENT || problem_set(problem, errno, "hard link");
 }
 
