@@ -128,9 +128,10 @@ export class Compactor implements AsyncDisposable {
       chain = this.#chain(accountId, topId);
     }
     const layers = chain.plan.map(({ id }) => id);
-    const held = sharedLayerHolds.hold(layers);
     this.#touch(chain, TOUCH_MS);
     this.#want(chain);
+    // Last, because what comes before may fail, and still in the turn in which the chain was read.
+    const held = sharedLayerHolds.hold(layers);
     return { layers, [Symbol.dispose]: () => held[Symbol.dispose]() };
   }
 

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { sql } from "drizzle-orm";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperations } from "../../../src/db/operations.ts";
 import { accounts } from "../../../src/db/schema.ts";
@@ -9,9 +10,12 @@ import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
+import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
 import { requireSpace, whileSpace } from "../../../src/storage/space.ts";
 import { Operations, type OperationsOptions, type Work } from "../../../src/supervisor/operations.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
+import { Merging } from "../../support/merging.ts";
+import { until } from "../../support/runs.ts";
 
 const ACCOUNT = "alice" as AccountId;
 const COST = { memoryBytes: 1, vcpus: 1 };
@@ -125,4 +129,19 @@ test("the room of a file system is looked at before and while a stream is stored
   expect(seen).toEqual([1, 2]);
   const refused = whileSpace(chunks(), directory, Number.MAX_SAFE_INTEGER).next();
   await expect(refused).rejects.toMatchObject({ code: "insufficient_storage" });
+});
+
+test("a run that cannot note what it attaches does not hold it", async () => {
+  await using merging = await Merging.start();
+  const top = merging.chain(3);
+  await merging.use(top);
+  merging.now += 2000;
+  await until("a merge has begun", () => merging.merges.length === 1);
+  merging.merges[0]?.finish();
+  await until("it is published", () => merging.rows().length === 1);
+  merging.now += 120_000;
+  merging.db.orm.run(sql`pragma query_only = on`);
+  await expect(merging.use(top)).rejects.toThrow("readonly");
+  merging.db.orm.run(sql`pragma query_only = off`);
+  expect(merging.rows().filter(({ id }) => sharedLayerHolds.isHeld(id))).toEqual([]);
 });
