@@ -82,6 +82,8 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   const memoPath = join(layout.root, MEMO_FILE);
   // The first instance should not wait for mkfs either.
   const prepared = options.scratchDisks.prepare(options.diskBytes);
+  // It can fail before anybody waits for it, and where no machine can run nobody will.
+  prepared.catch(() => undefined);
   await using stack = new AsyncDisposableStack();
   const { vmm, template, verdict } = await probe({
     candidates,

@@ -3,6 +3,9 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { silentLog } from "../../src/log.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
+import { openSupply } from "../../src/supervisor/open-supply.ts";
+import { ScratchDisks } from "../../src/supervisor/scratch-disks.ts";
 import { Pool } from "../../src/vm/pool.ts";
 import { type ProbeCandidate, probe } from "../../src/vm/probe.ts";
 import { TemplateStore } from "../../src/vm/templates.ts";
@@ -26,6 +29,29 @@ async function until(condition: () => boolean | Promise<boolean>): Promise<void>
     await Bun.sleep(20);
   }
 }
+
+test("a scratch disk that cannot be made fails nothing else while machines are looked for", async () => {
+  const missing = join(host.directory, "missing");
+  const opening = openSupply(
+    {
+      layout: dataLayout(host.directory),
+      cgroups: host.cgroups,
+      scratchDisks: new ScratchDisks({ templates: missing, temporary: missing }),
+      log: silentLog,
+      emulation: "never",
+      probeTimeoutMs: 15_000,
+      uids: { base: 900_000_000, count: 10 },
+      poolSize: 0,
+      shape: TEST_SHAPE,
+      diskBytes: 0,
+      diskBytesMax: 0,
+    },
+    AbortSignal.abort(new Error("the service is stopping")),
+  );
+  await expect(opening).rejects.toThrow("the service is stopping");
+  // What nobody waits for would have failed the test by now.
+  await Bun.sleep(100);
+});
 
 describe("probe", () => {
   const candidate = (acceleration: Acceleration): ProbeCandidate => ({
