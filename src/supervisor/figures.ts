@@ -79,11 +79,18 @@ function addWork({ registry }: Metrics, sources: FigureSources): void {
 function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: FigureSources): void {
   let figures: StoreFigures = NO_FIGURES;
   let readAt = Number.NEGATIVE_INFINITY;
-  registry.before(async () => {
-    const now = performance.now();
-    if (now - readAt <= FIGURES_AGE_MS_MAX) return;
-    readAt = now;
+  let reading: Promise<void> | null = null;
+  const read = async (): Promise<void> => {
     figures = await storeFigures(db);
+    readAt = performance.now();
+  };
+  registry.before(async () => {
+    if (performance.now() - readAt <= FIGURES_AGE_MS_MAX) return;
+    // Whoever asks meanwhile waits for the same figures.
+    reading ??= read().finally(() => {
+      reading = null;
+    });
+    await reading;
   });
   const current = (): StoreFigures => figures;
   registry.gauge("coppice_storage_bytes", "What is kept, by class, as allocated on the disk.", () => [
