@@ -1,5 +1,5 @@
 import { existsSync, readFileSync } from "node:fs";
-import { isAbsolute, resolve } from "node:path";
+import { resolve } from "node:path";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./config-keys.ts";
 import { isTable, type RegistryHost, registryHosts } from "./config-registries.ts";
 import type { LogLevel } from "./log.ts";
@@ -240,6 +240,9 @@ function lineOf(text: string, key: string): string {
 
 function crossChecks(values: KeyValues): string[] {
   const problems: string[] = [];
+  if (resolve(values["data_dir"]).includes(":")) {
+    problems.push("data_dir must not contain a colon: skopeo takes what follows one for a tag");
+  }
   const loopback = /^(127\.|localhost$|::1$|\[::1\]$)/.test(values["listen.host"]);
   const tls = values["listen.tls_cert"] !== null && values["listen.tls_key"] !== null;
   if ((values["listen.tls_cert"] === null) !== (values["listen.tls_key"] === null)) {
@@ -260,7 +263,7 @@ function crossChecks(values: KeyValues): string[] {
 
 function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
   return {
-    dataDir: isAbsolute(v["data_dir"]) ? v["data_dir"] : resolve(v["data_dir"]),
+    dataDir: resolve(v["data_dir"]),
     publicUrl: v["public_url"],
     listen: {
       host: v["listen.host"],

@@ -139,6 +139,12 @@ describe("values", () => {
     expect(load({ flags: { "data-dir": "data" } }).dataDir).toBe(join(process.cwd(), "data"));
   });
 
+  test("a data directory with a colon is refused: no archive could be imported there", () => {
+    expect(problemsOf({ flags: { "data-dir": "/srv/a:b" } })).toEqual([
+      "data_dir must not contain a colon: skopeo takes what follows one for a tag",
+    ]);
+  });
+
   test("registry hosts", () => {
     const text =
       '[registries.hosts."R.example.net:5000"]\ninsecure = true\n[registries.hosts.other]\nca_file = "/ca.pem"';
