@@ -22,6 +22,9 @@ let slow: SlowRegistry;
 let detour: DetourRegistry;
 let appliance: Appliance;
 
+/** vCPUs; one run can have as many */
+const CPU_BUDGET = 4;
+
 beforeAll(async () => {
   [open, closed, secured] = await Promise.all([
     Registry.start(),
@@ -43,6 +46,7 @@ beforeAll(async () => {
       { host: secured.host.replace("127.0.0.1", "localhost") },
     ],
     poolSize: 1,
+    flags: ["--vm-cpu-budget", String(CPU_BUDGET)],
   });
   await Promise.all([open, closed, secured].map((registry) => pushImage(registry, "team/app:1", IMAGE)));
 });
@@ -145,21 +149,19 @@ describe("POST /images/import credentials", () => {
   });
 
   test("of a PENDING import are not kept: after a restart it ends FAILED unavailable", async () => {
-    // These fill the budget, so that the import has to wait.
-    const resources = { vcpus: 4 };
     const { image } = (await ended({ registry: app(open) }))["result"] as { image: string };
-    const blocker = await appliance.spawn({ image, command: "sleep", resources });
-    const fill = await Promise.all([1, 2].map(() => submit({ registry: app(slow) })));
+    // It fills the budget, so that the import has to wait.
+    const blocker = await appliance.spawn({ image, command: "sleep", args: ["300"], resources: { vcpus: CPU_BUDGET } });
+    const statusOf = async (id: string) => (await operationOf(appliance, id))["status"];
+    await until("the budget is taken", async () => (await statusOf(blocker)) === "EXECUTING");
     const waiting = await submit({ registry: app(closed), credentials: CREDENTIALS });
-    await appliance.fetch(`/operations/${blocker}`, { method: "DELETE" });
-    const status = (await operationOf(appliance, waiting))["status"];
+    expect(await statusOf(waiting)).toBe("PENDING");
     await appliance.down("SIGKILL");
     expect(await filesWithPassword()).toBe("");
     await appliance.up();
     const operation = (await appliance.finished(waiting)) as unknown as Ended;
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
-    if (status === "PENDING") expect(operation.error["message"]).toContain("credentials");
-    for (const id of fill) await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
+    expect(operation.error["message"]).toContain("credentials");
   });
 });
 
