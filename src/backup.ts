@@ -1,17 +1,24 @@
 import { existsSync } from "node:fs";
 import { chmod, link, lstat, mkdir, readdir, rename } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import { type BackupContents, backupContents, checkDatabase, snapshotDatabase } from "./db/backup.ts";
+import {
+  type BackupContents,
+  backupContents,
+  checkDatabase,
+  forgetMergedLayers,
+  snapshotDatabase,
+} from "./db/backup.ts";
 import { openDatabase } from "./db/database.ts";
 import { storageFull } from "./domain/errors.ts";
 import { blobPath } from "./storage/blobs.ts";
 import { LayerIndex } from "./storage/layer-index.ts";
 import { indexPath, layerPath } from "./storage/layers.ts";
-import { type DataLayout, dataLayout, hasData } from "./storage/layout.ts";
+import { type DataLayout, dataLayout, hasData, lockData } from "./storage/layout.ts";
 import { OUTPUT_STREAMS, outputPath } from "./storage/outputs.ts";
+import { openStaging, removeAbandonedStaging } from "./storage/staging.ts";
+import { TokenKeys } from "./storage/token-keys.ts";
 import { CommandError, run } from "./system/exec.ts";
-import { awaitLock } from "./system/lock.ts";
-import { publishFile, scratchDirectory, syncPath } from "./system/scratch.ts";
+import { publishFile, syncPath } from "./system/scratch.ts";
 import { VERSION } from "./version.ts";
 
 /** Raised by what makes older programs unable to read a backup. */
@@ -49,14 +56,16 @@ interface Manifest {
 
 /**
  * Writes one tar archive with the database, the keys, and everything that the database refers to, as they were at one
- * moment. The appliance may run meanwhile, and what is in the archive is held until it is written.
- * @throws BackupError; DataAccessError
+ * moment. The appliance may run meanwhile, also one of an older version, whose schema the archive keeps; what is in
+ * the archive is held until it is written. Merged layers are left out: they are a cache.
+ * @throws BackupError; DataAccessError; SchemaTooNewError; the reason of `signal`, after which nothing is left
  */
-export async function backUp(dataDirectory: string, archive: string): Promise<BackupSummary> {
+export async function backUp(dataDirectory: string, archive: string, signal?: AbortSignal): Promise<BackupSummary> {
   const layout = dataLayout(dataDirectory);
   if (!hasData(layout)) throw new BackupError(`there is no database in ${dataDirectory}`);
-  await using staging = await scratchDirectory(layout.root, "backup-");
-  const contents = await stage(layout, staging.path);
+  await removeAbandonedStaging(layout);
+  await using staging = await openStaging(layout, "backup");
+  const contents = await stage(layout, staging.path, signal);
   const { images, layers, blobs } = contents;
   const manifest: Manifest = {
     format: FORMAT_VERSION,
@@ -72,27 +81,41 @@ export async function backUp(dataDirectory: string, archive: string): Promise<Ba
   await using undo = new AsyncDisposableStack();
   undo.defer(() => removeQuietly(temporary));
   const form = ["--create", "--format=posix", "--sparse", "--numeric-owner", "--owner=0", "--group=0"];
-  await tar([...form, `--file=${temporary}`, `--directory=${staging.path}`, MANIFEST_NAME, ...PARTS]);
+  await tar([...form, `--file=${temporary}`, `--directory=${staging.path}`, MANIFEST_NAME, ...PARTS], signal);
   await chmod(temporary, 0o600);
   await publishFile(temporary, target);
   return { images, layers: layers.length, files: blobs.length, sizeBytes: Bun.file(target).size };
 }
 
+export interface RestoreOptions {
+  /**
+   * Ends every token that the backup's keys signed. The backup does not know of tokens that were revoked after it was
+   * made: otherwise they are good again.
+   */
+  readonly rotateKeys?: boolean;
+  readonly signal?: AbortSignal;
+}
+
 /**
  * Puts a backup in place as a data directory, which must be new or have no database. Everything is checked before
  * anything is in place, and the database comes last.
- * @throws BackupError
+ * @throws BackupError; SchemaTooNewError; the reason of `signal`, after which there is no database
  */
-export async function restore(archive: string, dataDirectory: string): Promise<BackupSummary> {
+export async function restore(
+  archive: string,
+  dataDirectory: string,
+  { rotateKeys = false, signal }: RestoreOptions = {},
+): Promise<BackupSummary> {
   const layout = dataLayout(dataDirectory);
   if (!existsSync(archive)) throw new BackupError(`there is no ${archive}`);
   await layout.ensure();
-  using lock = await awaitLock(layout.lock);
+  using lock = await lockData(layout);
   if (lock === null) throw new BackupError(`${layout.root} is in use by a running appliance: stop it first`);
   if (existsSync(layout.database)) {
     throw new BackupError(`${layout.root} has a database already: move it away, or restore to another directory`);
   }
-  await using staging = await scratchDirectory(layout.root, "restore-");
+  await removeAbandonedStaging(layout);
+  await using staging = await openStaging(layout, "restore");
   const options = [
     "--extract",
     "--numeric-owner",
@@ -100,9 +123,10 @@ export async function restore(archive: string, dataDirectory: string): Promise<B
     "--no-overwrite-dir",
     "--delay-directory-restore",
   ];
-  await tar([...options, `--file=${resolve(archive)}`, `--directory=${staging.path}`]);
+  await tar([...options, `--file=${resolve(archive)}`, `--directory=${staging.path}`], signal);
   const manifest = await readManifest(staging.path);
-  await check(staging.path);
+  await check(staging.path, signal);
+  if (rotateKeys) await endTokens(staging.path);
   for (const part of PARTS) {
     if (part === DATABASE_NAME) continue;
     await moveInto(join(staging.path, part), join(layout.root, part));
@@ -113,12 +137,13 @@ export async function restore(archive: string, dataDirectory: string): Promise<B
 }
 
 /** Fills a directory with a snapshot of the database, and links to everything that it refers to. */
-async function stage(layout: DataLayout, directory: string): Promise<BackupContents> {
+async function stage(layout: DataLayout, directory: string, signal?: AbortSignal): Promise<BackupContents> {
   for (let attempt = 1; ; attempt++) {
+    signal?.throwIfAborted();
     const path = join(directory, String(attempt));
     await mkdir(path, { mode: 0o700 });
     try {
-      const contents = await hold(layout, path);
+      const contents = await hold(layout, path, signal);
       for (const name of await readdir(path)) await rename(join(path, name), join(directory, name));
       return contents;
     } catch (error) {
@@ -130,22 +155,25 @@ async function stage(layout: DataLayout, directory: string): Promise<BackupConte
   }
 }
 
-async function hold(layout: DataLayout, path: string): Promise<BackupContents> {
+async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Promise<BackupContents> {
   const staged = dataLayout(path);
   for (const part of PARTS) if (part !== DATABASE_NAME) await mkdir(join(path, part), { mode: 0o700 });
   {
-    using db = openDatabase(layout.database);
+    using db = openDatabase(layout.database, "keep");
     snapshotDatabase(db, staged.database);
   }
   // Opened by itself, so that the list fits the snapshot and not what has changed since.
-  using snapshot = openDatabase(staged.database);
+  using snapshot = openDatabase(staged.database, "keep");
+  forgetMergedLayers(snapshot);
   const contents = backupContents(snapshot);
   for (const name of await readdir(layout.keys)) await link(join(layout.keys, name), join(staged.keys, name));
   for (const { id } of contents.layers) {
+    signal?.throwIfAborted();
     await link(layerPath(layout, id), layerPath(staged, id));
     await link(indexPath(layout, id), indexPath(staged, id));
   }
   for (const sha256 of contents.blobs) {
+    signal?.throwIfAborted();
     await mkdir(dirname(blobPath(staged, sha256)), { recursive: true, mode: 0o700 });
     await link(blobPath(layout, sha256), blobPath(staged, sha256));
   }
@@ -170,7 +198,7 @@ async function readManifest(directory: string): Promise<Manifest> {
 }
 
 /** Finds out whether everything is there and whole that the database refers to. */
-async function check(directory: string): Promise<void> {
+async function check(directory: string, signal?: AbortSignal): Promise<void> {
   const staged = dataLayout(directory);
   for (const part of PARTS) {
     if (!existsSync(join(directory, part))) throw new BackupError(`the backup is not whole: ${part} is missing`);
@@ -178,8 +206,11 @@ async function check(directory: string): Promise<void> {
   using db = openDatabase(staged.database);
   const problem = checkDatabase(db);
   if (problem !== null) throw new BackupError(`the database of the backup is damaged: ${problem}`);
+  // Backups of older versions have rows of them, and no files.
+  forgetMergedLayers(db);
   const contents = backupContents(db);
   for (const { id, diskBytes } of contents.layers) {
+    signal?.throwIfAborted();
     const disk = await lstat(layerPath(staged, id)).catch(() => null);
     if (disk?.size !== diskBytes) throw new BackupError(`the backup is not whole: the disk of layer ${id}`);
     try {
@@ -191,10 +222,21 @@ async function check(directory: string): Promise<void> {
   for (const sha256 of contents.blobs) {
     const file = Bun.file(blobPath(staged, sha256));
     const hash = new Bun.CryptoHasher("sha256");
-    if (await file.exists()) for await (const chunk of file.stream()) hash.update(chunk);
+    if (await file.exists()) {
+      for await (const chunk of file.stream()) {
+        signal?.throwIfAborted();
+        hash.update(chunk);
+      }
+    }
     if (hash.digest("hex") !== sha256)
       throw new BackupError(`the backup is not whole: the file with SHA-256 ${sha256}`);
   }
+}
+
+/** Makes a key that signs from now on, and ends those of the backup. */
+async function endTokens(directory: string): Promise<void> {
+  const keys = await TokenKeys.open(dataLayout(directory).keys);
+  await keys.rotate(0);
 }
 
 /** Moves everything in a directory to another one, which may have something of an earlier attempt. */
@@ -208,9 +250,9 @@ async function moveInto(from: string, to: string): Promise<void> {
   await syncPath(to);
 }
 
-async function tar(args: readonly string[]): Promise<void> {
+async function tar(args: readonly string[], signal: AbortSignal | undefined): Promise<void> {
   try {
-    await run({ argv: ["tar", ...args], timeoutMs: ARCHIVE_MS_MAX });
+    await run({ argv: ["tar", ...args], timeoutMs: ARCHIVE_MS_MAX, ...(signal === undefined ? {} : { signal }) });
   } catch (error) {
     if (!(error instanceof CommandError)) throw error;
     throw new BackupError(error.stderrTail || error.message, { cause: error });

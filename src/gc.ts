@@ -2,9 +2,8 @@ import { askForGc } from "./api/control.ts";
 import type { Config } from "./config.ts";
 import { openDatabase } from "./db/database.ts";
 import type { Log } from "./log.ts";
-import { dataLayout, hasData } from "./storage/layout.ts";
+import { dataLayout, hasData, lockData } from "./storage/layout.ts";
 import { type Reclaimed, reclaim, reclaimOrphans } from "./supervisor/space.ts";
-import { awaitLock } from "./system/lock.ts";
 
 /** The data directory is not there, or is in use by a daemon that does not answer. */
 export class GcError extends Error {
@@ -21,7 +20,7 @@ export async function collectGarbage(config: Config, log: Log, dryRun: boolean):
   if (!hasData(layout)) throw new GcError(`there is no appliance's data in ${layout.root}`);
   const answered = await askForGc(layout.control, dryRun);
   if (answered !== null) return answered;
-  using lock = await awaitLock(layout.lock);
+  using lock = await lockData(layout);
   if (lock === null) throw new GcError("an appliance uses the data directory and does not answer: it may be starting");
   using db = openDatabase(layout.database);
   const { files, images } = config;

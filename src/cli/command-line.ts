@@ -136,7 +136,8 @@ function report(thrown: unknown, name: string | undefined, io: Io): number {
     if (error.message !== "") io.stderr(`${program}: ${error.message}\n`);
     return error.exitCode;
   }
-  if (error instanceof DataAccessError) {
+  // The second is known by its name, so that commands of the client need not load the database.
+  if (error instanceof DataAccessError || (error instanceof Error && error.name === "SchemaTooNewError")) {
     io.stderr(`${program}: ${error.message}\n`);
     return EXIT_FAILED;
   }

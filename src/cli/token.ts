@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { chmod, mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
 import type { Environment } from "../config.ts";
@@ -7,6 +8,7 @@ import type { Database } from "../db/database.ts";
 import { ApiError } from "../domain/errors.ts";
 import { type AccountId, isoTime } from "../domain/ids.ts";
 import { SCOPES } from "../domain/scope.ts";
+import type { DataLayout } from "../storage/layout.ts";
 import type { TokenKeys } from "../storage/token-keys.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import { configOf, DATA_OPTIONS } from "./config-options.ts";
@@ -143,7 +145,6 @@ async function openStore(
 ): Promise<Store> {
   const config = configOf(options, environment);
   const { dataLayout, hasData } = await import("../storage/layout.ts");
-  const { openDatabase } = await import("../db/database.ts");
   const { TokenKeys } = await import("../storage/token-keys.ts");
   const layout = dataLayout(config.dataDir);
   try {
@@ -154,8 +155,30 @@ async function openStore(
     if (code !== "EACCES" && code !== "EROFS" && code !== "EPERM") throw error;
     throw new CliError(`${config.dataDir} is not accessible: run this as the user that the appliance runs as (root)`);
   }
-  const db = openDatabase(layout.database);
+  const db = await openCurrent(layout);
   return { db, keys: await TokenKeys.open(layout.keys), [Symbol.dispose]: () => db[Symbol.dispose]() };
+}
+
+/**
+ * The database with this program's schema. It is brought up to date only where no appliance uses it: one of an older
+ * version could not go on with it.
+ */
+async function openCurrent(layout: DataLayout): Promise<Database> {
+  const { openDatabase, SchemaTooOldError } = await import("../db/database.ts");
+  const { lockData } = await import("../storage/layout.ts");
+  try {
+    if (existsSync(layout.database)) return openDatabase(layout.database, "require");
+  } catch (error) {
+    if (!(error instanceof SchemaTooOldError)) throw error;
+  }
+  using lock = await lockData(layout);
+  if (lock === null) {
+    throw new CliError(
+      `the appliance that uses ${layout.root} is of an older version than this program: ` +
+        "restart it with this version first, or use its own executable",
+    );
+  }
+  return openDatabase(layout.database);
 }
 
 /** A value that the domain refuses was a wrong argument here. */

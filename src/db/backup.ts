@@ -36,6 +36,15 @@ export function snapshotDatabase(db: Database, path: string): void {
   db.orm.run(sql`vacuum into ${path}`);
 }
 
+/**
+ * Forgets all merged layers: they are a cache, whose files no backup holds. A schema that is older than they are has
+ * none.
+ */
+export function forgetMergedLayers(db: Database): void {
+  const table = db.orm.get<[number] | undefined>(sql`select 1 from sqlite_master where name = 'merged_layers'`);
+  if (table !== undefined) db.orm.run(sql`delete from merged_layers`);
+}
+
 /** What is wrong with the file of the database, or null. */
 export function checkDatabase(db: Database): string | null {
   const row = db.orm.get<{ integrity_check: string }>(sql`pragma integrity_check(1)`);

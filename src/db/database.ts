@@ -36,6 +36,18 @@ export class SchemaTooNewError extends Error {
   override readonly name = "SchemaTooNewError";
 }
 
+/** The file lacks migrations, and the caller did not ask for them. */
+export class SchemaTooOldError extends Error {
+  override readonly name = "SchemaTooOldError";
+}
+
+/**
+ * What to do about migrations that the file lacks. `migrate` applies them, which a daemon of an older version does not
+ * survive: only whoever holds the data directory's lock may ask for it. `require` refuses the file, and `keep` takes
+ * it as it is, for what needs no more than the tables that every version has.
+ */
+export type SchemaPolicy = "migrate" | "require" | "keep";
+
 /**
  * One connection to the embedded store. Everything is synchronous, so a transaction is never
  * interleaved with another one of this process.
@@ -218,23 +230,32 @@ export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL
 }
 
 /**
- * Opens the store at `path` (made when absent) and brings its schema up to date.
+ * Opens the store at `path` (made when absent) and, unless told otherwise, brings its schema up to date.
  * @throws SchemaTooNewError when a newer version of the program wrote the file
+ * @throws SchemaTooOldError when the file lacks migrations and `schema` is `require`
  */
-export function openDatabase(path: string): Database {
+export function openDatabase(path: string, schema: SchemaPolicy = "migrate"): Database {
   const client = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
-  // The log and its index get the mode of the file.
-  chmodSync(path, 0o600);
-  client.exec("PRAGMA journal_mode = WAL");
-  // An acknowledged write must survive a power failure; NORMAL would only keep the file consistent.
-  client.exec("PRAGMA synchronous = FULL");
-  // Requests hold what nobody else may read (stdin, environment), and are deleted when their operation ends.
-  client.exec("PRAGMA secure_delete = ON");
-  client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
-  client.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES_MAX}`);
-  client.exec("PRAGMA foreign_keys = OFF");
-  migrate(client, MIGRATIONS);
-  client.exec("PRAGMA foreign_keys = ON");
+  try {
+    // The log and its index get the mode of the file.
+    chmodSync(path, 0o600);
+    client.exec("PRAGMA journal_mode = WAL");
+    // An acknowledged write must survive a power failure; NORMAL would only keep the file consistent.
+    client.exec("PRAGMA synchronous = FULL");
+    // Requests hold what nobody else may read (stdin, environment), and are deleted when their operation ends.
+    client.exec("PRAGMA secure_delete = ON");
+    client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
+    client.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES_MAX}`);
+    client.exec("PRAGMA foreign_keys = OFF");
+    if (schema === "migrate") migrate(client, MIGRATIONS);
+    else if (missingMigrations(client, MIGRATIONS).length > 0 && schema === "require") {
+      throw new SchemaTooOldError("the database was written by an older version");
+    }
+    client.exec("PRAGMA foreign_keys = ON");
+  } catch (error) {
+    client.close();
+    throw error;
+  }
   return new Database(client, path);
 }
 
@@ -245,13 +266,7 @@ export function openDatabase(path: string): Database {
 function migrate(client: Libsql.Database, migrations: readonly Migration[]): void {
   const apply = client.transaction(() => {
     client.exec("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
-    const last = client.prepare("SELECT name, created_at FROM migrations ORDER BY created_at DESC LIMIT 1").get() as
-      | { name: string; created_at: number }
-      | undefined;
-    if (last !== undefined && !migrations.some((migration) => migration.name === last.name)) {
-      throw new SchemaTooNewError(`the database was written by a newer version (its schema is ${last.name})`);
-    }
-    const missing = migrations.filter(({ createdAt }) => last === undefined || createdAt > last.created_at);
+    const missing = missingMigrations(client, migrations);
     // The check below reads every table to its end, which only a change of the schema is worth.
     if (missing.length === 0) return;
     const insert = client.prepare("INSERT INTO migrations (name, created_at) VALUES (?, ?)");
@@ -263,4 +278,17 @@ function migrate(client: Libsql.Database, migrations: readonly Migration[]): voi
     if (broken.length > 0) throw new Error(`a migration left ${broken.length} dangling references`);
   });
   apply.immediate();
+}
+
+/** Migrations that the file does not have yet. @throws SchemaTooNewError */
+function missingMigrations(client: Libsql.Database, migrations: readonly Migration[]): readonly Migration[] {
+  const table = client.prepare("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migrations'").get();
+  if (table === undefined) return migrations;
+  const last = client.prepare("SELECT name, created_at FROM migrations ORDER BY created_at DESC LIMIT 1").get() as
+    | { name: string; created_at: number }
+    | undefined;
+  if (last !== undefined && !migrations.some((migration) => migration.name === last.name)) {
+    throw new SchemaTooNewError(`the database was written by a newer version (its schema is ${last.name})`);
+  }
+  return migrations.filter(({ createdAt }) => last === undefined || createdAt > last.created_at);
 }

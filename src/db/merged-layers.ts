@@ -108,6 +108,12 @@ export function accountsWithMergedLayers(db: Database): AccountId[] {
   return rows.map((row) => row.accountId);
 }
 
+/** Ids of all merged layers. */
+export function allMergedLayers(db: Database): LayerId[] {
+  const rows = db.orm.select({ id: mergedLayers.id }).from(mergedLayers).all();
+  return rows.map((row) => row.id);
+}
+
 /** Forgets a merged layer; the caller removes its files. */
 export function deleteMergedLayer(db: Database, id: LayerId): void {
   db.orm.delete(mergedLayers).where(eq(mergedLayers.id, id)).run();

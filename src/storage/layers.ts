@@ -47,6 +47,14 @@ export async function removeLayer(layout: DataLayout, id: LayerId): Promise<void
   await rm(layerPath(layout, id), { force: true });
 }
 
+/** Whether both the disk and the index of a layer are there. */
+export async function hasLayerFiles(layout: DataLayout, id: LayerId): Promise<boolean> {
+  const [disk, index] = await Promise.all(
+    [layerPath(layout, id), indexPath(layout, id)].map((path) => Bun.file(path).exists()),
+  );
+  return disk === true && index === true;
+}
+
 /** What the disk and the index of a layer take on the host's disk, in `bytes`. */
 export async function layerBytes(layout: DataLayout, id: LayerId): Promise<number> {
   let bytes = 0;

@@ -2,6 +2,7 @@ import { statSync } from "node:fs";
 import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
+import { awaitLock } from "../system/lock.ts";
 import { spreadDirectories } from "../system/scratch.ts";
 
 /** Paths of everything that the data directory holds. */
@@ -54,6 +55,14 @@ export function dataLayout(dataDirectory: string): DataLayout {
       await spreadDirectories(directories.tmp);
     },
   };
+}
+
+/**
+ * Takes the data directory for this process alone, until disposal, as a daemon does.
+ * @returns null when another process has it
+ */
+export function lockData({ lock }: DataLayout): Promise<Disposable | null> {
+  return awaitLock(lock);
 }
 
 /** Raised where the data directory cannot be looked into; the message says what to do. */

@@ -3,7 +3,8 @@ import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
 import { outputBatches, removeOutputs } from "../storage/outputs.ts";
-import { reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
+import { removeAbandonedStaging } from "../storage/staging.ts";
+import { forgetBrokenMergedLayers, reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
 const BATCH_COUNT = 40;
@@ -60,6 +61,9 @@ export class OrphanSweep implements AsyncDisposable {
     const { db, layout, log } = this.#options;
     const { signal } = this.#stopped;
     try {
+      for (const id of await forgetBrokenMergedLayers({ db, layout })) {
+        log.warn("a merged layer without its files was forgotten", { layer: id });
+      }
       await reclaimOrphans({ db, layout }, { dryRun: false, signal });
       await removeOrphanedOutputs({ db, layout }, signal);
     } catch (error) {
@@ -100,6 +104,9 @@ export function startJanitor(options: JanitorOptions): AsyncDisposable {
 /** One pass; what goes wrong is logged, and the next pass tries again. */
 async function expire(options: JanitorOptions, signal: AbortSignal): Promise<void> {
   try {
+    for (const name of await removeAbandonedStaging(options.layout)) {
+      options.log.warn("what an interrupted backup or restore left was removed", { directory: name });
+    }
     await expireOperations(options, signal);
     if (!signal.aborted) await reclaim(options, { dryRun: false, signal });
   } catch (error) {

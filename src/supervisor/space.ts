@@ -2,13 +2,13 @@ import type { Database, Orm } from "../db/database.ts";
 import { type ExpiryBounds, expiredImages, foresee, unreferencedLayers } from "../db/expiry.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
 import { existingLayers } from "../db/layers.ts";
-import { deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
+import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
-import { layerBatches, layerBytes, removeLayer } from "../storage/layers.ts";
+import { hasLayerFiles, layerBatches, layerBytes, removeLayer } from "../storage/layers.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
 
 /** Merged layers that nobody used for so long are made again when somebody does. */
@@ -142,6 +142,25 @@ class Reclaiming {
     }
     return images + layers.length + files.length;
   }
+}
+
+/**
+ * Forgets merged layers of which a file is missing, as after the restore of a data directory without them: a chain that
+ * is attached through one could not run. Nothing may attach or merge meanwhile.
+ */
+export async function forgetBrokenMergedLayers({
+  db,
+  layout,
+}: Pick<SpaceOptions, "db" | "layout">): Promise<LayerId[]> {
+  const broken: LayerId[] = [];
+  for await (const ids of batches(allMergedLayers(db))) {
+    for (const id of ids) if (!(await hasLayerFiles(layout, id))) broken.push(id);
+  }
+  for (const id of broken) {
+    deleteMergedLayer(db, id);
+    await removeLayer(layout, id);
+  }
+  return broken;
 }
 
 /**

@@ -1,6 +1,8 @@
 import { rmSync } from "node:fs";
 import { join } from "node:path";
+import Libsql from "libsql";
 import { type Database, openDatabase } from "../../src/db/database.ts";
+import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { insertOperation, type NewOperation, startOperation } from "../../src/db/operations.ts";
 import type { NewLayer } from "../../src/db/publish.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
@@ -31,6 +33,24 @@ export function testDatabase(): TestDatabase {
       rmSync(directory, { recursive: true, force: true });
     },
   };
+}
+
+/** Writes a store as the version before this one left it, empty, and gives the names of its migrations. */
+export function writeOlderDatabase(path: string): string[] {
+  const client = new Libsql(path);
+  const older = MIGRATIONS.slice(0, -1);
+  client.exec("CREATE TABLE migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
+  for (const { name, createdAt, statements } of older) {
+    for (const statement of statements) client.exec(statement);
+    client.prepare("INSERT INTO migrations (name, created_at) VALUES (?, ?)").run(name, createdAt);
+  }
+  client.close();
+  return older.map(({ name }) => name);
+}
+
+/** Names of the migrations that a store has, the oldest first. */
+export function migrationNames(db: Database): string[] {
+  return db.orm.all<{ name: string }>("select name from migrations order by created_at").map(({ name }) => name);
 }
 
 export function addOperation(db: Database, options: Partial<NewOperation> = {}): OperationId {

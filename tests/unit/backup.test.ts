@@ -3,17 +3,23 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { issueToken, tokenVerifier } from "../../src/api/tokens.ts";
 import { BackupError, backUp, restore } from "../../src/backup.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { upsertFile } from "../../src/db/files.ts";
 import { getImage } from "../../src/db/images.ts";
-import type { AccountId, ImageId } from "../../src/domain/ids.ts";
+import { allMergedLayers, insertMergedLayer } from "../../src/db/merged-layers.ts";
+import { MIGRATIONS } from "../../src/db/migrations.ts";
+import { revokeToken } from "../../src/db/tokens.ts";
+import type { AccountId, ImageId, LayerId } from "../../src/domain/ids.ts";
 import { blobPath, receiveBlob } from "../../src/storage/blobs.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
+import { openStaging } from "../../src/storage/staging.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
 import { lockFile } from "../../src/system/lock.ts";
 import { allocatedBytes } from "../../src/system/sparse.ts";
 import { Api } from "../support/api.ts";
+import { migrationNames, writeOlderDatabase } from "../support/database.ts";
 
 const ALICE = "alice" as AccountId;
 
@@ -91,6 +97,51 @@ describe("a backup", () => {
     expect(await allocatedBytes(restored)).toBeLessThan(8 * 1024 ** 2);
   });
 
+  test("leaves merged layers out, of which a restored appliance would find rows without files", async () => {
+    const [first, second] = layerRows();
+    const merged = { id: Bun.randomUUIDv7() as LayerId, accountId: ALICE, sizeBytes: 1, entryCount: 1, now: 1 };
+    insertMergedLayer(api.parts.db, { ...merged, belowId: first as LayerId, topId: second as LayerId });
+    await backUp(root(), at("backup.tar"));
+    expect(allMergedLayers(api.parts.db)).toEqual([merged.id]);
+    await Bun.$`mkdir ${at("x")} && tar -xf ${at("backup.tar")} -C ${at("x")}`.quiet();
+    using db = openDatabase(dataLayout(at("x")).database);
+    expect(allMergedLayers(db)).toEqual([]);
+  });
+
+  test("keeps the schema of an appliance of an older version, and so does the archive", async () => {
+    const layout = dataLayout(at("old"));
+    await layout.ensure();
+    const older = writeOlderDatabase(layout.database);
+    await backUp(layout.root, at("backup.tar"));
+    await Bun.$`mkdir ${at("x")} && tar -xf ${at("backup.tar")} -C ${at("x")}`.quiet();
+    for (const directory of [layout.root, at("x")]) {
+      using db = openDatabase(dataLayout(directory).database, "keep");
+      expect(migrationNames(db)).toEqual(older);
+    }
+    await restore(at("backup.tar"), at("data"));
+    using restored = openDatabase(dataLayout(at("data")).database, "require");
+    expect(migrationNames(restored)).toEqual(MIGRATIONS.map(({ name }) => name));
+  });
+
+  test("that was killed leaves nothing for longer than until the next one", async () => {
+    // What a killed process leaves: the directory with links and keys, and no lock.
+    const abandoned = join(root(), "backup-Abc123");
+    await mkdir(join(abandoned, "keys"), { recursive: true });
+    await using running = await openStaging(api.parts.layout, "backup");
+    await backUp(root(), at("backup.tar"));
+    expect(existsSync(abandoned)).toBe(false);
+    expect(existsSync(running.path)).toBe(true);
+  });
+
+  test("that is interrupted leaves nothing", async () => {
+    const interrupted = new AbortController();
+    const made = backUp(root(), at("backup.tar"), interrupted.signal);
+    interrupted.abort(new Error("enough"));
+    await expect(made).rejects.toThrow("enough");
+    expect(await readdir(directory)).toEqual([]);
+    expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
+  });
+
   test("fails, and leaves nothing, when a layer is missing", async () => {
     const [name = ""] = await readdir(api.parts.layout.layers);
     await rm(join(api.parts.layout.layers, name));
@@ -105,6 +156,35 @@ describe("a restore", () => {
 
   test("never touches a database that is there", async () => {
     await expect(restore(at("backup.tar"), root())).rejects.toThrow("has a database already");
+  });
+
+  test("ends every token of the backup where that is asked for, and none otherwise", async () => {
+    const request = { account: ALICE, scopes: ["*"], ttlMs: 60_000, now: Date.now() };
+    const { token, row } = await issueToken(api.parts.db, await TokenKeys.open(api.parts.layout.keys), request);
+    await backUp(root(), at("later.tar"));
+    revokeToken(api.parts.db, row.jti, Date.now());
+    await restore(at("later.tar"), at("data"));
+    expect(await accepts(at("data"), token)).toBe(true);
+    await restore(at("later.tar"), at("rotated"), { rotateKeys: true });
+    expect(await accepts(at("rotated"), token)).toBe(false);
+    const renewed = openDatabase(dataLayout(at("rotated")).database);
+    using _renewed = renewed;
+    const made = await issueToken(renewed, await TokenKeys.open(dataLayout(at("rotated")).keys), request);
+    expect(await accepts(at("rotated"), made.token)).toBe(true);
+  });
+
+  test("of an older version's backup drops rows of merged layers", async () => {
+    await Bun.$`mkdir ${at("x")} && tar -xf ${at("backup.tar")} -C ${at("x")}`.quiet();
+    {
+      using db = openDatabase(dataLayout(at("x")).database);
+      const [first, second] = layerRows();
+      const merged = { id: Bun.randomUUIDv7() as LayerId, accountId: ALICE, sizeBytes: 1, entryCount: 1, now: 1 };
+      insertMergedLayer(db, { ...merged, belowId: first as LayerId, topId: second as LayerId });
+    }
+    await Bun.$`tar -cf ${at("old.tar")} -C ${at("x")} .`.quiet();
+    await restore(at("old.tar"), at("data"));
+    using db = openDatabase(dataLayout(at("data")).database);
+    expect(allMergedLayers(db)).toEqual([]);
   });
 
   test("is refused while an appliance uses the directory", async () => {
@@ -140,6 +220,16 @@ describe("a restore", () => {
     expect(await readdir(dataLayout(at("data")).layers)).toEqual([]);
   });
 });
+
+function layerRows(): LayerId[] {
+  return api.parts.db.orm.all<{ id: LayerId }>("select id from layers order by created_at, id").map(({ id }) => id);
+}
+
+async function accepts(dataDirectory: string, token: string): Promise<boolean> {
+  const layout = dataLayout(dataDirectory);
+  using db = openDatabase(layout.database);
+  return (await tokenVerifier(db, await TokenKeys.open(layout.keys), Date.now)(token)) !== null;
+}
 
 async function contentsOf(path: string): Promise<Record<string, string>> {
   const names = (await readdir(path)).sort();

@@ -19,7 +19,9 @@ import { flagOf, keyNames } from "../../src/config.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
+import { lockFile } from "../../src/system/lock.ts";
 import { cli } from "../support/cli.ts";
+import { migrationNames, writeOlderDatabase } from "../support/database.ts";
 
 describe("help", () => {
   test.each(COMMANDS.map(({ name }) => name))("%s --help goes to standard output, exit code 0", async (name) => {
@@ -107,6 +109,21 @@ describe("token", () => {
   afterAll(() => rmSync(home, { recursive: true }));
   const token = (...argv: string[]) =>
     cli(["token", ...argv, "--data-dir", join(home, "data")], { environment: { HOME: home } });
+
+  test("leaves the schema of a running appliance of an older version alone", async () => {
+    const layout = dataLayout(join(home, "older"));
+    await layout.ensure();
+    const names = writeOlderDatabase(layout.database);
+    const create = () => cli(["token", "create", "--account", "alice", "--data-dir", layout.root]);
+    {
+      using _daemon = lockFile(layout.lock);
+      const refused = await create();
+      expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining("older version than this program")]);
+      using db = openDatabase(layout.database, "keep");
+      expect(migrationNames(db)).toEqual(names);
+    }
+    expect((await create()).code).toBe(0);
+  });
 
   /** Who a token belongs to, as a running appliance sees it. */
   async function principal(text: string) {

@@ -1,18 +1,18 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { askForGc, listenForOperator } from "../../../src/api/control.ts";
 import { loadConfig } from "../../../src/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage, setTag } from "../../../src/db/images.ts";
-import { insertMergedLayer } from "../../../src/db/merged-layers.ts";
+import { allMergedLayers, insertMergedLayer } from "../../../src/db/merged-layers.ts";
 import { startOperation } from "../../../src/db/operations.ts";
 import { publishImport, publishRun } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
-import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
+import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { collectGarbage } from "../../../src/gc.ts";
 import { silentLog } from "../../../src/log.ts";
 import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
@@ -20,8 +20,15 @@ import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
 import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { outputPath } from "../../../src/storage/outputs.ts";
-import { OrphanSweep } from "../../../src/supervisor/janitor.ts";
-import { reclaim, releaseLayers, releaseWhenRead, type SpaceOptions } from "../../../src/supervisor/space.ts";
+import { openStaging } from "../../../src/storage/staging.ts";
+import { OrphanSweep, startJanitor } from "../../../src/supervisor/janitor.ts";
+import {
+  forgetBrokenMergedLayers,
+  reclaim,
+  releaseLayers,
+  releaseWhenRead,
+  type SpaceOptions,
+} from "../../../src/supervisor/space.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api-layers.ts";
 import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
@@ -298,4 +305,35 @@ test("the images of a deleted operation stay, and so do operations of a deleted 
   expect(publishRun(db, { operationId: operation, result: {}, now: 7 })).toBe(true);
   expect(deleteImage(db, alice, base)).toEqual({ deleted: expect.any(String) });
   expect(getImage(db, alice, child)?.parentId).toBeNull();
+});
+
+describe("what a former process left", () => {
+  test("of merged layers is forgotten where a file of one is missing, and kept where it is whole", async () => {
+    const base = await addImage(null, 1);
+    const top = await addImage(base, 2);
+    const content = Buffer.from("x");
+    const add = async (account: AccountId): Promise<LayerId> => {
+      const { id } = await makeLayer(layout, [{ path: "f", type: "f", content }]);
+      const run = { belowId: layerOf(base), topId: layerOf(top), sizeBytes: 1, entryCount: 1, now: 1 };
+      addOperation(db, { accountId: account });
+      expect(insertMergedLayer(db, { id, accountId: account, ...run })).toBe(true);
+      return id;
+    };
+    const [whole, broken] = [await add(alice), await add(bob)];
+    await rm(layerPath(layout, broken));
+    expect(await forgetBrokenMergedLayers({ db, layout })).toEqual([broken]);
+    expect(allMergedLayers(db)).toEqual([whole]);
+    expect((await listLayers(layout)).has(broken)).toBe(false);
+  });
+
+  test("of an interrupted backup goes within the first pass", async () => {
+    await mkdir(join(directory, "backup-Abc123", "keys"), { recursive: true });
+    await mkdir(join(directory, "restore-xyz789"));
+    await using running = await openStaging(layout, "backup");
+    {
+      await using _janitor = startJanitor({ ...options(), operationsRetentionMs: 1 });
+    }
+    const left = (await readdir(directory)).filter((name) => /^(backup|restore)-/.test(name));
+    expect(left).toEqual([basename(running.path)]);
+  });
 });
