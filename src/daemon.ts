@@ -21,7 +21,7 @@ import { importWork } from "./supervisor/import-image.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { MachineSupply } from "./supervisor/machine-supply.ts";
 import { openSupply, type SupplyOptions } from "./supervisor/open-supply.ts";
-import { Operations } from "./supervisor/operations.ts";
+import { Operations } from "./supervisor/operations/operations.ts";
 import { readinessOf } from "./supervisor/readiness.ts";
 import { instanceWork } from "./supervisor/run-instance.ts";
 import { type Cost, Scheduler } from "./supervisor/scheduler.ts";

@@ -15,7 +15,13 @@ import {
 } from "drizzle-orm";
 import type { ErrorBody } from "../domain/errors.ts";
 import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
-import { next, type OperationEvent, type OperationKind, type OperationStatus, sourcesOf } from "../domain/operation.ts";
+import {
+  next,
+  type OperationKind,
+  type OperationStatus,
+  type OperationTransition,
+  sourcesOf,
+} from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { FAR_OFFSET_MIN } from "./scans.ts";
@@ -46,33 +52,39 @@ export interface OperationFilter {
   readonly untilMs?: number | undefined;
 }
 
-/** The one status that `event` leads to, from wherever it is allowed. */
-function targetOf(event: OperationEvent): OperationStatus {
-  const targets = new Set(sourcesOf(event).map((source) => next(source, event)));
+/** The one status that `change` leads to, from wherever it is allowed. */
+function targetOf(change: OperationTransition): OperationStatus {
+  const targets = new Set(sourcesOf(change).map((source) => next(source, change)));
   const [target] = targets;
-  if (targets.size !== 1 || target === null || target === undefined) throw new Error(`${event} has no single target`);
+  if (targets.size !== 1 || target === null || target === undefined) throw new Error(`${change} has no single target`);
   return target;
 }
 
-/** Compare-and-set: applies `event` where the life cycle (and `guard`) allows it. */
+/** Compare-and-set: applies `change` where the life cycle (and `guard`) allows it. */
 function transition(
   orm: Orm,
   id: OperationId,
-  event: OperationEvent,
+  change: OperationTransition,
   values: Partial<OperationRow>,
   guard?: SQL,
 ): boolean {
   const { changes } = orm
     .update(operations)
-    .set({ ...values, status: targetOf(event) })
-    .where(and(eq(operations.id, id), inArray(operations.status, sourcesOf(event)), guard))
+    .set({ ...values, status: targetOf(change) })
+    .where(and(eq(operations.id, id), inArray(operations.status, sourcesOf(change)), guard))
     .run();
   return changes === 1;
 }
 
 /** A transition to a terminal status, after which the request is nobody's business any more. */
-function end(orm: Orm, id: OperationId, event: OperationEvent, values: Partial<OperationRow>, guard?: SQL): boolean {
-  if (!transition(orm, id, event, values, guard)) return false;
+function end(
+  orm: Orm,
+  id: OperationId,
+  change: OperationTransition,
+  values: Partial<OperationRow>,
+  guard?: SQL,
+): boolean {
+  if (!transition(orm, id, change, values, guard)) return false;
   orm.delete(operationRequests).where(eq(operationRequests.operationId, id)).run();
   return true;
 }
@@ -175,11 +187,16 @@ export function startOperation(db: Database, id: OperationId, now: number): bool
 }
 
 /**
- * Ends an operation FAILED; or CANCELLED when a cancel had been accepted, which is a promise. False when it
- * had already ended.
+ * Ends an operation FAILED; or CANCELLED when a cancel had been accepted, which is a promise. Returns which, or null when
+ * it had already ended.
  */
-export function failOperation(db: Database, id: OperationId, error: ErrorBody, now: number): boolean {
-  return db.transaction((tx) => fail(tx, id, error, now) !== null);
+export function failOperation(
+  db: Database,
+  id: OperationId,
+  error: ErrorBody,
+  now: number,
+): "FAILED" | "CANCELLED" | null {
+  return db.transaction((tx) => fail(tx, id, error, now));
 }
 
 function fail(orm: Orm, id: OperationId, error: ErrorBody, now: number): "FAILED" | "CANCELLED" | null {
@@ -246,11 +263,14 @@ export function operationRequest(db: Database, id: OperationId): object | null {
   return row?.body ?? null;
 }
 
-export interface Recovery {
-  /** what ended FAILED: it was executing, or its credentials are gone */
-  readonly failed: readonly OperationId[];
-  /** what ended CANCELLED, because a cancel had been accepted */
-  readonly cancelled: readonly OperationId[];
+/** An operation that a restart ended. */
+export interface RecoveredOperation {
+  readonly id: OperationId;
+  readonly accountId: AccountId;
+  readonly kind: OperationKind;
+  /** CANCELLED where a cancel had been accepted; FAILED where it was executing, or its credentials are gone */
+  readonly status: "FAILED" | "CANCELLED";
+  readonly error: ErrorBody;
 }
 
 /**
@@ -260,17 +280,14 @@ export interface Recovery {
 export function recoverOperations(
   db: Database,
   options: { readonly interrupted: ErrorBody; readonly credentialsLost: ErrorBody; readonly now: number },
-): Recovery {
+): RecoveredOperation[] {
   return db.transaction((tx) => {
-    const failed: OperationId[] = [];
-    const cancelled: OperationId[] = [];
     const waiting = pendingOperations(db).filter((row) => row.hadCredentials);
-    for (const { id, status } of [...executingOperations(db), ...waiting]) {
-      const error = status === "EXECUTING" ? options.interrupted : options.credentialsLost;
-      const outcome = fail(tx, id, error, options.now);
-      if (outcome !== null) (outcome === "FAILED" ? failed : cancelled).push(id);
-    }
-    return { failed, cancelled };
+    return [...executingOperations(db), ...waiting].flatMap(({ id, accountId, kind, status: before }) => {
+      const error = before === "EXECUTING" ? options.interrupted : options.credentialsLost;
+      const status = fail(tx, id, error, options.now);
+      return status === null ? [] : [{ id, accountId, kind, status, error }];
+    });
   });
 }
 

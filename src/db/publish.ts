@@ -29,36 +29,30 @@ export interface NewImage {
   readonly making?: Making;
 }
 
+/** What becomes visible when an operation succeeds. */
 export interface Publication {
-  readonly operationId: OperationId;
   readonly result: Record<string, unknown>;
-  readonly now: number;
   readonly layer?: NewLayer | undefined;
   readonly image?: NewImage | undefined;
+  /** moves to the image */
+  readonly tag?: string | undefined;
 }
 
 /**
- * Ends a run: its layer and image become visible and the operation ends SUCCESS, all or nothing. False, and
- * nothing changed, when the operation is no longer EXECUTING or a cancel was accepted: the caller then removes
- * the layer's files and calls `cancelOperation`.
+ * Ends an operation SUCCESS and makes its layer, image and tag visible, all or nothing. False, and nothing changed, when
+ * the operation is no longer EXECUTING or a cancel was accepted: the caller then removes the layer's files and ends the
+ * operation by `failOperation`. When a layer of the same `baseKey` was published meanwhile, the image gets that one:
+ * `getLayer` of the own id is null then, and its files are garbage.
  */
-export function publishRun(db: Database, publication: Publication): boolean {
-  return db.transaction((tx) => publish(tx, publication, undefined));
-}
-
-/**
- * Ends an import as `publishRun` does, and moves the tag. When another import published a layer of the same
- * `baseKey` meanwhile, the image gets that one: `getLayer` of the own id is null then, and its files are garbage.
- */
-export function publishImport(
+export function publishOperation(
   db: Database,
-  publication: Publication & { readonly image: NewImage; readonly tag?: string | undefined },
+  { operationId, now, ...publication }: Publication & { readonly operationId: OperationId; readonly now: number },
 ): boolean {
-  return db.transaction((tx) => publish(tx, publication, publication.tag));
+  return db.transaction((tx) => publish(tx, operationId, publication, now));
 }
 
-function publish(tx: Orm, publication: Publication, tag: string | undefined): boolean {
-  const { operationId, result, now, layer, image } = publication;
+function publish(tx: Orm, operationId: OperationId, publication: Publication, now: number): boolean {
+  const { result, layer, image, tag } = publication;
   if (!succeedOperation(tx, operationId, result, now)) return false;
   const layerId = layer === undefined ? undefined : insertLayer(tx, layer, now);
   if (image === undefined) return true;

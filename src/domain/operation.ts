@@ -8,30 +8,33 @@ export type OperationStatus = (typeof OPERATION_STATUSES)[number];
 export const OPERATION_KINDS = ["image_import", "instance"] as const;
 export type OperationKind = (typeof OPERATION_KINDS)[number];
 
-export const OPERATION_EVENTS = ["start", "succeed", "fail", "cancel"] as const;
-export type OperationEvent = (typeof OPERATION_EVENTS)[number];
+export const OPERATION_TRANSITIONS = ["start", "succeed", "fail", "cancel"] as const;
+export type OperationTransition = (typeof OPERATION_TRANSITIONS)[number];
 
-/** The whole life cycle; a missing status or event does not compile. */
-const TRANSITIONS = {
+/** Statuses in which an operation stays for ever. */
+export type EndStatus = Extract<OperationStatus, "SUCCESS" | "FAILED" | "CANCELLED">;
+
+/** The whole life cycle; a missing status or transition does not compile. */
+const LIFE_CYCLE = {
   PENDING: { start: "EXECUTING", succeed: null, fail: "FAILED", cancel: "CANCELLED" },
   EXECUTING: { start: null, succeed: "SUCCESS", fail: "FAILED", cancel: "CANCELLED" },
   SUCCESS: { start: null, succeed: null, fail: null, cancel: null },
   FAILED: { start: null, succeed: null, fail: null, cancel: null },
   CANCELLED: { start: null, succeed: null, fail: null, cancel: null },
-} as const satisfies Record<OperationStatus, Record<OperationEvent, OperationStatus | null>>;
+} as const satisfies Record<OperationStatus, Record<OperationTransition, OperationStatus | null>>;
 
-/** The status after `event`, or null where the event is not allowed. Terminal states never change. */
-export function next(status: OperationStatus, event: OperationEvent): OperationStatus | null {
-  return TRANSITIONS[status][event];
+/** The status after `transition`, or null where it is not allowed. Terminal states never change. */
+export function next(status: OperationStatus, transition: OperationTransition): OperationStatus | null {
+  return LIFE_CYCLE[status][transition];
 }
 
-/** Statuses from which `event` is allowed: the compare side of a compare-and-set. */
-export function sourcesOf(event: OperationEvent): OperationStatus[] {
-  return OPERATION_STATUSES.filter((status) => next(status, event) !== null);
+/** Statuses from which `transition` is allowed: the compare side of a compare-and-set. */
+export function sourcesOf(transition: OperationTransition): OperationStatus[] {
+  return OPERATION_STATUSES.filter((status) => next(status, transition) !== null);
 }
 
 export function isTerminal(status: OperationStatus): boolean {
-  return OPERATION_EVENTS.every((event) => next(status, event) === null);
+  return OPERATION_TRANSITIONS.every((transition) => next(status, transition) === null);
 }
 
 /** How strongly the command was separated from the host. */

@@ -6,7 +6,7 @@ import type { DataLayout } from "../storage/layout.ts";
 import { fileRoom } from "../storage/space.ts";
 import type { Compactor } from "./compact.ts";
 import type { MachineSupply } from "./machine-supply.ts";
-import type { Operations } from "./operations.ts";
+import type { Operations } from "./operations/operations.ts";
 import type { Scheduler } from "./scheduler.ts";
 
 /** Sums over whole tables are this old at most, in `milliseconds`: scraping must not become a load. */

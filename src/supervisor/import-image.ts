@@ -3,7 +3,7 @@ import { dirname, join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import type { Database } from "../db/database.ts";
 import { findBaseLayer, type LayerRow } from "../db/layers.ts";
-import { type NewLayer, publishImport } from "../db/publish.ts";
+import type { NewLayer, Publication } from "../db/publish.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImportResult } from "../domain/operation.ts";
@@ -17,6 +17,7 @@ import type { ToolBounds } from "../oci/tool.ts";
 import { requireWithin, type TreeLimits, type TreeUsage, watchTree } from "../oci/tree-limits.ts";
 import { type UnpackOptions, unpack } from "../oci/umoci.ts";
 import { blobPath } from "../storage/blobs.ts";
+import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { watchSpace } from "../storage/space.ts";
 import { scratchDirectory } from "../system/scratch.ts";
@@ -27,7 +28,7 @@ import { withDeadline } from "./deadline.ts";
 import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
-import type { Work, WorkContext } from "./operations.ts";
+import { type Prepared, prepared, type Work, type WorkContext } from "./operations/work.ts";
 import type { ImportSubmission } from "./ports.ts";
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
@@ -37,7 +38,6 @@ export interface ImportContext {
   readonly db: Database;
   readonly layout: DataLayout;
   readonly machines: MachineSource;
-  readonly clock: () => number;
   readonly registries: RegistryHosts;
   /** what skopeo runs in */
   readonly network: ToolNetwork;
@@ -57,17 +57,17 @@ interface Base {
   readonly key: string;
 }
 
-/** The work of one import: pull, unpack, build the base disk, list it in a machine, publish. */
+/** The work of one import: pull, unpack, build the base disk, and list it in a machine. */
 export function importWork(context: ImportContext, id: OperationId, submission: ImportSubmission): Work {
   const { shape, memoryBudgetBytes } = context;
   return {
     cost: importCost(shape, memoryBudgetBytes),
-    run: async ({ signal, laps, onPublished }) => {
+    prepare: async ({ signal, laps }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
       using space = watchSpace(context.layout.root, context.diskReserveBytes);
       try {
-        return await importImage({ ...context, laps, onPublished }, id, submission, {
+        return await importImage({ ...context, laps }, id, submission, {
           timeoutMs,
           signal: AbortSignal.any([signal, late, space.full]),
         });
@@ -85,26 +85,29 @@ export function importWork(context: ImportContext, id: OperationId, submission: 
 }
 
 async function importImage(
-  context: ImportContext & Pick<WorkContext, "laps" | "onPublished">,
+  context: ImportContext & Pick<WorkContext, "laps">,
   id: OperationId,
   submission: ImportSubmission,
   time: Pick<ToolBounds, "timeoutMs" | "signal">,
-): Promise<boolean> {
-  const { db, layout, limits, laps, onPublished } = context;
-  await using scratch = await scratchDirectory(layout.tmp, "import-");
-  await using group = await context.cgroups.create(`import-${id}`, toolsLimits(context.memoryBudgetBytes));
+): Promise<Prepared> {
+  const { db, layout, limits, laps } = context;
+  await using stack = new AsyncDisposableStack();
+  const scratch = stack.use(await scratchDirectory(layout.tmp, "import-"));
+  const limited = toolsLimits(context.memoryBudgetBytes);
+  const group = stack.use(await context.cgroups.create(`import-${id}`, limited));
   const launcher = await context.machines.launcher(time.signal);
   const bounds = { ...time, launcher, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
-  await using pulling = watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds);
+  const pulling = stack.use(
+    watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds),
+  );
   const pullBounds = { ...bounds, signal: AbortSignal.any([bounds.signal, pulling.exceeded]) };
   const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
   const known = findBaseLayer(db, base.key);
   if (known !== null) {
-    const published = publish(context, { id, submission, base }, known, undefined);
-    if (published) onPublished();
-    return published;
+    stack.use(sharedLayerHolds.hold([known.id]));
+    return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
   }
 
   const directory = join(scratch.path, "layout");
@@ -118,15 +121,13 @@ async function importImage(
   await mkdir(dirname(diskPath));
   const { format } = await buildBaseDisk({ staging, path: diskPath, usage, ...bounds });
   laps.lap("build");
-  await using stack = new AsyncDisposableStack();
   const layer = stack.use(await listAndStage(context, scratch.path, diskPath, bounds.signal));
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
-  const published = publish(context, { id, submission, base }, row, row);
-  // Another import of the same base may have come first: then its layer serves, and these files go.
-  if (published && findBaseLayer(db, base.key)?.id === layerId) layer.keep();
-  if (published) onPublished();
-  return published;
+  return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, () => {
+    // Another import of the same base may have come first: then its layer serves, and these files go.
+    if (findBaseLayer(db, base.key)?.id === layerId) layer.keep();
+  });
 }
 
 /** Size of the archive that an image is imported from, in `bytes`. */
@@ -193,34 +194,18 @@ async function listAndStage(
   return await stageLayer(layout, files, facts);
 }
 
-function publish(
-  { db, clock }: ImportContext,
-  operation: { readonly id: OperationId; readonly submission: ImportSubmission; readonly base: Base },
-  layer: NewLayer | LayerRow,
-  newLayer: NewLayer | undefined,
-): boolean {
-  const { id, submission, base } = operation;
+function publicationOf(
+  { submission, base }: { readonly submission: ImportSubmission; readonly base: Base },
+  { id: layerId, sizeBytes }: NewLayer | LayerRow,
+): Publication {
   const image = Bun.randomUUIDv7() as ImageId;
-  const { sizeBytes } = layer;
-  const result: ImportResult = {
-    image,
-    ...(submission.tag === null ? {} : { tag: submission.tag }),
-    digest: base.digest,
-    size_bytes: sizeBytes,
-  };
-  return publishImport(db, {
-    operationId: id,
+  const { tag } = submission;
+  const { digest } = base;
+  const result: ImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
+  const making = { source: submission.registry };
+  return {
     result,
-    now: clock(),
-    layer: newLayer,
-    image: {
-      id: image,
-      parentId: null,
-      layerId: layer.id,
-      digest: base.digest,
-      sizeBytes,
-      making: { source: submission.registry },
-    },
-    tag: submission.tag ?? undefined,
-  });
+    image: { id: image, parentId: null, layerId, digest, sizeBytes, making },
+    tag: tag ?? undefined,
+  };
 }

@@ -1,27 +1,25 @@
 import type { Database } from "../db/database.ts";
 import { getImage, type ImageRow } from "../db/images.ts";
-import { publishRun } from "../db/publish.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { StoredInstanceResult, StoredOutput } from "../domain/operation.ts";
 import type { OutputCapture } from "../domain/output.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
-import { writeOutputs } from "../storage/outputs.ts";
-import { ownTurn } from "../system/waiting.ts";
+import type { DataLayout } from "../storage/layout.ts";
+import { removeOutputs, writeOutputs } from "../storage/outputs.ts";
 import { templateShape } from "../vm/templates.ts";
 import type { Compactor } from "./compact.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
-import type { Work } from "./operations.ts";
+import { prepared, type Work } from "./operations/work.ts";
 import type { InstanceSubmission } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps"> {
   readonly db: Database;
   readonly compactor: Compactor;
-  readonly clock: () => number;
 }
 
-/** The work of one instance: run, capture, and publish its image and result in one transaction. */
+/** The work of one instance: run, and capture what is to be published as its image. */
 export function instanceWork(
   context: InstanceContext,
   operation: { readonly id: OperationId; readonly accountId: AccountId },
@@ -29,30 +27,45 @@ export function instanceWork(
 ): Work {
   return {
     cost: costOf(templateShape(submission.resources)),
-    run: async ({ signal, laps, onMachine, onPublished }) => {
-      const { db, layout, clock } = context;
+    prepare: async ({ signal, laps, onMachine }) => {
+      const { db, layout } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
-      using attachment = await context.compactor.attach(operation.accountId, image.layerId, signal);
+      await using stack = new AsyncDisposableStack();
+      const attachment = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
       const layerDisks = attachment.layers.map((id) => layerPath(layout, id));
       const parentIndex = indexPath(layout, image.layerId);
       const job = { operationId: operation.id, submission, layerDisks, parentIndex };
       const outcome = await execute({ ...context, laps, onMachine }, job, signal);
-      await using stack = new AsyncDisposableStack();
       if (outcome.layer !== null) stack.use(outcome.layer);
-      await writeOutputs(layout, operation.id, { stdout: outcome.stdout.bytes(), stderr: outcome.stderr.bytes() });
+      const outputs = stack.use(await keepOutputs(layout, operation.id, outcome));
       const captured = capturedImage(outcome, image.id);
-      await ownTurn();
-      const published = publishRun(db, {
-        operationId: operation.id,
-        result: storedResult(outcome, captured),
-        now: clock(),
-        ...newRows(outcome, image, captured, submission.argv),
+      const result = storedResult(outcome, captured);
+      return prepared(stack, { result, ...newRows(outcome, image, captured, submission.argv) }, () => {
+        outcome.layer?.keep();
+        outputs.keep();
       });
-      if (!published) return false;
-      outcome.layer?.keep();
-      onPublished();
-      return true;
+    },
+  };
+}
+
+/** Writes what was captured of the streams; disposal removes it unless it was kept. */
+async function keepOutputs(
+  layout: DataLayout,
+  id: OperationId,
+  { stdout, stderr }: InstanceOutcome,
+): Promise<AsyncDisposable & { keep(): void }> {
+  await using undo = new AsyncDisposableStack();
+  undo.defer(() => removeOutputs(layout, id));
+  await writeOutputs(layout, id, { stdout: stdout.bytes(), stderr: stderr.bytes() });
+  const owned = undo.move();
+  let kept = false;
+  return {
+    keep: () => {
+      kept = true;
+    },
+    [Symbol.asyncDispose]: async () => {
+      if (!kept) await owned.disposeAsync();
     },
   };
 }

@@ -6,7 +6,7 @@ import {
   requestCancel,
   startOperation,
 } from "../../src/db/operations.ts";
-import { publishRun } from "../../src/db/publish.ts";
+import { publishOperation } from "../../src/db/publish.ts";
 import type { ErrorBody } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { isTerminal, type OperationKind } from "../../src/domain/operation.ts";
@@ -65,7 +65,7 @@ export class HeldOperations implements OperationsPort {
   }
 
   succeed(id: OperationId, result: Record<string, unknown>): void {
-    if (!publishRun(this.#db, { operationId: id, result, now: this.#clock() })) throw new Error("not EXECUTING");
+    if (!publishOperation(this.#db, { operationId: id, result, now: this.#clock() })) throw new Error("not EXECUTING");
   }
 
   fail(id: OperationId, error: ErrorBody): void {

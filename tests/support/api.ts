@@ -12,7 +12,7 @@ import { type Database, openDatabase } from "../../src/db/database.ts";
 import type { Making } from "../../src/db/history.ts";
 import { getImage } from "../../src/db/images.ts";
 import { startOperation } from "../../src/db/operations.ts";
-import { publishImport, publishRun } from "../../src/db/publish.ts";
+import { publishOperation } from "../../src/db/publish.ts";
 import type { ErrorBody, ErrorCode } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
@@ -196,7 +196,7 @@ export class Api implements AsyncDisposable {
       startOperation(this.parts.db, operation.id as OperationId, now);
       imageId = Bun.randomUUIDv7() as ImageId;
       const isTop = index === layers.length - 1;
-      publishImport(this.parts.db, {
+      publishOperation(this.parts.db, {
         operationId: operation.id,
         result: { image: imageId, digest: "sha256:00", size_bytes: made.diskBytes },
         now,
@@ -233,7 +233,7 @@ export class Api implements AsyncDisposable {
     startOperation(db, operation.id, now);
     const imageId = Bun.randomUUIDv7() as ImageId;
     const sizeBytes = await layerBytes(layout, id);
-    publishRun(db, {
+    publishOperation(db, {
       operationId: operation.id,
       result: { exit_code: 0 },
       now,

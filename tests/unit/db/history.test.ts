@@ -8,7 +8,7 @@ import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/history.ts";
 import { getImage } from "../../../src/db/images.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
-import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images, layers } from "../../../src/db/schema.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
@@ -39,7 +39,7 @@ function addImage(parent: { id: ImageId; layerId: LayerId } | null) {
   const layer = someLayer({ parentId: parent?.layerId ?? null });
   const image = someImage(layer.id, parent?.id ?? null);
   const publication = { operationId: addExecuting(db), result: {}, now: 1, layer, image };
-  expect(parent === null ? publishImport(db, publication) : publishRun(db, publication)).toBe(true);
+  expect(parent === null ? publishOperation(db, publication) : publishOperation(db, publication)).toBe(true);
   return image;
 }
 

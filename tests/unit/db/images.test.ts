@@ -4,7 +4,7 @@ import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { getImage, type ImageFilter, listImages, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
 import { existingLayers, findBaseLayer, getLayer, layerChain } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
-import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
@@ -33,7 +33,7 @@ function addImage(options: { tag?: string; now?: number; accountId?: AccountId }
   const operationId = addExecuting(db, { accountId, kind: "image_import" });
   const layer = someLayer();
   const image = someImage(layer.id);
-  expect(publishImport(db, { operationId, result: {}, now, layer, image, tag })).toBe(true);
+  expect(publishOperation(db, { operationId, result: {}, now, layer, image, tag })).toBe(true);
   return image.id;
 }
 
@@ -47,7 +47,7 @@ describe("publishing", () => {
     const layer = someLayer({ format: "erofs", baseKey: "sha256:1/linux/amd64/1" });
     const image = { ...someImage(layer.id), digest: "sha256:1" };
     const result = { image: image.id, size_bytes: 10 };
-    expect(publishImport(db, { operationId, result, now: 42, layer, image, tag: "base" })).toBe(true);
+    expect(publishOperation(db, { operationId, result, now: 42, layer, image, tag: "base" })).toBe(true);
     expect(getOperation(db, alice, operationId)).toMatchObject({
       status: "SUCCESS",
       result,
@@ -80,7 +80,7 @@ describe("publishing", () => {
     const operationId = addExecuting(db, { imageId: parent });
     const layer = someLayer({ parentId: base });
     const image = someImage(layer.id, parent);
-    expect(publishRun(db, { operationId, result: { exit_code: 0 }, now: 5, layer, image })).toBe(true);
+    expect(publishOperation(db, { operationId, result: { exit_code: 0 }, now: 5, layer, image })).toBe(true);
     expect(getImage(db, alice, image.id)).toMatchObject({
       parentId: parent,
       layerId: layer.id,
@@ -88,7 +88,7 @@ describe("publishing", () => {
       tagged: false,
     });
     const disposable = addExecuting(db, { imageId: parent });
-    expect(publishRun(db, { operationId: disposable, result: { exit_code: 3 }, now: 6 })).toBe(true);
+    expect(publishOperation(db, { operationId: disposable, result: { exit_code: 3 }, now: 6 })).toBe(true);
     expect(list()).toHaveLength(2);
   });
 
@@ -98,8 +98,8 @@ describe("publishing", () => {
     for (const operationId of [cancelled, addOperation(db), newId()]) {
       const layer = someLayer({ baseKey: "key" });
       const image = someImage(layer.id);
-      expect(publishImport(db, { operationId, result: {}, now: 5, layer, image, tag: "t" })).toBe(false);
-      expect(publishRun(db, { operationId, result: {}, now: 5, layer, image })).toBe(false);
+      expect(publishOperation(db, { operationId, result: {}, now: 5, layer, image, tag: "t" })).toBe(false);
+      expect(publishOperation(db, { operationId, result: {}, now: 5, layer, image })).toBe(false);
     }
     expect(list()).toEqual([]);
     expect(await unreferencedLayers(db, 10)).toEqual([]);
@@ -111,7 +111,7 @@ describe("publishing", () => {
     const operationId = addExecuting(db);
     const layer = someLayer();
     const image = someImage(newId<LayerId>());
-    expect(() => publishRun(db, { operationId, result: {}, now: 5, layer, image })).toThrow("FOREIGN KEY");
+    expect(() => publishOperation(db, { operationId, result: {}, now: 5, layer, image })).toThrow("FOREIGN KEY");
     expect(getOperation(db, alice, operationId)).toMatchObject({ status: "EXECUTING", result: null });
     expect(getLayer(db, layer.id)).toBeNull();
   });
@@ -120,13 +120,13 @@ describe("publishing", () => {
     const layers = [someLayer({ baseKey: "same" }), someLayer({ baseKey: "same" })] as const;
     const images = layers.map((layer) => {
       const image = someImage(layer.id);
-      publishImport(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
+      publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
       return getImage(db, alice, image.id)?.layerId;
     });
     expect(images).toEqual([layers[0].id, layers[0].id]);
     expect(getLayer(db, layers[1].id)).toBeNull();
     const again = someImage(layers[0].id);
-    expect(publishImport(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toBe(true);
+    expect(publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toBe(true);
   });
 });
 
@@ -216,7 +216,13 @@ describe("layers", () => {
     const ids: LayerId[] = [];
     for (let depth = 0; depth < 200; depth++) {
       const layer = someLayer({ parentId: ids.at(-1) ?? null });
-      publishRun(db, { operationId: addExecuting(db), result: {}, now: depth, layer, image: someImage(layer.id) });
+      publishOperation(db, {
+        operationId: addExecuting(db),
+        result: {},
+        now: depth,
+        layer,
+        image: someImage(layer.id),
+      });
       ids.push(layer.id);
     }
     expect(layerChain(db, ids.at(-1) as LayerId).map((layer) => layer.id)).toEqual(ids);
@@ -229,7 +235,7 @@ describe("layers", () => {
     const add = (parentId: LayerId | null) => {
       const layer = someLayer({ parentId });
       const image = someImage(layer.id);
-      publishRun(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
+      publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
       return { layer: layer.id, image: image.id };
     };
     const base = add(null);

@@ -10,7 +10,7 @@ import {
   mergedLayersOn,
   touchMergedLayers,
 } from "../../../src/db/merged-layers.ts";
-import { publishRun } from "../../../src/db/publish.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images as imageRows } from "../../../src/db/schema.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
@@ -23,7 +23,7 @@ function chain(db: Database, length: number, accountId: AccountId = alice) {
   for (let at = 0; at < length; at++) {
     const layer = someLayer({ parentId: layers.at(-1) ?? null });
     const image = someImage(layer.id, images.at(-1) ?? null);
-    const published = publishRun(db, {
+    const published = publishOperation(db, {
       operationId: addExecuting(db, { accountId }),
       result: {},
       now: 1,
@@ -112,7 +112,7 @@ describe("merged layers", () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 4);
     const branch = someLayer({ parentId: layers[1] as LayerId, sizeBytes: 100 });
-    publishRun(test.db, {
+    publishOperation(test.db, {
       operationId: addExecuting(test.db),
       result: {},
       now: 1,

@@ -16,10 +16,15 @@ import {
   requestCancel,
   startOperation,
 } from "../../../src/db/operations.ts";
-import { publishRun } from "../../../src/db/publish.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
 import type { ErrorBody } from "../../../src/domain/errors.ts";
 import type { OperationId } from "../../../src/domain/ids.ts";
-import { next, OPERATION_EVENTS, OPERATION_STATUSES, type OperationStatus } from "../../../src/domain/operation.ts";
+import {
+  next,
+  OPERATION_STATUSES,
+  OPERATION_TRANSITIONS,
+  type OperationStatus,
+} from "../../../src/domain/operation.ts";
 import {
   addExecuting,
   addOperation,
@@ -50,7 +55,7 @@ function operationIn(status: OperationStatus): OperationId {
   const id = addOperation(db);
   if (status === "PENDING") return id;
   startOperation(db, id, 2);
-  if (status === "SUCCESS") publishRun(db, { operationId: id, result: { exit_code: 0 }, now: 3 });
+  if (status === "SUCCESS") publishOperation(db, { operationId: id, result: { exit_code: 0 }, now: 3 });
   if (status === "FAILED") failOperation(db, id, error, 3);
   if (status === "CANCELLED") cancelOperation(db, id, 3);
   expect(row(id).status).toBe(status);
@@ -59,14 +64,14 @@ function operationIn(status: OperationStatus): OperationId {
 
 const APPLY = {
   start: (id: OperationId) => startOperation(db, id, 9),
-  succeed: (id: OperationId) => publishRun(db, { operationId: id, result: { exit_code: 1 }, now: 9 }),
-  fail: (id: OperationId) => failOperation(db, id, error, 9),
+  succeed: (id: OperationId) => publishOperation(db, { operationId: id, result: { exit_code: 1 }, now: 9 }),
+  fail: (id: OperationId) => failOperation(db, id, error, 9) !== null,
   cancel: (id: OperationId) => cancelOperation(db, id, 9),
 };
 
 describe("transitions", () => {
   for (const status of OPERATION_STATUSES) {
-    for (const event of OPERATION_EVENTS) {
+    for (const event of OPERATION_TRANSITIONS) {
       const target = next(status, event);
       test(`${event} of ${status} ${target === null ? "changes nothing" : `leads to ${target}`}`, () => {
         const id = operationIn(status);
@@ -92,7 +97,7 @@ describe("transitions", () => {
   }
 
   test("of an operation that does not exist do nothing", () => {
-    for (const event of OPERATION_EVENTS) expect(APPLY[event](newId())).toBe(false);
+    for (const event of OPERATION_TRANSITIONS) expect(APPLY[event](newId())).toBe(false);
   });
 
   test("a cancelled operation can keep its figures", () => {
@@ -250,9 +255,17 @@ describe("after a restart", () => {
     const secretRan = addExecuting(db, { hadCredentials: true });
     const done = operationIn("SUCCESS");
     const doneBefore = row(done);
-    const recovery = recoverOperations(db, { interrupted, credentialsLost, now: 50 });
-    expect(new Set(recovery.failed)).toEqual(new Set([ran, secret, secretRan]));
-    expect(recovery.cancelled).toEqual([cancelling]);
+    const recovered = recoverOperations(db, { interrupted, credentialsLost, now: 50 });
+    const ended = new Map(recovered.map(({ id, ...rest }) => [id, rest]));
+    const cutOff = { accountId: alice, kind: "instance", status: "FAILED", error: interrupted };
+    expect(ended).toEqual(
+      new Map([
+        [ran, cutOff],
+        [secretRan, cutOff],
+        [secret, { ...cutOff, accountId: bob, error: credentialsLost }],
+        [cancelling, { ...cutOff, status: "CANCELLED" }],
+      ] as const) as typeof ended,
+    );
     expect(row(ran)).toMatchObject({ status: "FAILED", error: interrupted, finishedAt: 50 });
     expect(row(secretRan)).toMatchObject({ status: "FAILED", error: interrupted });
     expect(row(cancelling)).toMatchObject({ status: "CANCELLED", finishedAt: 50 });
@@ -261,7 +274,7 @@ describe("after a restart", () => {
     expect(pendingOperations(db).map((o) => o.id)).toEqual([waiting]);
     expect(operationRequest(db, ran)).toBeNull();
     expect(operationRequest(db, waiting)).not.toBeNull();
-    expect(recoverOperations(db, { interrupted, credentialsLost, now: 60 })).toEqual({ failed: [], cancelled: [] });
+    expect(recoverOperations(db, { interrupted, credentialsLost, now: 60 })).toEqual([]);
   });
 });
 

@@ -12,7 +12,8 @@ import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
 import { requireSpace, whileSpace } from "../../../src/storage/space.ts";
-import { Operations, type OperationsOptions, type Work } from "../../../src/supervisor/operations.ts";
+import { Operations, type OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import type { Work } from "../../../src/supervisor/operations/work.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
 import { Merging } from "../../support/merging.ts";
 import { until } from "../../support/runs.ts";
@@ -33,8 +34,8 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-function operationsOf(run: Work["run"], more: Partial<OperationsOptions> = {}): Operations {
-  const work = (): Work => ({ cost: COST, run });
+function operationsOf(prepare: Work["prepare"], more: Partial<OperationsOptions> = {}): Operations {
+  const work = (): Work => ({ cost: COST, prepare });
   return new Operations({
     db,
     log: silentLog,

@@ -4,15 +4,18 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperations, startOperation } from "../../../src/db/operations.ts";
-import { publishRun } from "../../../src/db/publish.ts";
 import { accounts, images, layers } from "../../../src/db/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
-import { Operations, type OperationsOptions, type Work } from "../../../src/supervisor/operations.ts";
+import type { OperationEvent } from "../../../src/supervisor/operations/events.ts";
+import { Operations, type OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import { type Prepared, prepared, type Work, type WorkContext } from "../../../src/supervisor/operations/work.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/ports.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
+import { ownTurn } from "../../../src/system/waiting.ts";
+import type { Machine } from "../../../src/vm/vmm.ts";
 import { someLayer } from "../../support/database.ts";
 
 const ACCOUNT = "alice" as AccountId;
@@ -35,11 +38,11 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-type Run = Work["run"];
+type Run = Work["prepare"];
 
 /** Operations whose work is `run`, on one place. */
 function operationsOf(run: (id: OperationId) => Run, more: Partial<OperationsOptions> = {}): Operations {
-  const work = (id: OperationId): Work => ({ cost: COST, run: run(id) });
+  const work = (id: OperationId): Work => ({ cost: COST, prepare: run(id) });
   return new Operations({
     db,
     log: silentLog,
@@ -54,13 +57,14 @@ function operationsOf(run: (id: OperationId) => Run, more: Partial<OperationsOpt
     ...more,
   });
 }
-const succeed =
-  (id: OperationId): Run =>
-  async ({ onPublished }) => {
-    const published = publishRun(db, { operationId: id, result: { exit_code: 0 }, now: Date.now() });
-    if (published) onPublished();
-    return published;
-  };
+const RESULT = { exit_code: 0 };
+/** Work that is done at once, and whose disposal is `tidy`. */
+const done = (tidy: () => Promise<void> = async () => undefined, keep: () => void = () => undefined): Prepared => {
+  const stack = new AsyncDisposableStack();
+  stack.defer(tidy);
+  return prepared(stack, { result: RESULT }, keep);
+};
+const succeed = (): Run => async () => done();
 const untilAborted: Run = ({ signal }) =>
   new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
@@ -79,11 +83,7 @@ describe("operations", () => {
 
   test("are over for who waits before they have been tidied away", async () => {
     const tidied = Promise.withResolvers<void>();
-    const operations = operationsOf((id) => async (context) => {
-      const published = await succeed(id)(context);
-      await tidied.promise;
-      return published;
-    });
+    const operations = operationsOf(() => async () => done(() => tidied.promise));
     const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     expect(statusOf(id)).toBe("SUCCESS");
@@ -123,9 +123,11 @@ describe("operations", () => {
 
   test("whose cancel was accepted are never published", async () => {
     const finish = Promise.withResolvers<void>();
-    const operations = operationsOf((id) => async (context) => {
+    const seen: string[] = [];
+    const tidy = async () => void seen.push("tidied");
+    const operations = operationsOf(() => async () => {
       await finish.promise;
-      return await succeed(id)(context);
+      return done(tidy, () => seen.push("kept"));
     });
     const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(id);
@@ -133,6 +135,7 @@ describe("operations", () => {
     finish.resolve();
     await operations.idle();
     expect(statusOf(id)).toBe("CANCELLED");
+    expect(seen).toEqual(["tidied"]);
   });
 
   test("of one account wait in a bounded queue", async () => {
@@ -155,6 +158,133 @@ describe("operations", () => {
     const { id } = noMachines.submitInstance(ACCOUNT, SUBMISSION);
     await noMachines.idle();
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", startedAt: null });
+  });
+});
+
+describe("events of operations", () => {
+  const operation = (id: OperationId) => ({ id, accountId: ACCOUNT, kind: "instance" });
+  function heard(operations: Operations): OperationEvent[] {
+    const events: OperationEvent[] = [];
+    operations.events.subscribe((event) => events.push(event));
+    return events;
+  }
+
+  test("tell of each end once, when its row says so and before it is tidied away", async () => {
+    const tidied = Promise.withResolvers<void>();
+    const metrics = createMetrics();
+    const operations = operationsOf(() => async () => done(() => tidied.promise), { metrics });
+    const events = heard(operations);
+    const statuses: unknown[] = [];
+    operations.events.subscribe(({ operation }) => statuses.push(statusOf(operation.id)));
+    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.waitForEnd(id, 5000, new AbortController().signal);
+    tidied.resolve();
+    await operations.idle();
+    expect(events).toEqual([
+      { type: "started", operation: operation(id) },
+      { type: "ended", operation: operation(id), status: "SUCCESS", error: null, phases: expect.any(Array) },
+    ] as OperationEvent[]);
+    expect(statuses).toEqual(["EXECUTING", "SUCCESS"]);
+    const text = await metrics.registry.render();
+    expect(text).toContain('coppice_operations_ended_total{kind="instance",state="success"} 1\n');
+  });
+
+  test("tell of a failure, of cancels, and of what a stop leaves to the next start", async () => {
+    const operations = operationsOf(() => untilAborted);
+    const events = heard(operations);
+    const ran = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const cancelled = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const waited = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await executing(ran.id);
+    operations.cancel(ACCOUNT, cancelled.id);
+    await operations[Symbol.asyncDispose]();
+    const told = (id: OperationId) =>
+      events
+        .filter((event) => event.operation.id === id)
+        .map((event) => (event.type === "ended" ? [event.status, event.error?.error] : event.type));
+    expect(told(ran.id)).toEqual(["started", ["FAILED", "unavailable"]]);
+    expect(told(cancelled.id)).toEqual([["CANCELLED", undefined]]);
+    expect(told(waited.id)).toEqual(["postponed"]);
+  });
+
+  test("that a subscriber does not take change nothing", async () => {
+    const operations = operationsOf(succeed);
+    operations.events.subscribe(() => {
+      throw new Error("not taken");
+    });
+    const events = heard(operations);
+    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.idle();
+    expect(statusOf(id)).toBe("SUCCESS");
+    expect(events.map(({ type }) => type)).toEqual(["started", "ended"]);
+  });
+});
+
+describe("what goes wrong around an operation", () => {
+  test("a tidying that fails leaves its success alone", async () => {
+    const operations = operationsOf(() => async () => done(() => Promise.reject(new Error("busy"))));
+    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.idle();
+    expect(statusOf(id)).toBe("SUCCESS");
+  });
+
+  test("a publication that fails removes what was made, and is no success", async () => {
+    const seen: string[] = [];
+    const operations = operationsOf(() => async () => {
+      db.orm.run(
+        "CREATE TRIGGER broken BEFORE UPDATE ON operations WHEN NEW.status = 'SUCCESS' BEGIN SELECT RAISE(FAIL, 'no'); END",
+      );
+      return done(
+        async () => void seen.push("tidied"),
+        () => seen.push("kept"),
+      );
+    });
+    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.idle();
+    expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", error: { error: "internal_error" } });
+    expect(seen).toEqual(["tidied"]);
+  });
+
+  test("an operation whose failure the database does not take leaves the list all the same", async () => {
+    const operations = operationsOf(() => async () => {
+      db[Symbol.dispose]();
+      throw new Error("gone");
+    });
+    operations.submitInstance(ACCOUNT, SUBMISSION);
+    operations.submitInstance(ACCOUNT, SUBMISSION);
+    while (operations.counts().every(({ state, count }) => state !== "executing" || count === 0)) await ownTurn();
+    await operations[Symbol.asyncDispose]();
+    expect(operations.counts().every(({ count }) => count === 0)).toBe(true);
+    db = openDatabase(join(directory, "db"));
+  });
+
+  test("whoever asks again and again for the end, or for figures, holds nothing when he has left", async () => {
+    const operations = operationsOf(() => async ({ signal, onMachine }) => {
+      const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
+      onMachine({ cgroup: { stats: async () => stats } } as unknown as Machine);
+      return await untilAborted({ signal } as WorkContext);
+    });
+    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    await executing(id);
+    const left = new AbortController();
+    const polls = Array.from({ length: 100 }, () => operations.waitForEnd(id, 60_000, left.signal));
+    expect(operations.waitersCount).toBe(100);
+    const looks = operations.stats(id, left.signal)?.[Symbol.asyncIterator]();
+    expect((await looks?.next())?.done).toBe(false);
+    expect(operations.waitersCount).toBe(101);
+    left.abort();
+    await Promise.all(polls);
+    expect((await looks?.next())?.done).toBe(true);
+    await operations.waitForEnd(id, 1, new AbortController().signal);
+    expect(operations.waitersCount).toBe(0);
+    const waiting = operations.waitForEnd(id, 60_000, new AbortController().signal);
+    const following = operations.stats(id, new AbortController().signal)?.[Symbol.asyncIterator]();
+    await following?.next();
+    operations.cancel(ACCOUNT, id);
+    await waiting;
+    expect((await following?.next())?.done).toBe(true);
+    expect(operations.waitersCount).toBe(0);
+    await operations.idle();
   });
 });
 

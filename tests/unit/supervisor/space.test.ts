@@ -10,7 +10,7 @@ import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts"
 import { getImage, setTag } from "../../../src/db/images.ts";
 import { allMergedLayers, insertMergedLayer } from "../../../src/db/merged-layers.ts";
 import { startOperation } from "../../../src/db/operations.ts";
-import { publishImport, publishRun } from "../../../src/db/publish.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { collectGarbage } from "../../../src/gc.ts";
@@ -67,8 +67,7 @@ async function addImage(parent: ImageId | null, now: number, account = alice): P
   const sizeBytes = await layerBytes(layout, id);
   const parentId = below?.layerId ?? null;
   const layer = { id, parentId, format: "ext4" as const, sizeBytes, diskBytes, entryCount };
-  const publish = parent === null ? publishImport : publishRun;
-  expect(publish(db, { operationId, result: {}, now, layer, image })).toBe(true);
+  expect(publishOperation(db, { operationId, result: {}, now, layer, image })).toBe(true);
   return image.id;
 }
 const layerOf = (id: ImageId): LayerId => getImage(db, alice, id)?.layerId as LayerId;
@@ -302,7 +301,7 @@ test("the images of a deleted operation stay, and so do operations of a deleted 
   const operation = addOperation(db, { imageId: base, now: 5 });
   expect(startOperation(db, operation, 6)).toBe(true);
   expect(deleteImage(db, alice, base)).toBe("in_use");
-  expect(publishRun(db, { operationId: operation, result: {}, now: 7 })).toBe(true);
+  expect(publishOperation(db, { operationId: operation, result: {}, now: 7 })).toBe(true);
   expect(deleteImage(db, alice, base)).toEqual({ deleted: expect.any(String) });
   expect(getImage(db, alice, child)?.parentId).toBeNull();
 });

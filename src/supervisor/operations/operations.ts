@@ -1,8 +1,7 @@
-import { samples } from "../cgroup/stats.ts";
-import type { Database } from "../db/database.ts";
+import { samples } from "../../cgroup/stats.ts";
+import type { Database } from "../../db/database.ts";
 import {
   failOperation,
-  getOperation,
   insertOperation,
   type NewOperation,
   operationRequest,
@@ -10,14 +9,15 @@ import {
   recoverOperations,
   requestCancel,
   startOperation,
-} from "../db/operations.ts";
-import { ApiError, type ErrorBody, storageFull } from "../domain/errors.ts";
-import type { AccountId, OperationId } from "../domain/ids.ts";
-import { OPERATION_KINDS, type OperationKind } from "../domain/operation.ts";
-import type { Log } from "../log.ts";
-import { Laps, type Metrics } from "../metrics.ts";
-import { ownTurn, startTimer, untilAborted } from "../system/waiting.ts";
-import type { Machine } from "../vm/vmm.ts";
+} from "../../db/operations.ts";
+import { publishOperation } from "../../db/publish.ts";
+import { ApiError, type ErrorBody, storageFull } from "../../domain/errors.ts";
+import type { AccountId, OperationId } from "../../domain/ids.ts";
+import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domain/operation.ts";
+import type { Log } from "../../log.ts";
+import { Laps, type Metrics } from "../../metrics.ts";
+import { ownTurn, sleepUnlessAborted } from "../../system/waiting.ts";
+import type { Machine } from "../../vm/vmm.ts";
 import type {
   CancelOutcome,
   ImportSubmission,
@@ -25,8 +25,11 @@ import type {
   InstanceSubmission,
   OperationsPort,
   Readiness,
-} from "./ports.ts";
-import type { Cost, Scheduler } from "./scheduler.ts";
+} from "../ports.ts";
+import type { Scheduler } from "../scheduler.ts";
+import { EndWaiters } from "./end-waiters.ts";
+import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
+import type { Prepared, Work } from "./work.ts";
 
 const STATS_INTERVAL_MS = 1000;
 /** How often the end of an operation is tried to be recorded while the database cannot be written. */
@@ -44,32 +47,13 @@ const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or
 export type Credentials = NonNullable<ImportSubmission["credentials"]>;
 
 /** An operation that was queued or runs in this process. */
-interface Live {
-  readonly id: OperationId;
-  readonly accountId: AccountId;
-  readonly kind: OperationKind;
+interface Live extends OperationRef {
   readonly abort: AbortController;
-  /** resolves when the operation's row is terminal */
-  readonly ended: PromiseWithResolvers<void>;
   readonly laps: Laps;
   started: boolean;
+  /** its row is terminal; what was needed for it may still have to be tidied away */
+  ended: boolean;
   machine: Machine | null;
-}
-
-export interface WorkContext {
-  readonly signal: AbortSignal;
-  /** takes the time of each step as it ends */
-  readonly laps: Laps;
-  onMachine(machine: Machine): void;
-  /** Called once the result is there for everybody to see, before what was needed for it is tidied away. */
-  onPublished(): void;
-}
-
-/** What the work of one kind of operation needs and how it is done; throws what made it fail. */
-export interface Work {
-  readonly cost: Cost;
-  /** Publishes its result as its last step; false when the operation was cancelled in the meantime. */
-  run(context: WorkContext): Promise<boolean>;
 }
 
 export interface Workers {
@@ -93,27 +77,38 @@ export interface OperationsOptions {
   readonly queueCountMax: number;
 }
 
-/** Runs operations: a row before any work, one compare-and-set per step of its life, one end. */
+/**
+ * Runs operations: a row before any work, one compare-and-set per step of its life, one end. Work prepares what is to be
+ * published; only this class publishes it, or ends the operation otherwise, and tells `events` once that it did.
+ */
 export class Operations implements OperationsPort, AsyncDisposable {
+  readonly events: OperationEvents;
   readonly #options: OperationsOptions;
   readonly #live = new Map<OperationId, Live>();
   readonly #runs = new Set<Promise<void>>();
-  #stopping = false;
+  readonly #waiters: EndWaiters;
+  readonly #subscriptions = new DisposableStack();
+  readonly #stopped = new AbortController();
 
   constructor(options: OperationsOptions) {
     this.#options = options;
+    this.events = new OperationEvents(options.log);
+    this.#waiters = this.#subscriptions.use(new EndWaiters(this.events));
+    this.#subscriptions.use(countEvents(this.events, options.metrics));
+    this.#subscriptions.use(logEvents(this.events, options.log));
   }
 
   /** Ends what a former process left running and queues what it had not begun. */
   recover(): void {
-    const { db, log, clock } = this.#options;
+    const { db, clock } = this.#options;
     const ended = recoverOperations(db, {
       interrupted: RESTARTED.body(),
       credentialsLost: CREDENTIALS_GONE.body(),
       now: clock(),
     });
-    for (const id of ended.failed) log.warn("operation was cut off by a restart", { operation: id });
-    for (const id of ended.cancelled) log.info("operation ended", { operation: id, status: "CANCELLED" });
+    for (const { status, error, ...operation } of ended) {
+      this.events.emit({ type: "ended", operation, status, error, phases: [] });
+    }
     for (const row of pendingOperations(db)) {
       const request = operationRequest(db, row.id);
       if (request !== null) this.#enqueue(row.id, row.accountId, row.kind, request);
@@ -138,28 +133,31 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const outcome = requestCancel(this.#options.db, accountId, id, this.#options.clock());
     if (outcome === "not_found" || outcome === "terminal") return outcome;
     const live = this.#live.get(id);
-    if (outcome === "cancelled" && live !== undefined) {
-      live.ended.resolve();
-      this.#count(live.kind, "CANCELLED");
-    }
+    if (live !== undefined && outcome === "cancelled") this.#ended(live, "CANCELLED", null);
     live?.abort.abort(CANCELLED);
     return "accepted";
   }
 
   async waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void> {
     const live = this.#live.get(id);
-    if (live === undefined || signal.aborted) return;
-    using timer = startTimer(timeoutMs);
-    // The client's departure is one of the ends of this wait, not a failure.
-    await untilAborted(Promise.race([live.ended.promise, timer.fired]), signal).catch(() => undefined);
+    if (live === undefined || live.ended) return;
+    await this.#waiters.wait(id, timeoutMs, signal);
   }
 
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
     const live = this.#live.get(id);
-    if (live === undefined || live.machine === null) return null;
-    const ended = new AbortController();
-    void live.ended.promise.then(() => ended.abort());
-    return samples(live.machine.cgroup, STATS_INTERVAL_MS, AbortSignal.any([signal, ended.signal]));
+    if (live === undefined || live.machine === null || live.ended) return null;
+    return this.#samples(live, live.machine, signal);
+  }
+
+  async *#samples(live: Live, { cgroup }: Machine, signal: AbortSignal): AsyncGenerator<InstanceStats> {
+    if (live.ended || signal.aborted) return;
+    const over = new AbortController();
+    const stop = () => over.abort();
+    using _waiter = this.#waiters.add(live.id, stop);
+    signal.addEventListener("abort", stop, { once: true });
+    using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
+    yield* samples(cgroup, STATS_INTERVAL_MS, over.signal);
   }
 
   readiness(): Readiness {
@@ -178,6 +176,11 @@ export class Operations implements OperationsPort, AsyncDisposable {
     );
   }
 
+  /** Requests that wait for an end, and streams of figures that last until one. */
+  get waitersCount(): number {
+    return this.#waiters.count;
+  }
+
   /** Resolves when nothing is queued or running. */
   async idle(): Promise<void> {
     while (this.#runs.size > 0) await Promise.allSettled(this.#runs);
@@ -185,9 +188,10 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /** Ends what runs as FAILED; what waits stays PENDING for the next start. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#stopping = true;
+    this.#stopped.abort();
     for (const live of this.#live.values()) live.abort.abort(STOPPED);
     await this.idle();
+    this.#subscriptions.dispose();
   }
 
   #submit(
@@ -201,7 +205,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     },
   ): { readonly id: OperationId } {
     const { db, clock, queueCountMax } = this.#options;
-    if (this.#stopping) throw new ApiError("unavailable", "the service is stopping");
+    if (this.#stopped.signal.aborted) throw new ApiError("unavailable", "the service is stopping");
     this.#options.requireSpace();
     if (this.#waitingCount(accountId) >= queueCountMax) {
       throw new ApiError("too_many_requests", `${queueCountMax} operations of this account are waiting already`);
@@ -225,71 +229,74 @@ export class Operations implements OperationsPort, AsyncDisposable {
       accountId,
       kind,
       abort: new AbortController(),
-      ended: Promise.withResolvers<void>(),
       laps: new Laps(),
       started: false,
+      ended: false,
       machine: null,
     };
     this.#live.set(id, live);
-    const run = this.#run(live, request).then(() => {
-      live.ended.resolve();
+    const run = this.#run(live, request).finally(() => {
       this.#live.delete(id);
       this.#runs.delete(run);
+      if (!live.ended) this.events.emit({ type: "postponed", operation: refOf(live) });
     });
     this.#runs.add(run);
   }
 
   /** The whole life of one operation in this process; never throws. */
   async #run(live: Live, request: object): Promise<void> {
-    const { scheduler, db, clock, log } = this.#options;
-    const { signal } = live.abort;
     try {
-      await this.#options.machinesKnown(signal);
-      const work = this.#work(live, request);
-      if (!scheduler.fitsEver(work.cost)) throw TOO_LARGE;
-      using _ticket = await scheduler.admit(live.accountId, work.cost, signal);
-      await ownTurn();
-      signal.throwIfAborted();
-      this.#options.requireSpace();
-      if (!startOperation(db, live.id, clock())) return;
-      live.started = true;
-      live.laps.lap("queue");
-      log.info("operation started", { operation: live.id, kind: live.kind });
-      const onMachine = (machine: Machine) => {
-        live.machine = machine;
-      };
-      const onPublished = () => this.#succeeded(live);
-      const published = await work.run({ signal, laps: live.laps, onMachine, onPublished });
-      if (!published) await this.#end(live, CANCELLED);
+      await this.#execute(live, request);
     } catch (error) {
-      // Work that had not begun stays PENDING: a stop is no failure of it, and a cancel has ended it already.
-      if (signal.aborted && !live.started && this.#isPending(live)) return;
       await this.#end(live, error);
     }
   }
 
-  /** Nobody who waits for the end has to wait for the tidying, too. */
-  #succeeded(live: Live): void {
+  /** Takes an operation from the queue to its success. @throws what it did not succeed for; CANCELLED for a cancel */
+  async #execute(live: Live, request: object): Promise<void> {
+    const { scheduler, db, clock } = this.#options;
+    const { signal } = live.abort;
+    await this.#options.machinesKnown(signal);
+    const work = this.#work(live, request);
+    if (!scheduler.fitsEver(work.cost)) throw TOO_LARGE;
+    using _ticket = await scheduler.admit(live.accountId, work.cost, signal);
+    await ownTurn();
+    signal.throwIfAborted();
+    this.#options.requireSpace();
+    if (!startOperation(db, live.id, clock())) throw CANCELLED;
+    live.started = true;
+    live.laps.lap("queue");
+    this.events.emit({ type: "started", operation: refOf(live) });
+    const onMachine = (machine: Machine) => {
+      live.machine = machine;
+    };
+    await this.#publish(live, await work.prepare({ signal, laps: live.laps, onMachine }));
+  }
+
+  /** Nobody who waits for the end has to wait for the tidying, too. @throws CANCELLED when a cancel was accepted */
+  async #publish(live: Live, prepared: Prepared): Promise<void> {
+    await using _tidied = { [Symbol.asyncDispose]: () => this.#tidy(live, prepared) };
+    await ownTurn();
+    const { db, clock } = this.#options;
+    if (!publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() })) throw CANCELLED;
+    prepared.keep();
     live.laps.lap("publish");
-    this.#count(live.kind, "SUCCESS");
-    this.#options.log.info("operation ended", { operation: live.id, status: "SUCCESS", phases: this.#phases(live) });
-    live.ended.resolve();
+    this.#ended(live, "SUCCESS", null);
   }
 
-  /** Counts the steps of an operation that ended, and gives them for the log. */
-  #phases({ kind, laps }: Live): Readonly<Record<string, number>> {
-    const { importPhaseSeconds, spawnPhaseSeconds } = this.#options.metrics;
-    const histogram = kind === "instance" ? spawnPhaseSeconds : importPhaseSeconds;
-    for (const [phase, ms] of laps.ended) histogram.observe({ phase }, ms / 1000);
-    return Object.fromEntries(laps.ended.map(([phase, ms]) => [`${phase}_ms`, Math.round(ms)]));
+  /** Its failure changes nothing of how the operation ends. */
+  async #tidy(live: Live, prepared: Prepared): Promise<void> {
+    try {
+      await prepared[Symbol.asyncDispose]();
+    } catch (error) {
+      this.#options.log.error("what an operation needed was not tidied away", { operation: live.id, error });
+    }
   }
 
-  #count(kind: OperationKind, status: "SUCCESS" | "FAILED" | "CANCELLED"): void {
-    this.#options.metrics.operationsEnded.add({ kind, state: status.toLowerCase() });
-  }
-
-  #isPending({ accountId, id }: Live): boolean {
-    return getOperation(this.#options.db, accountId, id)?.status === "PENDING";
+  /** Tells of the end, which the row has already. */
+  #ended(live: Live, status: EndStatus, error: ErrorBody | null): void {
+    live.ended = true;
+    this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended });
   }
 
   #work({ id, accountId, kind }: Live, request: object): Work {
@@ -303,24 +310,24 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /**
    * Ends an operation that did not succeed: CANCELLED where a cancel had been accepted, otherwise FAILED. On a full
-   * disk that cannot be recorded at once; what a stop leaves EXECUTING, the next start ends.
+   * disk that cannot be recorded at once; what a stop leaves EXECUTING, the next start ends. Never throws.
    */
   async #end(live: Live, error: unknown): Promise<void> {
     const { db, clock, log } = this.#options;
-    const { id, accountId, kind } = live;
-    const body = this.#body(id, error);
+    const { signal: stopped } = this.#stopped;
+    // Work that had not begun stays PENDING: a stop is no failure of it.
+    if (live.ended || (stopped.aborted && !live.started)) return;
+    const body = this.#body(live.id, error);
     for (;;) {
       try {
-        if (!failOperation(db, id, body, clock())) return;
-        const status = getOperation(db, accountId, id)?.status === "CANCELLED" ? "CANCELLED" : "FAILED";
-        this.#count(kind, status);
-        const why = { error: body.error, reason: body.message };
-        return log.info("operation ended", { operation: id, status, ...why, phases: this.#phases(live) });
+        const status = failOperation(db, live.id, body, clock());
+        if (status !== null) this.#ended(live, status, body);
+        return;
       } catch (problem) {
-        log.error("the end of an operation was not recorded", { operation: id, error: problem });
-        if (this.#stopping) return;
-        await Bun.sleep(RECORD_RETRY_MS);
+        log.error("the end of an operation was not recorded", { operation: live.id, error: problem });
       }
+      if (stopped.aborted) return;
+      await sleepUnlessAborted(RECORD_RETRY_MS, stopped);
     }
   }
 
@@ -334,4 +341,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#options.log.error("operation failed unexpectedly", { operation: id, error });
     return new ApiError("internal_error", "the operation failed because of an internal error").body();
   }
+}
+
+function refOf({ id, accountId, kind }: Live): OperationRef {
+  return { id, accountId, kind };
 }
