@@ -176,16 +176,31 @@ function observed(client: Libsql.Database, statements: Map<string, Libsql.Statem
       return statement;
     },
     transaction(work: (tx: Orm) => unknown) {
-      const begin = client.transaction(work);
       return {
         immediate(tx: Orm): unknown {
           // What was read inside is wrong when all of it was rolled back.
           using _outdated = { [Symbol.dispose]: onWrite };
-          return begin.immediate(tx);
+          return inTransaction(client, () => work(tx));
         },
       };
     },
   };
+}
+
+/**
+ * Runs `work` in one write transaction. The client's own way to do it rolls back what SQLite has rolled back already, as
+ * it does by itself on a full disk, and then only that second failure is seen.
+ */
+function inTransaction<T>(client: Libsql.Database, work: () => T): T {
+  client.exec("BEGIN IMMEDIATE");
+  try {
+    const result = work();
+    client.exec("COMMIT");
+    return result;
+  } catch (error) {
+    if (client.inTransaction) client.exec("ROLLBACK");
+    throw error;
+  }
 }
 
 /**
@@ -264,7 +279,7 @@ export function openDatabase(path: string, schema: SchemaPolicy = "migrate"): Da
  * takes the write lock: two processes that open a new file at once would both apply everything.
  */
 function migrate(client: Libsql.Database, migrations: readonly Migration[]): void {
-  const apply = client.transaction(() => {
+  inTransaction(client, () => {
     client.exec("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
     const missing = missingMigrations(client, migrations);
     // The check below reads every table to its end, which only a change of the schema is worth.
@@ -277,7 +292,6 @@ function migrate(client: Libsql.Database, migrations: readonly Migration[]): voi
     const broken = client.prepare("PRAGMA foreign_key_check").all();
     if (broken.length > 0) throw new Error(`a migration left ${broken.length} dangling references`);
   });
-  apply.immediate();
 }
 
 /** Migrations that the file does not have yet. @throws SchemaTooNewError */

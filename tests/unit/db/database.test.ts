@@ -8,6 +8,7 @@ import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from ".
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { getOperation, startOperation } from "../../../src/db/operations.ts";
 import { getToken, insertToken, listTokens, revokeToken } from "../../../src/db/tokens.ts";
+import { storageFull } from "../../../src/domain/errors.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
 import { addOperation, alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 import { until } from "../../support/runs.ts";
@@ -87,6 +88,28 @@ describe("the database", () => {
       }),
     ).toThrow("undo");
     expect(db.orm.all(sql`select * from accounts`)).toEqual([]);
+  });
+
+  test("says that the disk is full, when SQLite has rolled back by itself", () => {
+    const id = addOperation(db);
+    // Without a cache, pages are written in the middle of a transaction, where a full disk ends it.
+    for (const pragma of ["cache_size = 1", "max_page_count = 1"]) db.orm.all(sql.raw(`pragma ${pragma}`));
+    const fill = () =>
+      db.transaction((tx) => {
+        for (let count = 0; count < 1000; count++) {
+          tx.run(sql`insert into accounts (id, created_at) values (${`${count}`.padEnd(5000, "x")}, 1)`);
+        }
+      });
+    let failure: unknown = null;
+    try {
+      fill();
+    } catch (error) {
+      failure = error;
+    }
+    expect(storageFull(failure)?.code).toBe("insufficient_storage");
+    db.orm.all(sql.raw("pragma max_page_count = 1000000"));
+    expect(startOperation(db, id, 1)).toBe(true);
+    fill();
   });
 
   test("keeps a row that was read until something is written", () => {
