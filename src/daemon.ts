@@ -17,13 +17,15 @@ import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/compact.ts";
 import { watchFigures } from "./supervisor/figures.ts";
-import { importWork } from "./supervisor/import-image.ts";
+import { importWorker } from "./supervisor/import-image.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { MachineSupply } from "./supervisor/machine-supply.ts";
 import { openSupply, type SupplyOptions } from "./supervisor/open-supply.ts";
 import { Operations } from "./supervisor/operations/operations.ts";
+import { Requests } from "./supervisor/operations/requests.ts";
+import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "./supervisor/operations/waiting-room.ts";
 import { readinessOf } from "./supervisor/readiness.ts";
-import { instanceWork } from "./supervisor/run-instance.ts";
+import { instanceWorker } from "./supervisor/run-instance.ts";
 import { type Cost, Scheduler } from "./supervisor/scheduler.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/scratch-disks.ts";
 import { reclaim } from "./supervisor/space.ts";
@@ -37,8 +39,6 @@ import { templateShape } from "./vm/templates.ts";
 const MEMORY_SHARE = 0.75;
 /** Virtual CPUs for each of the host's where the operator did not say: most commands wait more than they compute. */
 const VCPUS_PER_CPU = 2;
-/** Operations of one account that may wait; more is a mistake of the client. */
-const QUEUE_COUNT_MAX = 1000;
 /** Requests in flight get this long when the daemon stops, in `milliseconds`. */
 const STOP_GRACE_MS = 2000;
 
@@ -76,6 +76,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     untaggedTtlMs: config.images.untaggedTtlMs,
   };
   await sweep(janitorOptions, cgroups);
+  const requests = new Requests(db, layout);
+  await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
   stack.use(startJanitor(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
@@ -86,7 +88,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const shared = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
-  const operations = stack.use(openOperations(config, { ...shared, orphans, cgroups, compactor, network }));
+  const operations = stack.use(openOperations(config, { ...shared, requests, orphans, cgroups, compactor, network }));
   const { diskReserveBytes } = config.limits;
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
   stack.use(watchFigures(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
@@ -211,6 +213,7 @@ function openOperations(
     readonly orphans: OrphanSweep;
     readonly compactor: Compactor;
     readonly network: ToolNetwork;
+    readonly requests: Requests;
   },
 ): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler, orphans } = parts;
@@ -225,10 +228,10 @@ function openOperations(
     clock,
     metrics,
     scheduler,
+    requests: parts.requests,
     workers: {
-      importImage: (id, _accountId, submission) =>
-        importWork({ ...parts, registries, shape, memoryBudgetBytes, diskReserveBytes, limits }, id, submission),
-      instance: (id, accountId, submission) => instanceWork(parts, { id, accountId }, submission),
+      imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, diskReserveBytes, limits }),
+      instances: instanceWorker(parts),
     },
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),
@@ -236,6 +239,6 @@ function openOperations(
       await untilAborted(orphans.ended, signal);
       await machines.known(signal);
     },
-    queueCountMax: QUEUE_COUNT_MAX,
+    waiting: { countMax: WAITING_COUNT_MAX, bytesMax: WAITING_BYTES_MAX },
   });
 }

@@ -59,10 +59,10 @@ function importRoute(services: ApiServices): Route {
     body: ImportRequest,
     responses: { 202: jsonSpec("the import is queued", AcceptedOperation, OPERATION_LOCATION) },
     errors: ["too_many_requests", "unavailable"],
-    handle: ({ principal, body }) => {
+    handle: async ({ principal, body }) => {
       const reference = parseRegistryReference(body.registry, { defaultRegistry: services.defaultRegistry });
-      const { id } = services.operations.submitImport(principal.accountId, {
-        registry: reference.canonical,
+      const { id } = await services.operations.submitImport(principal.accountId, {
+        source: { kind: "registry", reference: reference.canonical },
         credentials: body.credentials ?? null,
         tag: body.tag ?? null,
         timeoutSeconds: body.timeout ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
@@ -83,13 +83,12 @@ function loadRoute(services: ApiServices): Route {
     body: LoadRequest,
     responses: { 202: jsonSpec("the import is queued", AcceptedOperation, OPERATION_LOCATION) },
     errors: ["not_found", "too_many_requests", "unavailable", "insufficient_storage"],
-    handle: ({ principal, body }) => {
+    handle: async ({ principal, body }) => {
       const fileId = body.file.toLowerCase() as FileId;
       const file = getFile(services.db, principal.accountId, { uuid: fileId });
       if (file === null) throw new ApiError("not_found", "no such file", { field: "file", uuid: fileId });
-      const { id } = services.operations.submitImport(principal.accountId, {
-        registry: `archive sha256:${file.sha256}`,
-        files: [{ fileId, sha256: file.sha256 }],
+      const { id } = await services.operations.submitImport(principal.accountId, {
+        source: { kind: "archive", fileId, sha256: file.sha256 },
         credentials: null,
         tag: body.tag ?? null,
         timeoutSeconds: body.timeout ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,

@@ -36,9 +36,9 @@ function spawnRoute(services: ApiServices): Route {
       201: jsonSpec("the instance is queued; its uuid is the id of its operation", SpawnedInstance, OPERATION_LOCATION),
     },
     errors: ["not_found", "invalid_path", "too_many_requests", "unavailable"],
-    handle: ({ principal, body }) => {
+    handle: async ({ principal, body }) => {
       const { image, files, ...spawn } = checkSpawn(body, services.limits);
-      const { id } = services.operations.submitInstance(principal.accountId, {
+      const { id } = await services.operations.submitInstance(principal.accountId, {
         ...spawn,
         imageId: resolve(services, principal, image),
         files: files.map((file) => resolveFile(services, principal, file)),

@@ -70,10 +70,10 @@ export async function foresee(db: Database, bounds: ExpiryBounds, held: readonly
 
 async function foreseeFiles(db: Database, beforeMs: number): Promise<Pick<Foreseen, "files" | "blobs">> {
   const query = db.orm
-    .select({ goneCount: sql`sum(${isUnusedSince(beforeMs)})`, count: sql`count(*)`, sha256: files.sha256 })
+    .select({ goneCount: sql`sum(${isUnusedSince(db.orm, beforeMs)})`, count: sql`count(*)`, sha256: files.sha256 })
     .from(files)
     .groupBy(files.sha256)
-    .having(sql`sum(${isUnusedSince(beforeMs)}) > 0`);
+    .having(sql`sum(${isUnusedSince(db.orm, beforeMs)}) > 0`);
   const rows = await db.scans.all(query.toSQL());
   return {
     files: rows.reduce((sum, [goneCount]) => sum + Number(goneCount), 0),

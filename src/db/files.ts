@@ -1,8 +1,8 @@
-import { and, asc, eq, lt, notInArray, sql } from "drizzle-orm";
+import { and, asc, eq, lt, notExists, sql } from "drizzle-orm";
 import type { AccountId, FileId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { files, operationRequests } from "./schema.ts";
+import { files, operationFiles } from "./schema.ts";
 
 export type FileRow = typeof files.$inferSelect;
 
@@ -45,14 +45,10 @@ export function getFile(
   return row ?? null;
 }
 
-/** The file was last used before `beforeMs`, and no operation is still to place it. */
-export function isUnusedSince(beforeMs: number) {
-  const awaited = sql`(
-    select json_extract(placed.value, '$.fileId')
-    from ${operationRequests}, json_each(${operationRequests.body}, '$.files') as placed
-    where json_extract(placed.value, '$.fileId') is not null
-  )`;
-  return and(lt(files.lastUsedAt, beforeMs), notInArray(files.id, awaited));
+/** The file was last used before `beforeMs`, and no operation still needs it. */
+export function isUnusedSince(orm: Orm, beforeMs: number) {
+  const need = orm.select({ one: sql`1` }).from(operationFiles).where(eq(operationFiles.fileId, files.id));
+  return and(lt(files.lastUsedAt, beforeMs), notExists(need));
 }
 
 /**
@@ -60,7 +56,13 @@ export function isUnusedSince(beforeMs: number) {
  * unreferenced now.
  */
 export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number): FileRow[] {
-  const rows = tx.select().from(files).where(isUnusedSince(beforeMs)).orderBy(asc(files.lastUsedAt)).limit(limit).all();
+  const rows = tx
+    .select()
+    .from(files)
+    .where(isUnusedSince(tx, beforeMs))
+    .orderBy(asc(files.lastUsedAt))
+    .limit(limit)
+    .all();
   for (const { id } of rows) tx.delete(files).where(eq(files.id, id)).run();
   return rows;
 }

@@ -2,6 +2,7 @@ import initSql from "./migrations/0000_init.sql" with { type: "text" };
 import historySql from "./migrations/0001_history.sql" with { type: "text" };
 import mergedLayersSql from "./migrations/0002_merged_layers.sql" with { type: "text" };
 import historyOrderSql from "./migrations/0003_history_order.sql" with { type: "text" };
+import requestsSql from "./migrations/0004_requests.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -18,6 +19,7 @@ const FILES: Readonly<Record<string, string>> = {
   "0001_history": historySql,
   "0002_merged_layers": mergedLayersSql,
   "0003_history_order": historyOrderSql,
+  "0004_requests": requestsSql,
 };
 
 /** Every migration, oldest first. */

@@ -13,8 +13,8 @@ import {
   type SQL,
   sql,
 } from "drizzle-orm";
-import type { ErrorBody } from "../domain/errors.ts";
-import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
+import { ApiError, type ErrorBody } from "../domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import {
   next,
   type OperationKind,
@@ -24,8 +24,9 @@ import {
 } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
+import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
 import { FAR_OFFSET_MIN } from "./scans.ts";
-import { files, operationRequests, operations } from "./schema.ts";
+import { images, operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
 
@@ -33,12 +34,9 @@ export interface NewOperation {
   readonly id: OperationId;
   readonly accountId: AccountId;
   readonly kind: OperationKind;
-  /** kept until the operation ends; without credentials */
-  readonly request: object | null;
+  readonly request: NewRequest | null;
   readonly hadCredentials: boolean;
   readonly imageId?: ImageId;
-  /** files that it places: they count as used now */
-  readonly fileIds?: readonly FileId[];
   readonly now: number;
 }
 
@@ -76,7 +74,7 @@ function transition(
   return changes === 1;
 }
 
-/** A transition to a terminal status, after which the request is nobody's business any more. */
+/** A transition to a terminal status, after which the secrets of the request are nobody's business any more. */
 function end(
   orm: Orm,
   id: OperationId,
@@ -85,7 +83,7 @@ function end(
   guard?: SQL,
 ): boolean {
   if (!transition(orm, id, change, values, guard)) return false;
-  orm.delete(operationRequests).where(eq(operationRequests.operationId, id)).run();
+  forgetSecrets(orm, id);
   return true;
 }
 
@@ -97,25 +95,27 @@ export function succeedOperation(orm: Orm, id: OperationId, result: Record<strin
   return end(orm, id, "succeed", { result, finishedAt: now }, isNull(operations.cancelRequestedAt));
 }
 
-/** Writes the row that precedes all work; it is PENDING. */
+/**
+ * Writes the row that precedes all work; it is PENDING.
+ * @throws ApiError `not_found` when the image or a file is gone
+ */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
-  const { id, accountId, kind, request, hadCredentials, imageId, fileIds = [], now } = operation;
+  const { id, accountId, kind, request, hadCredentials, imageId, now } = operation;
   return db.transaction((tx) => {
     ensureAccount(tx, accountId, now);
-    if (fileIds.length > 0) {
-      tx.update(files)
-        .set({ lastUsedAt: now })
-        .where(inArray(files.id, [...fileIds]))
-        .run();
-    }
+    if (imageId !== undefined && !hasImage(tx, imageId)) throw new ApiError("not_found", "the image is gone");
     const row = tx
       .insert(operations)
       .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId: imageId ?? null })
       .returning()
       .get();
-    if (request !== null) tx.insert(operationRequests).values({ operationId: id, body: request }).run();
+    if (request !== null) insertRequest(tx, id, request, now);
     return row;
   });
+}
+
+function hasImage(tx: Orm, id: ImageId): boolean {
+  return tx.select({ id: images.id }).from(images).where(eq(images.id, id)).get() !== undefined;
 }
 
 export function getOperation(db: Database, accountId: AccountId, id: OperationId): OperationRow | null {
@@ -251,16 +251,6 @@ export function pendingOperations(db: Database): OperationRow[] {
 /** Of all accounts, oldest first. */
 export function executingOperations(db: Database): OperationRow[] {
   return liveOperations(db, "EXECUTING");
-}
-
-/** The request of an operation that has not ended; null afterwards. */
-export function operationRequest(db: Database, id: OperationId): object | null {
-  const row = db.orm
-    .select({ body: operationRequests.body })
-    .from(operationRequests)
-    .where(eq(operationRequests.operationId, id))
-    .get();
-  return row?.body ?? null;
 }
 
 /** An operation that a restart ended. */

@@ -221,14 +221,54 @@ export const operations = sqliteTable(
   ],
 );
 
-/** Bodies of requests that are not ended yet: env, stdin and the like are kept no longer than needed. */
+/** What a machine of an operation is to have. */
+export interface RequestedResources {
+  readonly vcpus: number;
+  readonly memoryBytes: number;
+  readonly diskBytes: number;
+}
+
+/** What an operation was asked for. Nothing here is secret. */
 export const operationRequests = sqliteTable("operation_requests", {
+  operationId: text("operation_id")
+    .$type<OperationId>()
+    .primaryKey()
+    .references(() => operations.id, { onDelete: "cascade" }),
+  /** a long one is kept no longer than until the operation ends */
+  body: text("body", { mode: "json" }).$type<object>().notNull(),
+  /** of an instance only; beside the body, because the queue asks for it without the rest */
+  resources: text("resources", { mode: "json" }).$type<RequestedResources>(),
+  /** of everything that waits for the operation, secrets and standard input included */
+  sizeBytes: integer("size_bytes").notNull().default(0),
+});
+
+/** The part of requests that nobody else may ever read: env and standard input. It goes when the operation ends. */
+export const operationSecrets = sqliteTable("operation_secrets", {
   operationId: text("operation_id")
     .$type<OperationId>()
     .primaryKey()
     .references(() => operations.id, { onDelete: "cascade" }),
   body: text("body", { mode: "json" }).$type<object>().notNull(),
 });
+
+/** Files that an operation needs, until it ends. */
+export const operationFiles = sqliteTable(
+  "operation_files",
+  {
+    operationId: text("operation_id")
+      .$type<OperationId>()
+      .notNull()
+      .references(() => operations.id, { onDelete: "cascade" }),
+    fileId: text("file_id")
+      .$type<FileId>()
+      .notNull()
+      .references(() => files.id),
+  },
+  (table) => [
+    primaryKey({ columns: [table.operationId, table.fileId] }),
+    index("operation_files_file").on(table.fileId),
+  ],
+);
 
 export const tokens = sqliteTable(
   "tokens",

@@ -14,6 +14,8 @@ export interface DataLayout {
   readonly blobs: string;
   /** captured outputs, by operation id */
   readonly outputs: string;
+  /** standard input of operations that have not ended, by operation id */
+  readonly requests: string;
   /** private directories of running machines */
   readonly vms: string;
   /** files that are being made; whatever is there at start is garbage */
@@ -39,6 +41,7 @@ export function dataLayout(dataDirectory: string): DataLayout {
     layers: join(dataDirectory, "layers"),
     blobs: join(dataDirectory, "blobs"),
     outputs: join(dataDirectory, "outputs"),
+    requests: join(dataDirectory, "requests"),
     vms: join(dataDirectory, "vms"),
     tmp: join(dataDirectory, "tmp"),
     scratch: join(dataDirectory, "scratch"),

@@ -5,7 +5,6 @@ import { parseGuestPathText } from "../domain/guest-path.ts";
 import type { OperationId } from "../domain/ids.ts";
 import type { Isolation } from "../domain/operation.ts";
 import { OutputCapture } from "../domain/output.ts";
-import { decodeStdin } from "../domain/spawn.ts";
 import type { Laps, Phase } from "../metrics.ts";
 import { blobStream } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
@@ -15,7 +14,7 @@ import type { Disk, Machine } from "../vm/vmm.ts";
 import { captureScratch, type StagedLayer } from "./capture.ts";
 import { withDeadline } from "./deadline.ts";
 import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
-import type { InstanceSubmission } from "./ports.ts";
+import type { InstanceRequest } from "./ports.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 /** Finding and mounting disks: a second under emulation, more on a busy host. */
@@ -39,7 +38,7 @@ const HOME_DEFAULT = "/root";
 
 export interface InstanceJob {
   readonly operationId: OperationId;
-  readonly submission: InstanceSubmission;
+  readonly submission: InstanceRequest;
   /** raw disks of the image's layers, the lowest first */
   readonly layerDisks: readonly string[];
   /** index of the topmost of them */
@@ -227,6 +226,6 @@ function execSpec({ operationId, submission }: InstanceJob): Parameters<Agent["e
     cwd: submission.cwd,
     hostname,
     timeoutMs: submission.timeoutSeconds * 1000,
-    ...(submission.stdin === null ? {} : { stdin: decodeStdin(submission.stdin) }),
+    ...(submission.stdin === null ? {} : { stdin: submission.stdin() }),
   };
 }

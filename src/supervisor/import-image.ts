@@ -28,8 +28,8 @@ import { withDeadline } from "./deadline.ts";
 import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
-import { type Prepared, prepared, type Work, type WorkContext } from "./operations/work.ts";
-import type { ImportSubmission } from "./ports.ts";
+import { type Prepared, prepared, type WorkContext, type Worker } from "./operations/work.ts";
+import type { ImportSource, ImportSubmission } from "./ports.ts";
 
 /** Part of a base's key: changes whenever the same manifest would give another disk. */
 const BASE_RECIPE = "linux/amd64 3";
@@ -57,12 +57,12 @@ interface Base {
   readonly key: string;
 }
 
-/** The work of one import: pull, unpack, build the base disk, and list it in a machine. */
-export function importWork(context: ImportContext, id: OperationId, submission: ImportSubmission): Work {
+/** The work of imports: pull, unpack, build the base disk, and list it in a machine. */
+export function importWorker(context: ImportContext): Worker<ImportSubmission> {
   const { shape, memoryBudgetBytes } = context;
   return {
-    cost: importCost(shape, memoryBudgetBytes),
-    prepare: async ({ signal, laps }) => {
+    cost: () => importCost(shape, memoryBudgetBytes),
+    prepare: async ({ id }, submission, { signal, laps }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
       using space = watchSpace(context.layout.root, context.diskReserveBytes);
@@ -131,8 +131,8 @@ async function importImage(
 }
 
 /** Size of the archive that an image is imported from, in `bytes`. */
-async function archiveBytes(layout: DataLayout, { files: [archive] = [] }: ImportSubmission): Promise<number> {
-  return archive === undefined ? 0 : (await stat(blobPath(layout, archive.sha256))).size;
+async function archiveBytes(layout: DataLayout, { source }: ImportSubmission): Promise<number> {
+  return source.kind === "archive" ? (await stat(blobPath(layout, source.sha256))).size : 0;
 }
 
 /** Unpacks an image, and tells how much it came to. @throws ApiError as `unpack` and `requireWithin` do */
@@ -156,17 +156,17 @@ interface Source {
 
 async function openSource(
   { layout, registries, network }: ImportContext,
-  { registry, credentials, files: [archive] = [] }: ImportSubmission,
+  { source, credentials }: ImportSubmission,
   bounds: ToolBounds & { readonly scratch: string },
 ): Promise<Source> {
-  if (archive !== undefined) {
+  if (source.kind === "archive") {
     const path = join(bounds.scratch, "source", "archive");
     await mkdir(dirname(path));
-    await link(blobPath(layout, archive.sha256), path);
+    await link(blobPath(layout, source.sha256), path);
     const { transport, digest } = await inspectArchive({ path, ...bounds });
     return { digest, copyTo: (directory) => copyArchive(transport, { path, directory, ...bounds }) };
   }
-  const reference = parseRegistryReference(registry);
+  const reference = parseRegistryReference(source.reference);
   const settings = await checkRegistryHost(reference.host, registries);
   const access = { credentials, settings, hosts: registries, network, ...bounds };
   const { digest } = await inspectDigest(reference, access);
@@ -202,10 +202,15 @@ function publicationOf(
   const { tag } = submission;
   const { digest } = base;
   const result: ImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
-  const making = { source: submission.registry };
+  const making = { source: sourceText(submission.source) };
   return {
     result,
     image: { id: image, parentId: null, layerId, digest, sizeBytes, making },
     tag: tag ?? undefined,
   };
+}
+
+/** What the history says of where an image came from. */
+function sourceText(source: ImportSource): string {
+  return source.kind === "archive" ? `archive sha256:${source.sha256}` : source.reference;
 }

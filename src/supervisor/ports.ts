@@ -1,13 +1,23 @@
 import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
 import type { Isolation } from "../domain/operation.ts";
 
-/** An import that was checked and may be queued. Credentials are kept only until the operation ends. */
+/** Where the image of an import comes from. */
+export type ImportSource =
+  /** `reference` is the full spelling, host included, as `parseRegistryReference` gives it */
+  | { readonly kind: "registry"; readonly reference: string }
+  /** an uploaded file */
+  | { readonly kind: "archive"; readonly fileId: FileId; readonly sha256: string };
+
+/** What a registry wants to know of who asks. It is held in memory only, and no longer than the import. */
+export interface Credentials {
+  readonly username: string;
+  readonly password: string;
+}
+
+/** An import that was checked and may be queued. */
 export interface ImportSubmission {
-  /** full spelling, host included, as `parseRegistryReference` gives it; of an archive, what it is called */
-  readonly registry: string;
-  /** the archive that is read instead of a registry; none or one */
-  readonly files?: readonly Pick<SubmittedFile, "fileId" | "sha256">[];
-  readonly credentials: { readonly username: string; readonly password: string } | null;
+  readonly source: ImportSource;
+  readonly credentials: Credentials | null;
   readonly tag: string | null;
   readonly timeoutSeconds: number;
 }
@@ -23,10 +33,7 @@ export interface SubmittedFile {
   readonly mode: number;
 }
 
-/**
- * An instance that was checked and whose names were resolved: everything here is plain JSON, so that it
- * can be stored with the operation as it is.
- */
+/** An instance that was checked and whose names were resolved. */
 export interface InstanceSubmission {
   readonly imageId: ImageId;
   /** what execve gets; `argv[0]` without a slash is looked up through PATH */
@@ -43,6 +50,12 @@ export interface InstanceSubmission {
   readonly hostname: string | null;
   readonly disposable: boolean;
   readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
+}
+
+/** An instance whose turn has come. */
+export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
+  /** reads standard input from its beginning, in chunks; null is /dev/null */
+  readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 
 /** What became of a request to cancel; `accepted` covers both "ended already" and "will end soon". */
@@ -80,10 +93,10 @@ export interface Check {
 
 /** The long-running work, as the HTTP interface sees it. Every operation is a row before `submit…` returns. */
 export interface OperationsPort {
-  /** @throws ApiError `unavailable` or `too_many_requests` */
-  submitImport(accountId: AccountId, submission: ImportSubmission): { readonly id: OperationId };
-  /** @throws ApiError `unavailable` or `too_many_requests` */
-  submitInstance(accountId: AccountId, submission: InstanceSubmission): { readonly id: OperationId };
+  /** @throws ApiError `unavailable`, `too_many_requests`, `insufficient_storage`, or `not_found` for what is gone meanwhile */
+  submitImport(accountId: AccountId, submission: ImportSubmission): Promise<{ readonly id: OperationId }>;
+  /** @throws as `submitImport` does */
+  submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }>;
   /** Asks for the end of a PENDING or EXECUTING operation; asking twice is accepted twice. */
   cancel(accountId: AccountId, id: OperationId): CancelOutcome;
   /** Resolves when the operation is in a terminal state, `timeoutMs` passed, or `signal` fired; never throws. */

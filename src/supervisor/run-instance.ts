@@ -1,7 +1,7 @@
 import type { Database } from "../db/database.ts";
 import { getImage, type ImageRow } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
-import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
+import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { StoredInstanceResult, StoredOutput } from "../domain/operation.ts";
 import type { OutputCapture } from "../domain/output.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
@@ -10,8 +10,8 @@ import { removeOutputs, writeOutputs } from "../storage/outputs.ts";
 import { templateShape } from "../vm/templates.ts";
 import type { Compactor } from "./compact.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
-import { prepared, type Work } from "./operations/work.ts";
-import type { InstanceSubmission } from "./ports.ts";
+import { prepared, type Worker } from "./operations/work.ts";
+import type { InstanceRequest } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps"> {
@@ -19,15 +19,14 @@ export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps
   readonly compactor: Compactor;
 }
 
-/** The work of one instance: run, and capture what is to be published as its image. */
-export function instanceWork(
-  context: InstanceContext,
-  operation: { readonly id: OperationId; readonly accountId: AccountId },
-  submission: InstanceSubmission,
-): Work {
+/** The work of instances: run, and capture what is to be published as its image. */
+export function instanceWorker(context: InstanceContext): Worker<InstanceRequest> {
   return {
-    cost: costOf(templateShape(submission.resources)),
-    prepare: async ({ signal, laps, onMachine }) => {
+    cost: (resources) => {
+      if (resources === null) throw new Error("an instance without resources");
+      return costOf(templateShape(resources));
+    },
+    prepare: async (operation, submission, { signal, laps, onMachine }) => {
       const { db, layout } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);

@@ -28,8 +28,8 @@ export interface AgentExecSpec {
   readonly cwd: string;
   readonly hostname: string;
   readonly timeoutMs: number;
-  /** absent: /dev/null */
-  readonly stdin?: Uint8Array;
+  /** read as the command takes it, and left when the command ends; absent: /dev/null */
+  readonly stdin?: AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
 /** A running command. Both promises reject when the agent fails or is lost. */
@@ -215,13 +215,14 @@ export class Agent {
     if (spec.stdin !== undefined) await this.#sendStdin(session, sessionId, spec.stdin);
   }
 
-  async #sendStdin(session: ExecSession, id: number, bytes: Uint8Array): Promise<void> {
-    let rest = bytes;
-    while (rest.byteLength > 0) {
-      const taken = await session.takeStdinCredit(Math.min(rest.byteLength, protocol.FRAME_PAYLOAD_BYTES_MAX));
-      if (taken === 0) return;
-      await this.#send(HostFrame.stdin, id, rest.subarray(0, taken));
-      rest = rest.subarray(taken);
+  async #sendStdin(session: ExecSession, id: number, stdin: NonNullable<AgentExecSpec["stdin"]>): Promise<void> {
+    for await (const chunk of stdin) {
+      for (let rest = chunk; rest.byteLength > 0; ) {
+        const taken = await session.takeStdinCredit(Math.min(rest.byteLength, protocol.FRAME_PAYLOAD_BYTES_MAX));
+        if (taken === 0) return;
+        await this.#send(HostFrame.stdin, id, rest.subarray(0, taken));
+        rest = rest.subarray(taken);
+      }
     }
     if (!session.ended) await this.#send(HostFrame.stdin, id, NO_BYTES);
   }

@@ -158,7 +158,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
   heldTest("every field reaches the import; the defaults are no credentials, no tag, 300 s", async () => {
     await submit({ registry: REFERENCE });
     expect(last()).toEqual({
-      registry: expect.stringContaining(REFERENCE),
+      source: { kind: "registry", reference: expect.stringContaining(REFERENCE) },
       credentials: null,
       tag: null,
       timeoutSeconds: 300,
@@ -184,7 +184,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
   heldTest("a digest, and the implied transport", async () => {
     const digest = `sha256:${"a".repeat(64)}`;
     await submit({ registry: `registry.example.net/app@${digest}` });
-    expect(last()?.registry).toContain(digest);
+    expect(last()?.source).toMatchObject({ reference: expect.stringContaining(digest) });
     expect((await submit({ registry: `docker://${REFERENCE}` })).status).toBe(202);
   });
 
@@ -213,7 +213,8 @@ test("an operator's public address is in Location headers, a default registry fi
   });
   const answer = await other.call("POST", "/v1/images/import", { json: { registry: "busybox:1" } });
   expect(answer.headers.get("location")).toBe(`https://coppice.example.net/base/v1/operations/${answer.json.uuid}`);
-  expect(other.operations.imports[0]?.registry).toContain("registry.example.net/");
+  const source = { reference: expect.stringContaining("registry.example.net/") };
+  expect(other.operations.imports[0]?.source).toMatchObject(source);
   const id = await other.addImage(FILES, { tag: "t" });
   const found = await other.call("GET", "/v1/inspect?tag=t");
   expect(found.headers.get("location")).toBe(`https://coppice.example.net/base/v1/inspect/${id}/`);

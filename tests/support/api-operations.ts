@@ -7,9 +7,11 @@ import {
   startOperation,
 } from "../../src/db/operations.ts";
 import { publishOperation } from "../../src/db/publish.ts";
+import type { NewRequest } from "../../src/db/requests.ts";
 import type { ErrorBody } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { isTerminal, type OperationKind } from "../../src/domain/operation.ts";
+import { importToStore, instanceToStore } from "../../src/supervisor/operations/requests.ts";
 import type {
   CancelOutcome,
   ImportSubmission,
@@ -37,21 +39,20 @@ export class HeldOperations implements OperationsPort {
     this.#clock = clock;
   }
 
-  submitImport(accountId: AccountId, submission: ImportSubmission) {
+  async submitImport(accountId: AccountId, submission: ImportSubmission) {
     this.imports.push(submission);
-    const { credentials, ...request } = submission;
-    return this.insert(accountId, "image_import", request, credentials !== null);
+    return this.insert(accountId, "image_import", importToStore(submission).row, submission.credentials !== null);
   }
 
-  submitInstance(accountId: AccountId, submission: InstanceSubmission) {
+  async submitInstance(accountId: AccountId, submission: InstanceSubmission) {
     this.instances.push(submission);
-    return this.insert(accountId, "instance", submission, false, submission.imageId);
+    return this.insert(accountId, "instance", instanceToStore(submission).row, false, submission.imageId);
   }
 
   insert(
     accountId: AccountId,
     kind: OperationKind,
-    request: object | null = null,
+    request: NewRequest | null = null,
     hadCredentials = false,
     imageId?: ImageId,
   ) {

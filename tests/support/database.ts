@@ -58,7 +58,7 @@ export function addOperation(db: Database, options: Partial<NewOperation> = {}):
   const defaults = {
     accountId: alice,
     kind: "instance",
-    request: { command: "true" },
+    request: { body: { command: "true" } },
     hadCredentials: false,
     now: 1,
   } as const;

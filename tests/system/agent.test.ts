@@ -62,14 +62,16 @@ describe("commands", () => {
 
   test("get their standard input, and its end", async () => {
     const stdin = Buffer.from(seededRandom(3).bytes(3_000_000));
-    const result = await shell(vm.agent, "busybox sha256sum", { stdin });
+    const result = await shell(vm.agent, "busybox sha256sum", {
+      stdin: [stdin.subarray(0, 100_001), stdin.subarray(100_001)],
+    });
     expect(result.stdout).toBe(`${createHash("sha256").update(stdin).digest("hex")}  -\n`);
-    expect((await shell(vm.agent, "wc -c", { stdin: new Uint8Array(0) })).stdout).toBe("0\n");
+    expect((await shell(vm.agent, "wc -c", { stdin: [] })).stdout).toBe("0\n");
     expect((await shell(vm.agent, "wc -c")).stdout).toBe("0\n");
   });
 
   test("that do not read their standard input end all the same", async () => {
-    const result = await shell(vm.agent, "exit 4", { stdin: new Uint8Array(2_000_000) });
+    const result = await shell(vm.agent, "exit 4", { stdin: [new Uint8Array(2_000_000)] });
     expect(result.exitCode).toBe(4);
   });
 

@@ -19,6 +19,7 @@ import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/bas
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
 import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/import-bounds.ts";
+import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/protocol.ts";
 
 const ROOT = join(import.meta.dir, "../..");
@@ -42,11 +43,13 @@ test("the limits are the limits of the code", () => {
   const seconds = `${TIMEOUT_SECONDS_DEFAULT} s, at most what \`limits.instance_timeout_max\` says`;
   const configured = "what `limits.image_bytes_max` and `limits.image_entries_max` say";
   const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries beside a name of 255 bytes, or where the image has more than ${EROFS_ENTRIES_MAX}`;
+  const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
   expect(rowsOf("Limits")).toEqual([
     `| time of a run | ${seconds} |`,
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
     `| kept of each output stream | ${size(OUTPUT_BYTES_DEFAULT)}, at most ${size(OUTPUT_BYTES_MAX)} |`,
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,
+    `| operations of an account that wait | ${waiting}; more are refused with 429 |`,
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
     `| input files of a run | ${FILES_COUNT_MAX} |`,
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, each name ${GUEST_NAME_BYTES_MAX} |`,

@@ -185,7 +185,7 @@ describe("exec", () => {
   test("standard input waits for credit, and its end is told", async () => {
     const { guest, agent } = open();
     const stdin = Buffer.from(seededRandom(5).bytes(WINDOW_BYTES_INITIAL + 1000));
-    agent.exec({ ...SPEC, stdin }, () => undefined);
+    agent.exec({ ...SPEC, stdin: [stdin] }, () => undefined);
     const { session, payload } = await guest.frame(HostFrame.execOpen);
     expect(payload.readUInt32LE(4)).toBe(1);
     const received = () =>
@@ -330,7 +330,7 @@ describe("a hostile or dying guest", () => {
     for (let seed = 1; seed <= 300; seed++) {
       const random = seededRandom(seed);
       const { guest, agent } = open();
-      const run = agent.exec({ ...SPEC, stdin: Buffer.alloc(10) }, () => undefined);
+      const run = agent.exec({ ...SPEC, stdin: [Buffer.alloc(10)] }, () => undefined);
       const requests = [run.started, run.exit, agent.mount({ layers: 1, scratch: true }), agent.index(1).next()];
       const settled = Promise.allSettled(requests);
       await guest.frame(HostFrame.index);

@@ -3,16 +3,15 @@ import type { Database } from "../../db/database.ts";
 import {
   failOperation,
   insertOperation,
-  type NewOperation,
-  operationRequest,
-  pendingOperations,
   recoverOperations,
   requestCancel,
   startOperation,
 } from "../../db/operations.ts";
 import { publishOperation } from "../../db/publish.ts";
+import { queuedOperations } from "../../db/requests.ts";
+import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError, type ErrorBody, storageFull } from "../../domain/errors.ts";
-import type { AccountId, OperationId } from "../../domain/ids.ts";
+import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import { Laps, type Metrics } from "../../metrics.ts";
@@ -20,20 +19,25 @@ import { ownTurn, sleepUnlessAborted } from "../../system/waiting.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import type {
   CancelOutcome,
+  Credentials,
   ImportSubmission,
+  InstanceRequest,
   InstanceStats,
   InstanceSubmission,
   OperationsPort,
   Readiness,
 } from "../ports.ts";
-import type { Scheduler } from "../scheduler.ts";
+import type { Cost, Scheduler } from "../scheduler.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
-import type { Prepared, Work } from "./work.ts";
+import { importToStore, instanceToStore, type Requests, type WaitingRequest } from "./requests.ts";
+import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
+import type { Prepared, WorkContext, Worker } from "./work.ts";
 
 const STATS_INTERVAL_MS = 1000;
 /** How often the end of an operation is tried to be recorded while the database cannot be written. */
 const RECORD_RETRY_MS = 1000;
+const STOPPING = new ApiError("unavailable", "the service is stopping");
 const CANCELLED = new ApiError("conflict", "the operation was cancelled");
 const STOPPED = new ApiError("unavailable", "the service stopped while the operation ran");
 const RESTARTED = new ApiError("unavailable", "the service was restarted while the operation ran");
@@ -44,10 +48,12 @@ const CREDENTIALS_GONE = new ApiError(
 
 const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or CPUs than this host's budget");
 
-export type Credentials = NonNullable<ImportSubmission["credentials"]>;
-
-/** An operation that was queued or runs in this process. */
+/** An operation that was queued or runs in this process. While it waits, its request is on the disk only. */
 interface Live extends OperationRef {
+  readonly resources: RequestedResources | null;
+  credentials: Credentials | null;
+  /** its place among what waits; given back when it starts, or leaves */
+  readonly place: Disposable;
   readonly abort: AbortController;
   readonly laps: Laps;
   started: boolean;
@@ -57,12 +63,13 @@ interface Live extends OperationRef {
 }
 
 export interface Workers {
-  importImage(id: OperationId, accountId: AccountId, submission: ImportSubmission): Work;
-  instance(id: OperationId, accountId: AccountId, submission: InstanceSubmission): Work;
+  readonly imports: Worker<ImportSubmission>;
+  readonly instances: Worker<InstanceRequest>;
 }
 
 export interface OperationsOptions {
   readonly db: Database;
+  readonly requests: Requests;
   readonly log: Log;
   readonly clock: () => number;
   readonly metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">;
@@ -73,8 +80,7 @@ export interface OperationsOptions {
   readonly readiness: () => Readiness;
   /** Resolves when work may begin, and it is known that machines can run; throws an ApiError when they cannot. */
   readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
-  /** operations of one account that may wait */
-  readonly queueCountMax: number;
+  readonly waiting: WaitingRoomLimits;
 }
 
 /**
@@ -85,6 +91,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
   readonly events: OperationEvents;
   readonly #options: OperationsOptions;
   readonly #live = new Map<OperationId, Live>();
+  readonly #room: WaitingRoom;
   readonly #runs = new Set<Promise<void>>();
   readonly #waiters: EndWaiters;
   readonly #subscriptions = new DisposableStack();
@@ -92,6 +99,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   constructor(options: OperationsOptions) {
     this.#options = options;
+    this.#room = new WaitingRoom(options.waiting);
     this.events = new OperationEvents(options.log);
     this.#waiters = this.#subscriptions.use(new EndWaiters(this.events));
     this.#subscriptions.use(countEvents(this.events, options.metrics));
@@ -109,24 +117,18 @@ export class Operations implements OperationsPort, AsyncDisposable {
     for (const { status, error, ...operation } of ended) {
       this.events.emit({ type: "ended", operation, status, error, phases: [] });
     }
-    for (const row of pendingOperations(db)) {
-      const request = operationRequest(db, row.id);
-      if (request !== null) this.#enqueue(row.id, row.accountId, row.kind, request);
+    for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
+      const place = this.#room.add(operation.accountId, sizeBytes);
+      this.#enqueue(operation, { resources, credentials: null, place });
     }
   }
 
-  submitImport(accountId: AccountId, submission: ImportSubmission): { readonly id: OperationId } {
-    const { credentials, ...request } = submission;
-    const stored = { ...request, credentials: null };
-    const uses = { fileIds: (submission.files ?? []).map(({ fileId }) => fileId) };
-    const hadCredentials = credentials !== null;
-    return this.#submit(accountId, "image_import", { stored, full: submission, hadCredentials, uses });
+  submitImport(accountId: AccountId, submission: ImportSubmission): Promise<{ readonly id: OperationId }> {
+    return this.#submit(accountId, "image_import", importToStore(submission), { credentials: submission.credentials });
   }
 
-  submitInstance(accountId: AccountId, submission: InstanceSubmission): { readonly id: OperationId } {
-    const { imageId, files } = submission;
-    const uses = { imageId, fileIds: files.map(({ fileId }) => fileId) };
-    return this.#submit(accountId, "instance", { stored: submission, full: submission, hadCredentials: false, uses });
+  submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }> {
+    return this.#submit(accountId, "instance", instanceToStore(submission), { imageId: submission.imageId });
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
@@ -194,40 +196,36 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.dispose();
   }
 
-  #submit(
+  async #submit(
     accountId: AccountId,
     kind: OperationKind,
-    request: {
-      readonly stored: object;
-      readonly full: object;
-      readonly hadCredentials: boolean;
-      readonly uses?: Pick<NewOperation, "imageId" | "fileIds">;
-    },
-  ): { readonly id: OperationId } {
-    const { db, clock, queueCountMax } = this.#options;
-    if (this.#stopped.signal.aborted) throw new ApiError("unavailable", "the service is stopping");
-    this.#options.requireSpace();
-    if (this.#waitingCount(accountId) >= queueCountMax) {
-      throw new ApiError("too_many_requests", `${queueCountMax} operations of this account are waiting already`);
-    }
-    const id = Bun.randomUUIDv7() as OperationId;
-    const { stored, hadCredentials, uses } = request;
-    insertOperation(db, { id, accountId, kind, request: stored, hadCredentials, ...uses, now: clock() });
-    this.#enqueue(id, accountId, kind, request.full);
-    return { id };
+    request: WaitingRequest,
+    more: { readonly credentials?: Credentials | null; readonly imageId?: ImageId },
+  ): Promise<{ readonly id: OperationId }> {
+    const { db, clock, requests, requireSpace } = this.#options;
+    const { resources = null, sizeBytes } = request.row;
+    const { credentials = null, ...uses } = more;
+    if (this.#stopped.signal.aborted) throw STOPPING;
+    requireSpace();
+    // Whatever is being stored counts, while others submit, too.
+    using stack = new DisposableStack();
+    const place = stack.use(this.#room.take(accountId, sizeBytes));
+    const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind };
+    await using staged = await requests.stage(operation.id, request);
+    if (this.#stopped.signal.aborted) throw STOPPING;
+    const hadCredentials = credentials !== null;
+    insertOperation(db, { ...operation, request: request.row, hadCredentials, ...uses, now: clock() });
+    staged.keep();
+    stack.move();
+    this.#enqueue(operation, { resources, credentials, place });
+    return { id: operation.id };
   }
 
-  #waitingCount(accountId: AccountId): number {
-    let count = 0;
-    for (const live of this.#live.values()) if (live.accountId === accountId && !live.started) count += 1;
-    return count;
-  }
-
-  #enqueue(id: OperationId, accountId: AccountId, kind: OperationKind, request: object): void {
+  #enqueue(operation: OperationRef, more: Pick<Live, "resources" | "credentials" | "place">): void {
+    const { id } = operation;
     const live: Live = {
-      id,
-      accountId,
-      kind,
+      ...operation,
+      ...more,
       abort: new AbortController(),
       laps: new Laps(),
       started: false,
@@ -235,42 +233,45 @@ export class Operations implements OperationsPort, AsyncDisposable {
       machine: null,
     };
     this.#live.set(id, live);
-    const run = this.#run(live, request).finally(() => {
+    const run = this.#run(live).finally(() => {
       this.#live.delete(id);
       this.#runs.delete(run);
+      live.place[Symbol.dispose]();
       if (!live.ended) this.events.emit({ type: "postponed", operation: refOf(live) });
     });
     this.#runs.add(run);
   }
 
   /** The whole life of one operation in this process; never throws. */
-  async #run(live: Live, request: object): Promise<void> {
+  async #run(live: Live): Promise<void> {
     try {
-      await this.#execute(live, request);
+      await this.#execute(live);
     } catch (error) {
       await this.#end(live, error);
     }
+    if (live.ended) await this.#forget(live);
   }
 
   /** Takes an operation from the queue to its success. @throws what it did not succeed for; CANCELLED for a cancel */
-  async #execute(live: Live, request: object): Promise<void> {
+  async #execute(live: Live): Promise<void> {
     const { scheduler, db, clock } = this.#options;
     const { signal } = live.abort;
     await this.#options.machinesKnown(signal);
-    const work = this.#work(live, request);
-    if (!scheduler.fitsEver(work.cost)) throw TOO_LARGE;
-    using _ticket = await scheduler.admit(live.accountId, work.cost, signal);
+    const cost = this.#cost(live);
+    if (!scheduler.fitsEver(cost)) throw TOO_LARGE;
+    using _ticket = await scheduler.admit(live.accountId, cost, signal);
     await ownTurn();
     signal.throwIfAborted();
     this.#options.requireSpace();
     if (!startOperation(db, live.id, clock())) throw CANCELLED;
     live.started = true;
+    live.place[Symbol.dispose]();
     live.laps.lap("queue");
     this.events.emit({ type: "started", operation: refOf(live) });
     const onMachine = (machine: Machine) => {
       live.machine = machine;
     };
-    await this.#publish(live, await work.prepare({ signal, laps: live.laps, onMachine }));
+    await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps, onMachine }));
   }
 
   /** Nobody who waits for the end has to wait for the tidying, too. @throws CANCELLED when a cancel was accepted */
@@ -299,12 +300,31 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended });
   }
 
-  #work({ id, accountId, kind }: Live, request: object): Work {
-    switch (kind) {
-      case "image_import":
-        return this.#options.workers.importImage(id, accountId, request as ImportSubmission);
+  #cost({ kind, resources }: Live): Cost {
+    const { imports, instances } = this.#options.workers;
+    return (kind === "instance" ? instances : imports).cost(resources);
+  }
+
+  /** Reads the request and does the work. */
+  async #prepare(live: Live, context: WorkContext): Promise<Prepared> {
+    const { requests, workers } = this.#options;
+    switch (live.kind) {
+      case "image_import": {
+        const request = requests.readImport(live.id, live.credentials);
+        live.credentials = null;
+        return await workers.imports.prepare(refOf(live), request, context);
+      }
       case "instance":
-        return this.#options.workers.instance(id, accountId, request as InstanceSubmission);
+        return await workers.instances.prepare(refOf(live), await requests.readInstance(live.id), context);
+    }
+  }
+
+  /** What stays of the request is removed by the next start at the latest. */
+  async #forget({ id }: Live): Promise<void> {
+    try {
+      await this.#options.requests.forget(id);
+    } catch (error) {
+      this.#options.log.warn("what an operation was sent was not removed", { operation: id, error });
     }
   }
 

@@ -1,7 +1,9 @@
 import type { Publication } from "../../db/publish.ts";
+import type { RequestedResources } from "../../db/schema.ts";
 import type { Laps } from "../../metrics.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import type { Cost } from "../scheduler.ts";
+import type { OperationRef } from "./events.ts";
 
 export interface WorkContext {
   readonly signal: AbortSignal;
@@ -17,11 +19,12 @@ export interface Prepared extends AsyncDisposable {
   keep(): void;
 }
 
-/** What the work of one kind of operation needs and how it is done. */
-export interface Work {
-  readonly cost: Cost;
+/** How the operations of one kind are done. */
+export interface Worker<Request> {
+  /** What an operation holds of the host while it is done; asked for before its request is read. */
+  cost(resources: RequestedResources | null): Cost;
   /** Does everything but the publication, which is left to the caller; throws what made it fail. */
-  prepare(context: WorkContext): Promise<Prepared>;
+  prepare(operation: OperationRef, request: Request, context: WorkContext): Promise<Prepared>;
 }
 
 /**

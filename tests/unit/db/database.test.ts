@@ -6,11 +6,20 @@ import Libsql from "libsql";
 import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
-import { getOperation, startOperation } from "../../../src/db/operations.ts";
+import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
 import { getToken, insertToken, listTokens, revokeToken } from "../../../src/db/tokens.ts";
 import { storageFull } from "../../../src/domain/errors.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
-import { addOperation, alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import {
+  addExecuting,
+  addOperation,
+  alice,
+  bob,
+  newId,
+  type TestDatabase,
+  testDatabase,
+} from "../../support/database.ts";
 import { until } from "../../support/runs.ts";
 
 let opened: TestDatabase;
@@ -153,7 +162,7 @@ describe("the database", () => {
     using _prototype = { [Symbol.dispose]: () => Object.assign(prototype, { prepare }) };
     const insert = (request: object): string[] => {
       texts.length = 0;
-      addOperation(db, { request });
+      addOperation(db, { request: { body: request } });
       return texts.filter((text) => text.includes("operation_requests"));
     };
     expect(insert({ stdin: "x".repeat(100_000) })).toHaveLength(1);
@@ -230,14 +239,24 @@ describe("files", () => {
     const theirs = upsertFile(db, { accountId: bob, sha256: sha("a"), sizeBytes: 5, now: 2 });
     const fresh = upsertFile(db, { accountId: alice, sha256: sha("b"), sizeBytes: 5, now: 1 });
     const awaited = upsertFile(db, { accountId: alice, sha256: sha("c"), sizeBytes: 5, now: 1 });
-    addOperation(db, { fileIds: [fresh.id], now: 50 });
-    addOperation(db, { request: { files: [{ fileId: awaited.id }] } });
+    const used = addExecuting(db, { request: { body: {}, fileIds: [fresh.id] }, now: 50 });
+    publishOperation(db, { operationId: used, result: {}, now: 51 });
+    const waiting = addOperation(db, { request: { body: {}, fileIds: [awaited.id, awaited.id] }, now: 1 });
     expect(deleteFilesUnusedSince(db.orm, 50, 1)).toEqual([mine]);
     expect(isBlobReferenced(db.orm, sha("a"))).toBe(true);
     expect(deleteFilesUnusedSince(db.orm, 50, 10)).toEqual([theirs]);
     expect(isBlobReferenced(db.orm, sha("a"))).toBe(false);
     expect(isBlobReferenced(db.orm, sha("b"))).toBe(true);
     expect(isBlobReferenced(db.orm, sha("c"))).toBe(true);
+    requestCancel(db, alice, waiting, 60);
+    expect(deleteFilesUnusedSince(db.orm, 50, 10).map(({ id }) => id)).toEqual([awaited.id]);
+  });
+
+  test("that are gone cannot be asked for, and nothing is left of the operation", () => {
+    const id = newId();
+    const request = { body: {}, fileIds: [newId<FileId>()] };
+    expect(() => addOperation(db, { id, request })).toThrow("a file of the request is gone");
+    expect(getOperation(db, alice, id)).toBeNull();
   });
 });
 

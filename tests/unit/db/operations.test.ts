@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
 import type { Database } from "../../../src/db/database.ts";
 import {
   cancelOperation,
@@ -10,13 +11,13 @@ import {
   insertOperation,
   listOperations,
   type OperationFilter,
-  operationRequest,
   pendingOperations,
   recoverOperations,
   requestCancel,
   startOperation,
 } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
+import { liveOperationsOf, operationRequest, queuedOperations } from "../../../src/db/requests.ts";
 import type { ErrorBody } from "../../../src/domain/errors.ts";
 import type { OperationId } from "../../../src/domain/ids.ts";
 import {
@@ -91,7 +92,7 @@ describe("transitions", () => {
           error: event === "fail" ? error : null,
           result: event === "succeed" ? { exit_code: 1 } : null,
         });
-        expect(operationRequest(db, id)).toEqual(isTerminal ? null : { command: "true" });
+        expect(operationRequest(db, id)?.body).toEqual({ command: "true" });
       });
     }
   }
@@ -112,7 +113,6 @@ describe("a cancel", () => {
     const id = addOperation(db);
     expect(requestCancel(db, alice, id, 7)).toBe("cancelled");
     expect(row(id)).toMatchObject({ status: "CANCELLED", finishedAt: 7, startedAt: null, cancelRequestedAt: 7 });
-    expect(operationRequest(db, id)).toBeNull();
     expect(requestCancel(db, alice, id, 8)).toBe("terminal");
     expect(startOperation(db, id, 8)).toBe(false);
   });
@@ -149,7 +149,8 @@ describe("a cancel", () => {
 describe("an operation", () => {
   test("is a PENDING row with its request before it is work", () => {
     const id = newId();
-    const request = { command: "é\u0000", env: { A: "b" } };
+    const stored = { body: { command: "é\u0000" }, secrets: { env: { A: "b" } }, resources: null };
+    const request = { ...stored, sizeBytes: 40 };
     const now = 1_800_000_000_123;
     insertOperation(db, { id, accountId: alice, kind: "image_import", request, hadCredentials: true, now });
     expect(row(id)).toEqual({
@@ -166,7 +167,7 @@ describe("an operation", () => {
       error: null,
       result: null,
     });
-    expect(operationRequest(db, id)).toEqual(request);
+    expect(operationRequest(db, id)).toEqual(stored);
   });
 
   test("without a request has none", () => {
@@ -187,7 +188,57 @@ describe("an operation", () => {
   });
 
   test("cannot start from an image that does not exist", () => {
-    expect(() => addOperation(db, { imageId: newId() as never })).toThrow("FOREIGN KEY");
+    expect(() => addOperation(db, { imageId: newId() as never })).toThrow("the image is gone");
+  });
+});
+
+describe("a request", () => {
+  const resources = { vcpus: 2, memoryBytes: 3, diskBytes: 4 };
+
+  test("loses its secrets when its operation ends, however it does; the rest stays as long as the operation", () => {
+    const body = { argv: ["true"] };
+    const request = { body, secrets: { env: { KEY: "canary-secret" } }, resources, sizeBytes: 9 };
+    const ends = [
+      (id: OperationId) => requestCancel(db, alice, id, 3),
+      (id: OperationId) => failOperation(db, id, error, 3),
+      (id: OperationId) => {
+        startOperation(db, id, 2);
+        publishOperation(db, { operationId: id, result: {}, now: 3 });
+      },
+    ];
+    for (const end of ends) {
+      const id = addOperation(db, { request });
+      expect(operationRequest(db, id)?.secrets).toEqual(request.secrets);
+      end(id);
+      expect(operationRequest(db, id)).toEqual({ body, secrets: null, resources });
+    }
+    const id = addOperation(db, { request });
+    startOperation(db, id, 2);
+    expect(operationRequest(db, id)?.secrets).toEqual(request.secrets);
+    recoverOperations(db, { interrupted: error, credentialsLost: error, now: 3 });
+    expect(operationRequest(db, id)?.secrets).toBeNull();
+    expect(deleteOperationsFinishedBefore(db, 100, 1)).toHaveLength(1);
+    db[Symbol.dispose]();
+    expect(readFileSync(opened.path).includes("canary-secret")).toBe(false);
+  });
+
+  test("that is long is not kept after the end", () => {
+    const id = addOperation(db, { request: { body: { argv: ["x".repeat(70_000)] } } });
+    expect(operationRequest(db, id)).not.toBeNull();
+    failOperation(db, id, error, 3);
+    expect(operationRequest(db, id)).toBeNull();
+  });
+
+  test("is not read to know what waits", () => {
+    const id = addOperation(db, { request: { body: { argv: ["x"] }, resources, sizeBytes: 7 }, now: 2 });
+    const none = addOperation(db, { kind: "image_import", accountId: bob, request: null, now: 1 });
+    addExecuting(db);
+    expect(queuedOperations(db)).toEqual([
+      { id: none, accountId: bob, kind: "image_import", resources: null, sizeBytes: 0 },
+      { id, accountId: alice, kind: "instance", resources, sizeBytes: 7 },
+    ]);
+    const ended = operationIn("FAILED");
+    expect(liveOperationsOf(db, [id, ended, newId()])).toEqual(new Set([id]));
   });
 });
 
@@ -272,8 +323,6 @@ describe("after a restart", () => {
     expect(getOperation(db, bob, secret)).toMatchObject({ status: "FAILED", error: credentialsLost });
     expect(row(done)).toEqual(doneBefore);
     expect(pendingOperations(db).map((o) => o.id)).toEqual([waiting]);
-    expect(operationRequest(db, ran)).toBeNull();
-    expect(operationRequest(db, waiting)).not.toBeNull();
     expect(recoverOperations(db, { interrupted, credentialsLost, now: 60 })).toEqual([]);
   });
 });

@@ -8,25 +8,30 @@ import { getOperation, listOperations } from "../../../src/db/operations.ts";
 import { accounts } from "../../../src/db/schema.ts";
 import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
-import { silentLog } from "../../../src/log.ts";
-import { createMetrics } from "../../../src/metrics.ts";
 import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { requireSpace, whileSpace } from "../../../src/storage/space.ts";
-import { Operations, type OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
-import type { Work } from "../../../src/supervisor/operations/work.ts";
-import { Scheduler } from "../../../src/supervisor/scheduler.ts";
+import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { Merging } from "../../support/merging.ts";
+import { type Preparation, testOperations } from "../../support/operations.ts";
 import { until } from "../../support/runs.ts";
 
 const ACCOUNT = "alice" as AccountId;
-const COST = { memoryBytes: 1, vcpus: 1 };
-const IMPORT = { registry: "registry.example.net/a:1", credentials: null, tag: null, timeoutSeconds: 60 };
+const IMPORT = {
+  source: { kind: "registry", reference: "registry.example.net/a:1" },
+  credentials: null,
+  tag: null,
+  timeoutSeconds: 60,
+} as const;
 
 let directory: string;
 let db: Database;
+let layout: DataLayout;
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), "coppice-full-disk-"));
   db = openDatabase(join(directory, "db"));
+  layout = dataLayout(join(directory, "data"));
+  await layout.ensure();
   db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
 });
 afterEach(async () => {
@@ -34,22 +39,8 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-function operationsOf(prepare: Work["prepare"], more: Partial<OperationsOptions> = {}): Operations {
-  const work = (): Work => ({ cost: COST, prepare });
-  return new Operations({
-    db,
-    log: silentLog,
-    clock: Date.now,
-    scheduler: new Scheduler(COST, Date.now),
-    workers: { instance: work, importImage: work },
-    metrics: createMetrics(),
-    requireSpace: () => undefined,
-    readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
-    machinesKnown: () => Promise.resolve(),
-    queueCountMax: 3,
-    ...more,
-  });
-}
+const operationsOf = (prepare: Preparation, more: Partial<OperationsOptions> = {}) =>
+  testOperations({ db, layout }, () => prepare, more);
 
 const noSpace = () => Object.assign(new Error("ENOSPC: no space left on device, write"), { code: "ENOSPC" });
 const ended = async (operations: Operations, id: OperationId) => {
@@ -74,7 +65,7 @@ test.each([
 
 test("work that runs out of room ends FAILED and says so", async () => {
   const operations = operationsOf(() => Promise.reject(noSpace()));
-  const { id } = operations.submitImport(ACCOUNT, IMPORT);
+  const { id } = await operations.submitImport(ACCOUNT, IMPORT);
   expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
 });
 
@@ -91,11 +82,11 @@ test("below the reserve nothing is taken, and what waited fails before it begins
     throw new Error("over");
   };
   const operations = operationsOf(run, { requireSpace: requireRoom });
-  const first = operations.submitImport(ACCOUNT, IMPORT);
-  const second = operations.submitImport(ACCOUNT, IMPORT);
+  const first = await operations.submitImport(ACCOUNT, IMPORT);
+  const second = await operations.submitImport(ACCOUNT, IMPORT);
   while (begun === 0) await Bun.sleep(1);
   isLow = true;
-  expect(() => operations.submitImport(ACCOUNT, IMPORT)).toThrow("nearly full");
+  await expect(operations.submitImport(ACCOUNT, IMPORT)).rejects.toThrow("nearly full");
   expect(listOperations(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
   gate.resolve();
   await ended(operations, first.id);
@@ -111,7 +102,7 @@ test("an end that cannot be recorded is recorded later", async () => {
     db.orm.run(fail);
     throw noSpace();
   });
-  const { id } = operations.submitImport(ACCOUNT, IMPORT);
+  const { id } = await operations.submitImport(ACCOUNT, IMPORT);
   await Bun.sleep(300);
   expect(getOperation(db, ACCOUNT, id)?.status).toBe("EXECUTING");
   db.orm.run("DROP TRIGGER full");

@@ -7,27 +7,42 @@ import { getOperation, listOperations, startOperation } from "../../../src/db/op
 import { accounts, images, layers } from "../../../src/db/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
-import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import type { OperationEvent } from "../../../src/supervisor/operations/events.ts";
-import { Operations, type OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
-import { type Prepared, prepared, type Work, type WorkContext } from "../../../src/supervisor/operations/work.ts";
+import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/ports.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
 import { ownTurn } from "../../../src/system/waiting.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { someLayer } from "../../support/database.ts";
+import { type Preparation, testOperations } from "../../support/operations.ts";
 
 const ACCOUNT = "alice" as AccountId;
-const COST = { memoryBytes: 1, vcpus: 1 };
 const IMAGE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId;
-const SUBMISSION = { imageId: IMAGE, files: [] as InstanceSubmission["files"] } as InstanceSubmission;
+const SUBMISSION: InstanceSubmission = {
+  imageId: IMAGE,
+  argv: ["true"],
+  env: {},
+  cwd: "/",
+  timeoutSeconds: 1,
+  files: [],
+  truncateOutputAtBytes: 1,
+  stdin: null,
+  hostname: null,
+  disposable: true,
+  resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+};
 
 let directory: string;
 let db: Database;
+let layout: DataLayout;
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), "coppice-operations-"));
   db = openDatabase(join(directory, "db"));
+  layout = dataLayout(join(directory, "data"));
+  await layout.ensure();
   const layer = { ...someLayer(), createdAt: 1 };
   db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
   db.orm.insert(layers).values(layer).run();
@@ -38,25 +53,8 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-type Run = Work["prepare"];
-
-/** Operations whose work is `run`, on one place. */
-function operationsOf(run: (id: OperationId) => Run, more: Partial<OperationsOptions> = {}): Operations {
-  const work = (id: OperationId): Work => ({ cost: COST, prepare: run(id) });
-  return new Operations({
-    db,
-    log: silentLog,
-    clock: Date.now,
-    metrics: createMetrics(),
-    scheduler: new Scheduler({ memoryBytes: 1, vcpus: 1 }, Date.now),
-    workers: { instance: work, importImage: work },
-    requireSpace: () => undefined,
-    readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
-    machinesKnown: () => Promise.resolve(),
-    queueCountMax: 3,
-    ...more,
-  });
-}
+const operationsOf = (run: (id: OperationId) => Preparation, more: Partial<OperationsOptions> = {}) =>
+  testOperations({ db, layout }, run, more);
 const RESULT = { exit_code: 0 };
 /** Work that is done at once, and whose disposal is `tidy`. */
 const done = (tidy: () => Promise<void> = async () => undefined, keep: () => void = () => undefined): Prepared => {
@@ -64,8 +62,8 @@ const done = (tidy: () => Promise<void> = async () => undefined, keep: () => voi
   stack.defer(tidy);
   return prepared(stack, { result: RESULT }, keep);
 };
-const succeed = (): Run => async () => done();
-const untilAborted: Run = ({ signal }) =>
+const succeed = (): Preparation => async () => done();
+const untilAborted: Preparation = ({ signal }) =>
   new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
 async function executing(id: OperationId): Promise<void> {
@@ -75,7 +73,7 @@ async function executing(id: OperationId): Promise<void> {
 describe("operations", () => {
   test("run to SUCCESS, and waiting for the end sees it", async () => {
     const operations = operationsOf(succeed);
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     expect(statusOf(id)).toBe("PENDING");
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "SUCCESS", result: { exit_code: 0 } });
@@ -84,7 +82,7 @@ describe("operations", () => {
   test("are over for who waits before they have been tidied away", async () => {
     const tidied = Promise.withResolvers<void>();
     const operations = operationsOf(() => async () => done(() => tidied.promise));
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     expect(statusOf(id)).toBe("SUCCESS");
     expect(operations.counts().some(({ count }) => count > 0)).toBe(true);
@@ -97,8 +95,8 @@ describe("operations", () => {
     const operations = operationsOf(() => async () => {
       throw errors.shift();
     });
-    const told = operations.submitInstance(ACCOUNT, SUBMISSION);
-    const hidden = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const told = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const hidden = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.idle();
     expect(getOperation(db, ACCOUNT, told.id)?.error).toMatchObject({ error: "unavailable", message: "the VM died" });
     const body = JSON.stringify(getOperation(db, ACCOUNT, hidden.id)?.error);
@@ -108,8 +106,8 @@ describe("operations", () => {
 
   test("are cancelled while they wait and while they run; never after the end", async () => {
     const operations = operationsOf(() => untilAborted);
-    const first = operations.submitInstance(ACCOUNT, SUBMISSION);
-    const second = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const first = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const second = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(first.id);
     expect(operations.cancel(ACCOUNT, second.id)).toBe("accepted");
     expect(statusOf(second.id)).toBe("CANCELLED");
@@ -129,7 +127,7 @@ describe("operations", () => {
       await finish.promise;
       return done(tidy, () => seen.push("kept"));
     });
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(id);
     operations.cancel(ACCOUNT, id);
     finish.resolve();
@@ -140,22 +138,22 @@ describe("operations", () => {
 
   test("of one account wait in a bounded queue", async () => {
     await using operations = operationsOf(() => untilAborted);
-    const running = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const running = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(running.id);
-    for (let index = 0; index < 3; index++) operations.submitInstance(ACCOUNT, SUBMISSION);
-    expect(() => operations.submitInstance(ACCOUNT, SUBMISSION)).toThrow("waiting already");
+    for (let index = 0; index < 3; index++) await operations.submitInstance(ACCOUNT, SUBMISSION);
+    await expect(operations.submitInstance(ACCOUNT, SUBMISSION)).rejects.toThrow("waiting already");
     expect(listOperations(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(4);
   });
 
   test("that no host could hold, or that no machine is there for, end FAILED", async () => {
     const tooLarge = operationsOf(succeed, { scheduler: new Scheduler({ memoryBytes: 0, vcpus: 0 }, Date.now) });
-    const large = tooLarge.submitInstance(ACCOUNT, SUBMISSION);
+    const large = await tooLarge.submitInstance(ACCOUNT, SUBMISSION);
     await tooLarge.idle();
     expect(getOperation(db, ACCOUNT, large.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     const noMachines = operationsOf(succeed, {
       machinesKnown: () => Promise.reject(new ApiError("unavailable", "no VMM may be used")),
     });
-    const { id } = noMachines.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await noMachines.submitInstance(ACCOUNT, SUBMISSION);
     await noMachines.idle();
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", startedAt: null });
   });
@@ -176,7 +174,7 @@ describe("events of operations", () => {
     const events = heard(operations);
     const statuses: unknown[] = [];
     operations.events.subscribe(({ operation }) => statuses.push(statusOf(operation.id)));
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     tidied.resolve();
     await operations.idle();
@@ -192,9 +190,9 @@ describe("events of operations", () => {
   test("tell of a failure, of cancels, and of what a stop leaves to the next start", async () => {
     const operations = operationsOf(() => untilAborted);
     const events = heard(operations);
-    const ran = operations.submitInstance(ACCOUNT, SUBMISSION);
-    const cancelled = operations.submitInstance(ACCOUNT, SUBMISSION);
-    const waited = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const ran = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const cancelled = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const waited = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(ran.id);
     operations.cancel(ACCOUNT, cancelled.id);
     await operations[Symbol.asyncDispose]();
@@ -213,7 +211,7 @@ describe("events of operations", () => {
       throw new Error("not taken");
     });
     const events = heard(operations);
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.idle();
     expect(statusOf(id)).toBe("SUCCESS");
     expect(events.map(({ type }) => type)).toEqual(["started", "ended"]);
@@ -223,7 +221,7 @@ describe("events of operations", () => {
 describe("what goes wrong around an operation", () => {
   test("a tidying that fails leaves its success alone", async () => {
     const operations = operationsOf(() => async () => done(() => Promise.reject(new Error("busy"))));
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.idle();
     expect(statusOf(id)).toBe("SUCCESS");
   });
@@ -239,7 +237,7 @@ describe("what goes wrong around an operation", () => {
         () => seen.push("kept"),
       );
     });
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.idle();
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", error: { error: "internal_error" } });
     expect(seen).toEqual(["tidied"]);
@@ -250,8 +248,8 @@ describe("what goes wrong around an operation", () => {
       db[Symbol.dispose]();
       throw new Error("gone");
     });
-    operations.submitInstance(ACCOUNT, SUBMISSION);
-    operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.submitInstance(ACCOUNT, SUBMISSION);
+    await operations.submitInstance(ACCOUNT, SUBMISSION);
     while (operations.counts().every(({ state, count }) => state !== "executing" || count === 0)) await ownTurn();
     await operations[Symbol.asyncDispose]();
     expect(operations.counts().every(({ count }) => count === 0)).toBe(true);
@@ -259,12 +257,12 @@ describe("what goes wrong around an operation", () => {
   });
 
   test("whoever asks again and again for the end, or for figures, holds nothing when he has left", async () => {
-    const operations = operationsOf(() => async ({ signal, onMachine }) => {
+    const operations = operationsOf(() => async (context, request) => {
       const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
-      onMachine({ cgroup: { stats: async () => stats } } as unknown as Machine);
-      return await untilAborted({ signal } as WorkContext);
+      context.onMachine({ cgroup: { stats: async () => stats } } as unknown as Machine);
+      return await untilAborted(context, request);
     });
-    const { id } = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(id);
     const left = new AbortController();
     const polls = Array.from({ length: 100 }, () => operations.waitForEnd(id, 60_000, left.signal));
@@ -291,13 +289,13 @@ describe("what goes wrong around an operation", () => {
 describe("a stop and a restart", () => {
   test("end what ran as FAILED, keep what waited, and run it", async () => {
     const operations = operationsOf(() => untilAborted);
-    const ran = operations.submitInstance(ACCOUNT, SUBMISSION);
-    const waited = operations.submitInstance(ACCOUNT, SUBMISSION);
+    const ran = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const waited = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(ran.id);
     await operations[Symbol.asyncDispose]();
     expect(getOperation(db, ACCOUNT, ran.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(statusOf(waited.id)).toBe("PENDING");
-    expect(() => operations.submitInstance(ACCOUNT, SUBMISSION)).toThrow("stopping");
+    await expect(operations.submitInstance(ACCOUNT, SUBMISSION)).rejects.toThrow("stopping");
     const after = operationsOf(succeed);
     after.recover();
     await after.idle();
@@ -306,10 +304,10 @@ describe("a stop and a restart", () => {
 
   test("after a crash: FAILED, CANCELLED where that was accepted, FAILED where credentials are gone", async () => {
     const before = operationsOf(() => untilAborted, { machinesKnown: () => new Promise(() => undefined) });
-    const ran = before.submitInstance(ACCOUNT, SUBMISSION);
-    const cancelled = before.submitInstance(ACCOUNT, SUBMISSION);
-    const secret = before.submitImport(ACCOUNT, {
-      registry: "registry.example.net/a:1",
+    const ran = await before.submitInstance(ACCOUNT, SUBMISSION);
+    const cancelled = await before.submitInstance(ACCOUNT, SUBMISSION);
+    const secret = await before.submitImport(ACCOUNT, {
+      source: { kind: "registry", reference: "registry.example.net/a:1" },
       credentials: { username: "u", password: "canary-password" },
       tag: null,
       timeoutSeconds: 1,

@@ -1,0 +1,101 @@
+import { and, asc, eq, inArray, isNull, sql } from "drizzle-orm";
+import { ApiError } from "../domain/errors.ts";
+import type { AccountId, FileId, OperationId } from "../domain/ids.ts";
+import type { OperationKind } from "../domain/operation.ts";
+import { type Database, isOneOf, type Orm } from "./database.ts";
+import {
+  files,
+  operationFiles,
+  operationRequests,
+  operationSecrets,
+  operations,
+  type RequestedResources,
+} from "./schema.ts";
+
+/** What is kept of a request after its operation has ended, in `characters`: as much as of a command in the history. */
+const KEPT_LENGTH_MAX = 65_536;
+
+/** What is stored of a request. */
+export interface NewRequest {
+  /** stays as long as the operation, unless it is long; never holds a secret */
+  readonly body: object;
+  /** goes when the operation ends */
+  readonly secrets?: object | null;
+  readonly resources?: RequestedResources | null;
+  /** of everything that waits for the operation on the disk */
+  readonly sizeBytes?: number;
+  /** files that it needs: they count as used now, and stay until the operation has ended */
+  readonly fileIds?: readonly FileId[];
+}
+
+/** @throws ApiError `not_found` when a file is gone */
+export function insertRequest(tx: Orm, operationId: OperationId, request: NewRequest, now: number): void {
+  const { body, secrets = null, resources = null, sizeBytes = 0 } = request;
+  tx.insert(operationRequests).values({ operationId, body, resources, sizeBytes }).run();
+  if (secrets !== null) tx.insert(operationSecrets).values({ operationId, body: secrets }).run();
+  const fileIds = [...new Set(request.fileIds ?? [])];
+  if (fileIds.length === 0) return;
+  const { changes } = tx.update(files).set({ lastUsedAt: now }).where(inArray(files.id, fileIds)).run();
+  if (changes !== fileIds.length) throw new ApiError("not_found", "a file of the request is gone");
+  tx.insert(operationFiles)
+    .values(fileIds.map((fileId) => ({ operationId, fileId })))
+    .run();
+}
+
+/** Takes from the request of an operation that ended what nobody needs any more, and what is secret first of all. */
+export function forgetSecrets(tx: Orm, id: OperationId): void {
+  tx.delete(operationSecrets).where(eq(operationSecrets.operationId, id)).run();
+  tx.delete(operationFiles).where(eq(operationFiles.operationId, id)).run();
+  tx.delete(operationRequests)
+    .where(and(eq(operationRequests.operationId, id), sql`length(${operationRequests.body}) > ${KEPT_LENGTH_MAX}`))
+    .run();
+}
+
+/** A request as it is stored; `secrets` is null when there were none, and after the operation's end. */
+export interface StoredRequest {
+  readonly body: object;
+  readonly secrets: object | null;
+  readonly resources: RequestedResources | null;
+}
+
+export function operationRequest(db: Database, id: OperationId): StoredRequest | null {
+  const row = db.orm
+    .select({ body: operationRequests.body, resources: operationRequests.resources, secrets: operationSecrets.body })
+    .from(operationRequests)
+    .leftJoin(operationSecrets, eq(operationSecrets.operationId, operationRequests.operationId))
+    .where(eq(operationRequests.operationId, id))
+    .get();
+  return row ?? null;
+}
+
+/** An operation that waits, as the queue needs to know it. */
+export interface QueuedOperation {
+  readonly id: OperationId;
+  readonly accountId: AccountId;
+  readonly kind: OperationKind;
+  readonly resources: RequestedResources | null;
+  readonly sizeBytes: number;
+}
+
+/** All that are PENDING, oldest first, without what they were asked for. */
+export function queuedOperations(db: Database): QueuedOperation[] {
+  const { id, accountId, kind, status, createdAt, finishedAt } = operations;
+  return db.orm
+    .select({ id, accountId, kind, resources: operationRequests.resources, sizeBytes: operationRequests.sizeBytes })
+    .from(operations)
+    .leftJoin(operationRequests, eq(operationRequests.operationId, id))
+    .where(and(eq(status, "PENDING"), isNull(finishedAt)))
+    .orderBy(asc(createdAt), asc(id))
+    .all()
+    .map((row) => ({ ...row, sizeBytes: row.sizeBytes ?? 0 }));
+}
+
+/** Which of `ids` have not ended. */
+export function liveOperationsOf(db: Database, ids: readonly OperationId[]): Set<OperationId> {
+  const rows = db.orm
+    .select({ id: operations.id })
+    .from(operations)
+    .where(and(isOneOf(operations.id, ids), isNull(operations.finishedAt)))
+    .all();
+  return new Set(rows.map((row) => row.id));
+}

@@ -1,0 +1,121 @@
+import type { Database } from "../../db/database.ts";
+import { liveOperationsOf, type NewRequest, operationRequest, type StoredRequest } from "../../db/requests.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { OperationId } from "../../domain/ids.ts";
+import { decodeStdin } from "../../domain/spawn.ts";
+import type { DataLayout } from "../../storage/layout.ts";
+import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
+import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "../ports.ts";
+
+/** A standard input of at most so many `bytes` is stored in a row, which needs no write of its own; others are files. */
+const STDIN_IN_ROW_BYTES_MAX = 65_536;
+
+/** What of an instance's request is deleted when it ends. */
+interface InstanceSecrets {
+  readonly env: Readonly<Record<string, string>>;
+  /** as the request spelled it; null when there is none, and when it is a file */
+  readonly stdin: string | null;
+  /** size of the file that has it, in `bytes` */
+  readonly stdinFileBytes: number | null;
+}
+
+type ImportBody = Omit<ImportSubmission, "credentials">;
+type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources">;
+
+/** A request in the form in which it waits. */
+export interface WaitingRequest {
+  readonly row: NewRequest & { readonly sizeBytes: number };
+  /** what is stored as a file */
+  readonly stdin: Uint8Array | null;
+}
+
+export function importToStore({ credentials, ...body }: ImportSubmission): WaitingRequest {
+  const fileIds = body.source.kind === "archive" ? [body.source.fileId] : [];
+  const sizeBytes = jsonBytes(body) + (credentials === null ? 0 : jsonBytes(credentials));
+  return { row: { body: body satisfies ImportBody, sizeBytes, fileIds }, stdin: null };
+}
+
+export function instanceToStore({ env, stdin, resources, ...body }: InstanceSubmission): WaitingRequest {
+  const isFile = stdin !== null && stdin.length > STDIN_IN_ROW_BYTES_MAX;
+  const bytes = isFile ? decodeStdin(stdin) : null;
+  const fileBytes = bytes?.byteLength ?? null;
+  const secrets: InstanceSecrets = { env, stdin: isFile ? null : stdin, stdinFileBytes: fileBytes };
+  const fileIds = body.files.map(({ fileId }) => fileId);
+  const sizeBytes = jsonBytes(body satisfies InstanceBody) + jsonBytes(secrets) + (fileBytes ?? 0);
+  return { row: { body, secrets, resources, sizeBytes, fileIds }, stdin: bytes };
+}
+
+function jsonBytes(value: object): number {
+  return Buffer.byteLength(JSON.stringify(value));
+}
+
+/** Requests on the disk: rows, and a file for a large standard input. Nothing of them stays in memory. */
+export class Requests {
+  readonly #db: Database;
+  readonly #layout: DataLayout;
+
+  constructor(db: Database, layout: DataLayout) {
+    this.#db = db;
+    this.#layout = layout;
+  }
+
+  /** Stores what no row takes; disposal removes it unless it was kept. */
+  async stage(id: OperationId, { stdin }: WaitingRequest): Promise<AsyncDisposable & { keep(): void }> {
+    await using undo = new AsyncDisposableStack();
+    if (stdin !== null) {
+      undo.defer(() => removeStdin(this.#layout, id));
+      await writeStdin(this.#layout, id, stdin);
+    }
+    const owned = undo.move();
+    let kept = false;
+    return {
+      keep: () => {
+        kept = true;
+      },
+      [Symbol.asyncDispose]: async () => {
+        if (!kept) await owned.disposeAsync();
+      },
+    };
+  }
+
+  readImport(id: OperationId, credentials: Credentials | null): ImportSubmission {
+    return { ...(this.#stored(id).body as ImportBody), credentials };
+  }
+
+  /** @throws ApiError `unavailable` when its standard input is not there */
+  async readInstance(id: OperationId): Promise<InstanceRequest> {
+    const { body, secrets, resources } = this.#stored(id);
+    if (secrets === null || resources === null) throw requestGone();
+    const { env, stdin, stdinFileBytes } = secrets as InstanceSecrets;
+    if (stdinFileBytes !== null && (await stdinBytes(this.#layout, id)) !== stdinFileBytes) {
+      throw new ApiError("unavailable", "the standard input of the operation is gone; no backup holds it");
+    }
+    const open =
+      stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => inRow(stdin);
+    return { ...(body as InstanceBody), env, resources, stdin: open };
+  }
+
+  /** Removes what rows do not hold of the request of an operation that ended. */
+  async forget(id: OperationId): Promise<void> {
+    await removeStdin(this.#layout, id);
+  }
+
+  /** Removes what a former process left of operations that ended. No request may be staged meanwhile. */
+  async sweep(): Promise<void> {
+    await sweepStdin(this.#layout, (ids) => liveOperationsOf(this.#db, ids));
+  }
+
+  #stored(id: OperationId): StoredRequest {
+    const stored = operationRequest(this.#db, id);
+    if (stored === null) throw requestGone();
+    return stored;
+  }
+}
+
+async function* inRow(stdin: string): AsyncGenerator<Uint8Array, void, undefined> {
+  yield decodeStdin(stdin);
+}
+
+function requestGone(): ApiError {
+  return new ApiError("unavailable", "the request of the operation is gone");
+}

@@ -1,0 +1,41 @@
+import type { Database } from "../../src/db/database.ts";
+import type { OperationId } from "../../src/domain/ids.ts";
+import { silentLog } from "../../src/log.ts";
+import { createMetrics } from "../../src/metrics.ts";
+import type { DataLayout } from "../../src/storage/layout.ts";
+import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
+import { Requests } from "../../src/supervisor/operations/requests.ts";
+import type { Prepared, WorkContext } from "../../src/supervisor/operations/work.ts";
+import { Scheduler } from "../../src/supervisor/scheduler.ts";
+
+export const PLACE = { memoryBytes: 1, vcpus: 1 };
+
+/** The work of an operation of whichever kind, as a test does it. */
+export type Preparation = (context: WorkContext, request: object) => Promise<Prepared>;
+
+/** Operations whose work is what `preparationOf` gives for them, on one place; three of an account may wait. */
+export function testOperations(
+  { db, layout }: { readonly db: Database; readonly layout: DataLayout },
+  preparationOf: (id: OperationId) => Preparation,
+  more: Partial<OperationsOptions> = {},
+): Operations {
+  const worker = {
+    cost: () => PLACE,
+    prepare: ({ id }: { readonly id: OperationId }, request: object, context: WorkContext) =>
+      preparationOf(id)(context, request),
+  };
+  return new Operations({
+    db,
+    requests: new Requests(db, layout),
+    log: silentLog,
+    clock: Date.now,
+    metrics: createMetrics(),
+    scheduler: new Scheduler(PLACE, Date.now),
+    workers: { instances: worker, imports: worker },
+    requireSpace: () => undefined,
+    readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
+    machinesKnown: () => Promise.resolve(),
+    waiting: { countMax: 3, bytesMax: 1_000_000 },
+    ...more,
+  });
+}

@@ -1,0 +1,201 @@
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { readdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { sql } from "drizzle-orm";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { getOperation } from "../../../src/db/operations.ts";
+import { operationRequest } from "../../../src/db/requests.ts";
+import { accounts, images, layers } from "../../../src/db/schema.ts";
+import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import { Requests } from "../../../src/supervisor/operations/requests.ts";
+import { prepared } from "../../../src/supervisor/operations/work.ts";
+import type { InstanceRequest, InstanceSubmission } from "../../../src/supervisor/ports.ts";
+import { alice, bob, newId, someLayer } from "../../support/database.ts";
+import { testDirectory } from "../../support/layer-files.ts";
+import { type Preparation, testOperations } from "../../support/operations.ts";
+import { seededRandom } from "../../support/random.ts";
+import { until } from "../../support/runs.ts";
+
+const STDIN = Buffer.from(seededRandom(7).bytes(200_000));
+const image = newId<ImageId>();
+const submission: InstanceSubmission = {
+  imageId: image,
+  argv: ["cat"],
+  env: { KEY: "canary-value" },
+  cwd: "/root",
+  timeoutSeconds: 1,
+  files: [],
+  truncateOutputAtBytes: 1,
+  stdin: `base64:${STDIN.toString("base64")}`,
+  hostname: null,
+  disposable: true,
+  resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+};
+
+let directory: string;
+let layout: DataLayout;
+let db: Database;
+beforeEach(async () => {
+  directory = testDirectory("requests");
+  layout = dataLayout(directory);
+  await layout.ensure();
+  db = openDatabase(layout.database);
+  const layer = { ...someLayer(), createdAt: 1 };
+  for (const id of [alice, bob]) db.orm.insert(accounts).values({ id, createdAt: 1 }).run();
+  db.orm.insert(layers).values(layer).run();
+  db.orm.insert(images).values({ id: image, accountId: alice, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
+});
+afterEach(async () => {
+  db[Symbol.dispose]();
+  await rm(directory, { recursive: true });
+});
+
+const kept = async () => (await readdir(layout.requests)).sort();
+const rowOf = (id: OperationId) => getOperation(db, alice, id);
+/** Takes no work at all: whatever is submitted waits. */
+const machinesKnown = (signal: AbortSignal) =>
+  new Promise<void>((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+const waiting = (more: Partial<OperationsOptions> = {}): Operations =>
+  testOperations({ db, layout }, () => () => Promise.reject(new Error("begun")), {
+    machinesKnown,
+    ...more,
+  });
+
+/** Operations that read standard input to its end, and what it was. */
+function reading(more: Partial<OperationsOptions> = {}): {
+  operations: Operations;
+  seen: (InstanceRequest & { bytes: Buffer | null })[];
+} {
+  const seen: (InstanceRequest & { bytes: Buffer | null })[] = [];
+  const read: Preparation = async (_context, request) => {
+    const { stdin } = request as InstanceRequest;
+    const bytes = stdin === null ? null : Buffer.concat(await Array.fromAsync(stdin()));
+    seen.push({ ...(request as InstanceRequest), bytes });
+    return prepared(new AsyncDisposableStack(), { result: {} }, () => undefined);
+  };
+  return { operations: testOperations({ db, layout }, () => read, more), seen };
+}
+
+test("a request waits on the disk, is read when its turn comes, and its secrets go with the operation", async () => {
+  const before = waiting();
+  const { id } = await before.submitInstance(alice, submission);
+  expect(await kept()).toEqual([id]);
+  expect(JSON.stringify(operationRequest(db, id))).not.toContain(STDIN.toString("base64").slice(0, 100));
+  await before[Symbol.asyncDispose]();
+  expect(rowOf(id)?.status).toBe("PENDING");
+  expect(await kept()).toEqual([id]);
+
+  const { operations, seen } = reading();
+  operations.recover();
+  await operations.idle();
+  expect(rowOf(id)?.status).toBe("SUCCESS");
+  const { stdin: _stdin, ...fields } = submission;
+  expect(seen).toEqual([{ ...fields, stdin: expect.any(Function), bytes: STDIN }] as never);
+  expect(await kept()).toEqual([]);
+  expect(operationRequest(db, id)?.secrets).toBeNull();
+  expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary-value");
+});
+
+test.each([
+  ["none", null, null],
+  ["an empty one", "", ""],
+  ["a short one", "text\n", "text\n"],
+  ["one in base64", "base64:AP8=", "\x00\xff"],
+])("standard input: %s needs no file", async (_name, stdin, read) => {
+  const { operations, seen } = reading();
+  const submitted = operations.submitInstance(alice, { ...submission, stdin });
+  expect(await kept()).toEqual([]);
+  await submitted;
+  await operations.idle();
+  expect(seen[0]?.bytes?.toString("latin1") ?? null).toBe(read);
+});
+
+test("a restart reads no request before its turn", async () => {
+  const before = waiting();
+  const { id } = await before.submitInstance(alice, submission);
+  await before[Symbol.asyncDispose]();
+  db.orm.run(sql`update operation_requests set body = 'no JSON'`);
+  const after = waiting();
+  after.recover();
+  expect(after.counts()).toContainEqual({ kind: "instance", state: "pending", count: 1 });
+  await after[Symbol.asyncDispose]();
+  expect(rowOf(id)?.status).toBe("PENDING");
+  const { operations } = reading();
+  operations.recover();
+  await operations.idle();
+  expect(rowOf(id)).toMatchObject({ status: "FAILED", error: { error: "internal_error" } });
+});
+
+test("an operation that is cancelled, or fails, before its turn leaves no standard input", async () => {
+  const operations = waiting();
+  const cancelled = await operations.submitInstance(alice, submission);
+  operations.cancel(alice, cancelled.id);
+  await operations.idle();
+  const failing = waiting({ machinesKnown: () => Promise.reject(new Error("no machines")) });
+  const failed = await failing.submitInstance(alice, submission);
+  await failing.idle();
+  expect([cancelled, failed].map(({ id }) => rowOf(id)?.status)).toEqual(["CANCELLED", "FAILED"]);
+  expect(await kept()).toEqual([]);
+});
+
+test("a submission that is refused leaves no standard input", async () => {
+  const operations = waiting();
+  const gone = operations.submitInstance(alice, { ...submission, imageId: newId<ImageId>() });
+  await expect(gone).rejects.toMatchObject({ code: "not_found" });
+  expect(await kept()).toEqual([]);
+  expect(await readdir(layout.tmp)).toEqual([]);
+  const late = operations.submitInstance(alice, submission);
+  await operations[Symbol.asyncDispose]();
+  await expect(late).rejects.toMatchObject({ code: "unavailable" });
+  expect(await kept()).toEqual([]);
+});
+
+test("what a crash left is removed, what waits is kept, and what is missing is told", async () => {
+  const requests = new Requests(db, layout);
+  const before = waiting();
+  const { id } = await before.submitInstance(alice, submission);
+  const lost = await before.submitInstance(alice, submission);
+  await before[Symbol.asyncDispose]();
+  for (const name of [newId(), "no-operation"]) await Bun.write(join(layout.requests, name), "left");
+  await requests.sweep();
+  expect(await kept()).toEqual([id, lost.id].sort());
+  await rm(join(layout.requests, lost.id));
+  const { operations, seen } = reading();
+  operations.recover();
+  await operations.idle();
+  expect(rowOf(id)?.status).toBe("SUCCESS");
+  expect(rowOf(lost.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+  expect(seen).toHaveLength(1);
+});
+
+test("what waits of an account is bounded in bytes, also while it is being stored, and after a restart", async () => {
+  const room = { countMax: 100, bytesMax: 2.5 * STDIN.byteLength };
+  const before = waiting({ waiting: room });
+  const submitted = await Promise.allSettled(Array.from({ length: 5 }, () => before.submitInstance(alice, submission)));
+  expect(submitted.filter(({ status }) => status === "fulfilled")).toHaveLength(2);
+  const refusal = { code: "too_many_requests", details: { limit_bytes: room.bytesMax } };
+  await expect(before.submitInstance(alice, submission)).rejects.toMatchObject(refusal);
+  expect(await kept()).toHaveLength(2);
+  await expect(before.submitInstance(bob, submission)).resolves.toBeDefined();
+  const small = await before.submitInstance(alice, { ...submission, stdin: null });
+  before.cancel(alice, small.id);
+  await before[Symbol.asyncDispose]();
+
+  const after = waiting({ waiting: room });
+  after.recover();
+  await expect(after.submitInstance(alice, submission)).rejects.toMatchObject(refusal);
+  const [first] = submitted.flatMap((result) => (result.status === "fulfilled" ? [result.value.id] : []));
+  after.cancel(alice, first as OperationId);
+  await until("the place is given back", async () => (await kept()).length === 2);
+  await expect(after.submitInstance(alice, submission)).resolves.toBeDefined();
+  await after[Symbol.asyncDispose]();
+});
+
+test("a single request may be larger than what may wait together", async () => {
+  const operations = waiting({ waiting: { countMax: 3, bytesMax: 1 } });
+  await operations.submitInstance(alice, submission);
+  await expect(operations.submitInstance(alice, submission)).rejects.toMatchObject({ code: "too_many_requests" });
+  await operations[Symbol.asyncDispose]();
+});
