@@ -1,5 +1,6 @@
-import { open } from "node:fs/promises";
+import { stat } from "node:fs/promises";
 import { join } from "node:path";
+import { ApiError } from "../domain/errors.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Laps } from "../metrics.ts";
 import { writeLayerIndex } from "../storage/layer-index-writer.ts";
@@ -10,13 +11,12 @@ import { scratchDirectory } from "../system/scratch.ts";
 import { allocatedBytes } from "../system/sparse.ts";
 import type { Agent } from "../vm/agent.ts";
 import type { Machine } from "../vm/vmm.ts";
-import { withDeadline } from "./deadline.ts";
+import { captureMs } from "./guest-budgets.ts";
+import { GuestTime, lateText } from "./guest-time.ts";
 import { endedEarly } from "./machines.ts";
 
-/** Unmounting writes out what the command left in the guest's page cache: up to all of its memory. */
-export const FREEZE_MS_MAX = 300_000;
-/** A million entries take minutes under emulation. */
-const INDEX_MS_MAX = 600_000;
+/** `details.reason` of a run whose files could not be kept in time. */
+const CAPTURE_TIMEOUT = "capture_timeout";
 
 /** A layer whose files are in place and synced, but that no row refers to yet. */
 export interface StagedLayer extends AsyncDisposable {
@@ -28,16 +28,13 @@ export interface StagedLayer extends AsyncDisposable {
   keep(): void;
 }
 
-/** Streams the index of a disk of `machine` to `indexPath` and checks it against the disk's size. */
+/** Writes the index of a disk, which the guest streams, to `indexPath` and checks it against the disk's size. */
 export async function indexDisk(
-  agent: Agent,
-  disk: number | "scratch",
+  stream: AsyncIterable<Uint8Array>,
   files: { readonly diskPath: string; readonly indexPath: string },
 ): Promise<{ readonly entryCount: number; readonly diskBytes: number }> {
-  await using handle = await open(files.diskPath);
-  const diskBytes = (await handle.stat()).size;
-  const written = writeLayerIndex({ stream: agent.index(disk), path: files.indexPath, diskBytes });
-  const { entryCount } = await withDeadline(written, INDEX_MS_MAX, "listing the new layer");
+  const diskBytes = (await stat(files.diskPath)).size;
+  const { entryCount } = await writeLayerIndex({ stream, path: files.indexPath, diskBytes });
   return { entryCount, diskBytes };
 }
 
@@ -64,25 +61,59 @@ export async function stageLayer(
   };
 }
 
+/** A command that has ended, with what it left. */
+export interface FinishedRun {
+  /** path of the scratch disk */
+  readonly disk: string;
+  /** index of the layer below */
+  readonly parentIndex: string;
+  /** how long the command ran, in `milliseconds` */
+  readonly ranMs: number;
+}
+
 /**
  * Turns the scratch of a machine whose command has ended into a layer: freezes and indexes it in the
  * guest, ends the machine, and only then, when nothing can write to the disk any more, publishes it.
  * Null when the run changed nothing, neither below the root nor of the root itself, which it took from the image.
+ * @throws ApiError, one of `isCaptureTimeout` when the guest takes longer for it than honest work of that size would
  */
 export async function captureScratch(
   { layout, laps }: { readonly layout: DataLayout; readonly laps: Laps },
   { machine, agent }: { readonly machine: Machine; readonly agent: Agent },
-  paths: { readonly disk: string; readonly parentIndex: string },
+  run: FinishedRun,
 ): Promise<StagedLayer | null> {
   await using directory = await scratchDirectory(layout.tmp, "capture-");
-  await withDeadline(agent.freeze(), FREEZE_MS_MAX, "unmounting the file system of the run");
+  const time = await captureTime(machine, run);
+  await time.wait("unmounting the file system of the run", agent.freeze());
   laps.lap("freeze");
-  const files = { diskPath: paths.disk, indexPath: join(directory.path, "index") };
-  const facts = await indexDisk(agent, "scratch", files);
+  const files = { diskPath: run.disk, indexPath: join(directory.path, "index") };
+  const facts = await indexDisk(time.stream("listing the new layer", agent.index("scratch")), files);
   laps.lap("index");
-  const failure = await machine.failure();
+  const failure = await time.wait("asking for the machine's state", machine.failure());
   if (failure !== null) throw endedEarly(failure);
   await machine.kill();
-  if (facts.entryCount === 0 && haveSameRoot(files.indexPath, paths.parentIndex)) return null;
+  if (facts.entryCount === 0 && haveSameRoot(files.indexPath, run.parentIndex)) return null;
   return await stageLayer(layout, files, facts);
+}
+
+/** True for the failure of a run that did not give its files in time. */
+export function isCaptureTimeout(error: unknown): boolean {
+  return error instanceof ApiError && error.details["reason"] === CAPTURE_TIMEOUT;
+}
+
+/** The time for all that comes after the command. */
+async function captureTime(machine: Machine, { disk, ranMs }: FinishedRun): Promise<GuestTime> {
+  const writtenBytes = await allocatedBytes(disk);
+  const { memoryBytes } = machine.shape;
+  return new GuestTime({
+    allowedMs: async (listedBytes) =>
+      captureMs({ writtenBytes, nowBytes: await allocatedBytes(disk), memoryBytes, listedBytes, ranMs }),
+    // The guest's doing, which another attempt does not change: no failure of the service.
+    late: (step, allowedMs) =>
+      new ApiError("conflict", `the files of the run were not kept: ${lateText(step, allowedMs)}`, {
+        reason: CAPTURE_TIMEOUT,
+        step,
+        allowed_ms: Math.round(allowedMs),
+      }),
+  });
 }

@@ -13,7 +13,7 @@ import { type ChainLayer, isStandIn, planAttach, type Segment } from "./attach-p
 import { MergeFailures } from "./merge-failures.ts";
 import { type MergeJob, type MergeTools, mergeLayers } from "./merge-layers.ts";
 import { MergePlaces, MergeWeight, type Urgency } from "./merge-places.ts";
-import { type Merge, type MergeLimits, mergeDiskBytes, nextMerge } from "./merge-policy.ts";
+import { type Merge, type MergeLimits, mergeDiskBytes, mergeSize, nextMerge } from "./merge-policy.ts";
 import { MergedSpace, totalBytes } from "./merged-space.ts";
 import type { Scheduler } from "./scheduler.ts";
 
@@ -340,7 +340,7 @@ export class Compactor implements AsyncDisposable {
     using _held = sharedLayerHolds.hold(ids);
     const startedAt = performance.now();
     const diskBytes = Math.min(mergeDiskBytes(segments), this.#options.diskBytesMax);
-    const job = { layers: ids, diskBytes, ...rest };
+    const job = { layers: ids, size: mergeSize(segments), diskBytes, ...rest };
     await using staged = await (this.#options.merge ?? mergeLayers)(this.#options, job, signal);
     const { id, sizeBytes, entryCount } = staged;
     // An equal one may have come first, by a run that could not wait; or the layers are gone with their image.

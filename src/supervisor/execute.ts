@@ -11,18 +11,13 @@ import type { DataLayout } from "../storage/layout.ts";
 import { withinTime } from "../system/waiting.ts";
 import { type Agent, AgentError, type AgentExit } from "../vm/agent.ts";
 import type { Disk, Machine } from "../vm/vmm.ts";
-import { captureScratch, type StagedLayer } from "./capture.ts";
-import { withDeadline } from "./deadline.ts";
+import { captureScratch, isCaptureTimeout, type StagedLayer } from "./capture.ts";
+import { prepareMs } from "./guest-budgets.ts";
+import { GuestTime } from "./guest-time.ts";
 import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
 import type { InstanceRequest } from "./ports.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
-/** Finding and mounting disks: a second under emulation, more on a busy host. */
-export const MOUNT_MS_MAX = 180_000;
-/** Placing one input file takes this and `PUT_MS_PER_MIB` for its size. */
-const PUT_MS_MAX = 30_000;
-const PUT_MS_PER_MIB = 1000;
-const START_MS_MAX = 30_000;
 /** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
@@ -79,45 +74,67 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   await using ready = await tools.machines.take(job.submission.resources, signal);
   tools.laps.lap("clone");
   tools.onMachine(ready.machine);
-  const progress = { begun: false };
+  const progress: Progress = { begun: false, ended: null };
   try {
     return await inMachine(ready, signal, () => runIn(ready, tools, job, progress));
   } catch (error) {
-    throw progress.begun ? await withFigures(error, ready.machine) : error;
+    throw progress.begun ? await withFigures(error, progress, ready.machine) : error;
   }
 }
 
-/** The error, with what the command had used when it was cut off: the machine's figures, the only ones left. */
-async function withFigures(error: unknown, { cgroup }: Machine): Promise<unknown> {
+/** How far a command came. */
+interface Progress {
+  begun: boolean;
+  /** set once it has ended */
+  ended: RunFigures | null;
+}
+
+/**
+ * The error, with what the command came to, or had used when it was cut off: then the machine's figures are the only
+ * ones left.
+ */
+async function withFigures(error: unknown, { ended }: Progress, { cgroup }: Machine): Promise<unknown> {
   if (!(error instanceof ApiError)) return error;
-  const { cpuTimeMs, memoryPeakBytes } = await cgroup.stats();
-  const figures = { cpu_time_ms: cpuTimeMs, memory_bytes: memoryPeakBytes };
+  const { cpuTimeMs, memoryBytes } = ended ?? (await hostFigures(cgroup));
+  const exit = ended === null ? {} : { exit_code: ended.exitCode, timed_out: ended.timedOut };
+  const figures = { ...exit, cpu_time_ms: cpuTimeMs, memory_bytes: memoryBytes };
   return new ApiError(error.code, error.message, { ...error.details, ...figures }, { cause: error });
+}
+
+async function hostFigures(cgroup: Machine["cgroup"]): Promise<Pick<RunFigures, "cpuTimeMs" | "memoryBytes">> {
+  const { cpuTimeMs, memoryPeakBytes } = await cgroup.stats();
+  return { cpuTimeMs, memoryBytes: memoryPeakBytes };
 }
 
 async function runIn(
   ready: ReadyMachine,
   tools: InstanceTools,
   job: InstanceJob,
-  progress: { begun: boolean },
+  progress: Progress,
 ): Promise<InstanceOutcome> {
   const { machine, agent, isolation } = ready;
   const { submission } = job;
   const scratchPath = join(machine.directory, "S");
   await tools.scratchDisks.stamp(submission.resources.diskBytes, scratchPath);
-  const steps = prepare(ready, tools, job, scratchPath);
-  const run = await runCommand(ready, job, { steps, laps: tools.laps, progress });
-  if (run.exit === null || submission.disposable) return { ...run.outcome, isolation, layer: null, captured: false };
-  const paths = { disk: scratchPath, parentIndex: job.parentIndex };
-  const layer = await captureScratch(tools, { machine, agent }, paths);
-  return { ...run.outcome, isolation, layer, captured: true };
+  const run = await runCommand(ready, tools, { job, scratchPath, progress });
+  const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
+  if (!run.agentAnswers || submission.disposable) return notCaptured;
+  const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
+  try {
+    const layer = await captureScratch(tools, { machine, agent }, finished);
+    return { ...run.figures, isolation, layer, captured: true };
+  } catch (error) {
+    if (!run.figures.timedOut || !isCaptureTimeout(error)) throw error;
+    // The run has its result: it ran over. What it does to its machine afterwards costs it its files, not the result.
+    await machine.kill();
+    return notCaptured;
+  }
 }
 
 interface Step {
   readonly phase: Phase;
   readonly name: string;
   readonly done: Promise<void>;
-  readonly limitMs: number;
 }
 
 /**
@@ -127,18 +144,16 @@ interface Step {
 function prepare(
   { machine, agent }: ReadyMachine,
   tools: InstanceTools,
-  { layerDisks: layers, submission }: InstanceJob,
-  scratchPath: string,
+  {
+    job: { layerDisks: layers, submission },
+    scratchPath,
+    time,
+  }: Pick<Running, "job" | "scratchPath"> & { readonly time: GuestTime },
 ): Step[] {
   const disks = [...layerDisks(layers), { serial: "S", path: scratchPath, readOnly: false }];
   const steps: Step[] = [
-    { phase: "attach", name: "attaching the disks", done: machine.attach(disks), limitMs: MOUNT_MS_MAX },
-    {
-      phase: "mount",
-      name: "mounting the image",
-      done: agent.mount({ layers: layers.length, scratch: true }),
-      limitMs: MOUNT_MS_MAX,
-    },
+    { phase: "attach", name: "attaching the disks", done: machine.attach(disks) },
+    { phase: "mount", name: "mounting the image", done: agent.mount({ layers: layers.length, scratch: true }) },
   ];
   for (const file of submission.files) {
     const done = agent
@@ -146,11 +161,10 @@ function prepare(
         path: parseGuestPathText(file.path),
         mode: file.mode,
         sizeBytes: file.sizeBytes,
-        content: openedWhenRead(() => blobStream(tools.layout, file.sha256)),
+        content: time.counting(openedWhenRead(() => blobStream(tools.layout, file.sha256))),
       })
       .catch((error: unknown) => rethrowPathError(error, file.path, ERRNOS_OF_PLACING));
-    const limitMs = PUT_MS_MAX + Math.ceil(file.sizeBytes / 1_048_576) * PUT_MS_PER_MIB;
-    steps.push({ phase: "files", name: `placing ${file.path}`, done, limitMs });
+    steps.push({ phase: "files", name: `placing ${file.path}`, done });
   }
   // Each is waited for in turn; the failure of one that is not waited for yet follows from an earlier one.
   for (const { done } of steps) done.catch(() => undefined);
@@ -173,20 +187,29 @@ export function layerDisks(paths: readonly string[]): Disk[] {
   return paths.map((path, index) => ({ serial: `L${String(index).padStart(2, "0")}`, path, readOnly: true }));
 }
 
-interface Preparation {
-  readonly steps: readonly Step[];
-  readonly laps: Laps;
-  readonly progress: { begun: boolean };
+/** What a command needs to run. */
+interface Running {
+  readonly job: InstanceJob;
+  readonly scratchPath: string;
+  readonly progress: Progress;
 }
 
 type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 
-async function runCommand(
-  { machine, agent }: ReadyMachine,
-  job: InstanceJob,
-  { steps, laps, progress }: Preparation,
-): Promise<{ exit: AgentExit | null; outcome: RunFigures }> {
+interface FinishedCommand {
+  readonly figures: RunFigures;
+  readonly ranMs: number;
+  /** false when the agent did not say how the command ended: its machine is good for nothing any more */
+  readonly agentAnswers: boolean;
+}
+
+async function runCommand(ready: ReadyMachine, tools: InstanceTools, running: Running): Promise<FinishedCommand> {
+  const { machine, agent } = ready;
+  const { laps } = tools;
+  const { job, progress } = running;
   const { submission } = job;
+  const time = new GuestTime({ allowedMs: prepareMs });
+  const steps = prepare(ready, tools, { ...running, time });
   const stdout = new OutputCapture(submission.truncateOutputAtBytes);
   const stderr = new OutputCapture(submission.truncateOutputAtBytes);
   const timeoutMs = submission.timeoutSeconds * 1000;
@@ -194,27 +217,34 @@ async function runCommand(
   // These settle when the agent is lost, whichever is being waited for.
   handle.exit.catch(() => undefined);
   handle.started.catch(() => undefined);
-  for (const [index, { phase, name, done, limitMs }] of steps.entries()) {
-    await withDeadline(done, limitMs, name);
+  for (const [index, { phase, name, done }] of steps.entries()) {
+    await time.wait(name, done);
     // All files together are one step.
     if (steps[index + 1]?.phase !== phase) laps.lap(phase);
   }
   const started = handle.started.catch((error: unknown) => rethrowPathError(error, submission.cwd, ERRNOS_OF_ENTERING));
-  await withDeadline(started, START_MS_MAX, "starting the command");
+  await time.wait("starting the command", started);
   progress.begun = true;
+  const startedAt = performance.now();
   // Its final word may not come in time: the command may have starved the agent.
   const exit = await withinTime(handle.exit, timeoutMs + EXIT_GRACE_MS, () => null);
+  const ranMs = performance.now() - startedAt;
   laps.lap("exec");
-  if (exit === null) {
-    const host = await machine.cgroup.stats();
-    const figures = { cpuTimeMs: host.cpuTimeMs, memoryBytes: host.memoryPeakBytes };
-    const outcome = { exitCode: SIGKILL_EXIT_CODE, timedOut: true, oomKilled: false, ...figures, stdout, stderr };
-    return { exit, outcome };
-  }
-  const { exitCode, timedOut, oomKilled } = exit;
-  const cpuTimeMs = Number(exit.cpuTimeUs / 1000n);
-  const memoryBytes = Number(exit.memoryPeakBytes);
-  return { exit, outcome: { exitCode, timedOut, oomKilled, cpuTimeMs, memoryBytes, stdout, stderr } };
+  const end = exit === null ? await cutOff(machine) : reported(exit);
+  progress.ended = { ...end, stdout, stderr };
+  return { figures: progress.ended, ranMs, agentAnswers: exit !== null };
+}
+
+type CommandEnd = Omit<RunFigures, "stdout" | "stderr">;
+
+/** The end of a command whose machine has to be ended with it. */
+async function cutOff({ cgroup }: Machine): Promise<CommandEnd> {
+  return { exitCode: SIGKILL_EXIT_CODE, timedOut: true, oomKilled: false, ...(await hostFigures(cgroup)) };
+}
+
+function reported({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes }: AgentExit): CommandEnd {
+  const figures = { cpuTimeMs: Number(cpuTimeUs / 1000n), memoryBytes: Number(memoryPeakBytes) };
+  return { exitCode, timedOut, oomKilled, ...figures };
 }
 
 function execSpec({ operationId, submission }: InstanceJob): Parameters<Agent["exec"]>[0] {

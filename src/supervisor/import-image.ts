@@ -24,8 +24,9 @@ import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
-import { withDeadline } from "./deadline.ts";
-import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
+import { layerDisks } from "./execute.ts";
+import { listBaseMs } from "./guest-budgets.ts";
+import { GuestTime } from "./guest-time.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
 import { type Prepared, prepared, type WorkContext, type Worker } from "./operations/work.ts";
@@ -121,7 +122,7 @@ async function importImage(
   await mkdir(dirname(diskPath));
   const { format } = await buildBaseDisk({ staging, path: diskPath, usage, ...bounds });
   laps.lap("build");
-  const layer = stack.use(await listAndStage(context, scratch.path, diskPath, bounds.signal));
+  const layer = stack.use(await listAndStage(context, scratch.path, { diskPath, ...usage }, bounds.signal));
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
   return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, () => {
@@ -177,20 +178,22 @@ async function openSource(
 async function listAndStage(
   { layout, machines, shape, laps }: ImportContext & { readonly laps: Laps },
   directory: string,
-  diskPath: string,
+  { diskPath, entries }: { readonly diskPath: string; readonly entries: number },
   signal: AbortSignal,
 ): Promise<StagedLayer> {
   const files = { diskPath, indexPath: join(directory, "index") };
   await using ready = await machines.take(shape, signal);
   laps.lap("clone");
+  const { machine, agent } = ready;
   const facts = await inMachine(ready, signal, async () => {
-    await ready.machine.attach(layerDisks([diskPath]));
-    await withDeadline(ready.agent.mount({ layers: 1, scratch: false }), MOUNT_MS_MAX, "mounting the image");
+    const time = new GuestTime({ allowedMs: () => listBaseMs(entries) });
+    await time.wait("attaching the image", machine.attach(layerDisks([diskPath])));
+    await time.wait("mounting the image", agent.mount({ layers: 1, scratch: false }));
     laps.lap("mount");
-    return await indexDisk(ready.agent, 0, files);
+    return await indexDisk(time.stream("listing the image", agent.index(0)), files);
   });
   laps.lap("index");
-  await ready.machine.kill();
+  await machine.kill();
   return await stageLayer(layout, files, facts);
 }
 

@@ -4,14 +4,13 @@ import { layerPath } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { MachineShape } from "../vm/vmm.ts";
-import { FREEZE_MS_MAX, indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
-import { withDeadline } from "./deadline.ts";
-import { layerDisks, MOUNT_MS_MAX } from "./execute.ts";
+import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
+import { layerDisks } from "./execute.ts";
+import { mergeMs } from "./guest-budgets.ts";
+import { GuestTime } from "./guest-time.ts";
 import { endedEarly, inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
+import type { MergeSize } from "./merge-policy.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
-
-/** Copying gigabytes takes minutes under emulation. */
-const MERGE_MS_MAX = 1_800_000;
 
 export interface MergeTools {
   readonly layout: DataLayout;
@@ -24,6 +23,9 @@ export interface MergeTools {
 export interface MergeJob {
   /** the lowest first */
   readonly layers: readonly LayerId[];
+  /** of all of them */
+  readonly size: MergeSize;
+  /** of the disk that they are merged into */
   readonly diskBytes: number;
   /**
    * Called when there is a machine, with what sets its share of the processors where others want them, 1 to 10000;
@@ -52,12 +54,13 @@ async function mergeIn({ machine, agent }: ReadyMachine, tools: MergeTools, job:
   const mounted = agent.mount({ layers: disks.length, scratch: "bare" });
   // Its failure follows from that of the first, which is waited for first.
   mounted.catch(() => undefined);
-  await withDeadline(attached, MOUNT_MS_MAX, "attaching the layers");
-  await withDeadline(mounted, MOUNT_MS_MAX, "mounting the layers");
-  await withDeadline(agent.merge(), MERGE_MS_MAX, "merging the layers");
-  await withDeadline(agent.freeze(), FREEZE_MS_MAX, "unmounting the merged layer");
-  const facts = await indexDisk(agent, "scratch", files);
-  const failure = await machine.failure();
+  const time = new GuestTime({ allowedMs: () => mergeMs(job.size) });
+  await time.wait("attaching the layers", attached);
+  await time.wait("mounting the layers", mounted);
+  await time.wait("merging the layers", agent.merge());
+  await time.wait("unmounting the merged layer", agent.freeze());
+  const facts = await indexDisk(time.stream("listing the merged layer", agent.index("scratch")), files);
+  const failure = await time.wait("asking for the machine's state", machine.failure());
   if (failure !== null) throw endedEarly(failure);
   await machine.kill();
   return await stageLayer(tools.layout, files, facts);

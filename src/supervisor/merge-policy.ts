@@ -65,10 +65,18 @@ function weightOf({ sizeBytes, entryCount }: Segment): number {
   return sizeBytes + entryCount * ENTRY_BYTES;
 }
 
-/** Size of the disk that a merge needs, in `bytes`: room for all that it reads, and an inode for each entry. */
-export function mergeDiskBytes(segments: readonly Segment[]): number {
+/** What disks hold together. */
+export type MergeSize = Pick<Segment, "sizeBytes" | "entryCount">;
+
+export function mergeSize(segments: readonly Segment[]): MergeSize {
   const sizeBytes = segments.reduce((sum, segment) => sum + segment.sizeBytes, 0);
   const entryCount = segments.reduce((sum, segment) => sum + segment.entryCount, 0);
+  return { sizeBytes, entryCount };
+}
+
+/** Size of the disk that a merge needs, in `bytes`: room for all that it reads, and an inode for each entry. */
+export function mergeDiskBytes(segments: readonly Segment[]): number {
+  const { sizeBytes, entryCount } = mergeSize(segments);
   return 2 * sizeBytes + INODES_RATIO * entryCount * INODE_DISTANCE_BYTES;
 }
 

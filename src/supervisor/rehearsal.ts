@@ -5,8 +5,8 @@ import { buildBaseDisk } from "../oci/base-disk.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { publishFile, scratchDirectory } from "../system/scratch.ts";
 import type { WaitingMachine } from "../vm/pool.ts";
-import { withDeadline } from "./deadline.ts";
 import { layerDisks } from "./execute.ts";
+import { GuestTime } from "./guest-time.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 const BUILD_MS_MAX = 60_000;
@@ -50,7 +50,8 @@ export class Rehearsal {
 
   /** Takes the steps of an instance whose files are captured, and of an import; then takes them back. */
   async perform({ machine, agent }: WaitingMachine): Promise<void> {
-    await withDeadline(this.#perform({ machine, agent }), REHEARSAL_MS_MAX, "the rehearsal of a waiting machine");
+    const time = new GuestTime({ allowedMs: () => REHEARSAL_MS_MAX });
+    await time.wait("the rehearsal of a waiting machine", this.#perform({ machine, agent }));
   }
 
   async #perform({ machine, agent }: WaitingMachine): Promise<void> {

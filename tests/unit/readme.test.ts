@@ -18,6 +18,7 @@ import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
+import { CAPTURE_MS } from "../../src/supervisor/guest-budgets.ts";
 import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/import-bounds.ts";
 import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/protocol.ts";
@@ -46,6 +47,7 @@ test("the limits are the limits of the code", () => {
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
   expect(rowsOf("Limits")).toEqual([
     `| time of a run | ${seconds} |`,
+    `| time after the command, for keeping its files | ${CAPTURE_MS / 1000} s and what so many bytes and files take |`,
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
     `| kept of each output stream | ${size(OUTPUT_BYTES_DEFAULT)}, at most ${size(OUTPUT_BYTES_MAX)} |`,
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,

@@ -1,0 +1,96 @@
+/** Guests that keep their machine busy once their command has ended. */
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { Appliance, type Finished } from "../support/appliance.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { type Body, execute, resultOf, uploadProgram } from "../support/runs.ts";
+
+setDefaultTimeout(240_000);
+
+/**
+ * A root command owns its guest: a process of its that dumps core makes the kernel start this program anew, outside of
+ * all that ends with the command. There it keeps the root busy, so that it cannot be unmounted, and once the command
+ * has ended and the agent is trying to do that, stops the agent for ever.
+ */
+const HOLDER = `
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int hold(const char *dumping) {
+	char path[64];
+	int command;
+	snprintf(path, sizeof path, "/proc/%s/stat", dumping);
+	FILE *stat = fopen(path, "r");
+	if (stat == NULL || fscanf(stat, "%*d %*s %*c %d", &command) != 1 || chdir("/r") != 0) return 3;
+	close(0);
+	while (kill(command, 0) == 0) usleep(20000);
+	sleep(2);
+	if (ptrace(PTRACE_ATTACH, 1, NULL, NULL) != 0) return 4;
+	for (;;) pause();
+}
+int main(int argc, char **argv) {
+	int status;
+	if (argc > 1 && argv[1][0] != '-') return hold(argv[1]);
+	FILE *pattern = fopen("/proc/sys/kernel/core_pattern", "w");
+	if (pattern == NULL || fputs("|/r/holder %P", pattern) < 0 || fclose(pattern) != 0) return 5;
+	if (fork() == 0) abort();
+	if (wait(&status) < 0 || !WCOREDUMP(status)) return 6;
+	for (int i = argc; i > 1; i--) pause();
+	return 7;
+}
+`;
+
+let registry: Registry;
+let appliance: Appliance;
+let image: string;
+let holder: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
+  image = await appliance.importImage(await pushBusybox(registry), "busybox");
+  holder = await uploadProgram(appliance, "holder", HOLDER);
+});
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+});
+
+const spawnHolder = async (more: Body): Promise<Finished> => {
+  const files = { "/holder": { uuid: holder, mode: "0755" } };
+  return await appliance.finished(await appliance.spawn({ image, command: "/holder", files, ...more }));
+};
+
+describe("a guest that does not give its files", () => {
+  test.concurrent("fails within a budget of its own, and says what the command came to", async () => {
+    const operation = await spawnHolder({ timeout: 300 });
+    expect(operation).toMatchObject({
+      status: "FAILED",
+      error: {
+        error: "conflict",
+        details: { reason: "capture_timeout", step: "unmounting the file system of the run", exit_code: 7 },
+      },
+    });
+    const { error, duration_ms } = operation as unknown as { error: { details: Body }; duration_ms: number };
+    expect(error.details).toMatchObject({ timed_out: false, cpu_time_ms: expect.any(Number) });
+    expect(Number(error.details["memory_bytes"])).toBeGreaterThan(0);
+    expect(Number(error.details["allowed_ms"])).toBeLessThan(60_000);
+    expect(duration_ms).toBeLessThan(120_000);
+  });
+
+  test.concurrent("keeps its result, without an image, when its command had run over", async () => {
+    const result = resultOf(await spawnHolder({ args: ["-for-ever"], timeout: 2 }));
+    expect(result).toMatchObject({ exit_code: 137, timed_out: true });
+    expect(result).not.toHaveProperty("image");
+  });
+
+  test("costs nobody else anything, and leaves nothing behind", async () => {
+    expect(await execute(appliance, { image, command: "true" })).toMatchObject({ exit_code: 0 });
+    expect((await appliance.leftovers()).filter((name) => !name.startsWith("vms/"))).toEqual([]);
+  });
+});

@@ -1,0 +1,128 @@
+import { describe, expect, test } from "bun:test";
+import { captureMs, listBaseMs, mergeMs, prepareMs } from "../../../src/supervisor/guest-budgets.ts";
+import { GuestTime } from "../../../src/supervisor/guest-time.ts";
+import { Agent } from "../../../src/vm/agent.ts";
+import { packIntegers } from "../../../src/vm/frames.ts";
+import { AgentFrame, HostFrame, Stream } from "../../../src/vm/protocol.ts";
+import { ScriptedAgent } from "../../support/scripted-peer.ts";
+
+const MIB = 1_048_576;
+const NEVER = new Promise<never>(() => undefined);
+
+/** Settles after a time that is short beside every budget here but the smallest. */
+const soon = <T>(value: T) => Bun.sleep(20).then(() => value);
+
+describe("the time of a guest", () => {
+  test("gives a step's result, and its failure", async () => {
+    const time = new GuestTime({ allowedMs: () => 60_000 });
+    expect(await time.wait("a step", soon(7))).toBe(7);
+    expect(
+      await time.wait(
+        "another",
+        Promise.reject(new Error("of the guest")).catch((error) => error),
+      ),
+    ).toEqual(new Error("of the guest"));
+    await expect(time.wait("a third", Promise.reject(new Error("of the guest")))).rejects.toThrow("of the guest");
+  });
+
+  test("ends a wait for nothing, and every later one, even one that is over soon", async () => {
+    const time = new GuestTime({ allowedMs: () => 50 });
+    const late = { code: "unavailable", message: expect.stringContaining("the first step was not done") };
+    expect(await time.wait("the first step", NEVER).catch((error: unknown) => error)).toMatchObject(late);
+    await expect(time.wait("a later step", soon(1))).rejects.toThrow("a later step");
+  });
+
+  test("is one for all steps: many short ones use it up", async () => {
+    const time = new GuestTime({ allowedMs: () => 200 });
+    let steps = 0;
+    const all = async () => {
+      for (;;) {
+        await time.wait("a step", soon(0));
+        steps += 1;
+      }
+    };
+    await expect(all()).rejects.toThrow("a step");
+    expect(steps).toBeGreaterThan(1);
+  });
+
+  test("does not run while the host is busy with what came", async () => {
+    const time = new GuestTime({ allowedMs: () => 1000 });
+    async function* chunks() {
+      for (let left = 3; left > 0; left--) yield new Uint8Array(1);
+    }
+    for await (const _chunk of time.stream("the listing", chunks())) await Bun.sleep(400);
+  });
+
+  test("is earned by what is done meanwhile, and by nothing else", async () => {
+    let doneAt = 0;
+    const time = new GuestTime({ allowedMs: () => (doneAt === 0 ? 100 : 60_000) });
+    const work = Bun.sleep(200).then(() => {
+      doneAt = 1;
+      return Bun.sleep(200);
+    });
+    await time.wait("work that shows", work);
+  });
+
+  test("does not last for a listing that comes a byte at a time", async () => {
+    const guest = new ScriptedAgent();
+    const agent = Agent.open(guest.channel);
+    const time = new GuestTime({ allowedMs: (listedBytes) => 300 + listedBytes / 100 });
+    const listing = Array.fromAsync(time.stream("listing the new layer", agent.index("scratch")));
+    listing.catch(() => undefined);
+    const { session } = await guest.frame(HostFrame.index);
+    const drip = setInterval(
+      () => guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), new Uint8Array(1)),
+      10,
+    );
+    using _drip = { [Symbol.dispose]: () => clearInterval(drip) };
+    const error = (await listing.catch((caught: unknown) => caught)) as Error;
+    expect(error.message).toContain("listing the new layer was not done");
+    guest.channel.deliver(null);
+  });
+
+  test("counts what a guest takes of that which it is sent", async () => {
+    const seen: number[] = [];
+    const time = new GuestTime({
+      allowedMs: (sentBytes) => {
+        seen.push(sentBytes);
+        return 100 + sentBytes;
+      },
+    });
+    const taken = Promise.withResolvers<void>();
+    async function* content() {
+      yield new Uint8Array(60_000);
+      await taken.promise;
+    }
+    const sent = Array.fromAsync(time.counting(content()));
+    setTimeout(taken.resolve, 400);
+    await time.wait("placing a file", sent);
+    expect(seen.at(-1)).toBe(60_000);
+  });
+});
+
+describe("the budget of what comes after a command", () => {
+  const nothing = { writtenBytes: 0, nowBytes: 0, memoryBytes: 512 * MIB, listedBytes: 0, ranMs: 1000 };
+
+  test("is 30 s and the time of what was written", () => {
+    expect(captureMs(nothing)).toBe(30_000);
+    expect(captureMs({ ...nothing, writtenBytes: 1024 * MIB, nowBytes: 1024 * MIB })).toBe(94_000);
+  });
+
+  test("grows by what the guest had still in its memory, and by no more", () => {
+    expect(captureMs({ ...nothing, nowBytes: 16 * MIB })).toBe(31_000);
+    expect(captureMs({ ...nothing, nowBytes: 100_000 * MIB })).toBe(62_000);
+    expect(captureMs({ ...nothing, writtenBytes: 16 * MIB, nowBytes: 0 })).toBe(31_000);
+  });
+
+  test("gives a listing the time of its entries, but no more than the command could have made", () => {
+    const long = { ...nothing, ranMs: 3_600_000 };
+    expect(captureMs({ ...long, listedBytes: 80 * 1_000_000 })).toBe(330_000);
+    expect(captureMs({ ...nothing, listedBytes: 80 * 1_000_000 })).toBe(34_000);
+  });
+
+  test("of other steps follows from what is known before", () => {
+    expect(prepareMs(80 * MIB) - prepareMs(0)).toBe(10_000);
+    expect(listBaseMs(1_000_000) - listBaseMs(0)).toBe(300_000);
+    expect(mergeMs({ sizeBytes: 0, entryCount: 0 })).toBeLessThan(mergeMs({ sizeBytes: MIB, entryCount: 1 }));
+  });
+});
