@@ -1,7 +1,7 @@
-import { eq, getTableColumns, sql } from "drizzle-orm";
-import type { LayerId } from "../domain/ids.ts";
+import { and, eq, getTableColumns, sql } from "drizzle-orm";
+import type { AccountId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf } from "./database.ts";
-import { layers, mergedLayers } from "./schema.ts";
+import { baseProofs, layers, mergedLayers } from "./schema.ts";
 
 export type LayerRow = typeof layers.$inferSelect;
 
@@ -9,9 +9,19 @@ export function getLayer(db: Database, id: LayerId): LayerRow | null {
   return db.orm.select().from(layers).where(eq(layers.id, id)).get() ?? null;
 }
 
-/** The base layer that was made of the same digest, platform and recipe. */
+/**
+ * The base layer that was made of the same digest, platform and recipe. It may be another account's: only who has
+ * verified all that it was made of may have it.
+ */
 export function findBaseLayer(db: Database, baseKey: string): LayerRow | null {
   return db.orm.select().from(layers).where(eq(layers.baseKey, baseKey)).get() ?? null;
+}
+
+/** The same where an import of the account has verified that once: then the digest alone is enough. */
+export function findProvedBase(db: Database, accountId: AccountId, baseKey: string): LayerRow | null {
+  const isProved = and(eq(baseProofs.layerId, layers.id), eq(baseProofs.accountId, accountId));
+  const query = db.orm.select(getTableColumns(layers)).from(layers).innerJoin(baseProofs, isProved);
+  return query.where(eq(layers.baseKey, baseKey)).get() ?? null;
 }
 
 /** Rows that are remembered of one database; those that were used last. */

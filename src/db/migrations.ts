@@ -3,6 +3,7 @@ import historySql from "./migrations/0001_history.sql" with { type: "text" };
 import mergedLayersSql from "./migrations/0002_merged_layers.sql" with { type: "text" };
 import historyOrderSql from "./migrations/0003_history_order.sql" with { type: "text" };
 import requestsSql from "./migrations/0004_requests.sql" with { type: "text" };
+import baseProofsSql from "./migrations/0005_base_proofs.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -20,6 +21,7 @@ const FILES: Readonly<Record<string, string>> = {
   "0002_merged_layers": mergedLayersSql,
   "0003_history_order": historyOrderSql,
   "0004_requests": requestsSql,
+  "0005_base_proofs": baseProofsSql,
 };
 
 /** Every migration, oldest first. */

@@ -4,7 +4,7 @@ import type { Database, Orm } from "./database.ts";
 import { insertHistory, type Making } from "./history.ts";
 import { moveTag } from "./images.ts";
 import { succeedOperation } from "./operations.ts";
-import { images, type LayerFormat, layers, operations } from "./schema.ts";
+import { baseProofs, images, type LayerFormat, layers, operations } from "./schema.ts";
 
 /** A layer whose files are in place, but which no row names yet. */
 export interface NewLayer {
@@ -36,6 +36,8 @@ export interface Publication {
   readonly image?: NewImage | undefined;
   /** moves to the image */
   readonly tag?: string | undefined;
+  /** the account has verified all that the image's layer, which is a base, was made of */
+  readonly provesBase?: boolean;
 }
 
 /**
@@ -52,24 +54,26 @@ export function publishOperation(
 }
 
 function publish(tx: Orm, operationId: OperationId, publication: Publication, now: number): boolean {
-  const { result, layer, image, tag } = publication;
+  const { result, layer, image, tag, provesBase = false } = publication;
   if (!succeedOperation(tx, operationId, result, now)) return false;
-  const layerId = layer === undefined ? undefined : insertLayer(tx, layer, now);
+  const inserted = layer === undefined ? undefined : insertLayer(tx, layer, now);
   if (image === undefined) return true;
   const { accountId, startedAt } = operationOf(tx, operationId);
+  const layerId = image.layerId === layer?.id && inserted !== undefined ? inserted : image.layerId;
   tx.insert(images)
     .values({
       id: image.id,
       accountId,
       parentId: image.parentId,
       operationId,
-      layerId: image.layerId === layer?.id && layerId !== undefined ? layerId : image.layerId,
+      layerId,
       digest: image.digest ?? null,
       sizeBytes: image.sizeBytes,
       createdAt: now,
     })
     .run();
   insertHistory(tx, { image, operationId, startedAt, now });
+  if (provesBase) tx.insert(baseProofs).values({ layerId, accountId, createdAt: now }).onConflictDoNothing().run();
   if (tag !== undefined) moveTag(tx, accountId, image.id, tag);
   return true;
 }

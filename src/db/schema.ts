@@ -32,7 +32,7 @@ export const layers = sqliteTable(
       .$type<LayerId>()
       .references((): AnySQLiteColumn => layers.id),
     format: text("format", { enum: LAYER_FORMATS }).notNull(),
-    /** what a base was made of: manifest digest, platform and recipe of the tools */
+    /** what a base was made of, verified: manifest digest, platform and recipe of the tools; null for one that is not shared */
     baseKey: text("base_key"),
     /** allocated on the host's disk */
     sizeBytes: integer("size_bytes").notNull(),
@@ -45,6 +45,26 @@ export const layers = sqliteTable(
     uniqueIndex("layers_base_key").on(table.baseKey).where(sql`${table.baseKey} is not null`),
     index("layers_parent").on(table.parentId),
   ],
+);
+
+/**
+ * An import of the account fetched the manifest and every blob that a base was made of, and verified them by their
+ * digests. Only then may the account have the base: whoever knows a digest can have an index name it.
+ */
+export const baseProofs = sqliteTable(
+  "base_proofs",
+  {
+    layerId: text("layer_id")
+      .$type<LayerId>()
+      .notNull()
+      .references(() => layers.id, { onDelete: "cascade" }),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    createdAt: integer("created_at").notNull(),
+  },
+  (table) => [primaryKey({ columns: [table.layerId, table.accountId] })],
 );
 
 export const images = sqliteTable(

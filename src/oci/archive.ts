@@ -1,14 +1,11 @@
-import { createHash } from "node:crypto";
-import { basename, dirname } from "node:path";
+import { dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
-import { parseRegistryReference } from "../domain/registry-reference.ts";
-import type { CommandError } from "../system/exec.ts";
 import { scratchDirectory } from "../system/scratch.ts";
-import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
-import { commonArgv, LAYOUT_TAG, MANIFEST_BYTES_MAX } from "./skopeo.ts";
-import { prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
-import { runTool, type ToolBounds } from "./tool.ts";
-import { commonFailure, reasonOf } from "./tool-failure.ts";
+import { type ImageLayout, verifiedLayout } from "./layout.ts";
+import { type Selection, selectManifest } from "./manifest.ts";
+import { COPY_NAME, COPY_OPTIONS } from "./skopeo.ts";
+import { refusal, runOffline } from "./skopeo-offline.ts";
+import type { ToolBounds } from "./tool.ts";
 
 export interface ArchiveOptions extends ToolBounds {
   /** the archive, in a directory of its own; it is only read */
@@ -21,75 +18,45 @@ export interface ArchiveOptions extends ToolBounds {
 const TRANSPORTS = ["oci-archive", "docker-archive"] as const;
 export type ArchiveTransport = (typeof TRANSPORTS)[number];
 
-/** Nobody is asked, so nobody has to be named; the form wants a name. */
-const NOBODY = parseRegistryReference("archive.invalid/image:latest");
+/** The image of an archive that is for this platform. */
+export interface ArchivedImage extends Selection {
+  readonly transport: ArchiveTransport;
+}
 
 /**
- * Finds out what kind of archive a file is, and the digest of the manifest that this platform gets of it.
+ * Finds out what kind of archive a file is, and which of its manifests this platform gets. That the archive has what the
+ * manifest names is not known yet.
  * @throws ApiError `validation_error` when it holds no image, or more than one
  */
-export async function inspectArchive(
-  options: ArchiveOptions,
-): Promise<{ transport: ArchiveTransport; digest: string }> {
+export async function inspectArchive(options: ArchiveOptions): Promise<ArchivedImage> {
+  const { path, scratch } = options;
   const refusals: string[] = [];
   for (const transport of TRANSPORTS) {
-    const outcome = await skopeo(["inspect", "--raw", `${transport}:${options.path}`], dirname(options.path), options);
-    if (outcome instanceof Uint8Array) {
-      const digest = `sha256:${createHash("sha256").update(outcome).digest("hex")}`;
-      return { transport, digest: selectManifest(outcome, digest) };
-    }
-    refusals.push(`${transport}: ${refusal(outcome, options)}`);
+    const argv = ["inspect", "--raw", `${transport}:${path}`];
+    const outcome = await runOffline(argv, { ...options, directory: scratch, readable: [dirname(path)] });
+    if (outcome instanceof Uint8Array) return { transport, ...selectManifest(outcome) };
+    refusals.push(`${transport}: ${refusal(outcome, [scratch])}`);
   }
   throw new ApiError("validation_error", "the file is no archive of one image", { reasons: refusals });
 }
 
 /**
- * Copies the image of an archive into an OCI layout, as `copyToLayout` does.
+ * Copies an image of an archive into a layout, and verifies all of it. skopeo cannot be told a digest here: where an
+ * index's entries contradict each other, so that it takes another one than was selected, the import is refused.
  * @throws ApiError `validation_error`, `insufficient_storage`, `payload_too_large`
  */
 export async function copyArchive(
-  transport: ArchiveTransport,
+  { transport, digest, variant }: ArchivedImage,
   options: ArchiveOptions & { /** layout to be made; its parent exists, it does not */ readonly directory: string },
-): Promise<void> {
-  const target = `oci:${basename(options.directory)}:${LAYOUT_TAG}`;
-  const form = ["--quiet", "--remove-signatures", "--dest-compress-format", "gzip"];
-  const argv = ["copy", ...form, `${transport}:${options.path}`, target];
-  const outcome = await skopeo(argv, dirname(options.directory), options);
+): Promise<ImageLayout> {
+  const { path, scratch, signal } = options;
+  await using own = await scratchDirectory(scratch, "copy-");
+  const argv = ["copy", ...COPY_OPTIONS, `${transport}:${path}`, `dir:${COPY_NAME}`];
+  const access = { ...options, directory: own.path, readable: [dirname(path)] };
+  const outcome = await runOffline(argv, access, { variant });
   if (!(outcome instanceof Uint8Array)) {
-    const message = `the archive cannot be read: ${refusal(outcome, options)}`;
+    const message = `the archive cannot be read: ${refusal(outcome, [own.path, scratch])}`;
     throw new ApiError("validation_error", message, {}, { cause: outcome });
   }
-  await checkLayoutPlatform(options.directory);
-}
-
-/** skopeo's words, without where on this machine it was reading. */
-function refusal({ stderrTail }: CommandError, { scratch }: ArchiveOptions): string {
-  const words = stderrTail.replace(/^.*level=fatal msg=/s, "").replaceAll(scratch, "");
-  return reasonOf(words.replace(/\/skopeo-[^/]+\/tmp\/oci\d+/g, ""));
-}
-
-/** What skopeo printed, or why it refused the archive. */
-async function skopeo(
-  argv: readonly string[],
-  cwd: string,
-  options: ArchiveOptions,
-): Promise<Uint8Array | CommandError> {
-  await using directory = await scratchDirectory(options.scratch, "skopeo-");
-  const home: SkopeoHome = await prepareSkopeoHome(directory.path, NOBODY, { credentials: null, settings: {} });
-  try {
-    const command = {
-      argv: [...commonArgv(home), ...argv],
-      env: home.environment,
-      // A layout's name is relative to it: in an absolute one a colon would begin the tag.
-      cwd,
-      stdoutBytesMax: MANIFEST_BYTES_MAX,
-      // The archive is a file of the store, too, under another name.
-      confinement: { readable: [dirname(options.path)], writable: [options.scratch], network: null },
-    };
-    return await runTool(command, options);
-  } catch (error) {
-    const common = commonFailure(error, options.timeoutMs);
-    if (common !== null) throw common;
-    return error as CommandError;
-  }
+  return await verifiedLayout(join(own.path, COPY_NAME), digest, { directory: options.directory, signal });
 }

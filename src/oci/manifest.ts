@@ -1,18 +1,32 @@
-import { readFile, stat } from "node:fs/promises";
-import { join } from "node:path";
+import { createHash } from "node:crypto";
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { Value } from "@sinclair/typebox/value";
 import { ApiError } from "../domain/errors.ts";
 import { reasonOf } from "./tool-failure.ts";
 
+/** What registries and image tools allow a manifest to have. */
+export const MANIFEST_BYTES_MAX = 4_194_304;
+/** More than the longest chain of runs that anybody saves; each of them costs a look-up. */
+export const IMAGE_LAYERS_COUNT_MAX = 4096;
+
 const Digest = Type.String({ pattern: "^sha256:[0-9a-f]{64}$" });
 
-const ManifestDocument = Type.Object({
-  schemaVersion: Type.Literal(2),
-  config: Type.Object({ digest: Digest }),
-  layers: Type.Array(Type.Object({ digest: Digest, urls: Type.Optional(Type.Unknown()) })),
+/** Names a blob by what it holds; `size` is in `bytes`. */
+const Descriptor = Type.Object({
+  mediaType: Type.String(),
+  digest: Digest,
+  size: Type.Integer({ minimum: 0 }),
+  urls: Type.Optional(Type.Unknown()),
 });
-type ManifestDocument = Static<typeof ManifestDocument>;
+export type Descriptor = Static<typeof Descriptor>;
+
+const ImageManifest = Type.Object({
+  schemaVersion: Type.Literal(2),
+  config: Descriptor,
+  /** lowest first */
+  layers: Type.Array(Descriptor),
+});
+export type ImageManifest = Static<typeof ImageManifest>;
 
 const Platform = Type.Object({ os: Type.String(), architecture: Type.String(), variant: Type.Optional(Type.String()) });
 const IndexEntry = Type.Object({ digest: Digest, platform: Type.Optional(Platform) });
@@ -20,38 +34,58 @@ type IndexEntry = Static<typeof IndexEntry>;
 
 const IndexDocument = Type.Object({ schemaVersion: Type.Literal(2), manifests: Type.Array(IndexEntry) });
 
+const ImageConfig = Type.Object({ os: Type.Optional(Type.String()), architecture: Type.Optional(Type.String()) });
+
 const OS = "linux";
 const ARCHITECTURE = "amd64";
-/** Best first; the higher ones need newer processors. */
-const VARIANTS = [undefined, "", "v1", "v2", "v3"];
+/** Best first; the higher ones need newer processors. Image tools take the empty one and none for the same. */
+const VARIANTS = ["", "v1", "v2", "v3"];
 const PLATFORMS_SHOWN_MAX = 20;
 
+const CONFIG_TYPES = ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+const LAYER_TYPES = [
+  /^application\/vnd\.oci\.image\.layer\.(?:nondistributable\.)?v1\.tar(?:\+gzip|\+zstd)?$/,
+  /^application\/vnd\.docker\.image\.rootfs\.(?:foreign\.)?diff\.tar(?:\.gzip|\.zstd)?$/,
+];
+
+/** Which manifest a document means for linux/amd64. */
+export interface Selection {
+  /** of the manifest; what it holds was looked at only when it is the document itself */
+  readonly digest: string;
+  /** an index named it */
+  readonly isEntry: boolean;
+  /** as the index has it, empty for none */
+  readonly variant: string;
+}
+
+/** The digest of a document: SHA-256, which is the only algorithm that is taken. */
+export function digestOf(document: Uint8Array): string {
+  return `sha256:${createHash("sha256").update(document).digest("hex")}`;
+}
+
 /**
- * The digest of the manifest for linux/amd64: of the document itself, or of an entry when it is an index of several.
- * @param digest of `document`
+ * Chooses the manifest for this platform: the document itself, or an entry when it is an index of several.
  * @throws ApiError `not_found` when the index has none for this platform, `validation_error` when it is no image
  */
-export function selectManifest(document: Uint8Array, digest: string): string {
+export function selectManifest(document: Uint8Array): Selection {
   const parsed = parseJson(document);
-  if (Value.Check(ManifestDocument, parsed)) {
-    checkLayers(parsed);
-    return digest;
+  if (!isIndex(parsed)) {
+    parseManifest(document);
+    return { digest: digestOf(document), isEntry: false, variant: "" };
   }
-  if (!Value.Check(IndexDocument, parsed)) {
-    const old = Value.Check(Type.Object({ schemaVersion: Type.Literal(1) }), parsed);
-    const reason = old ? "its manifest has the outdated schema version 1" : "its manifest is no image's";
-    throw new ApiError("validation_error", `the image cannot be used: ${reason}`);
+  const index = checked(IndexDocument, parsed);
+  const [only] = index.manifests;
+  // Then the image's own config tells the platform: see `checkPlatform`.
+  if (only !== undefined && index.manifests.length === 1 && only.platform === undefined) {
+    return { digest: only.digest, isEntry: true, variant: "" };
   }
-  const [only] = parsed.manifests;
-  // Then the image's own config tells the platform: see `checkLayoutPlatform`.
-  if (only !== undefined && parsed.manifests.length === 1 && only.platform === undefined) return only.digest;
   const here = ({ platform }: IndexEntry) => platform?.os === OS && platform.architecture === ARCHITECTURE;
-  const candidates = parsed.manifests.filter(here);
+  const candidates = index.manifests.filter(here);
   for (const variant of VARIANTS) {
-    const entry = candidates.find(({ platform }) => platform?.variant === variant);
-    if (entry !== undefined) return entry.digest;
+    const entry = candidates.find(({ platform }) => (platform?.variant ?? "") === variant);
+    if (entry !== undefined) return { digest: entry.digest, isEntry: true, variant };
   }
-  const platforms = parsed.manifests.flatMap(({ platform }) =>
+  const platforms = index.manifests.flatMap(({ platform }) =>
     platform ? [`${platform.os}/${platform.architecture}`] : [],
   );
   throw new ApiError("not_found", `the image is not there for ${OS}/${ARCHITECTURE}`, {
@@ -59,57 +93,63 @@ export function selectManifest(document: Uint8Array, digest: string): string {
   });
 }
 
-/** More than the longest chain of runs that anybody saves; each of them costs a look-up. */
-export const IMAGE_LAYERS_COUNT_MAX = 4096;
-
-/** @throws ApiError `validation_error` */
-function checkLayers({ layers }: ManifestDocument): void {
+/**
+ * Reads the manifest of one image.
+ * @throws ApiError `validation_error` when it is none, an index for instance, or one that cannot be used here
+ */
+export function parseManifest(document: Uint8Array): ImageManifest {
+  const parsed = parseJson(document);
+  if (Value.Check(Type.Object({ schemaVersion: Type.Literal(1) }), parsed)) {
+    throw unusable("its manifest has the outdated schema version 1");
+  }
+  if (isIndex(parsed)) throw unusable("its index names another index");
+  const manifest = checked(ImageManifest, parsed);
+  const { config, layers } = manifest;
   if (layers.length > IMAGE_LAYERS_COUNT_MAX) {
     throw new ApiError("validation_error", `the image has more than ${IMAGE_LAYERS_COUNT_MAX} layers`);
   }
   // Nothing is asked of a host that only an image names.
   if (layers.some(({ urls }) => Array.isArray(urls) && urls.length > 0)) {
-    throw new ApiError("validation_error", "the image cannot be used: a layer of it is elsewhere, by its urls");
+    throw unusable("a layer of it is elsewhere, by its urls");
   }
+  if (!CONFIG_TYPES.includes(config.mediaType)) throw unusable(`its config is of the type ${config.mediaType}`);
+  const other = layers.find(({ mediaType }) => !LAYER_TYPES.some((type) => type.test(mediaType)));
+  if (other !== undefined) throw unusable(`a layer of it is of the type ${other.mediaType}`);
+  return manifest;
+}
+
+/**
+ * Refuses an image that says that it is for another platform; one that says nothing is taken.
+ * @param config content of the config's blob
+ * @throws ApiError `validation_error`
+ */
+export function checkPlatform(config: Uint8Array): void {
+  const { os, architecture } = checked(ImageConfig, parseJson(config));
+  if ((os || OS) === OS && (architecture || ARCHITECTURE) === ARCHITECTURE) return;
+  const platform = reasonOf(`${os || OS}/${architecture || ARCHITECTURE}`);
+  throw new ApiError("validation_error", `the image is for ${platform}, not for ${OS}/${ARCHITECTURE}`, { platform });
+}
+
+/** What cannot be imported, in the shape of an error. */
+export function unusable(reason: string): ApiError {
+  return new ApiError("validation_error", `the image cannot be used: ${reasonOf(reason)}`);
+}
+
+function isIndex(parsed: unknown): boolean {
+  return typeof parsed === "object" && parsed !== null && "manifests" in parsed;
+}
+
+/** A document that one reader takes for an index and another for a manifest is taken for neither. */
+function checked<Schema extends TSchema>(schema: Schema, document: unknown): Static<Schema> {
+  const isBoth = isIndex(document) && ("layers" in (document as object) || "config" in (document as object));
+  if (isBoth || !Value.Check(schema, document)) throw unusable("its manifest or config is malformed");
+  return document;
 }
 
 function parseJson(document: Uint8Array): unknown {
   try {
     return JSON.parse(Buffer.from(document).toString("utf8"));
   } catch (error) {
-    throw new ApiError("validation_error", "the registry's answer is no manifest", {}, { cause: error });
+    throw new ApiError("validation_error", "the image's manifest or config is no JSON", {}, { cause: error });
   }
-}
-
-/** A config has the whole history of a build; longer ones are no image's. */
-const CONFIG_BYTES_MAX = 16_777_216;
-
-const LayoutIndex = Type.Object({ manifests: Type.Array(Type.Object({ digest: Digest }), { minItems: 1 }) });
-const ImageConfig = Type.Object({ os: Type.Optional(Type.String()), architecture: Type.Optional(Type.String()) });
-
-/**
- * Refuses the one image in a layout when it says that it is for another platform; an image that says nothing is taken.
- * @throws ApiError `validation_error`
- */
-export async function checkLayoutPlatform(directory: string): Promise<void> {
-  const index = await readDocument(LayoutIndex, join(directory, "index.json"));
-  const manifest = await readDocument(ManifestDocument, blobPath(directory, index.manifests[0]?.digest));
-  checkLayers(manifest);
-  const { os, architecture } = await readDocument(ImageConfig, blobPath(directory, manifest.config.digest));
-  if ((os || OS) === OS && (architecture || ARCHITECTURE) === ARCHITECTURE) return;
-  const platform = reasonOf(`${os || OS}/${architecture || ARCHITECTURE}`);
-  throw new ApiError("validation_error", `the image is for ${platform}, not for ${OS}/${ARCHITECTURE}`, { platform });
-}
-
-function blobPath(directory: string, digest = ""): string {
-  return join(directory, "blobs", digest.replace(":", "/"));
-}
-
-async function readDocument<Schema extends TSchema>(schema: Schema, path: string): Promise<Static<Schema>> {
-  const { size } = await stat(path);
-  const document = size > CONFIG_BYTES_MAX ? null : parseJson(await readFile(path));
-  if (!Value.Check(schema, document)) {
-    throw new ApiError("validation_error", "the image cannot be used: its manifest or config is malformed");
-  }
-  return document;
 }

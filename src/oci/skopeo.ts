@@ -1,20 +1,23 @@
-import { createHash } from "node:crypto";
-import { basename, dirname } from "node:path";
+import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
-import { checkLayoutPlatform, selectManifest } from "./manifest.ts";
+import { type ImageLayout, verifiedLayout } from "./layout.ts";
+import { digestOf, MANIFEST_BYTES_MAX, parseManifest, type Selection, selectManifest } from "./manifest.ts";
 import { openRegistryGate } from "./registry-gate.ts";
 import type { RegistryHosts, RegistrySettings } from "./registry-policy.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 
-/** Name of the image in the layout that `copyToLayout` writes. */
-export const LAYOUT_TAG = "image";
-/** What registries and image tools allow a manifest to have. */
-export const MANIFEST_BYTES_MAX = 4_194_304;
+/**
+ * Signatures are not checked here, and nobody reads them later. Without `--preserve-digests` skopeo would write another
+ * manifest rather than fail where something has to be changed.
+ */
+export const COPY_OPTIONS = ["--quiet", "--remove-signatures", "--preserve-digests"] as const;
+/** What a copy is called in the directory that skopeo starts in: in an absolute name, a colon would be taken for more. */
+export const COPY_NAME = "copy";
 
 export interface RegistryAccess extends ToolBounds {
   readonly credentials: Credentials | null;
@@ -28,45 +31,48 @@ export interface RegistryAccess extends ToolBounds {
 }
 
 export interface CopyOptions extends RegistryAccess {
-  /** the manifest to copy, as `inspectDigest` gave it: a tag may have moved meanwhile */
-  readonly digest: string;
+  /** the manifest to copy, as `inspectImage` gave it: a tag may have moved meanwhile */
+  readonly selection: Selection;
   /** OCI layout to be made; its parent exists, it does not */
   readonly directory: string;
 }
 
 /**
- * Asks the registry for the digest of the manifest that this platform (linux/amd64) would get.
+ * Asks the registry which manifest this platform (linux/amd64) gets. That the registry has it, and what it names, is not
+ * known yet.
  * @throws ApiError `not_found`, `forbidden` (the registry wants other credentials), `unavailable` (registry down,
  * time-out), `validation_error` (an image that cannot be used here)
  */
-export async function inspectDigest(reference: RegistryReference, access: RegistryAccess): Promise<{ digest: string }> {
-  await using directory = await scratchDirectory(access.scratch, "skopeo-");
-  const home = await prepareSkopeoHome(directory.path, reference, access);
-  const raw = await skopeo(inspectArgv(home, sourceName(reference, reference.digest)), home, directory.path, {
-    reference,
-    access,
-  });
-  const digest = `sha256:${createHash("sha256").update(raw).digest("hex")}`;
-  if (reference.digest !== undefined && reference.digest !== digest) {
-    throw new ApiError("unavailable", `the registry ${reference.host} sent another manifest than was asked for`, {
-      registry: reference.host,
-    });
-  }
-  return { digest: selectManifest(raw, digest) };
+export async function inspectImage(reference: RegistryReference, access: RegistryAccess): Promise<Selection> {
+  return selectManifest(await inspect(reference, reference.digest, access));
 }
 
 /**
- * Copies one image, by digest, into an OCI layout, where its tag is LAYOUT_TAG and its layers are what umoci can read:
- * zstd is recompressed.
- * @throws ApiError as `inspectDigest` does, `insufficient_storage`, `payload_too_large`
+ * Copies the selected image, by its digest, into an OCI layout, and verifies all of it.
+ * @throws ApiError as `inspectImage` does, `insufficient_storage`, `payload_too_large`
  */
-export async function copyToLayout(reference: RegistryReference, options: CopyOptions): Promise<void> {
-  await using directory = await scratchDirectory(options.scratch, "skopeo-");
-  const home = await prepareSkopeoHome(directory.path, reference, options);
-  const target = `oci:${basename(options.directory)}:${LAYOUT_TAG}`;
-  const argv = copyArgv(home, sourceName(reference, options.digest), target);
-  await skopeo(argv, home, dirname(options.directory), { reference, access: options });
-  await checkLayoutPlatform(options.directory);
+export async function copyToLayout(reference: RegistryReference, options: CopyOptions): Promise<ImageLayout> {
+  const { selection, directory, signal } = options;
+  // Nothing of an image is fetched, from wherever its manifest says, before that can be used at all.
+  if (selection.isEntry) parseManifest(await inspect(reference, selection.digest, options));
+  await using own = await scratchDirectory(options.scratch, "copy-");
+  const source = sourceName(reference, selection.digest);
+  await skopeo((home) => copyArgv(home, source, `dir:${COPY_NAME}`), reference, { ...options, scratch: own.path });
+  return await verifiedLayout(join(own.path, COPY_NAME), selection.digest, { directory, signal });
+}
+
+/** The document that a registry gives for a tag, or for a digest, which then is the document's. */
+async function inspect(
+  reference: RegistryReference,
+  digest: string | undefined,
+  access: RegistryAccess,
+): Promise<Uint8Array> {
+  const source = sourceName(reference, digest);
+  const document = await skopeo((home) => inspectArgv(home, source), reference, access);
+  if (digest === undefined || digest === digestOf(document)) return document;
+  throw new ApiError("unavailable", `the registry ${reference.host} sent another manifest than was asked for`, {
+    registry: reference.host,
+  });
 }
 
 /** skopeo takes a tag or a digest, not both. */
@@ -80,11 +86,9 @@ export function inspectArgv(home: SkopeoHome, source: string): string[] {
   return [...commonArgv(home), "inspect", "--raw", ...access, source];
 }
 
-/** Signatures are not checked here, and a layout has no place for them. */
 export function copyArgv(home: SkopeoHome, source: string, target: string): string[] {
   const login = home.authFile ? ["--src-authfile", home.authFile] : ["--src-no-creds"];
-  const options = ["--quiet", "--remove-signatures", "--dest-compress-format", "gzip"];
-  return [...commonArgv(home), "copy", ...options, "--src-cert-dir", home.certificates, ...login, source, target];
+  return [...commonArgv(home), "copy", ...COPY_OPTIONS, "--src-cert-dir", home.certificates, ...login, source, target];
 }
 
 /** The beginning of every command line: nothing of the host's configuration counts. */
@@ -96,22 +100,22 @@ export function commonArgv(home: SkopeoHome): string[] {
   ];
 }
 
+/** Runs skopeo in `access.scratch`, where it may write, and in a network with one way out. */
 async function skopeo(
-  argv: readonly string[],
-  home: SkopeoHome,
-  cwd: string,
-  context: { reference: RegistryReference; access: RegistryAccess },
+  argvOf: (home: SkopeoHome) => readonly string[],
+  reference: RegistryReference,
+  access: RegistryAccess,
 ): Promise<Uint8Array> {
-  const { reference, access } = context;
+  await using own = await scratchDirectory(access.scratch, "skopeo-");
+  const home = await prepareSkopeoHome(own.path, reference, access);
   using gate = openRegistryGate(reference, access);
   try {
     const command = {
-      argv,
+      argv: argvOf(home),
       env: { ...home.environment, ...gate.environment },
-      // A layout's name is relative to it: in an absolute one a colon would begin the tag.
-      cwd,
+      cwd: access.scratch,
       stdoutBytesMax: MANIFEST_BYTES_MAX,
-      confinement: { readable: [], writable: [access.scratch, cwd], network: gate.network },
+      confinement: { readable: [], writable: [access.scratch], network: gate.network },
     };
     return await runTool(command, access);
   } catch (error) {

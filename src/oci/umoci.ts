@@ -2,14 +2,14 @@ import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { Capability } from "../system/confine.ts";
 import type { CommandError } from "../system/exec.ts";
-import { LAYOUT_TAG } from "./skopeo.ts";
+import { LAYOUT_TAG } from "./layout.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
 
 export interface UnpackOptions extends ToolBounds {
   /** OCI layout */
   readonly layout: string;
-  /** default is the one that `copyToLayout` gives */
+  /** default is LAYOUT_TAG */
   readonly tag?: string;
   /** directory to be made, which becomes the root file system; its parent exists and is private */
   readonly into: string;

@@ -33,8 +33,8 @@ export function toolsLimits(budgetBytes: number): CgroupLimits {
 }
 
 /**
- * While it is pulled, an image is there as it came, as its archive's content, and as a layout; all are compressed. Its
- * files are those of skopeo, not those that it unpacks to.
+ * While it is pulled, an image is there as its archive, as that one's content, and as a layout, whose layers are mostly
+ * compressed. Its files are those of skopeo, not those that it unpacks to.
  */
 export function pullLimits({ bytesMax }: TreeLimits, archiveBytes: number): TreeLimits {
   const bytes = `pulling the image takes more than twice the ${bytesMax} bytes that the operator allows one to unpack to`;

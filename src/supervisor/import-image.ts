@@ -2,17 +2,19 @@ import { link, mkdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import type { Database } from "../db/database.ts";
-import { findBaseLayer, type LayerRow } from "../db/layers.ts";
+import { findBaseLayer, findProvedBase, type LayerRow } from "../db/layers.ts";
 import type { NewLayer, Publication } from "../db/publish.ts";
 import { ApiError } from "../domain/errors.ts";
-import type { ImageId, OperationId } from "../domain/ids.ts";
+import type { ImageId } from "../domain/ids.ts";
 import type { ImportResult } from "../domain/operation.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
 import type { Laps } from "../metrics.ts";
 import { copyArchive, inspectArchive } from "../oci/archive.ts";
 import { buildBaseDisk } from "../oci/base-disk.ts";
+import type { ImageLayout } from "../oci/layout.ts";
 import { checkRegistryHost, type RegistryHosts } from "../oci/registry-policy.ts";
-import { copyToLayout, inspectDigest } from "../oci/skopeo.ts";
+import { copyToLayout, inspectImage } from "../oci/skopeo.ts";
+import { readableLayout } from "../oci/skopeo-offline.ts";
 import type { ToolBounds } from "../oci/tool.ts";
 import { requireWithin, type TreeLimits, type TreeUsage, watchTree } from "../oci/tree-limits.ts";
 import { type UnpackOptions, unpack } from "../oci/umoci.ts";
@@ -29,10 +31,11 @@ import { listBaseMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 import { inMachine, type MachineSource } from "./machines.ts";
+import type { OperationRef } from "./operations/events.ts";
 import { type Prepared, prepared, type WorkContext, type Worker } from "./operations/work.ts";
 import type { ImportSource, ImportSubmission } from "./ports.ts";
 
-/** Part of a base's key: changes whenever the same manifest would give another disk. */
+/** Part of a base's key: changes whenever the same manifest would give another disk, or would be verified less. */
 const BASE_RECIPE = "linux/amd64 3";
 
 export interface ImportContext {
@@ -58,17 +61,17 @@ interface Base {
   readonly key: string;
 }
 
-/** The work of imports: pull, unpack, build the base disk, and list it in a machine. */
+/** The work of imports: pull and verify, unpack, build the base disk, and list it in a machine. */
 export function importWorker(context: ImportContext): Worker<ImportSubmission> {
   const { shape, memoryBudgetBytes } = context;
   return {
     cost: () => importCost(shape, memoryBudgetBytes),
-    prepare: async ({ id }, submission, { signal, laps }) => {
+    prepare: async (operation, submission, { signal, laps }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
       using space = watchSpace(context.layout.root, context.diskReserveBytes);
       try {
-        return await importImage({ ...context, laps }, id, submission, {
+        return await importImage({ ...context, laps }, operation, submission, {
           timeoutMs,
           signal: AbortSignal.any([signal, late, space.full]),
         });
@@ -87,7 +90,7 @@ export function importWorker(context: ImportContext): Worker<ImportSubmission> {
 
 async function importImage(
   context: ImportContext & Pick<WorkContext, "laps">,
-  id: OperationId,
+  { id, accountId }: OperationRef,
   submission: ImportSubmission,
   time: Pick<ToolBounds, "timeoutMs" | "signal">,
 ): Promise<Prepared> {
@@ -105,15 +108,20 @@ async function importImage(
   const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
-  const known = findBaseLayer(db, base.key);
-  if (known !== null) {
+  const sharing = (known: LayerRow): Prepared => {
     stack.use(sharedLayerHolds.hold([known.id]));
     return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
-  }
+  };
+  // So far, the digest is what somebody says. It opens to an account what this account has verified, and nothing else.
+  const proved = findProvedBase(db, accountId, base.key);
+  if (proved !== null) return sharing(proved);
 
-  const directory = join(scratch.path, "layout");
-  await copyTo(directory);
+  const image = await copyTo(join(scratch.path, "layout"));
   laps.lap("pull");
+  const known = findBaseLayer(db, base.key);
+  if (known !== null) return sharing(known);
+
+  const directory = await readableLayout(image, { directory: join(scratch.path, "packed"), ...pullBounds });
   await pulling[Symbol.asyncDispose]();
   const staging = join(scratch.path, "staging");
   const usage = await unpackWithin(limits, { layout: directory, into: join(staging, "upper"), ...bounds });
@@ -149,10 +157,10 @@ async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise
 
 /** Where the image of an import is. */
 interface Source {
-  /** of the manifest for this platform */
+  /** of the manifest for this platform, as the source has it: neither that manifest nor a layer need be there */
   readonly digest: string;
-  /** Makes an OCI layout of it. */
-  copyTo(directory: string): Promise<void>;
+  /** Makes an OCI layout of all that this manifest names, verified. */
+  copyTo(directory: string): Promise<ImageLayout>;
 }
 
 async function openSource(
@@ -164,14 +172,15 @@ async function openSource(
     const path = join(bounds.scratch, "source", "archive");
     await mkdir(dirname(path));
     await link(blobPath(layout, source.sha256), path);
-    const { transport, digest } = await inspectArchive({ path, ...bounds });
-    return { digest, copyTo: (directory) => copyArchive(transport, { path, directory, ...bounds }) };
+    const image = await inspectArchive({ path, ...bounds });
+    return { digest: image.digest, copyTo: (directory) => copyArchive(image, { path, directory, ...bounds }) };
   }
   const reference = parseRegistryReference(source.reference);
   const settings = await checkRegistryHost(reference.host, registries);
   const access = { credentials, settings, hosts: registries, network, ...bounds };
-  const { digest } = await inspectDigest(reference, access);
-  return { digest, copyTo: (directory) => copyToLayout(reference, { ...access, digest, directory }) };
+  const selection = await inspectImage(reference, access);
+  const copyTo = (directory: string) => copyToLayout(reference, { ...access, selection, directory });
+  return { digest: selection.digest, copyTo };
 }
 
 /** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */
@@ -210,6 +219,7 @@ function publicationOf(
     result,
     image: { id: image, parentId: null, layerId, digest, sizeBytes, making },
     tag: tag ?? undefined,
+    provesBase: true,
   };
 }
 

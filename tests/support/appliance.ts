@@ -152,16 +152,16 @@ export class Appliance implements AsyncDisposable {
     return fetch(`${this.url}/v1${path}`, { redirect: "manual", ...init, headers });
   }
 
-  post(path: string, body: unknown): Promise<Response> {
+  post(path: string, body: unknown, token = this.token): Promise<Response> {
     const headers = { "content-type": "application/json" };
-    return this.fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    return this.fetch(path, { method: "POST", headers, body: JSON.stringify(body), token });
   }
 
   /** Waits for the end of the operation that a Location header names. */
-  async finished(id: string, limitMs = 120_000): Promise<Finished> {
+  async finished(id: string, limitMs = 120_000, token = this.token): Promise<Finished> {
     const deadline = Date.now() + limitMs;
     while (Date.now() < deadline) {
-      const operation = (await (await this.fetch(`/operations/${id}?wait=30`)).json()) as Finished;
+      const operation = (await (await this.fetch(`/operations/${id}?wait=30`, { token })).json()) as Finished;
       if (!["PENDING", "EXECUTING"].includes(operation.status)) return operation;
     }
     throw new Error(`operation ${id} did not end:\n${this.#log.slice(-4000)}`);

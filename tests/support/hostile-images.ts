@@ -83,16 +83,21 @@ export function zeros(name: string, files: number, fileBytes: number): RawLayer 
   return { blob: Buffer.concat(parts.flat()), diffId: `sha256:${"0".repeat(64)}` };
 }
 
+/** What an index points at, by its digest. */
+export interface RawEntry {
+  readonly type: string;
+  readonly bytes: Buffer;
+  /** of the platform; without it the index has none */
+  readonly variant?: string;
+}
+
 /** An index that points at documents by digest. */
-export function indexOf(
-  ...entries: readonly { readonly type: string; readonly bytes: Buffer }[]
-): RawImage["manifest"] {
-  const platform = { architecture: "amd64", os: "linux" };
-  const manifests = entries.map(({ type, bytes }) => ({
+export function indexOf(...entries: readonly RawEntry[]): RawImage["manifest"] {
+  const manifests = entries.map(({ type, bytes, variant }) => ({
     mediaType: type,
     digest: digestOf(bytes),
     size: bytes.length,
-    platform,
+    platform: { architecture: "amd64", os: "linux", ...(variant === undefined ? {} : { variant }) },
   }));
   const text = JSON.stringify({ schemaVersion: 2, mediaType: INDEX_TYPE, manifests });
   return { type: INDEX_TYPE, bytes: Buffer.from(text) };
@@ -113,9 +118,17 @@ export function layoutFiles({ manifest, blobs }: RawImage): TarEntry[] {
   ];
 }
 
+/** A manifest or index. */
+export interface RawDocument {
+  readonly type: string;
+  readonly bytes: Uint8Array;
+  /** that the registry says it has; default is its own */
+  readonly claimedDigest?: string;
+}
+
 /** A registry on the loopback that gives whatever it was told to. */
 export class RawRegistry implements Disposable {
-  readonly #documents = new Map<string, { type: string; bytes: Uint8Array }>();
+  readonly #documents = new Map<string, RawDocument>();
   readonly #blobs = new Map<string, Uint8Array | (() => Response)>();
   readonly #server: Bun.Server<undefined>;
   /** paths that were asked for */
@@ -137,14 +150,14 @@ export class RawRegistry implements Disposable {
   }
 
   /** A manifest or index, by a tag and by its digest. */
-  addDocument(name: string, tag: string, document: { type: string; bytes: Uint8Array }): void {
+  addDocument(name: string, tag: string, document: RawDocument): void {
     for (const reference of [tag, digestOf(document.bytes)]) {
       this.#documents.set(`/v2/${name}/manifests/${reference}`, document);
     }
   }
 
   /** What it answers to the request of a manifest, truth or not. */
-  setDocument(name: string, reference: string, document: { type: string; bytes: Uint8Array }): void {
+  setDocument(name: string, reference: string, document: RawDocument): void {
     this.#documents.set(`/v2/${name}/manifests/${reference}`, document);
   }
 
@@ -163,7 +176,8 @@ export class RawRegistry implements Disposable {
     if (pathname === "/v2/") return new Response("{}");
     const document = this.#documents.get(pathname);
     if (document !== undefined) {
-      const headers = { "content-type": document.type, "docker-content-digest": digestOf(document.bytes) };
+      const digest = document.claimedDigest ?? digestOf(document.bytes);
+      const headers = { "content-type": document.type, "docker-content-digest": digest };
       return new Response(document.bytes as Uint8Array<ArrayBuffer>, { headers });
     }
     const blob = this.#blobs.get(/\/blobs\/(.*)$/.exec(pathname)?.[1] ?? "");

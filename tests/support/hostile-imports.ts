@@ -71,13 +71,19 @@ export class HostileImports implements AsyncDisposable {
     return await this.importingFrom(this.registry.add(`hostile-${this.#count}`, image));
   }
 
-  async importingFrom(reference: string, seconds = IMPORT_SECONDS): Promise<Ended> {
-    return await this.#ended(await this.appliance.post("/images/import", { registry: reference, timeout: seconds }));
+  /** @param token of the account that imports; default is the appliance's first */
+  async importingFrom(reference: string, seconds = IMPORT_SECONDS, token = this.appliance.token): Promise<Ended> {
+    return await this.#ended("/images/import", { registry: reference, timeout: seconds }, token);
   }
 
-  async loading(archive: Uint8Array<ArrayBuffer>, seconds = IMPORT_SECONDS): Promise<Ended> {
-    const file = await upload(this.appliance, archive);
-    return await this.#ended(await this.appliance.post("/images/load", { file, timeout: seconds }));
+  /** @param token as in `importingFrom` */
+  async loading(
+    archive: Uint8Array<ArrayBuffer>,
+    seconds = IMPORT_SECONDS,
+    token = this.appliance.token,
+  ): Promise<Ended> {
+    const file = await upload(this.appliance, archive, token);
+    return await this.#ended("/images/load", { file, timeout: seconds }, token);
   }
 
   /** The image that an import makes, which must succeed. */
@@ -104,10 +110,11 @@ export class HostileImports implements AsyncDisposable {
     await this.#owned.disposeAsync();
   }
 
-  async #ended(response: Response): Promise<Ended> {
+  async #ended(path: string, request: Body, token: string): Promise<Ended> {
+    const response = await this.appliance.post(path, request, token);
     const body = (await response.json()) as { uuid: string };
     if (response.status !== 202) throw new Error(`answered ${response.status}: ${JSON.stringify(body)}`);
-    return (await this.appliance.finished(body.uuid, (IMPORT_SECONDS + 20) * 1000)) as unknown as Ended;
+    return (await this.appliance.finished(body.uuid, (IMPORT_SECONDS + 20) * 1000, token)) as unknown as Ended;
   }
 
   /** What an import could have changed outside of its own directory: files, mounts, processes, control groups. */

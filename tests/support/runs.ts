@@ -39,8 +39,12 @@ export async function execute(appliance: Appliance, request: Body): Promise<RunR
 }
 
 /** Uploads a content and gives its uuid. */
-export async function upload(appliance: Appliance, content: string | Uint8Array<ArrayBuffer>): Promise<string> {
-  const response = await appliance.fetch("/files", { method: "POST", body: content });
+export async function upload(
+  appliance: Appliance,
+  content: string | Uint8Array<ArrayBuffer>,
+  token = appliance.token,
+): Promise<string> {
+  const response = await appliance.fetch("/files", { method: "POST", body: content, token });
   if (response.status !== 201) throw new Error(`upload answered ${response.status}: ${await response.text()}`);
   return ((await response.json()) as { uuid: string }).uuid;
 }

@@ -8,8 +8,9 @@ import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { buildBaseDisk } from "../../src/oci/base-disk.ts";
+import { LAYOUT_TAG } from "../../src/oci/layout.ts";
 import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
-import { copyToLayout, inspectDigest, LAYOUT_TAG } from "../../src/oci/skopeo.ts";
+import { copyToLayout, inspectImage } from "../../src/oci/skopeo.ts";
 import { runTool } from "../../src/oci/tool.ts";
 import { commonFailure } from "../../src/oci/tool-failure.ts";
 import { unpack } from "../../src/oci/umoci.ts";
@@ -62,8 +63,8 @@ async function unpacked(image: ImageSpec): Promise<{ staging: string; root: stri
     scratch: scratch.path,
     ...bounds,
   };
-  const { digest } = await inspectDigest(reference, access);
-  await copyToLayout(reference, { ...access, digest, directory: at("layout") });
+  const selection = await inspectImage(reference, access);
+  await copyToLayout(reference, { ...access, selection, directory: at("layout") });
   await mkdir(at("staging"));
   await unpack({ layout: at("layout"), tag: LAYOUT_TAG, into: join(at("staging"), "upper"), ...bounds });
   return { staging: at("staging"), root: join(at("staging"), "upper"), path: at("disk") };

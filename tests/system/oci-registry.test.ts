@@ -5,12 +5,16 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
-import { copyArgv, copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
+import type { ImageLayout } from "../../src/oci/layout.ts";
+import type { ImageManifest } from "../../src/oci/manifest.ts";
+import { copyArgv, copyToLayout, inspectImage, type RegistryAccess } from "../../src/oci/skopeo.ts";
 import { prepareSkopeoHome } from "../../src/oci/skopeo-home.ts";
+import { readableLayout } from "../../src/oci/skopeo-offline.ts";
 import { unpack } from "../../src/oci/umoci.ts";
 import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { indexOf, layer, RawRegistry, rawImage } from "../support/hostile-images.ts";
 import {
   awkwardImage,
   busyboxImage,
@@ -65,14 +69,25 @@ const access = (registry: Registry, more: Partial<RegistryAccess> = {}): Registr
   ...more,
 });
 
+/** A manifest as the registry has it. */
+async function bytesOf(repository: string, digest: string): Promise<Buffer> {
+  const headers = { accept: "application/vnd.oci.image.manifest.v1+json" };
+  return Buffer.from(await (await open.fetch(`${repository}/manifests/${digest}`, { headers })).bytes());
+}
+
 let layouts = 0;
-async function pull(text: string, options: RegistryAccess): Promise<{ directory: string; digest: string }> {
+async function pull(text: string, options: RegistryAccess): Promise<ImageLayout & { digest: string }> {
   const reference = parseRegistryReference(text);
-  const { digest } = await inspectDigest(reference, options);
+  const selection = await inspectImage(reference, options);
   layouts += 1;
   const directory = join(scratch.path, `layout ${layouts}`);
-  await copyToLayout(reference, { ...options, digest, directory });
-  return { directory, digest };
+  const layout = await copyToLayout(reference, { ...options, selection, directory });
+  return { ...layout, digest: selection.digest };
+}
+
+async function manifestIn(layout: string): Promise<ImageManifest> {
+  const index = JSON.parse(await readFile(join(layout, "index.json"), "utf8"));
+  return JSON.parse(await readFile(join(layout, "blobs", index.manifests[0].digest.replace(":", "/")), "utf8"));
 }
 
 async function failure(promise: Promise<unknown>): Promise<ApiError> {
@@ -90,10 +105,9 @@ test("a public image is copied, and its digest is the registry's", async () => {
     headers: { accept: "application/vnd.oci.image.manifest.v1+json" },
   });
   expect(digest).toBe(response.headers.get("docker-content-digest") ?? "");
-  const index = JSON.parse(await readFile(join(directory, "index.json"), "utf8"));
-  expect(index.manifests[0].digest).toBe(digest);
+  expect(await manifestIn(directory)).toEqual((await response.json()) as ImageManifest);
   const pinned = parseRegistryReference(`docker://${open.host}/team/busybox:other@${digest}`);
-  expect(await inspectDigest(pinned, access(open))).toEqual({ digest });
+  expect(await inspectImage(pinned, access(open))).toEqual({ digest, isEntry: false, variant: "" });
 });
 
 test("a password opens a private registry over TLS and is in no argument vector, environment or file left behind", async () => {
@@ -173,15 +187,20 @@ test("a registry that is down is unavailable", async () => {
 });
 
 test("layers in every compression arrive as what umoci reads", async () => {
+  const types = { gzip: "tar+gzip", zstd: "tar+gzip", none: "tar" };
   for (const compression of ["gzip", "zstd", "none"] as const) {
     const image = { layers: [[{ path: "file", content: `in ${compression}` }]], compression };
-    const { directory } = await pull(await pushImage(open, `packed-${compression}:1`, image), access(open));
-    const index = JSON.parse(await readFile(join(directory, "index.json"), "utf8"));
-    const blob = join(directory, "blobs", index.manifests[0].digest.replace(":", "/"));
-    const manifest = JSON.parse(await readFile(blob, "utf8"));
-    expect(manifest.layers[0].mediaType).toBe("application/vnd.oci.image.layer.v1.tar+gzip");
-    const layer = await readFile(join(directory, "blobs", manifest.layers[0].digest.replace(":", "/")));
-    expect(Buffer.from(Bun.gunzipSync(new Uint8Array(layer))).toString()).toContain(`in ${compression}`);
+    const layout = await pull(await pushImage(open, `packed-${compression}:1`, image), access(open));
+    expect(layout.isReadable).toBe(compression !== "zstd");
+    const bounds = { launcher: builtAssets().launcher, timeoutMs: 30_000, signal: new AbortController().signal };
+    const directory = await readableLayout(layout, { ...bounds, directory: join(scratch.path, `readable ${layouts}`) });
+    const { config, layers } = await manifestIn(directory);
+    expect(config.digest).toBe(layout.configDigest);
+    expect(layers.map(({ mediaType }) => mediaType)).toEqual([
+      `application/vnd.oci.image.layer.v1.${types[compression]}`,
+    ]);
+    await unpack({ layout: directory, into: join(scratch.path, `root ${layouts}`), ...bounds });
+    expect(await readFile(join(scratch.path, `root ${layouts}`, "file"), "utf8")).toBe(`in ${compression}`);
   }
 });
 
@@ -208,7 +227,7 @@ test("nothing of the host's own image tools is read or written", async () => {
   expect(directory).toBeString();
   await using home = await scratchDirectory(scratch.path, "traced-");
   const made = await prepareSkopeoHome(home.path, parseRegistryReference(busybox), access(open));
-  const argv = copyArgv(made, `docker://${busybox}`, "oci:traced:image");
+  const argv = copyArgv(made, `docker://${busybox}`, "dir:traced");
   await run({
     argv: ["strace", "-f", "-qq", "-e", "trace=%file", "-o", trace, ...argv],
     env: made.environment,
@@ -236,7 +255,9 @@ test("of an image for many platforms, the one for this machine is taken", async 
   });
   const { digest, directory } = await pull(reference, access(open));
   expect(digest).toBe(digests["linux/amd64"] ?? "");
-  expect(await digestsIn(directory)).toContain(digest);
+  const [layer] = (await manifestIn(directory)).layers;
+  const archive = Bun.gunzipSync(await readFile(join(directory, "blobs", layer?.digest.replace(":", "/") ?? "")));
+  expect(Buffer.from(archive).toString()).toMatch(/amd(?! v3)/);
 
   const arm = await pushIndex(open, "arm:1", { "linux/arm64": image("arm", "arm64") });
   const missing = await failure(pull(arm.reference, access(open)));
@@ -290,4 +311,38 @@ test("a mirror is asked first, and the named registry when the mirror has nothin
   await pull(`${open.host}/team/original:1`, access(open, { settings }));
   const without = await failure(pull(`${open.host}/team/mirrored:1`, access(open)));
   expect(without.code).toBe("not_found");
+});
+
+test("a mirror that lies gets nothing believed: neither for a tag's digest, nor for a digest", async () => {
+  using mirror = new RawRegistry();
+  const planted = rawImage([layer({ path: "file", content: "planted" })]);
+  const name = "team/lied-about";
+  const reference = await pushImage(open, `${name}:1`, { layers: [[{ path: "file", content: "genuine" }]] });
+  const digest = (await inspectImage(parseRegistryReference(reference), access(open))).digest;
+  const settings = { insecure: true, mirrors: [{ host: mirror.host, insecure: true }] };
+  const contents = async (): Promise<string | null> => {
+    const pulled = await pull(reference, access(open, { settings })).catch((error: unknown) => {
+      if (error instanceof ApiError) return null;
+      throw error;
+    });
+    if (pulled === null) return null;
+    const [only] = (await manifestIn(pulled.directory)).layers;
+    const blob = await readFile(join(pulled.directory, "blobs", only?.digest.replace(":", "/") ?? ""));
+    return `${pulled.digest === digest} ${Buffer.from(Bun.gunzipSync(blob)).includes("genuine")}`;
+  };
+  // Whoever asks for a tag gets what the operator's mirror has; but nothing passes for what it is not.
+  mirror.add(name, planted);
+  expect(await contents()).toBe("false false");
+  const genuine = { type: planted.manifest.type, bytes: await bytesOf(name, digest) };
+  mirror.addDocument(name, "1", genuine);
+  mirror.setDocument(name, digest, { ...planted.manifest, claimedDigest: digest });
+  expect([null, "true true"]).toContain(await contents());
+  mirror.addDocument(name, "1", indexOf(genuine));
+  mirror.setDocument(name, digest, planted.manifest);
+  expect([null, "true true"]).toContain(await contents());
+  // The manifest is the genuine one, and its layer is not.
+  mirror.addDocument(name, "1", genuine);
+  const parsed = JSON.parse(genuine.bytes.toString()) as ImageManifest;
+  for (const { digest: of } of [parsed.config, ...parsed.layers]) mirror.setBlob(of, Buffer.from("planted"));
+  expect([null, "true true"]).toContain(await contents());
 });

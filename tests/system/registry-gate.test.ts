@@ -5,7 +5,7 @@ import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { openRegistryGate } from "../../src/oci/registry-gate.ts";
 import type { RegistryHosts } from "../../src/oci/registry-policy.ts";
-import { copyToLayout, inspectDigest, type RegistryAccess } from "../../src/oci/skopeo.ts";
+import { copyToLayout, inspectImage, type RegistryAccess } from "../../src/oci/skopeo.ts";
 import { runTool } from "../../src/oci/tool.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
@@ -68,10 +68,10 @@ async function pull(host: string, hosts: RegistryHosts, more: Partial<RegistryAc
     signal: new AbortController().signal,
     ...more,
   };
-  const { digest } = await inspectDigest(reference, access);
+  const selection = await inspectImage(reference, access);
   pulls += 1;
   const directory = join(scratch.path, `layout-${pulls}`);
-  await copyToLayout(reference, { ...access, digest, directory });
+  await copyToLayout(reference, { ...access, selection, directory });
   return await digestsIn(directory);
 }
 

@@ -2,10 +2,9 @@ import { describe, expect, test } from "bun:test";
 import { readdir, readFile, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { ApiError } from "../../src/domain/errors.ts";
+import type { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { erofsArgv, ext4Argv } from "../../src/oci/base-disk.ts";
-import { selectManifest } from "../../src/oci/manifest.ts";
 import type { DeadEnd } from "../../src/oci/registry-gate.ts";
 import { scratchArgv } from "../../src/oci/scratch-disk.ts";
 import { copyArgv, inspectArgv } from "../../src/oci/skopeo.ts";
@@ -39,12 +38,12 @@ describe("argument vectors", () => {
   });
 
   test("copy", () => {
-    const options = "--quiet --remove-signatures --dest-compress-format gzip --src-cert-dir /s/certificates";
-    expect(copyArgv(home, "docker://r.example/a@sha256:0", "oci:layout:image").join(" ")).toBe(
-      `${COMMON} copy ${options} --src-authfile /s/auth.json docker://r.example/a@sha256:0 oci:layout:image`,
+    const options = "--quiet --remove-signatures --preserve-digests --src-cert-dir /s/certificates";
+    expect(copyArgv(home, "docker://r.example/a@sha256:0", "dir:copy").join(" ")).toBe(
+      `${COMMON} copy ${options} --src-authfile /s/auth.json docker://r.example/a@sha256:0 dir:copy`,
     );
-    expect(copyArgv({ ...home, authFile: null }, "docker://r.example/a@sha256:0", "oci:layout:image").join(" ")).toBe(
-      `${COMMON} copy ${options} --src-no-creds docker://r.example/a@sha256:0 oci:layout:image`,
+    expect(copyArgv({ ...home, authFile: null }, "docker://r.example/a@sha256:0", "dir:copy").join(" ")).toBe(
+      `${COMMON} copy ${options} --src-no-creds docker://r.example/a@sha256:0 dir:copy`,
     );
   });
 
@@ -211,50 +210,5 @@ describe("failures of a registry", () => {
     expect(() => registryFailure(reason, reference, { credentials: null, timeoutMs: 1, deadEnd: () => null })).toThrow(
       reason,
     );
-  });
-});
-
-describe("the manifest for this platform", () => {
-  const own = `sha256:${"a".repeat(64)}`;
-  const digest = (letter: string) => `sha256:${letter.repeat(64)}`;
-  const entry = (letter: string, os: string, architecture: string, variant?: string) => ({
-    digest: digest(letter),
-    platform: { os, architecture, ...(variant === undefined ? {} : { variant }) },
-  });
-  const select = (document: unknown) => selectManifest(Buffer.from(JSON.stringify(document)), own);
-  const code = (document: unknown): string => {
-    try {
-      return select(document);
-    } catch (error) {
-      return (error as ApiError).code;
-    }
-  };
-
-  test("is the document itself, or the best entry of an index", () => {
-    expect(select({ schemaVersion: 2, config: { digest: digest("c") }, layers: [] })).toBe(own);
-    const index = (...manifests: object[]) => ({ schemaVersion: 2, manifests });
-    expect(select(index(entry("1", "linux", "arm64"), entry("2", "linux", "amd64")))).toBe(digest("2"));
-    expect(select(index(entry("1", "linux", "amd64", "v3"), entry("2", "linux", "amd64", "v2")))).toBe(digest("2"));
-    expect(
-      select(index(entry("1", "windows", "amd64"), entry("2", "linux", "amd64"), entry("3", "unknown", "unknown"))),
-    ).toBe(digest("2"));
-    expect(select(index({ digest: digest("4") }))).toBe(digest("4"));
-    expect(code(index(entry("1", "windows", "amd64")))).toBe("not_found");
-    expect(code(index())).toBe("not_found");
-  });
-
-  test("is refused when it is no image's", () => {
-    for (const document of [
-      {},
-      [],
-      null,
-      "text",
-      { schemaVersion: 1, fsLayers: [] },
-      { schemaVersion: 2, config: { digest: "sha256:../../x" }, layers: [] },
-      { schemaVersion: 2, manifests: [{ digest: "x", platform: { os: "linux", architecture: "amd64" } }] },
-    ]) {
-      expect(code(document)).toBe("validation_error");
-    }
-    expect(() => selectManifest(Buffer.from("<html>"), own)).toThrow(ApiError);
   });
 });

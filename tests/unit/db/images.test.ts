@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { getImage, type ImageFilter, listImages, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
-import { existingLayers, findBaseLayer, getLayer, layerChain } from "../../../src/db/layers.ts";
+import { existingLayers, findBaseLayer, findProvedBase, getLayer, layerChain } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
@@ -72,6 +72,32 @@ describe("publishing", () => {
       createdAt: 42,
     });
     expect(findBaseLayer(db, "other")).toBeNull();
+  });
+
+  test("a base is proved by the account whose import published it or was given it, until the base goes", () => {
+    const publishing = (accountId: AccountId, layer = someLayer({ baseKey: "key" }), isNew = true) => {
+      const operationId = addExecuting(db, { accountId, kind: "image_import" });
+      const image = someImage(layer.id);
+      const publication = { result: {}, image, layer: isNew ? layer : undefined, provesBase: true };
+      expect(publishOperation(db, { operationId, now: 1, ...publication })).toBe(true);
+      return image.id;
+    };
+    const base = someLayer({ baseKey: "key" });
+    const first = publishing(alice, base);
+    expect(findProvedBase(db, alice, "key")?.id).toBe(base.id);
+    expect(findProvedBase(db, alice, "other")).toBeNull();
+    expect(findProvedBase(db, bob, "key")).toBeNull();
+    // A run on it proves nothing to anybody else, and an import that came second gets the first one's layer.
+    const second = publishing(bob);
+    expect(findProvedBase(db, bob, "key")?.id).toBe(base.id);
+    const third = publishing(bob, base, false);
+    deleteImage(db, alice, first);
+    expect(findProvedBase(db, alice, "key")?.id).toBe(base.id);
+    for (const id of [second, third]) deleteImage(db, bob, id);
+    expect(deleteUnreferencedLayers(db.orm, [base.id], () => false)).toEqual([base.id]);
+    publishing(bob);
+    expect(findProvedBase(db, alice, "key")).toBeNull();
+    expect(findProvedBase(db, bob, "key")).not.toBeNull();
   });
 
   test("a run can publish an image, or nothing but its result", () => {

@@ -5,7 +5,7 @@ import { expiredImages, unreferencedLayers } from "../../../src/db/expiry.ts";
 import { deleteFilesUnusedSince, getFile } from "../../../src/db/files.ts";
 import { descendants, lineage } from "../../../src/db/history.ts";
 import { getImage, listImages, listImagesFar, resolveImage } from "../../../src/db/images.ts";
-import { findBaseLayer, layerChain } from "../../../src/db/layers.ts";
+import { findBaseLayer, findProvedBase, layerChain } from "../../../src/db/layers.ts";
 import { mergedLayersOn } from "../../../src/db/merged-layers.ts";
 import {
   deleteOperationsFinishedBefore,
@@ -208,6 +208,7 @@ describe("nothing reads a whole table", () => {
     "to find what waits after a start": () => pendingOperations(store.db),
     "to find what was cut off": () => executingOperations(store.db),
     "to find a base": () => findBaseLayer(store.db, "key"),
+    "to find a base that is proved": () => findProvedBase(store.db, alice, "key"),
     "to follow a chain": () => layerChain(store.db, newId<LayerId>()),
     "to follow a lineage": () => lineage(store.db, base, PAGE),
     "to find what was made of an image": () => descendants(store.db, base, { ...PAGE, recursive: true }),
