@@ -49,6 +49,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   api: ["domain", "supervisor", "db", "storage", "metrics.ts", "operation-log.ts"],
   "api/dispatch.ts": ["domain", "system/waiting.ts"],
+  "api/body.ts": ["domain", "system/waiting.ts"],
+  "api/body-room.ts": ["domain", "system/waiting.ts"],
   supervisor: ["domain", "db", "storage", "oci", "vm", "cgroup", "system", "metrics.ts"],
   db: ["domain"],
   storage: ["domain", "system"],

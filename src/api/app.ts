@@ -1,6 +1,7 @@
 import { Elysia } from "elysia";
 import { ApiError } from "../domain/errors.ts";
 import { authenticate } from "./auth.ts";
+import { BodyRoom } from "./body-room.ts";
 import { elysiaPathOf, pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
 import { errorReply, isInternal } from "./errors.ts";
 import { type Reply, toResponse } from "./reply.ts";
@@ -12,6 +13,9 @@ import type { ApiServices, Principal } from "./services.ts";
 const VERSION_PREFIX = "/v1";
 /** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
+
+/** An account's share takes the largest body that any route does; a request takes about four times its body's length. */
+const BODY_ROOM = { totalBytes: 67_108_864, accountBytes: 33_554_432, waitMsMax: 60_000, collect: () => Bun.gc(true) };
 
 const OPERATION_OF_LOCATION = /\/v1\/operations\/([0-9a-f-]{36})$/;
 
@@ -36,7 +40,8 @@ interface RequestState {
 export function createApp(services: ApiServices) {
   const routes = allRoutes(services);
   const table = new RouteTable(routes);
-  const runners = new Map(routes.map((route) => [route, runnerOf(route)] as const));
+  const room = new BodyRoom(BODY_ROOM);
+  const runners = new Map(routes.map((route) => [route, runnerOf(route, room)] as const));
   const states = new WeakMap<Request, RequestState>();
 
   const answer = (request: Request, reply: Reply, cause?: unknown): Response => {

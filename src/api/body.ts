@@ -1,19 +1,34 @@
 import { ApiError } from "../domain/errors.ts";
+import { untilAborted } from "../system/waiting.ts";
 
 /** `type/subtype` of a JSON body; parameters such as the character set may follow. */
 const JSON_CONTENT_TYPE = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 
+/** A body of up to so many `bytes` is read without asking for room. */
+const SMALL_BODY_BYTES_MAX = 1_048_576;
+/** A large body holds room that others wait for: it has to come within this time and that for its size. */
+const LARGE_BODY_MS_MAX = 30_000;
+const LARGE_BODY_BYTES_PER_MS_MIN = 64;
+const largeBodyMsMax = (bytes: number): number => LARGE_BODY_MS_MAX + bytes / LARGE_BODY_BYTES_PER_MS_MIN;
+
+export interface ReadOptions {
+  readonly limitBytes: number;
+  /** Resolves when there is room in memory for a body of so many bytes, until it has been worked on. */
+  readonly makeRoom: (bytes: number) => Promise<void>;
+  /** how long a body of so many bytes may take to come once there is room for it, in `milliseconds` */
+  readonly msMax?: (bytes: number) => number;
+}
+
 /**
  * Reads a JSON body that is at most `limitBytes` long, whether or not it says its length beforehand.
- * @throws ApiError `validation_error` or `payload_too_large`
+ * @throws ApiError `validation_error` or `payload_too_large`; what `makeRoom` throws
  */
-export async function readJson(request: Request, limitBytes: number): Promise<unknown> {
+export async function readJson(request: Request, options: ReadOptions): Promise<unknown> {
   const contentType = request.headers.get("content-type");
   if (contentType !== null && !JSON_CONTENT_TYPE.test(contentType)) {
     throw new ApiError("validation_error", "Content-Type must be application/json", { field: "content-type" });
   }
-  const bytes = await readAll(request, limitBytes);
-  const text = decode(bytes);
+  const text = decode(await readAll(request, options));
   try {
     return JSON.parse(text) as unknown;
   } catch (error) {
@@ -31,16 +46,58 @@ export function checkAnnouncedLength(request: Request, limitBytes: number): void
   if (announced > limitBytes) throw tooLarge(limitBytes);
 }
 
-async function readAll(request: Request, limitBytes: number): Promise<Uint8Array> {
+async function readAll(request: Request, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
+  const { limitBytes, makeRoom, msMax = largeBodyMsMax } = options;
   checkAnnouncedLength(request, limitBytes);
-  const chunks: Uint8Array[] = [];
-  let length = 0;
-  for await (const chunk of bodyStream(request)) {
-    length += chunk.byteLength;
-    if (length > limitBytes) throw tooLarge(limitBytes);
-    chunks.push(chunk.slice());
+  const announcedBytes = Number(request.headers.get("content-length") ?? 0);
+  const late = new AbortController();
+  using deadline = new DisposableStack();
+  const takeRoom = async (bytes: number): Promise<void> => {
+    await makeRoom(bytes);
+    const timer = setTimeout(() => late.abort(tooSlow()), msMax(bytes));
+    deadline.defer(() => clearTimeout(timer));
+  };
+  let hasRoom = announcedBytes > SMALL_BODY_BYTES_MAX;
+  if (hasRoom) await takeRoom(announcedBytes);
+  const body = new BodyBuffer(announcedBytes);
+  const chunks = bodyStream(request)[Symbol.asyncIterator]();
+  // Not waited for: the answer does not depend on it.
+  using _left = { [Symbol.dispose]: () => void chunks.return?.().catch(() => undefined) };
+  for (;;) {
+    const step = await untilAborted(chunks.next(), late.signal);
+    if (step.done === true) return body.bytes();
+    const lengthBytes = body.lengthBytes + step.value.byteLength;
+    if (lengthBytes > limitBytes) throw tooLarge(limitBytes);
+    if (!hasRoom && lengthBytes > SMALL_BODY_BYTES_MAX) {
+      hasRoom = true;
+      await takeRoom(limitBytes);
+    }
+    body.push(step.value);
   }
-  return Buffer.concat(chunks, length);
+}
+
+/** Collects a body in one piece of memory; one that did not announce its length grows by doubling. */
+class BodyBuffer {
+  lengthBytes = 0;
+  #bytes: Uint8Array<ArrayBuffer>;
+
+  constructor(announcedBytes: number) {
+    this.#bytes = new Uint8Array(announcedBytes);
+  }
+
+  push(chunk: Uint8Array): void {
+    const lengthBytes = this.lengthBytes + chunk.byteLength;
+    if (lengthBytes > this.#bytes.byteLength) {
+      const capacityBytes = Math.max(lengthBytes, 2 * this.#bytes.byteLength);
+      this.#bytes = new Uint8Array(this.#bytes.buffer.transfer(capacityBytes));
+    }
+    this.#bytes.set(chunk, this.lengthBytes);
+    this.lengthBytes = lengthBytes;
+  }
+
+  bytes(): Uint8Array<ArrayBuffer> {
+    return this.#bytes.subarray(0, this.lengthBytes);
+  }
 }
 
 /**
@@ -52,19 +109,19 @@ export function bodyStream(request: Request): AsyncIterable<Uint8Array> {
   const { body } = request;
   return {
     [Symbol.asyncIterator]() {
-      const chunks = body?.[Symbol.asyncIterator]();
+      const reader = body?.getReader();
       let last: Uint8Array<ArrayBuffer> | null = null;
       return {
         async next() {
           if (last !== null) release(last);
           last = null;
-          const step = await chunks?.next().catch(endedEarly);
+          const step = await reader?.read().catch(endedEarly);
           if (step === undefined || step.done === true) return { done: true, value: undefined };
           last = step.value;
           return { done: false, value: step.value };
         },
         async return() {
-          await chunks?.return?.();
+          await reader?.cancel();
           return { done: true, value: undefined };
         },
       };
@@ -82,13 +139,19 @@ function endedEarly(error: unknown): never {
   throw new ApiError("validation_error", "the body ended early", {}, { cause: error });
 }
 
-function decode(bytes: Uint8Array): string {
+/** Takes the memory of the bytes, too, which the garbage collector would leave for long. */
+function decode(bytes: Uint8Array<ArrayBuffer>): string {
+  using _freed = { [Symbol.dispose]: () => void bytes.buffer.transfer(0) };
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (error) {
     if (error instanceof TypeError) throw new ApiError("validation_error", "the body must be UTF-8");
     throw error;
   }
+}
+
+function tooSlow(): ApiError {
+  return new ApiError("validation_error", "the body came too slowly for its size");
 }
 
 function tooLarge(limitBytes: number): ApiError {

@@ -3,6 +3,7 @@ import { UUID_PATTERN } from "../domain/ids.ts";
 import { ownTurn } from "../system/waiting.ts";
 import { authorize } from "./auth.ts";
 import { bodyStream, readJson } from "./body.ts";
+import type { BodyRoom } from "./body-room.ts";
 import { queryReader, rawQuery } from "./query.ts";
 import type { Reply } from "./reply.ts";
 import { RAW_BODY, type Route } from "./route.ts";
@@ -17,8 +18,11 @@ const uuidExpression = new RegExp(UUID_PATTERN);
 /** Runs a route for a request that has a principal: authorises, reads, checks, and hands over. */
 export type Runner = (request: Request, principal: Principal | null, params: Record<string, string>) => Promise<Reply>;
 
-/** Prepares a route once: its schemas are compiled here, not per request. */
-export function runnerOf(route: Route): Runner {
+/**
+ * Prepares a route once: its schemas are compiled here, not per request.
+ * @param room where large bodies are taken in
+ */
+export function runnerOf(route: Route, room: BodyRoom): Runner {
   const readQuery = route.query === null ? null : queryReader(route.query);
   const readBody = bodyReader(route);
   const writes = route.method !== "GET" && route.method !== "HEAD";
@@ -34,22 +38,28 @@ export function runnerOf(route: Route): Runner {
       params[name] = value.toLowerCase();
     }
     const query = readQuery === null ? {} : readQuery(rawQuery(request.url));
-    const body = readBody === null ? null : await readBody(request);
+    using held = new DisposableStack();
+    const makeRoom = async (bytes: number): Promise<void> => {
+      if (principal !== null) held.use(await room.take(principal.accountId, bytes, request.signal));
+    };
+    const body = readBody === null ? null : await readBody(request, makeRoom);
     // All that came at once would otherwise write in one turn.
     if (writes) await ownTurn();
     // Routes without a scope never look at the principal; all others have one by now.
     const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
-    return route.handle(context);
+    return await route.handle(context);
   };
 }
 
-function bodyReader(route: Route): ((request: Request) => Promise<unknown>) | null {
+type BodyReader = (request: Request, makeRoom: (bytes: number) => Promise<void>) => Promise<unknown>;
+
+function bodyReader(route: Route): BodyReader | null {
   const { body, bodyBytesMax } = route;
   if (body === null) return null;
   if (body === RAW_BODY) return async (request) => bodyStream(request);
   const check = checker(body);
-  return async (request) => {
-    const value = await readJson(request, bodyBytesMax);
+  return async (request, makeRoom) => {
+    const value = await readJson(request, { limitBytes: bodyBytesMax, makeRoom });
     check(value);
     return value;
   };

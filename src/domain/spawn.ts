@@ -49,7 +49,7 @@ export function checkSpawn(request: SpawnRequest, limits: SpawnLimits): CheckedS
   const argv = argvOf(request);
   const env = request.env ?? {};
   checkArguments(argv, env, request.shell === true);
-  if (request.stdin !== undefined) decodeStdin(request.stdin);
+  if (request.stdin !== undefined) checkStdin(request.stdin);
   return {
     image: parseImageReference(request.image),
     argv,
@@ -74,30 +74,34 @@ export function argvOf(request: Pick<SpawnRequest, "command" | "args" | "shell">
     : ["/bin/sh", "-c", request.command, "/bin/sh", ...args];
 }
 
-/**
- * Bytes of standard input: plain ASCII, or `base64:` and standard base64 with its padding.
- * @throws ApiError `validation_error`
- */
+/** Bytes of standard input, which `checkSpawn` has checked: plain ASCII, or `base64:` and standard base64. */
 export function decodeStdin(text: string): Uint8Array {
-  const fail = (reason: string): never => {
-    throw new ApiError("validation_error", `stdin ${reason}`, { field: "stdin" });
-  };
+  if (!text.startsWith(STDIN_BASE64_PREFIX)) return Buffer.from(text, "latin1");
+  return Buffer.from(text.slice(STDIN_BASE64_PREFIX.length), "base64");
+}
+
+/** Looks at standard input where it is: it can be large, and decoded it would be there twice. */
+function checkStdin(text: string): void {
+  const fail = (reason: string): never => fieldError("stdin", reason);
   if (!text.startsWith(STDIN_BASE64_PREFIX)) {
     // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
     if (!/^[\x00-\x7f]*$/.test(text)) fail("must be plain ASCII, or base64: followed by standard base64");
     if (text.length > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes`);
-    return Buffer.from(text, "latin1");
+    return;
   }
   const encoded = text.slice(STDIN_BASE64_PREFIX.length);
   if (encoded.length % 4 !== 0 || !/^[A-Za-z0-9+/]*={0,2}$/.test(encoded)) {
     fail("must have standard base64 with padding after base64:");
   }
-  const bytes = Buffer.from(encoded, "base64");
   const tail = encoded.slice(-4);
-  if (Buffer.from(tail, "base64").toString("base64") !== tail) fail("has base64 whose unused bits are not zero");
-  if (bytes.byteLength > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes after decoding`);
-  return bytes;
+  const tailBytes = Buffer.from(tail, "base64");
+  if (tailBytes.toString("base64") !== tail) fail("has base64 whose unused bits are not zero");
+  const sizeBytes = (encoded.length - tail.length) * BASE64_BYTES_RATIO + tailBytes.byteLength;
+  if (sizeBytes > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes after decoding`);
 }
+
+/** Bytes for each character of base64. */
+const BASE64_BYTES_RATIO = 3 / 4;
 
 function checkArguments(argv: readonly string[], env: Readonly<Record<string, string>>, shell: boolean): void {
   let totalBytes = 0;

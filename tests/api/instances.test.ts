@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { ApiError } from "../../src/domain/errors.ts";
 import type { OperationId } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api.ts";
 import { heldTest } from "../support/api-program.ts";
@@ -90,6 +91,21 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     const answer = await api.call("POST", "/v1/instances", { body, headers: { "content-type": "application/json" } });
     expect(answer.status).toBe(201);
     expect(JSON.stringify(last()?.env)).toBe('{"__proto__":"a","constructor":"b","toString":"c"}');
+  });
+
+  test("large bodies are taken however many come at once", async () => {
+    const stdin = `base64:${Buffer.alloc(8_388_608, 1).toString("base64")}`;
+    const answers = await Promise.all(Array.from({ length: 8 }, () => spawn({ stdin })));
+    expect(answers.map(({ status }) => status)).toEqual(Array.from({ length: 8 }, () => 201));
+  });
+
+  heldTest("more than may wait is 429, and says when to come again", async () => {
+    api.operations.refusal = new ApiError("too_many_requests", "too much is waiting", { limit_bytes: 9 });
+    const answer = await spawn({});
+    api.operations.refusal = null;
+    expect(errorOf(answer, "too_many_requests").details).toEqual({ limit_bytes: 9 });
+    expect(answer.status).toBe(429);
+    expect(Number(answer.headers.get("retry-after"))).toBeGreaterThan(0);
   });
 
   test("stdin of 10 MiB, as ASCII and as base64; a byte more is 400", async () => {

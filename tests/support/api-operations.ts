@@ -8,7 +8,7 @@ import {
 } from "../../src/db/operations.ts";
 import { publishOperation } from "../../src/db/publish.ts";
 import type { NewRequest } from "../../src/db/requests.ts";
-import type { ErrorBody } from "../../src/domain/errors.ts";
+import type { ApiError, ErrorBody } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { isTerminal, type OperationKind } from "../../src/domain/operation.ts";
 import { importToStore, instanceToStore } from "../../src/supervisor/operations/requests.ts";
@@ -28,6 +28,8 @@ export class HeldOperations implements OperationsPort {
   readonly imports: ImportSubmission[] = [];
   readonly instances: InstanceSubmission[] = [];
   samples: readonly InstanceStats[] = [];
+  /** what a submission is refused with */
+  refusal: ApiError | null = null;
   /** streams of samples that were not ended yet */
   openStats = 0;
   state: Readiness = { ready: true, isolation: "vm-emulated", reason: "", checks: [] };
@@ -40,11 +42,13 @@ export class HeldOperations implements OperationsPort {
   }
 
   async submitImport(accountId: AccountId, submission: ImportSubmission) {
+    if (this.refusal !== null) throw this.refusal;
     this.imports.push(submission);
     return this.insert(accountId, "image_import", importToStore(submission).row, submission.credentials !== null);
   }
 
   async submitInstance(accountId: AccountId, submission: InstanceSubmission) {
+    if (this.refusal !== null) throw this.refusal;
     this.instances.push(submission);
     return this.insert(accountId, "instance", instanceToStore(submission).row, false, submission.imageId);
   }

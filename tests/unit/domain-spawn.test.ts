@@ -95,10 +95,18 @@ describe("stdin", () => {
   });
 
   test("10 MiB is the end of it, after decoding", () => {
-    expect(decodeStdin("x".repeat(STDIN_BYTES_MAX)).byteLength).toBe(STDIN_BYTES_MAX);
-    expect(refusal(() => decodeStdin("x".repeat(STDIN_BYTES_MAX + 1))).message).toContain(`${STDIN_BYTES_MAX}`);
-    const encoded = Buffer.alloc(STDIN_BYTES_MAX + 1).toString("base64");
-    expect(refusal(() => decodeStdin(`base64:${encoded}`)).code).toBe("validation_error");
+    const encoded = (sizeBytes: number) => `base64:${Buffer.alloc(sizeBytes).toString("base64")}`;
+    for (const text of ["x".repeat(STDIN_BYTES_MAX), encoded(STDIN_BYTES_MAX), encoded(STDIN_BYTES_MAX - 1)]) {
+      expect(check({ stdin: text }).stdin).toBe(text);
+    }
+    expect(decodeStdin(encoded(STDIN_BYTES_MAX)).byteLength).toBe(STDIN_BYTES_MAX);
+    for (const text of ["x".repeat(STDIN_BYTES_MAX + 1), encoded(STDIN_BYTES_MAX + 1)]) {
+      expect(refusal(() => check({ stdin: text })).message).toContain(`${STDIN_BYTES_MAX}`);
+    }
+  });
+
+  test.each(["", "base64:", "base64:YQ==", "base64:AP8=", "base64:AP8A"])("%j is taken", (text) => {
+    expect(check({ stdin: text }).stdin).toBe(text);
   });
 });
 
