@@ -2,7 +2,8 @@ import { chmod, lstat, mkdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { Capability } from "../system/confine.ts";
-import { type CommandError, run } from "../system/exec.ts";
+import type { CommandError } from "../system/exec.ts";
+import { diskUsage, diskUsageSum } from "./disk-usage.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
 import { type TreeUsage, treeUsage } from "./tree-limits.ts";
@@ -41,6 +42,7 @@ export const EXT4_DIRECTORY_ENTRIES_MAX = 50_000;
 /** An ext4 disk is mostly holes; a disk's content is as large as the tree, which was counted. */
 const DISK_BYTES_MAX = 2_199_023_255_552;
 const BLOCK_BYTES = 4096;
+const DU_BYTES_MAX = 16_777_216;
 /** Slack of the computed size of an ext4 disk; it is a hole. */
 const EXT4_SPARE_BYTES = 67_108_864;
 /** Room for the directory entry, extent block and attribute block that an entry may need, in `bytes`. */
@@ -78,15 +80,10 @@ async function erofs(options: BaseDiskOptions, { entries }: TreeUsage): Promise<
 }
 
 /** @throws ApiError `validation_error` when the making of an ext4 disk would take for ever */
-async function refuseHugeDirectories({ staging, timeoutMs, signal }: BaseDiskOptions): Promise<void> {
+async function refuseHugeDirectories(options: BaseDiskOptions): Promise<void> {
   const flags = ["--inodes", "--count-links", "--separate-dirs", `--threshold=${EXT4_DIRECTORY_ENTRIES_MAX}`];
-  const { stdout } = await run({
-    argv: ["du", ...flags, "--", staging],
-    timeoutMs,
-    signal,
-    stdoutBytesMax: 16_777_216,
-  });
-  if (stdout.length === 0) return;
+  const found = await diskUsage(flags, { ...options, directory: options.staging, stdoutBytesMax: DU_BYTES_MAX });
+  if (found === "") return;
   const most = `the image has a directory of more than ${EXT4_DIRECTORY_ENTRIES_MAX} entries`;
   const beside = `together with names of 255 bytes or more than ${EROFS_ENTRIES_MAX} files`;
   throw new ApiError("validation_error", `${most}, ${beside}`);
@@ -152,18 +149,11 @@ async function ext4Size(
   options: BaseDiskOptions,
   { bytes, entries }: TreeUsage,
 ): Promise<{ sizeBytes: number; inodes: number }> {
-  const contentBytes = Math.max(await apparentBytes(options), bytes) * 1.05;
+  const apparentBytes = await diskUsageSum(["--apparent-size", "--block-size=1"], {
+    ...options,
+    directory: options.staging,
+  });
+  const contentBytes = Math.max(apparentBytes, bytes) * 1.05;
   const sizeBytes = Math.ceil(contentBytes + entries * EXT4_ENTRY_BYTES + EXT4_SPARE_BYTES);
   return { sizeBytes, inodes: entries + EXT4_SPARE_INODES_COUNT };
-}
-
-async function apparentBytes({ staging, timeoutMs, signal }: BaseDiskOptions): Promise<number> {
-  const { stdout } = await run({
-    argv: ["du", "-s", "--apparent-size", "--block-size=1", "--", staging],
-    timeoutMs,
-    signal,
-  });
-  const count = Number.parseInt(Buffer.from(stdout).toString("latin1"), 10);
-  if (!Number.isSafeInteger(count)) throw new Error("du gave no number");
-  return count;
 }

@@ -20,7 +20,7 @@ export interface ToolCommand {
   readonly env?: Readonly<Record<string, string>>;
   readonly cwd?: string;
   readonly stdoutBytesMax?: number;
-  readonly confinement: Pick<Confinement, "writable" | "readable" | "network" | "capabilities">;
+  readonly confinement: Pick<Confinement, "writable" | "readable" | "network" | "capabilities" | "attributes">;
 }
 
 /** How much all files may take is watched from outside. */

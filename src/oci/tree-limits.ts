@@ -1,8 +1,8 @@
 import { setTimeout } from "node:timers/promises";
 import { ApiError } from "../domain/errors.ts";
-import { run } from "../system/exec.ts";
+import { diskUsageSum } from "./disk-usage.ts";
 import type { ToolBounds } from "./tool.ts";
-import { commonFailure, reasonOf } from "./tool-failure.ts";
+import { commonFailure } from "./tool-failure.ts";
 
 /** What a directory may amount to. */
 export interface TreeLimits {
@@ -19,37 +19,25 @@ export interface TreeUsage {
   readonly entries: number;
 }
 
-/** What bounds the looking itself. */
-export type LookBounds = Pick<ToolBounds, "timeoutMs" | "signal">;
-
 const INTERVAL_MS = 1000;
 /** Share of the time that may go into looking: a tree of a million files takes seconds. */
 const REST_RATIO = 10;
-
-/** What is in the tree may vanish meanwhile, which du takes for a failure, but tells the sum all the same. */
-const DU = 'du -s "$@" || :';
 
 /**
  * Counts what is in a directory. Neither a link is followed nor a file opened.
  * @throws ApiError `unavailable` on time-out, Error when it could not be counted: nothing may pass for empty
  */
-export async function treeUsage(directory: string, bounds: LookBounds): Promise<TreeUsage> {
-  const { timeoutMs, signal } = bounds;
-  const count = async (...flags: readonly string[]): Promise<number> => {
-    const argv = ["sh", "-c", DU, "sh", ...flags, "--", directory];
-    const { stdout, stderr } = await run({ argv, timeoutMs, signal }).catch((error: unknown) => {
-      throw commonFailure(error, timeoutMs) ?? error;
+export async function treeUsage(directory: string, bounds: ToolBounds): Promise<TreeUsage> {
+  const count = async (...flags: readonly string[]): Promise<number> =>
+    await diskUsageSum(flags, { ...bounds, directory, changing: true }).catch((error: unknown) => {
+      throw commonFailure(error, bounds.timeoutMs) ?? error;
     });
-    const found = Number.parseInt(Buffer.from(stdout).toString("latin1"), 10);
-    if (Number.isNaN(found)) throw new Error(`du could not count ${directory}: ${reasonOf(stderr)}`);
-    return found;
-  };
   const [bytes, names] = await Promise.all([count("--block-size=1"), count("--inodes", "--count-links")]);
   return { bytes, entries: Math.max(0, names - 1) };
 }
 
 /** @throws ApiError `payload_too_large` when a directory holds more than it may */
-export async function requireWithin(directory: string, limits: TreeLimits, bounds: LookBounds): Promise<TreeUsage> {
+export async function requireWithin(directory: string, limits: TreeLimits, bounds: ToolBounds): Promise<TreeUsage> {
   const usage = await treeUsage(directory, bounds);
   const error = excess(usage, limits);
   if (error !== null) throw error;
@@ -63,7 +51,7 @@ export async function requireWithin(directory: string, limits: TreeLimits, bound
 export function watchTree(
   directory: string,
   limits: TreeLimits,
-  bounds: LookBounds,
+  bounds: ToolBounds,
 ): AsyncDisposable & { readonly exceeded: AbortSignal } {
   const exceeded = new AbortController();
   const stopped = new AbortController();
@@ -80,7 +68,7 @@ export function watchTree(
 async function look(
   directory: string,
   limits: TreeLimits,
-  bounds: LookBounds,
+  bounds: ToolBounds,
   exceeded: AbortController,
 ): Promise<void> {
   const { signal } = bounds;

@@ -15,16 +15,14 @@ export interface UnpackOptions extends ToolBounds {
   readonly into: string;
 }
 
-const CAPABILITIES: readonly Capability[] = [
-  "chown",
-  "dac_override",
-  "fowner",
-  "fsetid",
-  "mknod",
-  "setfcap",
-  // Without it, an image with attributes such as security.ima could not be unpacked.
-  "sys_admin",
-];
+const CAPABILITIES: readonly Capability[] = ["chown", "dac_override", "fowner", "fsetid", "mknod", "setfcap"];
+
+/** What umoci may do that other tools may not: give files whatever owners, modes, devices and attributes an image has. */
+export const UNPACK_RIGHTS = {
+  capabilities: CAPABILITIES,
+  // Without it, an image with an attribute such as security.ima could not be unpacked.
+  attributes: true,
+} as const;
 
 /**
  * Applies an image's layers in order: owners, modes, devices, hard links and extended attributes as they are in it.
@@ -42,7 +40,7 @@ export async function unpack(options: UnpackOptions): Promise<void> {
         readable: [options.layout],
         writable: [dirname(options.into)],
         network: null,
-        capabilities: CAPABILITIES,
+        ...UNPACK_RIGHTS,
       },
     };
     await runTool(command, options);

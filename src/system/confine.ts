@@ -17,6 +17,11 @@ export interface Confinement {
   readonly network: string | null;
   /** what it keeps of root's powers; default none */
   readonly capabilities?: readonly Capability[];
+  /**
+   * Whether it can set attributes in the name spaces `security` and `trusted`, which takes the power to mount: the
+   * launcher then does so in its place; default false
+   */
+  readonly attributes?: boolean;
   readonly limits: ConfinementLimits;
   /** directories of control groups that it joins before it starts; default none */
   readonly controlGroups?: readonly string[];
@@ -37,7 +42,6 @@ const CAPABILITIES = {
   dac_override: 1,
   fowner: 3,
   fsetid: 4,
-  sys_admin: 21,
   mknod: 27,
   setfcap: 31,
 } as const;
@@ -56,7 +60,7 @@ export function confinementWrapper(
   confinement: Confinement,
   start: { readonly cwd: string; readonly parent: number },
 ): string[] {
-  const { launcher, writable, readable, network, limits, controlGroups = [] } = confinement;
+  const { launcher, writable, readable, network, limits, attributes = false, controlGroups = [] } = confinement;
   const capabilities = (confinement.capabilities ?? []).reduce(
     (mask, name) => mask | (1n << BigInt(CAPABILITIES[name])),
     0n,
@@ -67,6 +71,7 @@ export function confinementWrapper(
     ...writable.flatMap((directory) => ["--writable", directory]),
     ...readable.flatMap((directory) => ["--readable", directory]),
     ...(network === null ? [] : ["--network", network]),
+    ...(attributes ? ["--attributes"] : []),
     ...["--capabilities", `${capabilities}`, "--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`],
     ...["--fsize", `${limits.fileBytesMax}`, "--as", `${limits.addressBytesMax}`, "--nofile", `${limits.openFilesMax}`],
     "--",

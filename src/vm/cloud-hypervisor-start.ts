@@ -103,6 +103,8 @@ function launchOn(
     devices: host.devices,
     fileBytesMax: place.fileBytesMax,
     limits: LIMITS,
+    // It reads and writes disks by the one, and restores memory on demand by the other.
+    calls: ["io-uring", "userfaultfd"],
     extraFds: [fd, "socket"],
     program: buildCloudHypervisorArgs(host.program, { api: API_FD, events: EVENTS_FD }),
   });

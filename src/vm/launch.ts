@@ -19,6 +19,8 @@ export interface JailOptions {
   readonly fileBytesMax: number;
   /** default: `JAIL_LIMITS` */
   readonly limits?: JailLimits;
+  /** the kernel's calls that it gets beyond those of every VMM; default none */
+  readonly calls?: readonly ("io-uring" | "userfaultfd")[];
   /** the program's descriptors from 3 on; "socket" is one end of a socket pair */
   readonly extraFds: readonly (number | "socket")[];
   /** program and arguments, as paths inside the jail */
@@ -50,6 +52,7 @@ export function buildLaunchArgs(options: JailOptions, parent: number): string[] 
     ...["--root", options.root, "--vm", options.directory],
     ...["--uid", `${uid}`, "--gid", `${uid}`],
     ...options.devices.flatMap((device) => ["--device", device]),
+    ...(options.calls ?? []).map((family) => `--${family}`),
     ...["--nofile", `${openFilesMax}`, "--fsize", `${options.fileBytesMax}`],
     ...["--nproc", `${threadsMax}`, "--memlock", `${lockedMemoryBytesMax}`],
     ...["--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`, "--parent", `${parent}`],

@@ -1,11 +1,12 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
-import { mkdir, rm, utimes } from "node:fs/promises";
+import { mkdir, rename, rm, utimes } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { run, start } from "../../src/system/exec.ts";
 import { buildLaunchArgs, type JailOptions } from "../../src/vm/launch.ts";
 import { prepareVmmRoot } from "../../src/vm/vmm-root.ts";
 import { VmmRoots } from "../../src/vm/vmm-roots.ts";
+import { compileEscape, JAILED, openOutside, parseOutcomes } from "../support/escape.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -48,6 +49,8 @@ describe("the VMM of a live machine", () => {
       }
       expect(status.get("NoNewPrivs")).toBe("1");
       expect(`${thread} ${status.get("Seccomp")}`).toBe(`${thread} 2`);
+      // QEMU's own, and the launcher's.
+      expect(Number(status.get("Seccomp_filters"))).toBeGreaterThanOrEqual(2);
     }
   });
 
@@ -234,6 +237,36 @@ describe("the launcher", () => {
     const failed = run({ argv: [builtAssets().launcher, ...options, "--", "/bin/true"], timeoutMs: 5000 });
     const stderrTail = `launch: option ${refused}: Invalid argument`;
     await expect(failed).rejects.toMatchObject({ name: "CommandError", exitCode: 125, stderrTail });
+  });
+
+  test("leaves a program no way out", async () => {
+    await using outside = await openOutside(join(host.directory, "outside"));
+    const jail = await options();
+    const program = join(jail.root, "bin/escape");
+    await rename(await compileEscape(host.directory), program);
+    const { code, stderr } = await launched({ ...jail, program: ["/bin/escape", ...outside.args("/vm")] });
+    expect(code).toBe(0);
+    expect(parseOutcomes(stderr)).toEqual({
+      ...JAILED,
+      "AF_INET raw": "EPROTONOSUPPORT",
+      "make a device": "EACCES",
+      "open a device": "ENOENT",
+      "open a device by its descriptor": "ENOENT",
+      "make a disk": "EACCES",
+      "open a disk": "ENOENT",
+    });
+  });
+
+  test("leaves a monitor the calls that it was said to need", async () => {
+    await using outside = await openOutside(join(host.directory, "outside"));
+    const jail = await options({ calls: ["io-uring", "userfaultfd"] });
+    const program = join(jail.root, "bin/escape");
+    await rename(await compileEscape(host.directory), program);
+    const { stderr } = await launched({ ...jail, program: ["/bin/escape", ...outside.args("/vm")] });
+    const { io_uring, userfaultfd, bpf } = parseOutcomes(stderr);
+    // The kernel's own answers: a host may have turned the one off, and the other wants a privilege for it.
+    expect([io_uring, userfaultfd]).not.toContain("ENOSYS");
+    expect(bpf).toBe("ENOSYS");
   });
 
   test("gives a device as a node of the machine's own", async () => {

@@ -137,6 +137,27 @@ test("an image is unpacked as its layers say", async () => {
   );
 });
 
+test("attributes that only the host's administrator may set are those of the last layer, and part of the disk", async () => {
+  const entry = (content: string, xattrs: Record<string, string>) => ({ path: "a", content, xattrs });
+  const directory = (xattrs: Record<string, string>) => ({ path: "d", type: "directory", xattrs }) as const;
+  const { staging, root, path } = await unpacked({
+    layers: [
+      [entry("x", { "security.ima": "first" }), directory({ "security.gone": "gone", "user.gone": "gone" })],
+      [entry("y", { "security.ima": "second", "security.note": "third" }), directory({ "security.stays": "fourth" })],
+    ],
+  });
+  const attributes = async (name: string) =>
+    (await output("getfattr", "--absolute-names", "-d", "-m", "-", join(root, name)))
+      .split("\n")
+      .filter((line) => line.includes("="));
+  expect((await attributes("a")).sort()).toEqual(['security.ima="second"', 'security.note="third"']);
+  expect(await attributes("d")).toEqual(['security.stays="fourth"']);
+  expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "erofs" });
+  const disk = readFileSync(path);
+  const values = ["first", "gone", "second", "third", "fourth"];
+  expect(values.filter((value) => disk.includes(value))).toEqual(["second", "third", "fourth"]);
+});
+
 test("the mask of this process does not reach the image", async () => {
   const before = process.umask(0o077);
   const { root } = await unpacked({ layers: [[{ path: "a/b/file", content: "x" }]] });

@@ -93,7 +93,7 @@ async function inside(argv: readonly string[], env: Readonly<Record<string, stri
 }
 
 async function listeners(): Promise<number> {
-  return (await inside(["cat", "/proc/net/tcp", "/proc/net/tcp6"])).match(/ 0A /g)?.length ?? 0;
+  return (await inside(["cat", "/proc/self/net/tcp", "/proc/self/net/tcp6"])).match(/ 0A /g)?.length ?? 0;
 }
 
 const elsewhere = (host: string, kind: string): [string, string] => {

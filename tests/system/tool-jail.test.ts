@@ -2,9 +2,11 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdir, mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { UNPACK_RIGHTS } from "../../src/oci/umoci.ts";
 import type { Confinement } from "../../src/system/confine.ts";
 import { CommandError, run } from "../../src/system/exec.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { compileEscape, fromMemory, JAILED, type Outcomes, openOutside, parseOutcomes } from "../support/escape.ts";
 import { builtAssets } from "../support/vm.ts";
 
 let home: string;
@@ -82,7 +84,7 @@ describe("a confined program", () => {
   });
 
   test("has no network, or the one for tools", async () => {
-    const interfaces = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '";
+    const interfaces = "tail -n +3 /proc/self/net/dev | cut -d: -f1 | tr -d ' '";
     expect(await shell(interfaces)).toBe("lo");
     const connect = "exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/1'";
     await expect(shell(connect)).rejects.toMatchObject({ stderrTail: expect.stringContaining("unreachable") });
@@ -160,15 +162,117 @@ describe("what a confined program keeps of root", () => {
     expect(await shell(make, { capabilities: ["mknod"] })).toMatch(/^1:3\n.*Permission denied$/);
   });
 
-  test("lets it mount nothing", async () => {
-    await expect(shell("mount -t tmpfs none /tmp")).rejects.toThrow(CommandError);
-  });
-
   test("lets it see of /etc only what finds libraries, hosts and authorities", async () => {
     const names = (await shell("ls /etc")).split("\n");
     expect(names).toContain("ld.so.cache");
     expect(names.filter((name) => ["passwd", "shadow", "machine-id", "coppice", "systemd"].includes(name))).toEqual([]);
     await expect(shell("cat /etc/shadow")).rejects.toThrow(CommandError);
     await expect(shell("ls /etc/ssl/private")).rejects.toThrow(CommandError);
+  });
+});
+
+describe("the jail of umoci", () => {
+  let program: string;
+  beforeAll(async () => {
+    program = await compileEscape(read);
+  });
+
+  async function escaping(args: readonly string[], change: Partial<Confinement> = UNPACK_RIGHTS): Promise<Outcomes> {
+    const argv = fromMemory(program, args);
+    const { stderr } = await run({ argv, cwd: work, confinement: confinement(change), timeoutMs: 10_000 });
+    return parseOutcomes(stderr);
+  }
+
+  test("has no way out, and no device that could be opened", async () => {
+    await using outside = await openOutside(join(home, "outside"));
+    expect(await escaping(outside.args(work))).toEqual({
+      ...JAILED,
+      "AF_INET raw": "EPROTONOSUPPORT",
+      "make a device": "done",
+      "open a device": "EACCES",
+      "open a device by its descriptor": "EACCES",
+      "make a disk": "done",
+      "open a disk": "EACCES",
+    });
+    // Outside of it, the same attempts succeed, or fail by what they ask for. A kernel that lacks a call says so here, too.
+    const argv = ["unshare", "--mount", program, ...outside.args(work)];
+    const free = parseOutcomes((await run({ argv, timeoutMs: 10_000 })).stderr);
+    const attempts = [
+      ...["mount proc", "mount tmpfs", "bind", "umount", "chroot", "setns", "unshare mnt", "clone mnt", "keyctl"],
+      ...["process_vm_readv", "pidfd_getfd", "ptrace", "signal", "pidfd_open", "open_by_handle_at", "shmget"],
+      ...["open a device", "open a device by its descriptor", "an abstract name", "the host's loopback", "see /sys"],
+      ...["write /proc/self/mem", "a file of the host", "the same by /proc", "the same by another root"],
+    ];
+    expect(attempts.filter((name) => free[name] !== "done")).toEqual([]);
+  });
+
+  test("is closed for a tool without any privilege, too", async () => {
+    await using outside = await openOutside(join(home, "outside"));
+    const { writable, readable } = confinement();
+    expect(await escaping(outside.args(work), { writable, readable })).toEqual({
+      ...JAILED,
+      "AF_INET raw": "EPROTONOSUPPORT",
+      "make a device": "EPERM",
+      "open a device": "ENOENT",
+      "open a device by its descriptor": "ENOENT",
+      "make a disk": "EPERM",
+      "open a disk": "ENOENT",
+    });
+  });
+
+  test("has no mount where a set-user-id file or, if it can be written, a device would count", async () => {
+    const mounts = (await shell("cut -d' ' -f5,6 /proc/self/mountinfo", UNPACK_RIGHTS)).split("\n");
+    const lacking = (option: string) =>
+      mounts.filter((line) => !line.split(" ")[1]?.split(",").includes(option)).map((line) => line.split(" ")[0]);
+    expect(lacking("nosuid")).toEqual([]);
+    expect(lacking("nodev")).toEqual(["/dev"]);
+    expect(lacking("ro")).toEqual([work.replaceAll(" ", "\\040")]);
+  });
+
+  test("has attributes set that take the power to mount, on its own files only", async () => {
+    const file = join(work, "attributes");
+    await writeFile(file, "");
+    await symlink(join(home, "secret"), join(work, "out"));
+    await symlink("attributes", join(work, "symlink"));
+    const change = async (what: "set" | "remove", path: string, name: string) =>
+      (await escaping(["attribute", what, path, name]))[name];
+    const set = (path: string, name: string) => change("set", path, name);
+    const kept = async (path: string) => {
+      const argv = ["getfattr", "--absolute-names", "-h", "-d", "-m", "-", path];
+      const { stdout } = await run({ argv, timeoutMs: 10_000 });
+      return Buffer.from(stdout)
+        .toString()
+        .split("\n")
+        .filter((line) => line.includes("="));
+    };
+    for (const name of ["security.ima", "security.note", "trusted.note", "user.note"]) {
+      expect([name, await set(file, name)]).toEqual([name, "done"]);
+    }
+    expect(await kept(file)).toEqual(
+      ["security.ima", "security.note", "trusted.note", "user.note"].map((name) => `${name}="v"`),
+    );
+    expect(await change("remove", file, "security.ima")).toBe("done");
+    expect(await change("remove", file, "security.ima")).toBe("ENODATA");
+    // A link itself, not what it leads to.
+    expect(await set(join(work, "symlink"), "security.link")).toBe("done");
+    expect(await kept(join(work, "symlink"))).toEqual(['security.link="v"']);
+    expect(await kept(file)).not.toContain('security.link="v"');
+    // The kernel judges what is no such attribute: a capability that is none, a name space that is none.
+    expect([await set(file, "security.capability"), await set(file, "nonsense.x")]).toEqual(["EINVAL", "EOPNOTSUPP"]);
+    expect(await set("attributes", "security.relative")).toBe("EPERM");
+    for (const path of [join(read, "input"), "/usr/bin/env", "/dev/null", "/"]) {
+      expect([path, await set(path, "trusted.note")]).toEqual([path, "EROFS"]);
+    }
+    for (const path of [join(work, "out/key"), join(work, "../secret/key"), "/proc/self/exe/x", join(work, "gone")]) {
+      expect([path, await set(path, "security.note")]).toEqual([path, "ENOENT"]);
+    }
+    expect(await kept(join(home, "secret/key"))).toEqual([]);
+  });
+
+  test("lets no other tool have such attributes set", async () => {
+    const { attributes, ...rights } = UNPACK_RIGHTS;
+    await writeFile(join(work, "attributes"), "");
+    const outcomes = await escaping(["attribute", "set", join(work, "attributes"), "security.note"], rights);
+    expect([attributes, outcomes["security.note"]]).toEqual([true, "EPERM"]);
   });
 });

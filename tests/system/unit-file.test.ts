@@ -44,6 +44,24 @@ test("what VMs need is not taken away", () => {
   expect(settings("Delegate")).toEqual(["yes"]);
 });
 
+test("the launcher has the calls that it makes jails with", async () => {
+  const sets = settings("SystemCallFilter")[0]?.replace(/^~/, "").split(" ") ?? [];
+  const argv = ["systemd-analyze", "syscall-filter", "--no-pager", ...sets];
+  const { stdout } = await run({ argv, timeoutMs: TIMEOUT_MS, env: { SYSTEMD_COLORS: "0" } });
+  const refused = new Set(
+    Buffer.from(stdout)
+      .toString()
+      .match(/^ +[a-z0-9_]+$/gm)
+      ?.map((line) => line.trim()),
+  );
+  expect(refused.has("ptrace")).toBe(true);
+  const needed = [
+    ...["unshare", "setns", "mount", "umount2", "pivot_root", "mknod", "capset", "setgroups", "setresgid", "setresuid"],
+    ...["prctl", "seccomp", "close_range", "pidfd_open", "process_vm_readv", "openat2", "setxattr", "removexattr"],
+  ];
+  expect(needed.filter((call) => refused.has(call))).toEqual([]);
+});
+
 test("a network for tools is made ready where the service looks for it", () => {
   const made = settings("ExecStartPre").filter((line) => line.includes(`unshare --net=${PREPARED_NETWORK} `));
   expect(made).toHaveLength(1);

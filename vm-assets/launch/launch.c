@@ -2,9 +2,10 @@
  * launch: the jail of a virtual machine monitor, and of the tools that read images.
  *
  * Joins the cgroups, makes a pid namespace, and forks. The child (pid 1 there) makes the other
- * namespaces, pivots into a root of its own, gives up its privileges and becomes the program. The
- * parent gives them up as well, waits, and passes the exit status on. Each dies with the one above
- * it. Whatever fails is told on stderr with the step's name, and the exit code is 125.
+ * namespaces, pivots into a root of its own, gives up its privileges and most of the kernel's calls,
+ * and becomes the program. The parent gives up its privileges as well, but for what attributes.h
+ * tells of, waits, and passes the exit status on. Each dies with the one above it. Whatever fails is
+ * told on stderr with the step's name, and the exit code is 125.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,19 +19,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "attributes.h"
+#include "fail.h"
+#include "filter.h"
+#include "mounts.h"
+#include "options.h"
+#include "privileges.h"
+#include "roots.h"
 
-enum { EXIT_NOT_LAUNCHED = 125, EXIT_SIGNAL_BASE = 128 };
+enum { EXIT_SIGNAL_BASE = 128 };
 
-void fail(const char *step, const char *subject)
-{
-	int saved = errno;
-
-	fprintf(stderr, "launch: %s%s%s: %s\n", step, subject[0] ? " " : "", subject, strerror(saved));
-	_exit(EXIT_NOT_LAUNCHED);
-}
-
-void write_text(const char *path, const char *text)
+static void write_text(const char *path, const char *text)
 {
 	size_t length = strlen(text);
 	int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -47,12 +46,7 @@ static void join_cgroups(const struct options *options)
 	char path[PATH_BYTES_MAX];
 
 	for (size_t i = 0; i < options->cgroup_count; i++) {
-		int length = snprintf(path, sizeof path, "%s/cgroup.procs", options->cgroups[i]);
-
-		if (length < 0 || (size_t)length >= sizeof path) {
-			errno = ENAMETOOLONG;
-			fail("cgroup", options->cgroups[i]);
-		}
+		below(path, options->cgroups[i], "cgroup.procs");
 		write_text(path, "0");
 	}
 }
@@ -65,23 +59,23 @@ static void die_with_parent(void)
 }
 
 /*
- * The child cannot see its parent's pid across the pid namespace. The parent alone holds the write
- * end of `alive`: a hang-up means that it died before the death signal was set.
+ * The child cannot see its parent's pid across the pid namespace. The parent alone holds the other
+ * end of `channel`: a hang-up means that it died before the death signal was set.
  */
-static void check_parent_alive(int alive)
+static void check_parent_alive(int channel)
 {
-	struct pollfd poller = { .fd = alive, .events = POLLIN };
+	struct pollfd poller = { .fd = channel, .events = POLLIN };
 
 	if (poll(&poller, 1, 0) != 0) {
 		errno = ESRCH;
 		fail("parent", "");
 	}
-	close(alive);
 }
 
-static _Noreturn void become_program(const struct options *options, int alive)
+static _Noreturn void become_program(const struct options *options, int channel)
 {
 	char *no_environment[] = { NULL };
+	int listener;
 
 	if (options->mode == MODE_VM)
 		enter_vm_root(options);
@@ -90,7 +84,10 @@ static _Noreturn void become_program(const struct options *options, int alive)
 	set_limits(options);
 	drop_privileges(options, options->capabilities);
 	die_with_parent();
-	check_parent_alive(alive);
+	check_parent_alive(channel);
+	listener = install_filter(options);
+	if (listener >= 0)
+		hand_over(channel, listener);
 	close_descriptors(options->keep, options->keep_count);
 	if (options->mode == MODE_VM)
 		execve(options->program[0], options->program, no_environment);
@@ -117,7 +114,7 @@ static _Noreturn void wait_for(pid_t child)
 int main(int argc, char **argv)
 {
 	static struct options options;
-	int alive[2];
+	int channel[2];
 	pid_t child;
 
 	parse_options(&options, argc, argv);
@@ -130,24 +127,25 @@ int main(int argc, char **argv)
 	/* Only the child leaves the host's mounts: a waiting copy of them would keep file systems busy. */
 	if (unshare(CLONE_NEWPID) != 0)
 		fail("unshare", "pid");
-	if (pipe2(alive, O_CLOEXEC) != 0)
-		fail("pipe", "");
+	make_channel(channel);
 	child = fork();
 	if (child < 0)
 		fail("fork", "");
 	if (child == 0) {
-		close(alive[1]);
-		become_program(&options, alive[0]);
+		close(channel[1]);
+		become_program(&options, channel[0]);
 	}
-	close(alive[0]);
-	close_descriptors(&alive[1], 1);
+	close(channel[0]);
+	close_descriptors(&channel[1], 1);
 	if (chdir("/") != 0)
 		fail("chdir", "/");
-	drop_privileges(&options, 0);
+	drop_privileges(&options, options.attributes ? server_capabilities(options.capabilities) : 0);
 	die_with_parent();
 	if (getppid() != options.parent) {
 		errno = ESRCH;
 		fail("parent", "");
 	}
+	if (options.attributes)
+		serve_attributes(channel[1], child);
 	wait_for(child);
 }

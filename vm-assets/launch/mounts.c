@@ -10,7 +10,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "fail.h"
+#include "mounts.h"
 
 enum { DEVICES_FLAGS = MS_NOSUID | MS_NOEXEC };
 
@@ -74,6 +75,18 @@ void seal_devices(const char *root)
 	below(path, root, "dev");
 	if (mount(NULL, path, NULL, MS_REMOUNT | MS_RDONLY | DEVICES_FLAGS, NULL) != 0)
 		fail("remount", path);
+}
+
+void mount_processes(const char *root)
+{
+	const unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+	char path[PATH_BYTES_MAX];
+
+	below(path, root, "proc");
+	/* Kernels before 5.8 do not know subset, and show their settings, too. */
+	if (mount("proc", path, "proc", flags, "hidepid=2,subset=pid") != 0 &&
+	    mount("proc", path, "proc", flags, "hidepid=2") != 0)
+		fail("mount", path);
 }
 
 /*

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "fail.h"
+#include "options.h"
 
 enum option_id {
 	OPTION_CGROUP = 1,
@@ -31,6 +32,9 @@ enum option_id {
 	OPTION_NETWORK,
 	OPTION_CAPABILITIES,
 	OPTION_AS,
+	OPTION_ATTRIBUTES,
+	OPTION_IO_URING,
+	OPTION_USERFAULTFD,
 	OPTION_END,
 };
 
@@ -38,6 +42,7 @@ enum option_id {
 static const bool optional[OPTION_END] = {
 	[OPTION_CGROUP] = true,	  [OPTION_GROUP] = true,    [OPTION_DEVICE] = true,  [OPTION_KEEP_FD] = true,
 	[OPTION_WRITABLE] = true, [OPTION_READABLE] = true, [OPTION_NETWORK] = true,
+	[OPTION_ATTRIBUTES] = true, [OPTION_IO_URING] = true, [OPTION_USERFAULTFD] = true,
 };
 
 /* clang-format off */
@@ -60,6 +65,8 @@ static const struct option vm_options[] = {
 	{ "nproc", required_argument, NULL, OPTION_NPROC },
 	{ "memlock", required_argument, NULL, OPTION_MEMLOCK },
 	{ "keep-fd", required_argument, NULL, OPTION_KEEP_FD },
+	{ "io-uring", no_argument, NULL, OPTION_IO_URING },
+	{ "userfaultfd", no_argument, NULL, OPTION_USERFAULTFD },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -70,6 +77,7 @@ static const struct option tool_options[] = {
 	{ "directory", required_argument, NULL, OPTION_DIRECTORY },
 	{ "network", required_argument, NULL, OPTION_NETWORK },
 	{ "capabilities", required_argument, NULL, OPTION_CAPABILITIES },
+	{ "attributes", no_argument, NULL, OPTION_ATTRIBUTES },
 	{ "as", required_argument, NULL, OPTION_AS },
 	{ NULL, 0, NULL, 0 },
 };
@@ -182,6 +190,15 @@ static void take(struct options *options, int option, const char *value)
 		break;
 	case OPTION_CAPABILITIES:
 		options->capabilities = (uint64_t)number(value, LLONG_MAX, "capabilities");
+		break;
+	case OPTION_ATTRIBUTES:
+		options->attributes = true;
+		break;
+	case OPTION_IO_URING:
+		options->io_uring = true;
+		break;
+	case OPTION_USERFAULTFD:
+		options->userfaultfd = true;
 		break;
 	case OPTION_AS:
 		options->address_space = (rlim_t)number(value, LLONG_MAX, "as");

@@ -7,7 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "fail.h"
+#include "privileges.h"
 
 static void limit(int resource, rlim_t value, const char *name)
 {

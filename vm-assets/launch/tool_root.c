@@ -14,7 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "fail.h"
+#include "mounts.h"
+#include "roots.h"
 
 /*
  * Where the new root is put together. No directory that a program is given can lie below it, so that none is hidden
@@ -126,16 +128,6 @@ static void enter_network(const struct options *options)
 	close(fd);
 }
 
-static void mount_own(const char *type, const char *name, unsigned long flags, const char *data)
-{
-	char path[PATH_BYTES_MAX];
-
-	below(path, root, name);
-	make_directory(path, 0755);
-	if (mount(type, path, type, flags, data) != 0)
-		fail("mount", path);
-}
-
 void enter_tool_root(const struct options *options)
 {
 	const unsigned long given = DIRECTORY_FLAGS | MS_NOEXEC;
@@ -157,8 +149,8 @@ void enter_tool_root(const struct options *options)
 		show_if_there(settings[i], given | MS_RDONLY);
 	for (size_t i = 0; options->network != NULL && i < COUNT(authorities); i++)
 		show_if_there(authorities[i], given | MS_RDONLY);
-	for (size_t i = 0; i < 3; i++) {
-		static const char *const empty[] = { "dev", "run", "tmp" };
+	for (size_t i = 0; i < 4; i++) {
+		static const char *const empty[] = { "dev", "proc", "run", "tmp" };
 
 		below(path, root, empty[i]);
 		make_directory(path, 0755);
@@ -170,7 +162,7 @@ void enter_tool_root(const struct options *options)
 	for (size_t i = 0; i < options->readable_count; i++)
 		show_directory(options->readable[i], given | MS_RDONLY);
 	seal_devices(root);
-	mount_own("proc", "proc", given | MS_RDONLY, NULL);
+	mount_processes(root);
 	if (mount(NULL, root, NULL, MS_REMOUNT | MS_RDONLY | DIRECTORY_FLAGS, "mode=0755") != 0)
 		fail("remount", root);
 	pivot_into(root);

@@ -4,19 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launch.h"
-
-static void mount_proc(const struct options *options)
-{
-	const unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
-	char path[PATH_BYTES_MAX];
-
-	below(path, options->root, "proc");
-	/* Only the program's own entries; kernels before 5.8 do not know subset. */
-	if (mount("proc", path, "proc", flags, "hidepid=2,subset=pid") != 0 &&
-	    mount("proc", path, "proc", flags, "hidepid=2") != 0)
-		fail("mount", path);
-}
+#include "fail.h"
+#include "mounts.h"
+#include "roots.h"
 
 void enter_vm_root(const struct options *options)
 {
@@ -36,7 +26,7 @@ void enter_vm_root(const struct options *options)
 	bind_with(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
 	mount_devices(options->root, options);
 	seal_devices(options->root);
-	mount_proc(options);
+	mount_processes(options->root);
 	pivot_into(options->root);
 	umask(0077);
 }

@@ -1,12 +1,12 @@
-#ifndef COPPICE_LAUNCH_H
-#define COPPICE_LAUNCH_H
+#ifndef COPPICE_LAUNCH_OPTIONS_H
+#define COPPICE_LAUNCH_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#define PATH_BYTES_MAX 4096
 #define CGROUPS_COUNT_MAX 16
 #define DEVICES_COUNT_MAX 8
 #define GROUPS_COUNT_MAX 8
@@ -45,6 +45,9 @@ struct options {
 	size_t device_count;
 	rlim_t nproc;
 	rlim_t memlock;
+	/* two families of calls that only some monitors need */
+	bool io_uring;
+	bool userfaultfd;
 	/* descriptors above 2 that the program gets, ascending */
 	int keep[KEEP_COUNT_MAX];
 	size_t keep_count;
@@ -60,39 +63,12 @@ struct options {
 	const char *network;
 	/* a bit for each that it keeps */
 	uint64_t capabilities;
+	/* whether attributes that take CAP_SYS_ADMIN are set for it: see attributes.h */
+	bool attributes;
 	rlim_t address_space;
 };
 
-/* Exits 125 with the text of errno. */
-_Noreturn void fail(const char *step, const char *subject);
-void write_text(const char *path, const char *text);
-
-/* options.c: exits 125 when the command line is not complete and valid. */
+/* Exits 125 when the command line is not complete and valid. */
 void parse_options(struct options *options, int argc, char **argv);
-
-/* vm_root.c, tool_root.c: namespaces and the new root. */
-void enter_vm_root(const struct options *options);
-void enter_tool_root(const struct options *options);
-
-/* mounts.c */
-/* Writes "directory/name" to `path`, of PATH_BYTES_MAX bytes. */
-void below(char *path, const char *directory, const char *name);
-void bind_with(const char *source, const char *target, unsigned long flags);
-/* A /dev below `root` with the nodes that every program wants, and with the VM's own; it can be changed until sealed. */
-void mount_devices(const char *root, const struct options *options);
-void seal_devices(const char *root);
-/* A name space that the service's unit may forbid. Returns whether it is a new one. */
-int unshare_if_allowed(int flag, const char *name);
-/* Nothing that is mounted from here on is seen by the host. */
-void make_mounts_private(void);
-/* Makes `root` the root of this process, and leaves the old one. */
-void pivot_into(const char *root);
-
-/* privileges.c */
-void set_limits(const struct options *options);
-/* Gives up everything but `capabilities`. */
-void drop_privileges(const struct options *options, uint64_t capabilities);
-/* Closes everything but 0, 1, 2 and `keep`, which is ascending. */
-void close_descriptors(const int *keep, size_t keep_count);
 
 #endif
