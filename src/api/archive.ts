@@ -31,15 +31,15 @@ export function archiveRoute(services: ApiServices): Route {
       },
     },
     errors: ["not_found", "invalid_path"],
-    handle: ({ request, principal, params, query }): Reply => {
+    handle: async ({ request, principal, params, query }): Promise<Reply> => {
       const path = parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
-      const { tree, held } = heldTreeOf(services, image);
+      const { tree, held } = heldTreeOf(services, image, request.signal);
       using undo = new DisposableStack();
       undo.use(held);
-      const resolved = tree.stat(path, { follow: true });
+      const resolved = await tree.stat(path, { follow: true });
       const name = (path.split("/").at(-1) ?? "") as ByteString;
-      const chunks = archiveChunks(tree, resolved, name);
+      const chunks = archiveChunks(tree, resolved, name, request.signal);
       const isGzip = acceptsGzip(request.headers.get("accept-encoding"));
       undo.move();
       return {

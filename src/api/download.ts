@@ -44,7 +44,7 @@ export function downloadRoute(services: ApiServices): Route {
     handle: async ({ request, principal, params, query }) => {
       const path = parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
-      return download(services, image, path, { headers: request.headers, text: query.text === true });
+      return download(services, image, path, { request, text: query.text === true });
     },
   });
 }
@@ -53,12 +53,13 @@ async function download(
   services: ApiServices,
   image: ImageRow,
   path: GuestPath,
-  options: { readonly headers: Headers; readonly text: boolean },
+  options: { readonly request: Request; readonly text: boolean },
 ): Promise<Reply> {
+  const { headers: asked, signal } = options.request;
   using undo = new DisposableStack();
-  const { tree, held } = heldTreeOf(services, image);
+  const { tree, held } = heldTreeOf(services, image, signal);
   undo.use(held);
-  const entry = tree.stat(path, { follow: true });
+  const entry = await tree.stat(path, { follow: true });
   if (entry.type !== "f") throw notAFile(path, entry.type);
   const etag = etagOf(image, path);
   const headers: Record<string, string> = {
@@ -70,9 +71,9 @@ async function download(
     etag,
     "last-modified": new Date(Math.max(0, Math.min(entry.mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
   };
-  if (matchesAny(options.headers.get("if-none-match"), etag)) return empty(304, headers);
-  const ifRange = options.headers.get("if-range");
-  const wanted = ifRange === null || ifRange.trim() === etag ? options.headers.get("range") : null;
+  if (matchesAny(asked.get("if-none-match"), etag)) return empty(304, headers);
+  const ifRange = asked.get("if-range");
+  const wanted = ifRange === null || ifRange.trim() === etag ? asked.get("range") : null;
   const range = parseRange(wanted, entry.size);
   if (range === "unsatisfiable") {
     throw new ApiError("range_not_satisfiable", `the file has ${entry.size} bytes`, { size_bytes: entry.size });
@@ -104,7 +105,7 @@ async function contentOf(
   if (part.end - part.start <= BUFFERED_BYTES_MAX) {
     return new Uint8Array(await new Response(tree.read(entry, part)).arrayBuffer());
   }
-  const place = tree.locate(entry, part);
+  const place = await tree.locate(entry, part);
   if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
   return directStream(tree.chunks(entry, part), held);
 }

@@ -8,10 +8,12 @@ import type { FoundLine } from "../storage/grep.ts";
 import { grepThreads } from "../storage/grep-threads.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import { layerFiles, pathFields, requireImage } from "./image-access.ts";
-import { json } from "./reply.ts";
+import { jsonPieces, mapped } from "./json-stream.ts";
+import { JSON_TYPE } from "./reply.ts";
 import { jsonSpec } from "./responses.ts";
 import { type Route, route } from "./route.ts";
 import type { ApiServices } from "./services.ts";
+import { streamed } from "./stream.ts";
 
 export function grepRoute(services: ApiServices): Route {
   return route({
@@ -28,17 +30,18 @@ export function grepRoute(services: ApiServices): Route {
       const path = query.path === undefined ? ("/" as GuestPath) : parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
       const layers = layerChain(services.db, image.layerId);
-      using _held = sharedLayerHolds.hold(layers.map(({ id }) => id));
+      const held = sharedLayerHolds.hold(layers.map(({ id }) => id));
       const { pattern, glob = null, limit = LIMIT_DEFAULT } = query;
       const search = { layers: layerFiles(services, layers), path, pattern, glob, limit };
-      const { found, bounds, fileCount, bytes } = await grepThreads.run(search, request.signal);
-      return json(200, {
-        matches: found.map(matchOf),
+      const { found, bounds, fileCount, bytes } = await grepThreads.run(search, request.signal, held);
+      const pieces = jsonPieces({
+        matches: mapped(found, matchOf),
         truncated: bounds.length > 0,
         truncated_by: bounds,
         files_searched: fileCount,
         bytes_searched: bytes,
       });
+      return streamed(JSON_TYPE, pieces);
     },
   });
 }

@@ -7,7 +7,7 @@ import type { Image } from "../domain/image.ts";
 import { ImageTree } from "../storage/image-tree.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
-import type { LayerFiles } from "../storage/open-layers.ts";
+import { type LayerFiles, sharedOpenLayers } from "../storage/open-layers.ts";
 import type { ApiServices, Principal } from "./services.ts";
 
 /** An image as the interface shows it. */
@@ -26,21 +26,18 @@ export function requireImage(services: ApiServices, principal: Principal, id: st
   return row;
 }
 
-/** The merged file system of an image; nothing is booted or mounted. */
-export function treeOf(services: ApiServices, image: ImageRow): ImageTree {
-  return new ImageTree(layerFiles(services, layerChain(services.db, image.layerId)));
-}
-
 /**
- * `treeOf` for a reader that is not done at once: the layers stay until disposal, also when the image is deleted.
+ * The merged file system of an image; nothing is booted or mounted. The layers stay until disposal, also when the image
+ * is deleted, and what is done with the tree ends when the client has gone, which `client` tells.
  */
 export function heldTreeOf(
   services: ApiServices,
   image: ImageRow,
+  client: AbortSignal,
 ): { readonly tree: ImageTree; readonly held: Disposable } {
   const layers = layerChain(services.db, image.layerId);
   const held = sharedLayerHolds.hold(layers.map(({ id }) => id));
-  return { tree: new ImageTree(layerFiles(services, layers)), held };
+  return { tree: new ImageTree(layerFiles(services, layers), sharedOpenLayers, client), held };
 }
 
 /** Where layers are, in the order given. */

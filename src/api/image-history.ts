@@ -10,8 +10,9 @@ import { type ImageId, isoTime } from "../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../domain/listing.ts";
 import { TYPE_NAMES } from "../domain/listing-format.ts";
 import { ChildrenQuery, DiffQuery, PageQuery } from "../domain/query.ts";
-import { type Difference, imageDiff } from "../storage/image-diff.ts";
+import { type Difference, diffPage } from "../storage/image-diff.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
+import { DIFF_MS_MAX } from "../storage/limits.ts";
 import { releaseLayers } from "../supervisor/space.ts";
 import { imageOf, layerFiles, noSuchImage, pathFields, requireImage } from "./image-access.ts";
 import { empty, json } from "./reply.ts";
@@ -117,7 +118,12 @@ function diffRoute(services: ApiServices): Route {
     tag: "Images",
     summary: "List the paths that an image has otherwise than another one, by default the one that it was made from",
     query: DiffQuery,
-    responses: { 200: jsonSpec("a page of paths, directories before what is in them", ImageDiff) },
+    responses: {
+      200: jsonSpec(
+        "a page of paths, directories before what is in them; one that took long is short, or even empty, with a next",
+        ImageDiff,
+      ),
+    },
     errors: ["not_found"],
     handle: async ({ request, principal, params, query }) => {
       const image = requireImage(services, principal, params["uuid"] ?? "");
@@ -127,19 +133,13 @@ function diffRoute(services: ApiServices): Route {
       using _held = sharedLayerHolds.hold([...now, ...before].map(({ id }) => id));
       const layers = { now: layerFiles(services, now), before: layerFiles(services, before) };
       const limit = query.limit ?? LIMIT_DEFAULT;
-      const found: Difference[] = [];
-      for await (const difference of imageDiff(layers, cursorPath(query.cursor))) {
-        request.signal.throwIfAborted();
-        found.push(difference);
-        if (found.length > limit) break;
-      }
-      const items = found.slice(0, limit);
-      const last = found.length > limit ? items.at(-1) : undefined;
+      const bounds = { after: cursorPath(query.cursor), limit, msMax: DIFF_MS_MAX, wanted: request.signal };
+      const { found, next } = await diffPage(layers, bounds);
       return json(200, {
         uuid: image.id,
         ...(against === null ? {} : { against }),
-        items: items.map(diffItem),
-        ...(last === undefined ? {} : { next: byteStringToBytes(last.path).toString("base64url") }),
+        items: found.map(diffItem),
+        ...(next === null ? {} : { next: byteStringToBytes(next).toString("base64url") }),
       });
     },
   });

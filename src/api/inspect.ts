@@ -6,7 +6,7 @@ import { ExistsQuery, InspectByTagQuery } from "../domain/query.ts";
 import { archiveRoute } from "./archive.ts";
 import { downloadRoute } from "./download.ts";
 import { grepRoute } from "./grep.ts";
-import { imageOf, requireImage, treeOf } from "./image-access.ts";
+import { heldTreeOf, imageOf, requireImage } from "./image-access.ts";
 import { listDirectoryRoute } from "./list-directory.ts";
 import { empty, json } from "./reply.ts";
 import { jsonSpec, locationOf } from "./responses.ts";
@@ -75,10 +75,14 @@ function existsRoute(services: ApiServices): Route {
     query: ExistsQuery,
     responses: { 200: { description: "it exists" } },
     errors: ["not_found", "invalid_path"],
-    handle: ({ principal, params, query }) => {
+    handle: async ({ request, principal, params, query }) => {
       const path: GuestPath | null = query.path === undefined ? null : parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
-      if (path !== null) treeOf(services, image).stat(path, { follow: true });
+      if (path !== null) {
+        const { tree, held } = heldTreeOf(services, image, request.signal);
+        using _held = held;
+        await tree.stat(path, { follow: true });
+      }
       // What GET answers, which knows no path: the header fields of both are the same, and HEAD drops the body.
       return json(200, imageOf(image));
     },

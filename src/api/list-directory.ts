@@ -1,15 +1,14 @@
 import { Type } from "@sinclair/typebox";
-import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
-import { DirectoryListing, type Entry } from "../domain/listing.ts";
+import { displayName, parseGuestPath } from "../domain/guest-path.ts";
+import { DirectoryListing } from "../domain/listing.ts";
 import { listingItem, listingLine } from "../domain/listing-format.ts";
 import { ListQuery } from "../domain/query.ts";
 import { heldTreeOf, requireImage } from "./image-access.ts";
-import { JSON_TYPE, type Reply, TEXT_TYPE } from "./reply.ts";
+import { jsonPieces, mapped } from "./json-stream.ts";
+import { JSON_TYPE, TEXT_TYPE } from "./reply.ts";
 import { type Route, route } from "./route.ts";
 import type { ApiServices } from "./services.ts";
-
-/** Text gathered before it is sent, in characters. */
-const CHUNK_CHARACTERS = 65_536;
+import { streamed } from "./stream.ts";
 
 export function listDirectoryRoute(services: ApiServices): Route {
   return route({
@@ -27,79 +26,17 @@ export function listDirectoryRoute(services: ApiServices): Route {
       },
     },
     errors: ["not_found", "invalid_path"],
-    handle: ({ principal, params, query }) => {
+    handle: async ({ request, principal, params, query }) => {
       const path = parseGuestPath(query.path);
       const image = requireImage(services, principal, params["uuid"] ?? "");
       using undo = new DisposableStack();
-      const { tree, held } = heldTreeOf(services, image);
+      const { tree, held } = heldTreeOf(services, image, request.signal);
       undo.use(held);
-      const entries = tree.list(path);
+      const entries = await tree.list(path);
       undo.move();
       return query.text === true
-        ? streamed(TEXT_TYPE, textLines(entries), held)
-        : streamed(JSON_TYPE, jsonParts(path, entries), held);
+        ? streamed(TEXT_TYPE, mapped(entries, listingLine), held)
+        : streamed(JSON_TYPE, jsonPieces({ path: displayName(path), items: mapped(entries, listingItem) }), held);
     },
   });
-}
-
-async function* textLines(entries: AsyncIterable<Entry>): AsyncGenerator<string> {
-  for await (const entry of entries) yield listingLine(entry);
-}
-
-async function* jsonParts(path: GuestPath, entries: AsyncIterable<Entry>): AsyncGenerator<string> {
-  yield `{"path":${JSON.stringify(displayName(path))},"items":[`;
-  let separator = "";
-  for await (const entry of entries) {
-    yield separator + JSON.stringify(listingItem(entry));
-    separator = ",";
-  }
-  yield "]}";
-}
-
-/**
- * A directory can have more entries than are good for the memory at once; a small listing is sent in one piece.
- * `held` is disposed at the end, however it comes.
- */
-export async function streamed(contentType: string, parts: AsyncGenerator<string>, held: Disposable): Promise<Reply> {
-  using undo = new DisposableStack();
-  undo.use(held);
-  const headers = { "content-type": contentType, "cache-control": "no-store" };
-  const first = await gather(parts);
-  if (first.done) return { status: 200, headers, body: first.text };
-  undo.move();
-  const encoder = new TextEncoder();
-  let pending = first.text;
-  const body = new ReadableStream<Uint8Array>({
-    async pull(controller) {
-      if (pending !== "") {
-        controller.enqueue(encoder.encode(pending));
-        pending = "";
-        return;
-      }
-      const { text, done } = await gather(parts).catch((error: unknown) => {
-        held[Symbol.dispose]();
-        throw error;
-      });
-      if (text !== "") controller.enqueue(encoder.encode(text));
-      if (!done) return;
-      held[Symbol.dispose]();
-      controller.close();
-    },
-    async cancel() {
-      // A gather that is under way still reads: its end comes first.
-      using _held = held;
-      await parts.return(undefined);
-    },
-  });
-  return { status: 200, headers, body };
-}
-
-async function gather(parts: AsyncGenerator<string>): Promise<{ text: string; done: boolean }> {
-  let text = "";
-  while (text.length < CHUNK_CHARACTERS) {
-    const step = await parts.next();
-    if (step.done === true) return { text, done: true };
-    text += step.value;
-  }
-  return { text, done: false };
 }

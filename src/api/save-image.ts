@@ -28,12 +28,13 @@ export function saveImageRoute(services: ApiServices): Route {
       },
     },
     errors: ["not_found"],
-    handle: ({ principal, params }): Reply => {
+    handle: ({ request, principal, params }): Reply => {
       const image = requireImage(services, principal, params["uuid"] ?? "");
       const layers = layerChain(services.db, image.layerId);
       const held = sharedLayerHolds.hold(layers.map(({ id }) => id));
       const files = layerFiles(services, layers);
-      const chunks = ociArchiveChunks({ layers: files, name: image.tag, createdAt: isoTime(image.createdAt) });
+      const archived = { layers: files, name: image.tag, createdAt: isoTime(image.createdAt) };
+      const chunks = ociArchiveChunks(archived, request.signal);
       return {
         status: 200,
         headers: {

@@ -1,4 +1,5 @@
 import { createGzip } from "node:zlib";
+import type { Reply } from "./reply.ts";
 
 type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
 
@@ -25,6 +26,57 @@ export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<
       await chunks.return();
     },
   });
+}
+
+/** Text gathered before it is sent, in characters. */
+const CHUNK_CHARACTERS = 65_536;
+
+/**
+ * An answer of text that may be more than is good for the memory at once; a short one is sent in one piece. `held` is
+ * disposed at the end, however it comes.
+ */
+export async function streamed(contentType: string, parts: AsyncGenerator<string>, held?: Disposable): Promise<Reply> {
+  using undo = new DisposableStack();
+  undo.use(held);
+  const headers = { "content-type": contentType, "cache-control": "no-store" };
+  const first = await gather(parts);
+  if (first.done) return { status: 200, headers, body: first.text };
+  undo.move();
+  const encoder = new TextEncoder();
+  let pending = first.text;
+  const body = new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      if (pending !== "") {
+        controller.enqueue(encoder.encode(pending));
+        pending = "";
+        return;
+      }
+      const { text, done } = await gather(parts).catch((error: unknown) => {
+        held?.[Symbol.dispose]();
+        throw error;
+      });
+      if (text !== "") controller.enqueue(encoder.encode(text));
+      if (!done) return;
+      held?.[Symbol.dispose]();
+      controller.close();
+    },
+    async cancel() {
+      // A gather that is under way still reads: its end comes first.
+      using _held = held;
+      await parts.return(undefined);
+    },
+  });
+  return { status: 200, headers, body };
+}
+
+async function gather(parts: AsyncGenerator<string>): Promise<{ text: string; done: boolean }> {
+  let text = "";
+  while (text.length < CHUNK_CHARACTERS) {
+    const step = await parts.next();
+    if (step.done === true) return { text, done: true };
+    text += step.value;
+  }
+  return { text, done: false };
 }
 
 /** Fast rather than small: what compresses well does so at once, and a client waits for it. */

@@ -1,10 +1,12 @@
 import { type ByteString, isUtf8 } from "../domain/guest-path.ts";
+import type { LinkTable } from "./archive-links.ts";
 import type { Place } from "./directory-merge.ts";
 import { extentChunks, segmentChunks } from "./extent-stream.ts";
 import type { ImageTree, ResolvedEntry } from "./image-tree.ts";
 import type { LayerEntry } from "./layer-index.ts";
-import { ARCHIVE_LINKS_BYTES_MAX, READ_CHUNK_BYTES } from "./limits.ts";
+import { READ_CHUNK_BYTES } from "./limits.ts";
 import type { LayerLease } from "./open-layers.ts";
+import { Pacer, type Wanted } from "./pacer.ts";
 import { aclRecord } from "./tar-acl.ts";
 import { encodeTarHeader, type PaxRecord, paddingOf, TarType, tarEnd, xattrKey } from "./tar-format.ts";
 import { sparseLayout, sparseMap, sparseSegments } from "./tar-sparse.ts";
@@ -26,30 +28,42 @@ const TYPES: Readonly<Record<string, TarType>> = {
  * single file by `name`. Owners, modes, times to the nanosecond, hard links within a layer, extended attributes,
  * devices and holes are kept; sockets are left out, which no archive can hold. Memory does not grow with the tree,
  * and a chunk is good only until the next one is asked for.
+ * @throws what `wanted` throws
  */
 export async function* archiveChunks(
   tree: ImageTree,
   resolved: ResolvedEntry,
   name: ByteString,
+  wanted: Wanted | null = null,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
   const gatherer = new Gatherer();
-  const links = new LinkTable();
+  using links = tree.links();
+  const pacer = new Pacer(wanted);
   const root = resolved.type === "d" ? "./" : "";
   for await (const walked of tree.walk(resolved)) {
     const path = `${root}${root === "" ? name : walked.path}` as ByteString;
+    if (pacer.due()) await pacer.yield();
     using lease = tree.lease(walked.place);
-    for await (const piece of entryPieces(lease, walked.place, path, links)) yield* gatherer.add(piece);
+    const entry = { lease, place: walked.place, path };
+    for await (const piece of entryPieces(entry, links, pacer)) yield* gatherer.add(piece);
   }
   yield* gatherer.add(tarEnd());
   yield* gatherer.rest();
 }
 
+/** An entry on its way into an archive. */
+export interface ArchivedEntry {
+  readonly lease: LayerLease;
+  readonly place: Place;
+  /** its name in the archive */
+  readonly path: ByteString;
+}
+
 /** Header and content of one entry; nothing for what no archive can hold. */
 export async function* entryPieces(
-  lease: LayerLease,
-  place: Place,
-  path: ByteString,
+  { lease, place, path }: ArchivedEntry,
   links: LinkTable,
+  pacer: Pacer,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { entry } = place;
   const type = TYPES[entry.type];
@@ -61,7 +75,7 @@ export async function* entryPieces(
   }
   const records = xattrRecords(lease, entry);
   if (type === TarType.file) {
-    yield* filePieces(lease, entry, path, records);
+    yield* filePieces({ lease, place, path }, records, pacer);
     return;
   }
   const isDirectory = type === TarType.directory;
@@ -70,13 +84,12 @@ export async function* entryPieces(
 }
 
 async function* filePieces(
-  lease: LayerLease,
-  entry: LayerEntry,
-  path: ByteString,
+  { lease, place: { entry }, path }: ArchivedEntry,
   records: readonly PaxRecord[],
+  pacer: Pacer,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const plain = { type: TarType.file, target: "" as ByteString };
-  const sparse = await sparseLayout(lease, entry);
+  const sparse = await sparseLayout(lease, entry, pacer);
   if (sparse === null) {
     yield header(entry, { ...plain, path, size: entry.size, records });
     if (entry.size > 0) yield* extentChunks(() => lease.share(), entry, { start: 0, end: entry.size });
@@ -92,8 +105,8 @@ async function* filePieces(
     ["GNU.sparse.realsize", String(entry.size)],
   ];
   yield header(entry, { ...plain, path, size, records: [...marks, ...records] });
-  for await (const text of sparseMap(lease, entry, sparse)) yield Buffer.from(text, "latin1");
-  yield* segmentChunks(() => lease.share(), entry, sparseSegments(lease, entry));
+  for await (const text of sparseMap(lease, entry, sparse, pacer)) yield Buffer.from(text, "latin1");
+  yield* segmentChunks(() => lease.share(), entry, sparseSegments(lease, entry, pacer));
   yield Buffer.alloc(paddingOf(size));
 }
 
@@ -117,34 +130,6 @@ function xattrRecords(lease: LayerLease, entry: LayerEntry): PaxRecord[] {
     const acl = aclRecord(xattr);
     return [[xattrKey(xattr.name), xattr.value], ...(acl === null ? [] : [acl])];
   });
-}
-
-/** Remembers where files with several names came by first, until all their names did. */
-export class LinkTable {
-  readonly #paths = new Map<string, { readonly path: ByteString; left: number }>();
-  #bytes = 0;
-
-  /** The path under which the file is in the archive already, or null. */
-  firstOf({ layer, entry }: Place, path: ByteString): ByteString | null {
-    if (entry.type === "d" || entry.nlink < 2) return null;
-    const key = `${entry.inode}@${layer.index}`;
-    const known = this.#paths.get(key);
-    if (known !== undefined) {
-      known.left--;
-      if (known.left === 0) this.#forget(key, known.path);
-      return known.path;
-    }
-    if (this.#bytes < ARCHIVE_LINKS_BYTES_MAX) {
-      this.#paths.set(key, { path, left: entry.nlink - 1 });
-      this.#bytes += path.length + key.length;
-    }
-    return null;
-  }
-
-  #forget(key: string, path: ByteString): void {
-    this.#paths.delete(key);
-    this.#bytes -= path.length + key.length;
-  }
 }
 
 /** Makes few large chunks of many small pieces; a large piece passes as it is. */

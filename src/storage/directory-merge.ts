@@ -1,9 +1,9 @@
-import { setImmediate } from "node:timers/promises";
 import type { ByteString } from "../domain/guest-path.ts";
 import type { Entry } from "../domain/listing.ts";
 import type { LayerEntry } from "./layer-index.ts";
 import { LIST_PAGE_COUNT, LIST_PAGES_COUNT_MAX } from "./limits.ts";
 import type { LayerFiles, OpenLayers } from "./open-layers.ts";
+import { Pacer, type Wanted } from "./pacer.ts";
 
 /** An entry that is there: whiteouts are resolved. */
 export type ImageEntry = LayerEntry & Entry;
@@ -16,6 +16,12 @@ export interface Place {
 
 /** What is visible at a path: the topmost entry and, for a directory, those of lower layers that merge into it. */
 export type Node = readonly [Place, ...Place[]];
+
+/** A directory of one layer: all of a `Place` that a search in it needs. */
+export interface DirectoryPlace {
+  readonly layer: LayerFiles;
+  readonly entry: Pick<LayerEntry, "place">;
+}
 
 /** A child of a directory, found in some of its places. */
 export interface Candidate {
@@ -50,61 +56,147 @@ export class PlaceStack {
   }
 
   /** Adds what lower directories have under `name`. */
-  look(open: OpenLayers, directories: readonly Place[], name: ByteString): void {
+  async look({ open, pacer }: MergeTools, directories: readonly DirectoryPlace[], name: ByteString): Promise<void> {
     for (const { layer, entry: directory } of directories) {
       if (this.#isClosed) return;
+      if (pacer.due()) await pacer.yield();
       const entry = open.look(layer, (index) => index.child(directory, name));
       if (entry !== null) this.add(layer, entry);
     }
   }
 }
 
+/** What the work of one reader of an image needs all the way. */
+export interface MergeTools {
+  readonly open: OpenLayers;
+  readonly pacer: Pacer;
+}
+
+/** The tools of a reader who has gone when `wanted` throws. */
+export function mergeTools(open: OpenLayers, wanted: Wanted | null): MergeTools {
+  return { open, pacer: new Pacer(wanted) };
+}
+
+/** The roots of layers, the topmost first. They always merge: no mark of a layer's root hides those below. */
+export async function rootOf({ open, pacer }: MergeTools, layers: readonly LayerFiles[]): Promise<Place[]> {
+  const places: Place[] = [];
+  for (const layer of layers) {
+    if (pacer.due()) await pacer.yield();
+    places.push({ layer, entry: open.look(layer, (index) => index.root()) as ImageEntry });
+  }
+  return places;
+}
+
 /** What the directory `node` shows under `name`, as overlayfs looks it up: from the top down. */
-export function childOf(open: OpenLayers, node: readonly Place[], name: ByteString): Node | null {
+export async function childOf(
+  tools: MergeTools,
+  node: readonly DirectoryPlace[],
+  name: ByteString,
+): Promise<Node | null> {
   const stack = new PlaceStack();
-  stack.look(open, node, name);
+  await stack.look(tools, node, name);
   return stack.node();
 }
 
-/** The children of a directory, by the bytes of their names. */
-export async function* childrenOf(
-  open: OpenLayers,
-  node: readonly Place[],
-  depth = 0,
-): AsyncGenerator<Node, void, undefined> {
-  for await (const { found } of candidatesOf(open, node, { after: null, depth })) {
-    const stack = new PlaceStack();
-    for (const { at, entry } of found) stack.add((node[at] as Place).layer, entry);
-    const child = stack.node();
-    if (child !== null) yield child;
+/** What the directory `node` shows under the name of a candidate that was found in it; null for a whiteout. */
+export function nodeOf(node: readonly DirectoryPlace[], { found }: Candidate): Node | null {
+  const stack = new PlaceStack();
+  for (const { at, entry } of found) stack.add((node[at] as DirectoryPlace).layer, entry);
+  return stack.node();
+}
+
+/** The same places, without what only somebody who shows them needs: a walk may be in thousands of them. */
+export function bare(directories: readonly DirectoryPlace[]): DirectoryPlace[] {
+  return directories.map(({ layer, entry: { place } }) => ({ layer, entry: { place } }));
+}
+
+/** Directories of a walk, counted from the deepest one up, that keep the pages that they have read. */
+const READING_LEVELS_COUNT_MAX = 16;
+
+/** A directory that a walk is in. */
+export interface Level<Directory> {
+  readonly directory: Directory;
+  readonly names: Names;
+}
+
+/** The directories that a walk is in, the deepest last. Those far above it keep no more than their places. */
+export class Levels<Directory> {
+  readonly #levels: Level<Directory>[] = [];
+
+  get count(): number {
+    return this.#levels.length;
+  }
+
+  top(): Level<Directory> | undefined {
+    return this.#levels.at(-1);
+  }
+
+  push(level: Level<Directory>): void {
+    this.#levels.push(level);
+    this.#levels.at(-1 - READING_LEVELS_COUNT_MAX)?.names.suspend();
+  }
+
+  pop(): void {
+    this.#levels.pop();
   }
 }
 
 /**
  * Every name that one of `directories` has, by its bytes, from the first one behind `after` on. Memory does not grow
- * with the directories, and with `depth` not with a whole walk; the event loop goes on between pages.
+ * with the directories, and with `depth` not with a whole walk; the event loop goes on meanwhile.
  */
-export async function* candidatesOf(
-  open: OpenLayers,
-  directories: readonly Place[],
-  options: { readonly after: ByteString | null; readonly depth: number },
-): AsyncGenerator<Candidate, void, undefined> {
-  const pages = LIST_PAGES_COUNT_MAX / 2 ** Math.min(options.depth, PAGE_HALVINGS_COUNT_MAX);
-  const pageCount = Math.max(PAGE_COUNT_MIN, Math.min(LIST_PAGE_COUNT, Math.floor(pages / directories.length)));
-  const queue = new ReaderQueue();
-  let due = directories.map((place, at) => new DirectoryReader(open, { place, at }, options.after, pageCount));
-  // What a small directory costs is no turn's worth; before a large one, much of its request has been done in this one.
-  let mayHold = directories.every(({ entry }) => entry.place.childCount < SMALL_DIRECTORY_COUNT);
-  for (;;) {
-    if (!mayHold && due.some((reader) => reader.isEmpty)) await setImmediate();
-    mayHold = false;
-    for (const reader of due) queue.add(reader);
-    due = queue.takeFirst();
-    const name = due[0]?.peek()?.name;
-    if (name === undefined) return;
-    const found = due.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
-    for (const reader of due) reader.skip();
-    yield { name, found };
+export class Names {
+  readonly #tools: MergeTools;
+  /** where names are looked for, the topmost first */
+  readonly directories: readonly DirectoryPlace[];
+  readonly #pageCount: number;
+  #after: ByteString | null;
+  #queue: ReaderQueue | null = null;
+  /** readers that are not in the queue: they gave the last name, or have not begun */
+  #due: DirectoryReader[] = [];
+
+  constructor(
+    tools: MergeTools,
+    directories: readonly DirectoryPlace[],
+    { after, depth }: { readonly after: ByteString | null; readonly depth: number },
+  ) {
+    this.#tools = tools;
+    this.directories = bare(directories);
+    const pages = LIST_PAGES_COUNT_MAX / 2 ** Math.min(depth, PAGE_HALVINGS_COUNT_MAX);
+    this.#pageCount = Math.max(PAGE_COUNT_MIN, Math.min(LIST_PAGE_COUNT, Math.floor(pages / directories.length)));
+    this.#after = after;
+  }
+
+  /** The next name and who has it; null behind the last one. */
+  async next(): Promise<Candidate | null> {
+    const { pacer } = this.#tools;
+    const queue = this.#queue ?? this.#begin();
+    for (const reader of this.#due) {
+      if (pacer.due()) await pacer.yield();
+      queue.add(reader);
+    }
+    this.#due = queue.takeFirst();
+    const name = this.#due[0]?.peek()?.name;
+    if (name === undefined) return null;
+    const found = this.#due.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
+    for (const reader of this.#due) reader.skip();
+    this.#after = name;
+    return { name, found };
+  }
+
+  /** Forgets the pages that were read; the next name is looked for again. */
+  suspend(): void {
+    this.#queue = null;
+    this.#due = [];
+  }
+
+  #begin(): ReaderQueue {
+    const { open } = this.#tools;
+    this.#due = this.directories.map(
+      (place, at) => new DirectoryReader(open, { place, at }, this.#after, this.#pageCount),
+    );
+    this.#queue = new ReaderQueue();
+    return this.#queue;
   }
 }
 
@@ -156,8 +248,6 @@ function isBefore(a: DirectoryReader, b: DirectoryReader | undefined): boolean {
   return first === second ? a.at < (b?.at ?? 0) : first < second;
 }
 
-/** Children of a directory that are read at once without a thought of the event loop. */
-const SMALL_DIRECTORY_COUNT = 64;
 /** Smallest page of a reader. */
 const PAGE_COUNT_MIN = 4;
 /** How often the pages of a walk are halved on its way down. */
@@ -168,7 +258,7 @@ class DirectoryReader {
   /** number of the place */
   readonly at: number;
   readonly #open: OpenLayers;
-  readonly #place: Place;
+  readonly #place: DirectoryPlace;
   readonly #pageCount: number;
   #page: readonly LayerEntry[] = [];
   #next = 0;
@@ -177,7 +267,7 @@ class DirectoryReader {
 
   constructor(
     open: OpenLayers,
-    { place, at }: { readonly place: Place; readonly at: number },
+    { place, at }: { readonly place: DirectoryPlace; readonly at: number },
     after: ByteString | null,
     pageCount: number,
   ) {

@@ -4,6 +4,7 @@ import type { Extent, LayerEntry } from "./layer-index.ts";
 import { LayerIndexError } from "./layer-index-format.ts";
 import { READ_CHUNK_BYTES } from "./limits.ts";
 import type { LayerLease } from "./open-layers.ts";
+import type { Pacer } from "./pacer.ts";
 
 /** Extents that a stream holds at a time. */
 const EXTENTS_PAGE_COUNT = 256;
@@ -60,11 +61,11 @@ export async function* extentChunks(
 export async function* segmentChunks(
   acquire: () => LayerLease,
   entry: LayerEntry,
-  segments: Iterable<{ readonly offset: number; readonly length: number }>,
+  segments: AsyncIterable<{ readonly offset: number; readonly length: number }>,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
   const buffer = Buffer.allocUnsafeSlow(READ_CHUNK_BYTES);
   using reader = new ExtentReader(acquire(), entry, { start: 0, end: 0 });
-  for (const { offset, length } of segments) {
+  for await (const { offset, length } of segments) {
     reader.moveTo(offset, offset + length);
     for (let chunk = await reader.next(buffer); chunk !== null; chunk = await reader.next(buffer)) yield chunk;
   }
@@ -74,11 +75,12 @@ export async function* segmentChunks(
 const ONE_PIECE_EXTENTS_COUNT_MAX = 65_536;
 
 /** Where on the disk `[start, end)` of a file begins, when it is there in one piece; null when it has gaps or holes. */
-export function locateExtents(
+export async function locateExtents(
   lease: LayerLease,
   entry: LayerEntry,
   range: { readonly start: number; readonly end: number },
-): number | null {
+  pacer: Pacer,
+): Promise<number | null> {
   const { start, end } = range;
   let first = lease.index.extentAt(entry, start);
   const firstMax = first + ONE_PIECE_EXTENTS_COUNT_MAX;
@@ -86,6 +88,7 @@ export function locateExtents(
   let physical: number | null = null;
   while (position < end) {
     if (first >= firstMax) return null;
+    if (pacer.due()) await pacer.yield();
     const page = lease.index.extents(entry, first, EXTENTS_PAGE_COUNT);
     if (page.length === 0) return null;
     for (const extent of page) {

@@ -5,9 +5,13 @@ import { RE2JS } from "re2js";
  * sets, `{a,b}` is a choice, and a backslash takes away the meaning. Its time is linear in the name.
  * @throws Error when the pattern is not whole
  */
-export function globMatcher(glob: string): (name: string) => boolean {
+export function globMatcher(glob: string): {
+  readonly matches: (name: string) => boolean;
+  /** instructions that each character may take */
+  readonly programSize: number;
+} {
   const expression = RE2JS.compile(`^(?s:${translate(glob)})$`);
-  return (name) => expression.test(name);
+  return { matches: (name) => expression.test(name), programSize: expression.programSize() };
 }
 
 function translate(glob: string): string {

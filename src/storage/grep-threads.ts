@@ -1,73 +1,100 @@
 import { ApiError } from "../domain/errors.ts";
+import { withinTime } from "../system/waiting.ts";
 import type { GrepOutcome, GrepRequest } from "./grep.ts";
-import type { GrepReply } from "./grep-worker.ts";
+import type { GrepReply, GrepTask } from "./grep-worker.ts";
 import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX, GREP_WAITING_COUNT_MAX } from "./limits.ts";
 
-/** A search that does not keep its own time is ended after this, in `milliseconds`. */
+/** A search that does not keep its own time is not waited for any longer than this, in `milliseconds`. */
 const GRACE_MS = 5000;
 
 /** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
 const WORKER = new URL(Bun.isStandaloneExecutable ? "./storage/grep-worker.js" : "./grep-worker.ts", import.meta.url);
 
 /** Runs searches in threads of their own, few at a time and in the order in which they came. */
-class GrepThreads {
+export class GrepThreads {
+  readonly #replyMsMax: number;
   #runningCount = 0;
-  readonly #waiting: (() => void)[] = [];
+  /** called when a turn has come; in order */
+  readonly #waiting = new Set<() => void>();
+
+  /** @param replyMsMax `milliseconds` after which nobody waits any more for a search that has begun */
+  constructor(replyMsMax = GREP_MS_MAX + GRACE_MS) {
+    this.#replyMsMax = replyMsMax;
+  }
 
   /**
-   * @throws ApiError as `grep` does; `too_many_requests` when too many wait, `unavailable` when the thread ended;
+   * @param held what the search reads is kept by it; disposed once the thread has let go of that, which may be after
+   * this has returned
+   * @throws ApiError as `grep` does; `too_many_requests` when too many wait, `unavailable` when it takes too long;
    * the reason of `signal`
    */
-  async run(request: GrepRequest, signal: AbortSignal): Promise<GrepOutcome> {
-    using _turn = await this.#turn();
+  async run(request: GrepRequest, signal: AbortSignal, held?: Disposable): Promise<GrepOutcome> {
+    using undo = new DisposableStack();
+    if (held !== undefined) undo.use(held);
+    undo.use(await this.#turn(signal));
     signal.throwIfAborted();
-    const reply = await inThread(request, signal);
+    const task = { request, stop: new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT) };
+    const ended = inThread(task);
+    const owned = undo.move();
+    // The files of a thread that is killed would stay open: it is asked to stop, and its place is taken until it has.
+    const thread = ended.finally(() => owned.dispose());
+    thread.catch(() => undefined);
+    const stop = () => void Atomics.store(new Int32Array(task.stop), 0, 1);
+    using _stop = { [Symbol.dispose]: stop };
+    signal.addEventListener("abort", stop, { once: true });
+    using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
+    const reply = await withinTime(thread, this.#replyMsMax, () => null);
+    signal.throwIfAborted();
+    if (reply === null) throw new ApiError("unavailable", "the search took too long");
     if ("outcome" in reply) return reply.outcome;
     if ("cause" in reply) throw new Error(`search failed: ${reply.cause}`);
     throw new ApiError(reply.error.error, reply.error.message, reply.error.details);
   }
 
-  async #turn(): Promise<Disposable> {
-    if (this.#runningCount >= GREP_RUNNING_COUNT_MAX) {
-      if (this.#waiting.length >= GREP_WAITING_COUNT_MAX) {
-        throw new ApiError("too_many_requests", `${GREP_WAITING_COUNT_MAX} searches are waiting already`);
-      }
-      await new Promise<void>((resolve) => this.#waiting.push(resolve));
-    } else {
-      this.#runningCount++;
-    }
+  async #turn(signal: AbortSignal): Promise<Disposable> {
+    if (this.#runningCount >= GREP_RUNNING_COUNT_MAX) await this.#wait(signal);
+    else this.#runningCount++;
     return {
       [Symbol.dispose]: () => {
         // The place passes on to who waits.
-        const next = this.#waiting.shift();
+        const [next] = this.#waiting;
         if (next === undefined) this.#runningCount--;
         else next();
       },
     };
+  }
+
+  async #wait(signal: AbortSignal): Promise<void> {
+    if (this.#waiting.size >= GREP_WAITING_COUNT_MAX) {
+      throw new ApiError("too_many_requests", `${GREP_WAITING_COUNT_MAX} searches are waiting already`);
+    }
+    signal.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const come = () => {
+      this.#waiting.delete(come);
+      resolve();
+    };
+    const leave = () => {
+      // A turn that has come already is given back by whoever waited for it.
+      if (this.#waiting.delete(come)) reject(signal.reason);
+    };
+    this.#waiting.add(come);
+    signal.addEventListener("abort", leave, { once: true });
+    using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", leave) };
+    await promise;
   }
 }
 
 /** The searches of this process. */
 export const grepThreads = new GrepThreads();
 
-/** Descriptors outlive a thread that is ended, so that one that nobody waits for is asked to stop, and ends by itself. */
-async function inThread(request: GrepRequest, signal: AbortSignal): Promise<GrepReply> {
+/** Settles when the search has ended and its files are closed; the thread is gone then. */
+async function inThread(task: GrepTask): Promise<GrepReply> {
   const { promise, resolve, reject } = Promise.withResolvers<GrepReply>();
   const worker = new Worker(WORKER.href);
-  using undo = new DisposableStack();
-  undo.defer(() => worker.terminate());
-  const onAbort = () => worker.postMessage(null);
-  signal.addEventListener("abort", onAbort, { once: true });
-  undo.defer(() => signal.removeEventListener("abort", onAbort));
-  const timer = setTimeout(
-    () => reject(new ApiError("unavailable", "the search took too long")),
-    GREP_MS_MAX + GRACE_MS,
-  );
-  undo.defer(() => clearTimeout(timer));
+  using _worker = { [Symbol.dispose]: () => worker.terminate() };
   worker.onmessage = ({ data }: MessageEvent<GrepReply>) => resolve(data);
   worker.onerror = ({ message }) => reject(new Error(`search thread failed: ${message}`));
-  worker.postMessage(request);
-  const reply = await promise;
-  signal.throwIfAborted();
-  return reply;
+  worker.postMessage(task);
+  return await promise;
 }

@@ -9,12 +9,15 @@ import { ImageTree, type WalkedEntry } from "./image-tree.ts";
 import {
   GREP_BYTES_MAX,
   GREP_ENTRIES_COUNT_MAX,
+  GREP_FOUND_BYTES_MAX,
   GREP_LINE_BYTES_MAX,
   GREP_MS_MAX,
+  GREP_TEST_WORK_MAX,
   GREP_TEXT_BYTES_MAX,
   OPEN_LAYERS_COUNT_MAX,
 } from "./limits.ts";
 import { type LayerFiles, OpenLayers } from "./open-layers.ts";
+import type { Wanted } from "./pacer.ts";
 
 /** A file is binary when there is a NUL in as many first `bytes`. */
 const BINARY_PROBE_BYTES = 8192;
@@ -64,12 +67,12 @@ export interface GrepOutcome {
 /**
  * Finds lines in the regular files of a tree. The time is linear in what is read, whatever the pattern, and bounded.
  * No file stays open behind it: it may run in a thread, whose end would close none.
- * @throws ApiError `validation_error` for a pattern or glob, `not_found` or `invalid_path` for the path; the reason of
- * `signal`
+ * @throws ApiError `validation_error` for a pattern or glob, `not_found` or `invalid_path` for the path; what `wanted`
+ * throws, within a second
  */
-export async function grep(request: GrepRequest, signal: AbortSignal): Promise<GrepOutcome> {
+export async function grep(request: GrepRequest, wanted: Wanted): Promise<GrepOutcome> {
   using open = new OpenLayers(OPEN_LAYERS_COUNT_MAX);
-  const search = new Search(request, open, signal);
+  const search = new Search(request, open, wanted);
   await search.run();
   return search.outcome();
 }
@@ -77,38 +80,41 @@ export async function grep(request: GrepRequest, signal: AbortSignal): Promise<G
 /** Ends a search whose bound is met. */
 class BoundMet extends Error {}
 
-class Search {
+class Search implements Wanted {
   readonly #request: GrepRequest;
-  readonly #signal: AbortSignal;
+  readonly #wanted: Wanted;
   readonly #limits: GrepLimits;
   readonly #tree: ImageTree;
   readonly #expression: RE2JS;
-  readonly #isWanted: (path: string) => boolean;
+  readonly #lineBytesMax: number;
+  readonly #filter: NameFilter;
   readonly #deadline: number;
   readonly #found: FoundLine[] = [];
   readonly #bounds = new Set<GrepBound>();
   #fileCount = 0;
   #entryCount = 0;
   #bytes = 0;
+  #foundBytes = 0;
 
-  constructor(request: GrepRequest, open: OpenLayers, signal: AbortSignal) {
+  constructor(request: GrepRequest, open: OpenLayers, wanted: Wanted) {
     this.#request = request;
-    this.#signal = signal;
+    this.#wanted = wanted;
     this.#limits = request.limits ?? GREP_LIMITS;
-    this.#tree = new ImageTree(request.layers, open);
+    this.#tree = new ImageTree(request.layers, open, this);
     this.#expression = checked("pattern", () => RE2JS.compile(request.pattern));
-    this.#isWanted = checked("glob", () => filterOf(request.glob));
+    this.#lineBytesMax = Math.min(this.#limits.lineBytesMax, testedMax(this.#expression.programSize()));
+    this.#filter = checked("glob", () => filterOf(request.glob));
     this.#deadline = performance.now() + this.#limits.msMax;
   }
 
   async run(): Promise<void> {
-    const resolved = this.#tree.stat(this.#request.path, { follow: true });
-    const root = resolved.path === "/" ? "" : resolved.path;
     try {
+      const resolved = await this.#tree.stat(this.#request.path, { follow: true });
+      const root = resolved.path === "/" ? "" : resolved.path;
       for await (const walked of this.#tree.walk(resolved)) {
         this.#entryCount++;
         if (this.#entryCount > this.#limits.entriesCountMax) this.#stop("entries");
-        this.#checkTime();
+        this.throwIfAborted();
         const { type, size } = walked.place.entry;
         if (type !== "f" || size === 0) continue;
         const name = walked.path === "" ? (resolved.path.split("/").at(-1) ?? "") : walked.path;
@@ -124,9 +130,18 @@ class Search {
     return { found: this.#found, bounds: [...this.#bounds], fileCount: this.#fileCount, bytes: this.#bytes };
   }
 
-  #checkTime(): void {
-    this.#signal.throwIfAborted();
+  /** Ends the search when nobody waits for it any more, or its time is over. */
+  throwIfAborted(): void {
+    this.#wanted.throwIfAborted();
     if (performance.now() > this.#deadline) this.#stop("time");
+  }
+
+  /** A name that is too long for its filter is passed over: one test of it could take all of the time. */
+  #isWanted(name: string): boolean {
+    const { namesMax, matches } = this.#filter;
+    if (name.length <= namesMax) return matches(name);
+    this.#bounds.add("time");
+    return false;
   }
 
   #stop(bound: GrepBound): never {
@@ -137,7 +152,7 @@ class Search {
   async #file({ place }: WalkedEntry, path: ByteString): Promise<void> {
     const { entry } = place;
     using lease = this.#tree.lease(place);
-    const lines = new LineReader(this.#limits.lineBytesMax, () => this.#bounds.add("line_length"));
+    const lines = new LineReader(this.#lineBytesMax, () => this.#bounds.add("line_length"));
     let isFirst = true;
     let line = 1;
     for await (const chunk of extentChunks(() => lease.share(), entry, { start: 0, end: entry.size })) {
@@ -147,7 +162,7 @@ class Search {
       this.#bytes += chunk.length;
       for (const block of lines.blocks(chunk)) line += this.#block(block, path, line);
       if (this.#bytes > this.#limits.bytesMax) this.#stop("bytes");
-      this.#checkTime();
+      this.throwIfAborted();
     }
     for (const block of lines.rest()) this.#block(block, path, line);
   }
@@ -157,6 +172,7 @@ class Search {
     const texts = isUtf8(bytes) ? bytes.toString("utf8").split("\n") : null;
     const lines = texts ?? bytes.toString("latin1").split("\n");
     for (const [index, line] of lines.entries()) {
+      this.throwIfAborted();
       const text = texts === null ? displayName(line as ByteString) : line;
       if (!this.#expression.test(text)) continue;
       this.#add(path, firstLine + index, Buffer.from(line, texts === null ? "latin1" : "utf8"));
@@ -165,9 +181,11 @@ class Search {
   }
 
   #add(path: ByteString, line: number, bytes: Buffer): void {
-    if (this.#found.length === this.#request.limit) this.#stop("limit");
+    if (this.#found.length === this.#request.limit || this.#foundBytes > GREP_FOUND_BYTES_MAX) this.#stop("limit");
     const isCut = bytes.length > GREP_TEXT_BYTES_MAX;
-    this.#found.push({ path, line, bytes: isCut ? cutText(bytes) : bytes, isCut });
+    const text = isCut ? cutText(bytes) : bytes;
+    this.#found.push({ path, line, bytes: text, isCut });
+    this.#foundBytes += path.length + text.length;
   }
 }
 
@@ -178,10 +196,24 @@ function cutText(bytes: Buffer): Buffer {
   return Buffer.from(bytes.subarray(0, end));
 }
 
-function filterOf(glob: string | null): (path: string) => boolean {
-  if (glob === null) return () => true;
-  const matches = globMatcher(glob.replace(/^\//, ""));
-  return glob.includes("/") ? matches : (path) => matches(path.slice(path.lastIndexOf("/") + 1));
+/** How many `bytes` a program of so many instructions is run over at a time: its time is the product of both. */
+function testedMax(programSize: number): number {
+  return Math.max(1, Math.floor(GREP_TEST_WORK_MAX / programSize));
+}
+
+/** Which files are searched. */
+interface NameFilter {
+  /** longest name that `matches` is asked for, in `bytes` */
+  readonly namesMax: number;
+  readonly matches: (name: string) => boolean;
+}
+
+function filterOf(glob: string | null): NameFilter {
+  if (glob === null) return { namesMax: Number.POSITIVE_INFINITY, matches: () => true };
+  const { matches, programSize } = globMatcher(glob.replace(/^\//, ""));
+  if (glob.includes("/")) return { namesMax: testedMax(programSize), matches };
+  const namesMax = Number.POSITIVE_INFINITY;
+  return { namesMax, matches: (path) => matches(path.slice(path.lastIndexOf("/") + 1)) };
 }
 
 function checked<T>(field: string, make: () => T): T {

@@ -1,7 +1,7 @@
 import { type ByteString, byteStringToBytes, bytesToByteString, type GuestPath } from "../domain/guest-path.ts";
 import { IndexFlag } from "../domain/index-stream.ts";
 import type { Entry, EntryType } from "../domain/listing.ts";
-import { type IndexSource, loadIndexFile, openIndexFile } from "./index-source.ts";
+import { type IndexPages, type IndexSource, loadIndexFile, openIndexFile } from "./index-source.ts";
 import {
   decodeHeader,
   decodeRecord,
@@ -79,8 +79,8 @@ export class LayerIndex {
   }
 
   /** @throws LayerIndexError when the file is not a whole index */
-  static open(path: string): LayerIndex {
-    const source = openIndexFile(path);
+  static open(path: string, pages: IndexPages | null = null): LayerIndex {
+    const source = openIndexFile(path, pages);
     try {
       return new LayerIndex(source);
     } catch (error) {
@@ -131,7 +131,7 @@ export class LayerIndex {
   }
 
   /** The child of a directory of this layer, a whiteout included, or null. */
-  child(directory: LayerEntry, name: ByteString): LayerEntry | null {
+  child(directory: Pick<LayerEntry, "place">, name: ByteString): LayerEntry | null {
     const { firstChild, childCount } = directory.place;
     if (childCount === 0) return null;
     if (this.#source.isInMemory) {
@@ -146,7 +146,7 @@ export class LayerIndex {
   }
 
   /** At most `limit` children in the order of their names' bytes, whiteouts included, that follow `after`. */
-  children(directory: LayerEntry, after: ByteString | null, limit: number): readonly LayerEntry[] {
+  children(directory: Pick<LayerEntry, "place">, after: ByteString | null, limit: number): readonly LayerEntry[] {
     const { firstChild, childCount } = directory.place;
     if (childCount === 0 || limit <= 0) return [];
     // No name lies between one and the same one with NUL behind it.
@@ -161,7 +161,7 @@ export class LayerIndex {
   }
 
   /** All children of a directory, decoded once. */
-  #childrenOf({ place: { firstChild, childCount } }: LayerEntry): readonly LayerEntry[] {
+  #childrenOf({ place: { firstChild, childCount } }: Pick<LayerEntry, "place">): readonly LayerEntry[] {
     let entries = this.#known.get(firstChild);
     if (entries === undefined) {
       entries = this.#entries(firstChild, childCount);

@@ -41,8 +41,14 @@ export const DISK_BYTES_MAX = 2_199_023_255_552;
 export const MTIME_SECONDS_MAX = 8_640_000_000_000;
 /** Symlinks followed in the resolution of one path, as in Linux. */
 export const SYMLINK_HOPS_MAX = 40;
+/** Components of one path, those of symlinks on the way counted in: twice what a path without symlinks can have. */
+export const PATH_STEPS_COUNT_MAX = 4096;
+/** Directories of single layers that are searched for one path: as deep a path as there can be, in 128 layers. */
+export const PATH_LOOKUPS_COUNT_MAX = 262_144;
 /** Layers whose files stay open for the next reader. */
-export const OPEN_LAYERS_COUNT_MAX = 64;
+export const OPEN_LAYERS_COUNT_MAX = 512;
+/** Pages of their indexes that are kept in memory, in `bytes`. */
+export const INDEX_PAGES_BYTES_MAX = 16_777_216;
 /** Largest index that is kept in memory, and all of them together, in `bytes`; decoded they take about four times that. */
 export const SMALL_INDEX_BYTES_MAX = 16_384;
 export const SMALL_INDEXES_BYTES_MAX = 8_388_608;
@@ -52,16 +58,23 @@ export const READ_CHUNK_BYTES = 262_144;
 export const LIST_PAGE_COUNT = 256;
 /** Entries that a merge of many layers holds in all, where it is not deep in a walk. */
 export const LIST_PAGES_COUNT_MAX = 4096;
-/** Paths of hard-linked files that an archive remembers, in `bytes`; later ones become files of their own. */
-export const ARCHIVE_LINKS_BYTES_MAX = 33_554_432;
+/** Hard-linked files that all archives together remember, in `bytes`; later names become files of their own. */
+export const ARCHIVE_LINKS_BYTES_MAX = 67_108_864;
 /** An upload looks at the room that is left after as many `bytes`. */
 export const SPACE_CHECK_BYTES = 16_777_216;
+/** `milliseconds` that one page of the differences of two images takes, and `bytes` of its paths, nearly. */
+export const DIFF_MS_MAX = 10_000;
+export const DIFF_PATHS_BYTES_MAX = 1_048_576;
 /** Bounds of one search: what it reads in `bytes`, entries that it looks at, `milliseconds` that it takes. */
 export const GREP_BYTES_MAX = 1_073_741_824;
 export const GREP_ENTRIES_COUNT_MAX = 1_000_000;
 export const GREP_MS_MAX = 10_000;
 /** A longer line is searched up to here, in `bytes`. */
 export const GREP_LINE_BYTES_MAX = 65_536;
+/** Instructions of a pattern times `bytes` that one test runs it over: a second at most. Longer lines are searched in part. */
+export const GREP_TEST_WORK_MAX = 33_554_432;
+/** Paths and lines that one search gives, in `bytes`, nearly. */
+export const GREP_FOUND_BYTES_MAX = 4_194_304;
 /** As much of a line is given, in `bytes`. */
 export const GREP_TEXT_BYTES_MAX = 4096;
 /** Searches that run at a time, and that wait. */

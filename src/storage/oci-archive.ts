@@ -1,13 +1,15 @@
-import { setImmediate } from "node:timers/promises";
 import type { ByteString } from "../domain/guest-path.ts";
-import { entryPieces, Gatherer, LinkTable } from "./archive.ts";
+import { entryPieces, Gatherer } from "./archive.ts";
+import { LinkTable } from "./archive-links.ts";
 import type { ImageEntry } from "./directory-merge.ts";
 import type { LayerEntry, LayerIndex } from "./layer-index.ts";
 import { type LayerFiles, type OpenLayers, sharedOpenLayers } from "./open-layers.ts";
+import { Pacer, type Wanted } from "./pacer.ts";
 import { encodeTarHeader, paddingOf, TarType, tarEnd } from "./tar-format.ts";
 
-/** Entries that are read at once, before the event loop goes on. */
-const PAGE_COUNT = 256;
+/** The digest of a layer takes minutes: after as many of its `bytes`, a mark says that more is to come. */
+const MARK_BYTES = 67_108_864;
+const BLOBS_DIRECTORY = "blobs/sha256/";
 const WHITEOUT_PREFIX = ".wh.";
 const OPAQUE_NAME = ".wh..wh..opq";
 const LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar";
@@ -34,18 +36,26 @@ interface Descriptor {
 
 /**
  * An OCI layout in a tar archive: one layer for each of the image's, uncompressed. The same image gives the same bytes.
- * Each layer is read twice, for its digest and for its content, so that neither memory nor disk is taken.
+ * Each layer is read twice, for its digest and for its content, so that neither memory nor disk is taken. No client is
+ * left without a byte for long: while a digest is computed, the directory of the blobs is named again and again.
+ * @throws what `wanted` throws
  */
-export async function* ociArchiveChunks(image: ArchivedImage, open: OpenLayers = sharedOpenLayers): Chunks {
+export async function* ociArchiveChunks(
+  image: ArchivedImage,
+  wanted: Wanted | null = null,
+  open: OpenLayers = sharedOpenLayers,
+): Chunks {
   const layers: Descriptor[] = [];
   const written = new Set<string>();
+  yield directoryHeader("blobs/");
+  yield directoryHeader(BLOBS_DIRECTORY);
   for (const files of image.layers) {
-    const layer = await measured(layerChunks(files, open));
+    const layer = yield* measured(layerChunks(files, wanted, open));
     layers.push(layer);
     if (written.has(layer.digest)) continue;
     written.add(layer.digest);
     yield fileHeader(blobName(layer), layer.size);
-    yield* layerChunks(files, open);
+    yield* layerChunks(files, wanted, open);
     yield Buffer.alloc(paddingOf(layer.size));
   }
   const config = Buffer.from(JSON.stringify(configOf(image, layers)));
@@ -67,19 +77,25 @@ export async function* ociArchiveChunks(image: ArchivedImage, open: OpenLayers =
 /**
  * One layer as the image specification wants it: what it adds and changes, and marks for what it takes away. A name that
  * looks like such a mark is left out, because it would take something away.
+ * @throws what `wanted` throws
  */
-export async function* layerChunks(files: LayerFiles, open: OpenLayers = sharedOpenLayers): Chunks {
+export async function* layerChunks(
+  files: LayerFiles,
+  wanted: Wanted | null = null,
+  open: OpenLayers = sharedOpenLayers,
+): Chunks {
   using lease = open.acquire(files);
   const gatherer = new Gatherer();
-  const links = new LinkTable();
-  for await (const { path, entry } of walk(lease.index)) {
+  using links = new LinkTable(open.linkBudget);
+  const pacer = new Pacer(wanted);
+  for await (const { path, entry } of walk(lease.index, pacer)) {
     if (entry.type === "w") {
       yield* gatherer.add(fileHeader(marked(path), 0));
       continue;
     }
     const place = { layer: files, entry: entry as ImageEntry };
     const shown = (path === "" ? "./" : path) as ByteString;
-    for await (const piece of entryPieces(lease, place, shown, links)) yield* gatherer.add(piece);
+    for await (const piece of entryPieces({ lease, place, path: shown }, links, pacer)) yield* gatherer.add(piece);
     const isOpaque = entry.type === "d" && entry.opaque;
     if (isOpaque) yield* gatherer.add(fileHeader(path === "" ? OPAQUE_NAME : `${path}/${OPAQUE_NAME}`, 0));
   }
@@ -90,6 +106,7 @@ export async function* layerChunks(files: LayerFiles, open: OpenLayers = sharedO
 /** Every entry of a layer, a directory before what is in it. */
 async function* walk(
   index: LayerIndex,
+  pacer: Pacer,
 ): AsyncGenerator<{ readonly path: string; readonly entry: LayerEntry }, void, undefined> {
   const root = index.root();
   yield { path: "", entry: root };
@@ -97,6 +114,7 @@ async function* walk(
     { path: "", directory: root, after: null },
   ];
   for (let top = stack.at(-1); top !== undefined; top = stack.at(-1)) {
+    if (pacer.due()) await pacer.yield();
     const page = index.children(top.directory, top.after, 1);
     const [entry] = page;
     if (entry === undefined) {
@@ -116,15 +134,17 @@ function marked(path: string): string {
   return `${path.slice(0, cut)}${WHITEOUT_PREFIX}${path.slice(cut)}`;
 }
 
-async function measured(chunks: Chunks): Promise<Descriptor> {
+/** What describes the chunks together; yields a mark now and then. */
+async function* measured(chunks: Chunks): AsyncGenerator<Uint8Array<ArrayBuffer>, Descriptor, undefined> {
   const hash = new Bun.CryptoHasher("sha256");
   let size = 0;
-  let turns = 0;
+  let marked = 0;
   for await (const chunk of chunks) {
     hash.update(chunk);
     size += chunk.byteLength;
-    // Others are served, too.
-    if (++turns % PAGE_COUNT === 0) await setImmediate();
+    if (size - marked < MARK_BYTES) continue;
+    marked = size;
+    yield directoryHeader(BLOBS_DIRECTORY);
   }
   return { mediaType: LAYER_TYPE, digest: `sha256:${hash.digest("hex")}`, size };
 }
@@ -156,14 +176,23 @@ function* file(name: string, content: Buffer): Generator<Buffer<ArrayBuffer>, vo
 }
 
 function fileHeader(path: string, size: number): Buffer<ArrayBuffer> {
+  return headerOf(path, { type: TarType.file, mode: 0o644, size });
+}
+
+function directoryHeader(path: string): Buffer<ArrayBuffer> {
+  return headerOf(path, { type: TarType.directory, mode: 0o755, size: 0 });
+}
+
+function headerOf(
+  path: string,
+  kind: { readonly type: TarType; readonly mode: number; readonly size: number },
+): Buffer<ArrayBuffer> {
   const owner = { uid: 0, gid: 0, mtimeSeconds: 0, mtimeNanoseconds: 0, rdevMajor: 0, rdevMinor: 0 };
   const names = { path: path as ByteString, target: "" as ByteString };
   return encodeTarHeader({
     ...names,
     ...owner,
-    type: TarType.file,
-    mode: 0o644,
-    size,
+    ...kind,
     records: [],
   }) as Buffer<ArrayBuffer>;
 }

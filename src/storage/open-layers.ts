@@ -1,6 +1,14 @@
 import { closeSync, openSync } from "node:fs";
+import { ByteBudget } from "./byte-budget.ts";
+import { IndexPages } from "./index-source.ts";
 import { LayerIndex } from "./layer-index.ts";
-import { OPEN_LAYERS_COUNT_MAX, SMALL_INDEX_BYTES_MAX, SMALL_INDEXES_BYTES_MAX } from "./limits.ts";
+import {
+  ARCHIVE_LINKS_BYTES_MAX,
+  INDEX_PAGES_BYTES_MAX,
+  OPEN_LAYERS_COUNT_MAX,
+  SMALL_INDEX_BYTES_MAX,
+  SMALL_INDEXES_BYTES_MAX,
+} from "./limits.ts";
 
 /** Host paths of one layer. */
 export interface LayerFiles {
@@ -20,7 +28,8 @@ export interface LayerLease extends Disposable {
 interface OpenLayer {
   readonly key: string;
   readonly index: LayerIndex;
-  readonly diskFd: number;
+  /** null until somebody wants what is on the disk: look-ups need the index alone */
+  diskFd: number | null;
   leaseCount: number;
 }
 
@@ -30,7 +39,10 @@ interface OpenLayer {
  * image asks every one of a thousand layers, and most of them are small. Disposal lets go of all of it.
  */
 export class OpenLayers implements Disposable {
+  /** of the links that archives of these layers remember */
+  readonly linkBudget = new ByteBudget(ARCHIVE_LINKS_BYTES_MAX);
   readonly #countMax: number;
+  readonly #pages = new IndexPages(INDEX_PAGES_BYTES_MAX);
   /** in the order of use, the latest last */
   readonly #layers = new Map<string, OpenLayer>();
   readonly #smallBytesMax: number;
@@ -66,8 +78,9 @@ export class OpenLayers implements Disposable {
       this.#keep(files.index, small);
       return read(small);
     }
-    using lease = this.acquire(files);
-    return read(lease.index);
+    const layer = this.#use(files);
+    using _trimmed = { [Symbol.dispose]: () => this.#trim() };
+    return read(layer.index);
   }
 
   #keep(path: string, index: LayerIndex): void {
@@ -90,12 +103,32 @@ export class OpenLayers implements Disposable {
   }
 
   acquire(files: LayerFiles): LayerLease {
-    const layer = this.#layers.get(files.index) ?? openLayer(files);
-    this.#layers.delete(layer.key);
-    this.#layers.set(layer.key, layer);
-    const lease = this.#lease(layer);
+    const layer = this.#use(files);
+    layer.diskFd ??= this.#openDisk(layer, files.disk);
+    const lease = this.#lease(layer, layer.diskFd);
     this.#trim();
     return lease;
+  }
+
+  #openDisk(layer: OpenLayer, path: string): number {
+    try {
+      return openSync(path, "r");
+    } catch (error) {
+      this.#close(layer.key);
+      throw error;
+    }
+  }
+
+  /** The layer, as the one that was used last. */
+  #use(files: LayerFiles): OpenLayer {
+    const layer = this.#layers.get(files.index) ?? this.#opened(files);
+    this.#layers.delete(layer.key);
+    this.#layers.set(layer.key, layer);
+    return layer;
+  }
+
+  #opened({ index }: LayerFiles): OpenLayer {
+    return { key: index, index: LayerIndex.open(index, this.#pages), diskFd: null, leaseCount: 0 };
   }
 
   /** Closes the layer once its last reader is done: its files are about to be removed. */
@@ -115,15 +148,15 @@ export class OpenLayers implements Disposable {
     this.#closeIfUnused(layer);
   }
 
-  #lease(layer: OpenLayer): LayerLease {
+  #lease(layer: OpenLayer, diskFd: number): LayerLease {
     layer.leaseCount++;
     let isHeld = true;
     return {
       index: layer.index,
-      diskFd: layer.diskFd,
+      diskFd,
       share: () => {
         if (!isHeld) throw new Error("lease of a layer is disposed");
-        return this.#lease(layer);
+        return this.#lease(layer, diskFd);
       },
       [Symbol.dispose]: () => {
         if (!isHeld) return;
@@ -147,17 +180,7 @@ export class OpenLayers implements Disposable {
   #closeIfUnused(layer: OpenLayer): void {
     if (layer.leaseCount > 0 || this.#layers.get(layer.key) === layer) return;
     layer.index.close();
-    closeSync(layer.diskFd);
-  }
-}
-
-function openLayer(files: LayerFiles): OpenLayer {
-  const index = LayerIndex.open(files.index);
-  try {
-    return { key: files.index, index, diskFd: openSync(files.disk, "r"), leaseCount: 0 };
-  } catch (error) {
-    index.close();
-    throw error;
+    if (layer.diskFd !== null) closeSync(layer.diskFd);
   }
 }
 

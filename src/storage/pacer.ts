@@ -1,18 +1,35 @@
-import { setImmediate } from "node:timers/promises";
+import { ownTurn } from "../system/waiting.ts";
 
 /** How long a long computation may hold the event loop, in `milliseconds`. */
 const SLICE_MS_MAX = 2;
 
-/** Lets a long computation give way to everything else: `if (pacer.due()) await pacer.yield()`. */
+/** Says whether a computation is still wanted; an `AbortSignal` is one. */
+export interface Wanted {
+  /** @throws what ends the computation */
+  throwIfAborted(): void;
+}
+
+/**
+ * Lets a long computation give way to everything else, and ends it when nobody wants it any more:
+ * `if (pacer.due()) await pacer.yield()`. Of all such computations one goes on in each turn of the event loop.
+ */
 export class Pacer {
+  readonly #wanted: Wanted | null;
   #since = performance.now();
+
+  constructor(wanted: Wanted | null = null) {
+    this.#wanted = wanted;
+  }
 
   due(): boolean {
     return performance.now() - this.#since > SLICE_MS_MAX;
   }
 
+  /** @throws what `wanted` throws */
   async yield(): Promise<void> {
-    await setImmediate();
+    this.#wanted?.throwIfAborted();
+    await ownTurn();
+    this.#wanted?.throwIfAborted();
     this.#since = performance.now();
   }
 }

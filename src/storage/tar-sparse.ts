@@ -1,6 +1,6 @@
 import type { LayerEntry } from "./layer-index.ts";
 import type { LayerLease } from "./open-layers.ts";
-import { Pacer } from "./pacer.ts";
+import type { Pacer } from "./pacer.ts";
 import { paddingOf, TAR_BLOCK_BYTES } from "./tar-format.ts";
 
 /** Extents that are looked at in one piece. */
@@ -28,10 +28,15 @@ export interface SparseLayout {
  * The segments of a file with data, in order. Readers differ in whether they expect segments to begin on a block
  * of the archive, so that all but the last one are whole blocks.
  */
-export function* sparseSegments(lease: LayerLease, entry: LayerEntry): Generator<SparseSegment, void, undefined> {
+export async function* sparseSegments(
+  lease: LayerLease,
+  entry: LayerEntry,
+  pacer: Pacer,
+): AsyncGenerator<SparseSegment, void, undefined> {
   let start = 0;
   let end = 0;
   for (let first = 0; first < entry.extentCount; first += PAGE_COUNT) {
+    if (pacer.due()) await pacer.yield();
     for (const { logical, length } of lease.index.extents(entry, first, PAGE_COUNT)) {
       const from = logical - (logical % TAR_BLOCK_BYTES);
       if (from > end) {
@@ -48,15 +53,13 @@ export function* sparseSegments(lease: LayerLease, entry: LayerEntry): Generator
  * How a file would be stored with its holes; null when that does not pay. A guest can make a file of millions of
  * extents, so the event loop goes on meanwhile.
  */
-export async function sparseLayout(lease: LayerLease, entry: LayerEntry): Promise<SparseLayout | null> {
-  const pacer = new Pacer();
+export async function sparseLayout(lease: LayerLease, entry: LayerEntry, pacer: Pacer): Promise<SparseLayout | null> {
   let [segmentCount, textBytes, dataBytes, end] = [0, 0, 0, 0];
-  for (const segment of sparseSegments(lease, entry)) {
+  for await (const segment of sparseSegments(lease, entry, pacer)) {
     segmentCount++;
     textBytes += mapLine(segment).length;
     dataBytes += segment.length;
     end = segment.offset + segment.length;
-    if (pacer.due()) await pacer.yield();
   }
   if (end < entry.size) {
     segmentCount++;
@@ -72,15 +75,14 @@ export async function* sparseMap(
   lease: LayerLease,
   entry: LayerEntry,
   layout: SparseLayout,
+  pacer: Pacer,
 ): AsyncGenerator<string, void, undefined> {
-  const pacer = new Pacer();
   let bytes = 0;
   let end = 0;
   let text = `${layout.segmentCount}\n`;
-  for (const segment of sparseSegments(lease, entry)) {
+  for await (const segment of sparseSegments(lease, entry, pacer)) {
     text += mapLine(segment);
     end = segment.offset + segment.length;
-    if (pacer.due()) await pacer.yield();
     if (text.length < MAP_PIECE_CHARACTERS) continue;
     bytes += text.length;
     yield text;

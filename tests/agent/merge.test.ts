@@ -305,7 +305,7 @@ async function seen(layers: readonly LayerFiles[]): Promise<{ rows: string[]; co
   const tree = new ImageTree(layers, open);
   const rows: string[] = [];
   const contents: [string, LayerFiles][] = [];
-  for await (const { path, place } of tree.walk(tree.stat("/" as GuestPath, { follow: false }))) {
+  for await (const { path, place } of tree.walk(await tree.stat("/" as GuestPath, { follow: false }))) {
     const { entry, layer } = place;
     const { type, mode, uid, gid, mtimeSeconds, mtimeNanoseconds, target, rdevMajor, rdevMinor } = entry;
     using lease = tree.lease(place);

@@ -44,6 +44,11 @@ const BASE: readonly LayerFixture[] = [
   { path: "escape", type: "l", target: "../../../../etc/passwd" },
   { path: "dangling", type: "l", target: "nowhere" },
   { path: "loop", type: "l", target: "loop" },
+  // Each sends a look-up through a directory five hundred times, and on to the next one.
+  ...Array.from({ length: 40 }, (_, index): LayerFixture => {
+    return { path: `long${index}`, type: "l", target: `${"docs/../".repeat(500)}long${index + 1}` };
+  }),
+  { path: "long40", type: "f", content: "" },
   { path: "pipe", type: "p" },
 ];
 const TOP: readonly LayerFixture[] = [
@@ -176,7 +181,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     errorOf(await list("/large.bin"), "invalid_path");
     errorOf(await list("/nowhere"), "not_found");
     errorOf(await list("/docs/data.json"), "not_found");
-    errorOf(await list("/loop"), "invalid_path");
+    for (const path of ["/loop", "/long0"]) errorOf(await list(path), "invalid_path");
     errorOf(await api.call("GET", `/v1/inspect/${image}/list`), "validation_error");
     errorOf(await list("/", "&text=1"), "validation_error");
   });
@@ -317,7 +322,8 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
   });
 
   test("what is no regular file is 422, what is missing 404", async () => {
-    for (const path of ["/docs", "/", "/pipe", "/loop", "/absolute"]) errorOf(await download(path), "invalid_path");
+    for (const path of ["/docs", "/", "/pipe", "/loop", "/long0", "/absolute"])
+      errorOf(await download(path), "invalid_path");
     for (const path of ["/nowhere", "/dangling", "/escape", "/large.bin/x"]) errorOf(await download(path), "not_found");
   });
 
@@ -341,6 +347,7 @@ describe('"HEAD /inspect/{imageUUID}/?path={path}: 200 OK if the path exists, ot
     ["/dangling", 404],
     ["/escape", 404],
     ["/loop", 422],
+    ["/long0", 422],
   ])("%s: %d", async (path, status) => {
     expect(await exists(path)).toBe(status);
   });

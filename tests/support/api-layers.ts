@@ -14,7 +14,8 @@ export const MTIME_SECONDS = 1_795_170_600;
 /** Part of a file that is on the disk; what lies between such parts is a hole. */
 export interface Data {
   readonly at: number;
-  readonly bytes: Uint8Array;
+  /** or a number of zeros, which the disk has without taking any room */
+  readonly bytes: Uint8Array | number;
 }
 
 /** An entry of a hand-made layer. */
@@ -68,10 +69,11 @@ export async function makeLayer(layout: DataLayout, fixtures: readonly LayerFixt
       const extents: Extents = [];
       made.set(String(fixture.path), { extents, inode: index + 3, fixture });
       for (const { at, bytes } of partsOf(fixture)) {
-        if (bytes.byteLength === 0) continue;
-        await disk.write(bytes, 0, bytes.byteLength, diskBytes);
-        extents.push({ logical: at, physical: diskBytes, length: bytes.byteLength });
-        diskBytes += Math.ceil(bytes.byteLength / BLOCK_BYTES) * BLOCK_BYTES;
+        const length = typeof bytes === "number" ? bytes : bytes.byteLength;
+        if (length === 0) continue;
+        if (typeof bytes !== "number") await disk.write(bytes, 0, length, diskBytes);
+        extents.push({ logical: at, physical: diskBytes, length });
+        diskBytes += Math.ceil(length / BLOCK_BYTES) * BLOCK_BYTES;
       }
       stream.push(record(fixture, extents, index + 3));
     }

@@ -52,10 +52,10 @@ export class Inspector implements Disposable {
   }
 
   async #visit(tree: ImageTree, path: GuestPath, seen: Map<string, Seen>): Promise<void> {
-    const resolved = tree.stat(path, { follow: false });
+    const resolved = await tree.stat(path, { follow: false });
     seen.set(path, await this.#seen(tree, resolved));
     if (resolved.type !== "d") return;
-    for await (const { name } of tree.list(path)) {
+    for await (const { name } of await tree.list(path)) {
       await this.#visit(tree, (path === "/" ? `/${name}` : `${path}/${name}`) as GuestPath, seen);
     }
   }

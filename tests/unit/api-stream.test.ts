@@ -1,6 +1,5 @@
 import { expect, test } from "bun:test";
-import { streamed } from "../../src/api/list-directory.ts";
-import { directStream } from "../../src/api/stream.ts";
+import { directStream, streamed } from "../../src/api/stream.ts";
 
 function hold(): { readonly held: Disposable; isHeld(): boolean } {
   let isHeld = true;

@@ -78,7 +78,7 @@ test("files of a real ext4 disk are read without a mount: small, large, sparse a
   await writeLayerIndex({ stream: pieces(encodeStream(records)), path: index, diskBytes: DISK_BYTES });
   const image = new ImageTree([{ disk, index }], new OpenLayers(1));
   for (const [name, content] of [...contents, ["link", contents.get("large") as Buffer] as const]) {
-    const entry = image.stat(`/${name}` as GuestPath, { follow: true });
+    const entry = await image.stat(`/${name}` as GuestPath, { follow: true });
     const chunks: Uint8Array[] = [];
     for await (const chunk of image.read(entry)) chunks.push(chunk);
     expect(Buffer.concat(chunks).equals(content)).toBe(true);

@@ -18,7 +18,8 @@ const EXTENTS_COUNT = 600_000;
 const MAP_BYTES_MIN = 3_000_000;
 const EXTENTS_PER_RECORD_COUNT = 10_000;
 
-const fileAt = (tree: ImageTree, path: string): ResolvedEntry => tree.stat(path as GuestPath, { follow: true });
+const fileAt = (tree: ImageTree, path: string): Promise<ResolvedEntry> =>
+  tree.stat(path as GuestPath, { follow: true });
 
 /** A file cut into pieces of a block each, every one `stride` blocks behind the one before. */
 function cutFile(path: string, stride: number, firstBlock: number): TestRecord[] {
@@ -51,7 +52,7 @@ describe("a file in very many pieces", () => {
       turnCount++;
       ticker = setImmediate(tick);
     });
-    const chunks = archiveChunks(tree, fileAt(tree, "/gaps"), "gaps" as ByteString);
+    const chunks = archiveChunks(tree, await fileAt(tree, "/gaps"), "gaps" as ByteString);
     const first = await chunks.next();
     expect(turnCount).toBeGreaterThan(0);
     // The second chunk is more of the map, which is megabytes of text.
@@ -68,9 +69,9 @@ describe("a file in very many pieces", () => {
   });
 
   test("is not looked through to its end for being in one piece", async () => {
-    const whole = fileAt(tree, "/whole");
-    expect(tree.locate(whole, { start: 0, end: whole.size })).toBeNull();
-    expect(tree.locate(whole, { start: BLOCK_BYTES, end: 100 * BLOCK_BYTES })).toMatchObject({
+    const whole = await fileAt(tree, "/whole");
+    expect(await tree.locate(whole, { start: 0, end: whole.size })).toBeNull();
+    expect(await tree.locate(whole, { start: BLOCK_BYTES, end: 100 * BLOCK_BYTES })).toMatchObject({
       start: (EXTENTS_COUNT + 1) * BLOCK_BYTES,
     });
   });
@@ -90,7 +91,7 @@ describe("the archive of a file with many holes", () => {
       open,
     );
     const parts: Uint8Array[] = [];
-    for await (const chunk of archiveChunks(image, fileAt(image, "/f"), "f" as ByteString))
+    for await (const chunk of archiveChunks(image, await fileAt(image, "/f"), "f" as ByteString))
       parts.push(Buffer.from(chunk));
     const child = Bun.spawn(["tar", "-xO"], { stdin: Buffer.concat(parts), stdout: "pipe", timeout: 60_000 });
     const content = Buffer.from(await new Response(child.stdout).arrayBuffer());

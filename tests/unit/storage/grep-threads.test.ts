@@ -1,8 +1,8 @@
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
-import type { GrepRequest } from "../../../src/storage/grep.ts";
-import { grepThreads } from "../../../src/storage/grep-threads.ts";
+import { type GrepRequest, grep } from "../../../src/storage/grep.ts";
+import { GrepThreads, grepThreads } from "../../../src/storage/grep-threads.ts";
 import type { LayerFiles } from "../../../src/storage/open-layers.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
 
@@ -47,3 +47,66 @@ test("a search that nobody waits for any more ends by itself, and leaves no file
     expect(filesOpenBelow(directory)).toEqual([]);
   }
 }, 60_000);
+
+/** Takes a thousand times as long for a character as an ordinary pattern does, and is never found. */
+const SLOW_PATTERN = "a[ab]{998}[^abc]";
+
+describe("a pattern and a text that take as long as any", () => {
+  let slow: LayerFiles;
+
+  beforeAll(async () => {
+    const random = new Uint32Array(64);
+    let text = "";
+    while (text.length < 8 * 1_048_576) {
+      crypto.getRandomValues(random);
+      for (const word of random) text += word.toString(2).padStart(32, "0").replaceAll("0", "a").replaceAll("1", "b");
+      text += "\n";
+    }
+    const bytes = Buffer.from(text);
+    const extents = [[0, 0, bytes.length]] as const;
+    slow = await makeLayer(directory, [{ path: "slow", type: "f", size: BigInt(bytes.length), extents }], bytes);
+  }, 60_000);
+
+  const slowRequest = (): GrepRequest => ({ ...request(SLOW_PATTERN), layers: [slow] });
+
+  test("end at every line when nobody waits any more", async () => {
+    let askedCount = 0;
+    const wanted = {
+      throwIfAborted: () => {
+        if (++askedCount === 20) throw new Error("left");
+      },
+    };
+    await expect(grep(slowRequest(), wanted)).rejects.toThrow("left");
+  });
+
+  test("meet in no more of a line than takes a second", async () => {
+    const line = Buffer.alloc(60_000, "ab");
+    const extents = [[0, 0, line.length]] as const;
+    const layer = await makeLayer(directory, [{ path: "f", type: "f", size: BigInt(line.length), extents }], line);
+    const search = (pattern: string) => grep({ ...request(pattern), layers: [layer] }, never);
+    expect((await search(SLOW_PATTERN)).bounds).toEqual(["line_length"]);
+    expect((await search("c")).bounds).toEqual([]);
+  });
+
+  test("keep their files, and what holds the layers, until the thread has let go of them", async () => {
+    const threads = new GrepThreads(1);
+    const { promise: released, resolve } = Promise.withResolvers<void>();
+    const search = threads.run(slowRequest(), never, { [Symbol.dispose]: resolve });
+    await expect(search).rejects.toMatchObject({ code: "unavailable" });
+    await released;
+    expect(filesOpenBelow(directory)).toEqual([]);
+  });
+
+  test("keep nobody in the queue who has left it", async () => {
+    const threads = new GrepThreads();
+    const running = [new AbortController(), new AbortController()];
+    const outcomes = running.map(({ signal }) => threads.run(slowRequest(), signal).catch(() => "ended"));
+    const left = new AbortController();
+    const waiting = threads.run(slowRequest(), left.signal).catch((error: Error) => error.message);
+    left.abort(new Error("left"));
+    expect(await Promise.race([waiting, ...outcomes])).toBe("left");
+    for (const one of running) one.abort();
+    expect(await Promise.all(outcomes)).toEqual(["ended", "ended"]);
+    expect(filesOpenBelow(directory)).toEqual([]);
+  });
+});

@@ -22,7 +22,7 @@ async function contentOf(layers: readonly LayerFiles[]): Promise<Map<string, str
   if (layers.length === 0) return new Map();
   const tree = new ImageTree(layers);
   const content = new Map<string, string>();
-  for await (const { path, place } of tree.walk(tree.stat("/" as GuestPath, { follow: true }))) {
+  for await (const { path, place } of tree.walk(await tree.stat("/" as GuestPath, { follow: true }))) {
     const { type, mode } = place.entry;
     // All of them are empty and of one time: nothing else can differ, whichever layer wrote them.
     content.set(`/${path}`, `${type}${mode}`);

@@ -23,9 +23,9 @@ async function tree(...layers: TestRecord[][]): Promise<ImageTree> {
   return new ImageTree(files, open);
 }
 
-function codeOf(action: () => unknown): string {
+async function codeOf(action: () => unknown): Promise<string> {
   try {
-    action();
+    await action();
   } catch (error) {
     return (error as ApiError).code;
   }
@@ -70,7 +70,7 @@ describe("reading", () => {
     const many = Array.from({ length: 400 }, (_, n) => [n % 3 ? block * (n % 5) : 0, block * (1 + (n % 4))] as const);
     const { content, disk, record } = scattered([...many, [5000, 777]], 600_000);
     const image = new ImageTree([await makeLayer(directory, [record], disk)], open);
-    const entry = stat(image, "/f");
+    const entry = await stat(image, "/f");
     expect((await collect(image.read(entry))).equals(content)).toBe(true);
     const size = content.length;
     const ranges = [
@@ -93,7 +93,7 @@ describe("reading", () => {
   test("a huge hole costs nothing to open and is read in constant chunks", async () => {
     const layer = await makeLayer(directory, [{ path: "f", type: "f", size: 2n ** 53n - 1n }]);
     const image = new ImageTree([layer], open);
-    const entry = stat(image, "/f");
+    const entry = await stat(image, "/f");
     const reader = image.read(entry, { start: 2 ** 52, end: entry.size }).getReader();
     const { value } = await reader.read();
     expect(value?.byteLength).toBe(262_144);
@@ -109,7 +109,7 @@ describe("reading", () => {
       await makeLayer(directory, [top.record], top.disk),
     ];
     const image = new ImageTree(layers, open);
-    expect((await collect(image.read(stat(image, "/f")))).equals(top.content)).toBe(true);
+    expect((await collect(image.read(await stat(image, "/f")))).equals(top.content)).toBe(true);
   });
 
   test("refuses what is no regular file", async () => {
@@ -119,8 +119,8 @@ describe("reading", () => {
       ["/l", false],
       ["/c", true],
     ] as const) {
-      const entry = stat(image, at, follow);
-      expect(codeOf(() => image.read(entry))).toBe("invalid_path");
+      const entry = await stat(image, at, follow);
+      expect(await codeOf(() => image.read(entry))).toBe("invalid_path");
     }
   });
 
@@ -129,7 +129,7 @@ describe("reading", () => {
     const layer = await makeLayer(directory, [record], disk);
     truncateSync(layer.disk, 1000);
     const image = new ImageTree([layer], new OpenLayers(2));
-    const failure = await collect(image.read(stat(image, "/f"))).then(
+    const failure = await collect(image.read(await stat(image, "/f"))).then(
       () => null,
       (error: unknown) => error,
     );
@@ -151,7 +151,7 @@ describe("reading", () => {
           throw error;
         }
       }).length;
-    const entry = stat(image, "/f");
+    const entry = await stat(image, "/f");
     expect(openFiles()).toBe(0);
     image.read(entry);
     expect(openFiles()).toBe(0);
@@ -172,7 +172,7 @@ describe("reading", () => {
     const layer = await makeLayer(directory, [record], disk);
     const cache = new OpenLayers(4);
     const image = new ImageTree([layer], cache);
-    const stream = image.read(stat(image, "/f"));
+    const stream = image.read(await stat(image, "/f"));
     const reader = stream.getReader();
     const first = await reader.read();
     cache.forget(layer.index);
@@ -181,7 +181,7 @@ describe("reading", () => {
     reader.releaseLock();
     const rest = await collect(stream);
     expect(Buffer.concat([first.value ?? Buffer.alloc(0), rest]).equals(content)).toBe(true);
-    expect(codeOf(() => stat(image, "/f"))).toBe("ENOENT");
+    expect(await codeOf(() => stat(image, "/f"))).toBe("ENOENT");
   });
 });
 
@@ -212,8 +212,8 @@ describe("open layers", () => {
     const before = readdirSync("/proc/self/fd").length;
     for (let round = 0; round < 2; round++) {
       const image = new ImageTree(layers, cache);
-      for (let n = 0; n < 40; n++) expect(image.stat(`/f${n}` as GuestPath, { follow: true }).type).toBe("f");
-      expect((await Array.fromAsync(image.list("/" as GuestPath))).length).toBe(41);
+      for (let n = 0; n < 40; n++) expect((await image.stat(`/f${n}` as GuestPath, { follow: true })).type).toBe("f");
+      expect((await Array.fromAsync(await image.list("/" as GuestPath))).length).toBe(41);
     }
     expect(cache.count).toBe(0);
     expect(readdirSync("/proc/self/fd").length).toBeLessThanOrEqual(before);
@@ -227,7 +227,7 @@ describe("open layers", () => {
     const records = Array.from({ length: 300 }, (_, n) => file(`f${n}`));
     const layer = await makeLayer(directory, records);
     const cache = new OpenLayers(1);
-    expect((await Array.fromAsync(new ImageTree([layer], cache).list("/" as GuestPath))).length).toBe(300);
+    expect((await Array.fromAsync(await new ImageTree([layer], cache).list("/" as GuestPath))).length).toBe(300);
     expect([cache.count, cache.smallBytes]).toEqual([1, 0]);
     cache.forget(layer.index);
     expect(cache.count).toBe(0);

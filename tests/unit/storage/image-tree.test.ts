@@ -30,13 +30,13 @@ async function tree(...layers: TestRecord[][]): Promise<ImageTree> {
 
 async function names(image: ImageTree, at: string): Promise<string[]> {
   const listed: string[] = [];
-  for await (const entry of image.list(path(at))) listed.push(`${entry.type}:${entry.name}`);
+  for await (const entry of await image.list(path(at))) listed.push(`${entry.type}:${entry.name}`);
   return listed;
 }
 
-function codeOf(action: () => unknown): string {
+async function codeOf(action: () => unknown): Promise<string> {
   try {
-    action();
+    await action();
   } catch (error) {
     return (error as ApiError).code;
   }
@@ -53,8 +53,8 @@ describe("merged layers", () => {
       [dir("etc"), file("etc/a", 0o644)],
     );
     expect(await names(image, "/etc")).toEqual(["f:a", "f:b", "f:c"]);
-    expect(stat(image, "/etc/a").mode).toBe(0o644);
-    expect(stat(image, "/etc/b").mode).toBe(0o777);
+    expect((await stat(image, "/etc/a")).mode).toBe(0o644);
+    expect((await stat(image, "/etc/b")).mode).toBe(0o777);
   });
 
   test("a whiteout hides what is below it, and a later layer can bring the name back", async () => {
@@ -66,14 +66,14 @@ describe("merged layers", () => {
     expect(await names(image, "/")).toEqual(["d:d", "d:e"]);
     expect(await names(image, "/d")).toEqual(["f:y"]);
     expect(await names(image, "/e")).toEqual([]);
-    expect(codeOf(() => stat(image, "/d/x"))).toBe("not_found");
-    expect(codeOf(() => stat(image, "/e/old"))).toBe("not_found");
+    expect(await codeOf(() => stat(image, "/d/x"))).toBe("not_found");
+    expect(await codeOf(() => stat(image, "/e/old"))).toBe("not_found");
   });
 
   test("an opaque directory hides the contents below, but not above", async () => {
     const image = await tree([dir("d"), file("d/low")], [dir("d", true), file("d/mid")], [dir("d"), file("d/top")]);
     expect(await names(image, "/d")).toEqual(["f:mid", "f:top"]);
-    expect(codeOf(() => stat(image, "/d/low"))).toBe("not_found");
+    expect(await codeOf(() => stat(image, "/d/low"))).toBe("not_found");
   });
 
   test("the root always merges", async () => {
@@ -85,21 +85,21 @@ describe("merged layers", () => {
     const image = await tree([dir("d"), file("d/low")], [file("d")], [dir("d"), file("d/top")]);
     expect(await names(image, "/d")).toEqual(["f:top"]);
     const two = await tree([dir("d"), file("d/low")], [file("d")]);
-    expect(stat(two, "/d").type).toBe("f");
-    expect(codeOf(() => stat(two, "/d/low"))).toBe("not_found");
-    expect(codeOf(() => two.list(path("/d")))).toBe("invalid_path");
+    expect((await stat(two, "/d")).type).toBe("f");
+    expect(await codeOf(() => stat(two, "/d/low"))).toBe("not_found");
+    expect(await codeOf(() => two.list(path("/d")))).toBe("invalid_path");
   });
 
   test("a whiteout of the lowest layer is no entry", async () => {
     const image = await tree([whiteout("x"), file("y")]);
     expect(await names(image, "/")).toEqual(["f:y"]);
-    expect(codeOf(() => stat(image, "/x"))).toBe("not_found");
+    expect(await codeOf(() => stat(image, "/x"))).toBe("not_found");
   });
 
   test("a directory takes its attributes from the topmost layer", async () => {
     const image = await tree([{ path: "d", type: "d", mode: 0o700 }], [{ path: "d", type: "d", mode: 0o1777, uid: 5 }]);
-    expect(stat(image, "/d")).toMatchObject({ mode: 0o1777, uid: 5, path: "/d", name: "d" });
-    expect(stat(image, "/")).toMatchObject({ type: "d", path: "/", name: "" });
+    expect(await stat(image, "/d")).toMatchObject({ mode: 0o1777, uid: 5, path: "/d", name: "d" });
+    expect(await stat(image, "/")).toMatchObject({ type: "d", path: "/", name: "" });
   });
 
   test("a large directory is listed in order across pages and layers", async () => {
@@ -138,14 +138,15 @@ describe("symlinks", () => {
       "/root/lib/x",
       "/root/root/up/x",
     ]) {
-      expect(stat(image, at)).toMatchObject({ path: "/usr/lib/x", mode: 0o600 });
+      expect(await stat(image, at)).toMatchObject({ path: "/usr/lib/x", mode: 0o600 });
     }
-    expect(stat(image, "/lib", false)).toMatchObject({ type: "l", path: "/lib", target: "usr/lib" });
-    expect(stat(image, "/root/abs", false)).toMatchObject({ type: "l", path: "/abs" });
-    expect(stat(image, "/lib").path).toBe(path("/usr/lib"));
-    expect(stat(image, "/root").path).toBe(path("/"));
+    expect(await stat(image, "/lib", false)).toMatchObject({ type: "l", path: "/lib", target: "usr/lib" });
+    expect(await stat(image, "/root/abs", false)).toMatchObject({ type: "l", path: "/abs" });
+    expect((await stat(image, "/lib")).path).toBe(path("/usr/lib"));
+    expect((await stat(image, "/root")).path).toBe(path("/"));
     expect(await names(image, "/chain")).toEqual(["f:x"]);
-    for (const at of ["/dangling", "/through", "/usr/lib/x/y"]) expect(codeOf(() => stat(image, at))).toBe("not_found");
+    for (const at of ["/dangling", "/through", "/usr/lib/x/y"])
+      expect(await codeOf(() => stat(image, at))).toBe("not_found");
   });
 
   test("a loop is an invalid path, and 40 links are none", async () => {
@@ -159,10 +160,10 @@ describe("symlinks", () => {
       link("grow", "grow/grow"),
     ]);
     for (const at of ["/self", "/a", "/b", "/grow", "/l4"]) {
-      expect(codeOf(() => stat(image, at))).toBe("invalid_path");
+      expect(await codeOf(() => stat(image, at))).toBe("invalid_path");
     }
-    expect(stat(image, "/l5").path).toBe(path("/l45"));
-    expect(stat(image, "/self", false).type).toBe("l");
+    expect((await stat(image, "/l5")).path).toBe(path("/l45"));
+    expect((await stat(image, "/self", false)).type).toBe("l");
   });
 
   test("resolve in the merge: a link of one layer into a directory of another", async () => {
@@ -239,8 +240,8 @@ describe("any stack of layers", () => {
   async function expectMerged(image: ImageTree, expected: ReadonlyMap<string, string>): Promise<void> {
     for (const at of PATHS) {
       const want = expected.get(at);
-      if (want === undefined) expect(codeOf(() => stat(image, `/${at}`))).toBe("not_found");
-      else expect(`${stat(image, `/${at}`).type}${stat(image, `/${at}`).uid}`).toBe(want);
+      if (want === undefined) expect(await codeOf(() => stat(image, `/${at}`))).toBe("not_found");
+      else expect(`${(await stat(image, `/${at}`)).type}${(await stat(image, `/${at}`)).uid}`).toBe(want);
     }
     const directories = ["", ...[...expected].filter(([, value]) => value.startsWith("d")).map(([key]) => key)];
     for (const at of directories) {

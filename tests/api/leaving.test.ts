@@ -1,0 +1,80 @@
+/** Whatever a client asked for ends when the client has gone, and gives back what it held. */
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { listLayers } from "../../src/storage/layers.ts";
+import { Api } from "../support/api.ts";
+
+const GIB = 1_073_741_824;
+/** Nobody reads as much in the time of a test. */
+const ENDLESS_BYTES = 1024 * GIB;
+const CLIENTS_COUNT = 4;
+/** More than what a look at `/proc` reads. */
+const BUSY_BYTES = 65_536;
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start();
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+/** Files of layers that the daemon has open, each as often as it does. */
+function openLayers(): string[] {
+  const directory = `/proc/${api.parts.pid}/fd`;
+  return readdirSync(directory)
+    .map((fd) => {
+      try {
+        return readlinkSync(`${directory}/${fd}`);
+      } catch (error) {
+        // Closed meanwhile.
+        if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
+        throw error;
+      }
+    })
+    .filter((path) => path.startsWith(api.parts.layout.layers));
+}
+
+/** `bytes` that the daemon has read by system calls. */
+function readBytes(): number {
+  return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/${api.parts.pid}/io`, "latin1"))?.[1]);
+}
+
+/** Resolves when the daemon reads next to nothing any more, which it never does while it is busy with an image. */
+async function untilIdle(): Promise<void> {
+  for (let quietCount = 0; quietCount < 10; ) {
+    const before = readBytes();
+    await Bun.sleep(20);
+    quietCount = readBytes() - before < BUSY_BYTES ? quietCount + 1 : 0;
+  }
+}
+
+async function leave(path: string): Promise<void> {
+  const leaving = new AbortController();
+  const headers = { authorization: `Bearer ${api.token}`, "accept-encoding": path.endsWith("#") ? "gzip" : "identity" };
+  const response = await fetch(`${api.url}${path.replace("#", "")}`, { headers, signal: leaving.signal });
+  expect(response.status).toBe(200);
+  const reader = (response.body as ReadableStream<Uint8Array>).getReader();
+  await reader.read();
+  leaving.abort();
+}
+
+test.each(["save", "archive", "archive#", "download"])(
+  "a client that leaves in the middle of a %s of a terabyte ends it",
+  async (what) => {
+    const before = (await listLayers(api.parts.layout)).size;
+    const parts = [
+      { at: 0, bytes: ENDLESS_BYTES / 2 },
+      { at: ENDLESS_BYTES / 2 + 4096, bytes: ENDLESS_BYTES / 2 - 4096 },
+    ];
+    const image = await api.addImage([[{ path: "endless", type: "f", parts, size: ENDLESS_BYTES }]]);
+    const path =
+      what === "save" ? `/v1/images/${image}/save` : `/v1/inspect/${image}/${what.replace("#", "?path=/endless#")}`;
+    const asked = what === "archive" || what === "download" ? `${path}?path=/endless` : path;
+    await Promise.all(Array.from({ length: CLIENTS_COUNT }, () => leave(asked)));
+    await untilIdle();
+    // A layer that somebody reads would stay, and so would what is open of it.
+    expect((await api.call("DELETE", `/v1/images/${image}`)).status).toBe(204);
+    expect((await listLayers(api.parts.layout)).size).toBe(before);
+    expect(openLayers()).toEqual([]);
+  },
+  30_000,
+);

@@ -1,0 +1,212 @@
+/** What a guest wrote decides how long a look into an image takes: it is bounded, gives way, and ends when nobody waits. */
+import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
+import { rmSync } from "node:fs";
+import type { ApiError } from "../../../src/domain/errors.ts";
+import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
+import { archiveChunks } from "../../../src/storage/archive.ts";
+import { diffPage } from "../../../src/storage/image-diff.ts";
+import { ImageTree } from "../../../src/storage/image-tree.ts";
+import { LayerIndex } from "../../../src/storage/layer-index.ts";
+import { PATH_LOOKUPS_COUNT_MAX, PATH_STEPS_COUNT_MAX } from "../../../src/storage/limits.ts";
+import { ociArchiveChunks } from "../../../src/storage/oci-archive.ts";
+import { type LayerFiles, OpenLayers } from "../../../src/storage/open-layers.ts";
+import type { Wanted } from "../../../src/storage/pacer.ts";
+import type { TestRecord } from "../../support/index-stream.ts";
+import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
+
+const MIB = 1_048_576;
+const LINKS_COUNT = 40;
+const TARGET_BYTES = 4000;
+const LAYERS_COUNT = 41;
+const ENTRIES_COUNT = 50_000;
+
+const directory = testDirectory("unwanted");
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+const at = (path: string) => path as GuestPath;
+const file = (path: string): TestRecord => ({ path, type: "f" });
+
+/** Layers whose first one has `links`, each the path that `target` makes of its number; the others have little. */
+async function linkedLayers(target: (number: number) => string, more: readonly TestRecord[]): Promise<LayerFiles[]> {
+  const links = Array.from({ length: LINKS_COUNT }, (_, number): TestRecord => {
+    const path = `${target(number).slice(0, TARGET_BYTES)}l${number + 1}`;
+    return { path: `l${number}`, type: "l", target: path };
+  });
+  const layers = [await makeLayer(directory, [...more, ...links, file(`l${LINKS_COUNT}`)])];
+  while (layers.length < LAYERS_COUNT) layers.push(await makeLayer(directory, [file(`f${layers.length}`)]));
+  return layers;
+}
+
+/** How a look-up of the first link ends, and how often a directory of a layer was searched for it. */
+async function lookUp(layers: readonly LayerFiles[], open: OpenLayers) {
+  const search = spyOn(LayerIndex.prototype, "child");
+  using _search = { [Symbol.dispose]: () => search.mockRestore() };
+  const outcome = await new ImageTree(layers, open).stat(at("/l0"), { follow: true }).then(
+    ({ path }): string => path,
+    (error: ApiError) => `${error.code}: ${error.message}`,
+  );
+  return { outcome, searchCount: search.mock.calls.length };
+}
+
+describe("a look-up", () => {
+  test("of links through one directory over and over ends soon, and asks every layer once for it", async () => {
+    using open = new OpenLayers(LAYERS_COUNT);
+    const layers = await linkedLayers(() => "x/../".repeat(TARGET_BYTES / 5), [{ path: "x", type: "d" }]);
+    const { outcome, searchCount } = await lookUp(layers, open);
+    expect(outcome).toBe("invalid_path: too many components behind symbolic links");
+    expect(searchCount).toBeLessThan(10 * LAYERS_COUNT);
+  }, 60_000);
+
+  test("of links through many directories searches no more of them than there are steps", async () => {
+    using open = new OpenLayers(LAYERS_COUNT);
+    const names = Array.from({ length: 500 }, (_, number) => `n${100 + number}`);
+    const steps = names.map((name) => `${name}/../`).join("");
+    const layers = await linkedLayers(
+      () => steps,
+      names.map((path) => ({ path, type: "d" })),
+    );
+    const { outcome, searchCount } = await lookUp(layers, open);
+    expect(outcome).toBe("invalid_path: too many components behind symbolic links");
+    expect(searchCount).toBeLessThan(PATH_STEPS_COUNT_MAX * LAYERS_COUNT);
+  }, 60_000);
+
+  test("through many directories that many layers have is refused before it takes long", async () => {
+    using open = new OpenLayers(LAYERS_COUNT);
+    const path = "/d".repeat(2047);
+    const records = Array.from(
+      { length: 2047 },
+      (_, depth): TestRecord => ({
+        path: "d/".repeat(depth + 1).slice(0, -1),
+        type: "d",
+      }),
+    );
+    const layer = await makeLayer(directory, records);
+    const stat = (count: number) =>
+      new ImageTree(
+        Array.from({ length: count }, () => layer),
+        open,
+      ).stat(at(path), { follow: true });
+    expect((await stat(Math.floor(PATH_LOOKUPS_COUNT_MAX / 2047))).path).toBe(at(path));
+    await expect(stat(200)).rejects.toMatchObject({ code: "invalid_path" });
+  }, 60_000);
+
+  test("follows links that one can meet: 40 of them, and a path as long as a path can be behind one", async () => {
+    using open = new OpenLayers(2);
+    const deep = "d/".repeat(2000).slice(0, -1);
+    const records = Array.from(
+      { length: 2000 },
+      (_, depth): TestRecord => ({
+        path: "d/".repeat(depth + 1).slice(0, -1),
+        type: "d",
+      }),
+    );
+    const layers = [await makeLayer(directory, [...records, { path: "link", type: "l", target: deep }])];
+    const tree = new ImageTree(layers, open);
+    expect((await tree.stat(at("/link"), { follow: true })).path).toBe(at(`/${deep}`));
+    const chain = await linkedLayers(() => "", []);
+    expect((await lookUp(chain, open)).outcome).toBe(`/l${LINKS_COUNT}`);
+  });
+});
+
+/** Is asked once, and says that nobody waits any more. */
+const gone: Wanted = {
+  throwIfAborted: () => {
+    throw new Error("the client has gone");
+  },
+};
+
+describe("when the client has gone", () => {
+  const DISK_BYTES = 512 * MIB;
+  let layer: LayerFiles;
+  let other: LayerFiles;
+  const open = new OpenLayers(4);
+
+  beforeAll(async () => {
+    const large: TestRecord = { path: "a", type: "f", size: BigInt(DISK_BYTES), extents: [[0, 0, DISK_BYTES]] };
+    const many = Array.from({ length: ENTRIES_COUNT }, (_, number) => file(`f${number}`));
+    layer = await makeLayer(directory, [large, ...many], Buffer.alloc(DISK_BYTES));
+    // It hides everything, so that a listing has nothing to show for most of its work.
+    other = await makeLayer(
+      directory,
+      many.map(({ path }) => ({ path, type: "w" })),
+    );
+  }, 60_000);
+  afterAll(() => open[Symbol.dispose]());
+
+  const tree = () => new ImageTree([layer, other], open, gone);
+
+  test("a look-up ends", async () => {
+    const name = (number: number) => `n${number}`;
+    const layers = await linkedLayers(
+      (number) => Array.from({ length: 400 }, (_, step) => `${name(400 * number + step)}/../`).join(""),
+      Array.from({ length: 400 * LINKS_COUNT }, (_, number) => ({ path: name(number), type: "d" })),
+    );
+    const look = new ImageTree(layers, open, gone).stat(at("/l0"), { follow: true });
+    await expect(look).rejects.toThrow("the client has gone");
+  }, 60_000);
+
+  test("a listing and a walk end, also while they have nothing to tell", async () => {
+    const listed = tree()
+      .list(at("/"))
+      .then((entries) => Array.fromAsync(entries));
+    await expect(listed).rejects.toThrow("the client has gone");
+    const resolved = await new ImageTree([layer, other], open).stat(at("/"), { follow: true });
+    await expect(Array.fromAsync(tree().walk(resolved))).rejects.toThrow("the client has gone");
+  });
+
+  test("a comparison ends, also where both images are alike", async () => {
+    const alike = { now: [layer, other], before: [other, layer, other] };
+    const bounds = { after: null, limit: 10, msMax: 60_000, wanted: gone };
+    await expect(diffPage(alike, bounds, open)).rejects.toThrow("the client has gone");
+  });
+
+  test("an archive ends, and so does the digest of a layer", async () => {
+    const resolved = await new ImageTree([layer], open).stat(at("/"), { follow: true });
+    const archive = archiveChunks(new ImageTree([layer], open), resolved, "" as ByteString, gone);
+    await expect(drain(archive)).rejects.toThrow("the client has gone");
+    const image = { layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z" };
+    await expect(drain(ociArchiveChunks(image, gone, open))).rejects.toThrow("the client has gone");
+  });
+
+  test("a comparison whose time is over goes on behind what it has seen", async () => {
+    const layers = { now: [layer], before: [other] };
+    const found: string[] = [];
+    let after: GuestPath | null = null;
+    let pageCount = 0;
+    do {
+      const page = await diffPage(layers, { after, limit: 1000, msMax: 0, wanted: null }, open);
+      found.push(...page.found.map(({ path }) => path));
+      after = page.next;
+      pageCount++;
+    } while (after !== null && pageCount < 100);
+    expect(pageCount).toBe(100);
+    const all = await diffPage(layers, { after: null, limit: 1000, msMax: 60_000, wanted: null }, open);
+    expect(all.found.map(({ path }): string => path).slice(0, found.length)).toEqual(found);
+  });
+
+  test("nothing stays open", () => {
+    open[Symbol.dispose]();
+    expect(filesOpenBelow(directory)).toEqual([]);
+  });
+});
+
+async function drain(chunks: AsyncIterable<Uint8Array>): Promise<number> {
+  let bytes = 0;
+  for await (const chunk of chunks) bytes += chunk.length;
+  return bytes;
+}
+
+test("an image archive says something for every 64 MiB of which it computes a digest", async () => {
+  using open = new OpenLayers(1);
+  const bytes = 200 * MIB;
+  const record: TestRecord = { path: "zeros", type: "f", size: BigInt(bytes), extents: [[0, 0, bytes]] };
+  const layer = await makeLayer(directory, [record], Buffer.alloc(bytes));
+  const chunks = ociArchiveChunks({ layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z" }, null, open);
+  const names: string[] = [];
+  for await (const chunk of chunks) {
+    const name = Buffer.from(chunk.subarray(0, 100)).toString("latin1").replace(/\0.*$/s, "");
+    if (name.length > "blobs/sha256/".length) break;
+    names.push(name);
+  }
+  expect(names).toEqual(["blobs/", ...new Array<string>(4).fill("blobs/sha256/")]);
+}, 60_000);
