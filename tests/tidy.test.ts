@@ -51,10 +51,12 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/dispatch.ts": ["domain", "system/waiting.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
-  supervisor: ["domain", "db", "storage", "oci", "vm", "cgroup", "system", "metrics.ts"],
+  supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts"],
   db: ["domain"],
   storage: ["domain", "system"],
-  oci: ["domain", "system"],
+  oci: ["domain", "network", "system"],
+  // What judges every connection that is made for somebody else, and makes it.
+  network: ["domain", "system"],
   vm: ["domain", "system", "cgroup"],
   cgroup: ["domain", "system"],
   system: [],
@@ -286,7 +288,7 @@ describe("names", () => {
   test("numeric constants end in their unit", () => {
     const unit =
       /_(MS|SECONDS|BYTES|KIB|MIB|BITS|WORDS|CHARACTERS|COUNT|PERCENT|RATIO|WEIGHT|FD|PORT|CID|FIELD|TICK|MAX|MIN|DEFAULT|INITIAL)$/;
-    const folders = /^src\/(api|supervisor|vm|system|storage|oci)\//;
+    const folders = /^src\/(api|supervisor|vm|system|storage|network|oci)\//;
     const bare = source
       .filter(({ path }) => folders.test(path) && !path.endsWith("/protocol.ts"))
       .flatMap(({ path, text }) =>

@@ -48,6 +48,7 @@ function registryHosts(): string {
   return [
     comment(
       'How a registry is spoken to: one table for each host, with its port if it has one; "*" stands for the rest. ' +
+        "Without a port, the host is listed at 443, and with insecure at 80. " +
         "Where the rest is not allowed, the hosts that a registry hands out layers and tokens from need one, too.",
     ),
     '# [registries.hosts."registry.lan:5000"]',

@@ -1,7 +1,7 @@
 import { ApiError, type ErrorCode } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
+import type { DeadEnd, RegistryGate } from "../network/registry-gate.ts";
 import type { CommandError } from "../system/exec.ts";
-import type { DeadEnd, RegistryGate } from "./registry-gate.ts";
 import type { Credentials } from "./skopeo-home.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
 

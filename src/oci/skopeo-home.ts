@@ -2,7 +2,7 @@ import { copyFile, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
-import type { RegistrySettings } from "./registry-policy.ts";
+import type { RegistrySettings } from "../network/registry-policy.ts";
 
 export interface Credentials {
   readonly username: string;

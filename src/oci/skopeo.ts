@@ -1,12 +1,12 @@
 import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
+import { openRegistryGate } from "../network/registry-gate.ts";
+import type { RegistryHosts, RegistrySettings } from "../network/registry-policy.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
 import { type ImageLayout, verifiedLayout } from "./layout.ts";
 import { digestOf, MANIFEST_BYTES_MAX, parseManifest, type Selection, selectManifest } from "./manifest.ts";
-import { openRegistryGate } from "./registry-gate.ts";
-import type { RegistryHosts, RegistrySettings } from "./registry-policy.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
@@ -108,7 +108,7 @@ async function skopeo(
 ): Promise<Uint8Array> {
   await using own = await scratchDirectory(access.scratch, "skopeo-");
   const home = await prepareSkopeoHome(own.path, reference, access);
-  using gate = openRegistryGate(reference, access);
+  using gate = openRegistryGate(access);
   try {
     const command = {
       argv: argvOf(home),

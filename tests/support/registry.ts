@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { mkdir, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { RegistrySettings } from "../../src/oci/registry-policy.ts";
+import type { RegistrySettings } from "../../src/network/registry-policy.ts";
 import { type ChildProcess, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 

@@ -60,7 +60,7 @@ const network = new ToolNetwork();
 const access = (registry: Registry, more: Partial<RegistryAccess> = {}): RegistryAccess => ({
   credentials: null,
   settings: registry.settings,
-  hosts: { "127.0.0.1": {} },
+  hosts: { [registry.host]: {} },
   network,
   scratch: scratch.path,
   launcher: builtAssets().launcher,
@@ -288,17 +288,19 @@ test("a cancelled copy ends at once with the reason, and so does one that is lat
   });
   const copying = Promise.withResolvers<void>();
   await using _server = { [Symbol.asyncDispose]: () => stalling.stop(true) };
-  const name = `127.0.0.1:${stalling.port}/team/busybox:1`;
+  const host = `127.0.0.1:${stalling.port}`;
+  const name = `${host}/team/busybox:1`;
+  const stalled = (more: Partial<RegistryAccess>) => access(open, { hosts: { [host]: {} }, ...more });
   const controller = new AbortController();
   const reason = new Error("cancelled");
-  const cancelled = pull(name, access(open, { signal: controller.signal }));
+  const cancelled = pull(name, stalled({ signal: controller.signal }));
   cancelled.catch(() => "awaited below");
   await copying.promise;
   const started = Date.now();
   controller.abort(reason);
   await expect(cancelled).rejects.toBe(reason);
   expect(Date.now() - started).toBeLessThan(2000);
-  const late = await failure(pull(name, access(open, { timeoutMs: 1000 })));
+  const late = await failure(pull(name, stalled({ timeoutMs: 1000 })));
   expect([late.code, late.message]).toEqual(["unavailable", "import timed out after 1 s"]);
 });
 

@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
-import { openRegistryGate } from "../../src/oci/registry-gate.ts";
-import type { RegistryHosts } from "../../src/oci/registry-policy.ts";
+import { openRegistryGate } from "../../src/network/registry-gate.ts";
+import type { RegistryHosts } from "../../src/network/registry-policy.ts";
 import { copyToLayout, inspectImage, type RegistryAccess } from "../../src/oci/skopeo.ts";
 import { runTool } from "../../src/oci/tool.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
@@ -177,14 +177,13 @@ describe("a registry behind a name", () => {
 });
 
 describe("the gate", () => {
-  const reference = parseRegistryReference("registry.example/a:1");
   const fetchArgv = (url: string) => ["curl", "--silent", "--show-error", "--max-time", "20", "--noproxy", "", url];
   const environment = (url: string) => ({ ALL_PROXY: url.replace("socks5:", "socks5h:"), HOME: "/tmp" });
 
   test("connects to the address that was judged, and judges every connection anew", async () => {
     const answers = [["127.0.0.1"], ["10.0.0.1", "127.0.0.1"]];
     const resolve = async () => answers.shift() ?? [];
-    using gate = openRegistryGate(reference, { network, settings: {}, hosts: { [plain.host]: {} }, resolve });
+    using gate = openRegistryGate({ network, settings: {}, hosts: { [plain.host]: {} }, resolve });
     const env = environment(gate.environment["HTTP_PROXY"] ?? "");
     const port = plain.host.split(":")[1];
     for (const _answer of [...answers]) {
@@ -197,7 +196,7 @@ describe("the gate", () => {
 
   test("refuses names that no host has, and what is not its protocol", async () => {
     const resolve = () => Promise.reject(new Error("looked up"));
-    using gate = openRegistryGate(reference, { network, settings: {}, hosts: {}, resolve });
+    using gate = openRegistryGate({ network, settings: {}, hosts: {}, resolve });
     const place = (gate.environment["HTTP_PROXY"] ?? "").replace("socks5://", "/dev/tcp/").replace(":", "/");
     const say = (words: string) =>
       inside(["bash", "-c", `exec 3<>${place}; printf '${words}' >&3; od -An -tx1 -N12 <&3 2>/dev/null || true`], {});
@@ -216,8 +215,8 @@ describe("the gate", () => {
 
   test("is shared by those who may reach the same place, and closed after the last", async () => {
     const options = { network, settings: {}, hosts: { [plain.host]: {} } };
-    const first = openRegistryGate(reference, options);
-    using second = openRegistryGate(reference, options);
+    const first = openRegistryGate(options);
+    using second = openRegistryGate(options);
     first[Symbol.dispose]();
     expect(await inside(fetchArgv(`http://${plain.host}/v2/`))).toBe("{}");
     second[Symbol.dispose]();
@@ -245,7 +244,7 @@ describe("the gate", () => {
       },
     });
     const host = `127.0.0.1:${server.port}`;
-    using gate = openRegistryGate(reference, { network, settings: {}, hosts: { [host]: {} } });
+    using gate = openRegistryGate({ network, settings: {}, hosts: { [host]: {} } });
     const env = environment(gate.environment["HTTP_PROXY"] ?? "");
     const shell = `curl --silent --noproxy "" --limit-rate 20M http://${host}/ | sha256sum`;
     const expected = new Bun.CryptoHasher("sha256").update(content).digest("hex");

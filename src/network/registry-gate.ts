@@ -1,6 +1,5 @@
 import { isIP } from "node:net";
 import { ApiError } from "../domain/errors.ts";
-import type { RegistryReference } from "../domain/registry-reference.ts";
 import { forwardLoopback, type LoopbackEndpoint } from "../system/forward.ts";
 import { openSocksProxy } from "../system/socks.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
@@ -52,7 +51,7 @@ export interface GateOptions {
  * tokens. The policy of registries holds for every such connection, at the address that it is made to.
  * @throws ApiError `unavailable` when this host gives tools no network
  */
-export function openRegistryGate(reference: RegistryReference, options: GateOptions): RegistryGate {
+export function openRegistryGate(options: GateOptions): RegistryGate {
   const { network, settings } = options;
   const deadEnds: DeadEnd[] = [];
   const onFailure = (failure: { host: string; error: unknown }): void => {
@@ -60,17 +59,14 @@ export function openRegistryGate(reference: RegistryReference, options: GateOpti
     deadEnds.push(deadEndOf(failure.host, failure.error));
   };
   // The operator named the mirrors, too.
-  const mirrors = Object.fromEntries((settings.mirrors ?? []).map(({ host }) => [host, {}]));
+  const mirrors = Object.fromEntries((settings.mirrors ?? []).map(({ host, ...access }) => [host, access]));
   const hosts = { ...options.hosts, ...mirrors };
   using stack = new DisposableStack();
   try {
     const resolve = async (host: string): Promise<readonly string[]> =>
-      await allowedAddresses(canonicalHost(host), hosts, {
-        reference,
-        ...(options.resolve && { resolve: options.resolve }),
-      });
+      await allowedAddresses(canonicalHost(host), hosts, options.resolve);
     const { url } = stack.use(openSocksProxy({ network, resolve, onFailure }));
-    const listed = listedLoopback(hosts, reference);
+    const listed = listedLoopback(hosts);
     for (const endpoint of listed) stack.use(forwardLoopback(network, endpoint, onFailure));
     const owned = stack.move();
     return {

@@ -1,0 +1,162 @@
+import { isIPv4, isIPv6 } from "node:net";
+
+/**
+ * What an address is to a machine that connects to it for somebody else: all but those that are `public` may be nearer to
+ * the machine than to whoever wants the connection.
+ */
+export type AddressKind =
+  | "metadata"
+  | "link-local"
+  | "loopback"
+  | "private"
+  | "multicast"
+  | "reserved"
+  | "public"
+  | "unspecified";
+
+/** Of the kinds of all that an address stands for, the first one here is its own. */
+const WORST_FIRST: readonly AddressKind[] = [
+  ...(["metadata", "link-local", "loopback", "private", "multicast", "reserved"] as const),
+  // Where an IPv4 address may be in several places, the zeros in the others mean nothing.
+  ...(["public", "unspecified"] as const),
+];
+
+type Row = readonly [prefix: string, kind: AddressKind];
+
+/** The first row that holds an address counts: what is part of another one stands above it. */
+const V4: readonly Row[] = [
+  // Where a machine, a container or a pod is told its credentials: most clouds, and then one cloud each.
+  ["169.254.169.254/32", "metadata"],
+  ["169.254.170.2/32", "metadata"],
+  ["169.254.170.23/32", "metadata"],
+  ["100.100.100.200/32", "metadata"],
+  ["168.63.129.16/32", "metadata"],
+  ["192.0.0.192/32", "metadata"],
+  ["169.254.0.0/16", "link-local"],
+  ["127.0.0.0/8", "loopback"],
+  // Linux takes each of them that it has no route for as nowhere, and 0.0.0.0 as itself.
+  ["0.0.0.0/8", "unspecified"],
+  ["10.0.0.0/8", "private"],
+  ["100.64.0.0/10", "private"],
+  ["172.16.0.0/12", "private"],
+  ["192.168.0.0/16", "private"],
+  ["192.0.0.0/24", "reserved"],
+  ["192.0.2.0/24", "reserved"],
+  ["192.88.99.0/24", "reserved"],
+  ["198.18.0.0/15", "reserved"],
+  ["198.51.100.0/24", "reserved"],
+  ["203.0.113.0/24", "reserved"],
+  ["224.0.0.0/4", "multicast"],
+  ["240.0.0.0/4", "reserved"],
+];
+
+/** As in `V4`. */
+const V6: readonly Row[] = [
+  ["fd00:ec2::254/128", "metadata"],
+  ["fd00:ec2::23/128", "metadata"],
+  ["fd20:ce::254/128", "metadata"],
+  ["fd00:42::42/128", "metadata"],
+  ["::1/128", "loopback"],
+  ["::/128", "unspecified"],
+  ["fe80::/10", "link-local"],
+  ["fec0::/10", "private"],
+  ["fc00::/7", "private"],
+  ["ff00::/8", "multicast"],
+  ["100::/64", "reserved"],
+  ["2001:db8::/32", "reserved"],
+  ["3fff::/20", "reserved"],
+  ["5f00::/16", "reserved"],
+];
+
+interface Wrapper {
+  readonly prefix: string;
+  /** which bytes of it may be an IPv4 address */
+  readonly places: readonly (readonly number[])[];
+  /** which bytes of it are one with every bit inverted */
+  readonly inverted?: readonly number[];
+}
+
+const LAST = [12, 13, 14, 15];
+/** Addresses that stand for an IPv4 address, or are reached through one. */
+const WRAPPERS: readonly Wrapper[] = [
+  // Mapped, translated (RFC 2765) and compatible (RFC 4291).
+  { prefix: "::ffff:0:0/96", places: [LAST] },
+  { prefix: "::ffff:0:0:0/96", places: [LAST] },
+  { prefix: "::/96", places: [LAST] },
+  // NAT64: the well-known prefix, and the one that a site divides as it likes (RFC 8215, by the forms of RFC 6052).
+  { prefix: "64:ff9b::/96", places: [LAST] },
+  { prefix: "64:ff9b:1::/48", places: [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], LAST] },
+  { prefix: "2002::/16", places: [[2, 3, 4, 5]] },
+  // Teredo: its server, and the client (RFC 4380).
+  { prefix: "2001::/32", places: [[4, 5, 6, 7]], inverted: LAST },
+];
+/** What ISATAP has before the IPv4 address, behind any prefix (RFC 5214); the second where that address is unique. */
+const ISATAP_IDS = ["0,0,94,254", "2,0,94,254"];
+
+/** A prefix in a form that is quick to compare. */
+interface Range {
+  readonly bytes: readonly number[];
+  readonly bits: number;
+}
+
+const v4Rows = V4.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
+const v6Rows = V6.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
+const wrappers = WRAPPERS.map(({ prefix, ...wrapper }) => ({ range: parseRange(prefix), ...wrapper }));
+
+/**
+ * What an address is, in whatever spelling or clothes: an IPv6 address that stands for an IPv4 address, or is reached
+ * through one, is what the worst of them is. A zone (`%eth0`) does not count.
+ * @throws TypeError when it is no address: who judges by this must refuse then
+ */
+export function addressKind(address: string): AddressKind {
+  const bytes = addressBytes(address);
+  if (bytes.length === 4) return kindV4(bytes);
+  const own = v6Rows.find(({ range }) => isWithin(bytes, range));
+  const kinds = [...(own === undefined ? [] : [own.kind]), ...wrappedV4(bytes).map(kindV4)];
+  return WORST_FIRST.find((kind) => kinds.includes(kind)) ?? "public";
+}
+
+function kindV4(bytes: readonly number[]): AddressKind {
+  return v4Rows.find(({ range }) => isWithin(bytes, range))?.kind ?? "public";
+}
+
+/** The IPv4 addresses, as bytes, that an IPv6 address may lead to. */
+function wrappedV4(bytes: readonly number[]): number[][] {
+  const at = (places: readonly number[]): number[] => places.map((index) => bytes[index] ?? 0);
+  const found = wrappers
+    .filter(({ range }) => isWithin(bytes, range))
+    .flatMap(({ places, inverted }) => [
+      ...places.map(at),
+      ...(inverted === undefined ? [] : [at(inverted).map((byte) => byte ^ 0xff)]),
+    ]);
+  return ISATAP_IDS.includes(bytes.slice(8, 12).join()) ? [...found, at(LAST)] : found;
+}
+
+function isWithin(bytes: readonly number[], range: Range): boolean {
+  return range.bytes.every((byte, index) => {
+    const bits = Math.min(8, Math.max(0, range.bits - 8 * index));
+    return ((byte ^ (bytes[index] ?? 0)) & (0xff00 >> bits) & 0xff) === 0;
+  });
+}
+
+function parseRange(prefix: string): Range {
+  const [address = "", bits] = prefix.split("/");
+  return { bytes: addressBytes(address), bits: Number(bits) };
+}
+
+/** The 4 or 16 bytes of an address. */
+function addressBytes(address: string): number[] {
+  if (isIPv4(address)) return address.split(".").map(Number);
+  if (!isIPv6(address)) throw new TypeError(`${JSON.stringify(address)} is no address`);
+  const text = (address.split("%")[0] ?? "").replace(/(\d+)\.(\d+)\.(\d+)\.(\d+)$/, (_match, ...groups) => {
+    const [a = 0, b = 0, c = 0, d = 0] = groups.slice(0, 4).map(Number);
+    return `${((a << 8) | b).toString(16)}:${((c << 8) | d).toString(16)}`;
+  });
+  const [head = "", tail] = text.split("::");
+  const groups = (part: string): number[] =>
+    part === "" ? [] : part.split(":").map((group) => Number.parseInt(group, 16));
+  const before = groups(head);
+  const after = tail === undefined ? [] : groups(tail);
+  const zeros: number[] = Array(Math.max(0, 8 - before.length - after.length)).fill(0);
+  return [...before, ...zeros, ...after].flatMap((group) => [group >> 8, group & 0xff]);
+}
