@@ -149,7 +149,7 @@ export const KEYS = {
   "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest file that may be uploaded" }),
   "limits.disk_reserve_bytes": size({
     default: 1024 ** 3,
-    doc: "room on the disk of `data_dir` below which imports, instances and uploads are refused (507)",
+    doc: "room on the disk of `data_dir` below which imports, instances and uploads are refused (507), and the one that writes most is ended",
   }),
   "limits.image_bytes_max": size({
     default: 32 * 1024 ** 3,

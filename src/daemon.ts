@@ -16,6 +16,7 @@ import { type DataLayout, dataLayout, lockData } from "./storage/layout.ts";
 import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/compact.ts";
+import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { watchFigures } from "./supervisor/figures.ts";
 import { importWorker } from "./supervisor/import-image.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
@@ -81,15 +82,16 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const orphans = stack.use(new OrphanSweep(janitorOptions));
   stack.use(startJanitor(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
+  const { diskReserveBytes } = config.limits;
+  const diskGuard = stack.use(new DiskGuard({ directory: layout.root, reserveBytes: diskReserveBytes, log }));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
-  const shared = { db, layout, log, clock, machines, scratchDisks, metrics, scheduler };
+  const shared = { db, layout, log, clock, machines, scratchDisks, diskGuard, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
   const operations = stack.use(openOperations(config, { ...shared, requests, orphans, cgroups, compactor, network }));
-  const { diskReserveBytes } = config.limits;
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
   stack.use(watchFigures(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
   operations.recover();
@@ -184,7 +186,7 @@ function openCompactor(
   config: Config,
   parts: Pick<
     CompactorOptions,
-    "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "scheduler" | "metrics"
+    "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "diskGuard" | "scheduler" | "metrics"
   > & { readonly orphans: OrphanSweep },
 ): Compactor {
   const compactor = new Compactor({
@@ -208,6 +210,7 @@ function openOperations(
     readonly cgroups: CgroupTree;
     readonly machines: MachineSupply;
     readonly scratchDisks: ScratchDisks;
+    readonly diskGuard: DiskGuard;
     readonly metrics: Metrics;
     readonly scheduler: Scheduler;
     readonly orphans: OrphanSweep;
@@ -230,10 +233,11 @@ function openOperations(
     scheduler,
     requests: parts.requests,
     workers: {
-      imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, diskReserveBytes, limits }),
+      imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, limits }),
       instances: instanceWorker(parts),
     },
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
+    spaceSettled: (signal) => parts.diskGuard.settled(signal),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),
     machinesKnown: async (signal) => {
       await untilAborted(orphans.ended, signal);

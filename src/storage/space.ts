@@ -1,4 +1,5 @@
 import { type StatsFs, statfsSync } from "node:fs";
+import { setTimeout } from "node:timers/promises";
 import { ApiError } from "../domain/errors.ts";
 import { SPACE_CHECK_BYTES } from "./limits.ts";
 
@@ -16,56 +17,60 @@ export function fileRoom({ files, ffree }: Pick<StatsFs, "files" | "ffree">): {
   return { total: files, free: ffree, reserve: Math.floor(Math.min(RESERVE_FILES_COUNT, files * RESERVE_FILES_RATIO)) };
 }
 
+/** Room on the file system of `directory`, in `bytes`. */
+export function freeSpace(directory: string): number {
+  const { bavail, bsize } = statfsSync(directory);
+  return bavail * bsize;
+}
+
+/** What to say of a file system that can hardly have more files; null for any other. */
+export function fileShortage(directory: string): ApiError | null {
+  const files = fileRoom(statfsSync(directory));
+  if (files === null || files.free >= files.reserve) return null;
+  const details = { reserve_files: files.reserve };
+  return new ApiError("insufficient_storage", "the disk of the service can hardly have more files", details);
+}
+
 /**
  * Refuses work while the file system of `directory` has less room than `reserveBytes`, or can hardly have more files:
  * what runs already must be able to end, and the database to say so.
  * @throws ApiError `insufficient_storage`
  */
 export function requireSpace(directory: string, reserveBytes: number): void {
-  const found = statfsSync(directory);
-  const { bavail, bsize } = found;
-  if (bavail * bsize < reserveBytes) {
+  if (freeSpace(directory) < reserveBytes) {
     const details = { reserve_bytes: reserveBytes };
     throw new ApiError("insufficient_storage", "the disk of the service is nearly full", details);
   }
-  const files = fileRoom(found);
-  if (files !== null && files.free < files.reserve) {
-    const details = { reserve_files: files.reserve };
-    throw new ApiError("insufficient_storage", "the disk of the service can hardly have more files", details);
-  }
+  const shortage = fileShortage(directory);
+  if (shortage !== null) throw shortage;
 }
 
-/** How often a watch looks: a fast disk takes some 100 MiB in between. */
-const WATCH_INTERVAL_MS = 50;
+/** What is being stored waits this long for room that somebody else has to give back. */
+const WAIT_MS_MAX = 3000;
+const WAIT_LOOK_MS = 50;
+
+/** @throws as `requireSpace` does when there is no room within a few seconds */
+async function awaitSpace(directory: string, reserveBytes: number): Promise<void> {
+  const deadlineMs = performance.now() + WAIT_MS_MAX;
+  while (performance.now() < deadlineMs && freeSpace(directory) < reserveBytes) await setTimeout(WAIT_LOOK_MS);
+  requireSpace(directory, reserveBytes);
+}
 
 /**
- * Watches the file system of `directory` while programs write to it that know no such limit. `full` fires, with the
- * reason that `requireSpace` gives, as soon as the room has become small.
+ * Passes a stream that is being stored on, and fails as `requireSpace` does when the room is small at its beginning, or
+ * has become small and stays so.
  */
-export function watchSpace(directory: string, reserveBytes: number): Disposable & { readonly full: AbortSignal } {
-  const controller = new AbortController();
-  const timer = setInterval(() => {
-    try {
-      requireSpace(directory, reserveBytes);
-    } catch (error) {
-      clearInterval(timer);
-      controller.abort(error);
-    }
-  }, WATCH_INTERVAL_MS);
-  return { full: controller.signal, [Symbol.dispose]: () => clearInterval(timer) };
-}
-
-/** Passes a stream that is being stored on, and fails as `requireSpace` does as soon as the room has become small. */
 export async function* whileSpace(
   stream: AsyncIterable<Uint8Array>,
   directory: string,
   reserveBytes: number,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  let bytes = SPACE_CHECK_BYTES;
+  requireSpace(directory, reserveBytes);
+  let bytes = 0;
   for await (const chunk of stream) {
     bytes += chunk.byteLength;
     if (bytes >= SPACE_CHECK_BYTES) {
-      requireSpace(directory, reserveBytes);
+      await awaitSpace(directory, reserveBytes);
       bytes = 0;
     }
     yield chunk;

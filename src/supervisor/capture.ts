@@ -2,7 +2,6 @@ import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { LayerId } from "../domain/ids.ts";
-import type { Laps } from "../metrics.ts";
 import { writeLayerIndex } from "../storage/layer-index-writer.ts";
 import { haveSameRoot } from "../storage/layer-root.ts";
 import { publishLayer, removeLayer } from "../storage/layers.ts";
@@ -11,6 +10,7 @@ import { scratchDirectory } from "../system/scratch.ts";
 import { allocatedBytes } from "../system/sparse.ts";
 import type { Agent } from "../vm/agent.ts";
 import type { Machine } from "../vm/vmm.ts";
+import type { InstanceTools } from "./execute.ts";
 import { captureMs } from "./guest-budgets.ts";
 import { GuestTime, lateText } from "./guest-time.ts";
 import { endedEarly } from "./machines.ts";
@@ -78,7 +78,7 @@ export interface FinishedRun {
  * @throws ApiError, one of `isCaptureTimeout` when the guest takes longer for it than honest work of that size would
  */
 export async function captureScratch(
-  { layout, laps }: { readonly layout: DataLayout; readonly laps: Laps },
+  { layout, laps, diskUse }: Pick<InstanceTools, "layout" | "laps" | "diskUse">,
   { machine, agent }: { readonly machine: Machine; readonly agent: Agent },
   run: FinishedRun,
 ): Promise<StagedLayer | null> {
@@ -87,6 +87,7 @@ export async function captureScratch(
   await time.wait("unmounting the file system of the run", agent.freeze());
   laps.lap("freeze");
   const files = { diskPath: run.disk, indexPath: join(directory.path, "index") };
+  diskUse.add(files.indexPath);
   const facts = await indexDisk(time.stream("listing the new layer", agent.index("scratch")), files);
   laps.lap("index");
   const failure = await time.wait("asking for the machine's state", machine.failure());

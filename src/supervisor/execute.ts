@@ -12,6 +12,7 @@ import { withinTime } from "../system/waiting.ts";
 import { type Agent, AgentError, type AgentExit } from "../vm/agent.ts";
 import type { Disk, Machine } from "../vm/vmm.ts";
 import { captureScratch, isCaptureTimeout, type StagedLayer } from "./capture.ts";
+import type { DiskUse } from "./disk-guard.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
@@ -63,6 +64,8 @@ export interface InstanceTools {
   /** Called when the machine is taken: its cgroup tells the live figures. */
   readonly onMachine: (machine: Machine) => void;
   readonly laps: Laps;
+  /** takes the files that the run makes grow */
+  readonly diskUse: Pick<DiskUse, "add">;
 }
 
 /**
@@ -116,6 +119,7 @@ async function runIn(
   const { submission } = job;
   const scratchPath = join(machine.directory, "S");
   await tools.scratchDisks.stamp(submission.resources.diskBytes, scratchPath);
+  tools.diskUse.add(scratchPath);
   const run = await runCommand(ready, tools, { job, scratchPath, progress });
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
   if (!run.agentAnswers || submission.disposable) return notCaptured;

@@ -16,16 +16,16 @@ import type { ImageLayout } from "../oci/layout.ts";
 import { copyToLayout, inspectImage } from "../oci/skopeo.ts";
 import { readableLayout } from "../oci/skopeo-offline.ts";
 import type { ToolBounds } from "../oci/tool.ts";
-import { requireWithin, type TreeLimits, type TreeUsage, watchTree } from "../oci/tree-limits.ts";
+import { requireWithin, type TreeLimits, type TreeUsage, treeUsage, watchTree } from "../oci/tree-limits.ts";
 import { type UnpackOptions, unpack } from "../oci/umoci.ts";
 import { blobPath } from "../storage/blobs.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import { watchSpace } from "../storage/space.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
+import type { DiskGuard, DiskUse } from "./disk-guard.ts";
 import { layerDisks } from "./execute.ts";
 import { listBaseMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
@@ -49,8 +49,8 @@ export interface ImportContext {
   readonly shape: MachineShape;
   /** what all that runs at a time may take of the host, in `bytes` */
   readonly memoryBudgetBytes: number;
-  /** room on the disk of the service that an image must leave, in `bytes`: its archives may unpack to anything */
-  readonly diskReserveBytes: number;
+  /** ends the import when what it writes takes too much of the disk: its archives may unpack to anything */
+  readonly diskGuard: Pick<DiskGuard, "watch">;
   /** what one image may unpack to */
   readonly limits: TreeLimits;
   readonly cgroups: CgroupTree;
@@ -69,11 +69,11 @@ export function importWorker(context: ImportContext): Worker<ImportSubmission> {
     prepare: async (operation, submission, { signal, laps }) => {
       const timeoutMs = submission.timeoutSeconds * 1000;
       const late = AbortSignal.timeout(timeoutMs);
-      using space = watchSpace(context.layout.root, context.diskReserveBytes);
+      using diskUse = context.diskGuard.watch({ name: `import ${operation.id}` });
       try {
-        return await importImage({ ...context, laps }, operation, submission, {
+        return await importImage({ ...context, laps, diskUse }, operation, submission, {
           timeoutMs,
-          signal: AbortSignal.any([signal, late, space.full]),
+          signal: AbortSignal.any([signal, late, diskUse.full]),
         });
       } catch (error) {
         if (!late.aborted || signal.aborted) throw error;
@@ -89,7 +89,7 @@ export function importWorker(context: ImportContext): Worker<ImportSubmission> {
 }
 
 async function importImage(
-  context: ImportContext & Pick<WorkContext, "laps">,
+  context: ImportContext & Pick<WorkContext, "laps"> & { readonly diskUse: DiskUse },
   { id, accountId }: OperationRef,
   submission: ImportSubmission,
   time: Pick<ToolBounds, "timeoutMs" | "signal">,
@@ -101,6 +101,7 @@ async function importImage(
   const group = stack.use(await context.cgroups.create(`import-${id}`, limited));
   const launcher = await context.machines.launcher(time.signal);
   const bounds = { ...time, launcher, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
+  context.diskUse.addTree(async (limitMs) => (await treeUsage(scratch.path, { ...bounds, timeoutMs: limitMs })).bytes);
   const pulling = stack.use(
     watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds),
   );

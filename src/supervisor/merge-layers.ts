@@ -5,6 +5,7 @@ import type { DataLayout } from "../storage/layout.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { MachineShape } from "../vm/vmm.ts";
 import { indexDisk, type StagedLayer, stageLayer } from "./capture.ts";
+import type { DiskGuard, DiskUse } from "./disk-guard.ts";
 import { layerDisks } from "./execute.ts";
 import { mergeMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
@@ -16,6 +17,7 @@ export interface MergeTools {
   readonly layout: DataLayout;
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
+  readonly diskGuard: Pick<DiskGuard, "watch">;
   /** shape of the machine that merges */
   readonly shape: MachineShape;
 }
@@ -40,15 +42,22 @@ export interface MergeJob {
  * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
  */
 export async function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
-  await using ready = await tools.machines.takeAside(tools.shape, signal);
+  using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.length} layers`, isSpare: true });
+  const bounded = AbortSignal.any([signal, diskUse.full]);
+  await using ready = await tools.machines.takeAside(tools.shape, bounded);
   job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));
-  return await inMachine(ready, signal, () => mergeIn(ready, tools, job));
+  return await inMachine(ready, bounded, () => mergeIn(ready, { ...tools, diskUse }, job));
 }
 
-async function mergeIn({ machine, agent }: ReadyMachine, tools: MergeTools, job: MergeJob): Promise<StagedLayer> {
+async function mergeIn(
+  { machine, agent }: ReadyMachine,
+  tools: MergeTools & { readonly diskUse: DiskUse },
+  job: MergeJob,
+): Promise<StagedLayer> {
   await using directory = await scratchDirectory(tools.layout.tmp, "merge-");
   const files = { diskPath: join(machine.directory, "S"), indexPath: join(directory.path, "index") };
   await tools.scratchDisks.stamp(job.diskBytes, files.diskPath);
+  for (const path of Object.values(files)) tools.diskUse.add(path);
   const disks = layerDisks(job.layers.map((id) => layerPath(tools.layout, id)));
   const attached = machine.attach([...disks, { serial: "S", path: files.diskPath, readOnly: false }]);
   const mounted = agent.mount({ layers: disks.length, scratch: "bare" });

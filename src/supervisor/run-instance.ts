@@ -9,13 +9,15 @@ import type { DataLayout } from "../storage/layout.ts";
 import { removeOutputs, writeOutputs } from "../storage/outputs.ts";
 import { templateShape } from "../vm/templates.ts";
 import type { Compactor } from "./compact.ts";
+import type { DiskGuard } from "./disk-guard.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
 import { prepared, type Worker } from "./operations/work.ts";
 import type { InstanceRequest } from "./ports.ts";
 import { costOf } from "./scheduler.ts";
 
-export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps"> {
+export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps" | "diskUse"> {
   readonly db: Database;
+  readonly diskGuard: Pick<DiskGuard, "watch">;
   readonly compactor: Compactor;
 }
 
@@ -35,7 +37,10 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       const layerDisks = attachment.layers.map((id) => layerPath(layout, id));
       const parentIndex = indexPath(layout, image.layerId);
       const job = { operationId: operation.id, submission, layerDisks, parentIndex };
-      const outcome = await execute({ ...context, laps, onMachine }, job, signal);
+      // Over once the machine is gone, and what it wrote is either removed or kept on purpose.
+      using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
+      const bounded = AbortSignal.any([signal, diskUse.full]);
+      const outcome = await execute({ ...context, laps, onMachine, diskUse }, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
       const outputs = stack.use(await keepOutputs(layout, operation.id, outcome));
       const captured = capturedImage(outcome, image.id);

@@ -4,7 +4,7 @@ import { copyFileRange, LibcError, seekData, seekHole } from "./libc.ts";
 /** Bytes per step; the event loop turns in between. */
 const STEP_BYTES = 8_388_608;
 /** Unit of `st_blocks`. */
-const BLOCK_BYTES = 512;
+export const BLOCK_BYTES = 512;
 
 /**
  * Copies a file and keeps its holes; shares the data where the file system can. `to` must not exist; its mode is 0600.

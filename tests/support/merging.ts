@@ -9,6 +9,7 @@ import { layerPath } from "../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import type { StagedLayer } from "../../src/supervisor/capture.ts";
 import { Compactor, type CompactorOptions } from "../../src/supervisor/compact.ts";
+import { DiskGuard } from "../../src/supervisor/disk-guard.ts";
 import type { MergeJob } from "../../src/supervisor/merge-layers.ts";
 import { type Cost, costOf, Scheduler } from "../../src/supervisor/scheduler.ts";
 import { ScratchDisks } from "../../src/supervisor/scratch-disks.ts";
@@ -66,6 +67,7 @@ export class Merging implements AsyncDisposable {
     return new Compactor({
       ...{ layout, db, scheduler, metrics, log: silentLog, clock: () => this.now, shape: SHAPE },
       machines: { take: none, takeAside: none, launcher: none },
+      diskGuard: new DiskGuard({ directory: layout.root, reserveBytes: 0, log: silentLog }),
       scratchDisks: new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp }),
       ...{ mergedShare: 1, diskBytesMax: 1e9, diskReserveBytes: 0 },
       merge: (_tools, job, signal) => this.#merge(job, signal),

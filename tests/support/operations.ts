@@ -33,6 +33,7 @@ export function testOperations(
     scheduler: new Scheduler(PLACE, Date.now),
     workers: { instances: worker, imports: worker },
     requireSpace: () => undefined,
+    spaceSettled: () => Promise.resolve(),
     readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
     machinesKnown: () => Promise.resolve(),
     waiting: { countMax: 3, bytesMax: 1_000_000 },

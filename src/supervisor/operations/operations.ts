@@ -77,6 +77,8 @@ export interface OperationsOptions {
   readonly workers: Workers;
   /** @throws ApiError `insufficient_storage` when there is too little room for more work */
   readonly requireSpace: () => void;
+  /** Resolves when no room is about to be given back. */
+  readonly spaceSettled: (signal: AbortSignal) => Promise<void>;
   readonly readiness: () => Readiness;
   /** Resolves when work may begin, and it is known that machines can run; throws an ApiError when they cannot. */
   readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
@@ -260,6 +262,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const cost = this.#cost(live);
     if (!scheduler.fitsEver(cost)) throw TOO_LARGE;
     using _ticket = await scheduler.admit(live.accountId, cost, signal);
+    // What waited is not to fail because of a run that is being ended for the room it took.
+    await this.#options.spaceSettled(signal);
     await ownTurn();
     signal.throwIfAborted();
     this.#options.requireSpace();

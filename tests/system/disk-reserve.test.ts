@@ -1,0 +1,106 @@
+/** One guest writes as fast as it can to a disk that others need, too. */
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { Appliance } from "../support/appliance.ts";
+import { pushBusybox, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { type Body, download, resultOf, until } from "../support/runs.ts";
+import { SmallDisk } from "../support/small-disk.ts";
+
+setDefaultTimeout(240_000);
+
+const MIB = 1_048_576;
+const DISK_BYTES = 900 * MIB;
+const DISK_FILES = 40_000;
+const RESERVE_BYTES = 128 * MIB;
+const POLL_MS = 10;
+
+const owned = new AsyncDisposableStack();
+let disk: SmallDisk;
+let appliance: Appliance;
+let base: string;
+let zeros: string;
+
+beforeAll(async () => {
+  const registry = owned.use(await Registry.start());
+  disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
+  const started = await Appliance.start({
+    registries: [registry.host],
+    parent: disk.path,
+    poolSize: 2,
+    flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
+  });
+  appliance = owned.use(started);
+  base = await appliance.importImage(await pushBusybox(registry));
+  zeros = await pushImage(registry, "zeros:1", { layers: [[{ path: "zeros", content: Buffer.alloc(MIB) }]] });
+});
+
+afterAll(async () => {
+  await owned.disposeAsync();
+});
+
+/** The least room that there was since it was asked for. */
+function leastRoom(): AsyncDisposable & { readonly bytes: () => number } {
+  let bytes = Number.POSITIVE_INFINITY;
+  let watching = true;
+  const watch = (async () => {
+    while (watching) {
+      bytes = Math.min(bytes, await disk.freeBytes());
+      await Bun.sleep(POLL_MS);
+    }
+  })();
+  return {
+    bytes: () => bytes,
+    [Symbol.asyncDispose]: async () => {
+      watching = false;
+      await watch;
+    },
+  };
+}
+
+test("a run that fills the disk is ended at the reserve; runs, imports and uploads beside it go on", async () => {
+  await using room = leastRoom();
+  const write = "echo begun > /root/state; until [ -e /never ]; do dd if=/dev/zero of=/root/$n bs=1M count=40; done";
+  const hog = await appliance.spawn({
+    image: base,
+    command: write.replace("; do", "; do n=$((n+1));"),
+    shell: true,
+    resources: { disk_bytes: 8 * DISK_BYTES },
+  });
+  const bystander = await appliance.spawn({
+    image: base,
+    command: "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 1000000 /dev/urandom > /root/$i; sync; sleep 1; done",
+    shell: true,
+  });
+  await until("the disk is half full", async () => (await disk.freeBytes()) < DISK_BYTES / 2, 120_000);
+  const upload = appliance.fetch("/files", { method: "POST", body: new Uint8Array(48 * MIB) });
+  const importing = appliance.importImage(zeros);
+  const ended = (await appliance.finished(hog)) as unknown as { status: string; error: { details: Body } };
+  expect(ended).toMatchObject({
+    status: "FAILED",
+    error: { error: "insufficient_storage", details: { reserve_bytes: RESERVE_BYTES } },
+  });
+  expect(Number(ended.error.details["used_bytes"])).toBeGreaterThan(200 * MIB);
+  expect(Number(ended.error.details["cpu_time_ms"])).toBeGreaterThan(0);
+  // What it had is free by the time that its end is told.
+  expect(await disk.freeBytes()).toBeGreaterThan(2 * RESERVE_BYTES);
+  expect((await upload).status).toBe(201);
+  await importing;
+  const { image = "" } = resultOf(await appliance.finished(bystander));
+  expect((await (await download(appliance, image, "/root/12")).bytes()).length).toBe(1_000_000);
+  expect(room.bytes()).toBeGreaterThan(RESERVE_BYTES / 2);
+});
+
+test("two of them are ended one after the other, and new work runs at once", async () => {
+  await using room = leastRoom();
+  const command = "dd if=/dev/zero of=/root/big bs=1M; sleep 300";
+  const resources = { disk_bytes: 8 * DISK_BYTES };
+  const hogs = await Promise.all(
+    [1, 2].map(() => appliance.spawn({ image: base, command, shell: true, resources, disposable: true })),
+  );
+  const ends = await Promise.all(hogs.map((id) => appliance.finished(id)));
+  for (const end of ends) expect(end).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
+  expect(room.bytes()).toBeGreaterThan(0);
+  const operation = await appliance.run(base, "echo well > /root/state");
+  expect(await (await download(appliance, resultOf(operation).image ?? "", "/root/state")).text()).toBe("well\n");
+  expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+});
