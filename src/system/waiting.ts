@@ -41,3 +41,11 @@ export async function sleepUnlessAborted(ms: number, signal: AbortSignal): Promi
   // The signal is one of the ends of this wait, not a failure.
   await untilAborted(timer.fired, signal).catch(() => undefined);
 }
+
+/**
+ * Pause before the next attempt at something that failed so often in a row, in `milliseconds`: none after the first
+ * failure, then a second, and twice as long each time, at most `maxMs`.
+ */
+export function retryPauseMs(failuresCount: number, maxMs: number): number {
+  return failuresCount <= 1 ? 0 : Math.min(maxMs, 1000 * 2 ** (failuresCount - 2));
+}

@@ -7,6 +7,7 @@ import type {
   VmmPingResponse,
   VmState,
 } from "./cloud-hypervisor-schema.ts";
+import { VmmError } from "./machine-end.ts";
 
 /** How long an ordinary call may take: most only flip a state. */
 const CALL_TIMEOUT_MS = 10_000;
@@ -22,7 +23,7 @@ const REASON_TEXT_MAX = 1000;
 const VM_STATES: readonly string[] = ["Created", "Running", "Shutdown", "Paused", "BreakPoint"] satisfies VmState[];
 
 /** The VMM answered, and refused. */
-export class CloudHypervisorApiError extends Error {
+export class CloudHypervisorApiError extends VmmError {
   override readonly name = "CloudHypervisorApiError";
   readonly endpoint: string;
   readonly status: number;
@@ -35,7 +36,7 @@ export class CloudHypervisorApiError extends Error {
 }
 
 /** The VMM did not answer, in time or at all, or with something that is no answer. Its state is unknown. */
-export class CloudHypervisorLostError extends Error {
+export class CloudHypervisorLostError extends VmmError {
   override readonly name = "CloudHypervisorLostError";
 }
 

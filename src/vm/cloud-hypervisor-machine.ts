@@ -13,11 +13,14 @@ import {
   CloudHypervisorEventError,
 } from "./cloud-hypervisor-events.ts";
 import { VsockChannel } from "./cloud-hypervisor-vsock.ts";
+import { describeExit, VmmError } from "./machine-end.ts";
 import { placeDisk } from "./machine-files.ts";
-import { describeExit, MachineProcess } from "./machine-process.ts";
+import { MachineProcess } from "./machine-process.ts";
 import { vcpuTime } from "./vcpu-time.ts";
 import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vmm.ts";
 
+/** For reports. */
+export const PROGRAM_NAME = "Cloud Hypervisor";
 /** An agent that was saved listening accepts in milliseconds. */
 const CONNECT_MS_MAX = 20_000;
 /** The last lines of a console are on their way when it is asked for, or when the event of the guest's end is. */
@@ -76,7 +79,7 @@ export class CloudHypervisorMachine implements Machine {
     this.#socketDirectory = parts.socketDirectory;
     this.#child = parts.process;
     this.#owned = parts.owned;
-    this.#process = new MachineProcess({ ...parts, program: "Cloud Hypervisor", console: () => this.console() });
+    this.#process = new MachineProcess({ ...parts, program: PROGRAM_NAME, console: () => this.console() });
     this.exited = this.#process.exited.then((exit) => {
       this.#channel?.close();
       return exit;
@@ -104,7 +107,7 @@ export class CloudHypervisorMachine implements Machine {
   async channelOpen(): Promise<void> {
     const connected = this.#channel?.connected ?? Promise.reject(new Error("this machine has no channel yet"));
     await withinTime(connected, CONNECT_MS_MAX, () => {
-      throw new Error("the agent of a clone cannot be reached");
+      throw new VmmError("the agent of a clone cannot be reached");
     });
   }
 
@@ -139,7 +142,7 @@ export class CloudHypervisorMachine implements Machine {
     await this.api.shutdown();
     await this.api.shutdownVmm();
     const status = await this.#child.exited;
-    if (status.code !== 0) throw new Error(`Cloud Hypervisor did not end well: ${describeExit(status)}`);
+    if (status.code !== 0) throw new VmmError(`Cloud Hypervisor did not end well: ${describeExit(status)}`);
   }
 
   kill(): Promise<MachineExit> {

@@ -10,9 +10,10 @@ import type { VmAssets } from "./assets.ts";
 import { SocketChannel } from "./channel.ts";
 import { CloudHypervisorApi } from "./cloud-hypervisor-api.ts";
 import { buildCloudHypervisorArgs } from "./cloud-hypervisor-config.ts";
-import { CloudHypervisorMachine } from "./cloud-hypervisor-machine.ts";
+import { CloudHypervisorMachine, PROGRAM_NAME } from "./cloud-hypervisor-machine.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { JAIL_LIMITS, launch } from "./launch.ts";
+import { gone, notStarted } from "./machine-end.ts";
 import { privateDirectory } from "./machine-files.ts";
 import type { UidPool } from "./uid-pool.ts";
 import type { MachineShape } from "./vmm.ts";
@@ -79,7 +80,7 @@ export async function startCloudHypervisor(
   const api = new CloudHypervisorApi(`${place}/api.sock`);
   await answering(api, process);
   const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
-  if (pid === undefined) throw new Error("Cloud Hypervisor is not in its control group");
+  if (pid === undefined) return await gone(PROGRAM_NAME, process);
   const socketDirectory = openDirectory(stack, runDirectory(directory));
   const parts = { id, uid, pid, shape, directory, socketDirectory, cgroup, api, events, process };
   return new CloudHypervisorMachine({ ...parts, owned: stack.move() });
@@ -111,9 +112,7 @@ function launchOn(
 }
 
 async function answering(api: CloudHypervisorApi, process: ChildProcess): Promise<void> {
-  const died = process.exited.then(({ code, signal }): never => {
-    throw new Error(`Cloud Hypervisor did not start (${signal ?? `exit code ${code}`}): ${process.stderrTail()}`);
-  });
+  const died = process.exited.then((status) => notStarted(PROGRAM_NAME, status, process.stderrTail()));
   const answered = api.ping();
   // The loser of the race fails later, when nobody listens any more.
   died.catch(() => undefined);

@@ -28,6 +28,7 @@ import {
 } from "./cloud-hypervisor-version.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { landlockVersion } from "./landlock.ts";
+import { tellingEnd } from "./machine-end.ts";
 import type { UidPool } from "./uid-pool.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 import { prepareVmmRoot } from "./vmm-root.ts";
@@ -131,12 +132,7 @@ class CloudHypervisor implements Vmm {
     await using ending = new AsyncDisposableStack();
     ending.use(machine);
     if (!(machine instanceof CloudHypervisorMachine)) throw new Error("this machine cannot be saved");
-    machine.closeChannel();
-    await Bun.sleep(SETTLE_MS);
-    await machine.pause();
-    await CloudHypervisorTemplate.prepare(machine);
-    await machine.api.snapshot(SNAPSHOT_URL, machine.shape.memoryBytes);
-    await machine.end();
+    await tellingEnd(machine, () => writeSnapshot(machine));
     // Nothing of it may be left that could still write.
     await machine.kill();
     const directory = join(this.#host.vmsDirectory, Bun.randomUUIDv7());
@@ -190,7 +186,14 @@ class CloudHypervisor implements Vmm {
     undo.use(machine);
     await template.placeIn(machine);
     await this.#placePayload(machine);
-    await machine.api.restore(buildRestoreConfig(mode), shape.memoryBytes);
+    await tellingEnd(machine, () => this.#load(machine, mode));
+    undo.move();
+    return machine;
+  }
+
+  /** Restores the machine that its VMM was given, and brings it to run. */
+  async #load(machine: CloudHypervisorMachine, mode: MemoryRestoreMode): Promise<void> {
+    await machine.api.restore(buildRestoreConfig(mode), machine.shape.memoryBytes);
     const { state } = await machine.api.info();
     if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
     await closeRunDirectory(machine);
@@ -200,8 +203,6 @@ class CloudHypervisor implements Vmm {
     machine.openChannel();
     // What waits in a stream that is not connected grows old, the time of day for one.
     await machine.channelOpen();
-    undo.move();
-    return machine;
   }
 
   /** A restored machine has no use for them, but its VMM opens what its configuration names (vmm/src/vm.rs). */
@@ -216,14 +217,26 @@ class CloudHypervisor implements Vmm {
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await this.#placePayload(machine);
-    await machine.api.create(buildVmConfig(shape, this.#landlock));
-    // A reset takes the console with it, and at this age there is no other witness.
-    await machine.openConsole();
-    // The guest runs when this returns, but nothing runs in it that is not ours.
-    await machine.api.boot();
+    await tellingEnd(machine, async () => {
+      await machine.api.create(buildVmConfig(shape, this.#landlock));
+      // A reset takes the console with it, and at this age there is no other witness.
+      await machine.openConsole();
+      // The guest runs when this returns, but nothing runs in it that is not ours.
+      await machine.api.boot();
+    });
     await closeRunDirectory(machine);
     machine.openChannel();
     undo.move();
     return machine;
   }
+}
+
+/** Has the VMM write a snapshot of its machine, and then end both. */
+async function writeSnapshot(machine: CloudHypervisorMachine): Promise<void> {
+  machine.closeChannel();
+  await Bun.sleep(SETTLE_MS);
+  await machine.pause();
+  await CloudHypervisorTemplate.prepare(machine);
+  await machine.api.snapshot(SNAPSHOT_URL, machine.shape.memoryBytes);
+  await machine.end();
 }

@@ -1,6 +1,7 @@
 import type { Cgroup } from "../cgroup/cgroup.ts";
 import type { ChildProcess, ExitStatus } from "../system/exec.ts";
 import { withinTime } from "../system/waiting.ts";
+import { monitorExit } from "./machine-end.ts";
 import { printable } from "./machine-files.ts";
 import type { MachineExit } from "./vmm.ts";
 
@@ -40,13 +41,17 @@ export class MachineProcess implements AsyncDisposable {
   }
 
   /** Ends the process for something that the guest or its VMM did, which is told together with the console. */
-  async end(reason: MachineExit["reason"], what: string): Promise<void> {
+  async end(
+    reason: MachineExit["reason"],
+    what: string,
+    more: Pick<MachineExit, "monitor" | "by"> = {},
+  ): Promise<void> {
     if (this.#ending !== null) return;
-    this.#ending = { reason, detail: what };
+    this.#ending = { reason, detail: what, ...more };
     const console = await withinTime(this.#parts.console(), CONSOLE_TIMEOUT_MS, () => "");
     const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
     const detail = console === "" ? what : `${what}; its console: ${excerpt(console)}`;
-    this.#ending = { reason: panicked ? "guest_panic" : reason, detail };
+    this.#ending = { reason: panicked ? "guest_panic" : reason, detail, ...more };
     this.#parts.process.kill("SIGKILL");
   }
 
@@ -64,15 +69,8 @@ export class MachineProcess implements AsyncDisposable {
   }
 
   #diedBy(status: ExitStatus): MachineExit {
-    const stderr = printable(this.#parts.process.stderrTail());
-    const how = `${this.#parts.program} ended with ${describeExit(status)}`;
-    return { reason: "vmm_died", detail: stderr === "" ? how : `${how}: ${stderr}` };
+    return monitorExit(this.#parts.program, status, printable(this.#parts.process.stderrTail()));
   }
-}
-
-/** How a process ended, in words. */
-export function describeExit({ code, signal }: ExitStatus): string {
-  return signal === null ? `exit code ${code}` : `signal ${signal}`;
 }
 
 /** The part of a console that tells why: from the panic on, or the end. */

@@ -1,9 +1,10 @@
 import type { CgroupStats } from "../cgroup/cgroup.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
-import { sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
+import { retryPauseMs, sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
 import type { Agent } from "./agent.ts";
 import { CpuWeight } from "./cpu-weight.ts";
+import { tellingEnd, VmmError } from "./machine-end.ts";
 import { awaitHello, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
 import type { Machine, MachineShape, Vmm } from "./vmm.ts";
 
@@ -39,8 +40,10 @@ export interface PoolOptions {
 
 /** The machine that was just taken gets the processors first. */
 const REFILL_DELAY_MS = 100;
-/** A clone that failed will rather fail again than not. */
-const REFILL_PAUSE_MS = 5000;
+/** A clone that failed is made again at once; the pauses after further failures grow up to this. */
+const REFILL_PAUSE_MS_MAX = 30_000;
+/** Without a failure for so long, those before do not count. */
+const FAILURES_FORGOTTEN_MS = 60_000;
 
 /** While clones are being taken, those that come after are made first. */
 const REHEARSAL_DELAY_MS = 300;
@@ -55,6 +58,7 @@ export interface WaitingMachine {
 
 interface Waiting extends WaitingMachine {
   rehearsed: boolean;
+  ended: boolean;
 }
 
 /** Gives out machines: a clone that waits, else a fresh clone, else one booted from cold. */
@@ -68,6 +72,9 @@ export class Pool implements AsyncDisposable {
   readonly #timer: NodeJS.Timeout;
   #refill: Promise<void> | null = null;
   #takenAt = Number.NEGATIVE_INFINITY;
+  /** Clones in a row that failed to be made, to rehearse or to wait: one that is taken ends the row. */
+  #failuresCount = 0;
+  #failedAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: PoolOptions) {
     this.#options = options;
@@ -148,7 +155,9 @@ export class Pool implements AsyncDisposable {
       this.#takenAt = performance.now();
       this.#fill(REFILL_DELAY_MS);
       try {
-        return await this.#ready(waiting.machine, waiting.agent, signal);
+        const taken = await this.#ready(waiting.machine, waiting.agent, signal);
+        this.#failuresCount = 0;
+        return taken;
       } catch (error) {
         signal.throwIfAborted();
         this.#options.log.warn("a waiting machine was lost", { machine: waiting.machine.id, error });
@@ -171,7 +180,9 @@ export class Pool implements AsyncDisposable {
 
   async #takeClone(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
     const machine = await this.#clone(shape, signal);
-    return await this.#ready(machine, openAgent(machine, this.#options.log), signal);
+    const taken = await this.#ready(machine, openAgent(machine, this.#options.log), signal);
+    this.#failuresCount = 0;
+    return taken;
   }
 
   async #takeBooted(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
@@ -200,7 +211,7 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
     machine.cgroup.weigh(CpuWeight.inUse);
-    await untilAborted(syncAgent(agent), signal);
+    await tellingEnd(machine, () => untilAborted(syncAgent(agent), signal), signal);
     stack.move();
     return {
       machine,
@@ -240,28 +251,37 @@ export class Pool implements AsyncDisposable {
         else if (!(await this.#rehearseNext())) return;
       } catch (error) {
         if (this.#closing.signal.aborted) return;
-        this.#options.log.warn("the pool was not refilled", { error });
-        await sleepUnlessAborted(REFILL_PAUSE_MS, this.#closing.signal);
+        const pauseMs = this.#pauseAfterFailure();
+        this.#options.log.warn("the pool was not refilled", { error, retry_ms: pauseMs });
+        await sleepUnlessAborted(pauseMs, this.#closing.signal);
       }
     }
   }
 
+  /** Before the next clone, in `milliseconds`. */
+  #pauseAfterFailure(): number {
+    const now = performance.now();
+    if (now - this.#failedAt > FAILURES_FORGOTTEN_MS) this.#failuresCount = 0;
+    this.#failedAt = now;
+    this.#failuresCount += 1;
+    return retryPauseMs(this.#failuresCount, REFILL_PAUSE_MS_MAX);
+  }
+
   async #add(): Promise<void> {
     const machine = await this.#clone(this.#shape, this.#closing.signal, CpuWeight.waiting);
-    const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log), rehearsed: false };
+    const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log), rehearsed: false, ended: false };
     await this.#check(waiting);
     this.#waiting.push(waiting);
     void machine.exited.then((exit) => {
+      waiting.ended = true;
       const index = this.#waiting.indexOf(waiting);
       if (index < 0) return;
       this.#waiting.splice(index, 1);
       this.#discard(waiting);
-      this.#options.log.warn("a waiting machine ended", {
-        machine: machine.id,
-        reason: exit.reason,
-        detail: exit.detail,
-      });
-      this.#fill(REFILL_DELAY_MS);
+      const pauseMs = this.#pauseAfterFailure();
+      const { reason, detail } = exit;
+      this.#options.log.warn("a waiting machine ended", { machine: machine.id, reason, detail, retry_ms: pauseMs });
+      this.#fill(Math.max(REFILL_DELAY_MS, pauseMs));
     });
   }
 
@@ -270,7 +290,8 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
     machine.cgroup.weigh(CpuWeight.waiting);
-    await untilAborted(syncAgent(agent), this.#closing.signal);
+    const { signal } = this.#closing;
+    await tellingEnd(machine, () => untilAborted(syncAgent(agent), signal), signal);
     stack.move();
   }
 
@@ -288,6 +309,8 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     stack.use(waiting.machine);
     await untilAborted(rehearse(waiting), this.#closing.signal);
+    // It was in nobody's view meanwhile.
+    if (waiting.ended) throw new VmmError("a machine ended while it rehearsed");
     waiting.rehearsed = true;
     this.#waiting.push(waiting);
     stack.move();

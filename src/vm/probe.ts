@@ -3,7 +3,8 @@ import { readFile, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Log } from "../log.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
-import { AgentError } from "./agent.ts";
+import { AgentError, AgentProtocolError } from "./agent.ts";
+import { signalled, tellingEnd, VmmError } from "./machine-end.ts";
 import { buildTemplate, MachineUnresponsiveError, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
 
@@ -59,6 +60,11 @@ const PROBE_DISK_BYTES = 1_048_576;
 /** Verdicts of this many settings are kept; a host has few. */
 const MEMOS_COUNT_MAX = 32;
 const ENODEV = 19;
+/**
+ * Trials of one way in a row, as long as a signal cuts them off: who ends one VMM need not be after all of them, and a
+ * crash may be one of the program's rare ones.
+ */
+const TRIALS_COUNT_MAX = { signal: 3, crash: 2 } as const;
 
 /** Verdict as it is remembered; it holds for one VMM, one kernel and one boot of the host. */
 interface Memo extends CandidateVerdict {
@@ -98,38 +104,72 @@ interface Judgement {
   readonly template: Template | null;
 }
 
+/** Judges a way, and once more where a signal cut that off. */
 async function judge(candidate: ProbeCandidate, options: ProbeOptions, memos: Memo[]): Promise<Judgement> {
+  for (let trials = 1; ; trials++) {
+    const { cutOffBy, memo, ...judgement } = await judgeOnce(candidate, options, memos);
+    if (cutOffBy === null || trials >= TRIALS_COUNT_MAX[cutOffBy]) {
+      if (memo !== null) memos.push(memo);
+      return judgement;
+    }
+    const { vmm, acceleration, reason } = judgement.verdict;
+    options.log.warn("the trial of a way to run machines was cut off, and is made again", {
+      vmm,
+      acceleration,
+      reason,
+    });
+  }
+}
+
+interface Trial extends Judgement {
+  /** by which kind of signal; null: it was not */
+  readonly cutOffBy: ReturnType<typeof signalled>;
+  /** what is new and will hold; null: nothing */
+  readonly memo: Memo | null;
+}
+
+async function judgeOnce(candidate: ProbeCandidate, options: ProbeOptions, memos: readonly Memo[]): Promise<Trial> {
   const startedAt = performance.now();
-  const names = { vmm: candidate.vmm, acceleration: candidate.acceleration };
-  const bad = (error: unknown): CandidateVerdict => {
-    const reason = error instanceof Error ? error.message : String(error);
-    return { ...names, ok: false, reason, durationMs: Math.round(performance.now() - startedAt) };
+  const found = (reason: string): CandidateVerdict => {
+    const durationMs = Math.round(performance.now() - startedAt);
+    return { vmm: candidate.vmm, acceleration: candidate.acceleration, ok: reason === "", reason, durationMs };
+  };
+  const failed = (error: unknown) => {
+    const verdict = found(error instanceof Error ? error.message : String(error));
+    return { verdict, vmm: null, template: null, cutOffBy: signalled(error), memo: null };
   };
   let vmm: Vmm;
   try {
     vmm = await candidate.open();
   } catch (error) {
     // Not remembered: looking again costs nothing, and the operator may install what is missing.
-    return { verdict: bad(error), vmm: null, template: null };
+    return failed(error);
   }
   const key = [vmm.name, vmm.acceleration, vmm.version, options.assetsHash, options.bootId ?? hostBootId()].join("\n");
   const known = memos.find((memo) => memo.key === key);
   if (known !== undefined) {
     const { ok, reason, durationMs } = known;
-    return { verdict: { ...names, ok, reason, durationMs }, vmm: ok ? vmm : null, template: null };
+    const verdict = { ...found(reason), ok, durationMs };
+    return { verdict, vmm: ok ? vmm : null, template: null, cutOffBy: null, memo: null };
   }
-  const outcome = await attempt(vmm, options).catch((error: unknown) => bad(error));
-  options.signal.throwIfAborted();
-  if ("reason" in outcome) {
-    memos.push({ key, ...outcome });
-    return { verdict: outcome, vmm: null, template: null };
+  try {
+    const { template } = await attempt(vmm, options);
+    const verdict = found("");
+    return { verdict, vmm, template, cutOffBy: null, memo: { key, ...verdict } };
+  } catch (error) {
+    options.signal.throwIfAborted();
+    const failure = failed(error);
+    return isOfTheWay(error) ? { ...failure, memo: { key, ...failure.verdict } } : failure;
   }
-  const verdict = { ...names, ok: true, reason: "", durationMs: Math.round(performance.now() - startedAt) };
-  memos.push({ key, ...verdict });
-  return { verdict, vmm, template: outcome.template };
 }
 
-/** The trial, bounded. @throws Error that names the setting when the time was up */
+/** True for what will fail again in the same way: not what a signal or a shortage of the host did. */
+function isOfTheWay(error: unknown): boolean {
+  const isOfMachine = [VmmError, AgentError, AgentProtocolError].some((kind) => error instanceof kind);
+  return isOfMachine && signalled(error) !== "signal";
+}
+
+/** The trial, bounded. @throws MachineUnresponsiveError that names the setting when the time was up */
 async function attempt(vmm: Vmm, options: ProbeOptions): Promise<{ template: Template }> {
   const late = AbortSignal.timeout(options.timeoutMs);
   try {
@@ -139,7 +179,9 @@ async function attempt(vmm: Vmm, options: ProbeOptions): Promise<{ template: Tem
     // What failed then did so because its machine was given up.
     const seconds = options.timeoutMs / 1000;
     const detail = error instanceof MachineUnresponsiveError ? `: ${error.message}` : "";
-    throw new Error(`its trial did not end within ${seconds} s (vm.probe_timeout)${detail}`, { cause: error });
+    throw new MachineUnresponsiveError(`its trial did not end within ${seconds} s (vm.probe_timeout)${detail}`, {
+      cause: error,
+    });
   }
 }
 
@@ -161,12 +203,18 @@ async function tryOut(
   both.addEventListener("abort", onLate);
   using _listener = { [Symbol.dispose]: () => both.removeEventListener("abort", onLate) };
   const agent = openAgent(machine, log);
-  await syncAgent(agent);
   const path = join(machine.directory, "L00");
-  await writeFile(path, "");
-  await truncate(path, PROBE_DISK_BYTES);
-  await machine.attach([{ serial: "L00", path, readOnly: false }]);
-  await expectDisk(agent.mount({ layers: 1, scratch: false }));
+  await tellingEnd(
+    machine,
+    async () => {
+      await syncAgent(agent);
+      await writeFile(path, "");
+      await truncate(path, PROBE_DISK_BYTES);
+      await machine.attach([{ serial: "L00", path, readOnly: false }]);
+      await expectDisk(agent.mount({ layers: 1, scratch: false }));
+    },
+    both,
+  );
   both.throwIfAborted();
   stack.move();
   return { template };

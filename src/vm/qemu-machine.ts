@@ -15,6 +15,10 @@ import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "./vm
  */
 const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 const DETACH_MS_MAX = 10_000;
+/** For reports. */
+export const PROGRAM_NAME = "QEMU";
+const TOLD_TO_END = `${PROGRAM_NAME} was told to end by a signal`;
+const TOLD_TO_END_BY = { monitor: `${PROGRAM_NAME}, told to end by a signal`, by: "signal" } as const;
 /** What the SCSI controller takes. */
 const LUN_MAX = 16_383;
 
@@ -60,7 +64,7 @@ export class QemuMachine implements Machine {
     this.cgroup = parts.cgroup;
     this.channel = parts.channel;
     this.qmp = parts.qmp;
-    this.#process = new MachineProcess({ ...parts, program: "QEMU", console: () => this.console() });
+    this.#process = new MachineProcess({ ...parts, program: PROGRAM_NAME, console: () => this.console() });
     this.exited = this.#process.exited;
     parts.qmp.onEvent((event) => this.#onEvent(event));
   }
@@ -170,6 +174,7 @@ export class QemuMachine implements Machine {
     if (event === "GUEST_PANICKED") void this.#process.end("guest_panic", "the guest kernel panicked");
     if (event === "SHUTDOWN") {
       if (data["reason"] === "guest-reset") void this.#process.end("guest_reset", "the guest reset itself");
+      else if (data["reason"] === "host-signal") void this.#process.end("vmm_died", TOLD_TO_END, TOLD_TO_END_BY);
       else void this.#process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
     }
     if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();

@@ -9,9 +9,10 @@ import { SocketChannel } from "./channel.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { createMemfd, sealMemfd } from "./descriptors.ts";
 import { launch } from "./launch.ts";
+import { gone, notStarted, tellingEnd, VmmError } from "./machine-end.ts";
 import { privateDirectory } from "./machine-files.ts";
 import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./qemu-args.ts";
-import { QemuMachine } from "./qemu-machine.ts";
+import { PROGRAM_NAME, QemuMachine } from "./qemu-machine.ts";
 import { Qmp } from "./qmp.ts";
 import type { UidPool } from "./uid-pool.ts";
 import type { Acceleration, Machine, MachineShape, Template, Vmm } from "./vmm.ts";
@@ -56,6 +57,8 @@ const PIDS_MAX = 256;
 /** State of a template's devices; 0.4 MiB where it was measured. */
 const STATE_BYTES_MAX = 67_108_864;
 const VERSION_TIMEOUT_MS = 60_000;
+/** What an error may show of a refusal. */
+const REASON_TEXT_MAX = 500;
 const MIGRATION_TIMEOUT_MS = 30_000;
 const MIGRATION_POLL_MS = 2;
 
@@ -165,10 +168,12 @@ class Qemu implements Vmm {
     const memory = reopen(owned, source.memory, "r+");
     const state = createMemfd("device-state", 0);
     owned.defer(() => closeSync(state));
-    await machine.pause();
-    await machine.qmp.sendDescriptor("state", state);
-    await machine.qmp.execute("migrate", { uri: "fd:state" });
-    await this.#migrated(machine.qmp);
+    await tellingEnd(machine, async () => {
+      await machine.pause();
+      await machine.qmp.sendDescriptor("state", state);
+      await machine.qmp.execute("migrate", { uri: "fd:state" });
+      await this.#migrated(machine.qmp);
+    });
     // Sealing against writes needs the last writer gone.
     await machine.kill();
     await sealMemfd(memory);
@@ -187,9 +192,11 @@ class Qemu implements Vmm {
     const machine = await this.#start(shape, start, [memory, state], { root, cpuWeight });
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
-    await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
-    await this.#migrated(machine.qmp);
-    await machine.resume();
+    await tellingEnd(machine, async () => {
+      await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
+      await this.#migrated(machine.qmp);
+      await machine.resume();
+    });
     undo.move();
     return machine;
   }
@@ -223,7 +230,7 @@ class Qemu implements Vmm {
     const channel = stack.use(await SocketChannel.open(agentFd));
     const qmp = await this.#openMonitor(monitor, process, start);
     const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
-    if (pid === undefined) throw new Error("QEMU is not in its control group");
+    if (pid === undefined) return await gone(PROGRAM_NAME, process);
     return new QemuMachine({ id, uid, pid, shape, directory, cgroup, channel, qmp, process, owned: stack.move() });
   }
 
@@ -249,9 +256,7 @@ class Qemu implements Vmm {
   }
 
   async #openMonitor(monitor: SocketChannel, process: ChildProcess, start: QemuStart): Promise<Qmp> {
-    const died = process.exited.then(({ code, signal }): never => {
-      throw new Error(`QEMU did not start (${signal ?? `exit code ${code}`}): ${process.stderrTail()}`);
-    });
+    const died = process.exited.then((status) => notStarted(PROGRAM_NAME, status, process.stderrTail()));
     const opened = (async () => {
       const qmp = await Qmp.open(monitor);
       if (start.kind === "cold") return qmp;
@@ -271,8 +276,9 @@ class Qemu implements Vmm {
     for (;;) {
       const answer = (await qmp.execute("query-migrate")) as { status?: unknown; "error-desc"?: unknown } | null;
       if (answer?.status === "completed") return;
-      if (answer?.status === "failed") throw new Error(`the state was not moved: ${String(answer["error-desc"])}`);
-      if (performance.now() > deadline) throw new Error("the state was not moved in time");
+      if (answer?.status === "failed")
+        throw new VmmError(`the state was not moved: ${String(answer["error-desc"]).slice(0, REASON_TEXT_MAX)}`);
+      if (performance.now() > deadline) throw new VmmError("the state was not moved in time");
       await Bun.sleep(MIGRATION_POLL_MS);
     }
   }

@@ -1,4 +1,5 @@
 import { sendWithDescriptor } from "../system/unix-sockets.ts";
+import { VmmError } from "./machine-end.ts";
 import type { ByteChannel } from "./vmm.ts";
 
 /** Longest message of the monitor that is believed, in `bytes`. */
@@ -17,12 +18,12 @@ export interface QmpEvent {
 }
 
 /** The monitor refused a command. */
-export class QmpError extends Error {
+export class QmpError extends VmmError {
   override readonly name = "QmpError";
 }
 
 /** The monitor is gone, did not answer in time, or said something that is not its protocol. */
-export class QmpClosedError extends Error {
+export class QmpClosedError extends VmmError {
   override readonly name = "QmpClosedError";
 }
 

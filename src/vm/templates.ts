@@ -1,6 +1,7 @@
 import type { Log } from "../log.ts";
-import { withinTime } from "../system/waiting.ts";
+import { retryPauseMs, withinTime } from "../system/waiting.ts";
 import { Agent, AgentProtocolError } from "./agent.ts";
+import { MachineEndedError, tellingEnd, VmmError } from "./machine-end.ts";
 import { SYNC_ENTROPY_BYTES } from "./protocol.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 
@@ -13,6 +14,8 @@ const TEMPLATE_AGE_MS_MAX = 86_400_000;
 /** A template that cannot be renewed is tried again after this time, and after twice the time with each further failure. */
 const RENEW_RETRY_MS_MIN = 60_000;
 const RENEW_RETRY_MS_MAX = 3_600_000;
+/** Of a shape that has none a template is built again at once; the pauses after further failures grow up to this. */
+const BUILD_PAUSE_MS_MAX = 30_000;
 /** Each costs the memory that a booted guest has touched, about 80 MiB. */
 const TEMPLATES_COUNT_MAX = 8;
 /** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
@@ -24,7 +27,7 @@ const EXIT_WAIT_MS = 500;
 const CONSOLE_BYTES_MAX = 2048;
 
 /** The agent did not greet, did not answer in time, or its machine is known to get nowhere. */
-export class MachineUnresponsiveError extends Error {
+export class MachineUnresponsiveError extends VmmError {
   override readonly name = "MachineUnresponsiveError";
 }
 
@@ -73,7 +76,8 @@ async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
   const ended = await withinTime(machine.exited, EXIT_WAIT_MS, () => null);
   const console = ended === null ? await machine.console() : "";
   const seen = console === "" ? "its console is empty" : `its console ends: ${console.slice(-CONSOLE_BYTES_MAX)}`;
-  return new MachineUnresponsiveError(`the guest did not greet: ${ended?.detail ?? seen}`, { cause });
+  const end = ended === null ? cause : new MachineEndedError(ended.detail, ended, { cause });
+  return new MachineUnresponsiveError(`the guest did not greet: ${ended?.detail ?? seen}`, { cause: end });
 }
 
 /** Gives a guest the time and entropy of its own. @throws MachineUnresponsiveError */
@@ -94,7 +98,7 @@ export async function buildTemplate(
   await using machine = await vmm.bootForTemplate(shape);
   const agent = openAgent(machine, options.log);
   await awaitHello(machine, agent, options.signal, options.helloTimeoutMs);
-  await syncAgent(agent);
+  await tellingEnd(machine, () => syncAgent(agent), options.signal);
   return await vmm.save(machine);
 }
 
@@ -130,6 +134,8 @@ export class TemplateStore implements AsyncDisposable {
   readonly #helloTimeoutMs: number;
   /** In the order of use, the latest last. */
   readonly #entries = new Map<string, Entry>();
+  /** Shapes of which none could be built, by their keys; `retryAtMs` on the clock that nobody sets. */
+  readonly #failed = new Map<string, { readonly count: number; readonly retryAtMs: number; readonly error: unknown }>();
   readonly #closing = new AbortController();
   readonly #background = new Set<Promise<void>>();
 
@@ -144,10 +150,15 @@ export class TemplateStore implements AsyncDisposable {
     this.#entries.set(key, newEntry(key, first.shape, Promise.resolve(first), first.createdAt));
   }
 
-  /** A template of exactly this shape. It may be disposed any time after the next wait: clone it at once. */
+  /**
+   * A template of exactly this shape. It may be disposed any time after the next wait: clone it at once.
+   * @throws what made the building fail, at once during the pause after that
+   */
   async get(shape: MachineShape): Promise<Template> {
     this.#closing.signal.throwIfAborted();
     const key = keyOf(shape);
+    const failed = this.#failed.get(key);
+    if (failed !== undefined && !this.#entries.has(key) && performance.now() < failed.retryAtMs) throw failed.error;
     const entry = this.#entries.get(key) ?? this.#build(key, shape);
     this.#entries.delete(key);
     this.#entries.set(key, entry);
@@ -183,6 +194,7 @@ export class TemplateStore implements AsyncDisposable {
     template.then(
       (built) => {
         entry.createdAt = built.createdAt;
+        this.#failed.delete(key);
         const durationMs = Math.round(performance.now() - startedAt);
         this.#log.info("template built", {
           vcpus: shape.vcpus,
@@ -190,9 +202,13 @@ export class TemplateStore implements AsyncDisposable {
           duration_ms: durationMs,
         });
       },
-      // The caller of `get` is told; the next one tries again.
-      () => {
-        if (this.#entries.get(key) === entry) this.#entries.delete(key);
+      // The caller of `get` is told; the next one after the pause tries again.
+      (error: unknown) => {
+        if (this.#entries.get(key) !== entry) return;
+        this.#entries.delete(key);
+        const count = (this.#failed.get(key)?.count ?? 0) + 1;
+        const retryAtMs = performance.now() + retryPauseMs(count, BUILD_PAUSE_MS_MAX);
+        this.#failed.set(key, { count, error, retryAtMs });
       },
     );
     return entry;

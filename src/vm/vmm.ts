@@ -31,6 +31,10 @@ export interface MachineExit {
     | "vmm_died";
   /** what a person should read: exit status or signal, the last lines of the VMM and the guest's console */
   readonly detail: string;
+  /** the VMM and how it ended, in a few words, where nobody here ended it */
+  readonly monitor?: string;
+  /** a signal ended the VMM: one that it was sent, which says nothing about the VMM, or one that it crashed with */
+  readonly by?: "signal" | "crash";
 }
 
 /** The agent's byte stream. Bytes that arrive before `onData` is set are kept. */

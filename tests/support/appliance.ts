@@ -191,10 +191,20 @@ export class Appliance implements AsyncDisposable {
 
   /** VMMs of this appliance: those that waited in its pool, too. */
   async machinePids(): Promise<number[]> {
+    return (await this.#machineProcesses()).map(({ pid }) => pid);
+  }
+
+  /** The same without their launchers, and without monitors that try what the host's KVM can do. */
+  async monitorPids(): Promise<number[]> {
+    const found = await this.#machineProcesses();
+    return found.filter(({ argv }) => /^\/usr\/bin\/qemu-system-x86_64 .*-accel tcg/.test(argv)).map(({ pid }) => pid);
+  }
+
+  async #machineProcesses(): Promise<{ pid: number; argv: string }[]> {
     const namespace = cgroupNamespace(this.dataDir);
     const found = await processesWith("qemu-system-x86_64");
     const groups = await Promise.all(found.map(({ pid }) => readFile(`/proc/${pid}/cgroup`, "utf8").catch(() => "")));
-    return found.filter((_, index) => groups[index]?.includes(namespace)).map(({ pid }) => pid);
+    return found.filter((_, index) => groups[index]?.includes(namespace));
   }
 
   /** What is in the directories of the data directory that only running work uses. */

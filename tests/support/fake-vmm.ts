@@ -1,5 +1,7 @@
 import { packIntegers } from "../../src/vm/frames.ts";
+import { MachineEndedError, monitorExit } from "../../src/vm/machine-end.ts";
 import { AgentFrame, HostFrame, PROTOCOL_VERSION } from "../../src/vm/protocol.ts";
+import { QmpClosedError } from "../../src/vm/qmp.ts";
 import type { Acceleration, Machine, MachineExit, MachineShape, Template, Vmm } from "../../src/vm/vmm.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
 
@@ -14,6 +16,9 @@ export interface GuestScript {
   /** what the guest answers to MOUNT: an error number, 22 (EINVAL) by default */
   readonly mountErrno?: number;
 }
+
+/** Where in its life a VMM is killed. */
+export type Phase = "start" | "hello" | "sync" | "save" | "attach" | "mount";
 
 export interface FakeMachine {
   /** the VMM ends */
@@ -37,6 +42,8 @@ export class FakeTemplate implements Template {
   }
 }
 
+const KILLED: MachineExit = { reason: "killed", detail: "of a script" };
+
 /** A VMM without machines: guests are scripts that greet and answer. Counts what it was asked for. */
 export class FakeVmm implements Vmm {
   readonly name = "qemu";
@@ -46,6 +53,10 @@ export class FakeVmm implements Vmm {
   now = 0;
   isOutdated = false;
   failing = new Set<"boot" | "bootForTemplate" | "clone">();
+  /** Phases in which a VMM is killed, one for each; the first that any comes to. */
+  readonly killedAt: Phase[] = [];
+  /** how those VMMs end that are killed */
+  exitCode = 128 + 9;
   readonly calls: string[] = [];
   readonly templates: FakeTemplate[] = [];
   readonly live = new Set<Machine>();
@@ -66,6 +77,7 @@ export class FakeVmm implements Vmm {
 
   async save(machine: Machine): Promise<Template> {
     this.calls.push("save");
+    if (this.#isKilled("save")) throw new MachineEndedError("the VMM ended while it saved", this.#exit);
     await machine[Symbol.asyncDispose]();
     this.isOutdated = false;
     const template = new FakeTemplate(machine.shape, this.now);
@@ -80,16 +92,34 @@ export class FakeVmm implements Vmm {
     return machine;
   }
 
+  get #exit(): MachineExit {
+    return monitorExit("QEMU", { code: this.exitCode, signal: null }, "");
+  }
+
+  #isKilled(phase: Phase): boolean {
+    if (this.killedAt[0] !== phase) return false;
+    this.killedAt.shift();
+    return true;
+  }
+
   async #machine(call: "boot" | "bootForTemplate" | "clone", shape: MachineShape, greets: boolean): Promise<Machine> {
     this.calls.push(call);
     await Bun.sleep(1);
     if (this.failing.has(call)) throw new Error(`${call} fails`);
+    if (this.#isKilled("start")) throw new MachineEndedError("QEMU did not start", this.#exit);
     const guest = new ScriptedAgent();
-    if (!this.script.deaf) answer(guest, this.script);
-    if (greets && !this.script.mute) guest.send(AgentFrame.hello, 0, packIntegers([32, PROTOCOL_VERSION], [32, 0]));
+    const dies = (phase: Phase): boolean => {
+      if (!this.#isKilled(phase)) return false;
+      (machine as unknown as FakeMachine).die();
+      return true;
+    };
+    if (!this.script.deaf) answer(guest, this.script, dies);
+    const isMute = this.script.mute === true || (greets && this.#isKilled("hello"));
+    if (isMute && this.script.mute !== true) setTimeout(() => (machine as unknown as FakeMachine).die(), 1);
+    if (greets && !isMute) guest.send(AgentFrame.hello, 0, packIntegers([32, PROTOCOL_VERSION], [32, 0]));
     const exited = Promise.withResolvers<MachineExit>();
-    const end = (reason: MachineExit["reason"]) => {
-      exited.resolve({ reason, detail: "of a script" });
+    const end = (exit: MachineExit) => {
+      exited.resolve(exit);
       this.live.delete(machine);
       guest.channel.deliver(null);
       return exited.promise;
@@ -104,16 +134,18 @@ export class FakeVmm implements Vmm {
       cgroup: { weigh: (weight: number) => void weights.push(weight) } as unknown as Machine["cgroup"],
       channel: guest.channel,
       exited: exited.promise,
-      attach: async () => undefined,
+      attach: async () => {
+        if (dies("attach")) throw new QmpClosedError("the monitor closed");
+      },
       pause: async () => undefined,
       resume: async () => undefined,
       console: async () => "a console",
       stuck: async () => this.script.stuck ?? null,
       failure: async () => null,
-      kill: () => end("killed"),
-      die: () => void end("vmm_died"),
+      kill: () => end(KILLED),
+      die: () => void end(this.#exit),
       loseAgent: () => guest.channel.deliver(null),
-      [Symbol.asyncDispose]: async () => void (await end("killed")),
+      [Symbol.asyncDispose]: async () => void (await end(KILLED)),
     };
     this.live.add(machine);
     this.weights.set(machine, weights);
@@ -121,14 +153,14 @@ export class FakeVmm implements Vmm {
   }
 }
 
-function answer(guest: ScriptedAgent, script: GuestScript): void {
+function answer(guest: ScriptedAgent, script: GuestScript, dies: (phase: Phase) => boolean): void {
   const receive = guest.channel.onWrite;
   let answered = 0;
   guest.channel.onWrite = (bytes) => {
     receive(bytes);
     for (const { type, session, payload } of guest.frames.slice(answered)) {
-      if (type === HostFrame.sync) guest.send(AgentFrame.synced, session, payload.subarray(8, 16));
-      if (type === HostFrame.mount)
+      if (type === HostFrame.sync && !dies("sync")) guest.send(AgentFrame.synced, session, payload.subarray(8, 16));
+      if (type === HostFrame.mount && !dies("mount"))
         guest.send(AgentFrame.error, session, packIntegers([32, script.mountErrno ?? 22], [32, 0]));
     }
     answered = guest.frames.length;

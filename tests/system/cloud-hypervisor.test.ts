@@ -168,7 +168,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     const { reason, detail } = await died.exited;
     expect(reason).toBe("vmm_died");
     // The program may have warned of something before.
-    expect(detail).toStartWith("Cloud Hypervisor ended with exit code 137");
+    expect(detail).toStartWith("Cloud Hypervisor was killed by signal 9");
     await using killed = await host.vmm.boot(TEST_SHAPE);
     expect((await killed.kill()).reason).toBe("killed");
   });

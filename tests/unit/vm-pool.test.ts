@@ -47,6 +47,25 @@ describe("templates", () => {
     expect((await store.get(SHAPE)).shape).toEqual(SHAPE);
   });
 
+  test("that fail are built again at once, and then after a pause, in which nobody waits", async () => {
+    const vmm = new FakeVmm();
+    vmm.killedAt.push("hello", "sync");
+    await using store = open(vmm);
+    const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
+    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
+    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
+    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
+    expect(boots()).toBe(2);
+    expect((await store.get({ vcpus: 2, memoryBytes: 256 * MIB })).shape.vcpus).toBe(2);
+    let built = false;
+    for (let round = 0; round < 100 && !built; round++) {
+      await Bun.sleep(20);
+      built = (await store.get(SHAPE).catch(() => null)) !== null;
+    }
+    expect(boots()).toBe(4);
+    expect([...vmm.live]).toEqual([]);
+  });
+
   test("are renewed after a day, while the old one serves", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
@@ -248,6 +267,54 @@ describe("pool", () => {
     await until(() => pool.waitingCount === 2 && vmm.live.size === 2);
     short = false;
     await until(() => pool.waitingCount === 4);
+  });
+
+  test.each(["start", "hello", "sync", "save"] as const)("is filled at once after a kill during %s", async (phase) => {
+    const vmm = new FakeVmm();
+    vmm.killedAt.push(phase);
+    await using pool = open(vmm);
+    pool.start();
+    await until(() => pool.waitingCount === 2);
+    expect(vmm.killedAt).toEqual([]);
+    expect(vmm.live.size).toBe(2);
+  });
+
+  test("gives no machine to wait that ended while it rehearsed", async () => {
+    const vmm = new FakeVmm();
+    let rehearsals = 0;
+    await using pool = open(vmm, {
+      rehearse: async ({ machine }) => {
+        if (++rehearsals > 1) return;
+        (machine as unknown as FakeMachine).die();
+        await machine.exited;
+        await Bun.sleep(1);
+      },
+    });
+    pool.start();
+    await until(() => pool.readyCount === 2);
+    expect(rehearsals).toBe(3);
+    expect(vmm.live.size).toBe(2);
+  });
+
+  test("makes clones that do not live less and less often, until one is taken", async () => {
+    const vmm = new FakeVmm();
+    const pauses: unknown[] = [];
+    const warn = (_: string, fields?: Record<string, unknown>) => void pauses.push(fields?.["retry_ms"]);
+    await using pool = open(vmm, { size: 1, log: { ...silentLog, warn } });
+    pool.start();
+    for (const expected of [[0], [0, 1000]]) {
+      await until(() => pool.waitingCount === 1);
+      for (const machine of vmm.live) (machine as unknown as FakeMachine).die();
+      await until(() => pauses.length === expected.length);
+      expect(pauses).toEqual(expected);
+    }
+    await using _taken = await pool.take(SHAPE, never);
+    await until(() => pool.waitingCount === 1);
+    await using _waiting = await pool.take(SHAPE, never);
+    await until(() => pool.waitingCount === 1);
+    for (const machine of vmm.live) (machine as unknown as FakeMachine).die();
+    await until(() => pauses.length === 3);
+    expect(pauses.at(-1)).toBe(0);
   });
 
   test("drops a clone that died, and replaces it", async () => {

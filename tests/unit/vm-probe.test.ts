@@ -3,8 +3,9 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
+import { run } from "../../src/system/exec.ts";
 import { type ProbeCandidate, type ProbeOptions, probe } from "../../src/vm/probe.ts";
-import { FakeVmm } from "../support/fake-vmm.ts";
+import { FakeVmm, type Phase } from "../support/fake-vmm.ts";
 
 const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
@@ -89,6 +90,67 @@ describe("probe", () => {
       expect(vmm.live.size).toBe(0);
       vmm.script = {};
       expect((await probe(options(memoPath, [vmm]))).verdict.acceleration).toBe("tcg");
+    }));
+
+  const PHASES: Phase[] = ["start", "hello", "sync", "save", "attach", "mount"];
+  test.each(PHASES)("a VMM that is killed during %s is tried again at once, and found to work", (phase) =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.killedAt.push(phase, phase);
+      const { verdict, template } = await probe(options(memoPath, [vmm]));
+      expect(verdict.candidates).toMatchObject([{ ok: true, reason: "" }]);
+      expect(template).not.toBeNull();
+      expect([vmm.killedAt, vmm.live.size]).toEqual([[], 0]);
+      expect(vmm.templates.filter(({ disposed }) => !disposed).length).toBe(1);
+      expect(JSON.parse(await Bun.file(memoPath).text())).toMatchObject([{ ok: true }]);
+    }),
+  );
+
+  test.each(PHASES)("a VMM that is killed during %s again and again is not remembered for it", (phase) =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      kvm.killedAt.push(phase, phase, phase);
+      const { verdict, template } = await probe(options(memoPath, [kvm, tcg]));
+      expect(verdict).toMatchObject({ acceleration: "tcg", candidates: [{ ok: false }, { ok: true }] });
+      await template?.[Symbol.asyncDispose]();
+      expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("kvm");
+      expect([kvm.live.size, tcg.live.size]).toEqual([0, 0]);
+    }),
+  );
+
+  test("a VMM that crashes is tried again at once, and one that always does is remembered for it", () =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      kvm.exitCode = 128 + 11;
+      kvm.killedAt.push("attach");
+      const once = await probe(options(`${memoPath}.once`, [kvm, tcg]));
+      expect(once.verdict.candidates).toMatchObject([{ ok: true }]);
+      kvm.killedAt.push("attach", "attach");
+      await probe(options(memoPath, [kvm, tcg]));
+      const again = await probe(options(memoPath, [kvm, tcg]));
+      expect(again.verdict).toMatchObject({ acceleration: "tcg", candidates: [{ ok: false }, { ok: true }] });
+      expect(again.verdict.candidates[0]?.reason).toContain("killed by signal 11");
+    }));
+
+  test("a program that is killed when asked for its version is asked again", () =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      let asked = 0;
+      const open = async () => {
+        if (++asked === 1) await run({ argv: ["/bin/sh", "-c", "kill -9 $$"], timeoutMs: 5000 });
+        return kvm;
+      };
+      const candidates = [{ vmm: "qemu" as const, acceleration: "kvm" as const, open }, candidate(tcg)];
+      expect((await probe(options(memoPath, [], { candidates }))).verdict.acceleration).toBe("kvm");
+    }));
+
+  test("a shortage of the host is not remembered", () =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      kvm.failing.add("clone");
+      expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("tcg");
+      kvm.failing.clear();
+      expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("kvm");
     }));
 
   test("a memory that is not ours is not believed", () =>
