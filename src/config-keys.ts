@@ -117,6 +117,10 @@ export const KEYS = {
     default: 15 * DURATION_MS.s,
     doc: "how long the trial of one way to run VMs may take at the start; more for a host that is slow or busy then",
   }),
+  "vm.probe_give_up": duration({
+    default: 2 * DURATION_MS.m,
+    doc: "how long instances wait while no way to run VMs works; it is tried again at once, then less and less often",
+  }),
   "vm.uid_base": integer(1000, 4_294_900_000, {
     default: 1_900_000_000,
     doc: "first of the user ids that VMs run under, one each; nothing else may use them",

@@ -20,6 +20,8 @@ export interface Config {
     readonly emulation: "never" | "allow";
     /** of the trial of one way to run machines, in `milliseconds` */
     readonly probeTimeoutMs: number;
+    /** while no way to run machines works, in `milliseconds` */
+    readonly probeGiveUpMs: number;
     readonly uidBase: number;
     readonly uidCount: number;
     readonly vcpusDefault: number;
@@ -275,6 +277,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     vm: {
       emulation: v["vm.emulation"],
       probeTimeoutMs: v["vm.probe_timeout"],
+      probeGiveUpMs: v["vm.probe_give_up"],
       uidBase: v["vm.uid_base"],
       uidCount: v["vm.uid_count"],
       vcpusDefault: v["vm.vcpus_default"],

@@ -158,7 +158,12 @@ function openMachines(
     diskBytes: vm.diskBytesDefault,
     diskBytesMax: scratchBytes(vm.maxima.diskBytes),
   };
-  return new MachineSupply((signal) => openSupply(options, signal), parts.log);
+  return new MachineSupply({
+    find: (signal) => openSupply(options, signal),
+    shape: options.shape,
+    giveUpMs: vm.probeGiveUpMs,
+    log: parts.log,
+  });
 }
 
 function budget(config: Config): Cost {

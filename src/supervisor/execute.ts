@@ -5,6 +5,7 @@ import { parseGuestPathText } from "../domain/guest-path.ts";
 import type { OperationId } from "../domain/ids.ts";
 import type { Isolation } from "../domain/operation.ts";
 import { OutputCapture } from "../domain/output.ts";
+import type { Log } from "../log.ts";
 import type { Laps, Phase } from "../metrics.ts";
 import { blobStream } from "../storage/blobs.ts";
 import type { DataLayout } from "../storage/layout.ts";
@@ -15,7 +16,7 @@ import { captureScratch, isCaptureTimeout, type StagedLayer } from "./capture.ts
 import type { DiskUse } from "./disk-guard.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
-import { inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
+import { inMachine, type MachineSource, type ReadyMachine, withReplacement } from "./machines.ts";
 import type { InstanceRequest } from "./ports.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
@@ -61,7 +62,8 @@ export interface InstanceTools {
   readonly layout: DataLayout;
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
-  /** Called when the machine is taken: its cgroup tells the live figures. */
+  readonly log: Log;
+  /** Called when a machine is taken, and again when another one replaces it: its cgroup tells the live figures. */
   readonly onMachine: (machine: Machine) => void;
   readonly laps: Laps;
   /** takes the files that the run makes grow */
@@ -69,11 +71,17 @@ export interface InstanceTools {
 }
 
 /**
- * Runs the command of an instance in a machine of its own. The machine is gone when this returns, throws
- * or is aborted.
+ * Runs the command of an instance in a machine of its own, which is replaced, once, when it ends before the command
+ * began. The machine is gone when this returns, throws or is aborted.
  * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
  */
-export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
+export function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
+  const { log } = tools;
+  return withReplacement(() => executeOnce(tools, job, signal), { goal: "the command began", log });
+}
+
+/** @throws MachineLostError only where the command has not begun; otherwise as `execute` */
+async function executeOnce(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   await using ready = await tools.machines.take(job.submission.resources, signal);
   tools.laps.lap("clone");
   tools.onMachine(ready.machine);

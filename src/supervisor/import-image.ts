@@ -1,4 +1,4 @@
-import { link, mkdir, stat } from "node:fs/promises";
+import { link, mkdir, rm, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import type { Database } from "../db/database.ts";
@@ -8,6 +8,7 @@ import { ApiError } from "../domain/errors.ts";
 import type { ImageId } from "../domain/ids.ts";
 import type { ImportResult } from "../domain/operation.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
+import type { Log } from "../log.ts";
 import type { Laps } from "../metrics.ts";
 import { checkRegistryHost, type RegistryHosts } from "../network/registry-policy.ts";
 import { copyArchive, inspectArchive } from "../oci/archive.ts";
@@ -30,7 +31,7 @@ import { layerDisks } from "./execute.ts";
 import { listBaseMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
-import { inMachine, type MachineSource } from "./machines.ts";
+import { inMachine, type MachineSource, withReplacement } from "./machines.ts";
 import type { OperationRef } from "./operations/events.ts";
 import { type Prepared, prepared, type WorkContext, type Worker } from "./operations/work.ts";
 import type { ImportSource, ImportSubmission } from "./ports.ts";
@@ -42,6 +43,7 @@ export interface ImportContext {
   readonly db: Database;
   readonly layout: DataLayout;
   readonly machines: MachineSource;
+  readonly log: Log;
   readonly registries: RegistryHosts;
   /** what skopeo runs in */
   readonly network: ToolNetwork;
@@ -186,25 +188,40 @@ async function openSource(
 
 /** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */
 async function listAndStage(
-  { layout, machines, shape, laps }: ImportContext & { readonly laps: Laps },
+  context: ImportContext & { readonly laps: Laps },
   directory: string,
   { diskPath, entries }: { readonly diskPath: string; readonly entries: number },
   signal: AbortSignal,
 ): Promise<StagedLayer> {
   const files = { diskPath, indexPath: join(directory, "index") };
+  const { log } = context;
+  const facts = await withReplacement(() => listFiles(context, { ...files, entries }, signal), {
+    goal: "the image was listed",
+    log,
+  });
+  return await stageLayer(context.layout, files, facts);
+}
+
+/** Writes the index of a base disk. The machine is gone when this returns, throws or is aborted. */
+async function listFiles(
+  { machines, shape, laps }: ImportContext & { readonly laps: Laps },
+  { entries, ...files }: { readonly diskPath: string; readonly indexPath: string; readonly entries: number },
+  signal: AbortSignal,
+): ReturnType<typeof indexDisk> {
+  // A machine that was lost may have left a part of it.
+  await rm(files.indexPath, { force: true });
   await using ready = await machines.take(shape, signal);
   laps.lap("clone");
   const { machine, agent } = ready;
   const facts = await inMachine(ready, signal, async () => {
     const time = new GuestTime({ allowedMs: () => listBaseMs(entries) });
-    await time.wait("attaching the image", machine.attach(layerDisks([diskPath])));
+    await time.wait("attaching the image", machine.attach(layerDisks([files.diskPath])));
     await time.wait("mounting the image", agent.mount({ layers: 1, scratch: false }));
     laps.lap("mount");
     return await indexDisk(time.stream("listing the image", agent.index(0)), files);
   });
   laps.lap("index");
-  await machine.kill();
-  return await stageLayer(layout, files, facts);
+  return facts;
 }
 
 function publicationOf(

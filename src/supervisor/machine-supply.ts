@@ -1,10 +1,11 @@
-import { ApiError } from "../domain/errors.ts";
+import { ApiError, storageFull } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
-import { sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
-import type { Pool } from "../vm/pool.ts";
+import { retryPauseMs, sleepUnlessAborted } from "../system/waiting.ts";
+import type { Pool, PooledMachine } from "../vm/pool.ts";
 import type { MachineShape } from "../vm/vmm.ts";
-import type { MachineSource, ReadyMachine } from "./machines.ts";
+import { type MachineSource, type ReadyMachine, startFailure } from "./machines.ts";
+import { Outage } from "./outage.ts";
 
 /** What the probe opened; disposal ends every machine and template. */
 export interface Supply extends AsyncDisposable {
@@ -24,68 +25,49 @@ export interface SupplyState {
   readonly template: string;
 }
 
+export interface MachineSupplyOptions {
+  /**
+   * Decides which VMM may be used, which can take seconds, and builds the first template. It throws an ApiError
+   * `unavailable` where none may, and is asked again.
+   */
+  readonly find: (signal: AbortSignal) => Promise<Supply>;
+  /** of a machine that is started for nothing but to see whether one can be */
+  readonly shape: MachineShape;
+  /** how long nothing may have worked before who waits for a machine is refused, in `milliseconds` */
+  readonly giveUpMs: number;
+  readonly log: Log;
+}
+
 const NO_TEMPLATE = "the template that machines are cloned from is not built";
 const NOT_YET = "waits for acceleration";
 const UNKNOWN = "looking for a way to run virtual machines";
-/** Pause before a host that could run no machine is tried again: it may have been busy, or been given what it lacked. */
-const RETRY_MS_MIN = 60_000;
-/** The pause doubles each time up to this. */
-const RETRY_MS_MAX = 3_600_000;
+/** Longest pause before a machine that could not be had is asked for again, where others can be. */
+const TAKE_PAUSE_MS_MAX = 15_000;
 
-/** Machines from the moment when it is known that there can be any; the daemon listens before that. */
+/**
+ * Machines from the moment when it is known that there can be any; the daemon listens before that. While none can be
+ * had, whoever wants one waits.
+ */
 export class MachineSupply implements MachineSource, AsyncDisposable {
-  readonly #find: (signal: AbortSignal) => Promise<Supply>;
-  readonly #log: Log;
+  readonly #options: MachineSupplyOptions;
   readonly #stopped = new AbortController();
-  /** The last attempt; where it failed another one follows. */
-  #supply: Promise<Supply>;
-  #retrying: Promise<void> = Promise.resolve();
-  #retryMs: number;
   #opened: Supply | null = null;
-  #failure = UNKNOWN;
+  #outage: Outage | null;
   #inUseCount = 0;
 
-  /**
-   * @param find decides which VMM may be used, which can take seconds, and builds the first template.
-   * It throws an ApiError `unavailable` where none may, and is asked again later.
-   * @param retryMs pause before that
-   */
-  constructor(find: (signal: AbortSignal) => Promise<Supply>, log: Log, retryMs = RETRY_MS_MIN) {
-    this.#find = find;
-    this.#log = log;
-    this.#retryMs = retryMs;
-    this.#supply = this.#attempt();
-  }
-
-  #attempt(): Promise<Supply> {
-    const supply = this.#find(this.#stopped.signal);
-    supply.then(
-      (opened) => {
-        this.#opened = opened;
-        this.#log.info("machines can run", { isolation: opened.isolation });
-      },
-      (error: unknown) => {
-        if (this.#stopped.signal.aborted) return;
-        this.#failure = error instanceof ApiError ? error.message : "virtual machines cannot be started";
-        this.#log.error("no machine can run", { error, retry_ms: this.#retryMs });
-        this.#retrying = this.#retry();
-      },
-    );
-    return supply;
-  }
-
-  async #retry(): Promise<void> {
-    await sleepUnlessAborted(this.#retryMs, this.#stopped.signal);
-    if (this.#stopped.signal.aborted) return;
-    this.#retryMs = Math.min(RETRY_MS_MAX, 2 * this.#retryMs);
-    // Who asks from now on waits for what this attempt finds.
-    this.#supply = this.#attempt();
+  constructor(options: MachineSupplyOptions) {
+    this.#options = options;
+    this.#outage = this.#begin(async (signal) => {
+      this.#opened = await options.find(signal);
+      options.log.info("machines can run", { isolation: this.#opened.isolation });
+    });
   }
 
   state(): SupplyState {
-    if (this.#opened === null) return { isolation: null, acceleration: this.#failure, template: NOT_YET };
+    const failure = this.#outage?.failure?.message;
+    if (this.#opened === null) return { isolation: null, acceleration: failure ?? UNKNOWN, template: NOT_YET };
     const { isolation, pool } = this.#opened;
-    return { isolation, acceleration: "", template: pool.hasTemplate ? "" : NO_TEMPLATE };
+    return { isolation, acceleration: failure ?? "", template: pool.hasTemplate ? "" : NO_TEMPLATE };
   }
 
   /** Machines that exist now. */
@@ -99,18 +81,74 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
     await this.#open(signal);
   }
 
-  async take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
-    const { pool } = await this.#open(signal);
-    return this.#count(await pool.take(shape, signal));
+  take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
+    return this.#take((pool) => pool.take(shape, signal), signal);
   }
 
-  async takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
-    const { pool } = await this.#open(signal);
-    return this.#count(await pool.takeAside(shape, signal));
+  takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
+    return this.#take((pool) => pool.takeAside(shape, signal), signal);
   }
 
   async launcher(signal: AbortSignal): Promise<string> {
     return (await this.#open(signal)).launcher;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopped.abort(new ApiError("unavailable", "the service is stopping"));
+    await this.#outage?.done;
+    await this.#opened?.[Symbol.asyncDispose]();
+  }
+
+  #begin(attempt: (signal: AbortSignal) => Promise<void>): Outage {
+    const { giveUpMs, log } = this.#options;
+    const outage = new Outage({ attempt, giveUpMs, log, signal: this.#stopped.signal });
+    void outage.done.then(() => {
+      this.#outage = null;
+    });
+    return outage;
+  }
+
+  /** Waits out what keeps every machine from running; what is only suspected keeps nobody. */
+  async #open(signal: AbortSignal): Promise<Supply> {
+    for (;;) {
+      signal.throwIfAborted();
+      this.#stopped.signal.throwIfAborted();
+      const isSuspected = this.#opened !== null && this.#outage?.failure === null;
+      if (this.#opened !== null && (this.#outage === null || isSuspected)) return this.#opened;
+      await this.#outage?.over(signal);
+    }
+  }
+
+  /**
+   * Asks for a machine until there is one. After a second failure it is tried whether any can be started: where none
+   * can, everybody waits for the end of that; where they can, only who wants this one.
+   */
+  async #take(take: (pool: Pool) => Promise<PooledMachine>, signal: AbortSignal): Promise<ReadyMachine> {
+    let failingSinceMs = Number.POSITIVE_INFINITY;
+    for (let failures = 1; ; failures++) {
+      const { pool } = await this.#open(signal);
+      const startedAtMs = performance.now();
+      try {
+        return this.#count(await take(pool));
+      } catch (error) {
+        signal.throwIfAborted();
+        this.#stopped.signal.throwIfAborted();
+        if (error instanceof ApiError || storageFull(error) !== null) throw error;
+        failingSinceMs = Math.min(failingSinceMs, startedAtMs);
+        if (performance.now() - failingSinceMs >= this.#options.giveUpMs) throw startFailure(error);
+        const pauseMs = retryPauseMs(failures, TAKE_PAUSE_MS_MAX);
+        this.#options.log.warn("a machine could not be had", { error, retry_ms: pauseMs });
+        if (failures === 1) continue;
+        this.#outage ??= this.#begin((stop) => this.#startOne(stop));
+        await this.#outage.over(signal);
+        await sleepUnlessAborted(pauseMs, signal);
+      }
+    }
+  }
+
+  /** Shows that a machine can be started. @throws what makes that fail */
+  async #startOne(signal: AbortSignal): Promise<void> {
+    await using _machine = await this.#opened?.pool.takeAside(this.#options.shape, signal);
   }
 
   #count(taken: ReadyMachine): ReadyMachine {
@@ -124,23 +162,5 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
         await taken[Symbol.asyncDispose]();
       },
     };
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#stopped.abort(new ApiError("unavailable", "the service is stopping"));
-    await this.#retrying;
-    // Where opening failed there is nothing to dispose; the reason has been logged.
-    const supply = await this.#supply.catch(() => null);
-    await supply?.[Symbol.asyncDispose]();
-  }
-
-  async #open(signal: AbortSignal): Promise<Supply> {
-    try {
-      return await untilAborted(this.#supply, signal);
-    } catch (error) {
-      signal.throwIfAborted();
-      if (error instanceof ApiError) throw error;
-      throw new ApiError("unavailable", this.#failure, {}, { cause: error });
-    }
   }
 }

@@ -1,8 +1,10 @@
 import { ApiError, type ErrorCode } from "../domain/errors.ts";
 import type { Isolation } from "../domain/operation.ts";
+import type { Log } from "../log.ts";
 import { LayerIndexError } from "../storage/layer-index-format.ts";
 import { withinTime } from "../system/waiting.ts";
 import { type Agent, AgentClosedError, AgentError, AgentProtocolError } from "../vm/agent.ts";
+import { endOf, VmmError } from "../vm/machine-end.ts";
 import type { Machine, MachineExit, MachineShape } from "../vm/vmm.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. */
@@ -50,6 +52,43 @@ const ERRNO_CODES: Readonly<Record<number, ErrorCode>> = {
   40: "invalid_path", // ELOOP
 };
 
+/** A machine was lost while somebody worked in it. */
+export class MachineLostError extends ApiError {
+  /** null for a machine whose VMM or agent is no more of use, although it runs */
+  readonly exit: MachineExit | null;
+
+  constructor(exit: MachineExit | null, message: string, cause: unknown) {
+    const details = exit === null ? {} : { reason: exit.reason, detail: exit.detail };
+    super(exit?.reason === "disk_full" ? "insufficient_storage" : "unavailable", message, details, { cause });
+    this.exit = exit;
+  }
+}
+
+/** Ends of which the next machine would die, too, or which were meant. */
+const FINAL_REASONS: readonly (MachineExit["reason"] | undefined)[] = ["disk_full", "killed"];
+
+/**
+ * Takes a machine and works in it, and does so once more where the machine was lost before its work began.
+ * @param attempt throws a MachineLostError only where it may be made again
+ * @param goal what has not happened then, such as `the command began`
+ * @throws as `attempt`; for a second machine that was lost an ApiError that names its end
+ */
+export async function withReplacement<T>(
+  attempt: () => Promise<T>,
+  { goal, log }: { readonly goal: string; readonly log: Log },
+): Promise<T> {
+  for (let isReplacement = false; ; isReplacement = true) {
+    try {
+      return await attempt();
+    } catch (error) {
+      if (!(error instanceof MachineLostError)) throw error;
+      const isFinal = isReplacement || FINAL_REASONS.includes(error.exit?.reason);
+      if (isFinal) throw error.exit === null ? error : lost(error.exit, { goal, cause: error });
+      log.warn("a machine was lost before its work began, and is replaced", { error });
+    }
+  }
+}
+
 /**
  * Does `work` in a machine. When `signal` fires the machine is killed, which ends everything that waits
  * for its agent.
@@ -70,18 +109,40 @@ export async function inMachine<T>({ machine }: ReadyMachine, signal: AbortSigna
 }
 
 /** What a caller may know of a machine that ended before its work. */
-export function endedEarly({ reason, detail }: MachineExit, cause?: unknown): ApiError {
-  const code = reason === "disk_full" ? "insufficient_storage" : "unavailable";
-  const message = `the virtual machine ended early: ${EXIT_TEXT[reason]}`;
-  return new ApiError(code, message, { reason, detail }, { cause });
+export function endedEarly(exit: MachineExit, cause?: unknown): MachineLostError {
+  return lost(exit, { cause });
+}
+
+function lost(exit: MachineExit, { goal, cause }: { goal?: string; cause: unknown }): MachineLostError {
+  if (goal !== undefined) return new MachineLostError(exit, endedBefore(goal, exit), cause);
+  const message = `the virtual machine ended early: ${EXIT_TEXT[exit.reason]}${monitorOf(exit)}`;
+  return new MachineLostError(exit, message, cause);
+}
+
+function endedBefore(goal: string, exit: MachineExit): string {
+  if (exit.reason === "vmm_died") return `the virtual machine monitor ended before ${goal}${monitorOf(exit)}`;
+  return `the virtual machine ended before ${goal}: ${EXIT_TEXT[exit.reason]}`;
+}
+
+function monitorOf({ monitor }: MachineExit): string {
+  return monitor === undefined ? "" : ` (${monitor})`;
+}
+
+/** What a caller may know of a machine that could not be had. What fails in other words may hold paths of the host. */
+export function startFailure(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  const exit = endOf(error);
+  const detail = error instanceof VmmError ? error.message : "";
+  const why = exit === null ? detail : endedBefore("the virtual machine ran", exit);
+  const message = `virtual machines cannot be started${why === "" ? "" : `: ${why}`}`;
+  return new ApiError("unavailable", message, exit === null ? {} : { reason: exit.reason }, { cause: error });
 }
 
 async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof AgentClosedError) {
     const exit = await withinTime(machine.exited, EXIT_MS_MAX, () => null);
     if (exit !== null) return endedEarly(exit, error);
-    const text = "the virtual machine ended early: its agent closed the connection";
-    return new ApiError("unavailable", text, {}, { cause: error });
+    return new MachineLostError(null, "the virtual machine ended early: its agent closed the connection", error);
   }
   if (error instanceof AgentProtocolError) {
     return new ApiError("unavailable", `the guest agent broke its protocol: ${error.message}`, {}, { cause: error });
@@ -100,5 +161,7 @@ async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof ApiError) return error;
   // Calls to the monitor of a machine fail in ways of their own when it is gone.
   const exit = await withinTime(machine.exited, EXIT_AFTER_OTHER_MS_MAX, () => null);
-  return exit === null ? error : endedEarly(exit, error);
+  if (exit !== null) return endedEarly(exit, error);
+  if (!(error instanceof VmmError)) return error;
+  return new MachineLostError(null, `the virtual machine monitor failed: ${error.message}`, error);
 }

@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import type { LayerId } from "../domain/ids.ts";
+import type { Log } from "../log.ts";
 import { layerPath } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { scratchDirectory } from "../system/scratch.ts";
@@ -9,7 +10,7 @@ import type { DiskGuard, DiskUse } from "./disk-guard.ts";
 import { layerDisks } from "./execute.ts";
 import { mergeMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
-import { endedEarly, inMachine, type MachineSource, type ReadyMachine } from "./machines.ts";
+import { endedEarly, inMachine, type MachineSource, type ReadyMachine, withReplacement } from "./machines.ts";
 import type { MergeSize } from "./merge-policy.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
@@ -18,6 +19,7 @@ export interface MergeTools {
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
   readonly diskGuard: Pick<DiskGuard, "watch">;
+  readonly log: Log;
   /** shape of the machine that merges */
   readonly shape: MachineShape;
 }
@@ -30,18 +32,24 @@ export interface MergeJob {
   /** of the disk that they are merged into */
   readonly diskBytes: number;
   /**
-   * Called when there is a machine, with what sets its share of the processors where others want them, 1 to 10000;
-   * before that it is that of every machine.
+   * Called when there is a machine, or another one, with what sets its share of the processors where others want them,
+   * 1 to 10000; before that it is that of every machine.
    */
   readonly onMachine?: (weigh: (cpuWeight: number) => void) => void;
 }
 
 /**
  * Makes of layers the one that stands in for them, in a machine of its own: only there a kernel reads what guests
- * wrote. The machine is gone when this returns, throws or is aborted.
+ * wrote. A machine that ends is replaced, once: nobody has seen anything of a merge before its end. The machine is gone
+ * when this returns, throws or is aborted.
  * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
  */
-export async function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
+export function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
+  const { log } = tools;
+  return withReplacement(() => mergeOnce(tools, job, signal), { goal: "the layers were merged", log });
+}
+
+async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
   using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.length} layers`, isSpare: true });
   const bounded = AbortSignal.any([signal, diskUse.full]);
   await using ready = await tools.machines.takeAside(tools.shape, bounded);

@@ -4,6 +4,10 @@ import { join } from "node:path";
 import { Appliance, text } from "../support/appliance.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
+import { until } from "../support/runs.ts";
+
+/** More than a machine computes before its command begins. */
+const BEGUN_CPU_MS = 5000;
 
 let registry: Registry;
 let appliance: Appliance;
@@ -99,18 +103,18 @@ describe("a machine", () => {
   }, 60_000);
 
   test("that dies fails the operation and says so", async () => {
-    const id = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
-    let pids: number[] = [];
-    while (pids.length === 0) {
-      await Bun.sleep(100);
+    const id = await appliance.spawn({ image: base, command: "while :; do :; done", shell: true });
+    await until("the command runs", async () => {
       const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
-      // Only this instance's machine computes; those of the pool wait.
-      if (stats.status === 200) pids = await appliance.machinePids();
-    }
-    for (const pid of pids) process.kill(pid, "SIGKILL");
+      return stats.status === 200 && (((await stats.json()) as Body)["cpu_time_ms"] as number) >= BEGUN_CPU_MS;
+    });
+    // Those of the pool die, too.
+    for (const pid of await appliance.machinePids()) process.kill(pid, "SIGKILL");
     const operation = await appliance.finished(id);
     expect(operation.status).toBe("FAILED");
-    expect(failure(operation)["message"]).toContain("virtual machine monitor died");
+    expect(failure(operation)["message"]).toBe(
+      "the virtual machine ended early: the virtual machine monitor died (QEMU, killed by signal 9)",
+    );
     expect(failure(operation)["details"]).toMatchObject({ reason: "vmm_died" });
   }, 60_000);
 });

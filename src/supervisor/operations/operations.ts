@@ -262,6 +262,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const cost = this.#cost(live);
     if (!scheduler.fitsEver(cost)) throw TOO_LARGE;
     using _ticket = await scheduler.admit(live.accountId, cost, signal);
+    // The wait may have been long.
+    await this.#options.machinesKnown(signal);
     // What waited is not to fail because of a run that is being ended for the room it took.
     await this.#options.spaceSettled(signal);
     await ownTurn();

@@ -1,62 +1,190 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { silentLog } from "../../../src/log.ts";
-import { MachineSupply, type Supply } from "../../../src/supervisor/machine-supply.ts";
+import { MachineSupply, type MachineSupplyOptions, type Supply } from "../../../src/supervisor/machine-supply.ts";
+import { Pool } from "../../../src/vm/pool.ts";
+import { TemplateStore } from "../../../src/vm/templates.ts";
+import { FakeVmm } from "../../support/fake-vmm.ts";
 import { until } from "../../support/runs.ts";
 
+const SHAPE = { vcpus: 1, memoryBytes: 256 * 1_048_576 };
+const LONG_MS = 3_600_000;
 const never = new AbortController().signal;
 const REFUSAL = new ApiError("unavailable", "no virtual machine can run on this host");
+
+function supplyOf(find: MachineSupplyOptions["find"], giveUpMs: number): MachineSupply {
+  return new MachineSupply({ find, shape: SHAPE, giveUpMs, log: silentLog });
+}
 
 function supply(onDispose: () => void = () => undefined): Supply {
   const pool = { hasTemplate: true, waitingCount: 1, readyCount: 1 };
   return { pool: pool as never, isolation: "vm", launcher: "/launch", [Symbol.asyncDispose]: async () => onDispose() };
 }
 
+/** Machines of a VMM of scripts, without any that wait. */
+function fakeSupply(vmm: FakeVmm, giveUpMs = LONG_MS): MachineSupply {
+  const templates = new TemplateStore({ vmm, log: silentLog });
+  const pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog });
+  return supplyOf(async () => ({ ...supply(), pool }), giveUpMs);
+}
+
+/** Fails so often, then finds a supply. */
+function findAfter(failures: number): MachineSupplyOptions["find"] & { attempts: number } {
+  const find = async (): Promise<Supply> => {
+    find.attempts += 1;
+    if (find.attempts <= failures) throw REFUSAL;
+    return supply();
+  };
+  find.attempts = 0;
+  return find;
+}
+
 describe("a host on which no machine can run", () => {
-  test("is tried again, and who asks then waits for what is found", async () => {
-    let attempts = 0;
-    const third = Promise.withResolvers<Supply>();
-    const find = async (): Promise<Supply> => {
-      attempts += 1;
-      if (attempts < 3) throw REFUSAL;
-      return await third.promise;
-    };
-    await using machines = new MachineSupply(find, silentLog, 5);
-    await expect(machines.known(never)).rejects.toThrow(REFUSAL.message);
-    expect(machines.state()).toMatchObject({ isolation: null, acceleration: REFUSAL.message });
-    await until("it is tried again", () => attempts === 3);
-    const known = machines.known(never);
-    third.resolve(supply());
-    await known;
+  test("is tried again at once, and who waits does not see that it failed", async () => {
+    const find = findAfter(1);
+    await using machines = supplyOf(find, LONG_MS);
+    expect(machines.state().acceleration).toBe("looking for a way to run virtual machines");
+    await machines.known(never);
+    expect(find.attempts).toBe(2);
     expect(machines.state()).toEqual({ isolation: "vm", acceleration: "", template: "" });
   });
 
-  test("is left alone once the service stops", async () => {
+  test("is tried again after a pause, says why not meanwhile, and keeps those waiting who ask", async () => {
+    const find = findAfter(2);
+    await using machines = supplyOf(find, LONG_MS);
+    const known = machines.known(never);
+    await until("it failed", () => machines.state().acceleration === REFUSAL.message);
+    await Promise.all([known, machines.known(never)]);
+    expect(find.attempts).toBe(3);
+  });
+
+  test("is given up after a while, and those who ask are told why", async () => {
+    await using machines = supplyOf(findAfter(Number.POSITIVE_INFINITY), 5);
+    await expect(machines.known(never)).rejects.toThrow(REFUSAL.message);
+    await expect(machines.take(SHAPE, never)).rejects.toThrow(REFUSAL.message);
+    expect(machines.state()).toMatchObject({ isolation: null, acceleration: REFUSAL.message });
+  });
+
+  test("is tried once more when it is about to be given up", async () => {
+    const find = findAfter(3);
+    await using machines = supplyOf(find, 1400);
+    await machines.known(never);
+    expect(find.attempts).toBe(4);
+  });
+
+  test("that was given up serves again once it can", async () => {
+    const slow = Promise.withResolvers<Supply>();
     let attempts = 0;
     const find = async (): Promise<Supply> => {
-      attempts += 1;
-      throw REFUSAL;
+      if (++attempts === 1) throw REFUSAL;
+      return await slow.promise;
     };
-    const machines = new MachineSupply(find, silentLog, 3_600_000);
-    await expect(machines.known(never)).rejects.toThrow(REFUSAL.message);
+    await using machines = supplyOf(find, 0);
+    await until("it is tried again", () => attempts === 2);
+    const known = machines.known(never);
+    slow.resolve(supply());
+    await known;
+    expect(machines.state()).toMatchObject({ isolation: "vm", acceleration: "" });
+  });
+
+  test("keeps nobody who has been cancelled", async () => {
+    await using machines = supplyOf(findAfter(Number.POSITIVE_INFINITY), LONG_MS);
+    const cancel = new AbortController();
+    const known = machines.known(cancel.signal);
+    cancel.abort(new Error("cancelled"));
+    await expect(known).rejects.toThrow("cancelled");
+  });
+
+  test("is left alone once the service stops", async () => {
+    const find = findAfter(Number.POSITIVE_INFINITY);
+    const machines = supplyOf(find, LONG_MS);
+    const known = machines.known(never).catch((error: unknown) => error);
+    await until("it failed twice", () => find.attempts === 2);
     await machines[Symbol.asyncDispose]();
-    expect(attempts).toBe(1);
+    expect(await known).toMatchObject({ code: "unavailable", message: "the service is stopping" });
+    expect(find.attempts).toBe(2);
   });
 
   test("gives back what an attempt finds while the service stops", async () => {
     let disposed = 0;
     const slow = Promise.withResolvers<Supply>();
-    let attempts = 0;
-    const find = async (): Promise<Supply> => {
-      attempts += 1;
-      if (attempts === 1) throw REFUSAL;
-      return await slow.promise;
-    };
-    const machines = new MachineSupply(find, silentLog, 1);
-    await until("it is tried again", () => attempts === 2);
+    const machines = supplyOf(() => slow.promise, LONG_MS);
     const stopped = machines[Symbol.asyncDispose]();
     slow.resolve(supply(() => disposed++));
     await stopped;
     expect(disposed).toBe(1);
+  });
+});
+
+describe("a machine that cannot be had", () => {
+  test("is asked for again, at once", async () => {
+    const vmm = new FakeVmm();
+    await using machines = fakeSupply(vmm);
+    // Of the template, and of the boot from cold that stands in for its clone.
+    vmm.killedAt.push("start", "start");
+    await using taken = await machines.take(SHAPE, never);
+    expect(vmm.live.has(taken.machine)).toBe(true);
+    expect(vmm.killedAt).toEqual([]);
+    expect(machines.state().acceleration).toBe("");
+  });
+
+  test("keeps everybody waiting while no other can be had either, and nobody after that", async () => {
+    const vmm = new FakeVmm();
+    await using machines = fakeSupply(vmm);
+    await machines.known(never);
+    vmm.failing.add("bootForTemplate").add("boot");
+    const taken = machines.take(SHAPE, never);
+    await until("it is known", () => machines.state().acceleration === "virtual machines cannot be started");
+    let isKnown = false;
+    const known = machines.known(never).then(() => {
+      isKnown = true;
+    });
+    await Bun.sleep(10);
+    expect(isKnown).toBe(false);
+    vmm.failing.clear();
+    await known;
+    await using machine = await taken;
+    expect([...vmm.live]).toEqual([machine.machine]);
+  });
+
+  test("is given up when none could be had for long, and told by its end", async () => {
+    const vmm = new FakeVmm();
+    await using machines = fakeSupply(vmm, 5);
+    await machines.known(never);
+    vmm.failing.add("bootForTemplate");
+    vmm.killedAt.push(...Array.from({ length: 20 }, () => "start" as const));
+    const failure = await machines.take(SHAPE, never).catch((error: unknown) => error);
+    expect(failure).toMatchObject({
+      code: "unavailable",
+      message:
+        "virtual machines cannot be started: " +
+        "the virtual machine monitor ended before the virtual machine ran (QEMU, killed by signal 9)",
+    });
+  });
+
+  test("keeps nobody else waiting where others can be had", async () => {
+    const vmm = new FakeVmm();
+    await using machines = fakeSupply(vmm);
+    await using _first = await machines.take(SHAPE, never);
+    const { boot, bootForTemplate } = vmm;
+    const refusing = (start: FakeVmm["boot"]) => (shape: typeof SHAPE) =>
+      shape.vcpus > 1 ? Promise.reject(new Error("too many")) : start.call(vmm, shape);
+    Object.assign(vmm, { boot: refusing(boot), bootForTemplate: refusing(bootForTemplate) });
+    const enough = new AbortController();
+    const large = machines.take({ ...SHAPE, vcpus: 2 }, enough.signal).catch((error: unknown) => error);
+    await until("another was tried", () => vmm.calls.filter((call) => call === "clone").length >= 3);
+    await machines.known(never);
+    await using _second = await machines.take(SHAPE, never);
+    enough.abort(new Error("cancelled"));
+    expect(await large).toMatchObject({ message: "cancelled" });
+  });
+
+  test("because the disk is full is refused at once", async () => {
+    const vmm = new FakeVmm();
+    await using machines = fakeSupply(vmm);
+    const full = Object.assign(new Error("no space left on device"), { code: "ENOSPC" });
+    const refuse = () => Promise.reject(full);
+    Object.assign(vmm, { boot: refuse, bootForTemplate: refuse });
+    expect(await machines.take(SHAPE, never).catch((error: unknown) => error)).toBe(full);
   });
 });

@@ -1,11 +1,13 @@
-import { expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
-import { inMachine, type ReadyMachine } from "../../../src/supervisor/machines.ts";
+import { silentLog } from "../../../src/log.ts";
+import { inMachine, MachineLostError, type ReadyMachine, withReplacement } from "../../../src/supervisor/machines.ts";
 import { AgentClosedError } from "../../../src/vm/agent.ts";
-import { QmpClosedError } from "../../../src/vm/qmp.ts";
+import { monitorExit } from "../../../src/vm/machine-end.ts";
+import { QmpClosedError, QmpError } from "../../../src/vm/qmp.ts";
 import type { MachineExit } from "../../../src/vm/vmm.ts";
 
-const DIED: MachineExit = { reason: "vmm_died", detail: "signal SIGKILL" };
+const DIED = monitorExit("QEMU", { code: 137, signal: null }, "");
 
 function machine(exited: Promise<MachineExit>): ReadyMachine {
   const kill = () => exited;
@@ -23,7 +25,9 @@ test.each([
   const thrown = await failing(machine(Bun.sleep(20).then(() => DIED)), error);
   expect(thrown).toBeInstanceOf(ApiError);
   expect(thrown).toMatchObject({ code: "unavailable", details: { reason: "vmm_died" }, cause: error });
-  expect((thrown as Error).message).toContain("the virtual machine monitor died");
+  expect((thrown as Error).message).toBe(
+    "the virtual machine ended early: the virtual machine monitor died (QEMU, killed by signal 9)",
+  );
 });
 
 test("a failure beside a machine that goes on stays what it is", async () => {
@@ -44,4 +48,63 @@ test("work that was stopped fails with the reason of that", async () => {
     throw new QmpClosedError("gone");
   });
   await expect(work).rejects.toThrow("cancelled");
+});
+
+test("a monitor that refuses, although its machine goes on, is told as what it is", async () => {
+  const error = new QmpError("QEMU refused device_add: no room");
+  const thrown = await failing(machine(new Promise(() => undefined)), error);
+  expect(thrown).toBeInstanceOf(MachineLostError);
+  expect(thrown).toMatchObject({
+    code: "unavailable",
+    message: "the virtual machine monitor failed: QEMU refused device_add: no room",
+  });
+});
+
+describe("a machine that is lost before its work began", () => {
+  const options = { goal: "the command began", log: silentLog };
+  const lostBy = (exit: MachineExit) => new AgentClosedError(exit.detail);
+  /** Attempts that lose their machines in these ways, one after the other, and then succeed. */
+  function attempts(exits: readonly MachineExit[]) {
+    let count = 0;
+    return async (): Promise<number> => {
+      count += 1;
+      const exit = exits[count - 1];
+      if (exit === undefined) return count;
+      return await inMachine(machine(Promise.resolve(exit)), new AbortController().signal, () => {
+        return Promise.reject(lostBy(exit));
+      });
+    };
+  }
+
+  const PANIC: MachineExit = { reason: "guest_panic", detail: "the guest kernel panicked" };
+  test.each([
+    ["its monitor", DIED],
+    ["its kernel", PANIC],
+  ] as const)("by %s is replaced", async (_name, exit) => {
+    expect(await withReplacement(attempts([exit]), options)).toBe(2);
+  });
+
+  test("is replaced once only, and its monitor's end is named", async () => {
+    const thrown = await withReplacement(attempts([DIED, DIED]), options).catch((error: unknown) => error);
+    expect(thrown).toMatchObject({
+      code: "unavailable",
+      message: "the virtual machine monitor ended before the command began (QEMU, killed by signal 9)",
+      details: { reason: "vmm_died", detail: "QEMU was killed by signal 9" },
+    });
+    const panicked = await withReplacement(attempts([DIED, PANIC]), options).catch((error: unknown) => error);
+    expect(panicked).toMatchObject({
+      message: "the virtual machine ended before the command began: the guest kernel panicked",
+    });
+  });
+
+  test("is not replaced where the next one would fail, too", async () => {
+    const full: MachineExit = { reason: "disk_full", detail: "no room" };
+    const thrown = await withReplacement(attempts([full]), options).catch((error: unknown) => error);
+    expect(thrown).toMatchObject({ code: "insufficient_storage" });
+  });
+
+  test("is not made up: any other failure is what it is", async () => {
+    const refusal = new ApiError("invalid_path", "no such path");
+    await expect(withReplacement(() => Promise.reject(refusal), options)).rejects.toBe(refusal);
+  });
 });

@@ -14,7 +14,7 @@ import type { Operations, OperationsOptions } from "../../../src/supervisor/oper
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/ports.ts";
 import { Scheduler } from "../../../src/supervisor/scheduler.ts";
-import { ownTurn } from "../../../src/system/waiting.ts";
+import { ownTurn, untilAborted as whenAborted } from "../../../src/system/waiting.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { someLayer } from "../../support/database.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
@@ -156,6 +156,32 @@ describe("operations", () => {
     const { id } = await noMachines.submitInstance(ACCOUNT, SUBMISSION);
     await noMachines.idle();
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", startedAt: null });
+  });
+});
+
+describe("operations for which there are no machines", () => {
+  test("stay PENDING, also when they have been admitted, until there are some", async () => {
+    const back = Promise.withResolvers<void>();
+    let asked = 0;
+    const machinesKnown = () => (++asked === 1 ? Promise.resolve() : back.promise);
+    await using operations = operationsOf(succeed, { machinesKnown });
+    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    while (asked < 2) await Bun.sleep(1);
+    expect(statusOf(id)).toBe("PENDING");
+    back.resolve();
+    await operations.waitForEnd(id, 5000, new AbortController().signal);
+    expect(statusOf(id)).toBe("SUCCESS");
+  });
+
+  test("can be cancelled while they wait, and are left PENDING by a stop", async () => {
+    const machinesKnown = (signal: AbortSignal) => whenAborted(new Promise<void>(() => undefined), signal);
+    const operations = operationsOf(succeed, { machinesKnown });
+    const { id: first } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id: second } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    expect(operations.cancel(ACCOUNT, first)).toBe("accepted");
+    await operations.waitForEnd(first, 5000, new AbortController().signal);
+    await operations[Symbol.asyncDispose]();
+    expect([first, second].map((id) => statusOf(id))).toEqual(["CANCELLED", "PENDING"]);
   });
 });
 

@@ -1,0 +1,152 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import { Appliance, type Finished } from "../support/appliance.ts";
+import { pushBusybox, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { running, until, upload } from "../support/runs.ts";
+
+// A busy host boots an emulated machine in many times the usual three seconds.
+setDefaultTimeout(180_000);
+
+const RUNS = 6;
+/** Placing it takes much longer than the look for the machine that it is placed in. */
+const LARGE_FILE_BYTES = 192 * 1_048_576;
+
+/** Files of an image whose listing takes as long. */
+const LISTED_COUNT = 20_000;
+
+let registry: Registry;
+let appliance: Appliance;
+let base: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  appliance = await Appliance.start({ registries: [registry.host] });
+  base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
+});
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+});
+
+/** Kills monitors as they appear, so many in all. */
+async function killMonitors(count: number): Promise<void> {
+  const killed = new Set<number>();
+  await until(`${count} monitors are killed`, async () => {
+    for (const pid of await appliance.monitorPids()) {
+      if (killed.size === count || killed.has(pid)) continue;
+      killed.add(pid);
+      process.kill(pid, "SIGKILL");
+    }
+    return killed.size === count;
+  });
+}
+
+const spawnMany = () =>
+  Promise.all(
+    Array.from({ length: RUNS }, (_, index) =>
+      appliance.spawn({ image: base, command: `echo ${index}`, shell: true, disposable: true }),
+    ),
+  );
+
+async function expectSuccess(ids: readonly string[]): Promise<void> {
+  const ended = await Promise.all(ids.map((id) => appliance.finished(id)));
+  const failed = ended.filter(({ status }) => status !== "SUCCESS").map(({ error }) => error);
+  expect(failed).toEqual([]);
+}
+
+const isReady = async (): Promise<boolean> => (await fetch(`${appliance.url}/readyz`)).status === 200;
+const failure = (operation: Finished) => (operation as unknown as { error: Record<string, unknown> }).error;
+
+describe("runs succeed when a monitor is killed", () => {
+  test("in the first probe, which does not remember that", async () => {
+    await appliance.down();
+    const memo = join(appliance.dataDir, "probe.json");
+    await rm(memo);
+    await appliance.up();
+    const ids = await spawnMany();
+    await killMonitors(2);
+    await expectSuccess(ids);
+    expect(appliance.log).toContain("the trial of a way to run machines was cut off");
+    const reasons = (JSON.parse(await Bun.file(memo).text()) as { reason: string }[]).map(({ reason }) => reason);
+    expect(reasons.filter((reason) => reason.includes("signal 9"))).toEqual([]);
+  });
+
+  test("while the template boots, and its boot from cold, too", async () => {
+    await appliance.down();
+    await appliance.up();
+    const ids = await spawnMany();
+    await killMonitors(3);
+    await expectSuccess(ids);
+    expect(await isReady()).toBe(true);
+  });
+
+  test("in the pool, which is filled again", async () => {
+    await until("a machine waits", () => hasMachines("waiting"));
+    await Promise.all([killMonitors(1), spawnMany().then(expectSuccess)]);
+    await until("a machine waits again", () => hasMachines("waiting"));
+  });
+});
+
+async function hasMachines(state: "waiting" | "in_use"): Promise<boolean> {
+  const text = await (await fetch(`${appliance.url}/metrics`)).text();
+  return new RegExp(`^coppice_vms\\{state="${state}"\\} [1-9]`, "m").test(text);
+}
+
+describe("a machine that is killed before its command began", () => {
+  const spawnSlowly = async (): Promise<string> => {
+    const file = await upload(appliance, new Uint8Array(LARGE_FILE_BYTES));
+    const files = { "/root/large": { uuid: file } };
+    return await appliance.spawn({ image: base, command: "wc -c < /root/large", shell: true, files, disposable: true });
+  };
+  const killAll = async (): Promise<void> => {
+    for (const pid of await appliance.monitorPids()) process.kill(pid, "SIGKILL");
+  };
+  const lossesCount = () => appliance.log.split("a machine was lost before its work began").length - 1;
+
+  test("is replaced, and the command runs there", async () => {
+    const id = await spawnSlowly();
+    await running(appliance, id);
+    const before = lossesCount();
+    await killAll();
+    const operation = await appliance.finished(id);
+    expect(operation).toMatchObject({ status: "SUCCESS", result: { exit_code: 0 } });
+    expect(lossesCount()).toBe(before + 1);
+  });
+
+  test("is replaced once; the second end is told with its monitor's", async () => {
+    const id = await spawnSlowly();
+    await running(appliance, id);
+    const before = lossesCount();
+    await killAll();
+    await until("it was replaced", () => lossesCount() > before);
+    await running(appliance, id);
+    await killAll();
+    const { error, message, details } = failure(await appliance.finished(id));
+    expect(error).toBe("unavailable");
+    expect(message).toBe("the virtual machine monitor ended before the command began (QEMU, killed by signal 9)");
+    expect(details).toMatchObject({ reason: "vmm_died" });
+  });
+
+  test("also that of an import, which is listed by another one", async () => {
+    const entries = Array.from({ length: LISTED_COUNT }, (_, index) => ({ path: `file${index}`, content: "x" }));
+    const reference = await pushImage(registry, "many:1", { layers: [entries] });
+    await until("a machine waits", () => hasMachines("waiting"));
+    const response = await appliance.post("/images/import", { registry: reference });
+    const { uuid } = (await response.json()) as { uuid: string };
+    await until("a machine lists it", () => hasMachines("in_use"));
+    const before = lossesCount();
+    await killAll();
+    expect((await appliance.finished(uuid)).status).toBe("SUCCESS");
+    expect(lossesCount()).toBe(before + 1);
+  });
+});
+
+test("nothing of all this is left behind", async () => {
+  await until("a machine waits", () => hasMachines("waiting"));
+  const left = await appliance.leftovers();
+  expect(left.filter((name) => !name.startsWith("vms/"))).toEqual([]);
+  await until("one machine is left", async () => (await appliance.leftovers()).length <= 2);
+});
