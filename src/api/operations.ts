@@ -7,11 +7,13 @@ import { isTerminal, Operation, type StoredInstanceResult, type StoredOutput } f
 import { type OutputObject, outputObject } from "../domain/output.ts";
 import { OperationQuery, OperationsQuery } from "../domain/query.ts";
 import { timeBounds } from "../domain/time-bound.ts";
-import { readOutput } from "../storage/outputs.ts";
-import { json, type Reply } from "./reply.ts";
+import { LongOutput, OUTPUT_STREAMS, type OutputStream, readOutput } from "../storage/outputs.ts";
+import { jsonPieces, LongText } from "./json-stream.ts";
+import { JSON_TYPE, json, type Reply } from "./reply.ts";
 import { jsonSpec, RETRY_AFTER } from "./responses.ts";
 import { type Route, route } from "./route.ts";
 import type { ApiServices, Principal } from "./services.ts";
+import { streamed } from "./stream.ts";
 
 /** How soon to look again at an operation that has not ended, in `seconds`. */
 const RETRY_AFTER_SECONDS = 1;
@@ -102,8 +104,15 @@ function noSuchOperation(id: OperationId): ApiError {
 
 async function operationReply(services: ApiServices, row: OperationRow, status = 200): Promise<Reply> {
   const headers: Record<string, string> = isTerminal(row.status) ? {} : { "retry-after": String(RETRY_AFTER_SECONDS) };
-  const result = row.status === "SUCCESS" ? await resultWithOutput(services, row) : null;
-  return json(status, operationOf(row, result), headers);
+  using held = new DisposableStack();
+  const open: OpenOutput = (stream) => {
+    const output = LongOutput.open(services.layout, row.id, stream);
+    return output === null ? null : held.use(output);
+  };
+  const result = row.status === "SUCCESS" ? await resultWithOutput(services, row, open) : null;
+  const operation = operationOf(row, result);
+  if (!isLong(result)) return json(status, operation, headers);
+  return { ...(await streamed(JSON_TYPE, jsonPieces(operation), held.move())), status };
 }
 
 /** An operation as the interface shows it. */
@@ -129,25 +138,37 @@ function resultWithoutOutput(row: OperationRow): Record<string, unknown> | null 
   return rest;
 }
 
-async function resultWithOutput(services: ApiServices, row: OperationRow): Promise<Record<string, unknown> | null> {
+/** Opens what is too long to be held; null where it is short. */
+type OpenOutput = (stream: OutputStream) => LongOutput | null;
+
+/** An output object whose content may be read while it is sent. */
+type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { readonly content: LongText });
+
+function isLong(result: Record<string, unknown> | null): boolean {
+  return OUTPUT_STREAMS.some((stream) => (result?.[stream] as SentOutput | undefined)?.content instanceof LongText);
+}
+
+async function resultWithOutput(
+  services: ApiServices,
+  row: OperationRow,
+  open: OpenOutput,
+): Promise<Record<string, unknown> | null> {
   if (row.result === null || row.kind !== "instance") return row.result;
   const result = row.result as StoredInstanceResult;
   const { exit_code, stdout, stderr, ...rest } = result;
-  return {
-    exit_code,
-    stdout: stdout.empty === true ? noOutput(stdout) : await output(services, row.id, "stdout", stdout),
-    stderr: stderr.empty === true ? noOutput(stderr) : await output(services, row.id, "stderr", stderr),
-    ...rest,
+  const output = async (stream: OutputStream, stored: StoredOutput): Promise<SentOutput> => {
+    if (stored.empty === true) return noOutput(stored);
+    const long = open(stream);
+    return long === null
+      ? outputObject(await readOutput(services.layout, row.id, stream), stored.truncated)
+      : await longOutput(long, stored);
   };
+  return { exit_code, stdout: await output("stdout", stdout), stderr: await output("stderr", stderr), ...rest };
 }
 
-async function output(
-  services: ApiServices,
-  id: OperationId,
-  stream: "stdout" | "stderr",
-  { truncated }: StoredOutput,
-): Promise<OutputObject> {
-  return outputObject(await readOutput(services.layout, id, stream), truncated);
+async function longOutput(long: LongOutput, { truncated }: StoredOutput): Promise<SentOutput> {
+  const encoding = (await long.isAscii()) ? "ascii" : "base64";
+  return { content: new LongText(long.text(encoding)), encoding, truncated };
 }
 
 function noOutput({ truncated }: StoredOutput): OutputObject {

@@ -1,4 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
+import { ByteBlocks } from "./byte-blocks.ts";
 
 /** Default of `truncate_output_at`, in bytes per stream. */
 export const OUTPUT_BYTES_DEFAULT = 1_048_576;
@@ -28,8 +29,7 @@ export function outputObject(kept: Uint8Array, truncated: boolean): OutputObject
 /** Keeps the first `limitBytes` of a stream and counts the rest. */
 export class OutputCapture {
   readonly #limitBytes: number;
-  #chunks: Uint8Array[] = [];
-  #keptBytes = 0;
+  readonly #kept = new ByteBlocks();
   #totalBytes = 0;
 
   constructor(limitBytes: number) {
@@ -39,11 +39,8 @@ export class OutputCapture {
   /** Adds a chunk, which is copied: the caller may reuse its buffer. */
   push(chunk: Uint8Array): void {
     this.#totalBytes += chunk.byteLength;
-    const room = this.#limitBytes - this.#keptBytes;
-    if (room <= 0 || chunk.byteLength === 0) return;
-    const kept = chunk.slice(0, room);
-    this.#chunks.push(kept);
-    this.#keptBytes += kept.byteLength;
+    const room = this.#limitBytes - this.#kept.byteLength;
+    if (room > 0) this.#kept.push(chunk.subarray(0, room));
   }
 
   get totalBytes(): number {
@@ -51,15 +48,16 @@ export class OutputCapture {
   }
 
   get truncated(): boolean {
-    return this.#totalBytes > this.#keptBytes;
+    return this.#totalBytes > this.#kept.byteLength;
   }
 
   /** Whether nothing was kept. */
   get isEmpty(): boolean {
-    return this.#keptBytes === 0;
+    return this.#kept.byteLength === 0;
   }
 
-  bytes(): Uint8Array {
-    return Buffer.concat(this.#chunks, this.#keptBytes);
+  /** What was kept, in order; the last block is good until the next `push`. */
+  blocks(): Uint8Array[] {
+    return this.#kept.blocks();
   }
 }

@@ -61,7 +61,7 @@ async function keepOutputs(
 ): Promise<AsyncDisposable & { keep(): void }> {
   await using undo = new AsyncDisposableStack();
   undo.defer(() => removeOutputs(layout, id));
-  await writeOutputs(layout, id, { stdout: stdout.bytes(), stderr: stderr.bytes() });
+  await writeOutputs(layout, id, { stdout: stdout.blocks(), stderr: stderr.blocks() });
   const owned = undo.move();
   let kept = false;
   return {

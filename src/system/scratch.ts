@@ -42,14 +42,22 @@ export async function publishFile(temporary: string, final: string): Promise<voi
   await syncPath(dirname(final));
 }
 
-/** Replaces a small file as a whole: readers see the old or the new content, also after a power loss. Default mode 0600. */
-export async function writeFileAtomic(path: string, data: Uint8Array | string, mode = 0o600): Promise<void> {
+/**
+ * Replaces a small file as a whole: readers see the old or the new content, also after a power loss. Pieces are written
+ * one behind the other. Default mode 0600.
+ */
+export async function writeFileAtomic(
+  path: string,
+  data: Uint8Array | string | readonly Uint8Array[],
+  mode = 0o600,
+): Promise<void> {
   const temporary = join(dirname(path), `.${basename(path)}.${randomBytes(6).toString("hex")}`);
   await using undo = new AsyncDisposableStack();
   {
     await using file = await open(temporary, "wx", mode);
     undo.defer(() => rm(temporary, { force: true }));
-    await file.writeFile(data);
+    const pieces = typeof data === "string" || data instanceof Uint8Array ? [data] : data;
+    for (const piece of pieces) await file.writeFile(piece);
     // The mode of open() is cut by the umask.
     await file.chmod(mode);
   }

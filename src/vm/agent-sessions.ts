@@ -1,3 +1,4 @@
+import { ByteBlocks } from "../domain/byte-blocks.ts";
 import { AgentError, AgentProtocolError } from "./agent-errors.ts";
 import { type Frame, viewOf } from "./frames.ts";
 import { AgentFrame, ExitFlag, Stream, WINDOW_BYTES_INITIAL } from "./protocol.ts";
@@ -230,7 +231,7 @@ function parseExit(frame: Frame): AgentExit {
 /** The listing of a disk. What the reader has not taken yet is bounded by the window. */
 export class IndexSession implements Session {
   readonly #window: ReceiveWindow;
-  readonly #chunks: Uint8Array[] = [];
+  readonly #pending = new ByteBlocks();
   #outcome: { readonly error: Error | null } | null = null;
   #wake: (() => void) | null = null;
 
@@ -242,9 +243,9 @@ export class IndexSession implements Session {
     if (frame.type === AgentFrame.output) {
       if (frame.payload.byteLength < 4 || viewOf(frame.payload).getUint32(0, true) !== Stream.stdout)
         throw unexpected(frame);
-      const chunk = frame.payload.slice(4);
+      const chunk = frame.payload.subarray(4);
       this.#window.receive(chunk.byteLength);
-      if (chunk.byteLength > 0) this.#chunks.push(chunk);
+      this.#pending.push(chunk);
       this.#wake?.();
       return false;
     }
@@ -261,7 +262,7 @@ export class IndexSession implements Session {
   /** Chunks as they come. Who stops early must end the machine: the agent then waits for credit for ever. */
   async *chunks(): AsyncGenerator<Uint8Array> {
     for (;;) {
-      for (let chunk = this.#chunks.shift(); chunk !== undefined; chunk = this.#chunks.shift()) {
+      for (let chunk = this.#pending.take(); chunk !== null; chunk = this.#pending.take()) {
         yield chunk;
         if (this.#outcome === null) this.#window.consume(chunk.byteLength);
       }

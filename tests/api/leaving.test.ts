@@ -1,8 +1,9 @@
 /** Whatever a client asked for ends when the client has gone, and gives back what it held. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { listLayers } from "../../src/storage/layers.ts";
 import { Api } from "../support/api.ts";
+import { filesOpenBelow } from "../support/layer-files.ts";
 
 const GIB = 1_073_741_824;
 /** Nobody reads as much in the time of a test. */
@@ -16,22 +17,6 @@ beforeAll(async () => {
   api = await Api.start();
 });
 afterAll(() => api[Symbol.asyncDispose]());
-
-/** Files of layers that the daemon has open, each as often as it does. */
-function openLayers(): string[] {
-  const directory = `/proc/${api.parts.pid}/fd`;
-  return readdirSync(directory)
-    .map((fd) => {
-      try {
-        return readlinkSync(`${directory}/${fd}`);
-      } catch (error) {
-        // Closed meanwhile.
-        if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
-        throw error;
-      }
-    })
-    .filter((path) => path.startsWith(api.parts.layout.layers));
-}
 
 /** `bytes` that the daemon has read by system calls. */
 function readBytes(): number {
@@ -74,7 +59,7 @@ test.each(["save", "archive", "archive#", "download"])(
     // A layer that somebody reads would stay, and so would what is open of it.
     expect((await api.call("DELETE", `/v1/images/${image}`)).status).toBe(204);
     expect((await listLayers(api.parts.layout)).size).toBe(before);
-    expect(openLayers()).toEqual([]);
+    expect(filesOpenBelow(api.parts.layout.layers, api.parts.pid)).toEqual([]);
   },
   30_000,
 );

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { writeOutputs } from "../../src/storage/outputs.ts";
 import { Api, errorOf } from "../support/api.ts";
 import { heldTest } from "../support/api-program.ts";
+import { filesOpenBelow } from "../support/layer-files.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
@@ -22,8 +24,9 @@ beforeAll(async () => {
 afterAll(() => api[Symbol.asyncDispose]());
 
 const get = (id: string, query = "") => api.call("GET", `/v1/operations/${id}${query}`);
+const openOutputs = () => filesOpenBelow(api.parts.layout.outputs, api.parts.pid);
 const outputs = (id: OperationId, stdout: Uint8Array | string, stderr: Uint8Array | string) =>
-  writeOutputs(api.parts.layout, id, { stdout: Buffer.from(stdout), stderr: Buffer.from(stderr) });
+  writeOutputs(api.parts.layout, id, { stdout: [Buffer.from(stdout)], stderr: [Buffer.from(stderr)] });
 
 describe('"GET /operations/{operationId} returns one Operation"', () => {
   test("PENDING, then EXECUTING, with Retry-After; SUCCESS without", async () => {
@@ -72,6 +75,41 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     const { stdout, stderr } = (await get(id)).json.result;
     expect(Buffer.from(stdout.content, "base64").equals(bytes)).toBe(true);
     expect(stderr).toEqual({ content: "", encoding: "ascii", truncated: true });
+  });
+
+  test.each([65_536, 65_537, 1_000_001])("%i bytes of any text, or none, come through", async (length) => {
+    const random = Buffer.alloc(length, randomBytes(4093));
+    const ascii = Buffer.from(random.map((byte) => byte & 0x7f));
+    const { id } = api.operations.insert(ALICE, "instance");
+    api.operations.start(id);
+    await outputs(id, ascii, random);
+    api.operations.succeed(id, { ...RESULT, stdout: { truncated: false }, stderr: { truncated: true } });
+    const { json } = await get(id);
+    const { stdout, stderr } = json.result;
+    expect([stdout.encoding, stdout.truncated, stderr.encoding, stderr.truncated]).toEqual([
+      "ascii",
+      false,
+      "base64",
+      true,
+    ]);
+    expect(stdout.content === ascii.toString("latin1")).toBe(true);
+    expect(Buffer.from(stderr.content, "base64").equals(random)).toBe(true);
+    expect((await api.call("HEAD", `/v1/operations/${id}`)).status).toBe(200);
+    expect(openOutputs()).toEqual([]);
+  });
+
+  test("a client that leaves in the middle of it leaves no file open", async () => {
+    const { id } = api.operations.insert(ALICE, "instance");
+    api.operations.start(id);
+    const bytes = Buffer.alloc(10_485_760, "x");
+    await outputs(id, bytes, bytes);
+    api.operations.succeed(id, { ...RESULT, stdout: { truncated: false }, stderr: { truncated: false } });
+    const leaving = new AbortController();
+    const headers = { authorization: `Bearer ${api.token}` };
+    const response = await fetch(`${api.url}/v1/operations/${id}`, { headers, signal: leaving.signal });
+    await (response.body as ReadableStream<Uint8Array>).getReader().read();
+    leaving.abort();
+    while (openOutputs().length > 0) await Bun.sleep(10);
   });
 
   test("an import's result is as it is", async () => {
@@ -170,7 +208,7 @@ describe('"GET /operations lists operations"', () => {
     own.operations.start(make("image_import"));
     const done = make("instance");
     own.operations.start(done);
-    await writeOutputs(own.parts.layout, done, { stdout: Buffer.from("x"), stderr: Buffer.from("y") });
+    await writeOutputs(own.parts.layout, done, { stdout: [Buffer.from("x")], stderr: [Buffer.from("y")] });
     own.operations.succeed(done, RESULT);
     own.operations.fail(make("image_import"), { error: "unavailable", message: "x", details: {} });
     own.operations.cancel(ALICE, make("instance"));

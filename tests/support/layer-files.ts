@@ -26,13 +26,13 @@ export async function makeLayer(
   return files;
 }
 
-/** Files that this process has open and whose path begins with `prefix`. */
-export function filesOpenBelow(prefix: string): string[] {
-  const paths = readdirSync("/proc/self/fd").map((fd) => {
+/** Files that a process, by default this one, has open and whose path begins with `prefix`. */
+export function filesOpenBelow(prefix: string, pid: number | "self" = "self"): string[] {
+  const paths = readdirSync(`/proc/${pid}/fd`).map((fd) => {
     try {
-      return readlinkSync(`/proc/self/fd/${fd}`);
+      return readlinkSync(`/proc/${pid}/fd/${fd}`);
     } catch (error) {
-      // The descriptor of the listing itself is closed by now.
+      // The descriptor of the listing itself is closed by now, and another may be.
       if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
       throw error;
     }

@@ -1,0 +1,56 @@
+/** Size of the first block, and of the largest, in `bytes`; each is twice as large as the one before, or as a large piece. */
+const BLOCK_BYTES_MIN = 4096;
+const BLOCK_BYTES_MAX = 262_144;
+
+/** Bytes that come in pieces of any size, copied into blocks: a million pieces of a byte take little more than a mebibyte. */
+export class ByteBlocks {
+  /** in order; all but the last are filled to their end */
+  readonly #blocks: Uint8Array[] = [];
+  /** of the last block */
+  #usedBytes = 0;
+  #bytes = 0;
+  #nextBlockBytes = BLOCK_BYTES_MIN;
+
+  /** bytes that are held */
+  get byteLength(): number {
+    return this.#bytes;
+  }
+
+  /** Adds a piece, which is copied: the caller may use its buffer again. */
+  push(piece: Uint8Array): void {
+    for (let rest = piece; rest.byteLength > 0; ) {
+      const block = this.#blockWithRoom(rest.byteLength);
+      const part = rest.subarray(0, block.byteLength - this.#usedBytes);
+      block.set(part, this.#usedBytes);
+      this.#usedBytes += part.byteLength;
+      rest = rest.subarray(part.byteLength);
+    }
+    this.#bytes += piece.byteLength;
+  }
+
+  /** Takes out the first bytes, as many as lie together; null when there are none. */
+  take(): Uint8Array | null {
+    const block = this.#blocks.shift();
+    if (block === undefined) return null;
+    const taken = this.#blocks.length === 0 ? block.subarray(0, this.#usedBytes) : block;
+    this.#bytes -= taken.byteLength;
+    return taken;
+  }
+
+  /** All of them; the last block is good until the next `push`. */
+  blocks(): Uint8Array[] {
+    return this.#blocks.map((block, at) =>
+      at === this.#blocks.length - 1 ? block.subarray(0, this.#usedBytes) : block,
+    );
+  }
+
+  #blockWithRoom(wantedBytes: number): Uint8Array {
+    const last = this.#blocks.at(-1);
+    if (last !== undefined && this.#usedBytes < last.byteLength) return last;
+    const block = new Uint8Array(Math.max(this.#nextBlockBytes, Math.min(wantedBytes, BLOCK_BYTES_MAX)));
+    this.#nextBlockBytes = Math.min(2 * this.#nextBlockBytes, BLOCK_BYTES_MAX);
+    this.#blocks.push(block);
+    this.#usedBytes = 0;
+    return block;
+  }
+}
