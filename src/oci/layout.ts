@@ -5,9 +5,9 @@ import { join } from "node:path";
 import {
   checkPlatform,
   type Descriptor,
+  DOCUMENT_BYTES_MAX,
   digestOf,
   type ImageManifest,
-  MANIFEST_BYTES_MAX,
   parseManifest,
   unusable,
 } from "./manifest.ts";
@@ -15,8 +15,6 @@ import {
 /** Name of the image in every layout. */
 export const LAYOUT_TAG = "image";
 
-/** A config has the whole history of a build; longer ones are no image's. */
-const CONFIG_BYTES_MAX = 16_777_216;
 /** What is hashed in one turn of the event loop, in which even an old processor takes little more than a millisecond. */
 const CHUNK_BYTES = 524_288;
 /** As long as the longest of the marks below. */
@@ -71,7 +69,7 @@ export async function verifiedLayout(
 ): Promise<ImageLayout> {
   // Wherever a tool that was taken over may point, nobody follows.
   if (!(await lstat(copy)).isDirectory()) throw unusable("its copy is no directory");
-  const document = await readDocument(join(copy, "manifest.json"), MANIFEST_BYTES_MAX);
+  const document = await readDocument(join(copy, "manifest.json"));
   if (digestOf(document) !== digest) throw unusable("what was copied is not the manifest that was chosen");
   const manifest = parseManifest(document);
   await mkdir(blobsOf(directory), { recursive: true });
@@ -83,7 +81,7 @@ export async function verifiedLayout(
     }
     blobs.set(descriptor.digest, blob);
   }
-  checkPlatform(await readDocument(blobPath(directory, manifest.config.digest), CONFIG_BYTES_MAX));
+  checkPlatform(await readDocument(blobPath(directory, manifest.config.digest)));
   const begins = ({ digest: of }: Descriptor, mark: readonly number[]): boolean =>
     mark.every((byte, index) => blobs.get(of)?.head[index] === byte);
   await writeLayout(directory, manifest, (layer) => (begins(layer, GZIP) ? MEDIA_TYPE.gzip : MEDIA_TYPE.plain));
@@ -100,10 +98,10 @@ export async function verifiedLayout(
  * @throws ApiError `validation_error`
  */
 export async function requireSameImage(made: string, { configDigest, layersCount }: ImageLayout): Promise<void> {
-  const index = JSON.parse((await readDocument(join(made, "index.json"), MANIFEST_BYTES_MAX)).toString());
+  const index = JSON.parse((await readDocument(join(made, "index.json"))).toString());
   const digest = String(index?.manifests?.[0]?.digest);
   if (!/^sha256:[0-9a-f]{64}$/.test(digest)) throw unusable("no layout could be made of it");
-  const { config, layers } = parseManifest(await readDocument(blobPath(made, digest), MANIFEST_BYTES_MAX));
+  const { config, layers } = parseManifest(await readDocument(blobPath(made, digest)));
   if (config.digest !== configDigest || layers.length !== layersCount) throw unusable("another one was made of it");
 }
 
@@ -176,8 +174,8 @@ async function openFile(path: string): Promise<FileHandle> {
   throw unusable("a part of it is no file");
 }
 
-async function readDocument(path: string, bytesMax: number): Promise<Buffer> {
+async function readDocument(path: string): Promise<Buffer> {
   await using file = await openFile(path);
-  if ((await file.stat()).size > bytesMax) throw unusable("its manifest or config is too long");
+  if ((await file.stat()).size > DOCUMENT_BYTES_MAX) throw unusable("its manifest or config is too long");
   return await file.readFile();
 }

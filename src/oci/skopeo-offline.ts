@@ -4,7 +4,7 @@ import { parseRegistryReference } from "../domain/registry-reference.ts";
 import type { CommandError } from "../system/exec.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import { type ImageLayout, LAYOUT_TAG, requireSameImage } from "./layout.ts";
-import { MANIFEST_BYTES_MAX, unusable } from "./manifest.ts";
+import { DOCUMENT_BYTES_MAX, unusable } from "./manifest.ts";
 import { commonArgv } from "./skopeo.ts";
 import { prepareSkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
@@ -40,7 +40,7 @@ export async function runOffline(
       env: home.environment,
       // A layout's name is relative to it: in an absolute one a colon would begin the tag.
       cwd: directory,
-      stdoutBytesMax: MANIFEST_BYTES_MAX,
+      stdoutBytesMax: DOCUMENT_BYTES_MAX,
       confinement: { readable, writable: [directory], network: null },
     };
     return await runTool(command, bounds);

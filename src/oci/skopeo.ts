@@ -6,7 +6,7 @@ import type { RegistryHosts, RegistrySettings } from "../network/registry-policy
 import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
 import { type ImageLayout, verifiedLayout } from "./layout.ts";
-import { digestOf, MANIFEST_BYTES_MAX, parseManifest, type Selection, selectManifest } from "./manifest.ts";
+import { DOCUMENT_BYTES_MAX, digestOf, parseManifest, type Selection, selectManifest } from "./manifest.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
@@ -114,7 +114,7 @@ async function skopeo(
       argv: argvOf(home),
       env: { ...home.environment, ...gate.environment },
       cwd: access.scratch,
-      stdoutBytesMax: MANIFEST_BYTES_MAX,
+      stdoutBytesMax: DOCUMENT_BYTES_MAX,
       confinement: { readable: [], writable: [access.scratch], network: gate.network },
     };
     return await runTool(command, access);

@@ -114,6 +114,25 @@ describe("a manifest", () => {
     expect(code(() => parseManifest(bytes({ ...image, layers: Array(4097).fill(layer) })))).toBe("validation_error");
   });
 
+  test("is read only where that takes no time that others would have to wait", () => {
+    const much = (unit: string) => Array(30_000).fill(unit).join();
+    const long = [
+      `[${much("1")}]`,
+      `{"a":[${much("[]")}]}`,
+      "[".repeat(30_000),
+      `{${much('"a":1')}}`,
+      `{"a":"\\"",${much('"":""')}}`,
+    ];
+    for (const text of long) expect(() => selectManifest(Buffer.from(text))).toThrow("too many entries");
+    const labels = { os: "linux", config: { Labels: { json: JSON.stringify(Array(30_000).fill({})), "\\": '\\",' } } };
+    expect(code(() => checkPlatform(bytes(labels)))).toBe("accepted");
+    const longest = { ...image, layers: Array(4096).fill(layer) };
+    expect(parseManifest(bytes(longest)).layers).toHaveLength(4096);
+    const history = Array(4096).fill({ created: "2026-01-01T00:00:00Z", created_by: "x" });
+    const rootfs = { type: "layers", diff_ids: Array(4096).fill(digest("a")) };
+    expect(code(() => checkPlatform(bytes({ os: "linux", architecture: "amd64", rootfs, history })))).toBe("accepted");
+  });
+
   test("is for this platform, as far as its config says anything", () => {
     for (const fields of [{}, { os: "linux" }, { os: "linux", architecture: "amd64" }, { os: "" }]) {
       expect(code(() => checkPlatform(bytes(fields)))).toBe("accepted");
