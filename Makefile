@@ -21,6 +21,7 @@ NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutil
 	setpriv:util-linux fallocate:util-linux losetup:mount \
 	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
 	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd ip:iproute2 pgrep:procps \
+	/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1:libfaketime \
 	zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)
@@ -130,6 +131,10 @@ test-dist: build ## run the HTTP contract and the program itself from the execut
 test-system: build ## run real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
 
+.PHONY: test-faults
+test-faults: build ## run two minutes of kills, full disks, lies and jumps of the clock under load
+	@bun tests/support/run-rings.ts faults
+
 .PHONY: test-install
 test-install: build ## install the service in a system of its own, and let it live there
 	@bun tests/support/run-rings.ts install
@@ -150,8 +155,8 @@ soak-spawns: build ## spawn COPPICE_SOAK_COUNT times (1000): memory, descriptors
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
 
 .PHONY: soak
-soak: soak-spawns ## the same, then compare thousands of random captures, then a chain of 1,000 runs; takes an hour or more
-	@bun tests/support/run-rings.ts soak
+soak: soak-spawns ## the same, an hour of faults, thousands of random captures, and a chain of 1,000 runs; takes hours
+	@bun tests/support/run-rings.ts soak-faults soak
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/chain.ts
 
 .PHONY: clean

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
 import { Api } from "../support/api.ts";
 import { requestArbitrary } from "../support/api-fuzz.ts";
+import { seedOfTests } from "../support/random.ts";
 
 const REQUESTS_COUNT = 10_000;
 const FUZZ_MS_MAX = 180_000;
@@ -13,7 +14,7 @@ beforeAll(async () => {
 afterAll(() => api[Symbol.asyncDispose]());
 
 test(
-  "no request that the description suggests brings a 5xx, or anything that is not described",
+  `no request that the description suggests brings a 5xx, or anything that is not described (seed ${seedOfTests()})`,
   async () => {
     const image = await api.addImage(
       [
@@ -43,7 +44,7 @@ test(
         // Not being ready is an answer, not a failure.
         if (request.path !== "/readyz") expect(answer.status).toBeLessThan(500);
       }),
-      { numRuns: REQUESTS_COUNT, endOnFailure: true },
+      { numRuns: REQUESTS_COUNT, endOnFailure: true, seed: seedOfTests() },
     );
     // It is no fuzz when everything is refused at the door.
     for (const status of [200, 201, 202, 400, 404, 422]) expect(statuses.get(status) ?? 0).toBeGreaterThan(20);

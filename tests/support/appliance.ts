@@ -25,6 +25,8 @@ export interface ApplianceOptions {
   readonly parent?: string;
   /** another executable than the one under test */
   readonly executable?: string;
+  /** added to the daemon's environment */
+  readonly environment?: Readonly<Record<string, string>>;
 }
 
 /** A finished instance operation. */
@@ -35,6 +37,7 @@ export class Appliance implements AsyncDisposable {
   readonly dataDir: string;
   readonly #configFile: string;
   readonly #program: readonly string[];
+  readonly #environment: Readonly<Record<string, string>>;
   /** flags of the next start */
   flags: readonly string[];
   #process: Bun.Subprocess | null = null;
@@ -42,11 +45,16 @@ export class Appliance implements AsyncDisposable {
   url = "";
   token = "";
 
-  private constructor(dataDir: string, configFile: string, { flags = [], executable }: ApplianceOptions) {
+  private constructor(
+    dataDir: string,
+    configFile: string,
+    { flags = [], executable, environment = {} }: ApplianceOptions,
+  ) {
     this.dataDir = dataDir;
     this.#configFile = configFile;
     this.#program = program(executable);
     this.flags = flags;
+    this.#environment = environment;
   }
 
   static async start(options: ApplianceOptions = {}): Promise<Appliance> {
@@ -91,7 +99,7 @@ export class Appliance implements AsyncDisposable {
     const child = Bun.spawn(
       [...this.#program, "serve", "--config", this.#configFile, "--log-format", "json", ...this.flags],
       {
-        env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir() },
+        env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir(), ...this.#environment },
         stdin: "ignore",
         stdout: "inherit",
         stderr: "pipe",

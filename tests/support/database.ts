@@ -59,6 +59,12 @@ export function migrationNames(db: Database): string[] {
   return db.orm.all<{ name: string }>("select name from migrations order by created_at").map(({ name }) => name);
 }
 
+/** Ids of all layers and merged layers that rows name. */
+export function allLayerIds(db: Database): string[] {
+  const rows = db.orm.all<{ id: string }>("select id from layers union select id from merged_layers");
+  return rows.map(({ id }) => id);
+}
+
 export function addOperation(db: Database, options: Partial<NewOperation> = {}): OperationId {
   const id = options.id ?? newId();
   const defaults = {

@@ -32,6 +32,14 @@ const TEST_MS_MAX = MINUTE_MS;
 /** Of a line that tells what failed. */
 const FAILURE_CHARACTERS_MAX = 900;
 
+/** Damaged frames and streams of indexes, as the host reads them. */
+const STREAM_FUZZ = [
+  "tests/unit/vm-agent.test.ts",
+  "tests/unit/vm-frames.test.ts",
+  "tests/unit/storage/hostile-index.test.ts",
+  "tests/unit/storage/index-properties.test.ts",
+];
+
 const RINGS: Readonly<Record<string, Ring>> = {
   check: {
     what: "types, style, and the rules of the source",
@@ -67,6 +75,12 @@ const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 40 * MINUTE_MS,
   },
+  faults: {
+    what: "kills, full disks, lies, slow clients and jumps of the clock, under load",
+    paths: ["tests/faults/**/*.test.ts"],
+    executable: true,
+    limitMs: 30 * MINUTE_MS,
+  },
   install: {
     what: "the service, installed in a booted system",
     paths: ["tests/install/**/*.test.ts"],
@@ -84,6 +98,20 @@ const RINGS: Readonly<Record<string, Ring>> = {
     what: "random captures, thousands of them",
     paths: ["tests/system/capture.test.ts"],
     environment: { COPPICE_TEST_STEPS: "2000", COPPICE_TEST_SEED: String(Date.now() % 2 ** 31) },
+    executable: true,
+    takesLong: true,
+    limitMs: 240 * MINUTE_MS,
+  },
+  "soak-faults": {
+    what: "an hour of faults, and every fuzz with another seed",
+    commands: [["make", "-s", "-C", "vm-assets/agent", "native"]],
+    paths: ["tests/faults/**/*.test.ts", "tests/api/fuzz.test.ts", "tests/agent/fuzz.test.ts", ...STREAM_FUZZ],
+    environment: {
+      COPPICE_TEST_FAULT_SECONDS: "3600",
+      COPPICE_TEST_ARCHIVES: "1000",
+      COPPICE_FUZZ_COUNT: "2000",
+      COPPICE_TEST_SEED: String(Date.now() % 2 ** 31),
+    },
     executable: true,
     takesLong: true,
     limitMs: 240 * MINUTE_MS,

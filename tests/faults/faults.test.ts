@@ -1,0 +1,145 @@
+/**
+ * An appliance under load while things go wrong: kills of the daemon and of monitors, a disk that fills, a registry that
+ * lies, slow clients, a clock that jumps by an hour. What it acknowledged must hold after each, and nothing be left at the
+ * end. COPPICE_TEST_FAULT_SECONDS says for how long (120), COPPICE_TEST_SEED which faults (a run tells its seed).
+ */
+import { expect, test } from "bun:test";
+import { existsSync } from "node:fs";
+import { readdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { cgroupNamespace } from "../../src/daemon.ts";
+import { openDatabase } from "../../src/db/database.ts";
+import { listLayers } from "../../src/storage/layers.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
+import { run } from "../../src/system/exec.ts";
+import { Appliance, processesWith } from "../support/appliance.ts";
+import { allLayerIds } from "../support/database.ts";
+import { RawRegistry } from "../support/hostile-images.ts";
+import { pushBusybox } from "../support/images.ts";
+import { seededRandom, seedOfTests } from "../support/random.ts";
+import { Registry } from "../support/registry.ts";
+import { until } from "../support/runs.ts";
+import { SmallDisk } from "../support/small-disk.ts";
+import { Acknowledged } from "./acknowledged.ts";
+import { Faults } from "./faults.ts";
+import { Load } from "./load.ts";
+
+const SECONDS_DEFAULT = 120;
+const CLIENTS_COUNT = 4;
+const PAUSE_MS_MAX = 6000;
+const SETTLE_MS_MAX = 400_000;
+/** Beside the time of the faults: start, the last restart, the end of what waits, and the checks. */
+const MORE_MS = 900_000;
+const DISK_BYTES = 3_221_225_472;
+const DISK_FILES = 60_000;
+const RESERVE_BYTES = 67_108_864;
+const FIND_MS = 20_000;
+/** Descriptors beyond those of a daemon that has just started: caches, and what is open for the next reader. */
+const DESCRIPTORS_MORE_MAX = 60;
+/** A pool of one machine: its monitor, and the launcher that waits for it. */
+const POOL_PROCESSES_COUNT = 2;
+const POOL_MS_MAX = 60_000;
+const ERROR_LINES_MAX = 20;
+const LIBFAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+const seconds = Number(process.env["COPPICE_TEST_FAULT_SECONDS"] ?? SECONDS_DEFAULT);
+const seed = seedOfTests();
+
+test(
+  `what was acknowledged holds, and nothing is left, through ${seconds} s of faults (seed ${seed})`,
+  async () => {
+    await using owned = new AsyncDisposableStack();
+    const random = seededRandom(seed);
+    const registry = owned.use(await Registry.start());
+    const liar = owned.use(new RawRegistry());
+    const disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
+    const clockFile = join(disk.path, "clock");
+    await writeFile(clockFile, "+0");
+    expect(existsSync(LIBFAKETIME)).toBe(true);
+    const appliance = owned.use(
+      await Appliance.start({
+        registries: [registry.host, liar.host],
+        parent: disk.path,
+        flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
+        environment: {
+          LD_PRELOAD: LIBFAKETIME,
+          FAKETIME_TIMESTAMP_FILE: clockFile,
+          FAKETIME_CACHE_DURATION: "1",
+          FAKETIME_DONT_FAKE_MONOTONIC: "1",
+        },
+      }),
+    );
+    const base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
+    const facts = new Acknowledged(appliance);
+    facts.images.set(base, { files: new Map(), hasShell: true, deletion: "none" });
+    const problems: string[] = [];
+    const load = new Load({ appliance, facts, random, registry: liar, base, problems });
+    const faults = new Faults({ appliance, disk, random, clockFile, readable: () => base });
+
+    const running = load.run(CLIENTS_COUNT);
+    const end = Date.now() + seconds * 1000;
+    while (Date.now() < end && problems.length === 0) {
+      await Bun.sleep(random.below(PAUSE_MS_MAX));
+      const fault = await faults.one();
+      const found = fault.includes("daemon") || fault === "restart" ? await facts.check() : [];
+      problems.push(...found.map((problem) => `after ${fault}: ${problem}`));
+    }
+    await faults.end();
+    load.stop();
+    await running;
+    problems.push(...(await facts.settle(SETTLE_MS_MAX)), ...(await facts.check()));
+    process.stderr.write(
+      `seed ${seed}: ${JSON.stringify(faults.counts)}; ${JSON.stringify(load.done)}; ${facts.summary}\n`,
+    );
+    if (problems.length > 0) process.stderr.write(errorsIn(appliance.log));
+    expect(problems).toEqual([]);
+
+    const pool = async () => (await appliance.machinePids()).length <= POOL_PROCESSES_COUNT;
+    await until("only the pool is left", pool, POOL_MS_MAX);
+    expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+    const used = (await readdir(`/proc/${appliance.pid}/fd`)).length;
+    await appliance.down();
+    expect(await leftBy(appliance)).toEqual([]);
+    await appliance.up();
+    expect(used).toBeLessThan((await readdir(`/proc/${appliance.pid}/fd`)).length + DESCRIPTORS_MORE_MAX);
+    expect(await facts.check()).toEqual([]);
+    // A test that did next to nothing proves nothing.
+    expect(faults.kills).toBeGreaterThan(seconds / 30);
+    expect(load.done["spawn"] ?? 0).toBeGreaterThan(seconds / 30);
+  },
+  seconds * 1000 + MORE_MS,
+);
+
+/** What the daemon logged of its own failures, for whoever looks for the cause. */
+function errorsIn(log: string): string {
+  const lines = log.split("\n").filter((line) => line.includes('"level":"error"'));
+  return `${lines.slice(0, ERROR_LINES_MAX).join("\n")}\n`;
+}
+
+/** What a daemon that was stopped in order left on the host. */
+async function leftBy(appliance: Appliance): Promise<string[]> {
+  const layout = dataLayout(appliance.dataDir);
+  using db = openDatabase(layout.database);
+  const known = new Set(allLayerIds(db));
+  const groups = await run({
+    argv: [
+      "find",
+      "/sys/fs/cgroup",
+      "-mindepth",
+      "1",
+      "-path",
+      `*/${cgroupNamespace(appliance.dataDir)}/*`,
+      "-type",
+      "d",
+    ],
+    timeoutMs: FIND_MS,
+  });
+  const mounts = await Bun.file("/proc/self/mountinfo").text();
+  return [
+    ...(await processesWith(appliance.dataDir)).map(({ argv }) => argv),
+    ...Buffer.from(groups.stdout).toString().split("\n"),
+    ...mounts.split("\n").filter((line) => line.includes(appliance.dataDir)),
+    ...(await appliance.leftovers()),
+    ...[...(await listLayers(layout))].filter((id) => !known.has(id)).map((id) => `layer ${id}`),
+  ].filter((line) => line !== "");
+}

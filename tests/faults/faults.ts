@@ -1,0 +1,136 @@
+import { writeFile } from "node:fs/promises";
+import { createConnection, type Socket } from "node:net";
+import type { Appliance } from "../support/appliance.ts";
+import type { SmallDisk } from "../support/small-disk.ts";
+import type { Random } from "./load.ts";
+
+const HOUR_SECONDS = 3600;
+const FULL_MS_MAX = 4000;
+const SLOW_CLIENTS_COUNT = 20;
+/** After so long a slow client leaves, in the middle of whatever it did. */
+const SLOW_MS_MAX = 5000;
+
+export interface FaultOptions {
+  readonly appliance: Appliance;
+  readonly disk: SmallDisk;
+  readonly random: Random;
+  /** file with the offset of the clock that the daemon sees */
+  readonly clockFile: string;
+  /** an image and a path in it, for those who read slowly */
+  readonly readable: () => string;
+}
+
+/** What goes wrong on a host, one thing at a time. */
+export class Faults {
+  readonly #options: FaultOptions;
+  readonly #slow = new Set<Socket>();
+  /** how often each was done */
+  readonly counts: Record<string, number> = {};
+
+  constructor(options: FaultOptions) {
+    this.#options = options;
+  }
+
+  /** Kills of the daemon and of monitors. */
+  get kills(): number {
+    return (this.counts["kill daemon"] ?? 0) + (this.counts["kill monitor"] ?? 0);
+  }
+
+  /** Does one fault and everything that ends it; gives its name. */
+  async one(): Promise<string> {
+    const { random } = this.#options;
+    const faults: readonly [string, number, () => Promise<boolean>][] = [
+      ["kill daemon", 5, () => this.#killDaemon()],
+      ["kill monitor", 6, () => this.#killMonitor()],
+      ["restart", 1, () => this.#restart()],
+      ["full disk", 2, () => this.#fillDisk()],
+      ["clock", 1, () => this.#moveClock()],
+      ["slow clients", 2, () => this.#slowClients()],
+    ];
+    const all = faults.flatMap((fault) => Array<typeof fault>(fault[1]).fill(fault));
+    const [name, , inject] = all[random.below(all.length)] as (typeof faults)[number];
+    if (await inject()) this.counts[name] = (this.counts[name] ?? 0) + 1;
+    return name;
+  }
+
+  /** Ends what outlives its fault. */
+  async end(): Promise<void> {
+    for (const socket of this.#slow) socket.destroy();
+    await this.#options.disk.release();
+    await writeFile(this.#options.clockFile, "+0");
+  }
+
+  async #killDaemon(): Promise<boolean> {
+    const { appliance, disk, random } = this.#options;
+    const isFull = random.below(5) === 0;
+    if (isFull) await disk.fill(0);
+    await Bun.sleep(random.below(300));
+    await appliance.down("SIGKILL");
+    if (isFull) await disk.release();
+    await appliance.up();
+    return true;
+  }
+
+  async #restart(): Promise<boolean> {
+    await this.#options.appliance.down("SIGTERM");
+    await this.#options.appliance.up();
+    return true;
+  }
+
+  /** Whichever it is: one that runs a command, indexes an import, waits in the pool, or boots a template. */
+  async #killMonitor(): Promise<boolean> {
+    const pids = await this.#options.appliance.machinePids();
+    const pid = pids[this.#options.random.below(Math.max(1, pids.length))];
+    if (pid === undefined) return false;
+    try {
+      process.kill(pid, "SIGKILL");
+      return true;
+    } catch (error) {
+      // It ended by itself since.
+      if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+      return false;
+    }
+  }
+
+  async #fillDisk(): Promise<boolean> {
+    const { disk, random } = this.#options;
+    await disk.fill(random.below(2) === 0 ? 0 : random.below(32) * 1_048_576);
+    await Bun.sleep(random.below(FULL_MS_MAX));
+    await disk.release();
+    return true;
+  }
+
+  /** By an hour or two, forwards and back. */
+  async #moveClock(): Promise<boolean> {
+    const { clockFile, random } = this.#options;
+    // Never before the start: no token is good before it was issued.
+    await writeFile(clockFile, `+${random.below(3) * HOUR_SECONDS}`);
+    return true;
+  }
+
+  /** Half a request, a body that drips, a download that nobody reads: each leaves whenever it likes. */
+  async #slowClients(): Promise<boolean> {
+    const { appliance, random, readable } = this.#options;
+    const { hostname, port } = new URL(appliance.url);
+    const head = `Host: x\r\nAuthorization: Bearer ${appliance.token}\r\n`;
+    const requests = [
+      "GET /v1/oper",
+      `GET /v1/operations HTTP/1.1\r\nHost: x\r\nAuthor`,
+      `POST /v1/files HTTP/1.1\r\n${head}Content-Length: 1000000\r\n\r\nsome`,
+      `POST /v1/instances HTTP/1.1\r\n${head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"image":`,
+      `GET /v1/inspect/${readable()}/archive?path=/ HTTP/1.1\r\n${head}\r\n`,
+      `GET /v1/images/${readable()}/save HTTP/1.1\r\n${head}\r\n`,
+      `GET /v1/operations/${Bun.randomUUIDv7()}?wait=60 HTTP/1.1\r\n${head}\r\n`,
+    ];
+    for (let count = 0; count < SLOW_CLIENTS_COUNT; count++) {
+      const socket = createConnection({ host: hostname, port: Number(port) });
+      this.#slow.add(socket);
+      // The daemon may be killed while it is connected, and nobody reads.
+      socket.on("error", () => undefined).on("close", () => this.#slow.delete(socket));
+      socket.pause();
+      socket.write(requests[random.below(requests.length)] ?? "");
+      setTimeout(() => socket.destroy(), random.below(SLOW_MS_MAX));
+    }
+    return true;
+  }
+}

@@ -1,0 +1,299 @@
+import { createHash } from "node:crypto";
+import type { Appliance } from "../support/appliance.ts";
+import { layer, layoutFiles, type RawRegistry, rawImage } from "../support/hostile-images.ts";
+import type { seededRandom } from "../support/random.ts";
+import { tar } from "../support/tar.ts";
+import type { Acknowledged } from "./acknowledged.ts";
+
+export type Random = ReturnType<typeof seededRandom>;
+
+const UPLOAD_BYTES_MAX = 2_097_152;
+/** Images beyond this are deleted as often as others are made. */
+const IMAGES_COUNT_MAX = 40;
+const REQUEST_MS_MAX = 90_000;
+/** Refused for a moment: too much waits, or the disk is full, or nothing can run yet. */
+const BUSY = [429, 503, 507];
+
+export interface LoadOptions {
+  readonly appliance: Appliance;
+  readonly facts: Acknowledged;
+  readonly random: Random;
+  readonly registry: RawRegistry;
+  /** an image with a shell, which nobody deletes */
+  readonly base: string;
+  /** what no answer may be */
+  readonly problems: string[];
+}
+
+type Answer = { readonly status: number; readonly text: string } | null;
+
+/** Clients of an appliance that does not always answer. Each notes what it was told, and nothing else. */
+export class Load {
+  readonly #options: LoadOptions;
+  #isStopping = false;
+  #count = 0;
+  /** answers that arrived, by what was asked */
+  readonly done: Record<string, number> = {};
+
+  constructor(options: LoadOptions) {
+    this.#options = options;
+  }
+
+  /** Runs so many clients until `stop` is called. */
+  async run(clients: number): Promise<void> {
+    await Promise.all(Array.from({ length: clients }, () => this.#client()));
+  }
+
+  stop(): void {
+    this.#isStopping = true;
+  }
+
+  async #client(): Promise<void> {
+    const steps = [
+      ...Array<() => Promise<boolean>>(6).fill(() => this.#spawn()),
+      () => this.#disposable(),
+      () => this.#upload(),
+      () => this.#tag(),
+      () => this.#delete(),
+      () => this.#cancel(),
+      () => this.#load(),
+      () => this.#import(),
+    ];
+    while (!this.#isStopping) {
+      const step = steps[this.#options.random.below(steps.length)] as () => Promise<boolean>;
+      const answered = await step();
+      // A client that was refused, or got no answer, tries again a moment later.
+      if (!answered) await Bun.sleep(50);
+    }
+  }
+
+  /** Changes a file and keeps the image: what the parent had must be there, and the change, too. */
+  async #spawn(): Promise<boolean> {
+    const { facts } = this.#options;
+    const parent = this.#someImage();
+    const inherited = facts.images.get(parent)?.files ?? new Map<string, string>();
+    const [path, content] = this.#newFile();
+    const [old] = [...inherited.keys()].slice(-1);
+    const command = `mkdir -p /data && printf %s '${content}' > ${path}${old === undefined ? "" : ` && cat ${old}`}`;
+    const ended = await this.#operate("spawn", "/instances", { image: parent, command, shell: true, timeout: 120 });
+    if (ended?.["status"] !== "SUCCESS") return ended !== null;
+    const result = ended["result"] as { exit_code: number; image?: string; stdout: { content: string } };
+    if (
+      result.exit_code !== 0 ||
+      result.image === undefined ||
+      result.stdout.content !== (inherited.get(old ?? "") ?? "")
+    ) {
+      this.#problem(`a run on ${parent} came to ${JSON.stringify(result)}`);
+    } else {
+      facts.images.set(result.image, {
+        files: new Map([...inherited, [path, content]]),
+        hasShell: true,
+        deletion: "none",
+      });
+    }
+    return true;
+  }
+
+  async #disposable(): Promise<boolean> {
+    const stdin = `${this.#options.random.below(1_000_000)}\n`.repeat(1000);
+    const request = { image: this.#options.base, command: "cat; sleep 1", shell: true, stdin, disposable: true };
+    const ended = await this.#operate("disposable", "/instances", request);
+    if (ended?.["status"] !== "SUCCESS") return ended !== null;
+    const { stdout } = ended["result"] as { stdout: { content: string } };
+    if (stdout.content !== stdin) this.#problem("a run gave back another input than it had got");
+    return true;
+  }
+
+  async #upload(): Promise<boolean> {
+    const { random, facts } = this.#options;
+    const bytes = random.bytes(1 + random.below(random.below(4) === 0 ? UPLOAD_BYTES_MAX : 5000));
+    const answer = await this.#ask("upload", "/files", { method: "POST", body: new Uint8Array(bytes) });
+    if (answer?.status !== 201) return answer !== null;
+    const { uuid, sha256 } = JSON.parse(answer.text) as { uuid: string; sha256: string };
+    if (sha256 !== createHash("sha256").update(bytes).digest("hex")) this.#problem("an upload has another SHA-256");
+    facts.files.set(uuid, sha256);
+    return true;
+  }
+
+  async #tag(): Promise<boolean> {
+    const { facts, random } = this.#options;
+    const image = this.#someImage();
+    const tag = `tag-${random.below(8)}`;
+    const isRemoval = random.below(4) === 0;
+    const [before] = [...facts.tags].filter(([, holders]) => holders.has(image)).map(([name]) => name);
+    // Whatever becomes of it: the tag, and the one that the image had, are where they were or where they are to be.
+    this.#widen(tag, isRemoval ? null : image);
+    if (before !== undefined) this.#widen(before, null);
+    const init = isRemoval ? { method: "DELETE" } : { method: "PATCH", ...json({ tag }) };
+    facts.tagsAsked += 1;
+    const answer = await this.#ask("tag", `/images/${image}/tag`, init);
+    facts.tagsAnswered += 1;
+    return answer !== null;
+  }
+
+  #widen(tag: string, holder: string | null): void {
+    const { tags } = this.#options.facts;
+    const holders = tags.get(tag) ?? new Set<string | null>([null]);
+    tags.set(tag, holders.add(holder));
+  }
+
+  async #delete(): Promise<boolean> {
+    const { facts, base } = this.#options;
+    const present = [...facts.images].filter(([uuid, { deletion }]) => uuid !== base && deletion === "none");
+    const chosen = present.length > IMAGES_COUNT_MAX ? present[this.#options.random.below(present.length)] : undefined;
+    if (chosen === undefined) return true;
+    const [uuid, known] = chosen;
+    known.deletion = "asked";
+    const answer = await this.#ask("delete", `/images/${uuid}`, { method: "DELETE" });
+    if (answer?.status === 204) known.deletion = "done";
+    else if (answer !== null) known.deletion = "none";
+    return answer !== null;
+  }
+
+  async #cancel(): Promise<boolean> {
+    const { base, facts, random } = this.#options;
+    const request = { image: base, command: "sleep 300", shell: true, timeout: 300 };
+    const submitted = await this.#ask("spawn", "/instances", { method: "POST", ...json(request) });
+    if (submitted?.status !== 201) return submitted !== null;
+    const { uuid } = JSON.parse(submitted.text) as { uuid: string };
+    facts.submitted(uuid);
+    await Bun.sleep(random.below(1500));
+    for (;;) {
+      const answer = await this.#ask("cancel", `/operations/${uuid}`, { method: "DELETE" });
+      if (answer?.status === 202) facts.cancelled(uuid);
+      // It runs for 300 s unless it is cancelled, so this goes on until there is an answer.
+      if (answer !== null && !BUSY.includes(answer.status)) break;
+      await Bun.sleep(100);
+    }
+    await this.#ended(uuid);
+    return true;
+  }
+
+  /** An archive with one file, which is sometimes cut off or damaged. */
+  async #load(): Promise<boolean> {
+    const { random } = this.#options;
+    const [path, content] = this.#newFile();
+    const archive = tar(layoutFiles(rawImage([layer({ path: path.slice(1), content })])));
+    const damage = random.below(4);
+    if (damage === 0) archive[random.below(archive.length)] = random.below(256);
+    const sent = damage === 1 ? archive.subarray(0, random.below(archive.length)) : archive;
+    const upload = await this.#ask("upload", "/files", { method: "POST", body: new Uint8Array(sent) });
+    if (upload?.status !== 201) return upload !== null;
+    const { uuid } = JSON.parse(upload.text) as { uuid: string };
+    return await this.#imported("load", "/images/load", { file: uuid }, damage > 1 ? [path, content] : "unknown");
+  }
+
+  /** From a registry that lies about half of what it gives. */
+  async #import(): Promise<boolean> {
+    const { random, registry } = this.#options;
+    const [path, content] = this.#newFile();
+    const good = layer({ path: path.slice(1), content });
+    const other = layer({ path: "other", content: "other" });
+    const lie = random.below(6);
+    const lying = [
+      { ...good, blob: other.blob, digest: digest(good.blob) },
+      { ...good, blob: good.blob?.subarray(0, random.below(100)) ?? null, digest: digest(good.blob) },
+      { ...good, diffId: other.diffId },
+    ][lie];
+    this.#count += 1;
+    const name = `image-${this.#count}`;
+    const reference = registry.add(name, rawImage([lying ?? good]));
+    if (lie === 3) registry.setBlob(digest(good.blob), () => new Response("busy", { status: 503 }));
+    const file = lie > 3 ? ([path, content] as const) : lie === 3 ? "unknown" : "none";
+    return await this.#imported("import", "/images/import", { registry: reference }, file);
+  }
+
+  /** @param file what the image holds; `unknown` where it may be anything, `none` where it must not become an image */
+  async #imported(
+    what: string,
+    path: string,
+    request: object,
+    file: readonly [string, string] | "unknown" | "none",
+  ): Promise<boolean> {
+    const ended = await this.#operate(what, path, { ...request, timeout: 120 });
+    if (ended?.["status"] !== "SUCCESS") return ended !== null;
+    const { image } = ended["result"] as { image: string };
+    if (file === "none") this.#problem(`an image came of what a registry lied about: ${JSON.stringify(ended)}`);
+    const files = new Map(typeof file === "string" ? [] : [file]);
+    this.#options.facts.images.set(image, { files, hasShell: false, deletion: "none" });
+    return true;
+  }
+
+  /** Submits an operation and gives its end; null when nobody can say whether it was accepted. */
+  async #operate(what: string, path: string, request: object): Promise<Record<string, unknown> | null> {
+    const answer = await this.#ask(what, path, { method: "POST", ...json(request) });
+    if (answer === null) return null;
+    if (answer.status !== 201 && answer.status !== 202) {
+      // The image may have been deleted meanwhile.
+      if (!BUSY.includes(answer.status) && answer.status !== 404)
+        this.#problem(`${what}: ${answer.status} ${answer.text}`);
+      return null;
+    }
+    const { uuid } = JSON.parse(answer.text) as { uuid: string };
+    this.#options.facts.submitted(uuid);
+    return await this.#ended(uuid);
+  }
+
+  /** The end of an operation, across restarts; null when the load is stopped before. */
+  async #ended(id: string): Promise<Record<string, unknown> | null> {
+    while (!this.#isStopping) {
+      const answer = await this.#ask("wait", `/operations/${id}?wait=5`, {});
+      if (answer === null) {
+        await Bun.sleep(100);
+        continue;
+      }
+      if (answer.status === 404) this.#problem(`operation ${id} is not there any more`);
+      if (answer.status !== 200) return null;
+      const operation = JSON.parse(answer.text) as Record<string, unknown> & { status: string };
+      this.#options.problems.push(...this.#options.facts.saw(id, operation));
+      if (!["PENDING", "EXECUTING"].includes(operation.status)) return operation;
+    }
+    return null;
+  }
+
+  /** Null when no whole answer came. */
+  async #ask(what: string, path: string, init: RequestInit): Promise<Answer> {
+    try {
+      const response = await this.#options.appliance.fetch(path, {
+        ...init,
+        signal: AbortSignal.timeout(REQUEST_MS_MAX),
+      });
+      const text = await response.text();
+      this.done[what] = (this.done[what] ?? 0) + 1;
+      if (response.status >= 500 && !BUSY.includes(response.status)) {
+        this.#problem(`${init.method ?? "GET"} ${path}: ${response.status} ${text}`);
+      }
+      return { status: response.status, text };
+    } catch (error) {
+      if ((error as Error).name === "TimeoutError") this.#problem(`${path} did not answer within ${REQUEST_MS_MAX} ms`);
+      return null;
+    }
+  }
+
+  #someImage(): string {
+    const { facts, base, random } = this.#options;
+    const present = [...facts.images].filter(([, { deletion }]) => deletion === "none").map(([uuid]) => uuid);
+    const withShell = present.filter((uuid) => facts.images.get(uuid)?.hasShell === true);
+    return withShell[random.below(withShell.length)] ?? base;
+  }
+
+  #newFile(): [path: string, content: string] {
+    this.#count += 1;
+    const content = Buffer.from(this.#options.random.bytes(20)).toString("hex");
+    return [`/data/f${this.#count}`, content];
+  }
+
+  #problem(text: string): void {
+    this.#options.problems.push(text);
+  }
+}
+
+function json(body: object): RequestInit {
+  return { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+}
+
+function digest(blob: Uint8Array | null): string {
+  return `sha256:${createHash("sha256")
+    .update(blob ?? "")
+    .digest("hex")}`;
+}
