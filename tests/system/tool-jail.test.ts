@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { UNPACK_RIGHTS } from "../../src/oci/umoci.ts";
-import type { Confinement } from "../../src/system/confine.ts";
+import { type Confinement, confinementWrapper } from "../../src/system/confine.ts";
 import { CommandError, run } from "../../src/system/exec.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
 import { compileEscape, fromMemory, JAILED, type Outcomes, openOutside, parseOutcomes } from "../support/escape.ts";
@@ -117,6 +117,12 @@ describe("a confined program", () => {
     const made = run({ argv: ["true"], confinement: confinement({ readable: ["/nowhere"] }), timeoutMs: 10_000 });
     await expect(made).rejects.toThrow("true cannot be confined: launch: ");
     await expect(made).rejects.not.toBeInstanceOf(CommandError);
+  });
+
+  test("learns what is mounted there, as mke2fs wants to", async () => {
+    const argv = ["mke2fs", "-q", "-F", "disk", "1000"];
+    const { stderr } = await run({ argv, cwd: work, confinement: confinement(), timeoutMs: 10_000 });
+    expect(stderr).toBe("");
   });
 
   test("is bound in memory, open files and the size of a file", async () => {
@@ -267,6 +273,24 @@ describe("the jail of umoci", () => {
       expect([path, await set(path, "security.note")]).toEqual([path, "ENOENT"]);
     }
     expect(await kept(join(home, "secret/key"))).toEqual([]);
+  });
+
+  test("has a server of attributes beside it that can do nothing else", async () => {
+    await writeFile(join(work, "served"), "");
+    const wrapper = confinementWrapper(confinement(UNPACK_RIGHTS), { cwd: work, parent: process.pid });
+    // Once it has served, it has become all that it will be.
+    const script = 'setfattr -h -n security.note -v v "$PWD/served" && echo && read forever';
+    const child = Bun.spawn([...wrapper, "sh", "-c", script], { stdin: "pipe", stdout: "pipe" });
+    const reader = child.stdout.getReader();
+    expect((await reader.read()).done).toBe(false);
+    const status = await readFile(`/proc/${child.pid}/status`, "utf8");
+    child.kill("SIGKILL");
+    await child.exited;
+    expect(status).toMatch(/^NoNewPrivs:\t1$/m);
+    expect(status).toMatch(/^Seccomp:\t2$/m);
+    // Those of umoci, since the kernel lets no process read another one's memory that may do more, and CAP_SYS_ADMIN.
+    expect(status).toMatch(/^CapEff:\t000000008820001b$/m);
+    expect(status).toMatch(/^CapBnd:\t000000008820001b$/m);
   });
 
   test("lets no other tool have such attributes set", async () => {

@@ -106,6 +106,12 @@ static const unsigned short refused_to_monitors[] = {
 
 static const unsigned short io_uring[] = { SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register };
 
+/* What sets attributes, with a privilege that would do for much more: see attributes.c. */
+static const unsigned short server_calls[] = {
+	SYS_recvmsg, SYS_seccomp, SYS_pidfd_open, SYS_poll, SYS_ioctl, SYS_process_vm_readv, SYS_openat2, SYS_setxattr,
+	SYS_removexattr, SYS_close, SYS_wait4, SYS_writev, SYS_exit_group,
+};
+
 /* Two instructions a call, and some for the others. */
 static struct sock_filter program[2 * COUNT(tool_calls) + 64];
 static unsigned short length;
@@ -174,13 +180,19 @@ static void judge_arguments(void)
 	answer(SECCOMP_RET_ALLOW);
 }
 
-static void write_program(const struct options *options)
+/* Leaves the call's number to be compared. */
+static void refuse_strangers(void)
 {
 	load(offsetof(struct seccomp_data, arch));
 	emit(BPF_JMP | BPF_K | BPF_JEQ, AUDIT_ARCH_X86_64, 1, 0);
 	answer(REFUSED);
 	load(offsetof(struct seccomp_data, nr));
 	answer_if(BPF_JGE, CALL_UNKNOWN_FIRST, REFUSED);
+}
+
+static void write_program(const struct options *options)
+{
+	refuse_strangers();
 	judge_arguments();
 	if (options->mode == MODE_TOOL) {
 		answer_if(BPF_JEQ, SYS_lsetxattr, options->attributes ? SECCOMP_RET_USER_NOTIF : SECCOMP_RET_ALLOW);
@@ -197,20 +209,35 @@ static void write_program(const struct options *options)
 	answer(SECCOMP_RET_ALLOW);
 }
 
+/* Returns -1 with errno when the kernel refuses. */
+static long install(unsigned int flags)
+{
+	struct sock_fprog filter = { .len = length, .filter = program };
+
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
+}
+
 int install_filter(const struct options *options)
 {
-	struct sock_fprog filter = { .filter = program };
 	unsigned int flags = options->attributes ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0;
 	/* A call that is being served is not done twice because of a signal; kernels before 5.19 do not know this. */
 	unsigned int patient = options->attributes ? SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV : 0;
 	long result;
 
 	write_program(options);
-	filter.len = length;
-	result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | patient, &filter);
+	result = install(flags | patient);
 	if (result < 0 && errno == EINVAL)
-		result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
+		result = install(flags);
 	if (result < 0)
 		fail("seccomp", "");
 	return options->attributes ? (int)result : -1;
+}
+
+void install_server_filter(void)
+{
+	refuse_strangers();
+	answer_each(server_calls, COUNT(server_calls), SECCOMP_RET_ALLOW);
+	answer(REFUSED);
+	if (install(0) != 0)
+		fail("seccomp", "server");
 }

@@ -10,5 +10,7 @@
  * asked for.
  */
 int install_filter(const struct options *options);
+/* Leaves to this process what serve_attributes does, and the waiting for the program's end. */
+void install_server_filter(void);
 
 #endif

@@ -145,7 +145,9 @@ int main(int argc, char **argv)
 		errno = ESRCH;
 		fail("parent", "");
 	}
-	if (options.attributes)
+	if (options.attributes) {
+		install_server_filter();
 		serve_attributes(channel[1], child);
+	}
 	wait_for(child);
 }

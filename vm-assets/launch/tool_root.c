@@ -67,18 +67,24 @@ static void show_directory(const char *host_path, unsigned long flags)
 	bind_with(host_path, path, flags);
 }
 
-static void show_link(const char *host_path)
+static void make_link(const char *own_path, const char *target)
 {
 	char path[PATH_BYTES_MAX];
+
+	place(path, own_path);
+	if (symlink(target, path) != 0)
+		fail("symlink", path);
+}
+
+static void show_link(const char *host_path)
+{
 	char target[PATH_BYTES_MAX];
 	ssize_t length = readlink(host_path, target, sizeof target - 1);
 
 	if (length < 0)
 		fail("readlink", host_path);
 	target[length] = '\0';
-	place(path, host_path);
-	if (symlink(target, path) != 0)
-		fail("symlink", path);
+	make_link(host_path, target);
 }
 
 static void show_file(const char *host_path)
@@ -147,6 +153,8 @@ void enter_tool_root(const struct options *options)
 	make_directory(path, 0755);
 	for (size_t i = 0; i < COUNT(settings); i++)
 		show_if_there(settings[i], given | MS_RDONLY);
+	/* mke2fs wants to know what is mounted, and /proc/mounts is not there: see mount_processes. */
+	make_link("/etc/mtab", "/proc/self/mounts");
 	for (size_t i = 0; options->network != NULL && i < COUNT(authorities); i++)
 		show_if_there(authorities[i], given | MS_RDONLY);
 	for (size_t i = 0; i < 4; i++) {
