@@ -216,6 +216,30 @@ describe("imports", () => {
   });
 });
 
+describe("includes", () => {
+  /** A source file and its header are one module; `guest/` and `native/` stand behind platform.h. */
+  const moduleOf = (path: string): string => path.replace(/\.[ch]$/, "");
+  const c = everything.filter(({ path }) => /^vm-assets\/agent\/\w+\.[ch]$/.test(path));
+  const included = new Map<string, Set<string>>();
+  for (const { path, text } of c) {
+    const targets = included.get(moduleOf(path)) ?? new Set();
+    for (const [, name = ""] of text.matchAll(/^#include "(\S+)"$/gm)) targets.add(moduleOf(join(dirname(path), name)));
+    targets.delete(moduleOf(path));
+    included.set(moduleOf(path), targets);
+  }
+
+  test("of the agent form no circle", () => {
+    expect(included.size).toBeGreaterThan(20);
+    // Whoever includes only what is known to lead nowhere back leads nowhere back.
+    const free = new Set<string>();
+    for (let before = -1; before < free.size; ) {
+      before = free.size;
+      for (const [name, targets] of included) if ([...targets].every((target) => free.has(target))) free.add(name);
+    }
+    expect([...included.keys()].filter((name) => !free.has(name))).toEqual([]);
+  });
+});
+
 describe("one place for each power", () => {
   test("programs are started in system/exec.ts", () => {
     const pattern = /\bBun\.spawn|node:child_process|\bBun\.\$|import \{[^}]*(?:\bspawn|\$)[^}]*\} from "bun"/;

@@ -19,3 +19,15 @@ export class AgentProtocolError extends Error {
 export class AgentClosedError extends Error {
   override readonly name = "AgentClosedError";
 }
+
+/** The guest did not take a connection. */
+export class AgentRefusedError extends Error {
+  override readonly name = "AgentRefusedError";
+  /** a value of Refusal in protocol.ts */
+  readonly reason: number;
+
+  constructor(reason: number) {
+    super(`the connection was refused, reason ${reason}`);
+    this.reason = reason;
+  }
+}

@@ -1,43 +1,51 @@
 import type { GuestPath } from "../domain/guest-path.ts";
 import { byteStringToBytes } from "../domain/guest-path.ts";
-import { AgentClosedError, AgentError, AgentProtocolError } from "./agent-errors.ts";
+import { ConnectionSession } from "./agent-connection.ts";
+import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./agent-errors.ts";
+import { AgentLink, type Hello } from "./agent-link.ts";
 import {
+  type AgentExecSpec,
   type AgentExit,
   ExecSession,
-  guestText,
-  IndexSession,
+  encodeExecOpen,
+  encodeSpec,
   type OutputStream,
-  ReplySession,
-  type Session,
-} from "./agent-sessions.ts";
-import { encodeFrame, type Frame, FrameDecoder, packIntegers, viewOf } from "./frames.ts";
+  type TerminalSize,
+} from "./agent-process.ts";
+import { IndexSession, OutboundStream, ReceiveWindow, ReplySession } from "./agent-sessions.ts";
+import { packIntegers } from "./frames.ts";
 import * as protocol from "./protocol.ts";
-import { AgentFrame, HostFrame } from "./protocol.ts";
+import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
 import type { ByteChannel } from "./vmm.ts";
 
-export { AgentClosedError, AgentError, type AgentExit, AgentProtocolError };
+export { AgentClosedError, AgentError, type AgentExecSpec, type AgentExit, AgentProtocolError, AgentRefusedError };
 
-const NO_BYTES = new Uint8Array(0);
-/** Lines that one guest may add to the host's log. */
-const LOG_LINES_MAX = 200;
 const ERRNO_TOO_BIG = 7;
-
-export interface AgentExecSpec {
-  readonly argv: readonly string[];
-  readonly env: Readonly<Record<string, string>>;
-  readonly cwd: string;
-  readonly hostname: string;
-  readonly timeoutMs: number;
-  /** read as the command takes it, and left when the command ends; absent: /dev/null */
-  readonly stdin?: AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
-}
 
 /** A running command. Both promises reject when the agent fails or is lost. */
 export interface ExecHandle {
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
-  /** Sends a signal to the command; without effect once it ended. */
-  signal(number: number): void;
+  /** Sends a signal to the command, or to its process group; without effect once it ended. */
+  signal(number: number, options?: { readonly group: boolean }): void;
+  /** Standard input, in the order of the calls; resolves when all is sent: true, or false when nobody takes it any more. */
+  write(bytes: Uint8Array): Promise<boolean>;
+  /** The end of standard input, behind everything that was written. */
+  end(): Promise<void>;
+  /** The new size of the command's terminal; without effect once it ended, or where there is none. */
+  resize(size: TerminalSize): Promise<void>;
+}
+
+/** A connection to a port of the guest. Its two directions end by themselves, as those of a socket do. */
+export interface AgentConnection extends AsyncDisposable {
+  /** Bytes of the guest up to its end, for one reader. @throws AgentClosedError after a reset */
+  chunks(): AsyncGenerator<Uint8Array>;
+  /** In the order of the calls; resolves when all is sent: true, or false when nobody takes it any more. */
+  write(bytes: Uint8Array): Promise<boolean>;
+  /** The host's end, behind everything that was written. */
+  end(): Promise<void>;
+  /** Ends both directions at once; without effect when the connection is over. Disposal does the same. */
+  reset(): void;
 }
 
 export interface AgentOptions {
@@ -51,49 +59,47 @@ export interface AgentOptions {
  * reports a failure, AgentProtocolError when it sends what no agent may, AgentClosedError when it is gone.
  */
 export class Agent {
-  readonly #channel: ByteChannel;
-  readonly #log: (text: string) => void;
-  readonly #decoder = new FrameDecoder();
-  readonly #sessions = new Map<number, Session>();
-  readonly #hello = Promise.withResolvers<{ kernelRelease: string }>();
-  /** Requests that wait for a session to end: the agent's table is small. */
-  readonly #waiting: (() => void)[] = [];
-  /** The end of the transmission before: a request's frames are sent together. */
-  #transmission: Promise<unknown> = Promise.resolve();
-  #lastSession = 0;
-  #greeted = false;
-  #logLines = 0;
-  #closed: Error | null = null;
+  readonly #link: AgentLink;
+  /** Sessions of the commands that were started here, for those that are to run beside them. */
+  readonly #ids = new WeakMap<ExecHandle, number>();
 
   private constructor(channel: ByteChannel, options: AgentOptions) {
-    this.#channel = channel;
-    this.#log = options.log ?? (() => undefined);
-    this.#hello.promise.catch(() => undefined);
+    this.#link = new AgentLink(channel, options.log ?? (() => undefined));
   }
 
   static open(channel: ByteChannel, options: AgentOptions = {}): Agent {
-    const agent = new Agent(channel, options);
-    channel.onData((chunk) => agent.#onBytes(chunk));
-    return agent;
+    return new Agent(channel, options);
   }
 
   /** Waits for the greeting, which only a machine that booted from cold sends. @throws the reason of `signal` */
-  async hello(signal: AbortSignal): Promise<{ kernelRelease: string }> {
+  async hello(signal: AbortSignal): Promise<Hello> {
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();
     const onAbort = () => aborted.reject(signal.reason);
     signal.addEventListener("abort", onAbort);
     using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
-    return await Promise.race([this.#hello.promise, aborted.promise]);
+    return await Promise.race([this.#link.hello, aborted.promise]);
   }
 
-  /** Sets the guest's clock and reseeds its random numbers: clones share what their template knew. */
+  /** Sets the guest's clock and reseeds its random numbers: clones share what their template knew. Ends a hold. */
   async sync({ realtimeNs, entropy }: { realtimeNs: bigint; entropy: Uint8Array }): Promise<void> {
     if (entropy.byteLength !== protocol.SYNC_ENTROPY_BYTES) throw new Error("entropy of a wrong length");
     const nonce = crypto.getRandomValues(new BigUint64Array(1))[0] ?? 0n;
     const head = packIntegers([32, protocol.PROTOCOL_VERSION], [32, 0], [64, nonce], [64, realtimeNs]);
-    const echo = await this.#request(AgentFrame.synced, HostFrame.sync, head, entropy);
-    if (echo !== nonce) throw this.#fail(new AgentProtocolError("an answer to another SYNC"));
+    const session = new ReplySession(AgentFrame.synced);
+    await this.#link.sync(session, [head, entropy]);
+    const echo = await session.answer;
+    if (echo !== nonce) throw this.#link.fail(new AgentProtocolError("an answer to another SYNC"));
+  }
+
+  /**
+   * Makes the stream stand still between two frames, so that the machine can be copied with it: commands run on, their
+   * output waits. What is asked for meanwhile waits for the `sync` that ends the hold; who stops waiting for the answer
+   * must send that, too. Waits for the end of everything but running commands and open connections.
+   */
+  async hold(): Promise<void> {
+    const session = new ReplySession(AgentFrame.done, true);
+    await this.#link.hold(session, session.answer);
   }
 
   /**
@@ -105,17 +111,19 @@ export class Agent {
     await this.#request(AgentFrame.done, HostFrame.mount, packIntegers([16, layers], [16, flags]));
   }
 
-  /** @throws Error when `content` is not `sizeBytes` long: the machine must be ended then */
+  /** Owned by root where no other is named. @throws Error when `content` is not `sizeBytes` long: the machine must be ended then */
   async putFile(options: {
     path: GuestPath;
     mode: number;
+    owner?: { readonly uid: number; readonly gid: number };
     sizeBytes: number;
     content: AsyncIterable<Uint8Array>;
   }): Promise<void> {
     const session = new ReplySession(AgentFrame.done);
-    await this.#start(session, async (id) => {
-      const head = packIntegers([32, options.mode], [32, 0], [64, options.sizeBytes]);
-      await this.#send(HostFrame.putOpen, id, head, byteStringToBytes(options.path));
+    await this.#link.open(session, async (id) => {
+      const { uid, gid } = options.owner ?? { uid: 0, gid: 0 };
+      const head = packIntegers([32, options.mode], [32, uid], [32, gid], [32, 0], [64, options.sizeBytes]);
+      await this.#link.send(HostFrame.putOpen, id, head, byteStringToBytes(options.path));
       let leftBytes = options.sizeBytes;
       for await (const chunk of options.content) {
         leftBytes -= chunk.byteLength;
@@ -123,7 +131,7 @@ export class Agent {
         for (const part of split(chunk, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
           // Whoever refused the file takes no more of it.
           if (session.ended) return;
-          await this.#send(HostFrame.putData, id, part);
+          await this.#link.send(HostFrame.putData, id, part);
         }
       }
       if (leftBytes !== 0 && !session.ended) throw new Error("a file's content is not as long as it was said to be");
@@ -131,20 +139,90 @@ export class Agent {
     await session.answer;
   }
 
-  /** Starts a command. `onOutput` must copy what it keeps. */
-  exec(spec: AgentExecSpec, onOutput: (stream: OutputStream, chunk: Uint8Array) => void): ExecHandle {
-    let sessionId = 0;
-    const session = new ExecSession((stream, bytes) => this.#grant(sessionId, stream, bytes), onOutput);
-    const sent = this.#sendExec(session, spec, (id) => {
-      sessionId = id;
+  /**
+   * Starts a command; `beside`: in the namespaces of a command that runs. `onOutput` must copy what it keeps. Rejects
+   * with AgentError EAGAIN when too many run, ESRCH when there is no such command any more.
+   */
+  exec(
+    spec: AgentExecSpec,
+    onOutput: (stream: OutputStream, chunk: Uint8Array) => void,
+    options: { readonly beside?: ExecHandle } = {},
+  ): ExecHandle {
+    let id = 0;
+    // Null: the command was not started, or has ended.
+    const idOfRunning = async (): Promise<number | null> => {
+      await opened.catch(() => undefined);
+      return session.ended ? null : id;
+    };
+    const stdin = new OutboundStream(Stream.stdin, protocol.FRAME_PAYLOAD_BYTES_MAX, async (bytes) => {
+      const running = await idOfRunning();
+      if (running !== null) await this.#link.send(HostFrame.stdin, running, bytes);
     });
-    sent.catch((error: Error) => session.fail(error));
-    return {
+    const session = new ExecSession((stream, bytes) => this.#grant(id, stream, bytes), stdin, onOutput);
+    const handle: ExecHandle = {
       started: session.started,
       exit: session.exit,
-      signal: (number) => {
-        if (!session.ended && sessionId !== 0) this.#post(HostFrame.signal, sessionId, packIntegers([32, number]));
+      signal: (number, { group } = { group: false }) => {
+        const flags = group ? protocol.SignalFlag.group : 0;
+        if (!session.ended && id !== 0) this.#link.post(HostFrame.signal, id, packIntegers([32, number], [32, flags]));
       },
+      write: (bytes) => stdin.write(bytes),
+      end: () =>
+        stdin.close(async () => {
+          const running = await idOfRunning();
+          if (running !== null) await this.#link.send(HostFrame.stdin, running);
+        }),
+      resize: async ({ rows, columns }) => {
+        const running = spec.terminal === undefined ? null : await idOfRunning();
+        if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
+      },
+    };
+    const opened = this.#sendExec(session, spec, options.beside, (given) => {
+      id = given;
+      this.#ids.set(handle, given);
+    });
+    opened.catch((error: Error) => session.fail(error));
+    if (spec.stdin !== undefined && spec.stdin !== "open") {
+      feed(handle, spec.stdin).catch((error: Error) => session.fail(error));
+    }
+    return handle;
+  }
+
+  /**
+   * Connects to 127.0.0.1:`port` of the guest.
+   * @throws AgentRefusedError when nobody takes the connection; AgentError EAGAIN when there are too many
+   */
+  async dial(port: number): Promise<AgentConnection> {
+    let id = 0;
+    const window = new ReceiveWindow(
+      (bytes) => this.#grant(id, Stream.data, bytes),
+      protocol.INPUT_WINDOW_BYTES_INITIAL,
+      protocol.INPUT_WINDOW_BYTES_MAX,
+    );
+    const outbound = new OutboundStream(Stream.data, protocol.FRAME_PAYLOAD_BYTES_MAX, (bytes) =>
+      this.#link.send(HostFrame.netData, id, bytes),
+    );
+    const session = new ConnectionSession(window, outbound);
+    await this.#link.open(session, async (given) => {
+      id = given;
+      await this.#link.send(HostFrame.netDial, id, packIntegers([16, port], [16, 0]));
+    });
+    await session.opened;
+    const reset = () => {
+      if (session.over) return;
+      session.sendReset();
+      this.#link.post(HostFrame.netReset, id);
+    };
+    return {
+      chunks: () => session.chunks(),
+      write: (bytes) => outbound.write(bytes),
+      end: () =>
+        outbound.close(async () => {
+          session.sendEnd();
+          await this.#link.send(HostFrame.netEnd, id);
+        }),
+      reset,
+      [Symbol.asyncDispose]: async () => reset(),
     };
   }
 
@@ -166,154 +244,56 @@ export class Agent {
   /** Bytes of the listing of a disk. Who stops early must end the machine. */
   async *index(disk: number | "scratch"): AsyncGenerator<Uint8Array> {
     let sessionId = 0;
-    const session = new IndexSession((stream, bytes) => this.#grant(sessionId, stream, bytes));
-    await this.#start(session, async (id) => {
+    const grant = (bytes: number) => this.#grant(sessionId, Stream.stdout, bytes);
+    const session = new IndexSession(new ReceiveWindow(grant, protocol.WINDOW_BYTES_INITIAL));
+    await this.#link.open(session, async (id) => {
       sessionId = id;
       const number = disk === "scratch" ? protocol.INDEX_DISK_SCRATCH : disk;
-      await this.#send(HostFrame.index, id, packIntegers([16, number]));
+      await this.#link.send(HostFrame.index, id, packIntegers([16, number]));
     });
     yield* session.chunks();
   }
 
   async #request(answerType: number, type: number, ...payload: readonly Uint8Array[]): Promise<bigint> {
     const session = new ReplySession(answerType);
-    await this.#start(session, (id) => this.#send(type, id, ...payload));
+    await this.#link.open(session, (id) => this.#link.send(type, id, ...payload));
     return await session.answer;
   }
 
-  /** Opens a session in its turn and sends its frames; resolves when they are sent. */
-  #start(session: Session, transmit: (id: number) => Promise<void>): Promise<void> {
-    const turn = this.#transmission.then(async () => {
-      while (this.#sessions.size >= protocol.SESSIONS_COUNT_MAX && this.#closed === null) {
-        await new Promise<void>((resolve) => this.#waiting.push(resolve));
-      }
-      if (this.#closed !== null) throw this.#closed;
-      this.#lastSession += 1;
-      this.#sessions.set(this.#lastSession, session);
-      await transmit(this.#lastSession);
-    });
-    this.#transmission = turn.catch(() => undefined);
-    return turn;
-  }
-
   /** Takes its turn before the first wait, so that requests keep the order of their calls. */
-  async #sendExec(session: ExecSession, spec: AgentExecSpec, onId: (id: number) => void): Promise<void> {
+  async #sendExec(
+    session: ExecSession,
+    spec: AgentExecSpec,
+    host: ExecHandle | undefined,
+    onId: (id: number) => void,
+  ): Promise<void> {
     const bytes = encodeSpec(spec);
     if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX)
       throw new AgentError(ERRNO_TOO_BIG, "the command line is too long");
-    const flags = spec.stdin === undefined ? 0 : protocol.ExecFlag.stdin;
-    let sessionId = 0;
-    await this.#start(session, async (id) => {
-      sessionId = id;
+    if (host !== undefined) await host.started;
+    const beside = host === undefined ? 0 : this.#ids.get(host);
+    if (beside === undefined) throw new Error("the command to run beside is none of this guest");
+    await this.#link.open(session, async (id) => {
       onId(id);
-      const head = packIntegers([32, bytes.byteLength], [32, flags], [64, spec.timeoutMs]);
-      await this.#send(HostFrame.execOpen, id, head);
+      await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, beside));
       for (const part of split(bytes, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
-        if (!session.ended) await this.#send(HostFrame.execSpec, id, part);
+        if (!session.ended) await this.#link.send(HostFrame.execSpec, id, part);
       }
     });
-    if (spec.stdin !== undefined) await this.#sendStdin(session, sessionId, spec.stdin);
-  }
-
-  async #sendStdin(session: ExecSession, id: number, stdin: NonNullable<AgentExecSpec["stdin"]>): Promise<void> {
-    for await (const chunk of stdin) {
-      for (let rest = chunk; rest.byteLength > 0; ) {
-        const taken = await session.takeStdinCredit(Math.min(rest.byteLength, protocol.FRAME_PAYLOAD_BYTES_MAX));
-        if (taken === 0) return;
-        await this.#send(HostFrame.stdin, id, rest.subarray(0, taken));
-        rest = rest.subarray(taken);
-      }
-    }
-    if (!session.ended) await this.#send(HostFrame.stdin, id, NO_BYTES);
-  }
-
-  async #send(type: number, session: number, ...payload: readonly Uint8Array[]): Promise<void> {
-    if (this.#closed !== null) throw this.#closed;
-    try {
-      await this.#channel.write(encodeFrame(type, session, ...payload));
-    } catch (error) {
-      throw this.#fail(new AgentClosedError("the agent's stream is closed", { cause: error }));
-    }
-  }
-
-  /** Sends what nobody waits for; a failure shows in the session. */
-  #post(type: number, session: number, payload: Uint8Array): void {
-    this.#send(type, session, payload).catch(() => undefined);
   }
 
   #grant(session: number, stream: number, bytes: number): void {
-    this.#post(HostFrame.window, session, packIntegers([32, stream], [32, bytes]));
-  }
-
-  #onBytes(chunk: Uint8Array | null): void {
-    if (this.#closed !== null) return;
-    if (chunk === null) {
-      this.#fail(new AgentClosedError("the agent's stream closed"));
-      return;
-    }
-    try {
-      this.#decoder.push(chunk, (frame) => this.#onFrame(frame));
-    } catch (error) {
-      // Only what the guest sent is its fault; a failing reader of output must be seen as what it is.
-      this.#fail(error instanceof Error ? error : new Error(String(error)));
-      this.#channel.pause();
-    }
-  }
-
-  #onFrame(frame: Frame): void {
-    if (frame.session === 0) {
-      this.#onGeneral(frame);
-      return;
-    }
-    const session = this.#sessions.get(frame.session);
-    if (session === undefined) throw new AgentProtocolError(`a frame of type ${frame.type} for no session`);
-    if (!session.onFrame(frame)) return;
-    this.#sessions.delete(frame.session);
-    this.#waiting.shift()?.();
-  }
-
-  #onGeneral({ type, payload }: Frame): void {
-    if (type === AgentFrame.log) {
-      this.#logLines += 1;
-      if (this.#logLines <= LOG_LINES_MAX) this.#log(guestText(payload));
-      return;
-    }
-    if (type !== AgentFrame.hello || this.#greeted || payload.byteLength < 8) {
-      throw new AgentProtocolError(`a frame of type ${type} out of place`);
-    }
-    this.#greeted = true;
-    const version = viewOf(payload).getUint32(0, true);
-    if (version !== protocol.PROTOCOL_VERSION) throw new AgentProtocolError(`protocol version ${version}`);
-    this.#hello.resolve({ kernelRelease: guestText(payload.subarray(8)) });
-  }
-
-  #fail(error: Error): Error {
-    if (this.#closed !== null) return this.#closed;
-    this.#closed = error;
-    this.#hello.reject(error);
-    for (const session of this.#sessions.values()) session.fail(error);
-    this.#sessions.clear();
-    for (const resume of this.#waiting.splice(0)) resume();
-    return error;
+    this.#link.post(HostFrame.window, session, packIntegers([32, stream], [32, bytes]));
   }
 }
 
-/** u32 length and bytes each: hostname, cwd; u32 count and arguments; u32 count and environment. */
-export function encodeSpec(spec: AgentExecSpec): Uint8Array {
-  const environment = Object.entries(spec.env).map(([name, value]) => `${name}=${value}`);
-  const count = (list: readonly unknown[]) => packIntegers([32, list.length]);
-  const text = (value: string): Uint8Array[] => {
-    const bytes = Buffer.from(value, "utf8");
-    return [packIntegers([32, bytes.byteLength]), bytes];
-  };
-  return Buffer.concat([
-    ...text(spec.hostname),
-    ...text(spec.cwd),
-    count(spec.argv),
-    ...spec.argv.flatMap(text),
-    count(environment),
-    ...environment.flatMap(text),
-  ]);
+/** Writes what a command takes of `chunks`, and the end behind it. */
+async function feed(
+  { write, end }: ExecHandle,
+  chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+): Promise<void> {
+  for await (const chunk of chunks) if (!(await write(chunk))) return;
+  await end();
 }
 
 function* split(bytes: Uint8Array, sizeBytes: number): Generator<Uint8Array> {

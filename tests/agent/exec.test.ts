@@ -1,19 +1,29 @@
 import { describe, expect, test } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { AgentFrame, ExitFlag, HostFrame, SESSIONS_COUNT_MAX, Stream } from "../../src/vm/protocol.ts";
+import {
+  AgentFrame,
+  ExitFlag,
+  FRAME_PAYLOAD_BYTES_MAX,
+  HostFrame,
+  INPUT_WINDOW_BYTES_INITIAL,
+  INPUT_WINDOW_BYTES_MAX,
+  PROCESSES_COUNT_MAX,
+  Stream,
+} from "../../src/vm/protocol.ts";
 import {
   collect,
   type ExecRequest,
   execFrames,
+  execOpen,
   execSpec,
   execute,
   frame,
   NativeAgent,
   parseError,
+  signalFrame,
   syncFrame,
   u32,
-  u64,
 } from "./native-agent.ts";
 
 const shell = (script: string, more: Partial<ExecRequest> = {}): ExecRequest => ({
@@ -116,7 +126,7 @@ describe("a command", () => {
     agent.send(execFrames(5, shell("trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.05; done")));
     expect((await agent.next()).type).toBe(AgentFrame.started);
     expect((await agent.next()).payload.subarray(4).toString()).toBe("ready\n");
-    agent.send(frame(HostFrame.signal, 5, u32(10)));
+    agent.send(signalFrame(5, 10));
     expect((await agent.next()).payload.subarray(4).toString()).toBe("got\n");
     const exit = await agent.next();
     expect([exit.type, exit.payload.readUInt32LE(4)]).toEqual([AgentFrame.exit, 7]);
@@ -126,7 +136,7 @@ describe("a command", () => {
 describe("standard input", () => {
   /** Sends all of `bytes` as credit comes, then the end. */
   async function feed(agent: NativeAgent, session: number, bytes: Uint8Array): Promise<void> {
-    let credit = 262_144;
+    let credit = INPUT_WINDOW_BYTES_INITIAL;
     let at = 0;
     for (;;) {
       while (at < bytes.length && credit > 0) {
@@ -163,11 +173,15 @@ describe("standard input", () => {
   test("that nobody reads stands still at its credit, and ends with the command", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("sleep 0.8", { stdin: true })));
-    agent.send(...Array.from({ length: 4 }, () => frame(HostFrame.stdin, 3, Buffer.alloc(65_536))));
+    agent.send(frame(HostFrame.stdin, 3, Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL)));
     const first = [await agent.next(), await agent.next()].sort((one, other) => one.type - other.type);
     expect(first.map(({ type }) => type)).toEqual([AgentFrame.started, AgentFrame.window]);
-    // What fits into the pipe is taken, and its credit comes back; the rest stays where it is.
-    expect(first[1]?.payload.readUInt32LE(4)).toBe(65_536);
+    // What fits into the pipe is taken: its credit comes back, and with it a larger window. The rest stays where it is.
+    expect(first[1]?.payload.readUInt32LE(4)).toBe(INPUT_WINDOW_BYTES_MAX);
+    const pieces = INPUT_WINDOW_BYTES_MAX / FRAME_PAYLOAD_BYTES_MAX;
+    agent.send(
+      ...Array.from({ length: pieces }, () => frame(HostFrame.stdin, 3, Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX))),
+    );
     expect(await agent.quiet(200)).toBe(true);
     for (let ended = false; !ended; ) ended = (await agent.next()).type === AgentFrame.exit;
   });
@@ -254,7 +268,7 @@ describe("output", () => {
 describe("sessions", () => {
   test("run at once, and end each with its own code", async () => {
     await using agent = await NativeAgent.mounted();
-    const ids = Array.from({ length: SESSIONS_COUNT_MAX }, (_, index) => 1000 + index);
+    const ids = Array.from({ length: PROCESSES_COUNT_MAX }, (_, index) => 1000 + index);
     for (const id of ids) agent.send(execFrames(id, shell(`echo ${id}; sleep 0.4; exit ${id - 1000}`)));
     agent.send(execFrames(5000, shell("true")), execFrames(1003, shell("true")));
     const output = new Map<number, string>();
@@ -267,7 +281,7 @@ describe("sessions", () => {
       if (type === AgentFrame.error) errors.push([session, payload.subarray(8).toString()]);
     }
     expect(errors).toEqual([
-      [5000, `${SESSIONS_COUNT_MAX} sessions are alive`],
+      [5000, `${PROCESSES_COUNT_MAX} processes are alive`],
       [1003, "session 1003 is alive"],
     ]);
     expect(ids.map((id) => [output.get(id), codes.get(id)])).toEqual(ids.map((id) => [`${id}\n`, id - 1000]));
@@ -290,8 +304,7 @@ describe("sessions", () => {
 });
 
 describe("a specification", () => {
-  const open = (size: number, timeoutMs: bigint | number = 1000) =>
-    frame(HostFrame.execOpen, 3, u32(size), u32(0), u64(timeoutMs));
+  const open = (size: number, timeoutMs: bigint | number = 1000) => execOpen(3, size, { timeoutMs });
   const whole = execSpec({ argv: ["true"], env: ["A=b"] });
 
   test("that does not parse is an error, and the agent goes on", async () => {

@@ -5,20 +5,27 @@ import {
   HostFrame,
   LAYERS_COUNT_MAX,
   PROTOCOL_VERSION,
+  SESSION_GUEST_BIT,
 } from "../../src/vm/protocol.ts";
 import {
   collect,
   EXIT_CLOSED,
   EXIT_REFUSED,
   execFrames,
+  execOpen,
+  execute,
   frame,
   NativeAgent,
   parseError,
+  putOpen,
+  signalFrame,
   syncFrame,
   u16,
   u32,
   u64,
 } from "./native-agent.ts";
+
+const ERRNO_NO_SUCH_CALL = 38;
 
 describe("the stream", () => {
   test("is decoded wherever it is cut", async () => {
@@ -71,14 +78,35 @@ const MALFORMED: Readonly<Record<string, Buffer>> = {
   "MOUNT of too many layers": frame(HostFrame.mount, 1, u16(LAYERS_COUNT_MAX + 1), u16(1)),
   "MOUNT with an unknown flag": frame(HostFrame.mount, 1, u16(1), u16(3)),
   "MOUNT without flags": frame(HostFrame.mount, 1, u16(1)),
-  "PUT without its size": frame(HostFrame.putOpen, 1, u32(0), u32(0)),
+  "PUT without its size": frame(HostFrame.putOpen, 1, u32(0), u32(0), u32(0), u32(0)),
   "EXEC without its time": frame(HostFrame.execOpen, 1, u32(16), u32(0)),
-  "EXEC with an unknown flag": frame(HostFrame.execOpen, 1, u32(16), u32(2), u64(1000)),
+  "EXEC with an unknown flag": execOpen(1, 16, { flags: 4 }),
+  "EXEC with a size and no terminal": execOpen(1, 16, { rows: 1 }),
+  "EXEC of session 0": execOpen(0, 16),
+  "EXEC of a session of the guest": execOpen(SESSION_GUEST_BIT + 1, 16),
+  "PUT with a reserve": frame(HostFrame.putOpen, 1, u32(0), u32(0), u32(0), u32(1), u64(0), Buffer.from("/f")),
+  "NETWORK without flags": frame(HostFrame.network, 0),
+  "ACCEPT with a payload": frame(HostFrame.netAccept, 1, u32(0)),
+  "REFUSE without a reason": frame(HostFrame.netRefuse, 1),
+  "empty data of a connection": frame(HostFrame.netData, 1),
+  "END with a payload": frame(HostFrame.netEnd, 1, u32(0)),
+  "RESET with a payload": frame(HostFrame.netReset, 1, u32(0)),
+  "RESOLVED without a code": frame(HostFrame.resolved, 1),
+  "DIAL of port 0": frame(HostFrame.netDial, 1, u16(0), u16(0)),
+  "DIAL with a reserve": frame(HostFrame.netDial, 1, u16(80), u16(1)),
+  "DIAL of session 0": frame(HostFrame.netDial, 0, u16(80), u16(0)),
+  "DIAL without a port": frame(HostFrame.netDial, 1),
+  "HOLD with a payload": frame(HostFrame.hold, 1, u32(0)),
+  "RESIZE without columns": frame(HostFrame.resize, 1, u16(1)),
+  "FLUSH with a payload": frame(HostFrame.flush, 1, u32(0)),
+  "QUIESCE without a time": frame(HostFrame.quiesce, 1),
+  "THAW with a payload": frame(HostFrame.thaw, 1, u32(0)),
+  "SIGNAL without flags": frame(HostFrame.signal, 1, u32(9)),
   "FREEZE with a payload": frame(HostFrame.freeze, 1, u32(0)),
   "INDEX without a disk": frame(HostFrame.index, 1),
   "INDEX of a layer that no machine has": frame(HostFrame.index, 1, u16(LAYERS_COUNT_MAX)),
   "credit for standard input": frame(HostFrame.window, 1, u32(0), u32(1)),
-  "credit for a stream 3": frame(HostFrame.window, 1, u32(3), u32(1)),
+  "credit for a stream 4": frame(HostFrame.window, 1, u32(4), u32(1)),
   "credit without an amount": frame(HostFrame.window, 1, u32(1)),
 };
 
@@ -93,27 +121,18 @@ describe("the agent refuses", () => {
   /** Frames that only a session of the right kind and state may get. */
   const inSession: Readonly<Record<string, Buffer>> = {
     "more data than the file has": Buffer.concat([
-      frame(HostFrame.putOpen, 4, u32(0o644), u32(0), u64(3), Buffer.from("/f")),
+      putOpen(4, "/f", 3),
       frame(HostFrame.putData, 4, Buffer.from("four")),
     ]),
-    "empty data": Buffer.concat([
-      frame(HostFrame.putOpen, 4, u32(0o644), u32(0), u64(3), Buffer.from("/f")),
-      frame(HostFrame.putData, 4),
-    ]),
-    "standard input for a file": Buffer.concat([
-      frame(HostFrame.putOpen, 4, u32(0o644), u32(0), u64(3), Buffer.from("/f")),
-      frame(HostFrame.stdin, 4, Buffer.from("x")),
-    ]),
-    "file data for a command": Buffer.concat([
-      frame(HostFrame.execOpen, 4, u32(100), u32(0), u64(1000)),
-      frame(HostFrame.putData, 4, Buffer.from("x")),
-    ]),
+    "empty data": Buffer.concat([putOpen(4, "/f", 3), frame(HostFrame.putData, 4)]),
+    "standard input for a file": Buffer.concat([putOpen(4, "/f", 3), frame(HostFrame.stdin, 4, Buffer.from("x"))]),
+    "file data for a command": Buffer.concat([execOpen(4, 100), frame(HostFrame.putData, 4, Buffer.from("x"))]),
     "more of a specification than was said": Buffer.concat([
-      frame(HostFrame.execOpen, 4, u32(3), u32(0), u64(1000)),
+      execOpen(4, 3),
       frame(HostFrame.execSpec, 4, Buffer.from("four")),
     ]),
     "standard input before the command": Buffer.concat([
-      frame(HostFrame.execOpen, 4, u32(100), u32(1), u64(1000)),
+      execOpen(4, 100, { flags: 1 }),
       frame(HostFrame.stdin, 4, Buffer.from("x")),
     ]),
     "standard input that was not announced": Buffer.concat([
@@ -129,8 +148,21 @@ describe("the agent refuses", () => {
       execFrames(4, { argv: ["sleep", "9"], stdin: true }),
       ...Array.from({ length: 7 }, () => frame(HostFrame.stdin, 4, Buffer.alloc(65_536))),
     ]),
-    "signal 0": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), frame(HostFrame.signal, 4, u32(0))]),
-    "signal 65": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), frame(HostFrame.signal, 4, u32(65))]),
+    "a signal with an unknown flag": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), signalFrame(4, 9, 2)]),
+    "a size of no terminal": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"], stdin: true }),
+      frame(HostFrame.resize, 4, u16(1), u16(1)),
+    ]),
+    "data of a connection for a command": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"], stdin: true }),
+      frame(HostFrame.netData, 4, Buffer.from("x")),
+    ]),
+    "credit of a connection for a command": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"], stdin: true }),
+      frame(HostFrame.window, 4, u32(3), u32(1)),
+    ]),
+    "signal 0": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), signalFrame(4, 0)]),
+    "signal 65": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), signalFrame(4, 65)]),
   };
 
   test.each(Object.entries(inSession))("%s", async (_, bytes) => {
@@ -169,14 +201,39 @@ describe("the agent answers with an error", () => {
     expect(parseError(await agent.next()).text).toContain("mounted already");
   });
 
+  test("what it cannot do", async () => {
+    await using agent = await NativeAgent.mounted();
+    agent.send(
+      frame(HostFrame.network, 0, u32(1)),
+      frame(HostFrame.flush, 2),
+      frame(HostFrame.quiesce, 3, u32(1000)),
+      frame(HostFrame.thaw, 4),
+    );
+    for (const type of [HostFrame.network, HostFrame.flush, HostFrame.quiesce, HostFrame.thaw]) {
+      expect(parseError(await agent.next())).toEqual({
+        errno: ERRNO_NO_SUCH_CALL,
+        text: `request ${type}: this agent cannot do that`,
+      });
+    }
+    expect((await execute(agent, { argv: ["true"] })).exitCode).toBe(0);
+  });
+
   test("frames for sessions that ended are dropped", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(
       frame(HostFrame.putData, 9, Buffer.from("x")),
       frame(HostFrame.execSpec, 9, Buffer.from("x")),
       frame(HostFrame.stdin, 9),
-      frame(HostFrame.signal, 9, u32(9)),
+      signalFrame(9, 9),
       frame(HostFrame.window, 9, u32(1), u32(1)),
+      frame(HostFrame.window, 9, u32(3), u32(1)),
+      frame(HostFrame.resize, 9, u16(1), u16(1)),
+      frame(HostFrame.netData, 9, Buffer.from("x")),
+      frame(HostFrame.netEnd, 9),
+      frame(HostFrame.netReset, 9),
+      frame(HostFrame.netAccept, SESSION_GUEST_BIT + 9),
+      frame(HostFrame.netRefuse, SESSION_GUEST_BIT + 9, u32(1)),
+      frame(HostFrame.resolved, 9, u32(3)),
       syncFrame(3n),
     );
     expect((await agent.next()).payload.readBigUInt64LE()).toBe(3n);

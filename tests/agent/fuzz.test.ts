@@ -2,15 +2,46 @@
  * Random and mutated frames against the sanitizer build. Each seed is a whole conversation and gives the same frames
  * every time: `COPPICE_FUZZ_SEED=n bun test tests/agent/fuzz.test.ts` replays one, `COPPICE_FUZZ_COUNT=n` runs more.
  */
-import { expect, test } from "bun:test";
-import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame } from "../../src/vm/protocol.ts";
-import { EXIT_CLOSED, EXIT_REFUSED, execSpec, frame, NativeAgent, syncFrame, u16, u32, u64 } from "./native-agent.ts";
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { createServer, type Server } from "node:net";
+import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame, SESSION_GUEST_BIT, Stream } from "../../src/vm/protocol.ts";
+import {
+  EXIT_CLOSED,
+  EXIT_REFUSED,
+  execOpen,
+  execSpec,
+  frame,
+  NativeAgent,
+  putOpen,
+  signalFrame,
+  syncFrame,
+  u16,
+  u32,
+} from "./native-agent.ts";
 
 const SEEDS_COUNT_DEFAULT = 60;
 const FRAMES_COUNT_MAX = 60;
 const replay = process.env["COPPICE_FUZZ_SEED"];
 const count = Number(process.env["COPPICE_FUZZ_COUNT"] ?? SEEDS_COUNT_DEFAULT);
 const seeds = replay === undefined ? Array.from({ length: count }, (_, index) => index + 1) : [Number(replay)];
+
+let server: Server;
+let serverPort = 0;
+beforeAll(async () => {
+  // Answers, ends and resets, by what it gets.
+  server = createServer((socket) => {
+    socket.on("error", () => undefined);
+    socket.on("data", (chunk) => {
+      const first = Buffer.from(chunk)[0] ?? 0;
+      if (first < 200) socket.write(chunk);
+      else if (first < 230) socket.end();
+      else socket.resetAndDestroy();
+    });
+  });
+  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+  serverPort = (server.address() as { port: number }).port;
+});
+afterAll(() => void server.close());
 
 /** A generator of random numbers that is the same everywhere (splitmix32). */
 class Random {
@@ -43,6 +74,8 @@ class Random {
   }
 }
 
+/** One more than the last type that a host may send. */
+const HOST_TYPE_END = Math.max(...Object.values(HostFrame)) + 1;
 const INTERESTING = [
   0, 1, 2, 3, 4, 7, 8, 12, 15, 16, 127, 128, 255, 256, 65_535, 65_536, 65_537, 0x7fff_ffff, 0xffff_ffff,
 ];
@@ -77,10 +110,40 @@ function spec(random: Random): Buffer {
   return bytes;
 }
 
+/** Frames of a connection, mostly to a server that is there. */
+function connection(random: Random, id: number): Buffer[] {
+  const port = random.chance(80) ? serverPort : 1 + random.below(9);
+  const frames = [frame(HostFrame.netDial, id, u16(port), u16(0))];
+  // What comes before the connection is open ends the agent, so most conversations leave that to chance.
+  if (random.chance(3)) frames.push(frame(HostFrame.netData, id, random.bytes(1 + random.below(500))));
+  if (random.chance(30)) frames.push(frame(HostFrame.netReset, id));
+  return frames;
+}
+
+/** Frames for whatever session the id may be of, or for none. */
+function stray(random: Random, id: number): Buffer[] {
+  const guest = SESSION_GUEST_BIT + random.below(3);
+  return random.pick([
+    [frame(HostFrame.hold, id), syncFrame(3n)],
+    [frame(HostFrame.hold, id)],
+    [frame(HostFrame.resize, random.chance(95) ? guest : id, u16(random.below(300)), u16(random.below(300)))],
+    [frame(HostFrame.network, 0, u32(random.below(4)))],
+    [frame(HostFrame.flush, id)],
+    [frame(HostFrame.quiesce, id, u32(random.pick(INTERESTING)))],
+    [frame(HostFrame.thaw, id)],
+    [frame(HostFrame.resolved, id, u32(random.pick(INTERESTING)))],
+    [frame(HostFrame.netAccept, guest)],
+    [frame(HostFrame.netRefuse, guest, u32(random.pick(INTERESTING)))],
+    [frame(HostFrame.netData, random.chance(80) ? guest : id, random.bytes(1 + random.below(3000)))],
+    [frame(HostFrame.netEnd, random.chance(80) ? guest : id)],
+    [frame(HostFrame.netReset, random.chance(80) ? guest : id)],
+  ]);
+}
+
 /** The frames of one request, mostly in order. */
 function request(random: Random): Buffer[] {
-  const id = random.below(200);
-  switch (random.below(11)) {
+  const id = 1 + random.below(200);
+  switch (random.below(14)) {
     case 0:
       return [syncFrame(BigInt(random.below(1000)))];
     case 1:
@@ -89,8 +152,7 @@ function request(random: Random): Buffer[] {
     case 3: {
       const content = random.bytes(random.below(300));
       const size = random.chance(97) ? content.length : random.pick(INTERESTING);
-      const path = Buffer.from(random.pick(PATHS));
-      const open = frame(HostFrame.putOpen, id, u32(random.below(0o10000)), u32(0), u64(size), path);
+      const open = putOpen(id, random.pick(PATHS), size, random.below(0o10000));
       return content.length === 0 ? [open] : [open, frame(HostFrame.putData, id, content)];
     }
     case 4:
@@ -99,7 +161,17 @@ function request(random: Random): Buffer[] {
       const bytes = spec(random);
       const size = random.chance(97) ? bytes.length : random.pick(INTERESTING);
       const hasStdin = random.below(2);
-      const open = frame(HostFrame.execOpen, id, u32(size), u32(hasStdin), u64(1 + random.below(300)));
+      const terminal = random.chance(30)
+        ? { flags: 2 | hasStdin, rows: random.below(100), columns: random.below(300) }
+        : {};
+      const open = execOpen(id, size, {
+        flags: hasStdin,
+        timeoutMs: 1 + random.below(300),
+        beside: random.chance(30) ? random.below(200) : 0,
+        uid: random.chance(20) ? random.pick(INTERESTING) : 0,
+        gid: random.chance(20) ? random.pick(INTERESTING) : 0,
+        ...terminal,
+      });
       const cut = random.below(bytes.length + 1);
       const pieces = [bytes.subarray(0, cut), bytes.subarray(cut)].filter(({ length }) => length > 0);
       const input = [random.bytes(random.below(2000)), Buffer.alloc(0)].slice(random.below(2));
@@ -107,14 +179,22 @@ function request(random: Random): Buffer[] {
         open,
         ...pieces.map((piece) => frame(HostFrame.execSpec, id, piece)),
         ...(hasStdin === 1 ? input.map((piece) => frame(HostFrame.stdin, id, piece)) : []),
+        ...(terminal.rows !== undefined && random.chance(50) ? [frame(HostFrame.resize, id, u16(1), u16(2))] : []),
       ];
     }
     case 7:
       return random.chance(10) ? [frame(HostFrame.stdin, id, random.bytes(random.pick([0, 1, 1000])))] : [];
     case 8:
-      return [frame(HostFrame.signal, id, u32(1 + random.below(31)))];
+      return [signalFrame(id, 1 + random.below(31), random.below(2))];
     case 9:
-      return [frame(HostFrame.window, id, u32(1 + random.below(2)), u32(random.pick(INTERESTING)))];
+      return [
+        frame(HostFrame.window, id, u32(1 + random.below(random.chance(5) ? 3 : 2)), u32(random.pick(INTERESTING))),
+      ];
+    case 10:
+    case 11:
+      return connection(random, id);
+    case 12:
+      return stray(random, id);
     default:
       return [
         random.chance(20)
@@ -132,7 +212,7 @@ function mutate(random: Random, bytes: Buffer): Buffer {
       damaged.writeUInt32LE(random.pick(INTERESTING), 0);
       return damaged;
     case 1:
-      damaged.writeUInt16LE(random.below(14), 4);
+      damaged.writeUInt16LE(random.below(HOST_TYPE_END), 4);
       return damaged;
     case 2: {
       const at = random.below(damaged.length);
@@ -173,6 +253,13 @@ async function converse(agent: NativeAgent, random: Random): Promise<void> {
       continue;
     }
     idle = 0;
+    if (answer.type === AgentFrame.netOpened || (answer.type === AgentFrame.netData && random.chance(70))) {
+      agent.send(frame(HostFrame.netData, answer.session, random.bytes(1 + random.below(300))));
+      if (random.chance(20)) agent.send(frame(HostFrame.netEnd, answer.session));
+    }
+    if (answer.type === AgentFrame.netData) {
+      agent.send(frame(HostFrame.window, answer.session, u32(Stream.data), u32(answer.payload.length)));
+    }
     if (answer.type !== AgentFrame.output || random.chance(30)) continue;
     const stream = answer.payload.subarray(0, 4);
     agent.send(frame(HostFrame.window, answer.session, stream, u32(answer.payload.length - 4)));

@@ -67,13 +67,41 @@ export function syncFrame(nonce = 1n): Buffer {
   );
 }
 
-export interface ExecRequest {
+/** What EXEC_OPEN has besides the specification's size; all absent: a plain command as root. */
+export interface ExecHead {
+  readonly flags?: number;
+  readonly timeoutMs?: number | bigint;
+  readonly beside?: number;
+  readonly uid?: number;
+  readonly gid?: number;
+  readonly rows?: number;
+  readonly columns?: number;
+}
+
+export function execOpen(session: number, specBytes: number, head: ExecHead = {}): Buffer {
+  const words = [head.beside ?? 0, head.uid ?? 0, head.gid ?? 0].map(u32);
+  const size = [u16(head.rows ?? 0), u16(head.columns ?? 0)];
+  const first = [u32(specBytes), u32(head.flags ?? 0), u64(head.timeoutMs ?? 15_000)];
+  return frame(HostFrame.execOpen, session, ...first, ...words, ...size);
+}
+
+export function putOpen(session: number, path: string | Uint8Array, sizeBytes: number | bigint, mode = 0o644): Buffer {
+  return frame(HostFrame.putOpen, session, u32(mode), u32(0), u32(0), u32(0), u64(sizeBytes), Buffer.from(path));
+}
+
+export function signalFrame(session: number, number: number, flags = 0): Buffer {
+  return frame(HostFrame.signal, session, u32(number), u32(flags));
+}
+
+export interface ExecRequest extends Omit<ExecHead, "flags" | "timeoutMs"> {
   readonly argv: readonly (string | Uint8Array)[];
   readonly env?: readonly string[];
   readonly cwd?: string;
   readonly hostname?: string;
   readonly timeoutMs?: number;
   readonly stdin?: boolean;
+  /** with `rows` and `columns` */
+  readonly terminal?: boolean;
 }
 
 export function execSpec(request: ExecRequest): Buffer {
@@ -89,8 +117,8 @@ export function execSpec(request: ExecRequest): Buffer {
 /** The frames that start a command, the specification in pieces of `pieceBytes`. */
 export function execFrames(session: number, request: ExecRequest, pieceBytes = 65_536): Buffer {
   const spec = execSpec(request);
-  const flags = request.stdin === true ? 1 : 0;
-  const frames = [frame(HostFrame.execOpen, session, u32(spec.length), u32(flags), u64(request.timeoutMs ?? 15_000))];
+  const flags = (request.stdin === true ? 1 : 0) | (request.terminal === true ? 2 : 0);
+  const frames = [execOpen(session, spec.length, { ...request, flags })];
   for (let at = 0; at < spec.length; at += pieceBytes) {
     frames.push(frame(HostFrame.execSpec, session, spec.subarray(at, at + pieceBytes)));
   }
@@ -202,6 +230,22 @@ export class NativeAgent implements AsyncDisposable {
     return this.#closed;
   }
 
+  /** A SYNC and the next answer: every frame before it has been taken. */
+  async sync(): Promise<Frame> {
+    this.send(syncFrame());
+    return await this.next();
+  }
+
+  /** Processor time of the agent so far, in ticks of 10 ms. */
+  cpuTicks(): number {
+    const [user, system] = readFileSync(`/proc/${this.pid}/stat`, "latin1").split(" ").slice(13, 15);
+    return Number(user) + Number(system);
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0;
+  }
+
   /** Nothing but silence for that long? */
   async quiet(milliseconds: number): Promise<boolean> {
     await Bun.sleep(milliseconds);
@@ -267,6 +311,10 @@ export function parseError({ type, payload }: Frame): { errno: number; text: str
 }
 
 export interface Outcome {
+  /** as wait(2) gives it */
+  readonly status: number;
+  /** user and system time in µs, largest resident set in KiB, and so on: see AgentFrame.exit */
+  readonly usage: readonly number[];
   readonly exitCode: number;
   readonly flags: number;
   readonly wallUs: bigint;
@@ -291,7 +339,9 @@ export async function collect(agent: NativeAgent, session: number): Promise<Outc
     } else if (type === AgentFrame.exit) {
       const [stdout, stderr] = [Buffer.concat(streams[1] ?? []), Buffer.concat(streams[2] ?? [])];
       const [flags, exitCode] = [payload.readUInt32LE(0), payload.readUInt32LE(4)];
-      return { exitCode, flags, wallUs: payload.readBigUInt64LE(24), stdout, stderr };
+      const status = payload.readUInt32LE(32);
+      const usage = Array.from({ length: 9 }, (_, index) => Number(payload.readBigUInt64LE(40 + index * 8)));
+      return { exitCode, flags, status, usage, wallUs: payload.readBigUInt64LE(24), stdout, stderr };
     } else if (type !== AgentFrame.window) {
       throw new Error(`a frame of type ${type}: ${payload.toString("latin1")}`);
     }

@@ -11,10 +11,20 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame } from "../../src/vm/protocol.ts";
-import { execFrames, type Frame, frame, NativeAgent, parseError, syncFrame, u32, u64 } from "./native-agent.ts";
+import {
+  execFrames,
+  type Frame,
+  frame,
+  NativeAgent,
+  parseError,
+  putOpen,
+  syncFrame,
+  u32,
+  u64,
+} from "./native-agent.ts";
 
 function putFrames(session: number, path: string | Uint8Array, content: Uint8Array, mode = 0o644): Buffer {
-  const frames = [frame(HostFrame.putOpen, session, u32(mode), u32(0), u64(content.length), Buffer.from(path))];
+  const frames = [putOpen(session, path, content.length, mode)];
   for (let at = 0; at < content.length; at += FRAME_PAYLOAD_BYTES_MAX) {
     frames.push(frame(HostFrame.putData, session, content.subarray(at, at + FRAME_PAYLOAD_BYTES_MAX)));
   }
@@ -27,6 +37,15 @@ async function put(agent: NativeAgent, path: string | Uint8Array, text: string, 
 }
 
 describe("a file", () => {
+  test("belongs to whom it is said to", async () => {
+    await using agent = await NativeAgent.mounted();
+    const head = [u32(0o6750), u32(1234), u32(5678), u32(0), u64(0)];
+    agent.send(frame(HostFrame.putOpen, 2, ...head, Buffer.from("/mine")));
+    expect((await agent.next()).type).toBe(AgentFrame.done);
+    const { uid, gid, mode } = statSync(join(agent.directory, "r/mine"));
+    expect([uid, gid, mode & 0o7777]).toEqual([1234, 5678, 0o6750]);
+  });
+
   test("is written with its mode, its parents made", async () => {
     await using agent = await NativeAgent.mounted();
     expect((await put(agent, "/a/b/../b/file", "content", 0o6751)).type).toBe(AgentFrame.done);
@@ -57,8 +76,7 @@ describe("a file", () => {
 
   test("may come in pieces that mix with those of another", async () => {
     await using agent = await NativeAgent.mounted();
-    const open = (session: number) =>
-      frame(HostFrame.putOpen, session, u32(0o644), u32(0), u64(4), Buffer.from(`/f${session}`));
+    const open = (session: number) => putOpen(session, `/f${session}`, 4);
     const data = (session: number, text: string) => frame(HostFrame.putData, session, Buffer.from(text));
     agent.send(open(1), open(2), data(1, "ab"), data(2, "cd"), data(2, "ef"), data(1, "gh"));
     expect([(await agent.next()).session, (await agent.next()).session]).toEqual([2, 1]);

@@ -1,39 +1,21 @@
 import { describe, expect, test } from "bun:test";
 import { parseGuestPathText } from "../../src/domain/guest-path.ts";
-import { Agent, AgentClosedError, AgentError, AgentProtocolError } from "../../src/vm/agent.ts";
+import { Agent, AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "../../src/vm/agent.ts";
 import { packIntegers } from "../../src/vm/frames.ts";
 import {
   AgentFrame,
-  FRAME_PAYLOAD_BYTES_MAX,
+  CONNECTIONS_COUNT_MAX,
   HostFrame,
+  PROCESSES_COUNT_MAX,
   PROTOCOL_VERSION,
-  SESSIONS_COUNT_MAX,
+  SESSION_GUEST_BIT,
   Stream,
+  TASKS_COUNT_MAX,
   WINDOW_BYTES_INITIAL,
 } from "../../src/vm/protocol.ts";
+import { done, exitPayload, failure, openAgent as open, problem, SPEC, text } from "../support/agent-script.ts";
 import { seededRandom } from "../support/random.ts";
 import { ScriptedAgent } from "../support/scripted-peer.ts";
-
-const text = (value: string) => Buffer.from(value);
-const done = (value = 0n) => packIntegers([64, value]);
-const problem = (errno: number, message: string) => Buffer.concat([packIntegers([32, errno], [32, 0]), text(message)]);
-const SPEC = { argv: ["/bin/true"], env: {}, cwd: "/", hostname: "h", timeoutMs: 1000 };
-const exitPayload = (code: number, flags = 0) => packIntegers([32, flags], [32, code], [64, 1500], [64, 4096], [64, 9]);
-
-function open() {
-  const guest = new ScriptedAgent();
-  const lines: string[] = [];
-  return { guest, lines, agent: Agent.open(guest.channel, { log: (line) => lines.push(line) }) };
-}
-
-async function failure(promise: Promise<unknown>): Promise<Error> {
-  try {
-    await promise;
-  } catch (error) {
-    if (error instanceof Error) return error;
-  }
-  throw new Error("it did not fail");
-}
 
 describe("greeting", () => {
   test("tells the kernel, also when it came before it was asked for", async () => {
@@ -100,7 +82,9 @@ describe("requests", () => {
     ]);
     const [mount, putOpen, , , exec] = guest.frames;
     expect(mount?.payload).toEqual(Buffer.from([3, 0, 1, 0]));
-    expect(putOpen?.payload).toEqual(Buffer.concat([packIntegers([32, 0o640], [32, 0], [64, 4]), text("/f")]));
+    expect(putOpen?.payload).toEqual(
+      Buffer.concat([packIntegers([32, 0o640], [32, 0], [32, 0], [32, 0], [64, 4]), text("/f")]),
+    );
     guest.send(AgentFrame.done, mount?.session ?? 0, done());
     guest.send(AgentFrame.error, putOpen?.session ?? 0, problem(28, "write /f: \x1b[31mNo space"));
     guest.send(AgentFrame.error, exec?.session ?? 0, problem(125, "an earlier step failed"));
@@ -140,120 +124,35 @@ describe("requests", () => {
     }
   });
 
-  test("no more sessions are open than the guest's table holds", async () => {
+  test("no more requests are under way than the guest's table holds", async () => {
     const { guest, agent } = open();
-    const freezes = Array.from({ length: SESSIONS_COUNT_MAX + 5 }, () => agent.freeze());
-    await guest.frame(HostFrame.freeze, SESSIONS_COUNT_MAX - 1);
+    const freezes = Array.from({ length: TASKS_COUNT_MAX + 5 }, () => agent.freeze());
+    await guest.frame(HostFrame.freeze, TASKS_COUNT_MAX - 1);
     await Bun.sleep(5);
-    expect(guest.frames.length).toBe(SESSIONS_COUNT_MAX);
+    expect(guest.frames.length).toBe(TASKS_COUNT_MAX);
     for (let index = 0; index < freezes.length; index++) {
       guest.send(AgentFrame.done, (await guest.frame(HostFrame.freeze, index)).session, done());
     }
     await Promise.all(freezes);
     expect(new Set(guest.frames.map(({ session }) => session)).size).toBe(freezes.length);
   });
-});
 
-describe("exec", () => {
-  test("sends the specification in pieces and gives figures back", async () => {
+  test("a process or connection too many is refused here, and keeps nothing else waiting", async () => {
     const { guest, agent } = open();
-    const output: string[] = [];
-    const argv = ["/bin/sh", "-c", "x".repeat(130_000)];
-    const run = agent.exec({ ...SPEC, argv, env: { A: "ü" } }, (stream, chunk) =>
-      output.push(`${stream}:${chunk.length}`),
-    );
-    const { session, payload } = await guest.frame(HostFrame.execOpen);
-    await guest.frame(HostFrame.execSpec, 1);
-    const spec = Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.execSpec).map((f) => f.payload));
-    expect(payload.readUInt32LE(0)).toBe(spec.byteLength);
-    expect(readSpec(spec)).toEqual({ hostname: "h", cwd: "/", argv, env: ["A=ü"] });
-    guest.send(AgentFrame.started, session, packIntegers([32, 2]));
-    await run.started;
-    guest.send(AgentFrame.output, session, packIntegers([32, Stream.stderr]), text("abc"));
-    guest.send(AgentFrame.exit, session, exitPayload(137, 3));
-    expect(await run.exit).toEqual({
-      exitCode: 137,
-      timedOut: true,
-      oomKilled: true,
-      cpuTimeUs: 1500n,
-      memoryPeakBytes: 4096n,
-      wallUs: 9n,
-    });
-    expect(output).toEqual(["stderr:3"]);
-  });
-
-  test("standard input waits for credit, and its end is told", async () => {
-    const { guest, agent } = open();
-    const stdin = Buffer.from(seededRandom(5).bytes(WINDOW_BYTES_INITIAL + 1000));
-    agent.exec({ ...SPEC, stdin: [stdin] }, () => undefined);
-    const { session, payload } = await guest.frame(HostFrame.execOpen);
-    expect(payload.readUInt32LE(4)).toBe(1);
-    const received = () =>
-      Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.stdin).map((f) => f.payload));
-    await guest.frame(HostFrame.stdin, WINDOW_BYTES_INITIAL / FRAME_PAYLOAD_BYTES_MAX - 1);
-    await Bun.sleep(5);
-    expect(received().byteLength).toBe(WINDOW_BYTES_INITIAL);
-    guest.send(AgentFrame.window, session, packIntegers([32, Stream.stdin], [32, 600]));
-    guest.send(AgentFrame.window, session, packIntegers([32, Stream.stdin], [32, 600]));
-    await guest.frame(HostFrame.stdin, 5);
-    expect(received()).toEqual(stdin);
-    expect(guest.frames.at(-1)?.payload.byteLength).toBe(0);
-  });
-
-  test("output is answered with credit, and output beyond it ends everything", async () => {
-    const { guest, agent } = open();
-    const run = agent.exec(SPEC, () => undefined);
-    const { session } = await guest.frame(HostFrame.execSpec);
-    const chunk = Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX - 4);
-    let granted = WINDOW_BYTES_INITIAL;
-    for (let sent = 0; sent < 4 * WINDOW_BYTES_INITIAL; sent += chunk.byteLength) {
-      guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), chunk);
-    }
-    await guest.frame(HostFrame.window);
-    for (const { type, payload } of guest.frames) if (type === HostFrame.window) granted += payload.readUInt32LE(4);
-    expect(granted).toBeGreaterThan(4 * WINDOW_BYTES_INITIAL);
-    guest.send(AgentFrame.exit, session, exitPayload(0));
-    expect((await run.exit).exitCode).toBe(0);
-  });
-
-  test.each([
-    ["an exit code of no process", AgentFrame.exit, exitPayload(256)],
-    ["an unknown flag", AgentFrame.exit, exitPayload(0, 4)],
-    ["a short exit", AgentFrame.exit, Buffer.alloc(31)],
-    ["output of no stream", AgentFrame.output, packIntegers([32, 3])],
-    ["output without a stream", AgentFrame.output, Buffer.alloc(3)],
-    ["credit that was never used", AgentFrame.window, packIntegers([32, 0], [32, 1])],
-    ["credit for another stream", AgentFrame.window, packIntegers([32, 1], [32, 0])],
-    ["the answer of another request", AgentFrame.done, done()],
-    ["a short error", AgentFrame.error, Buffer.alloc(7)],
-  ])("%s breaks the protocol", async (_, type, payload) => {
-    const { guest, agent } = open();
-    const run = agent.exec(SPEC, () => undefined);
-    const { session } = await guest.frame(HostFrame.execSpec);
-    guest.send(type, session, payload);
-    expect(await failure(run.exit)).toBeInstanceOf(AgentProtocolError);
-    expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
-    expect(guest.channel.paused).toBe(true);
-  });
-
-  test("a signal reaches a command that runs", async () => {
-    const { guest, agent } = open();
-    const run = agent.exec(SPEC, () => undefined);
-    const { session } = await guest.frame(HostFrame.execSpec);
-    run.signal(15);
-    expect((await guest.frame(HostFrame.signal)).payload).toEqual(Buffer.from([15, 0, 0, 0]));
-    guest.send(AgentFrame.exit, session, exitPayload(143));
-    await run.exit;
-    run.signal(9);
-    await Bun.sleep(2);
-    expect(guest.frames.filter(({ type }) => type === HostFrame.signal).length).toBe(1);
-  });
-
-  test("a specification that no guest takes is refused here", async () => {
-    const { guest, agent } = open();
-    const run = agent.exec({ ...SPEC, argv: ["/bin/echo", "x".repeat(4_200_000)] }, () => undefined);
-    expect(((await failure(run.exit)) as AgentError).errno).toBe(7);
-    expect(guest.frames).toEqual([]);
+    const runs = Array.from({ length: PROCESSES_COUNT_MAX }, () => agent.exec(SPEC, () => undefined));
+    const dials = Array.from({ length: CONNECTIONS_COUNT_MAX }, () => agent.dial(80).catch((error: Error) => error));
+    expect(((await failure(agent.exec(SPEC, () => undefined).exit)) as AgentError).errno).toBe(11);
+    expect(((await failure(agent.dial(80))) as AgentError).errno).toBe(11);
+    const frozen = agent.freeze();
+    guest.send(AgentFrame.done, (await guest.frame(HostFrame.freeze)).session, done());
+    await frozen;
+    guest.send(AgentFrame.exit, (await guest.frame(HostFrame.execSpec)).session, exitPayload(0));
+    expect((await runs[0]?.exit)?.exitCode).toBe(0);
+    const next = agent.exec(SPEC, () => undefined);
+    guest.send(AgentFrame.exit, (await guest.frame(HostFrame.execSpec, PROCESSES_COUNT_MAX)).session, exitPayload(3));
+    expect((await next.exit).exitCode).toBe(3);
+    guest.channel.deliver(null);
+    for (const dial of dials) expect(await dial).toBeInstanceOf(AgentClosedError);
   });
 });
 
@@ -309,6 +208,17 @@ describe("a hostile or dying guest", () => {
     }
   });
 
+  test.each([
+    ["opens a connection without a network", AgentFrame.netOpen, packIntegers([16, 80], [16, 0])],
+    ["asks for a name without a network", AgentFrame.resolve, packIntegers([16, 1])],
+    ["sends data for a session of its own", AgentFrame.netData, text("x")],
+    ["grants credit to a session of its own", AgentFrame.window, packIntegers([32, 3], [32, 1])],
+  ])("that %s breaks the protocol", async (_, type, payload) => {
+    const { guest, agent } = open();
+    guest.send(type, SESSION_GUEST_BIT + 1, payload);
+    expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
+  });
+
   test("a frame for no session breaks the protocol", async () => {
     const { guest, agent } = open();
     const frozen = agent.freeze();
@@ -331,20 +241,37 @@ describe("a hostile or dying guest", () => {
       const random = seededRandom(seed);
       const { guest, agent } = open();
       const run = agent.exec({ ...SPEC, stdin: [Buffer.alloc(10)] }, () => undefined);
-      const requests = [run.started, run.exit, agent.mount({ layers: 1, scratch: true }), agent.index(1).next()];
+      const terminal = agent.exec({ ...SPEC, terminal: { rows: 1, columns: 2 }, stdin: "open" }, () => undefined);
+      const requests: Promise<unknown>[] = [
+        run.started,
+        run.exit,
+        agent.mount({ layers: 1, scratch: true }),
+        agent.index(1).next(),
+        terminal.exit,
+        terminal.write(Buffer.alloc(200_000)),
+        agent.dial(80).then(async (connection) => {
+          const written = connection.write(Buffer.alloc(100_000)).then(() => connection.end());
+          for await (const chunk of connection.chunks()) expect(chunk.byteLength).toBeGreaterThan(0);
+          if (seed % 2 === 0) connection.reset();
+          await written;
+        }),
+      ];
       const settled = Promise.allSettled(requests);
-      await guest.frame(HostFrame.index);
+      const dialled = (await guest.frame(HostFrame.netDial)).session;
       for (let frame = 0; frame < 30; frame++) {
         const type = types[random.below(types.length)] ?? AgentFrame.log;
         const sizes = [0, 4, 8, 32, 100, random.below(2000)];
         const payload = random.bytes(sizes[random.below(sizes.length)] ?? 0);
         if (random.below(3) > 0) payload.fill(0, 0, 8);
-        guest.send(type, random.below(5), payload);
+        guest.send(type, random.below(20) === 0 ? SESSION_GUEST_BIT : random.below(8), payload);
+        // The connection is often there, so that its data is reached.
+        if (seed % 3 === 0 && frame === 0) guest.send(AgentFrame.netOpened, dialled);
+        if (frame % 8 === 0) await Promise.resolve();
       }
       guest.channel.deliver(null);
       for (const result of await settled) {
         if (result.status === "fulfilled") continue;
-        const expected = [AgentError, AgentProtocolError, AgentClosedError].some(
+        const expected = [AgentError, AgentProtocolError, AgentClosedError, AgentRefusedError].some(
           (kind) => result.reason instanceof kind,
         );
         expect({ seed, expected, reason: String(result.reason) }).toMatchObject({ expected: true });
@@ -352,20 +279,3 @@ describe("a hostile or dying guest", () => {
     }
   });
 });
-
-function readSpec(spec: Buffer): { hostname: string; cwd: string; argv: string[]; env: string[] } {
-  let offset = 0;
-  const number = () => {
-    offset += 4;
-    return spec.readUInt32LE(offset - 4);
-  };
-  const string = () => {
-    const length = number();
-    offset += length;
-    return spec.toString("utf8", offset - length, offset);
-  };
-  const list = () => Array.from({ length: number() }, string);
-  const parsed = { hostname: string(), cwd: string(), argv: list(), env: list() };
-  expect(offset).toBe(spec.byteLength);
-  return parsed;
-}

@@ -1,14 +1,15 @@
 #include "command.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "platform.h"
@@ -50,20 +51,45 @@ static int exec_by_path(const struct spec *spec)
 	}
 }
 
-_Noreturn void command_run(const struct spec *spec)
+void command_begin(const struct identity *identity)
+{
+	setsid();
+	if (identity->terminal)
+		ioctl(STDIN_FILENO, TIOCSCTTY, 0);
+	/* By /dev/stdout and its like the command opens its streams anew. */
+	struct stat status;
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO && identity->uid != 0; fd++)
+		if (fstat(fd, &status) == 0 && (S_ISFIFO(status.st_mode) || identity->terminal) &&
+		    fchown(fd, identity->uid, (gid_t)-1) != 0)
+			dprintf(STDERR_FILENO, "owner of stream %d: %s\n", fd, strerror(errno));
+}
+
+static bool take_identity(const struct identity *identity)
+{
+	if (identity->uid == 0 && identity->gid == 0)
+		return true;
+	return setgroups(0, NULL) == 0 && setresgid(identity->gid, identity->gid, identity->gid) == 0 &&
+	       setresuid(identity->uid, identity->uid, identity->uid) == 0;
+}
+
+_Noreturn void command_run(const struct spec *spec, const struct identity *identity)
 {
 	const char *name = spec->argv[0];
 	sigset_t none;
 	struct rlimit files = {FILES_SOFT_COUNT, FILES_HARD_COUNT};
 	platform_become_ordinary();
-	prctl(PR_SET_DUMPABLE, 1);
-	setsid();
 	setrlimit(RLIMIT_NOFILE, &files);
 	umask(022);
 	/* SIGCHLD is blocked in the reaper, whose mask this is. */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	int error;
+	if (!take_identity(identity)) {
+		dprintf(STDERR_FILENO, "user %u, group %u: %s\n", identity->uid, identity->gid, strerror(errno));
+		_exit(126);
+	}
+	/* After the change of user, which takes it away. */
+	prctl(PR_SET_DUMPABLE, 1);
 	if (name[0] == '\0') {
 		error = ENOENT;
 	} else if (strchr(name, '/') != NULL) {

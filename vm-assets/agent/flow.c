@@ -3,13 +3,16 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "bytes.h"
 #include "frame.h"
+#include "rings.h"
 
-/* Credit goes back in pieces of this size, so that a slow reader does not cost a frame a read. */
-#define RETURN_BYTES_MIN (WINDOW_BYTES_INITIAL / 4)
+/* Credit goes back in quarters of a window, so that a slow reader does not cost a frame a read. */
+#define RETURN_SHARE 4
 
 /*
  * The agent runs before every command, so without a pause it would send each line of a program by itself.
@@ -18,9 +21,9 @@
 #define HOLD_NS 1000000
 #define HOLD_BYTES_MAX 32768
 
-void outflow_open(struct outflow *flow, int fd, uint32_t stream)
+void outflow_open(struct outflow *flow, int fd, uint32_t stream, uint32_t credit)
 {
-	*flow = (struct outflow){.fd = fd, .stream = stream, .credit = WINDOW_BYTES_INITIAL, .readable = true};
+	*flow = (struct outflow){.fd = fd, .stream = stream, .credit = credit, .readable = true};
 }
 
 void outflow_close(struct outflow *flow)
@@ -50,115 +53,172 @@ uint64_t outflow_deadline(const struct outflow *flow)
 	return flow->fd >= 0 && flow->readable && flow->credit > 0 ? flow->hold_ns : UINT64_MAX;
 }
 
-bool outflow_pump(struct outflow *flow, uint32_t session, uint64_t now_ns)
+bool outflow_pump(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns)
 {
+	/* OUTPUT names its stream in front of the bytes. */
+	size_t head = flow->stream == STREAM_DATA ? 0 : sizeof flow->stream;
 	if (flow->fd < 0 || !flow->readable || now_ns < flow->hold_ns)
 		return false;
 	size_t room = frame_room();
-	if (room <= sizeof(uint32_t))
+	if (room <= head)
 		return false;
-	size_t size = room - sizeof(uint32_t);
+	size_t size = room - head;
 	if (size > flow->credit)
 		size = flow->credit;
 	if (size == 0)
 		return outflow_ended(flow);
 	uint8_t *payload = frame_payload();
-	ssize_t count = read(flow->fd, payload + sizeof(uint32_t), size);
+	ssize_t count = read(flow->fd, payload + head, size);
 	if (count < 0 && errno == EINTR)
 		return true;
 	if (count < 0 && errno == EAGAIN) {
 		flow->readable = false;
-		flow->idle = true;
+		session_watch_again(session, flow->fd, watch);
 		return false;
 	}
 	if (count <= 0) {
+		/* A terminal that nobody has open any more says EIO. */
+		flow->failed = count < 0;
 		outflow_close(flow);
 		return true;
 	}
-	put_u32(payload, flow->stream);
-	frame_commit(AGENT_OUTPUT, session, sizeof(uint32_t) + (size_t)count);
+	if (head > 0)
+		put_u32(payload, flow->stream);
+	frame_commit(head > 0 ? AGENT_OUTPUT : AGENT_NET_DATA, session->id, head + (size_t)count);
 	flow->credit -= (uint32_t)count;
 	if (count < HOLD_BYTES_MAX)
 		flow->hold_ns = now_ns + HOLD_NS;
 	return true;
 }
 
-void inflow_open(struct inflow *flow, int fd, uint8_t ring[WINDOW_BYTES_INITIAL])
+/* Credit beyond first windows that inputs have now. */
+static size_t granted;
+
+/* A reader that emptied its whole window is worth a larger one, as long as there is credit for all. */
+static uint32_t inflow_grow(struct inflow *flow)
 {
-	flow->ring = ring;
-	flow->fd = fd;
-	flow->writable = true;
-	flow->ending = false;
+	size_t more = INPUT_WINDOW_BYTES_MAX - flow->window;
+	/* Only an empty ring can change its size. */
+	if (more == 0 || flow->fd < 0 || flow->size > 0 || flow->taken < flow->window || more > GRANTS_BYTES_MAX - granted)
+		return 0;
+	granted += more;
+	flow->window += more;
 	flow->start = 0;
-	flow->size = 0;
-	flow->returnable = 0;
+	flow->taken = 0;
+	return (uint32_t)more;
+}
+
+void inflow_open(struct inflow *flow, int fd, uint32_t stream, uint8_t *ring)
+{
+	*flow = (struct inflow){
+		.fd = fd, .stream = stream, .writable = true, .window = INPUT_WINDOW_BYTES_INITIAL, .ring = ring};
 }
 
 void inflow_close(struct inflow *flow)
 {
+	if (flow->fd >= 0 && flow->stream == STREAM_DATA)
+		shutdown(flow->fd, SHUT_WR);
 	if (flow->fd >= 0)
 		close(flow->fd);
 	flow->fd = -1;
+	flow->size = 0;
+}
+
+void inflow_release(struct inflow *flow)
+{
+	inflow_close(flow);
+	if (flow->ring_used)
+		rings_forget(flow->ring);
+	flow->ring_used = false;
+	if (flow->window > INPUT_WINDOW_BYTES_INITIAL)
+		granted -= flow->window - INPUT_WINDOW_BYTES_INITIAL;
+	flow->window = 0;
+}
+
+/* One write to the descriptor: what it took; 0 when it takes nothing now, or all when nobody reads any more. */
+static size_t inflow_write(struct inflow *flow, const uint8_t *bytes, size_t size)
+{
+	ssize_t count;
+	do
+		count = write(flow->fd, bytes, size);
+	while (count < 0 && errno == EINTR);
+	if (count < 0 && errno == EAGAIN) {
+		flow->writable = false;
+		return 0;
+	}
+	if (count < 0) {
+		/* EPIPE: the command closed its input, which is its right. */
+		flow->failed = true;
+		flow->returnable += (uint32_t)flow->size;
+		inflow_close(flow);
+		return size;
+	}
+	return (size_t)count;
+}
+
+static void ring_append(struct inflow *flow, const uint8_t *bytes, size_t size)
+{
+	size_t end = (flow->start + flow->size) % flow->window;
+	size_t first = size < flow->window - end ? size : flow->window - end;
+	memcpy(flow->ring + end, bytes, first);
+	memcpy(flow->ring, bytes + first, size - first);
+	flow->size += size;
+	flow->ring_used = true;
 }
 
 bool inflow_take(struct inflow *flow, const uint8_t *bytes, size_t size)
 {
-	if (size == 0) {
-		flow->ending = true;
-		return true;
-	}
-	if (flow->ending)
-		return false;
 	/* What was used up and not yet returned is credit that the host does not have. */
-	if (size > WINDOW_BYTES_INITIAL - flow->size - flow->returnable)
+	if (flow->ending || size > flow->window - flow->size - flow->returnable)
 		return false;
+	flow->taken += size;
+	size_t direct = 0;
 	/* Nobody reads any more: the bytes count as taken, so that the host can finish. */
-	if (flow->fd < 0) {
-		flow->returnable += (uint32_t)size;
-		return true;
-	}
-	size_t end = (flow->start + flow->size) % WINDOW_BYTES_INITIAL;
-	size_t first = size < WINDOW_BYTES_INITIAL - end ? size : WINDOW_BYTES_INITIAL - end;
-	memcpy(flow->ring + end, bytes, first);
-	memcpy(flow->ring, bytes + first, size - first);
-	flow->size += size;
+	if (flow->fd < 0)
+		direct = size;
+	else if (flow->size == 0 && flow->writable)
+		direct = inflow_write(flow, bytes, size);
+	flow->returnable += (uint32_t)direct;
+	if (direct < size)
+		ring_append(flow, bytes + direct, size - direct);
 	return true;
 }
 
-/* One write to the pipe; true when bytes moved or nobody reads any more. */
-static bool inflow_write(struct inflow *flow)
+bool inflow_end(struct inflow *flow)
 {
-	size_t run = WINDOW_BYTES_INITIAL - flow->start;
-	ssize_t count = write(flow->fd, flow->ring + flow->start, flow->size < run ? flow->size : run);
-	if (count < 0 && errno == EINTR)
+	bool first = !flow->ending;
+	flow->ending = true;
+	return first;
+}
+
+/* One write out of the ring. */
+static bool inflow_drain(struct inflow *flow)
+{
+	size_t run = flow->window - flow->start;
+	size_t count = inflow_write(flow, flow->ring + flow->start, flow->size < run ? flow->size : run);
+	if (flow->fd < 0)
 		return true;
-	if (count < 0 && errno == EAGAIN) {
-		flow->writable = false;
-		return false;
-	}
-	if (count < 0) {
-		/* EPIPE: the command closed its input, which is its right. */
-		count = (ssize_t)flow->size;
-		inflow_close(flow);
-	}
-	flow->start = (flow->start + (size_t)count) % WINDOW_BYTES_INITIAL;
-	flow->size -= (size_t)count;
+	flow->start = (flow->start + count) % flow->window;
+	flow->size -= count;
 	flow->returnable += (uint32_t)count;
-	return true;
+	/* From the front again, so that a ring that is rarely full stays within few pages. */
+	if (flow->size == 0)
+		flow->start = 0;
+	return count > 0;
 }
 
 bool inflow_pump(struct inflow *flow, uint32_t session)
 {
 	bool moved = false;
 	if (flow->fd >= 0 && flow->size > 0 && flow->writable)
-		moved = inflow_write(flow);
+		moved = inflow_drain(flow);
 	if (flow->fd >= 0 && flow->size == 0 && flow->ending)
 		inflow_close(flow);
-	bool due = flow->returnable >= RETURN_BYTES_MIN || (flow->returnable > 0 && flow->size == 0);
+	bool due = flow->returnable >= flow->window / RETURN_SHARE || (flow->returnable > 0 && flow->size == 0);
 	if (due && !flow->ending && frame_can_answer()) {
 		uint8_t payload[8];
-		put_u32(payload, STREAM_STDIN);
-		put_u32(payload + 4, flow->returnable);
+		put_u32(payload, flow->stream);
+		put_u32(payload + 4, flow->returnable + inflow_grow(flow));
 		frame_send(AGENT_WINDOW, session, payload, sizeof payload);
 		flow->returnable = 0;
 		moved = true;

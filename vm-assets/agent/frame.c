@@ -10,6 +10,7 @@
 #include "protocol.h"
 
 #define INPUT_BYTES (2 * (FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX))
+#define HOST_LAST HOST_THAW
 #define OUTPUT_BYTES (4 * (FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX))
 
 _Static_assert(FRAME_HEADER_BYTES == 4 + 2 + 2 + 4, "length, type, zero, session");
@@ -73,7 +74,7 @@ enum frame_status frame_next(struct frame *frame)
 	frame->payload = at + FRAME_HEADER_BYTES;
 	if (frame->length > FRAME_PAYLOAD_BYTES_MAX || get_u16(at + 6) != 0)
 		return FRAME_BAD;
-	if (frame->type < HOST_SYNC || frame->type > HOST_RELEASE)
+	if (frame->type < HOST_SYNC || frame->type > HOST_LAST)
 		return FRAME_BAD;
 	return available - FRAME_HEADER_BYTES < frame->length ? FRAME_NONE : FRAME_READY;
 }
@@ -134,7 +135,8 @@ void frame_send(uint16_t type, uint32_t session, const void *payload, size_t len
 	/* Every caller asked frame_can_answer before it took the request. */
 	size_t available = output_free();
 	assert(available >= FRAME_HEADER_BYTES + length);
-	memcpy(frame_payload(), payload, length);
+	if (length > 0)
+		memcpy(frame_payload(), payload, length);
 	frame_commit(type, session, length);
 }
 

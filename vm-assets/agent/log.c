@@ -8,12 +8,19 @@
 #include "platform.h"
 #include "protocol.h"
 
+static bool muted;
+
+void log_mute(bool mute)
+{
+	muted = mute;
+}
+
 static void emit(const char *format, va_list arguments)
 {
 	char text[FRAME_TEXT_BYTES_MAX];
 	vsnprintf(text, sizeof text, format, arguments);
 	platform_log(text);
-	if (frame_can_answer())
+	if (!muted && frame_can_answer())
 		frame_send(AGENT_LOG, 0, text, strlen(text));
 }
 

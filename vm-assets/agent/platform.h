@@ -15,6 +15,8 @@
 
 struct usage {
 	uint64_t cpu_us;
+	uint64_t user_us;
+	uint64_t system_us;
 	uint64_t peak_bytes;
 	bool oom_killed;
 };
@@ -43,14 +45,23 @@ int platform_open_layer(unsigned layer);
 /* Unmounts what is mounted after a mount of layers or a freeze, and makes the kernel forget the disks. */
 bool platform_release_disks(unsigned layers, bool scratch, struct problem *problem);
 
-/* Forks the reaper of a session into its own cgroup and namespaces: 0 in the child, -1 with a problem. */
-pid_t platform_fork_reaper(unsigned slot, struct problem *problem);
-/* In the reaper: hostname, /proc, and the merged root as root. */
+/*
+ * Forks the reaper of a session into its own cgroup, and into namespaces of its own (`apart`) or those of the agent: 0
+ * in the child, -1 with a problem.
+ */
+pid_t platform_fork_reaper(unsigned slot, bool apart, struct problem *problem);
+/* In a reaper that is apart: hostname, /proc, and the merged root as root. */
 bool platform_enter_root(const char *hostname, struct problem *problem);
+/* In any other: the namespaces of the reaper that `pidfd` is of, for itself and the command that it will fork. */
+bool platform_join(int pidfd, struct problem *problem);
+/* A new terminal's side of the agent, which does not block, from the devpts of the merged root; -1 with a problem. */
+int platform_open_terminal(struct problem *problem);
 /* In the command's process: back to an ordinary process, which the OOM killer may choose. */
 void platform_become_ordinary(void);
 /* SIGKILL to everything of a session, the reaper too. */
 void platform_kill(unsigned slot, pid_t reaper, pid_t command);
+/* True when no process of a session is left. Only one that is not apart can leave some behind its reaper. */
+bool platform_is_empty(unsigned slot);
 /* Figures of a session, and the removal of its cgroup; all its processes are dead. */
 void platform_release(unsigned slot, struct usage *usage);
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,16 @@
 #include "session.h"
 #include "steps.h"
 
-#define PUT_FIXED_BYTES (4 + 4 + 8)
+#define PUT_FIXED_BYTES (4 + 4 + 4 + 4 + 8)
+
+struct put {
+	int fd;
+	uint64_t remaining;
+	char path[PATH_MAX];
+};
+
+static struct put files[TASKS_COUNT_MAX];
+static const struct session_kind put_kind;
 
 static bool copy_path(char path[PATH_MAX], const struct frame *frame, struct problem *problem)
 {
@@ -31,8 +41,14 @@ static bool copy_path(char path[PATH_MAX], const struct frame *frame, struct pro
 	return true;
 }
 
+struct owner {
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+};
+
 /* Creates or empties the file in `root`; -1 with a problem. */
-static int open_target(int root, const char *path, mode_t mode, struct problem *problem)
+static int open_target(int root, const char *path, const struct owner *owner, struct problem *problem)
 {
 	/* /proc, /sys and /dev of the running root are mounts, and not part of the image. */
 	const uint64_t resolve = RESOLVE_NO_XDEV;
@@ -48,9 +64,9 @@ static int open_target(int root, const char *path, mode_t mode, struct problem *
 	struct stat status;
 	if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
 		problem_set(problem, EINVAL, "%s is not a regular file", path);
-	} else if (fchown(fd, 0, 0) != 0 && geteuid() == 0) {
+	} else if (fchown(fd, owner->uid, owner->gid) != 0 && geteuid() == 0) {
 		problem_set(problem, errno, "owner of %s", path);
-	} else if (fchmod(fd, mode) != 0) { /* after the owner: chown clears set-id bits */
+	} else if (fchmod(fd, owner->mode) != 0) { /* after the owner: chown clears set-id bits */
 		problem_set(problem, errno, "mode of %s", path);
 	} else {
 		return fd;
@@ -68,7 +84,7 @@ static void fail(struct session *session, const struct problem *problem)
 
 static void finish_if_whole(struct session *session)
 {
-	if (session->put.remaining > 0)
+	if (files[session->slot].remaining > 0)
 		return;
 	frame_send_done(session->id, 0);
 	session_close(session);
@@ -76,26 +92,30 @@ static void finish_if_whole(struct session *session)
 
 bool put_open(const struct frame *frame)
 {
-	if (frame->length < PUT_FIXED_BYTES)
+	if (get_u32(frame->payload + 12) != 0)
 		return false;
 	if (!steps_check(frame->session, true))
 		return true;
-	struct session *session = session_open(frame->session, SESSION_PUT);
+	struct session *session = session_open(frame->session, &put_kind);
 	if (session == NULL)
 		return true;
-	struct put *put = &session->put;
+	struct put *put = &files[session->slot];
 	struct problem problem;
 	char root_path[PATH_MAX];
 	put->fd = -1;
-	put->remaining = get_u64(frame->payload + 8);
-	mode_t mode = get_u32(frame->payload) & 07777;
+	put->remaining = get_u64(frame->payload + 16);
+	struct owner owner = {
+		.mode = get_u32(frame->payload) & 07777,
+		.uid = get_u32(frame->payload + 4),
+		.gid = get_u32(frame->payload + 8),
+	};
 	if (!copy_path(put->path, frame, &problem)) {
 		fail(session, &problem);
 		return true;
 	}
 	snprintf(root_path, sizeof root_path, "%s/r", platform_prefix());
 	int root = open(root_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	put->fd = open_target(root, put->path, mode, &problem);
+	put->fd = open_target(root, put->path, &owner, &problem);
 	close(root);
 	if (put->fd < 0)
 		fail(session, &problem);
@@ -104,10 +124,10 @@ bool put_open(const struct frame *frame)
 	return true;
 }
 
-bool put_data(struct session *session, const struct frame *frame)
+static bool put_take(struct session *session, const struct frame *frame)
 {
-	struct put *put = &session->put;
-	if (frame->length == 0 || frame->length > put->remaining)
+	struct put *put = &files[session->slot];
+	if (frame->type != HOST_PUT_DATA || frame->length > put->remaining)
 		return false;
 	for (size_t at = 0; at < frame->length;) {
 		ssize_t count = write(put->fd, frame->payload + at, frame->length - at);
@@ -126,9 +146,16 @@ bool put_data(struct session *session, const struct frame *frame)
 	return true;
 }
 
-void put_close(struct put *put)
+static void put_close(struct session *session)
 {
+	struct put *put = &files[session->slot];
 	if (put->fd >= 0)
 		close(put->fd);
 	put->fd = -1;
 }
+
+static const struct session_kind put_kind = {
+	.class = SESSION_TASK,
+	.take = put_take,
+	.close = put_close,
+};

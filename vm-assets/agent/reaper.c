@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -15,11 +16,13 @@
 
 #include "command.h"
 #include "platform.h"
+#include "protocol.h"
 #include "report.h"
 #include "resolve.h"
 
-/* Where the reaper keeps its socket to the agent; everything above is closed. */
+/* Where the reaper keeps its socket to the agent, and whom it joins; everything above is closed. */
 #define CONTROL_FD 3
+#define JOIN_FD 4
 
 static _Noreturn void fail(const struct problem *problem)
 {
@@ -28,16 +31,19 @@ static _Noreturn void fail(const struct problem *problem)
 	_exit(1);
 }
 
-/* Standard streams to 0..2, the control socket to 3, and nothing else. */
+/* Standard streams to 0..2, the control socket to 3, whom to join to 4, and nothing else. */
 static void arrange_descriptors(const struct reaper *reaper)
 {
 	/* The agent has 0..2 open, so none of these is below 3 and no dup2 hits one that is still needed. */
 	for (int i = 0; i < 3; i++)
-		if (dup2(reaper->stdio[i], i) < 0)
+		if (dup2(reaper->streams[i], i) < 0)
 			_exit(1);
-	if (reaper->control != CONTROL_FD && dup3(reaper->control, CONTROL_FD, O_CLOEXEC) < 0)
+	/* Above both numbers first, so that neither takes the place of the other. */
+	int control = fcntl(reaper->control, F_DUPFD_CLOEXEC, JOIN_FD + 1);
+	int join = reaper->join < 0 ? -1 : fcntl(reaper->join, F_DUPFD_CLOEXEC, JOIN_FD + 1);
+	if (dup3(control, CONTROL_FD, O_CLOEXEC) < 0 || (reaper->join >= 0 && dup3(join, JOIN_FD, O_CLOEXEC) < 0))
 		_exit(1);
-	syscall(SYS_close_range, CONTROL_FD + 1, ~0U, 0);
+	syscall(SYS_close_range, reaper->join < 0 ? JOIN_FD : JOIN_FD + 1, ~0U, 0);
 }
 
 static void enter_directory(const char *cwd)
@@ -62,10 +68,11 @@ static void reap(pid_t command)
 {
 	int status;
 	pid_t pid;
-	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+	struct rusage usage;
+	while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
 		if (pid != command)
 			continue;
-		struct report report = {.kind = REPORT_EXITED, .value = status};
+		struct report report = {.kind = REPORT_EXITED, .value = status, .usage = usage};
 		report_send(CONTROL_FD, &report);
 	}
 }
@@ -79,11 +86,11 @@ static _Noreturn void watch(pid_t command, int signals)
 		struct signalfd_siginfo info;
 		if ((fds[0].revents & POLLIN) != 0 && read(signals, &info, sizeof info) > 0)
 			reap(command);
-		uint32_t number;
+		struct reaper_signal order;
 		/* No pid can have been reused: this process is the only one that reaps. */
-		if ((fds[1].revents & POLLIN) != 0 && recv(CONTROL_FD, &number, sizeof number, MSG_DONTWAIT) == sizeof number &&
+		if ((fds[1].revents & POLLIN) != 0 && recv(CONTROL_FD, &order, sizeof order, MSG_DONTWAIT) == sizeof order &&
 		    waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0)
-			kill(command, (int)number);
+			kill((order.flags & SIGNAL_FLAG_GROUP) != 0 ? -command : command, (int)order.number);
 		/* Only where the reaper is not PID 1 of anything is there something left to kill. */
 		if ((fds[1].revents & (POLLHUP | POLLERR)) != 0) {
 			kill(-command, SIGKILL);
@@ -103,14 +110,18 @@ static void reset_handlers(void)
 _Noreturn void reaper_run(const struct reaper *reaper)
 {
 	struct problem problem;
-	const struct spec *spec = reaper->spec;
+	struct spec *spec = reaper->spec;
 	arrange_descriptors(reaper);
 	reset_handlers();
 	/* Keeps the command from looking into the reaper, unless it works at it. */
 	prctl(PR_SET_DUMPABLE, 0);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	if (!platform_enter_root(spec->hostname, &problem))
+	if (!spec_parse(spec, &problem))
 		fail(&problem);
+	if (reaper->join >= 0 ? !platform_join(JOIN_FD, &problem) : !platform_enter_root(spec->hostname, &problem))
+		fail(&problem);
+	if (reaper->join >= 0)
+		close(JOIN_FD);
 	enter_directory(spec->cwd);
 	sigset_t set;
 	sigemptyset(&set);
@@ -125,13 +136,16 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 		problem_set(&problem, errno, "fork of the command");
 		fail(&problem);
 	}
-	if (command == 0)
-		command_run(spec);
+	if (command == 0) {
+		command_begin(&reaper->identity);
+		/* Its own pid is the one of its namespace. */
+		struct report report = {.kind = REPORT_STARTED, .value = getpid()};
+		report_send(CONTROL_FD, &report);
+		command_run(spec, &reaper->identity);
+	}
 	/* The streams must end when the last process of the command closes them. */
 	close(0);
 	close(1);
 	close(2);
-	struct report report = {.kind = REPORT_STARTED, .value = command};
-	report_send(CONTROL_FD, &report);
 	watch(command, signals);
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
 #include "problem.h"
 
@@ -13,6 +14,7 @@ struct report {
 	enum report_kind kind;
 	int32_t value; /* STARTED: pid; EXITED: wait status */
 	uint64_t count; /* DONE: entries */
+	struct rusage usage; /* EXITED: of the command and of the children that it waited for */
 	struct problem problem; /* FAILED */
 };
 

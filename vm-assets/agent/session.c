@@ -1,153 +1,201 @@
 #include "session.h"
 
 #include <errno.h>
-#include <string.h>
+#include <sys/epoll.h>
 
-#include "frame.h"
-#include "loop.h"
+#include "poller.h"
 #include "protocol.h"
 
-static struct session sessions[SESSIONS_COUNT_MAX];
+#define SESSIONS_COUNT (PROCESSES_COUNT_MAX + TASKS_COUNT_MAX + CONNECTIONS_COUNT_MAX)
+#define HASH_COUNT 512
+/* Keys of sessions in the poller: this bit, the place in the table from bit 8 on, the watch from bit 24 on. */
+#define KEY_SESSION 0x80U
+
+_Static_assert((HASH_COUNT & (HASH_COUNT - 1)) == 0 && HASH_COUNT >= SESSIONS_COUNT, "ids are spread by a mask");
+_Static_assert(SESSIONS_COUNT <= 1 << 16, "a place fits its bits of a key");
+
+static struct session sessions[SESSIONS_COUNT];
+static struct session *hashed[HASH_COUNT];
+static const struct {
+	unsigned first;
+	unsigned count;
+	const char *name;
+} classes[] = {
+	[SESSION_PROCESS] = {0, PROCESSES_COUNT_MAX, "processes"},
+	[SESSION_TASK] = {PROCESSES_COUNT_MAX, TASKS_COUNT_MAX, "requests"},
+	[SESSION_CONNECTION] = {PROCESSES_COUNT_MAX + TASKS_COUNT_MAX, CONNECTIONS_COUNT_MAX, "connections"},
+};
+#define CLASSES_COUNT (sizeof classes / sizeof classes[0])
+
+/* The places of those that are alive, by class, so that nobody looks at the free ones. */
+static struct {
+	uint16_t places[CONNECTIONS_COUNT_MAX];
+	unsigned count;
+	unsigned turn;
+} alive[CLASSES_COUNT];
+_Static_assert(CONNECTIONS_COUNT_MAX >= PROCESSES_COUNT_MAX && CONNECTIONS_COUNT_MAX >= TASKS_COUNT_MAX, "room for each");
+
+static struct session **bucket(uint32_t id)
+{
+	return &hashed[id & (HASH_COUNT - 1)];
+}
 
 struct session *session_find(uint32_t id)
 {
-	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++)
-		if (sessions[slot].kind != SESSION_FREE && sessions[slot].id == id)
-			return &sessions[slot];
-	return NULL;
+	struct session *session = *bucket(id);
+	while (session != NULL && session->id != id)
+		session = session->next;
+	return session;
 }
 
-struct session *session_open(uint32_t id, enum session_kind kind)
+struct session *session_open(uint32_t id, const struct session_kind *kind)
 {
 	if (session_find(id) != NULL) {
 		frame_send_error(id, EEXIST, "session %u is alive", id);
 		return NULL;
 	}
-	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++) {
-		struct session *session = &sessions[slot];
-		if (session->kind != SESSION_FREE)
+	unsigned first = classes[kind->class].first;
+	for (unsigned slot = 0; slot < classes[kind->class].count; slot++) {
+		struct session *session = &sessions[first + slot];
+		if (session->kind != NULL)
 			continue;
-		memset(session, 0, sizeof *session);
-		session->kind = kind;
-		session->id = id;
-		session->slot = slot;
+		*session = (struct session){.kind = kind, .id = id, .slot = slot, .next = *bucket(id)};
+		*bucket(id) = session;
+		alive[kind->class].places[alive[kind->class].count++] = (uint16_t)(first + slot);
 		return session;
 	}
-	frame_send_error(id, EAGAIN, "%u sessions are alive", SESSIONS_COUNT_MAX);
+	frame_send_error(id, EAGAIN, "%u %s are alive", classes[kind->class].count, classes[kind->class].name);
 	return NULL;
 }
 
 void session_close(struct session *session)
 {
-	switch (session->kind) {
-	case SESSION_PUT:
-		put_close(&session->put);
-		break;
-	case SESSION_EXEC:
-		exec_close(&session->exec);
-		break;
-	case SESSION_INDEX:
-		index_close(&session->index);
-		break;
-	case SESSION_MERGE:
-		merge_close(&session->merge);
-		break;
-	case SESSION_FREE:
-		break;
-	}
-	session->kind = SESSION_FREE;
+	enum session_class class = session->kind->class;
+	unsigned place = (unsigned)(session - sessions);
+	session->kind->close(session);
+	struct session **link = bucket(session->id);
+	while (*link != session)
+		link = &(*link)->next;
+	*link = session->next;
+	unsigned at = 0;
+	while (alive[class].places[at] != place)
+		at++;
+	alive[class].places[at] = alive[class].places[--alive[class].count];
+	session->kind = NULL;
 }
 
 bool session_any(void)
 {
-	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++)
-		if (sessions[slot].kind != SESSION_FREE)
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		if (alive[class].count > 0)
 			return true;
 	return false;
 }
 
-void session_ready(unsigned slot, enum watch watch)
+bool session_all_settled(void)
 {
-	struct session *session = &sessions[slot];
-	if (session->kind == SESSION_INDEX && watch == WATCH_STDOUT)
-		session->index.out.readable = true;
-	if (session->kind != SESSION_EXEC)
-		return;
-	if (watch == WATCH_STDIN)
-		session->exec.in.writable = true;
-	else if (watch == WATCH_STDOUT)
-		session->exec.out[0].readable = true;
-	else if (watch == WATCH_STDERR)
-		session->exec.out[1].readable = true;
-}
-
-bool session_pump_stream(const struct session *session, struct outflow *flow, enum watch watch, uint64_t now_ns)
-{
-	bool moved = outflow_pump(flow, session->id, now_ns);
-	if (flow->idle)
-		loop_watch_again(flow->fd, session->slot, watch);
-	flow->idle = false;
-	return moved;
-}
-
-void session_reaped(pid_t pid, int status)
-{
-	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++) {
-		struct session *session = &sessions[slot];
-		if (session->kind == SESSION_INDEX && session->index.child == pid)
-			session->index.child = 0;
-		if (session->kind == SESSION_MERGE && session->merge.child == pid)
-			session->merge.child = 0;
-		if (session->kind == SESSION_EXEC && session->exec.reaper == pid) {
-			session->exec.reaper = 0;
-			session->exec.reaper_status = status;
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		for (unsigned i = 0; i < alive[class].count; i++) {
+			const struct session *session = &sessions[alive[class].places[i]];
+			if (session->kind->settled == NULL || !session->kind->settled(session))
+				return false;
 		}
-	}
+	return true;
+}
+
+static uint64_t key_of(const struct session *session, enum watch watch)
+{
+	return KEY_SESSION | (uint64_t)(session - sessions) << 8 | (uint64_t)watch << 24;
+}
+
+static uint32_t events_of(enum watch watch)
+{
+	uint32_t events = watch == WATCH_INPUT ? EPOLLOUT | EPOLLET : EPOLLIN | EPOLLET;
+	/* A stream that has something to read need not wake the agent with every further write. */
+	if (watch == WATCH_OUTPUT || watch == WATCH_ERRORS)
+		events |= EPOLLONESHOT;
+	return events;
+}
+
+void session_watch(const struct session *session, int fd, enum watch watch)
+{
+	poller_add(fd, events_of(watch), key_of(session, watch));
+}
+
+void session_watch_again(const struct session *session, int fd, enum watch watch)
+{
+	poller_change(fd, events_of(watch), key_of(session, watch));
+}
+
+bool session_ready(uint64_t key)
+{
+	if ((key & KEY_SESSION) == 0)
+		return false;
+	struct session *session = &sessions[key >> 8 & 0xffff];
+	/* The event may be older than the end of the session. */
+	if (session->kind != NULL)
+		session->kind->ready(session, (enum watch)(key >> 24));
+	return true;
+}
+
+void session_reaped(pid_t pid, int status, const struct rusage *usage)
+{
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		for (unsigned i = 0; i < alive[class].count; i++) {
+			struct session *session = &sessions[alive[class].places[i]];
+			if (session->kind->reaped != NULL && session->kind->reaped(session, pid, status, usage))
+				return;
+		}
 }
 
 bool session_grant(uint32_t id, uint32_t stream, uint32_t bytes)
 {
-	if (stream != STREAM_STDOUT && stream != STREAM_STDERR)
+	if (stream == STREAM_STDIN || stream > STREAM_DATA)
 		return false;
 	struct session *session = session_find(id);
 	/* Credit for a session that has just ended crosses its last frame on the way. */
 	if (session == NULL)
 		return true;
-	if (session->kind == SESSION_PUT || session->kind == SESSION_MERGE ||
-	    (session->kind == SESSION_INDEX && stream != STREAM_STDOUT))
+	return session->kind->grant != NULL && session->kind->grant(session, stream, bytes);
+}
+
+/* One class, each session once. The list is copied: a session that ends leaves it. */
+static bool pump_class(unsigned class, uint64_t now_ns)
+{
+	uint16_t places[CONNECTIONS_COUNT_MAX];
+	unsigned count = alive[class].count;
+	bool moved = false;
+	if (count == 0)
 		return false;
-	if (session->kind == SESSION_INDEX)
-		outflow_grant(&session->index.out, bytes);
-	else
-		outflow_grant(&session->exec.out[stream - STREAM_STDOUT], bytes);
-	return true;
+	/* Who comes first finds more room in the output buffer. */
+	unsigned turn = alive[class].turn++;
+	for (unsigned i = 0; i < count; i++)
+		places[i] = alive[class].places[(turn + i) % count];
+	for (unsigned i = 0; i < count; i++) {
+		struct session *session = &sessions[places[i]];
+		if (session->kind != NULL && session->kind->pump != NULL)
+			moved |= session->kind->pump(session, now_ns);
+	}
+	return moved;
 }
 
 bool session_pump(uint64_t now_ns)
 {
 	bool moved = false;
-	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++) {
-		if (sessions[slot].kind == SESSION_EXEC)
-			moved |= exec_pump(&sessions[slot], now_ns);
-		else if (sessions[slot].kind == SESSION_INDEX)
-			moved |= index_pump(&sessions[slot], now_ns);
-		else if (sessions[slot].kind == SESSION_MERGE)
-			moved |= merge_pump(&sessions[slot]);
-	}
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		moved |= pump_class(class, now_ns);
 	return moved;
 }
 
 uint64_t session_deadline(void)
 {
 	uint64_t earliest = UINT64_MAX;
-	for (unsigned slot = 0; slot < SESSIONS_COUNT_MAX; slot++) {
-		uint64_t deadline = UINT64_MAX;
-		if (sessions[slot].kind == SESSION_EXEC)
-			deadline = exec_deadline(&sessions[slot].exec);
-		else if (sessions[slot].kind == SESSION_INDEX)
-			deadline = outflow_deadline(&sessions[slot].index.out);
-		if (deadline < earliest)
-			earliest = deadline;
-	}
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		for (unsigned i = 0; i < alive[class].count; i++) {
+			const struct session *session = &sessions[alive[class].places[i]];
+			uint64_t deadline = session->kind->deadline == NULL ? UINT64_MAX : session->kind->deadline(session);
+			if (deadline < earliest)
+				earliest = deadline;
+		}
 	return earliest;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "budget.h"
 #include "bytes.h"
 
 /* u32 hostname, u32 cwd, u32 argc, u32 envc */
@@ -17,26 +18,34 @@ struct reader {
 	uint8_t *unended;
 };
 
+/* Bytes of all specifications that are being received. */
+static size_t received_bytes;
+
+static void *map_bytes(size_t size)
+{
+	void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return map == MAP_FAILED ? NULL : map;
+}
+
 bool spec_open(struct spec *spec, size_t size, struct problem *problem)
 {
 	*spec = (struct spec){.size = size};
-	/*
-	 * A mapping per command, given back as soon as the command is forked, instead of 16 tables of the
-	 * largest size. Each string takes at least 4 bytes, so there are at most size / 4 pointers and two ends.
-	 */
-	size_t strings = (size + 1 + 7) / 8 * 8;
-	spec->map_size = strings + (size / 4 + 2) * sizeof(char *);
-	void *map = mmap(NULL, spec->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (map == MAP_FAILED)
+	if (size > SPECS_BYTES_MAX - received_bytes)
+		return problem_set(problem, EAGAIN, "memory for a specification of %zu bytes", size);
+	/* A mapping per command, given back as soon as the command is forked, instead of tables of the largest size. */
+	spec->map = map_bytes(size + 1);
+	if (spec->map == NULL)
 		return problem_set(problem, errno, "memory for the specification");
-	spec->map = map;
+	received_bytes += size;
 	return true;
 }
 
 void spec_close(struct spec *spec)
 {
-	if (spec->map != NULL)
-		munmap(spec->map, spec->map_size);
+	if (spec->map == NULL)
+		return;
+	munmap(spec->map, spec->size + 1);
+	received_bytes -= spec->size;
 	spec->map = NULL;
 }
 
@@ -83,7 +92,10 @@ static char **read_list(struct reader *reader, char ***next)
 bool spec_parse(struct spec *spec, struct problem *problem)
 {
 	struct reader reader = {.at = spec->map, .end = spec->map + spec->size};
-	char **next = (char **)(void *)(spec->map + (spec->size + 1 + 7) / 8 * 8);
+	/* Each string takes at least 4 bytes, so there are at most size / 4 pointers and two ends. */
+	char **next = map_bytes((spec->size / 4 + 2) * sizeof(char *));
+	if (next == NULL)
+		return problem_set(problem, errno, "memory for the arguments");
 	char *hostname = NULL;
 	char *cwd = NULL;
 	bool whole = spec->size >= SPEC_BYTES_MIN && read_string(&reader, &hostname) && read_string(&reader, &cwd);

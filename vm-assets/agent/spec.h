@@ -1,4 +1,4 @@
-/* The specification of an EXEC, parsed where it lies. */
+/* The specification of an EXEC, received by the agent and parsed, where it lies, by the reaper. */
 #ifndef COPPICE_SPEC_H
 #define COPPICE_SPEC_H
 
@@ -11,8 +11,7 @@
 #define HOSTNAME_BYTES_MAX 64
 
 struct spec {
-	uint8_t *map; /* the bytes, then the pointers of argv and envp */
-	size_t map_size;
+	uint8_t *map;
 	size_t size; /* bytes of the specification */
 	size_t received;
 	const char *hostname;
@@ -21,9 +20,9 @@ struct spec {
 	char **envp;
 };
 
-/* Memory for a specification of `size` bytes. */
+/* Memory for a specification of `size` bytes, as far as all that are being received leave some. */
 bool spec_open(struct spec *spec, size_t size, struct problem *problem);
-/* Parses what was received in whole; the strings are ended in place. */
+/* Parses what was received in whole. The strings are ended in place; memory for argv and envp is added. */
 bool spec_parse(struct spec *spec, struct problem *problem);
 void spec_close(struct spec *spec);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "bytes.h"
+#include "log.h"
 #include "platform.h"
 #include "protocol.h"
 #include "session.h"
@@ -11,6 +12,7 @@ static bool failed;
 static struct problem failure;
 static enum disks disks = DISKS_NONE;
 static unsigned layer_count;
+static bool held;
 
 void steps_fail(const struct problem *problem)
 {
@@ -42,12 +44,38 @@ unsigned steps_layers(void)
 	return layer_count;
 }
 
+static void set_held(bool hold)
+{
+	held = hold;
+	log_mute(hold);
+}
+
+bool steps_held(void)
+{
+	return held;
+}
+
+void steps_lose_host(void)
+{
+	set_held(false);
+}
+
+bool steps_hold(const struct frame *frame)
+{
+	if (!session_all_settled()) {
+		frame_send_error(frame->session, EBUSY, "requests are under way");
+		return true;
+	}
+	frame_send_done(frame->session, 0);
+	set_held(true);
+	return true;
+}
+
 bool steps_sync(const struct frame *frame)
 {
-	if (frame->length != 4 + 4 + 8 + 8 + SYNC_ENTROPY_BYTES)
-		return false;
 	uint32_t version = get_u32(frame->payload);
 	struct problem problem;
+	set_held(false);
 	if (version != PROTOCOL_VERSION) {
 		frame_send_error(frame->session, EPROTO, "host speaks protocol %u, agent %u", version, PROTOCOL_VERSION);
 		return true;
@@ -64,8 +92,6 @@ bool steps_sync(const struct frame *frame)
 
 bool steps_mount(const struct frame *frame)
 {
-	if (frame->length != 2 + 2)
-		return false;
 	unsigned layers = get_u16(frame->payload);
 	unsigned flags = get_u16(frame->payload + 2);
 	if (layers == 0 || layers > LAYERS_COUNT_MAX || flags > MOUNT_FLAG_BARE)
@@ -92,8 +118,6 @@ bool steps_mount(const struct frame *frame)
 
 bool steps_freeze(const struct frame *frame)
 {
-	if (frame->length != 0)
-		return false;
 	if (disks != DISKS_ROOT && disks != DISKS_BARE) {
 		frame_send_error(frame->session, ENXIO, "no scratch is mounted");
 		return true;
@@ -118,8 +142,6 @@ bool steps_freeze(const struct frame *frame)
 
 bool steps_release(const struct frame *frame)
 {
-	if (frame->length != 0)
-		return false;
 	if (disks != DISKS_LAYERS && disks != DISKS_FROZEN) {
 		frame_send_error(frame->session, ENXIO, "no disks can be released");
 		return true;

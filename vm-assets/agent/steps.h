@@ -16,11 +16,18 @@ void steps_fail(const struct problem *problem);
 /* True when `session` may go on; else its ERROR has been sent. `mounted`: the merged root is needed. */
 bool steps_check(uint32_t session, bool needs_root);
 
-/* Handlers of frames; false: malformed. */
+/* Handlers of frames whose length fits; false: malformed. */
 bool steps_sync(const struct frame *frame);
 bool steps_mount(const struct frame *frame);
 bool steps_freeze(const struct frame *frame);
 bool steps_release(const struct frame *frame);
+bool steps_hold(const struct frame *frame);
+/*
+ * True from an answered HOLD until the next SYNC, or until the host is lost: nothing but that SYNC is taken, and nothing
+ * is sent, so that a copy of the machine finds the stream between two frames.
+ */
+bool steps_held(void);
+void steps_lose_host(void);
 
 /* How far the disks are. */
 enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_BARE, DISKS_FROZEN };

@@ -13,6 +13,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "../budget.h"
 #include "../log.h"
 #include "../platform.h"
 #include "guest.h"
@@ -23,8 +24,8 @@
  * machine can kill within the seconds that the host gives a time limit.
  */
 #define PROCESS_BYTES (256ULL << 10)
-#define PROCESSES_COUNT_MIN 1024ULL
-#define PROCESSES_COUNT_MAX 4096ULL
+#define GUEST_PROCESSES_COUNT_MIN 1024ULL
+#define GUEST_PROCESSES_COUNT_MAX 4096ULL
 /* cgroups that a command nested in its own, and that a release takes away. */
 #define NESTING_MAX 16
 
@@ -43,12 +44,12 @@ void cgroup_open(void)
 	if (sysinfo(&info) != 0)
 		log_fatal("sysinfo: %s", strerror(errno));
 	uint64_t total = (uint64_t)info.totalram * info.mem_unit;
-	uint64_t limit = total > 2 * RESERVE_BYTES ? total - RESERVE_BYTES : total / 2;
+	uint64_t limit = total > 2ULL * RESERVE_BYTES ? total - RESERVE_BYTES : total / 2;
 	uint64_t processes = total / PROCESS_BYTES;
-	if (processes < PROCESSES_COUNT_MIN)
-		processes = PROCESSES_COUNT_MIN;
-	if (processes > PROCESSES_COUNT_MAX)
-		processes = PROCESSES_COUNT_MAX;
+	if (processes < GUEST_PROCESSES_COUNT_MIN)
+		processes = GUEST_PROCESSES_COUNT_MIN;
+	if (processes > GUEST_PROCESSES_COUNT_MAX)
+		processes = GUEST_PROCESSES_COUNT_MAX;
 	snprintf(memory_max, sizeof memory_max, "%llu", (unsigned long long)limit);
 	snprintf(count, sizeof count, "%llu", (unsigned long long)processes);
 	set(CGROUP_ROOT "/cgroup.subtree_control", "+cpu +memory +pids");
@@ -66,7 +67,7 @@ static void path_of(unsigned slot, const char *file, char path[64])
 	snprintf(path, 64, COMMANDS "/%u/%s", slot, file);
 }
 
-pid_t platform_fork_reaper(unsigned slot, struct problem *problem)
+pid_t platform_fork_reaper(unsigned slot, bool apart, struct problem *problem)
 {
 	char path[64];
 	path_of(slot, "", path);
@@ -83,7 +84,7 @@ pid_t platform_fork_reaper(unsigned slot, struct problem *problem)
 		return -1;
 	}
 	struct clone_args arguments = {
-		.flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_INTO_CGROUP,
+		.flags = CLONE_INTO_CGROUP | (apart ? CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS : 0),
 		.exit_signal = SIGCHLD,
 		.cgroup = (unsigned)cgroup,
 	};
@@ -119,13 +120,24 @@ static uint64_t field(const char *text, const char *name)
 	return 0;
 }
 
+bool platform_is_empty(unsigned slot)
+{
+	char path[64];
+	char text[256];
+	path_of(slot, "cgroup.events", path);
+	return read_file(path, text, sizeof text) <= 0 || field(text, "populated") == 0;
+}
+
 static void read_usage(unsigned slot, struct usage *usage)
 {
 	char path[64];
 	char text[4096];
 	path_of(slot, "cpu.stat", path);
-	if (read_file(path, text, sizeof text) > 0)
+	if (read_file(path, text, sizeof text) > 0) {
 		usage->cpu_us = field(text, "usage_usec");
+		usage->user_us = field(text, "user_usec");
+		usage->system_us = field(text, "system_usec");
+	}
 	path_of(slot, "memory.peak", path);
 	if (read_file(path, text, sizeof text) > 0)
 		usage->peak_bytes = strtoull(text, NULL, 10);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "../log.h"
-#include "../loop.h"
+#include "../clock.h"
 #include "../protocol.h"
 #include "guest.h"
 
@@ -148,7 +148,7 @@ bool disks_find(const char *serial, uint64_t deadline_ns, char *device, size_t s
 		scan();
 		if (look_up(serial, device, size))
 			return true;
-		if (loop_now() >= deadline_ns)
+		if (clock_now() >= deadline_ns)
 			return problem_set(problem, ENODEV, "disk %s did not appear", serial);
 		struct pollfd wait = {.fd = events, .events = POLLIN};
 		poll(&wait, 1, RESCAN_MS);

@@ -1,5 +1,7 @@
 /* The reaper's way into the merged root, inside namespaces of its own. */
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -7,6 +9,7 @@
 #include <unistd.h>
 
 #include "../platform.h"
+#include "../resolve.h"
 #include "guest.h"
 
 #define QUIET (MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -31,6 +34,27 @@ bool platform_enter_root(const char *hostname, struct problem *problem)
 	    chdir("/") != 0)
 		return problem_set(problem, errno, "change of root");
 	return true;
+}
+
+bool platform_join(int pidfd, struct problem *problem)
+{
+	/* The cgroup namespace stays one's own: it is rooted in the cgroup that this command is counted in. */
+	if (unshare(CLONE_NEWCGROUP) != 0)
+		return problem_set(problem, errno, "cgroup namespace");
+	/* Root and working directory become those of the mount namespace; the pid namespace is for children only. */
+	if (setns(pidfd, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET) != 0)
+		return problem_set(problem, errno, "namespaces of the command");
+	return true;
+}
+
+int platform_open_terminal(struct problem *problem)
+{
+	int root = open("/r", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd = root < 0 ? -1 : resolve_open(root, "dev/pts/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK, 0, RESOLVE_NO_SYMLINKS);
+	if (fd < 0)
+		problem_set(problem, errno, "terminal");
+	close(root);
+	return fd;
 }
 
 void platform_become_ordinary(void)

@@ -11,9 +11,6 @@
 /* /sys/fs/cgroup is the agent's own view of the cgroup tree. */
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
-/* Memory that the command can never take: the agent, the kernel's own needs, the page cache of an index walk. */
-#define RESERVE_BYTES (64ULL << 20)
-
 /* Writes a string to a file that exists; errno is kept. */
 bool write_file(const char *path, const char *text);
 /* Reads a small file and ends it with NUL; its length, or -1. */

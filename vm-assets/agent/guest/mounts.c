@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../loop.h"
+#include "../clock.h"
 #include "../platform.h"
 #include "../protocol.h"
 #include "guest.h"
@@ -44,7 +44,7 @@ _Static_assert(LAYERS_COUNT_MAX * sizeof "/l/000/upper:" + sizeof OVERLAY_OPTION
 static bool try_again(uint64_t deadline_ns)
 {
 	const struct timespec pause = {.tv_nsec = 10000000};
-	if (errno != EIO || loop_now() >= deadline_ns)
+	if (errno != EIO || clock_now() >= deadline_ns)
 		return false;
 	nanosleep(&pause, NULL);
 	return true;
@@ -167,7 +167,7 @@ static bool has_root;
 
 bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem)
 {
-	uint64_t deadline_ns = loop_now() + DISKS_WAIT_NS;
+	uint64_t deadline_ns = clock_now() + DISKS_WAIT_NS;
 	for (unsigned number = 0; number < layers; number++)
 		if (!mount_layer(number, deadline_ns, problem))
 			return false;
@@ -184,10 +184,10 @@ bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem
 static bool settles(int (*attempt)(void))
 {
 	const struct timespec pause = {.tv_nsec = 5000000};
-	for (uint64_t end_ns = loop_now() + RELEASE_WAIT_NS;;) {
+	for (uint64_t end_ns = clock_now() + RELEASE_WAIT_NS;;) {
 		if (attempt() == 0)
 			return true;
-		if (errno != EBUSY || loop_now() >= end_ns)
+		if (errno != EBUSY || clock_now() >= end_ns)
 			return false;
 		nanosleep(&pause, NULL);
 	}

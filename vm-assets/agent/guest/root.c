@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../loop.h"
+#include "../clock.h"
 #include "../resolve.h"
 #include "guest.h"
 
@@ -84,13 +84,13 @@ bool root_clear(struct problem *problem)
 {
 	static const char *const mounts[] = {"/r/dev/pts", "/r/dev/shm", "/r/dev", "/r/sys", "/r/proc"};
 	const struct timespec pause = {.tv_nsec = 5000000};
-	uint64_t end_ns = loop_now() + RELEASE_WAIT_NS;
+	uint64_t end_ns = clock_now() + RELEASE_WAIT_NS;
 	for (size_t i = 0; i < sizeof mounts / sizeof mounts[0]; i++) {
 		while (umount2(mounts[i], UMOUNT_NOFOLLOW) != 0) {
 			/* EINVAL, ENOENT: removing the directory below took the mount away. */
 			if (errno == EINVAL || errno == ENOENT)
 				break;
-			if (errno != EBUSY || loop_now() >= end_ns)
+			if (errno != EBUSY || clock_now() >= end_ns)
 				return problem_set(problem, errno, "unmount of %s", mounts[i] + 2);
 			nanosleep(&pause, NULL);
 		}

@@ -1,0 +1,272 @@
+/** Processes beside a command, who they are, terminals, and how they end. */
+import { describe, expect, test } from "bun:test";
+import { chmodSync, readFileSync } from "node:fs";
+import { AgentFrame, ExitFlag, HostFrame, SignalFlag, Stream } from "../../src/vm/protocol.ts";
+import {
+  collect,
+  type ExecRequest,
+  execFrames,
+  execute,
+  frame,
+  NativeAgent,
+  parseError,
+  signalFrame,
+  u16,
+} from "./native-agent.ts";
+
+const shell = (script: string, more: Partial<ExecRequest> = {}): ExecRequest => ({
+  argv: ["/bin/sh", "-c", script],
+  ...more,
+});
+
+/** Starts a command and waits for STARTED. */
+async function start(agent: NativeAgent, session: number, request: ExecRequest): Promise<void> {
+  agent.send(execFrames(session, request));
+  const { type, payload } = await agent.next();
+  if (type !== AgentFrame.started) throw new Error(`a frame of type ${type}: ${payload.toString("latin1")}`);
+}
+
+/** Output of a session until it contains `text`. */
+async function read(agent: NativeAgent, text: string): Promise<string> {
+  let seen = "";
+  while (!seen.includes(text)) {
+    const { type, payload } = await agent.next();
+    if (type === AgentFrame.exit || type === AgentFrame.error) throw new Error(`the end, after ${seen}`);
+    if (type === AgentFrame.output) seen += payload.subarray(4).toString();
+  }
+  return seen;
+}
+
+describe("the end of a process", () => {
+  test("has its wait status and what the kernel counted", async () => {
+    await using agent = await NativeAgent.mounted();
+    const outcome = await execute(agent, shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 5"));
+    expect(outcome.status).toBe(5 << 8);
+    const [userUs = 0, systemUs = -1, residentKib = 0, minorFaults = 0] = outcome.usage;
+    expect(userUs).toBeGreaterThan(0);
+    expect(userUs + systemUs).toBeLessThan(10 * Number(outcome.wallUs));
+    expect(residentKib).toBeGreaterThan(500);
+    expect(minorFaults).toBeGreaterThan(10);
+    expect(outcome.usage).toHaveLength(9);
+  });
+
+  test("by a signal says so", async () => {
+    await using agent = await NativeAgent.mounted();
+    expect((await execute(agent, shell("kill -TERM $$"))).status).toBe(15);
+    const late = await execute(agent, shell("sleep 60", { timeoutMs: 100 }));
+    expect([late.status, late.exitCode, late.flags]).toEqual([9, 137, ExitFlag.timedOut]);
+  });
+
+  test("counts memory of its own and not what waits in the agent for others", async () => {
+    await using agent = await NativeAgent.mounted();
+    const [, , before = 0] = (await execute(agent, { argv: ["true"] })).usage;
+    // What nobody reads fills the rings of ten processes.
+    const ids = Array.from({ length: 10 }, (_, index) => 100 + index);
+    for (const id of ids) await start(agent, id, { argv: ["sleep", "60"], stdin: true });
+    for (const id of ids) {
+      agent.send(frame(HostFrame.stdin, id, Buffer.alloc(65_536)));
+      while ((await agent.next()).type !== AgentFrame.window);
+      for (let piece = 0; piece < 4; piece++) agent.send(frame(HostFrame.stdin, id, Buffer.alloc(65_536, 1)));
+    }
+    const [, , after = 0] = (await execute(agent, { argv: ["true"] })).usage;
+    expect(after - before).toBeLessThan(1024);
+  });
+});
+
+describe("a signal", () => {
+  test("reaches the command alone, or all of its group", async () => {
+    await using agent = await NativeAgent.mounted();
+    const script =
+      "trap 'echo parent; exit 3' USR1; (trap 'echo child; exit' USR1; echo up; while :; do sleep 0.05; done) & wait";
+    for (const [flags, expected] of [
+      [0, ["parent"]],
+      [SignalFlag.group, ["child", "parent"]],
+    ] as const) {
+      agent.send(execFrames(4, shell(script)));
+      await read(agent, "up");
+      agent.send(signalFrame(4, 10, flags));
+      let seen = "";
+      for (let ended = false; !ended; ) {
+        const { type, payload } = await agent.next();
+        // On standard error the shells tell of the sleep that the signal reached, too.
+        if (type === AgentFrame.output && payload.readUInt32LE(0) === Stream.stdout) seen += payload.subarray(4);
+        ended = type === AgentFrame.exit;
+      }
+      expect(seen.trim().split("\n").sort()).toEqual([...expected]);
+    }
+  });
+});
+
+describe("a process beside a command", () => {
+  test("runs without a time limit, and ends by itself", async () => {
+    await using agent = await NativeAgent.mounted();
+    await start(agent, 3, shell("sleep 60"));
+    agent.send(execFrames(4, shell("echo beside; exit 6", { beside: 3, timeoutMs: 0 })));
+    const outcome = await collect(agent, 4);
+    expect([outcome.stdout.toString(), outcome.exitCode, outcome.status]).toEqual(["beside\n", 6, 6 << 8]);
+    agent.send(signalFrame(3, 9));
+    expect((await collect(agent, 3)).status).toBe(9);
+  });
+
+  test("needs one that runs in namespaces of its own", async () => {
+    await using agent = await NativeAgent.mounted();
+    const errno = async (session: number, beside: number) => {
+      agent.send(execFrames(session, shell("true", { beside })));
+      return parseError(await agent.next());
+    };
+    expect(await errno(4, 3)).toEqual({ errno: 3, text: "process 3 to run beside: No such process" });
+    await start(agent, 3, shell("sleep 60"));
+    await start(agent, 5, shell("sleep 60", { beside: 3 }));
+    expect((await errno(6, 5)).errno).toBe(3);
+    expect((await errno(7, 7)).errno).toBe(3);
+    agent.send(signalFrame(3, 9));
+    while ((await agent.next()).type !== AgentFrame.exit);
+    expect((await errno(8, 3)).errno).toBe(3);
+  });
+});
+
+describe("a user and a group", () => {
+  test("are those of the command, which has no others", async () => {
+    await using agent = await NativeAgent.mounted();
+    chmodSync(agent.directory, 0o755);
+    const { stdout, exitCode } = await execute(
+      agent,
+      shell("id -u; id -g; id -G; echo again > /dev/stdout; cat /proc/self/status | grep CapEff", {
+        uid: 1234,
+        gid: 567,
+      }),
+    );
+    expect(stdout.toString()).toBe("1234\n567\n567\nagain\nCapEff:\t0000000000000000\n");
+    expect(exitCode).toBe(0);
+    const group = await execute(agent, shell("id -u; id -g", { gid: 567 }));
+    expect(group.stdout.toString()).toBe("0\n567\n");
+  });
+
+  test("that stand for no change are refused", async () => {
+    await using agent = await NativeAgent.mounted();
+    agent.send(execFrames(3, shell("true", { uid: 0xffff_ffff })), execFrames(3, shell("true", { gid: 0xffff_ffff })));
+    // Each is refused at its opening; its specification is dropped.
+    expect(parseError(await agent.next()).errno).toBe(22);
+    expect(parseError(await agent.next()).errno).toBe(22);
+  });
+});
+
+describe("a terminal", () => {
+  const terminal = { terminal: true, rows: 24, columns: 80 };
+
+  test("is all three streams, controls its session, and has a size that changes", async () => {
+    await using agent = await NativeAgent.mounted();
+    const script =
+      "trap 'stty size; exit 4' WINCH; test -t 0 -a -t 1 -a -t 2 && echo tty; stty size; echo up > /dev/tty; while :; do sleep 0.05; done";
+    await start(agent, 3, shell(script, terminal));
+    expect(await read(agent, "up")).toBe("tty\r\n24 80\r\nup\r\n");
+    agent.send(frame(HostFrame.resize, 3, u16(50), u16(132)));
+    expect(await read(agent, "132")).toBe("50 132\r\n");
+    while ((await agent.next()).type !== AgentFrame.exit);
+    // The session is over: a size that comes late is dropped.
+    agent.send(frame(HostFrame.resize, 3, u16(1), u16(1)));
+    expect((await execute(agent, shell("true"))).exitCode).toBe(0);
+  });
+
+  test("echoes, edits lines, and gives signals for its keys", async () => {
+    await using agent = await NativeAgent.mounted();
+    await start(
+      agent,
+      3,
+      shell("trap 'echo interrupted' INT; read line; echo \"got $line\"; read line; exit 2", terminal),
+    );
+    agent.send(frame(HostFrame.stdin, 3, Buffer.from("heü\x7fllo\r")));
+    expect(await read(agent, "got")).toContain("got hello");
+    agent.send(frame(HostFrame.stdin, 3, Buffer.of(3)));
+    await read(agent, "interrupted");
+    agent.send(frame(HostFrame.stdin, 3, Buffer.from("\n")));
+    const exit = await untilExit(agent);
+    expect(exit.payload.readUInt32LE(4)).toBe(2);
+  });
+
+  test("ends its input for what reads lines", async () => {
+    await using agent = await NativeAgent.mounted();
+    await start(agent, 3, shell("cat; echo end", terminal));
+    agent.send(frame(HostFrame.stdin, 3, Buffer.from("line\n")), frame(HostFrame.stdin, 3));
+    expect(await read(agent, "end")).toBe("line\r\nline\r\nend\r\n");
+    await untilExit(agent);
+  });
+
+  test("takes a large input in front of a slow reader whole, when it is raw", async () => {
+    await using agent = await NativeAgent.mounted();
+    const bytes = Buffer.alloc(300_000, "0123456789abcdef");
+    await start(agent, 3, shell(`stty raw -echo; echo up; sleep 0.2; head -c ${bytes.length} | sha256sum`, terminal));
+    await read(agent, "up");
+    let credit = 65_536;
+    for (let at = 0; at < bytes.length; ) {
+      const part = bytes.subarray(at, at + Math.min(credit, 65_536));
+      if (part.length > 0) agent.send(frame(HostFrame.stdin, 3, part));
+      at += part.length;
+      credit -= part.length;
+      if (credit > 0 || at === bytes.length) continue;
+      const { type, payload } = await agent.next();
+      if (type === AgentFrame.window) credit += payload.readUInt32LE(4);
+    }
+    const hash = new Bun.CryptoHasher("sha256").update(bytes).digest("hex");
+    expect(await read(agent, "-")).toStartWith(hash);
+    await untilExit(agent);
+  });
+
+  test("hangs up with its command, and gives all output first", async () => {
+    await using agent = await NativeAgent.mounted();
+    const { stdout, stderr, exitCode } = await execute(agent, shell("seq 1 2000; echo err >&2; exit 9", terminal));
+    const lines = Array.from({ length: 2000 }, (_, index) => `${index + 1}\r\n`).join("");
+    expect([stdout.toString(), stderr.toString(), exitCode]).toEqual([`${lines}err\r\n`, "", 9]);
+  });
+
+  test("belongs to the user of its command", async () => {
+    await using agent = await NativeAgent.mounted();
+    const { stdout } = await execute(agent, shell("stat -c %u $(tty)", { ...terminal, uid: 1234 }));
+    expect(stdout.toString()).toBe("1234\r\n");
+  });
+
+  async function untilExit(agent: NativeAgent) {
+    for (;;) {
+      const answer = await agent.next();
+      if (answer.type === AgentFrame.exit) return answer;
+    }
+  }
+});
+
+describe("the agent's memory", () => {
+  test("is given back by inputs that nobody read", async () => {
+    await using agent = await NativeAgent.mounted();
+    const residentKib = () => {
+      const status = readFileSync(`/proc/${agent.pid}/status`, "latin1");
+      return Number(/RssAnon:\s+(\d+)/.exec(status)?.[1]);
+    };
+    const fill = async (ids: readonly number[]): Promise<number> => {
+      let granted = 0;
+      for (const id of ids) await start(agent, id, { argv: ["sleep", "60"], stdin: true });
+      for (const id of ids) {
+        agent.send(frame(HostFrame.stdin, id, Buffer.alloc(65_536, 1)));
+        let answer = await agent.next();
+        while (answer.type !== AgentFrame.window) answer = await agent.next();
+        const credit = answer.payload.readUInt32LE(4);
+        granted += credit;
+        for (let left = credit; left > 0; left -= 65_536)
+          agent.send(frame(HostFrame.stdin, id, Buffer.alloc(65_536, 1)));
+      }
+      return granted;
+    };
+    const ids = Array.from({ length: 64 }, (_, index) => 100 + index);
+    const before = residentKib();
+    const granted = await fill(ids);
+    // 64 first windows, and what there is for those that asked first.
+    expect(granted).toBe(64 * 65_536 + 42 * 196_608);
+    expect((await agent.sync()).type).toBe(AgentFrame.synced);
+    const full = residentKib() - before;
+    expect(full).toBeGreaterThan(granted / 1024 - 1024);
+    expect(full).toBeLessThan(granted / 1024 + 2048);
+    for (const id of ids) agent.send(signalFrame(id, 9));
+    for (let ended = 0; ended < ids.length; ) if ((await agent.next()).type === AgentFrame.exit) ended += 1;
+    expect(residentKib() - before).toBeLessThan(2048);
+    // The credit is there again, too.
+    expect(await fill([1])).toBe(262_144);
+  });
+});

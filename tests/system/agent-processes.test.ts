@@ -1,0 +1,206 @@
+/** What runs beside a command in a real guest: processes in its namespaces, terminals, connections, and a held stream. */
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { type AgentError, AgentRefusedError, type ExecHandle } from "../../src/vm/agent.ts";
+import { PROCESSES_COUNT_MAX, Refusal } from "../../src/vm/protocol.ts";
+import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
+
+// A busy host boots an emulated machine in many times the usual three seconds.
+setDefaultTimeout(120_000);
+
+let host: VmHost;
+let vm: TestMachine;
+beforeAll(async () => {
+  host = await openVmHost();
+  vm = await host.mounted();
+});
+afterAll(async () => {
+  await vm[Symbol.asyncDispose]();
+  await host[Symbol.asyncDispose]();
+});
+
+const SPEC = { env: { PATH: "/bin" }, cwd: "/", hostname: "shoot", timeoutMs: 60_000 };
+const script = (text: string) => ({ ...SPEC, argv: ["/bin/sh", "-c", text] });
+
+/** A command and what it wrote, as text that grows. */
+interface Watched {
+  readonly run: ExecHandle;
+  readonly output: () => string;
+  /** resolves when the output matches */
+  until(pattern: string | RegExp): Promise<void>;
+}
+
+function watch(spec: Parameters<TestMachine["agent"]["exec"]>[0], beside?: ExecHandle): Watched {
+  let output = "";
+  let wake: () => void = () => undefined;
+  const run = vm.agent.exec(
+    spec,
+    (_, chunk) => {
+      output += Buffer.from(chunk).toString();
+      wake();
+    },
+    beside === undefined ? {} : { beside },
+  );
+  const ended = run.exit.then(() => undefined);
+  ended.catch(() => undefined);
+  const until = async (pattern: string | RegExp) => {
+    const matches = () => (typeof pattern === "string" ? output.includes(pattern) : pattern.test(output));
+    while (!matches()) {
+      const changed = new Promise<boolean>((resolve) => {
+        wake = () => resolve(false);
+      });
+      const over = await Promise.race([changed, ended.then(() => true)]);
+      if (over && !matches()) throw new Error(`the command ended after ${JSON.stringify(output)}`);
+    }
+  };
+  return { run, output: () => output, until };
+}
+
+async function end({ run }: Watched): Promise<number> {
+  run.signal(9);
+  return (await run.exit).exitCode;
+}
+
+describe("a process beside a command", () => {
+  test("shares its processes, files, host name, and has a cgroup of its own", async () => {
+    const main = watch(
+      script("cd /; mkdir -p /tmp; mount -t tmpfs none /tmp; echo here > /tmp/file; echo up; sleep 100"),
+    );
+    await main.until("up");
+    const text = "cat /tmp/file; hostname; busybox ps -o pid,args; cat /proc/self/cgroup";
+    const beside = watch({ ...script(`busybox sh -c '${text}'`), hostname: "other", timeoutMs: 0 }, main.run);
+    const exit = await beside.run.exit;
+    expect(exit.exitCode).toBe(0);
+    expect(beside.output()).toStartWith("here\nshoot\n");
+    expect(beside.output()).toContain("sleep 100");
+    expect(beside.output()).toEndWith("0::/\n");
+    expect(exit.memoryPeakBytes).toBeGreaterThan(50_000n);
+    expect(exit.memoryPeakBytes).toBeLessThan(50_000_000n);
+    expect(await end(main)).toBe(137);
+  });
+
+  test("ends with it, and leaves nothing when it ends before", async () => {
+    const main = watch(script("echo up; sleep 100"));
+    await main.until("up");
+    const short = watch(script("sleep 77 & echo bye"), main.run);
+    expect((await short.run.exit).exitCode).toBe(0);
+    const listing = watch(script("busybox ps -o args"), main.run);
+    await listing.run.exit;
+    expect(listing.output()).not.toContain("sleep 77");
+    const long = watch(script("echo up; sleep 100"), main.run);
+    await long.until("up");
+    await end(main);
+    expect(await long.run.exit).toMatchObject({ exitCode: 137, signal: 9, timedOut: false });
+    const late = watch(script("true"), main.run);
+    const error = await late.run.exit.catch((reason: unknown) => reason);
+    expect((error as AgentError).errno).toBe(3);
+  });
+
+  test("may be one of as many as there is room for", async () => {
+    const main = watch(script("echo up; sleep 100"));
+    await main.until("up");
+    const all = Array.from({ length: PROCESSES_COUNT_MAX - 1 }, (_, index) =>
+      watch({ ...script(`read line; echo ${index} $line`), stdin: "open" }, main.run),
+    );
+    await Promise.all(all.map(({ run }) => run.started));
+    await Promise.all(all.map(async ({ run }) => [await run.write(Buffer.from("go\n")), await run.end()]));
+    await Promise.all(all.map(({ run }) => run.exit));
+    expect(all.map(({ output }) => output())).toEqual(all.map((_, index) => `${index} go\n`));
+    await end(main);
+  });
+});
+
+describe("a command", () => {
+  test("is told from others by what the kernel counted of it", async () => {
+    const busy = await shell(
+      vm.agent,
+      "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; head -c 20000000 /dev/zero | tail -c 1 | wc -c",
+    );
+    expect(busy.usage.userTimeUs + busy.usage.systemTimeUs).toBeGreaterThan(1000n);
+    // The cgroup counts what the reaper did, too.
+    expect(busy.usage.userTimeUs + busy.usage.systemTimeUs).toBeLessThanOrEqual(busy.cpuTimeUs + 20_000n);
+    expect(busy.usage.residentKibMax).toBeGreaterThan(300n);
+    expect(busy.usage.residentKibMax).toBeLessThan(40_000n);
+    expect(busy.usage.minorFaults).toBeGreaterThan(0n);
+    const late = await shell(vm.agent, "while :; do :; done", { timeoutMs: 500 });
+    expect(late).toMatchObject({ exitCode: 137, signal: 9, timedOut: true });
+    expect(late.usage.userTimeUs + late.usage.systemTimeUs).toBeGreaterThan(100_000n);
+  });
+
+  test("may be an ordinary user, with files of its own", async () => {
+    const text = "id -u; id -g; echo x > /root/file || echo denied; echo again > /dev/stdout";
+    const result = await shell(vm.agent, `busybox sh -c '${text}'`, { user: { uid: 1234, gid: 567 } });
+    expect(result.stdout).toBe("1234\n567\ndenied\nagain\n");
+  });
+
+  test("has a terminal that it shares with nobody, with a size and job control", async () => {
+    const main = watch({
+      ...script("tty; stty size; echo up; read line; stty size; exit 3"),
+      terminal: { rows: 24, columns: 80 },
+    });
+    await main.until("up");
+    const beside = watch({ ...script("tty; sh -i"), terminal: { rows: 1, columns: 2 } }, main.run);
+    await beside.until("/dev/pts/1");
+    await beside.until("# ");
+    // What is interrupted is the job and not the shell. It speaks itself, so that it is in the foreground by then.
+    await beside.run.write(Buffer.from("sh -c 'echo job$((0+1)); sleep 100'\n"));
+    await beside.until("job1");
+    await beside.run.write(Buffer.of(3));
+    await beside.run.write(Buffer.from("echo still$((1+1))\n"));
+    // What is typed before the prompt is there may be lost to the change of modes.
+    await beside.until(/still2\r\n[^\n]*# /);
+    expect(beside.output()).not.toContain("job control turned off");
+    await beside.run.end();
+    await beside.run.exit;
+    await main.run.resize({ rows: 50, columns: 132 });
+    await main.run.write(Buffer.from("\n"));
+    expect((await main.run.exit).exitCode).toBe(3);
+    expect(main.output().replaceAll("\r", "")).toBe("/dev/pts/0\n24 80\nup\n\n50 132\n");
+  });
+});
+
+describe("a connection into the guest", () => {
+  test("reaches a server there, and is refused where there is none", async () => {
+    const server = watch(script("echo up; busybox nc -l -p 8080 -e busybox cat"));
+    await server.until("up");
+    const bytes = Buffer.alloc(1_000_000, "coppice ");
+    const connect = async () => {
+      for (;;) {
+        const result = await vm.agent.dial(8080).catch((error: unknown) => error);
+        if (!(result instanceof AgentRefusedError)) return result as Awaited<ReturnType<typeof vm.agent.dial>>;
+      }
+    };
+    await using connection = await connect();
+    const sent = connection.write(bytes).then(() => connection.end());
+    const chunks: Uint8Array[] = [];
+    for await (const chunk of connection.chunks()) chunks.push(chunk);
+    await sent;
+    expect(Buffer.concat(chunks).equals(bytes)).toBe(true);
+    expect((await server.run.exit).exitCode).toBe(0);
+    const refused = await vm.agent.dial(8080).catch((error: unknown) => error);
+    expect((refused as AgentRefusedError).reason).toBe(Refusal.refused);
+  });
+});
+
+describe("a held stream", () => {
+  test("stands still, and goes on with every byte", async () => {
+    let bytes = 0;
+    let held = false;
+    const run = vm.agent.exec(script("yes | head -c 6000000"), (_, chunk) => {
+      expect(held).toBe(false);
+      bytes += chunk.byteLength;
+    });
+    for (let round = 0; round < 3; round++) {
+      await vm.agent.hold();
+      held = true;
+      // Asked for meanwhile, and answered behind the hold.
+      const other = shell(vm.agent, "echo other");
+      other.catch(() => undefined);
+      await Bun.sleep(100);
+      held = false;
+      await vm.agent.sync({ realtimeNs: BigInt(Date.now()) * 1_000_000n, entropy: new Uint8Array(32) });
+      expect((await other).stdout).toBe("other\n");
+    }
+    expect((await run.exit).exitCode).toBe(0);
+    expect(bytes).toBe(6_000_000);
+  });
+});

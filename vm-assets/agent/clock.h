@@ -1,0 +1,9 @@
+#ifndef COPPICE_CLOCK_H
+#define COPPICE_CLOCK_H
+
+#include <stdint.h>
+
+/* CLOCK_MONOTONIC in ns. */
+uint64_t clock_now(void);
+
+#endif

@@ -1,0 +1,177 @@
+#include "loop.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "clock.h"
+#include "dispatch.h"
+#include "frame.h"
+#include "log.h"
+#include "platform.h"
+#include "poller.h"
+#include "protocol.h"
+#include "session.h"
+#include "steps.h"
+
+#define KEYS_COUNT_MAX 32
+/* Retry of a blocked stream: a safety net under the edge that a device might not deliver. */
+#define RETRY_MS 100
+
+/* Keys in the poller of what is no session's. */
+enum source { SOURCE_TRANSPORT, SOURCE_LISTENER, SOURCE_CHILDREN };
+
+static int children_fd = -1;
+static bool line_readable = true;
+static struct transport *transport;
+
+static void reap_children(void)
+{
+	struct signalfd_siginfo info;
+	if (read(children_fd, &info, sizeof info) < 0)
+		return;
+	int status;
+	pid_t pid;
+	struct rusage usage;
+	while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
+		session_reaped(pid, status, &usage);
+}
+
+static void say_hello(void)
+{
+	struct utsname name;
+	uint8_t payload[8 + sizeof name.release];
+	uname(&name);
+	put_u32(payload, PROTOCOL_VERSION);
+	put_u32(payload + 4, 0);
+	size_t length = strlen(name.release);
+	memcpy(payload + 8, name.release, length);
+	frame_send(AGENT_HELLO, 0, payload, 8 + length);
+}
+
+/* Greets a host that is there. */
+static void meet_host(void)
+{
+	line_readable = true;
+	poller_add(transport->fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
+	say_hello();
+	frame_flush();
+}
+
+static void await_host(void)
+{
+	if (transport->fd < 0 && transport_accept(transport))
+		meet_host();
+}
+
+/* A host that leaves while something is under way will not come back for it. */
+static void lose_host(void)
+{
+	if (!transport->listens || session_any())
+		platform_end(0);
+	steps_lose_host();
+	transport_disconnect(transport);
+	frame_reset();
+	await_host();
+}
+
+/* Takes at most one frame; true when something moved. */
+static bool take_frame(void)
+{
+	struct frame frame;
+	enum frame_status status = frame_next(&frame);
+	if (status == FRAME_NONE && line_readable) {
+		enum frame_fill fill = frame_fill();
+		if (fill == FILL_CLOSED) {
+			lose_host();
+			return true;
+		}
+		if (fill == FILL_NOTHING) {
+			line_readable = false;
+			return false;
+		}
+		/* More may be waiting behind what was read, and no new edge would tell. */
+		status = frame_next(&frame);
+		if (status == FRAME_NONE)
+			return true;
+	}
+	if (status == FRAME_BAD)
+		log_fatal("malformed frame: type %u, %u bytes", frame.type, frame.length);
+	/* A request is taken when its answer fits: a host that does not read stops being read. */
+	if (status == FRAME_NONE || !frame_can_answer())
+		return false;
+	if (!dispatch(&frame))
+		log_fatal("malformed payload: type %u, %u bytes", frame.type, frame.length);
+	frame_done(&frame);
+	return true;
+}
+
+static int wait_ms(bool moved, uint64_t now_ns)
+{
+	if (moved)
+		return 0;
+	/* Nothing of a session moves while the stream is held. */
+	uint64_t deadline = steps_held() ? UINT64_MAX : session_deadline();
+	uint64_t wait = UINT64_MAX;
+	if (deadline != UINT64_MAX)
+		wait = deadline > now_ns ? (deadline - now_ns + 999999) / 1000000 : 0;
+	if (frame_pending() && wait > RETRY_MS)
+		wait = RETRY_MS;
+	if (wait == UINT64_MAX)
+		return -1;
+	return wait < 3600000 ? (int)wait : 3600000;
+}
+
+static void take_event(uint64_t key)
+{
+	if (session_ready(key))
+		return;
+	if (key == SOURCE_CHILDREN)
+		reap_children();
+	else if (key == SOURCE_LISTENER)
+		await_host();
+	else
+		line_readable = true;
+}
+
+void loop_open(struct transport *opened)
+{
+	sigset_t set;
+	transport = opened;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	poller_open();
+	children_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (children_fd < 0)
+		log_fatal("signals: %s", strerror(errno));
+	poller_add(children_fd, EPOLLIN, SOURCE_CHILDREN);
+	if (transport->listens)
+		poller_add(transport->listener, EPOLLIN | EPOLLET, SOURCE_LISTENER);
+	else
+		meet_host();
+}
+
+_Noreturn void loop_run(void)
+{
+	uint64_t keys[KEYS_COUNT_MAX];
+	for (bool moved = true;;) {
+		unsigned count = poller_wait(keys, KEYS_COUNT_MAX, wait_ms(moved, clock_now()));
+		for (unsigned i = 0; i < count; i++)
+			take_event(keys[i]);
+		moved = take_frame();
+		if (!steps_held())
+			moved |= session_pump(clock_now());
+		bool pending = frame_pending();
+		if (!frame_flush())
+			lose_host();
+		/* What waited for room in the output buffer can go on. */
+		moved |= pending && !frame_pending();
+	}
+}

@@ -1,0 +1,311 @@
+#include "process.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "clock.h"
+#include "frame.h"
+#include "platform.h"
+#include "protocol.h"
+#include "reaper.h"
+#include "streams.h"
+
+/* How long output of what outlives the command is still taken. */
+#define DRAIN_NS 200000000ULL
+/* How soon the agent looks again whether the last of a killed command is gone. */
+#define SETTLE_NS 2000000ULL
+#define EXIT_CODE_KILLED (128 + SIGKILL)
+
+void process_clear(struct process *process)
+{
+	memset(process, 0, sizeof *process);
+	process->control = process->in.fd = process->out[0].fd = process->out[1].fd = -1;
+}
+
+bool process_can_host(const struct process *process)
+{
+	/* The reaper of what joined another is in no namespace of its own. */
+	return process->apart && process->started && !process->exited && !process->killed && process->reaper != 0;
+}
+
+/* Forks the reaper; its pid, or -1 with a problem. */
+static pid_t fork_reaper(struct process *process, unsigned slot, const struct launch *launch, int join,
+	const struct streams *streams, struct problem *problem)
+{
+	int control[2];
+	if (!report_pair(control)) {
+		problem_set(problem, errno, "socket of the command");
+		return -1;
+	}
+	pid_t pid = platform_fork_reaper(slot, process->apart, problem);
+	if (pid == 0) {
+		struct reaper reaper = {
+			.spec = launch->spec,
+			.identity = launch->identity,
+			.streams = streams->theirs,
+			.control = control[1],
+			.join = join,
+		};
+		reaper_run(&reaper);
+	}
+	close(control[1]);
+	if (pid < 0)
+		close(control[0]);
+	else
+		process->control = control[0];
+	return pid;
+}
+
+bool process_start(struct process *process, const struct session *session, const struct launch *launch,
+	struct problem *problem)
+{
+	struct streams streams;
+	int join = -1;
+	process->apart = launch->host == NULL;
+	process->terminal = launch->identity.terminal;
+	/* The agent has not reaped the host's reaper, so that its pid is still its own. */
+	if (!process->apart && (join = (int)syscall(SYS_pidfd_open, launch->host->reaper, 0)) < 0)
+		return problem_set(problem, errno, "process to run beside");
+	bool opened = process->terminal ? streams_terminal(&streams, launch->rows, launch->columns, problem)
+					: streams_pipes(&streams, launch->has_input, problem);
+	pid_t pid = opened ? fork_reaper(process, session->slot, launch, join, &streams, problem) : -1;
+	if (join >= 0)
+		close(join);
+	if (opened)
+		streams_close_theirs(&streams);
+	if (pid < 0) {
+		if (opened)
+			streams_close_ours(&streams);
+		return false;
+	}
+	process->reaper = pid;
+	inflow_open(&process->in, streams.in, STREAM_STDIN, launch->ring);
+	outflow_open(&process->out[0], streams.out, STREAM_STDOUT, WINDOW_BYTES_INITIAL);
+	outflow_open(&process->out[1], streams.err, STREAM_STDERR, WINDOW_BYTES_INITIAL);
+	session_watch(session, process->control, WATCH_CONTROL);
+	if (streams.in >= 0)
+		session_watch(session, streams.in, WATCH_INPUT);
+	session_watch(session, streams.out, WATCH_OUTPUT);
+	if (streams.err >= 0)
+		session_watch(session, streams.err, WATCH_ERRORS);
+	process->start_ns = clock_now();
+	process->deadline_ns = launch->timeout_ns == 0 ? UINT64_MAX : process->start_ns + launch->timeout_ns;
+	return true;
+}
+
+bool process_signal(const struct process *process, uint32_t number, uint32_t flags)
+{
+	struct reaper_signal order = {.number = number, .flags = flags};
+	/* The reaper delivers it: only it knows whether the command still has its pid. */
+	return process->control < 0 || send(process->control, &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+}
+
+void process_resize(const struct process *process, unsigned rows, unsigned columns)
+{
+	/* A terminal that ended has no size, and nobody whom that would surprise. */
+	if (process->out[0].fd >= 0)
+		streams_resize(process->out[0].fd, rows, columns);
+}
+
+void process_ready(struct process *process, enum watch watch)
+{
+	if (watch == WATCH_INPUT)
+		process->in.writable = true;
+	else if (watch == WATCH_OUTPUT)
+		process->out[0].readable = true;
+	else if (watch == WATCH_ERRORS)
+		process->out[1].readable = true;
+}
+
+bool process_reaped(struct process *process, pid_t pid, int status, const struct rusage *usage)
+{
+	if (process->reaper != pid)
+		return false;
+	process->reaper = 0;
+	process->reaper_status = status;
+	process->deadline_ns = UINT64_MAX;
+	if (!process->exited)
+		process->rusage = *usage;
+	return true;
+}
+
+static bool take_reports(struct process *process, const struct session *session, uint64_t now_ns)
+{
+	struct report report;
+	bool moved = false;
+	while (frame_can_answer() && report_receive(process->control, &report) != REPORT_NONE) {
+		moved = true;
+		if (report.kind == REPORT_FAILED) {
+			process->failed = true;
+			process->problem = report.problem;
+		} else if (report.kind == REPORT_STARTED) {
+			uint8_t payload[4];
+			put_u32(payload, (uint32_t)report.value);
+			process->started = true;
+			process->command = report.value;
+			frame_send(AGENT_STARTED, session->id, payload, sizeof payload);
+		} else if (report.kind == REPORT_EXITED && !process->killed) {
+			process->exited = true;
+			process->status = report.value;
+			process->rusage = report.usage;
+			process->end_ns = now_ns;
+			/* A reaper that is gone has left nothing to be killed. */
+			process->deadline_ns = process->reaper == 0 ? UINT64_MAX : now_ns + DRAIN_NS;
+			process->out[0].hold_ns = 0;
+			process->out[1].hold_ns = 0;
+		}
+	}
+	return moved;
+}
+
+static bool outputs_ended(const struct process *process)
+{
+	return process->out[0].fd < 0 && process->out[1].fd < 0;
+}
+
+/* Kills when the time is up, and what the command left behind once its output was drained. */
+static void enforce(struct process *process, unsigned slot, uint64_t now_ns)
+{
+	if (process->killed || process->reaper == 0)
+		return;
+	bool late = now_ns >= process->deadline_ns;
+	if (process->exited ? !late && !outputs_ended(process) : !late)
+		return;
+	if (!process->exited) {
+		process->timed_out = true;
+		process->end_ns = now_ns;
+	}
+	process->killed = true;
+	process->deadline_ns = UINT64_MAX;
+	platform_kill(slot, process->reaper, process->command);
+}
+
+/* A terminal has no end of input, but a byte that stands for it. False: it takes none now. */
+static bool end_terminal(struct inflow *in)
+{
+	int end = streams_end_byte(in->fd);
+	uint8_t byte = (uint8_t)end;
+	if (end < 0 || write(in->fd, &byte, 1) == 1 || errno != EAGAIN)
+		return true;
+	in->writable = false;
+	return false;
+}
+
+static bool pump_input(struct process *process, const struct session *session)
+{
+	struct inflow *in = &process->in;
+	if (process->terminal && in->fd >= 0 && in->ending && in->size == 0 && (!in->writable || !end_terminal(in)))
+		return false;
+	return inflow_pump(in, session->id);
+}
+
+bool process_pump(struct process *process, const struct session *session, uint64_t now_ns, bool *over)
+{
+	bool moved = take_reports(process, session, now_ns);
+	*over = false;
+	/* STARTED comes before the first output, whoever of reaper and command was quicker. */
+	if (process->started) {
+		moved |= outflow_pump(&process->out[0], session, WATCH_OUTPUT, now_ns);
+		moved |= outflow_pump(&process->out[1], session, WATCH_ERRORS, now_ns);
+	}
+	moved |= pump_input(process, session);
+	enforce(process, session->slot, now_ns);
+	if (process->reaper != 0 || !frame_can_answer())
+		return moved;
+	/* What the reaper reported before it died is there by now. */
+	if (take_reports(process, session, now_ns))
+		return true;
+	if (process->started && !outputs_ended(process))
+		return moved;
+	/* The death of a pid namespace is the death of all in it; elsewhere the last ones may take a moment. */
+	*over = process->apart || platform_is_empty(session->slot);
+	process->deadline_ns = now_ns + SETTLE_NS;
+	return moved;
+}
+
+uint64_t process_deadline(const struct process *process)
+{
+	uint64_t earliest = process->deadline_ns;
+	for (int i = 0; i < 2 && process->started; i++) {
+		uint64_t deadline = outflow_deadline(&process->out[i]);
+		if (deadline < earliest)
+			earliest = deadline;
+	}
+	return earliest;
+}
+
+static uint32_t exit_code(int status)
+{
+	return (uint32_t)(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+static uint64_t microseconds(struct timeval time)
+{
+	return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_usec;
+}
+
+static void send_exit(const struct process *process, const struct session *session, const struct usage *usage,
+	uint64_t wall_us)
+{
+	const struct rusage *rusage = &process->rusage;
+	uint32_t flags = 0;
+	/* A reaper that dies by itself was told to by reboot(2); its death is what became of the command. */
+	int status = process->exited ? process->status : process->reaper_status;
+	uint32_t code = exit_code(status);
+	if (process->timed_out) {
+		flags |= EXIT_FLAG_TIMED_OUT;
+		code = EXIT_CODE_KILLED;
+		status = SIGKILL;
+	}
+	if (usage->oom_killed)
+		flags |= EXIT_FLAG_OOM_KILLED;
+	/* Nobody waited for a command that was killed with its reaper: its time is what its cgroup was charged. */
+	uint64_t user_us = process->exited ? microseconds(rusage->ru_utime) : usage->user_us;
+	uint64_t system_us = process->exited ? microseconds(rusage->ru_stime) : usage->system_us;
+	const uint64_t numbers[] = {
+		usage->cpu_us, usage->peak_bytes, wall_us,
+		(uint32_t)status, /* and a zero above it */
+		user_us, system_us, (uint64_t)rusage->ru_maxrss,
+		(uint64_t)rusage->ru_minflt, (uint64_t)rusage->ru_majflt,
+		(uint64_t)rusage->ru_inblock, (uint64_t)rusage->ru_oublock,
+		(uint64_t)rusage->ru_nvcsw, (uint64_t)rusage->ru_nivcsw,
+	};
+	uint8_t payload[4 + 4 + sizeof numbers];
+	_Static_assert(sizeof payload == EXIT_BYTES, "EXIT as it is described");
+	put_u32(payload, flags);
+	put_u32(payload + 4, code);
+	memcpy(payload + 8, numbers, sizeof numbers);
+	frame_send(AGENT_EXIT, session->id, payload, sizeof payload);
+}
+
+void process_finish(struct process *process, const struct session *session, uint64_t now_ns)
+{
+	struct usage usage = {0};
+	platform_release(session->slot, &usage);
+	if (process->started && !process->failed) {
+		uint64_t end_ns = process->end_ns != 0 ? process->end_ns : now_ns;
+		send_exit(process, session, &usage, (end_ns - process->start_ns) / 1000);
+		return;
+	}
+	if (!process->failed && process->timed_out)
+		problem_set(&process->problem, ETIMEDOUT, "the time was up before the command started");
+	else if (!process->failed)
+		problem_set(&process->problem, ECHILD, "the reaper died before the command started");
+	frame_send_error(session->id, process->problem.error, "%s", process->problem.text);
+}
+
+void process_close(struct process *process)
+{
+	inflow_release(&process->in);
+	outflow_close(&process->out[0]);
+	outflow_close(&process->out[1]);
+	if (process->control >= 0)
+		close(process->control);
+	process->control = -1;
+}
