@@ -281,9 +281,13 @@ export function recoverOperations(
   });
 }
 
-/** Which of `ids` still have a row, for what is kept beside the database by operation. */
-export function existingOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
-  const rows = db.orm.select({ id: operations.id }).from(operations).where(isOneOf(operations.id, ids)).all();
+/** Which of `ids` ended SUCCESS: only these have outputs. */
+export function succeededOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
+  const rows = db.orm
+    .select({ id: operations.id })
+    .from(operations)
+    .where(and(isOneOf(operations.id, ids), eq(operations.status, "SUCCESS")))
+    .all();
   return new Set(rows.map((row) => row.id));
 }
 

@@ -4,7 +4,7 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { type OperationId, parseUuid } from "../domain/ids.ts";
-import { writeFileAtomic } from "../system/scratch.ts";
+import { isTemporaryName, writeFileAtomic } from "../system/scratch.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
 
 export const OUTPUT_STREAMS = ["stdout", "stderr"] as const;
@@ -94,10 +94,21 @@ export async function removeOutputs(layout: DataLayout, id: OperationId): Promis
   for (const stream of OUTPUT_STREAMS) await rm(outputPath(layout, id, stream), { force: true });
 }
 
-/** Operations of which there is an output, some at a time; one can come twice. */
-export async function* outputBatches(layout: DataLayout): AsyncGenerator<OperationId[]> {
+/**
+ * Removes outputs of operations that do not `have` any, and what a crash left half-written. No operation may run meanwhile.
+ * @throws the reason of `signal`
+ */
+export async function sweepOutputs(
+  layout: DataLayout,
+  have: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
+  signal: AbortSignal,
+): Promise<void> {
   for await (const names of nameBatches(layout.outputs)) {
+    signal.throwIfAborted();
+    for (const name of names.filter(isTemporaryName)) await rm(join(layout.outputs, name), { force: true });
     const ids = names.map((name) => parseUuid<OperationId>(name.replace(/\.(stdout|stderr)$/, "")));
-    yield [...new Set(ids.filter((id) => id !== null))];
+    const found = new Set(ids.filter((id) => id !== null));
+    const kept = have([...found]);
+    for (const id of found) if (!kept.has(id)) await removeOutputs(layout, id);
   }
 }

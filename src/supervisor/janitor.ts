@@ -1,14 +1,17 @@
 import { readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
-import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
-import { outputBatches, removeOutputs } from "../storage/outputs.ts";
+import { deleteOperationsFinishedBefore, succeededOperations } from "../db/operations.ts";
+import { removeOutputs, sweepOutputs } from "../storage/outputs.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
+import { sweepTemporaries } from "../system/scratch.ts";
 import { forgetBrokenMergedLayers, reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
 const BATCH_COUNT = 40;
 const PASS_INTERVAL_MS = 3_600_000;
+/** The command line makes keys beside the daemon, which takes no longer than this. */
+const TEMPORARY_AGE_MS = 3_600_000;
 
 export interface JanitorOptions extends SpaceOptions {
   /** how long ended operations are kept, in `milliseconds` */
@@ -27,6 +30,7 @@ export async function sweep({ layout, log }: JanitorOptions, cgroups: CgroupTree
   for (const directory of [layout.vms, layout.tmp]) {
     for (const name of await readdir(directory)) await rm(join(directory, name), { recursive: true, force: true });
   }
+  for (const directory of [layout.root, layout.keys]) await sweepTemporaries(directory, TEMPORARY_AGE_MS);
 }
 
 /**
@@ -65,18 +69,10 @@ export class OrphanSweep implements AsyncDisposable {
         log.warn("a merged layer without its files was forgotten", { layer: id });
       }
       await reclaimOrphans({ db, layout }, { dryRun: false, signal });
-      await removeOrphanedOutputs({ db, layout }, signal);
+      await sweepOutputs(layout, (ids) => succeededOperations(db, ids), signal);
     } catch (error) {
       if (!signal.aborted) log.error("what a former process left was not removed", { error });
     }
-  }
-}
-
-async function removeOrphanedOutputs({ db, layout }: Pick<SpaceOptions, "db" | "layout">, signal: AbortSignal) {
-  for await (const ids of outputBatches(layout)) {
-    signal.throwIfAborted();
-    const known = existingOperations(db, ids);
-    for (const id of ids) if (!known.has(id)) await removeOutputs(layout, id);
   }
 }
 

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { mkdtemp, open, rename, rm } from "node:fs/promises";
+import { mkdtemp, open, readdir, rename, rm, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { addInodeFlags, LibcError } from "./libc.ts";
 
@@ -40,6 +40,29 @@ export async function publishFile(temporary: string, final: string): Promise<voi
   await syncPath(temporary);
   await rename(temporary, final);
   await syncPath(dirname(final));
+}
+
+const TEMPORARY_NAME = /^\..+\.[0-9a-f]{12}$/;
+
+/** Whether `writeFileAtomic` makes files of such a name; those that it does not rename are garbage. */
+export function isTemporaryName(name: string): boolean {
+  return TEMPORARY_NAME.test(name);
+}
+
+/** Removes what processes that died left of `writeFileAtomic` in a directory; what is younger than `ageMs` may be in use. */
+export async function sweepTemporaries(directory: string, ageMs: number): Promise<void> {
+  const beforeMs = Date.now() - ageMs;
+  for (const name of (await readdir(directory)).filter(isTemporaryName)) {
+    const path = join(directory, name);
+    // Whoever made it may rename it at any moment.
+    const mtimeMs = await stat(path).then((found) => found.mtimeMs, ignoreMissing);
+    if (mtimeMs !== null && mtimeMs < beforeMs) await rm(path, { force: true });
+  }
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): null {
+  if (error.code === "ENOENT") return null;
+  throw error;
 }
 
 /**

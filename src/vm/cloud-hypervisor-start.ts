@@ -63,7 +63,8 @@ export async function startCloudHypervisor(
 ): Promise<CloudHypervisorMachine> {
   await using stack = new AsyncDisposableStack();
   const id = Bun.randomUUIDv7();
-  const { uid } = stack.use(host.uids.acquire());
+  const lease = stack.use(await host.uids.acquire());
+  const { uid } = lease;
   const directory = await privateDirectory(stack, join(host.vmsDirectory, id), uid);
   const place = openDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
@@ -71,6 +72,7 @@ export async function startCloudHypervisor(
   const { memoryBytes, fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
   const limits = { memoryBytes: memoryBytes + OVERHEAD_BYTES, pids: LIMITS.threadsMax, cpuWeight };
   const cgroup = stack.use(await host.cgroups.create(id, limits));
+  lease.giveTo(cgroup);
   const process = launchOn(`${place}/api.sock`, host, { uid, directory, cgroups: cgroup.directories, fileBytesMax });
   stack.defer(async () => {
     process.kill("SIGKILL");

@@ -216,10 +216,12 @@ class Qemu implements Vmm {
     await using stack = new AsyncDisposableStack();
     if (owned !== undefined) stack.use(owned);
     const id = Bun.randomUUIDv7();
-    const { uid } = stack.use(this.#options.uids.acquire());
+    const lease = stack.use(await this.#options.uids.acquire());
+    const { uid } = lease;
     const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
     const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight };
     const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
+    lease.giveTo(cgroup);
     const process = this.#launch(shape, start, files, { root, uid, directory, cgroup });
     stack.defer(async () => {
       process.kill("SIGKILL");

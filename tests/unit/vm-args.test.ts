@@ -109,17 +109,48 @@ test("the loader's list gives paths, and nothing for what the kernel provides", 
 });
 
 describe("user ids of machines", () => {
-  test("are never shared, and the one unused for longest comes next", () => {
+  test("are never shared, and the one unused for longest comes next", async () => {
     const pool = new UidPool(1000, 3);
-    const first = pool.acquire();
-    const second = pool.acquire();
+    const first = await pool.acquire();
+    const second = await pool.acquire();
     expect([first.uid, second.uid]).toEqual([1000, 1001]);
-    first[Symbol.dispose]();
-    expect(pool.acquire().uid).toBe(1002);
-    expect(pool.acquire().uid).toBe(1000);
-    expect(() => pool.acquire()).toThrow("all 3 user ids");
-    second[Symbol.dispose]();
-    expect(pool.acquire().uid).toBe(1001);
+    await first[Symbol.asyncDispose]();
+    expect((await pool.acquire()).uid).toBe(1002);
+    expect((await pool.acquire()).uid).toBe(1000);
+    await expect(pool.acquire()).rejects.toThrow("all 3 user ids");
+    await second[Symbol.asyncDispose]();
+    expect((await pool.acquire()).uid).toBe(1001);
+  });
+
+  test("are not given again while a process is left that had them, or nobody can tell", async () => {
+    const pool = new UidPool(1000, 1);
+    let left: () => Promise<number[]> = () => Promise.resolve([7]);
+    {
+      await using lease = await pool.acquire();
+      lease.giveTo({ pids: () => left() });
+    }
+    await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
+    left = () => Promise.reject(new Error("EIO"));
+    await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
+    left = () => Promise.resolve([]);
+    const both = await Promise.allSettled([pool.acquire(), pool.acquire()]);
+    expect(both.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
+  });
+
+  test("stay taken when what a failed start began cannot be killed", async () => {
+    const pool = new UidPool(1000, 1);
+    const cgroup = {
+      pids: () => Promise.resolve([7]),
+      [Symbol.asyncDispose]: () => Promise.reject(new Error("keeps 1 processes")),
+    };
+    const start = async () => {
+      await using stack = new AsyncDisposableStack();
+      const lease = stack.use(await pool.acquire());
+      stack.use(cgroup);
+      lease.giveTo(cgroup);
+    };
+    await expect(start()).rejects.toThrow("keeps 1 processes");
+    await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
   });
 });
 

@@ -5,7 +5,6 @@ import {
   cancelOperation,
   deleteOperationsFinishedBefore,
   executingOperations,
-  existingOperations,
   failOperation,
   getOperation,
   insertOperation,
@@ -15,6 +14,7 @@ import {
   recoverOperations,
   requestCancel,
   startOperation,
+  succeededOperations,
 } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { liveOperationsOf, operationRequest, queuedOperations } from "../../../src/db/requests.ts";
@@ -340,7 +340,16 @@ describe("retention", () => {
     expect(deleteOperationsFinishedBefore(db, 10, 2)).toEqual(old.slice(0, 2));
     expect(deleteOperationsFinishedBefore(db, 10, 2)).toEqual(old.slice(2));
     expect(deleteOperationsFinishedBefore(db, 10, 2)).toEqual([]);
-    expect(existingOperations(db, [...old, recent, ...living])).toEqual(new Set([recent, ...living]));
-    expect(existingOperations(db, [])).toEqual(new Set());
+    for (const id of [recent, ...living]) expect(row(id).id).toBe(id);
+    for (const id of old) expect(getOperation(db, alice, id)).toBeNull();
+  });
+
+  test("of outputs is for what ended SUCCESS", () => {
+    const [pending, executing, done, failed] = (["PENDING", "EXECUTING", "SUCCESS", "FAILED"] as const).map(
+      operationIn,
+    );
+    const ids = [pending, executing, done, failed].filter((id) => id !== undefined);
+    expect(succeededOperations(db, [...ids, newId()])).toEqual(new Set(ids.slice(2, 3)));
+    expect(succeededOperations(db, [])).toEqual(new Set());
   });
 });

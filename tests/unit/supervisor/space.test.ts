@@ -1,15 +1,16 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { askForGc, listenForOperator } from "../../../src/api/control.ts";
+import type { CgroupTree } from "../../../src/cgroup/cgroup.ts";
 import { loadConfig } from "../../../src/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage, setTag } from "../../../src/db/images.ts";
 import { allMergedLayers, insertMergedLayer } from "../../../src/db/merged-layers.ts";
-import { startOperation } from "../../../src/db/operations.ts";
+import { failOperation, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
@@ -21,7 +22,7 @@ import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers.t
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { outputPath } from "../../../src/storage/outputs.ts";
 import { openStaging } from "../../../src/storage/staging.ts";
-import { OrphanSweep, startJanitor } from "../../../src/supervisor/janitor.ts";
+import { OrphanSweep, startJanitor, sweep } from "../../../src/supervisor/janitor.ts";
 import {
   forgetBrokenMergedLayers,
   reclaim,
@@ -179,8 +180,13 @@ test("a start removes what no row names, of however many, and nothing else", asy
   upsertFile(db, { accountId: alice, sha256, sizeBytes: 4, now: 1 });
   await receiveBlob(layout, chunksOf("left"), 100);
   const ended = addExecuting(db);
+  publishOperation(db, { operationId: ended, result: {}, now: 2 });
+  // A crash came between its outputs and its result.
+  const unpublished = addExecuting(db);
+  failOperation(db, unpublished, { error: "unavailable", message: "restarted", details: {} }, 2);
   const orphans = Array.from({ length: 700 }, () => newId());
-  for (const id of [...orphans, ended]) await writeFile(outputPath(layout, id, "stdout"), "x");
+  for (const id of [...orphans, ended, unpublished]) await writeFile(outputPath(layout, id, "stdout"), "x");
+  await writeFile(join(layout.outputs, `.${newId()}.stdout.0123456789ab`), "half");
   for (const id of orphans as string[]) await writeFile(layerPath(layout, id as LayerId), "x");
   await using sweeping = new OrphanSweep({ ...options(), operationsRetentionMs: 1 });
   sweeping.begin();
@@ -188,6 +194,21 @@ test("a start removes what no row names, of however many, and nothing else", asy
   expect(await listLayers(layout)).toEqual(new Set([layerOf(image)]));
   expect(await listBlobs(layout)).toEqual([sha256]);
   expect(await readdir(layout.outputs)).toEqual([`${ended}.stdout`]);
+});
+
+test("a start removes half-written files, but not what another process may be writing", async () => {
+  const [old, young] = [".key.0123456789ab", ".key.ba9876543210"] as const;
+  for (const directory of [layout.root, layout.keys]) {
+    for (const name of [old, young]) await writeFile(join(directory, name), "half");
+    await utimes(join(directory, old), 1, 1);
+  }
+  await writeFile(join(layout.keys, ".hidden"), "");
+  await utimes(join(layout.keys, ".hidden"), 1, 1);
+  const cgroups = { list: () => Promise.resolve([]) } as unknown as CgroupTree;
+  await sweep({ ...options(), operationsRetentionMs: 1 }, cgroups);
+  expect(existsSync(join(layout.root, old))).toBe(false);
+  expect(existsSync(join(layout.root, young))).toBe(true);
+  expect((await readdir(layout.keys)).sort()).toEqual([".hidden", young].sort());
 });
 
 test("layers that are being read are removed by a later pass", async () => {
