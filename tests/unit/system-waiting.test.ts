@@ -54,6 +54,35 @@ describe("untilAborted", () => {
   });
 });
 
+describe("those who wait for a promise that lives long", () => {
+  /** A promise that counts the reactions on it. */
+  function counted() {
+    const { promise, resolve } = Promise.withResolvers<number>();
+    const reactions = { count: 0 };
+    const then = promise.then.bind(promise);
+    // biome-ignore lint/suspicious/noThenProperty: it is a promise, whose reactions are counted.
+    promise.then = ((...handlers: Parameters<typeof then>) => {
+      reactions.count++;
+      return then(...handlers);
+    }) as typeof promise.then;
+    return { promise, resolve, reactions };
+  }
+
+  test("leave nothing on it, however often they come back", async () => {
+    const { promise, resolve, reactions } = counted();
+    for (let round = 0; round < 100; round++) {
+      expect(await withinTime(promise, 0, () => null)).toBeNull();
+      await expect(untilAborted(promise, AbortSignal.abort(new Error("left")))).rejects.toThrow("left");
+    }
+    expect(reactions.count).toBe(1);
+    const waiting = [withinTime(promise, LONG_MS, () => null), untilAborted(promise, new AbortController().signal)];
+    resolve(7);
+    expect(await Promise.all(waiting)).toEqual([7, 7]);
+    expect(await untilAborted(promise, AbortSignal.abort())).toBe(7);
+    expect(await withinTime(promise, 0, () => null)).toBe(7);
+  });
+});
+
 describe("sleepUnlessAborted", () => {
   test("ends with its time, and at once with the signal", async () => {
     const abort = new AbortController();
