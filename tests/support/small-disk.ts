@@ -5,6 +5,8 @@ import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 
 const TOOL_MS = 60_000;
+const UNMOUNT_ATTEMPTS_COUNT = 20;
+const UNMOUNT_PAUSE_MS = 250;
 /** Blocks that the file system gives to nobody but what it needs itself. */
 const SLACK_BYTES = 65_536;
 
@@ -33,7 +35,7 @@ export class SmallDisk implements AsyncDisposable {
     const device = (await tool("losetup", "--find", "--show", image)).trim();
     stack.defer(async () => void (await tool("losetup", "-d", device)));
     await tool("mount", device, path);
-    stack.defer(async () => void (await tool("umount", path)));
+    stack.defer(() => unmount(path));
     return new SmallDisk(path, image, stack.move());
   }
 
@@ -84,6 +86,24 @@ export class SmallDisk implements AsyncDisposable {
     await writeFile(`${this.#ballast}-rest`, bytes).catch((error: NodeJS.ErrnoException) => {
       if (error.code !== "ENOSPC") throw error;
     });
+  }
+}
+
+/** What was killed a moment ago, and what looks at every process of the host, can hold the disk still. */
+async function unmount(path: string): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await tool("umount", path);
+      return;
+    } catch (error) {
+      if (
+        !String((error as { stderrTail?: string }).stderrTail).includes("busy") ||
+        attempt === UNMOUNT_ATTEMPTS_COUNT
+      ) {
+        throw error;
+      }
+      await Bun.sleep(UNMOUNT_PAUSE_MS);
+    }
   }
 }
 
