@@ -35,6 +35,7 @@ export class Acknowledged {
   tagsAnswered = 0;
   /** the first terminal answer of each operation */
   readonly #ended = new Map<string, string>();
+  #successes = 0;
   readonly #open = new Set<string>();
   readonly #cancelled = new Set<string>();
 
@@ -42,9 +43,14 @@ export class Acknowledged {
     this.#appliance = appliance;
   }
 
+  /** operations that were seen to succeed */
+  get successes(): number {
+    return this.#successes;
+  }
+
   /** how much is known, for a person */
   get summary(): string {
-    return `${this.#ended.size} ended operations, ${this.images.size} images, ${this.files.size} files, ${this.tags.size} tags`;
+    return `${this.#ended.size} ended operations (${this.#successes} SUCCESS), ${this.images.size} images, ${this.files.size} files, ${this.tags.size} tags`;
   }
 
   submitted(id: string): void {
@@ -65,6 +71,7 @@ export class Acknowledged {
     if (!TERMINAL.includes(operation.status)) return [];
     this.#open.delete(id);
     this.#ended.set(id, said);
+    if (operation.status === "SUCCESS") this.#successes += 1;
     if (this.#cancelled.has(id) && operation.status !== "CANCELLED") {
       problems.push(`operation ${id}: its cancel was accepted and it ended as ${said}`);
     }
