@@ -108,6 +108,7 @@ const RINGS: Readonly<Record<string, Ring>> = {
     paths: ["tests/faults/**/*.test.ts", "tests/api/fuzz.test.ts", "tests/agent/fuzz.test.ts", ...STREAM_FUZZ],
     environment: {
       COPPICE_TEST_FAULT_SECONDS: "3600",
+      COPPICE_TEST_FAULT_KILLS: "200",
       COPPICE_TEST_ARCHIVES: "1000",
       COPPICE_FUZZ_COUNT: "2000",
       COPPICE_TEST_SEED: String(Date.now() % 2 ** 31),
