@@ -38,16 +38,19 @@ export function runnerOf(route: Route, room: BodyRoom): Runner {
       params[name] = value.toLowerCase();
     }
     const query = readQuery === null ? {} : readQuery(rawQuery(request.url));
+    const handle = async (body: unknown): Promise<Reply> => {
+      // All that came at once would otherwise write in one turn.
+      if (writes) await ownTurn();
+      // Routes without a scope never look at the principal; all others have one by now.
+      const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
+      return await route.handle(context);
+    };
+    if (readBody === null) return await handle(null);
     using held = new DisposableStack();
     const makeRoom = async (bytes: number): Promise<void> => {
       if (principal !== null) held.use(await room.take(principal.accountId, bytes, request.signal));
     };
-    const body = readBody === null ? null : await readBody(request, makeRoom);
-    // All that came at once would otherwise write in one turn.
-    if (writes) await ownTurn();
-    // Routes without a scope never look at the principal; all others have one by now.
-    const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
-    return await route.handle(context);
+    return await handle(await readBody(request, makeRoom));
   };
 }
 

@@ -6,7 +6,7 @@ import { writeLayerIndex } from "../storage/layer-index-writer.ts";
 import { haveSameRoot } from "../storage/layer-root.ts";
 import { publishLayer, removeLayer } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import { scratchDirectory } from "../system/scratch.ts";
+import { type Made, removedUnlessKept, scratchDirectory } from "../system/scratch.ts";
 import { allocatedBytes } from "../system/sparse.ts";
 import type { Agent } from "../vm/agent.ts";
 import type { Machine } from "../vm/vmm.ts";
@@ -19,13 +19,11 @@ import { endedEarly } from "./machines.ts";
 const CAPTURE_TIMEOUT = "capture_timeout";
 
 /** A layer whose files are in place and synced, but that no row refers to yet. */
-export interface StagedLayer extends AsyncDisposable {
+export interface StagedLayer extends Made {
   readonly id: LayerId;
   readonly diskBytes: number;
   readonly sizeBytes: number;
   readonly entryCount: number;
-  /** Keeps the files when the scope ends: call it once a row refers to them. */
-  keep(): void;
 }
 
 /** Writes the index of a disk, which the guest streams, to `indexPath` and checks it against the disk's size. */
@@ -47,18 +45,7 @@ export async function stageLayer(
   const id = Bun.randomUUIDv7() as LayerId;
   const sizeBytes = await allocatedBytes(files.diskPath);
   await publishLayer(layout, { id, temporaryDisk: files.diskPath, temporaryIndex: files.indexPath });
-  let kept = false;
-  return {
-    id,
-    ...facts,
-    sizeBytes,
-    keep: () => {
-      kept = true;
-    },
-    [Symbol.asyncDispose]: async () => {
-      if (!kept) await removeLayer(layout, id);
-    },
-  };
+  return { id, ...facts, sizeBytes, ...removedUnlessKept(() => removeLayer(layout, id)) };
 }
 
 /** A command that has ended, with what it left. */

@@ -7,6 +7,7 @@ import type { OutputCapture } from "../domain/output.ts";
 import { indexPath, layerPath } from "../storage/layers.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { removeOutputs, writeOutputs } from "../storage/outputs.ts";
+import { type Made, removedUnlessKept } from "../system/scratch.ts";
 import { templateShape } from "../vm/templates.ts";
 import type { Compactor } from "./compact.ts";
 import type { DiskGuard } from "./disk-guard.ts";
@@ -42,7 +43,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       const bounded = AbortSignal.any([signal, diskUse.full]);
       const outcome = await execute({ ...context, laps, onMachine, diskUse }, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
-      const outputs = stack.use(await keepOutputs(layout, operation.id, outcome));
+      const outputs = stack.use(await storeOutputs(layout, operation.id, outcome));
       const captured = capturedImage(outcome, image.id);
       const result = storedResult(outcome, captured);
       return prepared(stack, { result, ...newRows(outcome, image, captured, submission.argv) }, () => {
@@ -53,25 +54,13 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
   };
 }
 
-/** Writes what was captured of the streams; disposal removes it unless it was kept. */
-async function keepOutputs(
-  layout: DataLayout,
-  id: OperationId,
-  { stdout, stderr }: InstanceOutcome,
-): Promise<AsyncDisposable & { keep(): void }> {
+/** Writes what was captured of the streams. */
+async function storeOutputs(layout: DataLayout, id: OperationId, { stdout, stderr }: InstanceOutcome): Promise<Made> {
   await using undo = new AsyncDisposableStack();
-  undo.defer(() => removeOutputs(layout, id));
+  const stored = undo.use(removedUnlessKept(() => removeOutputs(layout, id)));
   await writeOutputs(layout, id, { stdout: stdout.blocks(), stderr: stderr.blocks() });
-  const owned = undo.move();
-  let kept = false;
-  return {
-    keep: () => {
-      kept = true;
-    },
-    [Symbol.asyncDispose]: async () => {
-      if (!kept) await owned.disposeAsync();
-    },
-  };
+  undo.move();
+  return stored;
 }
 
 /** The image of the result: a new one, the input where nothing changed, none where nothing was kept. */

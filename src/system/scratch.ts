@@ -8,6 +8,23 @@ export interface ScratchDirectory extends AsyncDisposable {
   readonly path: string;
 }
 
+/** Something that was made, and that disposal removes unless it was kept. */
+export interface Made extends AsyncDisposable {
+  keep(): void;
+}
+
+export function removedUnlessKept(remove: () => Promise<void>): Made {
+  let isKept = false;
+  return {
+    keep: () => {
+      isKept = true;
+    },
+    [Symbol.asyncDispose]: async () => {
+      if (!isKept) await remove();
+    },
+  };
+}
+
 /** Makes a directory `<prefix>XXXXXX` in `parent`, which must exist. */
 export async function scratchDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
   const path = await mkdtemp(join(parent, prefix));

@@ -85,6 +85,26 @@ describe("exec", () => {
     expect(guest.frames.at(-1)?.payload.byteLength).toBe(0);
   });
 
+  test("standard input that the command leaves unread is let go with it", async () => {
+    const { guest, agent } = open();
+    const { promise: letGo, resolve } = Promise.withResolvers<void>();
+    let readBytes = 0;
+    async function* endless() {
+      using _open = { [Symbol.dispose]: resolve };
+      for (;;) {
+        readBytes += 65_536;
+        yield new Uint8Array(65_536);
+      }
+    }
+    const run = agent.exec({ ...SPEC, stdin: endless() }, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    await guest.frame(HostFrame.stdin, INPUT_WINDOW_BYTES_INITIAL / FRAME_PAYLOAD_BYTES_MAX - 1);
+    guest.send(AgentFrame.exit, session, exitPayload(0, 0, 0));
+    await run.exit;
+    await letGo;
+    expect(readBytes).toBeLessThanOrEqual(INPUT_WINDOW_BYTES_INITIAL + 65_536);
+  });
+
   test("output is answered with credit, and output beyond it ends everything", async () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, () => undefined);

@@ -5,6 +5,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import { decodeStdin } from "../../domain/spawn.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
+import { type Made, removedUnlessKept } from "../../system/scratch.ts";
 import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "../ports.ts";
 
 /** A standard input of at most so many `bytes` is stored in a row, which needs no write of its own; others are files. */
@@ -59,23 +60,13 @@ export class Requests {
     this.#layout = layout;
   }
 
-  /** Stores what no row takes; disposal removes it unless it was kept. */
-  async stage(id: OperationId, { stdin }: WaitingRequest): Promise<AsyncDisposable & { keep(): void }> {
+  /** Stores what no row takes. */
+  async stage(id: OperationId, { stdin }: WaitingRequest): Promise<Made> {
     await using undo = new AsyncDisposableStack();
-    if (stdin !== null) {
-      undo.defer(() => removeStdin(this.#layout, id));
-      await writeStdin(this.#layout, id, stdin);
-    }
-    const owned = undo.move();
-    let kept = false;
-    return {
-      keep: () => {
-        kept = true;
-      },
-      [Symbol.asyncDispose]: async () => {
-        if (!kept) await owned.disposeAsync();
-      },
-    };
+    const staged = undo.use(removedUnlessKept(() => removeStdin(this.#layout, id)));
+    if (stdin !== null) await writeStdin(this.#layout, id, stdin);
+    undo.move();
+    return staged;
   }
 
   readImport(id: OperationId, credentials: Credentials | null): ImportSubmission {
