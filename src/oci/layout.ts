@@ -9,6 +9,7 @@ import {
   digestOf,
   type ImageManifest,
   parseManifest,
+  selectManifest,
   unusable,
 } from "./manifest.ts";
 
@@ -67,8 +68,7 @@ export async function verifiedLayout(
   digest: string,
   { directory, signal }: { readonly directory: string; readonly signal: AbortSignal },
 ): Promise<ImageLayout> {
-  // Wherever a tool that was taken over may point, nobody follows.
-  if (!(await lstat(copy)).isDirectory()) throw unusable("its copy is no directory");
+  await requireDirectory(copy);
   const document = await readDocument(join(copy, "manifest.json"));
   if (digestOf(document) !== digest) throw unusable("what was copied is not the manifest that was chosen");
   const manifest = parseManifest(document);
@@ -98,9 +98,8 @@ export async function verifiedLayout(
  * @throws ApiError `validation_error`
  */
 export async function requireSameImage(made: string, { configDigest, layersCount }: ImageLayout): Promise<void> {
-  const index = JSON.parse((await readDocument(join(made, "index.json"))).toString());
-  const digest = String(index?.manifests?.[0]?.digest);
-  if (!/^sha256:[0-9a-f]{64}$/.test(digest)) throw unusable("no layout could be made of it");
+  await requireDirectory(made);
+  const { digest } = selectManifest(await readDocument(join(made, "index.json")));
   const { config, layers } = parseManifest(await readDocument(blobPath(made, digest)));
   if (config.digest !== configDigest || layers.length !== layersCount) throw unusable("another one was made of it");
 }
@@ -161,6 +160,11 @@ async function writeLayout(
   await writeFile(blobPath(directory, digest), document);
   await writeFile(join(directory, "index.json"), JSON.stringify({ schemaVersion: 2, manifests: [entry] }));
   await writeFile(join(directory, "oci-layout"), JSON.stringify({ imageLayoutVersion: "1.0.0" }));
+}
+
+/** Wherever a program that was taken over may point, nobody follows. */
+async function requireDirectory(path: string): Promise<void> {
+  if (!(await lstat(path)).isDirectory()) throw unusable("its copy is no directory");
 }
 
 /** Opens what a program wrote, which may be no file at all. */
