@@ -84,6 +84,51 @@ export class ReplySession implements Session {
   }
 }
 
+/** A scratch that stands still, as one session. */
+export class QuiesceSession implements Session {
+  readonly class = "task";
+  readonly #still = Promise.withResolvers<void>();
+  readonly #ended = Promise.withResolvers<bigint>();
+  over = false;
+  #isStill = false;
+
+  constructor() {
+    // A caller may wait for one of them only.
+    this.#still.promise.catch(() => undefined);
+    this.#ended.promise.catch(() => undefined);
+  }
+
+  get still(): Promise<void> {
+    return this.#still.promise;
+  }
+
+  /** ns that it stood still */
+  get ended(): Promise<bigint> {
+    return this.#ended.promise;
+  }
+
+  onFrame(frame: Frame): boolean {
+    if (frame.type === AgentFrame.quiesced && !this.#isStill) {
+      checkLength(frame, 0);
+      this.#isStill = true;
+      this.#still.resolve();
+      return false;
+    }
+    if (frame.type === AgentFrame.error) this.fail(parseError(frame));
+    else if (frame.type === AgentFrame.done && this.#isStill) {
+      this.#ended.resolve(checkLength(frame, 8).getBigUint64(0, true));
+    } else throw unexpected(frame);
+    this.over = true;
+    return true;
+  }
+
+  fail(error: Error): void {
+    this.over = true;
+    this.#still.reject(error);
+    this.#ended.reject(error);
+  }
+}
+
 /** How much of a stream the agent may still send. */
 export class ReceiveWindow {
   readonly #grant: (bytes: number) => void;

@@ -12,7 +12,7 @@ import {
   type OutputStream,
   type TerminalSize,
 } from "./agent-process.ts";
-import { IndexSession, OutboundStream, ReceiveWindow, ReplySession } from "./agent-sessions.ts";
+import { IndexSession, OutboundStream, QuiesceSession, ReceiveWindow, ReplySession } from "./agent-sessions.ts";
 import { packIntegers } from "./frames.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
@@ -46,6 +46,16 @@ export interface AgentConnection extends AsyncDisposable {
   end(): Promise<void>;
   /** Ends both directions at once; without effect when the connection is over. Disposal does the same. */
   reset(): void;
+}
+
+/** A scratch that stands still. Disposal thaws it. */
+export interface Quiesced extends AsyncDisposable {
+  /**
+   * Lets writes go on; the same for every call. Resolves to the ns that nothing changed.
+   * @throws AgentError when writes went on before, so that a copy is worth nothing: ETIMEDOUT, the limit was over;
+   *   ECANCELED, a process reached its time limit; EINVAL, the guest thawed it
+   */
+  thaw(): Promise<bigint>;
 }
 
 export interface AgentOptions {
@@ -234,6 +244,33 @@ export class Agent {
   /** Ends what the commands left, and makes the scratch unchanging. */
   async freeze(): Promise<void> {
     await this.#request(AgentFrame.done, HostFrame.freeze);
+  }
+
+  /** Writes out what the guest holds of the scratch in memory, while commands run: a `quiesce` behind it is quick. */
+  async flush(): Promise<void> {
+    await this.#request(AgentFrame.done, HostFrame.flush);
+  }
+
+  /** Stops all writes to the scratch, while commands run; for `limitMs` (1 to QUIESCE_MS_MAX) at most. */
+  async quiesce(limitMs: number): Promise<Quiesced> {
+    const session = new QuiesceSession();
+    let id = 0;
+    await this.#link.open(session, async (given) => {
+      id = given;
+      await this.#link.send(HostFrame.quiesce, id, packIntegers([32, limitMs]));
+    });
+    await session.still;
+    let asked = false;
+    const thaw = async () => {
+      if (!asked && !session.over) this.#link.post(HostFrame.thaw, id);
+      asked = true;
+      return await session.ended;
+    };
+    const dispose = async () => {
+      // How it ended is told to who asks for it.
+      await thaw().catch(() => undefined);
+    };
+    return { thaw, [Symbol.asyncDispose]: dispose };
   }
 
   /** Lets go of all disks, so that the machine can be given others; after a freeze, or where only layers are mounted. */

@@ -8,7 +8,7 @@
  * SESSION_GUEST_BIT set. No id is used twice. Frames for a session that is over are dropped by the agent:
  * they crossed its last frame on the way.
  *
- * The agent answers ERROR with ENOSYS where it cannot do what a frame asks for: NETWORK, FLUSH, QUIESCE, THAW.
+ * The agent answers ERROR with ENOSYS where it cannot do what a frame asks for: NETWORK.
  */
 export const PROTOCOL_VERSION = 3;
 export const FRAME_HEADER_BYTES = 12;
@@ -103,11 +103,13 @@ export const HostFrame = {
   /** no payload: writes out the scratch, while commands run -> DONE, ERROR. */
   flush: 24,
   /**
-   * u32 ms (1 to QUIESCE_MS_MAX): stops every write to the scratch -> DONE once none is under way, ERROR. Ended by THAW,
-   * by the time, by a process that is to be killed, or by the loss of the host.
+   * u32 ms (1 to QUIESCE_MS_MAX): stops every write to the scratch, while commands run -> QUIESCED once none is under way,
+   * then DONE (u64 ns that it stood still) after a THAW. ERROR instead when it cannot be, and when it ended otherwise, so
+   * that a copy taken meanwhile is worth nothing: ETIMEDOUT, the time was up; ECANCELED, a process was over its time
+   * limit, which could not die in the middle of a write; EINVAL, root in the guest thawed it. Files cannot be put meanwhile.
    */
   quiesce: 25,
-  /** no payload: lets writes go on -> DONE (u64 ns that they stood still), ERROR when they went on already. */
+  /** no payload: lets the writes that QUIESCE stopped go on. */
   thaw: 26,
 } as const;
 
@@ -148,6 +150,8 @@ export const AgentFrame = {
   netOpened: 143,
   /** u32 reason (Refusal): ends the session that NET_DIAL began. */
   netRefused: 144,
+  /** no payload: nothing of the scratch changes from here to the end of the session. */
+  quiesced: 145,
 } as const;
 
 export const Stream = { stdin: 0, stdout: 1, stderr: 2, data: 3 } as const;

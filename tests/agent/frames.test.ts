@@ -100,6 +100,8 @@ const MALFORMED: Readonly<Record<string, Buffer>> = {
   "RESIZE without columns": frame(HostFrame.resize, 1, u16(1)),
   "FLUSH with a payload": frame(HostFrame.flush, 1, u32(0)),
   "QUIESCE without a time": frame(HostFrame.quiesce, 1),
+  "QUIESCE for no time": frame(HostFrame.quiesce, 1, u32(0)),
+  "QUIESCE for too long": frame(HostFrame.quiesce, 1, u32(60_001)),
   "THAW with a payload": frame(HostFrame.thaw, 1, u32(0)),
   "SIGNAL without flags": frame(HostFrame.signal, 1, u32(9)),
   "FREEZE with a payload": frame(HostFrame.freeze, 1, u32(0)),
@@ -203,18 +205,11 @@ describe("the agent answers with an error", () => {
 
   test("what it cannot do", async () => {
     await using agent = await NativeAgent.mounted();
-    agent.send(
-      frame(HostFrame.network, 0, u32(1)),
-      frame(HostFrame.flush, 2),
-      frame(HostFrame.quiesce, 3, u32(1000)),
-      frame(HostFrame.thaw, 4),
-    );
-    for (const type of [HostFrame.network, HostFrame.flush, HostFrame.quiesce, HostFrame.thaw]) {
-      expect(parseError(await agent.next())).toEqual({
-        errno: ERRNO_NO_SUCH_CALL,
-        text: `request ${type}: this agent cannot do that`,
-      });
-    }
+    agent.send(frame(HostFrame.network, 0, u32(1)));
+    expect(parseError(await agent.next())).toEqual({
+      errno: ERRNO_NO_SUCH_CALL,
+      text: `request ${HostFrame.network}: this agent cannot do that`,
+    });
     expect((await execute(agent, { argv: ["true"] })).exitCode).toBe(0);
   });
 

@@ -1,5 +1,6 @@
 /** What runs beside a command in a real guest: processes in its namespaces, terminals, connections, and a held stream. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { join } from "node:path";
 import { type AgentError, AgentRefusedError, type ExecHandle } from "../../src/vm/agent.ts";
 import { PROCESSES_COUNT_MAX, Refusal } from "../../src/vm/protocol.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
@@ -178,6 +179,49 @@ describe("a connection into the guest", () => {
     expect((await server.run.exit).exitCode).toBe(0);
     const refused = await vm.agent.dial(8080).catch((error: unknown) => error);
     expect((refused as AgentRefusedError).reason).toBe(Refusal.refused);
+  });
+});
+
+describe("a scratch that stands still", () => {
+  /** What a disk holds when only its length and content count: equal sums, equal disks. */
+  const sum = async (): Promise<string> => {
+    const hash = new Bun.CryptoHasher("sha256");
+    for await (const chunk of Bun.file(join(vm.machine.directory, "S")).stream()) hash.update(chunk);
+    return hash.digest("hex");
+  };
+
+  test("does not change on the host while a command writes, and goes on after that", async () => {
+    const writer = watch(script("i=0; while :; do i=$((i+1)); echo $i > /counter; busybox sync; echo $i; done"));
+    await writer.until("3\n");
+    await vm.agent.flush();
+    const still = await vm.agent.quiesce(60_000);
+    const seen = writer.output();
+    const before = await sum();
+    // Who only reads is not stopped, and reads what is on the disk.
+    const counter = (await shell(vm.agent, "cat /counter")).stdout;
+    expect(Number(counter)).toBeGreaterThan(2);
+    expect(await sum()).toBe(before);
+    // At most the line of the write that had returned is new.
+    expect(writer.output().length - seen.length).toBeLessThan(20);
+    expect(await still.thaw()).toBeGreaterThan(0n);
+    await writer.until(`${Number(counter) + 2}\n`);
+    await end(writer);
+  });
+
+  test("lets a writer die at its time limit", async () => {
+    const writer = watch({ ...script("echo up; while :; do echo x > /late; done"), timeoutMs: 700 });
+    await writer.until("up");
+    const still = await vm.agent.quiesce(60_000);
+    expect(await writer.run.exit).toMatchObject({ exitCode: 137, timedOut: true });
+    const error = await still.thaw().catch((reason: unknown) => reason);
+    expect((error as AgentError).errno).toBe(125);
+  });
+
+  test("goes on when its time is up", async () => {
+    const still = await vm.agent.quiesce(100);
+    expect((await shell(vm.agent, "echo x > /after; cat /after")).stdout).toBe("x\n");
+    const error = await still.thaw().catch((reason: unknown) => reason);
+    expect((error as AgentError).errno).toBe(110);
   });
 });
 

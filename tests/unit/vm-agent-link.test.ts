@@ -242,6 +242,59 @@ describe("a hold", () => {
   });
 });
 
+describe("a scratch that stands still", () => {
+  async function quiesced() {
+    const { guest, agent } = open();
+    const opening = agent.quiesce(5000);
+    const { session, payload } = await guest.frame(HostFrame.quiesce);
+    expect(payload).toEqual(Buffer.from([0x88, 0x13, 0, 0]));
+    guest.send(AgentFrame.quiesced, session);
+    return { guest, agent, session, still: await opening };
+  }
+
+  test("is thawed once, and says how long it stood", async () => {
+    const { guest, session, still } = await quiesced();
+    const [first, second] = [still.thaw(), still.thaw()];
+    await guest.frame(HostFrame.thaw);
+    guest.send(AgentFrame.done, session, done(7n));
+    expect([await first, await second, await still.thaw()]).toEqual([7n, 7n, 7n]);
+    await still[Symbol.asyncDispose]();
+    expect(guest.frames.filter(({ type }) => type === HostFrame.thaw)).toHaveLength(1);
+  });
+
+  test("that went on by itself says so to who thaws it", async () => {
+    const { guest, session, still } = await quiesced();
+    guest.send(AgentFrame.error, session, problem(110, "the time was up"));
+    expect(((await failure(still.thaw())) as AgentError).errno).toBe(110);
+    await still[Symbol.asyncDispose]();
+    expect(guest.frames.some(({ type }) => type === HostFrame.thaw)).toBe(false);
+  });
+
+  test("that cannot be is none", async () => {
+    const { guest, agent } = open();
+    const opening = failure(agent.quiesce(1));
+    guest.send(AgentFrame.error, (await guest.frame(HostFrame.quiesce)).session, problem(16, "busy"));
+    expect(((await opening) as AgentError).errno).toBe(16);
+  });
+
+  test.each([
+    ["a second time", AgentFrame.quiesced, NOTHING],
+    ["output", AgentFrame.output, packIntegers([32, 1])],
+    ["a short end", AgentFrame.done, Buffer.alloc(7)],
+  ])("%s breaks the protocol", async (_, type, payload) => {
+    const { guest, session, still } = await quiesced();
+    guest.send(type, session, payload);
+    expect(await failure(still.thaw())).toBeInstanceOf(AgentProtocolError);
+  });
+
+  test("cannot end before it began", async () => {
+    const { guest, agent } = open();
+    const opening = failure(agent.quiesce(1));
+    guest.send(AgentFrame.done, (await guest.frame(HostFrame.quiesce)).session, done());
+    expect(await opening).toBeInstanceOf(AgentProtocolError);
+  });
+});
+
 describe("a command with a terminal, beside another", () => {
   test("names the other, its user and its size", async () => {
     const { guest, agent } = open();

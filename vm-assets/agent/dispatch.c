@@ -9,6 +9,7 @@
 #include "merge.h"
 #include "protocol.h"
 #include "put.h"
+#include "quiesce.h"
 #include "session.h"
 #include "steps.h"
 
@@ -68,9 +69,9 @@ static const struct {
 	[HOST_NET_DIAL] = {TAKER_OPENER, 4, 4, connection_dial},
 	[HOST_HOLD] = {TAKER_AGENT, 0, 0, steps_hold},
 	[HOST_RESIZE] = {TAKER_SESSION, 4, 4, NULL},
-	[HOST_FLUSH] = {TAKER_OPENER, 0, 0, refuse},
-	[HOST_QUIESCE] = {TAKER_OPENER, 4, 4, refuse},
-	[HOST_THAW] = {TAKER_AGENT, 0, 0, refuse},
+	[HOST_FLUSH] = {TAKER_OPENER, 0, 0, quiesce_flush},
+	[HOST_QUIESCE] = {TAKER_OPENER, 4, 4, quiesce_open},
+	[HOST_THAW] = {TAKER_SESSION, 0, 0, NULL},
 };
 
 bool dispatch(const struct frame *frame)

@@ -40,6 +40,11 @@ enum mounts { MOUNTS_LAYERS, MOUNTS_ROOT, MOUNTS_BARE };
 const char *platform_prefix(void);
 bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem);
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem);
+/* Writes out what the scratch holds in memory. */
+bool platform_flush(struct problem *problem);
+/* Makes every write to the scratch wait; returns once none is under way. */
+bool platform_quiesce(struct problem *problem);
+bool platform_thaw(struct problem *problem);
 /* Opens the disk of a mounted layer for reading; -1 when that cannot be. */
 int platform_open_layer(unsigned layer);
 /* Unmounts what is mounted after a mount of layers or a freeze, and makes the kernel forget the disks. */

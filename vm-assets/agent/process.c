@@ -13,6 +13,7 @@
 #include "frame.h"
 #include "platform.h"
 #include "protocol.h"
+#include "quiesce.h"
 #include "reaper.h"
 #include "streams.h"
 
@@ -183,7 +184,10 @@ static void enforce(struct process *process, unsigned slot, uint64_t now_ns)
 	}
 	process->killed = true;
 	process->deadline_ns = UINT64_MAX;
+	/* The order to die first: what it interrupts in the middle of a write then writes nothing more. */
 	platform_kill(slot, process->reaper, process->command);
+	if (process->timed_out)
+		quiesce_cancel();
 }
 
 /* A terminal has no end of input, but a byte that stands for it. False: it takes none now. */

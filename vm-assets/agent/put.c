@@ -13,6 +13,7 @@
 #include "platform.h"
 #include "problem.h"
 #include "protocol.h"
+#include "quiesce.h"
 #include "resolve.h"
 #include "session.h"
 #include "steps.h"
@@ -109,7 +110,9 @@ bool put_open(const struct frame *frame)
 		.uid = get_u32(frame->payload + 4),
 		.gid = get_u32(frame->payload + 8),
 	};
-	if (!copy_path(put->path, frame, &problem)) {
+	if (quiesce_alive())
+		problem_set(&problem, EBUSY, "the scratch stands still");
+	if (quiesce_alive() || !copy_path(put->path, frame, &problem)) {
 		fail(session, &problem);
 		return true;
 	}

@@ -2,27 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "flow.h"
-#include "report.h"
 #include "session.h"
 
-/* Descriptors of the child. 0..2 stay as they are: the agent's own, never the host's stream. */
-#define CONTROL_FD 3
-#define OUT_FD 4
-#define DIRECTORY_FD 5
-
 struct worker {
-	const char *name;
-	pid_t child; /* 0: reaped */
-	int control;
+	struct child child;
 	struct outflow out;
-	bool reported;
-	struct report report;
 };
 
 static struct worker workers[TASKS_COUNT_MAX];
@@ -33,56 +21,20 @@ static struct worker *worker_of(const struct session *session)
 	return &workers[session->slot];
 }
 
-static _Noreturn void child_run(const struct work *work, int control, int out)
-{
-	const int from[] = {control, out, work->directory};
-	int high[3];
-	/* Above all numbers that are given first, so that none takes the place of another. */
-	for (int i = 0; i < 3; i++)
-		high[i] = from[i] < 0 ? -1 : fcntl(from[i], F_DUPFD, DIRECTORY_FD + 1);
-	for (int i = 0; i < 3; i++)
-		if (from[i] >= 0 && dup2(high[i], CONTROL_FD + i) < 0)
-			_exit(1);
-	syscall(SYS_close_range, (unsigned)DIRECTORY_FD + 1, ~0U, 0);
-	struct work mine = *work;
-	mine.directory = work->directory < 0 ? -1 : DIRECTORY_FD;
-	struct report report = {.kind = REPORT_DONE};
-	if (!mine.run(&mine, out < 0 ? -1 : OUT_FD, &report.count, &report.problem))
-		report.kind = REPORT_FAILED;
-	report_send(CONTROL_FD, &report);
-	_exit(0);
-}
-
 static bool start(const struct session *session, const struct work *work, struct problem *problem)
 {
 	struct worker *worker = worker_of(session);
-	int control[2];
 	int out[2] = {-1, -1};
 	if (work->streams && (pipe2(out, O_CLOEXEC) != 0 || fcntl(out[0], F_SETFL, O_NONBLOCK) != 0))
 		return problem_set(problem, errno, "pipe of the %s", work->name);
 	if (work->streams)
 		outflow_open(&worker->out, out[0], STREAM_STDOUT, WINDOW_BYTES_INITIAL);
-	pid_t pid = -1;
-	if (report_pair(control)) {
-		worker->control = control[0];
-		pid = fork();
-		if (pid == 0)
-			child_run(work, control[1], out[1]);
-		int error = errno;
-		close(control[1]);
-		errno = error;
-	}
-	if (pid < 0)
-		problem_set(problem, errno, "start of the %s", work->name);
+	bool started = child_start(&worker->child, work, out[1], problem);
 	if (out[1] >= 0)
 		close(out[1]);
-	if (pid < 0)
-		return false;
-	worker->child = pid;
-	session_watch(session, worker->control, WATCH_CONTROL);
-	if (work->streams)
+	if (started && work->streams)
 		session_watch(session, out[0], WATCH_OUTPUT);
-	return true;
+	return started;
 }
 
 void worker_open(uint32_t id, const struct work *work)
@@ -92,8 +44,8 @@ void worker_open(uint32_t id, const struct work *work)
 	if (session != NULL) {
 		struct worker *worker = worker_of(session);
 		memset(worker, 0, sizeof *worker);
-		worker->name = work->name;
-		worker->control = worker->out.fd = -1;
+		child_clear(&worker->child);
+		worker->out.fd = -1;
 		if (!start(session, work, &problem)) {
 			frame_send_error(id, problem.error, "%s", problem.text);
 			session_close(session);
@@ -130,26 +82,21 @@ static bool worker_reaped(struct session *session, pid_t pid, int status, const 
 {
 	(void)status;
 	(void)usage;
-	if (worker_of(session)->child != pid)
-		return false;
-	worker_of(session)->child = 0;
-	return true;
+	return child_reaped(&worker_of(session)->child, pid);
 }
 
 static bool worker_pump(struct session *session, uint64_t now_ns)
 {
 	struct worker *worker = worker_of(session);
 	bool moved = outflow_pump(&worker->out, session, WATCH_OUTPUT, now_ns);
-	if (!worker->reported && report_receive(worker->control, &worker->report) != REPORT_NONE)
-		worker->reported = true;
-	if (worker->child != 0 || worker->out.fd >= 0 || !frame_can_answer())
+	if (worker->child.pid != 0 || worker->out.fd >= 0 || !frame_can_answer())
 		return moved;
-	if (!worker->reported)
-		frame_send_error(session->id, ECHILD, "the %s died", worker->name);
-	else if (worker->report.kind == REPORT_DONE)
-		frame_send_done(session->id, worker->report.count);
+	uint64_t count;
+	struct problem problem;
+	if (child_outcome(&worker->child, &count, &problem))
+		frame_send_done(session->id, count);
 	else
-		frame_send_error(session->id, worker->report.problem.error, "%s", worker->report.problem.text);
+		frame_send_error(session->id, problem.error, "%s", problem.text);
 	session_close(session);
 	return true;
 }
@@ -163,9 +110,7 @@ static void worker_close(struct session *session)
 {
 	struct worker *worker = worker_of(session);
 	outflow_close(&worker->out);
-	if (worker->control >= 0)
-		close(worker->control);
-	worker->control = -1;
+	child_close(&worker->child);
 }
 
 static const struct session_kind worker_kind = {

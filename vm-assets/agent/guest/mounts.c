@@ -215,7 +215,7 @@ static int mount_frozen(void)
  * The kernel remembers of a file system that a write of it failed, and tells the first who asks: a command that ended
  * well may have left in the page cache what the disk then did not take.
  */
-static bool write_out(struct problem *problem)
+bool platform_flush(struct problem *problem)
 {
 	int fd = open("/s", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int result = fd < 0 ? -1 : syncfs(fd);
@@ -245,7 +245,7 @@ bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
 		return false;
 	if (has_root && !settles(unmount_root))
 		return problem_set(problem, errno, "unmount of the root");
-	if (!write_out(problem))
+	if (!platform_flush(problem))
 		return false;
 	if (!trim(trimmed_bytes, problem) || !disks_find("S", 0, scratch_device, sizeof scratch_device, problem))
 		return false;

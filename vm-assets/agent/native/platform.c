@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LISTEN "listen:"
@@ -96,6 +97,39 @@ int platform_open_layer(unsigned layer)
 	char path[PATH_MAX];
 	snprintf(path, sizeof path, "%s/l/%02u/disk", prefix, layer);
 	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+bool platform_flush(struct problem *problem)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/s", prefix);
+	return exists(path, problem);
+}
+
+/* A file stands for the file system's state; while there is another, `busy`, the change takes its time. */
+static bool change(bool quiesce, struct problem *problem)
+{
+	char path[PATH_MAX];
+	char busy[PATH_MAX];
+	const struct timespec pause = {.tv_nsec = 5000000};
+	snprintf(path, sizeof path, "%s/quiesced", prefix);
+	snprintf(busy, sizeof busy, "%s/busy", prefix);
+	while (access(busy, F_OK) == 0)
+		nanosleep(&pause, NULL);
+	int result = quiesce ? open(path, O_CREAT | O_EXCL | O_CLOEXEC, 0600) : unlink(path);
+	if (quiesce && result >= 0)
+		close(result);
+	return result >= 0 ? true : problem_set(problem, errno, "%s", path);
+}
+
+bool platform_quiesce(struct problem *problem)
+{
+	return change(true, problem);
+}
+
+bool platform_thaw(struct problem *problem)
+{
+	return change(false, problem);
 }
 
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
