@@ -40,24 +40,30 @@ export interface Publication {
   readonly provesBase?: boolean;
 }
 
+/** What a publication came to. */
+export interface Published {
+  /** false when a layer of the same `baseKey` was there already: the image has that one, and the files of the own are garbage */
+  readonly hasOwnLayer: boolean;
+}
+
 /**
- * Ends an operation SUCCESS and makes its layer, image and tag visible, all or nothing. False, and nothing changed, when
+ * Ends an operation SUCCESS and makes its layer, image and tag visible, all or nothing. Null, and nothing changed, when
  * the operation is no longer EXECUTING or a cancel was accepted: the caller then removes the layer's files and ends the
- * operation by `failOperation`. When a layer of the same `baseKey` was published meanwhile, the image gets that one:
- * `getLayer` of the own id is null then, and its files are garbage.
+ * operation by `failOperation`.
  */
 export function publishOperation(
   db: Database,
   { operationId, now, ...publication }: Publication & { readonly operationId: OperationId; readonly now: number },
-): boolean {
+): Published | null {
   return db.transaction((tx) => publish(tx, operationId, publication, now));
 }
 
-function publish(tx: Orm, operationId: OperationId, publication: Publication, now: number): boolean {
+function publish(tx: Orm, operationId: OperationId, publication: Publication, now: number): Published | null {
   const { result, layer, image, tag, provesBase = false } = publication;
-  if (!succeedOperation(tx, operationId, result, now)) return false;
+  if (!succeedOperation(tx, operationId, result, now)) return null;
   const inserted = layer === undefined ? undefined : insertLayer(tx, layer, now);
-  if (image === undefined) return true;
+  const published = { hasOwnLayer: inserted !== undefined && inserted === layer?.id };
+  if (image === undefined) return published;
   const { accountId, startedAt } = operationOf(tx, operationId);
   const layerId = image.layerId === layer?.id && inserted !== undefined ? inserted : image.layerId;
   tx.insert(images)
@@ -75,7 +81,7 @@ function publish(tx: Orm, operationId: OperationId, publication: Publication, no
   insertHistory(tx, { image, operationId, startedAt, now });
   if (provesBase) tx.insert(baseProofs).values({ layerId, accountId, createdAt: now }).onConflictDoNothing().run();
   if (tag !== undefined) moveTag(tx, accountId, image.id, tag);
-  return true;
+  return published;
 }
 
 /** The id of the inserted layer, or of the base that is already there under the same key. */

@@ -136,9 +136,9 @@ async function importImage(
   const layer = stack.use(await listAndStage(context, scratch.path, { diskPath, ...usage }, bounds.signal));
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
-  return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, () => {
+  return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, ({ hasOwnLayer }) => {
     // Another import of the same base may have come first: then its layer serves, and these files go.
-    if (findBaseLayer(db, base.key)?.id === layerId) layer.keep();
+    if (hasOwnLayer) layer.keep();
   });
 }
 

@@ -285,8 +285,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await using _tidied = { [Symbol.asyncDispose]: () => this.#tidy(live, prepared) };
     await ownTurn();
     const { db, clock } = this.#options;
-    if (!publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() })) throw CANCELLED;
-    prepared.keep();
+    const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() });
+    if (published === null) throw CANCELLED;
+    prepared.keep(published);
     live.laps.lap("publish");
     this.#ended(live, "SUCCESS", null);
   }

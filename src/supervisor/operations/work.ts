@@ -1,4 +1,4 @@
-import type { Publication } from "../../db/publish.ts";
+import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import type { Laps } from "../../metrics.ts";
 import type { Machine } from "../../vm/vmm.ts";
@@ -15,8 +15,8 @@ export interface WorkContext {
 /** Work that is done but for its publication. Disposal removes everything that the work made and that was not kept. */
 export interface Prepared extends AsyncDisposable {
   readonly publication: Publication;
-  /** Keeps the files that rows refer to now; called in the turn in which the publication was committed. */
-  keep(): void;
+  /** Keeps the files that rows refer to now. It is called as soon as the publication is committed, and must not fail. */
+  keep(published: Published): void;
 }
 
 /** How the operations of one kind are done. */
@@ -31,7 +31,7 @@ export interface Worker<Request> {
  * Prepared work that owns what is on `stack`.
  * @param keep makes the disposal of what is on the stack leave the files of the publication
  */
-export function prepared(stack: AsyncDisposableStack, publication: Publication, keep: () => void): Prepared {
+export function prepared(stack: AsyncDisposableStack, publication: Publication, keep: Prepared["keep"]): Prepared {
   const owned = stack.move();
   return { publication, keep, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

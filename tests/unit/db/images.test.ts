@@ -33,7 +33,7 @@ function addImage(options: { tag?: string; now?: number; accountId?: AccountId }
   const operationId = addExecuting(db, { accountId, kind: "image_import" });
   const layer = someLayer();
   const image = someImage(layer.id);
-  expect(publishOperation(db, { operationId, result: {}, now, layer, image, tag })).toBe(true);
+  expect(publishOperation(db, { operationId, result: {}, now, layer, image, tag })).not.toBeNull();
   return image.id;
 }
 
@@ -47,7 +47,7 @@ describe("publishing", () => {
     const layer = someLayer({ format: "erofs", baseKey: "sha256:1/linux/amd64/1" });
     const image = { ...someImage(layer.id), digest: "sha256:1" };
     const result = { image: image.id, size_bytes: 10 };
-    expect(publishOperation(db, { operationId, result, now: 42, layer, image, tag: "base" })).toBe(true);
+    expect(publishOperation(db, { operationId, result, now: 42, layer, image, tag: "base" })).not.toBeNull();
     expect(getOperation(db, alice, operationId)).toMatchObject({
       status: "SUCCESS",
       result,
@@ -79,7 +79,7 @@ describe("publishing", () => {
       const operationId = addExecuting(db, { accountId, kind: "image_import" });
       const image = someImage(layer.id);
       const publication = { result: {}, image, layer: isNew ? layer : undefined, provesBase: true };
-      expect(publishOperation(db, { operationId, now: 1, ...publication })).toBe(true);
+      expect(publishOperation(db, { operationId, now: 1, ...publication })).not.toBeNull();
       return image.id;
     };
     const base = someLayer({ baseKey: "key" });
@@ -106,7 +106,7 @@ describe("publishing", () => {
     const operationId = addExecuting(db, { imageId: parent });
     const layer = someLayer({ parentId: base });
     const image = someImage(layer.id, parent);
-    expect(publishOperation(db, { operationId, result: { exit_code: 0 }, now: 5, layer, image })).toBe(true);
+    expect(publishOperation(db, { operationId, result: { exit_code: 0 }, now: 5, layer, image })).not.toBeNull();
     expect(getImage(db, alice, image.id)).toMatchObject({
       parentId: parent,
       layerId: layer.id,
@@ -114,7 +114,7 @@ describe("publishing", () => {
       tagged: false,
     });
     const disposable = addExecuting(db, { imageId: parent });
-    expect(publishOperation(db, { operationId: disposable, result: { exit_code: 3 }, now: 6 })).toBe(true);
+    expect(publishOperation(db, { operationId: disposable, result: { exit_code: 3 }, now: 6 })).not.toBeNull();
     expect(list()).toHaveLength(2);
   });
 
@@ -124,8 +124,8 @@ describe("publishing", () => {
     for (const operationId of [cancelled, addOperation(db), newId()]) {
       const layer = someLayer({ baseKey: "key" });
       const image = someImage(layer.id);
-      expect(publishOperation(db, { operationId, result: {}, now: 5, layer, image, tag: "t" })).toBe(false);
-      expect(publishOperation(db, { operationId, result: {}, now: 5, layer, image })).toBe(false);
+      expect(publishOperation(db, { operationId, result: {}, now: 5, layer, image, tag: "t" })).toBeNull();
+      expect(publishOperation(db, { operationId, result: {}, now: 5, layer, image })).toBeNull();
     }
     expect(list()).toEqual([]);
     expect(await unreferencedLayers(db, 10)).toEqual([]);
@@ -144,15 +144,18 @@ describe("publishing", () => {
 
   test("of the same base twice keeps one layer", () => {
     const layers = [someLayer({ baseKey: "same" }), someLayer({ baseKey: "same" })] as const;
-    const images = layers.map((layer) => {
+    const images = layers.map((layer, index) => {
       const image = someImage(layer.id);
-      publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
+      const published = publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
+      expect(published).toEqual({ hasOwnLayer: index === 0 });
       return getImage(db, alice, image.id)?.layerId;
     });
     expect(images).toEqual([layers[0].id, layers[0].id]);
     expect(getLayer(db, layers[1].id)).toBeNull();
     const again = someImage(layers[0].id);
-    expect(publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toBe(true);
+    expect(publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toEqual({
+      hasOwnLayer: false,
+    });
   });
 });
 

@@ -65,7 +65,7 @@ function operationIn(status: OperationStatus): OperationId {
 
 const APPLY = {
   start: (id: OperationId) => startOperation(db, id, 9),
-  succeed: (id: OperationId) => publishOperation(db, { operationId: id, result: { exit_code: 1 }, now: 9 }),
+  succeed: (id: OperationId) => publishOperation(db, { operationId: id, result: { exit_code: 1 }, now: 9 }) !== null,
   fail: (id: OperationId) => failOperation(db, id, error, 9) !== null,
   cancel: (id: OperationId) => cancelOperation(db, id, 9),
 };

@@ -68,7 +68,7 @@ async function addImage(parent: ImageId | null, now: number, account = alice): P
   const sizeBytes = await layerBytes(layout, id);
   const parentId = below?.layerId ?? null;
   const layer = { id, parentId, format: "ext4" as const, sizeBytes, diskBytes, entryCount };
-  expect(publishOperation(db, { operationId, result: {}, now, layer, image })).toBe(true);
+  expect(publishOperation(db, { operationId, result: {}, now, layer, image })).not.toBeNull();
   return image.id;
 }
 const layerOf = (id: ImageId): LayerId => getImage(db, alice, id)?.layerId as LayerId;
@@ -322,7 +322,7 @@ test("the images of a deleted operation stay, and so do operations of a deleted 
   const operation = addOperation(db, { imageId: base, now: 5 });
   expect(startOperation(db, operation, 6)).toBe(true);
   expect(deleteImage(db, alice, base)).toBe("in_use");
-  expect(publishOperation(db, { operationId: operation, result: {}, now: 7 })).toBe(true);
+  expect(publishOperation(db, { operationId: operation, result: {}, now: 7 })).not.toBeNull();
   expect(deleteImage(db, alice, base)).toEqual({ deleted: expect.any(String) });
   expect(getImage(db, alice, child)?.parentId).toBeNull();
 });
