@@ -57,7 +57,7 @@ export function monitorExit(program: string, status: ExitStatus, stderr: string)
 /** @throws MachineEndedError, once the process of a VMM has ended that should have started */
 export function notStarted(program: string, status: ExitStatus, stderr: string): never {
   const said = printable(stderr);
-  const message = `${program} did not start (${describeExit(status)}): ${said}`;
+  const message = `${program} did not start (${describeExit(status)})${said === "" ? "" : `: ${said}`}`;
   throw new MachineEndedError(message, monitorExit(program, status, said));
 }
 

@@ -128,6 +128,12 @@ describe("the end of a machine", () => {
     await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
   });
 
+  test("by a signal that asks the VMM to end is not taken for the guest's doing", async () => {
+    await using test = await host.clone();
+    process.kill(test.machine.pid, "SIGTERM");
+    expect(await test.machine.exited).toMatchObject({ reason: "vmm_died", by: "signal" });
+  });
+
   test("by a guest panic is told with the guest's console", async () => {
     await using test = await host.mounted();
     const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo c > /p/sysrq-trigger";
