@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { Appliance, type Finished } from "../support/appliance.ts";
 import { pushBusybox, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
-import { running, until, upload } from "../support/runs.ts";
+import { operationOf, running, until, upload } from "../support/runs.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(180_000);
@@ -141,6 +141,42 @@ describe("a machine that is killed before its command began", () => {
     await killAll();
     expect((await appliance.finished(uuid)).status).toBe("SUCCESS");
     expect(lossesCount()).toBe(before + 1);
+  });
+});
+
+describe("while no way to run machines works", () => {
+  /** No trial ends within this time on any host. */
+  const HOPELESS = ["--vm-probe-timeout", "1ms"];
+  const restart = async (flags: readonly string[]): Promise<void> => {
+    await appliance.down();
+    await rm(join(appliance.dataDir, "probe.json"), { force: true });
+    appliance.flags = flags;
+    await appliance.up();
+  };
+  const statusOf = async (id: string) => (await operationOf(appliance, id))["status"];
+  const spawn = () => appliance.spawn({ image: base, command: "true", disposable: true });
+
+  test("runs wait PENDING, can be cancelled, outlive a stop, and succeed once one works", async () => {
+    await restart(HOPELESS);
+    const [first, second] = [await spawn(), await spawn()];
+    await until("it is known", async () => (await (await fetch(`${appliance.url}/readyz`)).text()).includes("1 s"));
+    expect([await statusOf(first), await statusOf(second)]).toEqual(["PENDING", "PENDING"]);
+    expect((await appliance.fetch(`/operations/${first}`, { method: "DELETE" })).status).toBe(202);
+    expect(await statusOf(first)).toBe("CANCELLED");
+    await restart([]);
+    expect((await appliance.finished(second)).status).toBe("SUCCESS");
+  });
+
+  test("runs are FAILED after vm.probe_give_up, with the reason, and at once after that", async () => {
+    await restart([...HOPELESS, "--vm-probe-give-up", "1s"]);
+    for (let round = 0; round < 2; round++) {
+      const operation = await appliance.finished(await spawn());
+      expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+      expect(operation).not.toHaveProperty("started_at");
+      expect(failure(operation)["message"]).toContain("vm.probe_timeout");
+    }
+    await restart([]);
+    expect((await appliance.finished(await spawn())).status).toBe("SUCCESS");
   });
 });
 
