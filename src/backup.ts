@@ -10,11 +10,12 @@ import {
 } from "./db/backup.ts";
 import { openDatabase } from "./db/database.ts";
 import { storageFull } from "./domain/errors.ts";
+import { OUTPUT_STREAMS } from "./domain/output.ts";
 import { blobPath } from "./storage/blobs.ts";
 import { LayerIndex } from "./storage/layer-index.ts";
 import { indexPath, layerPath } from "./storage/layers.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "./storage/layout.ts";
-import { OUTPUT_STREAMS, outputPath } from "./storage/outputs.ts";
+import { outputPath } from "./storage/outputs.ts";
 import { openStaging, removeAbandonedStaging } from "./storage/staging.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
 import { CommandError, run } from "./system/exec.ts";

@@ -1,10 +1,8 @@
 import { createHash } from "node:crypto";
 import { cpus, totalmem } from "node:os";
 import { createApp } from "./api/app.ts";
-import { listenForOperator } from "./api/control.ts";
+import { listenForOperator } from "./api/operator/control.ts";
 import { listen } from "./api/server.ts";
-import type { ApiServices } from "./api/services.ts";
-import { tokenVerifier } from "./api/tokens.ts";
 import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config.ts";
 import { type Database, openDatabase } from "./db/database.ts";
@@ -12,6 +10,9 @@ import { probeDatabase } from "./db/figures.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { OperationLog } from "./operation-log.ts";
+import type { ServiceLimits } from "./service/parts.ts";
+import { createService } from "./service/service.ts";
+import { tokenVerifier } from "./service/tokens.ts";
 import { type DataLayout, dataLayout, lockData } from "./storage/layout.ts";
 import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
@@ -97,20 +98,19 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
-  const app = createApp({
+  const service = createService({
     db,
     layout,
     operations,
     limits: limitsOf(config),
-    verifyToken: tokenVerifier(db, keys, clock),
     defaultRegistry: config.registries.default,
-    publicUrl: config.publicUrl,
     clock,
     metrics,
     operationLog,
     version: VERSION,
-    log,
   });
+  const verifyToken = tokenVerifier(db, keys, clock);
+  const app = createApp({ service, verifyToken, publicUrl: config.publicUrl, metrics, log });
   const { tlsCert, tlsKey, host, port } = config.listen;
   const tls = tlsCert !== null && tlsKey !== null ? { tls: { cert: tlsCert, key: tlsKey } } : {};
   const listener = listen({ app, host, port, ...tls });
@@ -173,7 +173,7 @@ function budget(config: Config): Cost {
   };
 }
 
-function limitsOf(config: Config): ApiServices["limits"] {
+function limitsOf(config: Config): ServiceLimits {
   return {
     instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
     fileBytesMax: config.limits.fileBytesMax,

@@ -1,9 +1,10 @@
-import { askForGc } from "./api/control.ts";
+import { askForGc } from "./api/operator/control.ts";
 import type { Config } from "./config.ts";
 import { openDatabase } from "./db/database.ts";
+import type { Reclaimed } from "./domain/reclaimed.ts";
 import type { Log } from "./log.ts";
 import { dataLayout, hasData, lockData } from "./storage/layout.ts";
-import { type Reclaimed, reclaim, reclaimOrphans } from "./supervisor/space.ts";
+import { reclaim, reclaimOrphans } from "./supervisor/space.ts";
 
 /** The data directory is not there, or is in use by a daemon that does not answer. */
 export class GcError extends Error {

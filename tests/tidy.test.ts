@@ -18,10 +18,10 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "release-notices.ts": [],
   "version.ts": ["package.json"],
   "backup.ts": ["db", "domain", "storage", "system", "version.ts"],
-  "gc.ts": ["api/control.ts", "config.ts", "db", "storage", "supervisor/space.ts", "system/lock.ts"],
+  "gc.ts": ["api/operator/control.ts", "config.ts", "db", "domain", "storage", "supervisor/space.ts", "system/lock.ts"],
   "trial.ts": ["cgroup", "config.ts", "log.ts", "storage", "supervisor", "system", "vm"],
   // What the appliance is compared with stands beside it.
-  bench: ["api", "config.ts", "db", "domain", "oci", "storage", "supervisor", "system", "vm"],
+  bench: ["api", "config.ts", "db", "domain", "oci", "service", "storage", "supervisor", "system", "vm"],
   "log.ts": [],
   "metrics.ts": [],
   "operation-log.ts": ["log.ts"],
@@ -33,7 +33,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/command-line.ts": ["storage/layout.ts", "config.ts", "config-client.ts", "version.ts"],
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config.ts", "log.ts", "version.ts"],
   // Tokens are made on the data directory itself, so that the first one needs no running appliance.
-  "cli/token.ts": ["api/tokens.ts", "db", "storage", "domain", "config.ts", "config-client.ts", "config-keys.ts"],
+  "cli/token.ts": ["service/tokens.ts", "db", "storage", "domain", "config.ts", "config-client.ts", "config-keys.ts"],
   "cli/backup.ts": ["backup.ts"],
   "cli/gc.ts": ["gc.ts", "config.ts", "log.ts"],
   "cli/bench.ts": ["bench"],
@@ -47,10 +47,13 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/install.ts": ["system/exec.ts", "config.ts", "version.ts"],
   "cli/install-files.ts": ["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
-  api: ["domain", "supervisor", "db", "storage", "metrics.ts", "operation-log.ts"],
-  "api/dispatch.ts": ["domain", "system/waiting.ts"],
+  // A surface says how a use case looks on the wire; it sees nothing below the use cases.
+  api: ["domain", "service", "metrics.ts"],
+  "api/dispatch.ts": ["domain", "service", "system/waiting.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
+  // The use cases know no request, no answer, no name and no schema of a wire.
+  service: ["domain", "db", "storage", "supervisor", "metrics.ts", "operation-log.ts"],
   supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts"],
   db: ["domain"],
   storage: ["domain", "system"],
@@ -71,7 +74,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   storage: ["re2js"],
   // In the text of the module that the build rewrites.
   "build.ts": ["@libsql/linux-x64-gnu"],
-  api: ["elysia", "@sinclair/typebox", "@elysiajs/jwt", "jose"],
+  api: ["elysia", "@sinclair/typebox"],
+  // Of the use cases only `tokens.ts` does: keys that rotate are chosen by the token, so that no plugin can hold one.
+  service: ["@elysiajs/jwt", "jose"],
   bench: ["elysia", "@sinclair/typebox", "drizzle-orm"],
 };
 
@@ -250,6 +255,19 @@ describe("one place for each power", () => {
     const pattern = /\bprocess\.env\b|\bBun\.env\b|\bimport\.meta\.env\b/;
     // The build names the variable that it replaces.
     expect(places(except(source, "src/config.ts", "src/build.ts"), pattern)).toEqual([]);
+  });
+
+  test("the prefix of an interface is given to its routes by one constant", () => {
+    const surfaces = source.filter(({ path }) => /^src\/(api|service)\//.test(path));
+    const found = places(surfaces, /["'`/]\/v1\b/);
+    expect(found).toEqual([expect.stringMatching(/^src\/api\/routes\.ts:\d+: export const V1_PREFIX = "\/v1";$/)]);
+  });
+
+  test("use cases know no wire", () => {
+    const service = source.filter(({ path }) => path.startsWith("src/service/"));
+    expect(
+      places(service, /\b(?:Request|Response|Headers|ReadableStream)\b|\bTSchema\b|\bstatus\((?:\d|code)/),
+    ).toEqual([]);
   });
 
   test("the process ends in main.ts", () => {

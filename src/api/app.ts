@@ -1,23 +1,22 @@
 import { Elysia } from "elysia";
 import { ApiError } from "../domain/errors.ts";
+import type { Principal } from "../service/parts.ts";
 import { authenticate } from "./auth.ts";
 import { BodyRoom } from "./body-room.ts";
 import { elysiaPathOf, pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
 import { errorReply, isInternal } from "./errors.ts";
+import type { ApiOptions } from "./options.ts";
 import { type Reply, toResponse } from "./reply.ts";
 import { METHODS, type Route } from "./route.ts";
-import { allRoutes } from "./routes.ts";
-import type { ApiServices, Principal } from "./services.ts";
+import { allRoutes, V1_PREFIX } from "./routes.ts";
 
-/** Every path below it asks for a token, also one that does not exist. */
-const VERSION_PREFIX = "/v1";
 /** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
 /** An account's share takes the largest body that any route does; a request takes about four times its body's length. */
 const BODY_ROOM = { totalBytes: 67_108_864, accountBytes: 33_554_432, waitMsMax: 60_000, collect: () => Bun.gc(true) };
 
-const OPERATION_OF_LOCATION = /\/v1\/operations\/([0-9a-f-]{36})$/;
+const OPERATION_OF_LOCATION = /\/operations\/([0-9a-f-]{36})$/;
 
 /** Label of requests that no route answers. */
 const NO_ROUTE = "none";
@@ -37,8 +36,8 @@ interface RequestState {
  * The HTTP interface. Every route is a value of the route table; Elysia routes to it. Bodies, queries and
  * answers are handled by the table's schemas, so that nothing is read before the caller is known and allowed.
  */
-export function createApp(services: ApiServices) {
-  const routes = allRoutes(services);
+export function createApp(options: ApiOptions) {
+  const routes = allRoutes(options);
   const table = new RouteTable(routes);
   const room = new BodyRoom(BODY_ROOM);
   const runners = new Map(routes.map((route) => [route, runnerOf(route, room)] as const));
@@ -46,8 +45,8 @@ export function createApp(services: ApiServices) {
 
   const answer = (request: Request, reply: Reply, cause?: unknown): Response => {
     const state = states.get(request) ?? newState(request);
-    logAnswer(services, request, reply, state, cause);
-    countAnswer(services, request, reply, state);
+    logAnswer(options, request, reply, state, cause);
+    countAnswer(options, request, reply, state);
     return toResponse(reply, request.method, state.id);
   };
   const serve = async (request: Request, route: Route, params: Record<string, string>): Promise<Response> => {
@@ -68,8 +67,8 @@ export function createApp(services: ApiServices) {
       const state = newState(request);
       states.set(request, state);
       const { path } = state;
-      if (path === VERSION_PREFIX || path.startsWith(`${VERSION_PREFIX}/`)) {
-        state.principal = await authenticate(request, services.verifyToken);
+      if (path === V1_PREFIX || path.startsWith(`${V1_PREFIX}/`)) {
+        state.principal = await authenticate(request, options.verifyToken);
       }
       // Elysia answers HEAD of a path with parameters by GET and the wrong length, so it does not get to see any,
       // and no request whose path it would take from the wrong place.
@@ -104,14 +103,14 @@ function unknownRoute(table: RouteTable, path: string): ApiError {
   return new ApiError("method_not_allowed", `this route knows only ${allow.join(", ")}`, { allow });
 }
 
-function countAnswer({ metrics }: ApiServices, request: Request, reply: Reply, state: RequestState): void {
+function countAnswer({ metrics }: ApiOptions, request: Request, reply: Reply, state: RequestState): void {
   const method = (METHODS as readonly string[]).includes(request.method) ? request.method : "other";
   const labels = { method, route: state.route };
   metrics.requests.add({ ...labels, status: String(reply.status) });
   metrics.requestSeconds.observe(labels, (performance.now() - state.startedAt) / 1000);
 }
 
-function logAnswer(services: ApiServices, request: Request, reply: Reply, state: RequestState, cause?: unknown): void {
+function logAnswer(options: ApiOptions, request: Request, reply: Reply, state: RequestState, cause?: unknown): void {
   const fields = {
     request: state.id,
     method: request.method,
@@ -121,11 +120,11 @@ function logAnswer(services: ApiServices, request: Request, reply: Reply, state:
     duration_ms: Math.round(performance.now() - state.startedAt),
   };
   if (cause !== undefined && isInternal(cause) && !request.signal.aborted) {
-    services.log.error("request failed", { ...fields, cause });
+    options.log.error("request failed", { ...fields, cause });
   } else {
-    services.log.debug("request", fields);
+    options.log.debug("request", fields);
   }
   // What ties the two ids together, for those who search the log.
   const operation = reply.status < 300 ? OPERATION_OF_LOCATION.exec(reply.headers["location"] ?? "")?.[1] : undefined;
-  if (operation !== undefined) services.log.info("operation accepted", { operation, request: state.id });
+  if (operation !== undefined) options.log.info("operation accepted", { operation, request: state.id });
 }

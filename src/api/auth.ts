@@ -1,6 +1,7 @@
 import { ApiError } from "../domain/errors.ts";
 import { allows, type Scope } from "../domain/scope.ts";
-import type { ApiServices, Principal } from "./services.ts";
+import type { Principal } from "../service/parts.ts";
+import type { ApiOptions } from "./options.ts";
 
 /** The scheme is case-insensitive, the token has no blanks. */
 const BEARER = /^Bearer +([^\s,]+)$/i;
@@ -9,7 +10,7 @@ const BEARER = /^Bearer +([^\s,]+)$/i;
  * Who asks.
  * @throws ApiError `unauthorized`, with the same words for every reason
  */
-export async function authenticate(request: Request, verifyToken: ApiServices["verifyToken"]): Promise<Principal> {
+export async function authenticate(request: Request, verifyToken: ApiOptions["verifyToken"]): Promise<Principal> {
   const token = BEARER.exec(request.headers.get("authorization") ?? "")?.[1];
   const principal = token === undefined ? null : await verifyToken(token);
   if (principal === null) throw new ApiError("unauthorized", "missing or invalid bearer token");

@@ -40,16 +40,15 @@ export async function readJson(request: Request, options: ReadOptions): Promise<
   }
 }
 
-/** Refuses a body that announces more than `limitBytes`, before any of it is read. */
-export function checkAnnouncedLength(request: Request, limitBytes: number): void {
-  const announced = Number(request.headers.get("content-length") ?? 0);
-  if (announced > limitBytes) throw tooLarge(limitBytes);
+/** Length that a body announces, in `bytes`; 0 when it announces none. */
+export function announcedLength(request: Request): number {
+  return Number(request.headers.get("content-length") ?? 0);
 }
 
 async function readAll(request: Request, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
   const { limitBytes, makeRoom, msMax = largeBodyMsMax } = options;
-  checkAnnouncedLength(request, limitBytes);
-  const announcedBytes = Number(request.headers.get("content-length") ?? 0);
+  const announcedBytes = announcedLength(request);
+  if (announcedBytes > limitBytes) throw tooLarge(limitBytes);
   const late = new AbortController();
   using deadline = new DisposableStack();
   const takeRoom = async (bytes: number): Promise<void> => {

@@ -1,5 +1,6 @@
 import { ApiError } from "../domain/errors.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
+import type { Principal } from "../service/parts.ts";
 import { ownTurn } from "../system/waiting.ts";
 import { authorize } from "./auth.ts";
 import { bodyStream, readJson } from "./body.ts";
@@ -8,7 +9,6 @@ import { queryReader, rawQuery } from "./query.ts";
 import type { Reply } from "./reply.ts";
 import { RAW_BODY, type Route } from "./route.ts";
 import { checker } from "./schema.ts";
-import type { Principal } from "./services.ts";
 
 /** Elysia takes no origin to be shorter than this and looks for the path behind it, in `characters`. */
 const ELYSIA_ORIGIN_CHARACTERS = 11;

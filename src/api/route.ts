@@ -2,8 +2,8 @@ import type { Static, TObject, TSchema } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
 import type { ByteString } from "../domain/guest-path.ts";
 import type { Scope } from "../domain/scope.ts";
+import type { Principal } from "../service/parts.ts";
 import type { Reply } from "./reply.ts";
-import type { Principal } from "./services.ts";
 
 export const METHODS = ["GET", "HEAD", "POST", "PATCH", "DELETE"] as const;
 export type Method = (typeof METHODS)[number];

@@ -1,28 +1,19 @@
-import { fileRoutes } from "./files.ts";
-import { healthRoutes } from "./health.ts";
-import { imageHistoryRoutes } from "./image-history.ts";
-import { imageRoutes } from "./images.ts";
-import { inspectRoutes } from "./inspect.ts";
-import { instanceRoutes } from "./instances.ts";
-import { openApiRoutes } from "./openapi.ts";
-import { operationLogRoutes } from "./operation-log.ts";
-import { operationRoutes } from "./operations.ts";
+import { openApiRoutes } from "./openapi/openapi.ts";
+import { statusRoutes } from "./operator/health.ts";
+import type { ApiOptions } from "./options.ts";
 import type { Route } from "./route.ts";
-import { saveImageRoute } from "./save-image.ts";
-import type { ApiServices } from "./services.ts";
+import { v1Routes } from "./v1/routes.ts";
+
+/** Where the interface of the specification is. Every path below it asks for a token, also one that does not exist. */
+export const V1_PREFIX = "/v1";
 
 /** Every route of the service; the server, the API description and the tests are made from this one list. */
-export function allRoutes(services: ApiServices): Route[] {
-  const routes = [
-    ...imageRoutes(services),
-    ...imageHistoryRoutes(services),
-    saveImageRoute(services),
-    ...fileRoutes(services),
-    ...instanceRoutes(services),
-    ...operationRoutes(services),
-    ...operationLogRoutes(services),
-    ...inspectRoutes(services),
-    ...healthRoutes(services),
-  ];
-  return [...routes, ...openApiRoutes(services, routes)];
+export function allRoutes({ service, publicUrl }: Pick<ApiOptions, "service" | "publicUrl">): Route[] {
+  const address = `${publicUrl ?? ""}${V1_PREFIX}`;
+  const routes = [...below(V1_PREFIX, v1Routes({ service, address })), ...statusRoutes(service.status)];
+  return [...routes, ...openApiRoutes({ version: service.status.version, publicUrl }, routes)];
+}
+
+function below(prefix: string, routes: readonly Route[]): Route[] {
+  return routes.map((route) => ({ ...route, path: `${prefix}${route.path}` }));
 }

@@ -49,7 +49,7 @@ export const tokenCommands: readonly Command[] = [
       if (account === undefined) throw new UsageError("--account is missing");
       const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl), now: Date.now() };
       using store = await openStore(rest, environment, { create: true });
-      const { issueToken } = await import("../api/tokens.ts");
+      const { issueToken } = await import("../service/tokens.ts");
       const { token, row } = await usage(() => issueToken(store.db, store.keys, request));
       if (save) await saveToken(environment, token);
       const facts = { id: row.jti, account, scopes: scope, expires_at: isoTime(row.expiresAt) };

@@ -119,3 +119,15 @@ export const SpawnRequest = Type.Object({
 export type SpawnRequest = Static<typeof SpawnRequest>;
 
 export const SpawnedInstance = Type.Object({ uuid: Uuid });
+
+/** One look at a running instance, from the cgroup of its VM. */
+export interface InstanceStats {
+  readonly cpuTimeMs: number;
+  /** share of one CPU since the look before, in `percent` (200 is two CPUs); 0 for the first */
+  readonly cpuPercent: number;
+  readonly memoryBytes: number;
+  readonly memoryPeakBytes: number;
+  readonly pids: number;
+  /** `milliseconds` since the epoch */
+  readonly at: number;
+}

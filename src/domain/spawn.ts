@@ -8,7 +8,6 @@ import {
   CWD_DEFAULT,
   FILE_MODE_DEFAULT,
   FILES_COUNT_MAX,
-  type SpawnRequest,
   STDIN_BASE64_PREFIX,
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
@@ -24,6 +23,34 @@ export interface SpawnLimits {
   readonly memoryBytesMax: number;
   readonly diskBytesDefault: number;
   readonly diskBytesMax: number;
+}
+
+/** What a caller wants to run; what is absent has a default. */
+export interface SpawnInput {
+  /** `<uuid>` or `tag:<name>` */
+  readonly image: string;
+  readonly command: string;
+  readonly args?: readonly string[] | undefined;
+  readonly shell?: boolean | undefined;
+  readonly env?: Readonly<Record<string, string>> | undefined;
+  readonly cwd?: string | undefined;
+  readonly timeoutSeconds?: number | undefined;
+  /** by path in the sandbox; `mode` is four octal digits */
+  readonly files?:
+    | Readonly<Record<string, { readonly fileId: string; readonly mode?: string | undefined }>>
+    | undefined;
+  readonly truncateOutputAtBytes?: number | undefined;
+  /** ASCII, or `base64:` and standard base64 */
+  readonly stdin?: string | undefined;
+  readonly hostname?: string | undefined;
+  readonly disposable?: boolean | undefined;
+  readonly resources?:
+    | {
+        readonly vcpus?: number | undefined;
+        readonly memoryBytes?: number | undefined;
+        readonly diskBytes?: number | undefined;
+      }
+    | undefined;
 }
 
 /** A spawn request with every default filled in and every rule checked; names are not yet resolved. */
@@ -45,7 +72,7 @@ export interface CheckedSpawn {
  * Checks what a schema cannot say.
  * @throws ApiError `validation_error` or `invalid_path`
  */
-export function checkSpawn(request: SpawnRequest, limits: SpawnLimits): CheckedSpawn {
+export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpawn {
   const argv = argvOf(request);
   const env = request.env ?? {};
   checkArguments(argv, env, request.shell === true);
@@ -55,9 +82,14 @@ export function checkSpawn(request: SpawnRequest, limits: SpawnLimits): CheckedS
     argv,
     env,
     cwd: checkPath(request.cwd ?? CWD_DEFAULT, "cwd"),
-    timeoutSeconds: bounded("timeout", request.timeout, TIMEOUT_SECONDS_DEFAULT, limits.instanceTimeoutSecondsMax),
+    timeoutSeconds: bounded(
+      "timeout",
+      request.timeoutSeconds,
+      TIMEOUT_SECONDS_DEFAULT,
+      limits.instanceTimeoutSecondsMax,
+    ),
     files: checkFiles(request.files ?? {}),
-    truncateOutputAtBytes: request.truncate_output_at ?? OUTPUT_BYTES_DEFAULT,
+    truncateOutputAtBytes: request.truncateOutputAtBytes ?? OUTPUT_BYTES_DEFAULT,
     stdin: request.stdin ?? null,
     hostname: request.hostname ?? null,
     disposable: request.disposable ?? false,
@@ -66,7 +98,7 @@ export function checkSpawn(request: SpawnRequest, limits: SpawnLimits): CheckedS
 }
 
 /** A shell gets `args` as $1 and so on; without a shell they are the arguments of the executable. */
-export function argvOf(request: Pick<SpawnRequest, "command" | "args" | "shell">): string[] {
+export function argvOf(request: Pick<SpawnInput, "command" | "args" | "shell">): string[] {
   const args = request.args ?? [];
   if (request.shell !== true) return [request.command, ...args];
   return args.length === 0
@@ -147,7 +179,7 @@ function parsePath(text: string, field: string): GuestPath {
   }
 }
 
-function checkFiles(files: NonNullable<SpawnRequest["files"]>): CheckedSpawn["files"] {
+function checkFiles(files: NonNullable<SpawnInput["files"]>): CheckedSpawn["files"] {
   const entries = Object.entries(files);
   if (entries.length > FILES_COUNT_MAX) fieldError("files", `must have at most ${FILES_COUNT_MAX} entries`);
   const seen = new Set<string>();
@@ -158,25 +190,25 @@ function checkFiles(files: NonNullable<SpawnRequest["files"]>): CheckedSpawn["fi
     seen.add(path);
     return {
       path,
-      fileId: file.uuid.toLowerCase() as FileId,
+      fileId: file.fileId.toLowerCase() as FileId,
       mode: Number.parseInt(file.mode ?? FILE_MODE_DEFAULT, 8),
     };
   });
 }
 
 function checkResources(
-  resources: NonNullable<SpawnRequest["resources"]>,
+  resources: NonNullable<SpawnInput["resources"]>,
   limits: SpawnLimits,
 ): CheckedSpawn["resources"] {
   return {
     vcpus: bounded("resources.vcpus", resources.vcpus, limits.vcpusDefault, limits.vcpusMax),
     memoryBytes: bounded(
       "resources.memory_bytes",
-      resources.memory_bytes,
+      resources.memoryBytes,
       limits.memoryBytesDefault,
       limits.memoryBytesMax,
     ),
-    diskBytes: bounded("resources.disk_bytes", resources.disk_bytes, limits.diskBytesDefault, limits.diskBytesMax),
+    diskBytes: bounded("resources.disk_bytes", resources.diskBytes, limits.diskBytesDefault, limits.diskBytesMax),
   };
 }
 

@@ -36,7 +36,7 @@ export function parseTimeBound(text: string, field: TimeBoundField, nowMs: numbe
 
 /** Both bounds of a query, in `milliseconds`, read against one clock. */
 export function timeBounds(
-  query: { readonly since?: string; readonly until?: string },
+  query: { readonly since?: string | undefined; readonly until?: string | undefined },
   nowMs: number,
 ): { readonly sinceMs: number | undefined; readonly untilMs: number | undefined } {
   return {

@@ -4,11 +4,9 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { type OperationId, parseUuid } from "../domain/ids.ts";
+import { OUTPUT_STREAMS, type OutputStream } from "../domain/output.ts";
 import { isTemporaryName, writeFileAtomic } from "../system/scratch.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
-
-export const OUTPUT_STREAMS = ["stdout", "stderr"] as const;
-export type OutputStream = (typeof OUTPUT_STREAMS)[number];
 
 /** Where the captured bytes of a stream are; an empty one has no file. */
 export function outputPath(layout: DataLayout, id: OperationId, stream: OutputStream): string {

@@ -1,5 +1,6 @@
 import type { AccountId, FileId, ImageId, OperationId } from "../domain/ids.ts";
-import type { Isolation } from "../domain/operation.ts";
+import type { InstanceStats } from "../domain/instance.ts";
+import type { Readiness } from "../domain/readiness.ts";
 
 /** Where the image of an import comes from. */
 export type ImportSource =
@@ -60,36 +61,6 @@ export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
 
 /** What became of a request to cancel; `accepted` covers both "ended already" and "will end soon". */
 export type CancelOutcome = "accepted" | "terminal" | "not_found";
-
-/** One look at a running instance, from the cgroup of its VM. */
-export interface InstanceStats {
-  readonly cpuTimeMs: number;
-  /** share of one CPU since the look before, in `percent` (200 is two CPUs); 0 for the first */
-  readonly cpuPercent: number;
-  readonly memoryBytes: number;
-  readonly memoryPeakBytes: number;
-  readonly pids: number;
-  /** `milliseconds` since the epoch */
-  readonly at: number;
-}
-
-/** Whether instances can run, and how well they are separated from the host. */
-export interface Readiness {
-  readonly ready: boolean;
-  /** null until the probe has decided, or when no virtual machine monitor may be used */
-  readonly isolation: Isolation | null;
-  /** why it is not ready, for a person; empty when it is */
-  readonly reason: string;
-  readonly checks: readonly Check[];
-}
-
-/** One thing that instances or imports need. */
-export interface Check {
-  readonly name: string;
-  readonly ok: boolean;
-  /** what is wrong, for a person; empty when nothing is */
-  readonly reason: string;
-}
 
 /** The long-running work, as the HTTP interface sees it. Every operation is a row before `submit…` returns. */
 export interface OperationsPort {

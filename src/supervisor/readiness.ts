@@ -1,10 +1,10 @@
 import type { Database } from "../db/database.ts";
 import { probeDatabase } from "../db/figures.ts";
+import type { Check, Readiness } from "../domain/readiness.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { requireSpace } from "../storage/space.ts";
 import { findProgram } from "../system/exec.ts";
 import type { MachineSupply } from "./machine-supply.ts";
-import type { Check, Readiness } from "./ports.ts";
 
 /** Programs without which no image can be imported, or no file system made. */
 const TOOLS = ["skopeo", "umoci", "mkfs.erofs", "mke2fs"] as const;

@@ -5,6 +5,7 @@ import { existingLayers } from "../db/layers.ts";
 import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
+import type { Reclaimed } from "../domain/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import { sharedLayerHolds } from "../storage/layer-holds.ts";
@@ -28,15 +29,6 @@ export interface SpaceOptions {
   readonly filesTtlMs: number | null;
   /** how long an image without a tag is kept after its last use, in `milliseconds`; null: for ever */
   readonly untaggedTtlMs: number | null;
-}
-
-/** What was given back, or with a dry run would be. `bytes` are those that the file system has allocated. */
-export interface Reclaimed {
-  readonly images: number;
-  readonly layers: number;
-  readonly layerBytes: number;
-  readonly files: number;
-  readonly fileBytes: number;
 }
 
 /** What one transaction forgot. */

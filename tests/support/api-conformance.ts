@@ -2,7 +2,7 @@ import { Kind, type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { Value } from "@sinclair/typebox/value";
 import { RouteTable } from "../../src/api/dispatch.ts";
 import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
-import { errorsOf } from "../../src/api/openapi.ts";
+import { errorsOf } from "../../src/api/openapi/openapi.ts";
 import type { Route } from "../../src/api/route.ts";
 import type { ErrorCode } from "../../src/domain/errors.ts";
 import { ErrorObject } from "../../src/domain/operation.ts";

@@ -10,15 +10,15 @@ import { publishOperation } from "../../src/db/publish.ts";
 import type { NewRequest } from "../../src/db/requests.ts";
 import type { ApiError, ErrorBody } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
+import type { InstanceStats } from "../../src/domain/instance.ts";
 import { isTerminal, type OperationKind } from "../../src/domain/operation.ts";
+import type { Readiness } from "../../src/domain/readiness.ts";
 import { importToStore, instanceToStore } from "../../src/supervisor/operations/requests.ts";
 import type {
   CancelOutcome,
   ImportSubmission,
-  InstanceStats,
   InstanceSubmission,
   OperationsPort,
-  Readiness,
 } from "../../src/supervisor/ports.ts";
 
 const POLL_MS = 5;

@@ -2,7 +2,7 @@ import { test } from "bun:test";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import type { ApiServices } from "../../src/api/services.ts";
+import type { ServiceLimits } from "../../src/service/parts.ts";
 
 const LISTEN_MS_MAX = 30_000;
 const STOP_MS_MAX = 20_000;
@@ -27,7 +27,7 @@ export interface Program extends AsyncDisposable {
 }
 
 /** Starts the program on a data directory; no VM is ever used, and no registry is asked. */
-export async function startProgram(dataDirectory: string, limits: ApiServices["limits"]): Promise<Program> {
+export async function startProgram(dataDirectory: string, limits: ServiceLimits): Promise<Program> {
   const configFile = join(dataDirectory, "config.toml");
   const toml = [
     `data_dir = "${dataDirectory}"`,

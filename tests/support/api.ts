@@ -3,11 +3,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createApp } from "../../src/api/app.ts";
 import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
+import type { ApiOptions } from "../../src/api/options.ts";
 import type { Route } from "../../src/api/route.ts";
 import { allRoutes } from "../../src/api/routes.ts";
 import { listen } from "../../src/api/server.ts";
-import type { ApiServices } from "../../src/api/services.ts";
-import { issueToken, tokenVerifier } from "../../src/api/tokens.ts";
 import { type Database, openDatabase } from "../../src/db/database.ts";
 import type { Making } from "../../src/db/history.ts";
 import { getImage } from "../../src/db/images.ts";
@@ -17,6 +16,9 @@ import type { ErrorBody, ErrorCode } from "../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
+import type { ServiceLimits, ServiceParts } from "../../src/service/parts.ts";
+import { createService } from "../../src/service/service.ts";
+import { issueToken, tokenVerifier } from "../../src/service/tokens.ts";
 import { layerBytes } from "../../src/storage/layers.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
@@ -28,7 +30,7 @@ import { EXECUTABLE, startProgram } from "./api-program.ts";
 const TOKEN_TTL_MS = 3_600_000;
 const FILE_BYTES_MAX = 1_048_576;
 
-export const LIMITS: ApiServices["limits"] = {
+export const LIMITS: ServiceLimits = {
   instanceTimeoutSecondsMax: 3600,
   fileBytesMax: FILE_BYTES_MAX,
   diskReserveBytes: 1,
@@ -101,7 +103,9 @@ export class Api implements AsyncDisposable {
     return this.parts.operations;
   }
 
-  static async start(overrides: Partial<ApiServices> = {}): Promise<Api> {
+  static async start(
+    overrides: Partial<ServiceParts & Pick<ApiOptions, "verifyToken" | "publicUrl" | "log">> = {},
+  ): Promise<Api> {
     await using stack = new AsyncDisposableStack();
     const directory = await mkdtemp(join(tmpdir(), "coppice-api-"));
     stack.defer(() => rm(directory, { recursive: true, force: true }));
@@ -112,31 +116,32 @@ export class Api implements AsyncDisposable {
     const offset = { offsetMs: 0 };
     const clock = () => Date.now() + offset.offsetMs;
     const operations = new HeldOperations(db, clock);
-    const services: ApiServices = {
+    const metrics = createMetrics();
+    const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...parts } = overrides;
+    const limits = parts.limits ?? LIMITS;
+    const service = createService({
       db,
       layout,
       operations,
-      limits: LIMITS,
-      verifyToken: tokenVerifier(db, keys, clock),
+      limits,
       defaultRegistry: null,
-      publicUrl: null,
       clock,
-      metrics: createMetrics(),
+      metrics,
       operationLog: { lines: () => [] },
       version: "0.0.0-test",
-      log: silentLog,
-      ...overrides,
-    };
+      ...parts,
+    });
+    const options = { service, verifyToken, publicUrl, metrics, log };
     const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
     const served = stack.use(
       isProgram
-        ? await startProgram(directory, services.limits)
-        : listen({ app: createApp(services), host: "127.0.0.1", port: 0 }),
+        ? await startProgram(directory, limits)
+        : listen({ app: createApp(options), host: "127.0.0.1", port: 0 }),
     );
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });
     const { token: foreignToken } = await issueToken(db, keys, { account: "bob", ...all });
-    const parts = {
+    const known = {
       url: served.url,
       pid: "pid" in served ? served.pid : process.pid,
       db,
@@ -147,7 +152,7 @@ export class Api implements AsyncDisposable {
       foreignToken,
       clock: offset,
     };
-    return new Api({ ...parts, routes: allRoutes(services) }, stack.move());
+    return new Api({ ...known, routes: allRoutes(options) }, stack.move());
   }
 
   /** Sends a request and holds the answer to the route table. */

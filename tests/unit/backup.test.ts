@@ -3,7 +3,6 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { issueToken, tokenVerifier } from "../../src/api/tokens.ts";
 import { BackupError, backUp, restore } from "../../src/backup.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { upsertFile } from "../../src/db/files.ts";
@@ -12,6 +11,7 @@ import { allMergedLayers, insertMergedLayer } from "../../src/db/merged-layers.t
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { revokeToken } from "../../src/db/tokens.ts";
 import type { AccountId, ImageId, LayerId } from "../../src/domain/ids.ts";
+import { issueToken, tokenVerifier } from "../../src/service/tokens.ts";
 import { blobPath, receiveBlob } from "../../src/storage/blobs.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { openStaging } from "../../src/storage/staging.ts";

@@ -2,7 +2,6 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { tokenVerifier } from "../../src/api/tokens.ts";
 import { COMMANDS } from "../../src/cli/command-line.ts";
 import {
   cgroupFinding,
@@ -17,6 +16,7 @@ import { looksOf } from "../../src/cli/io.ts";
 import { printable, shownDuration, shownSize, table } from "../../src/cli/table.ts";
 import { flagOf, keyNames } from "../../src/config.ts";
 import { openDatabase } from "../../src/db/database.ts";
+import { tokenVerifier } from "../../src/service/tokens.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
 import { lockFile } from "../../src/system/lock.ts";

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "../../src/domain/errors.ts";
-import { ARGUMENT_BYTES_MAX, type SpawnRequest, STDIN_BYTES_MAX } from "../../src/domain/instance.ts";
-import { argvOf, checkSpawn, decodeStdin, type SpawnLimits } from "../../src/domain/spawn.ts";
+import { ARGUMENT_BYTES_MAX, STDIN_BYTES_MAX } from "../../src/domain/instance.ts";
+import { argvOf, checkSpawn, decodeStdin, type SpawnInput, type SpawnLimits } from "../../src/domain/spawn.ts";
 
 const LIMITS: SpawnLimits = {
   instanceTimeoutSecondsMax: 3600,
@@ -14,7 +14,7 @@ const LIMITS: SpawnLimits = {
   diskBytesMax: 4_294_967_296,
 };
 const UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
-const check = (fields: Partial<SpawnRequest>) => checkSpawn({ image: "tag:base", command: "true", ...fields }, LIMITS);
+const check = (fields: Partial<SpawnInput>) => checkSpawn({ image: "tag:base", command: "true", ...fields }, LIMITS);
 
 function refusal(work: () => unknown): ApiError {
   try {
@@ -124,7 +124,7 @@ describe("arguments and environment", () => {
     ["too much in all", { args: Array.from({ length: 20 }, () => "x".repeat(ARGUMENT_BYTES_MAX)) }, "command"],
     ["too many in all", { args: Array.from({ length: 250_000 }, () => "") }, "command"],
   ] as const)("%s", (_name, fields, field) => {
-    const error = refusal(() => check(fields as Partial<SpawnRequest>));
+    const error = refusal(() => check(fields as Partial<SpawnInput>));
     expect(error.code).toBe("validation_error");
     expect(error.details["field"]).toBe(field);
   });
@@ -146,12 +146,12 @@ describe("paths", () => {
   );
 
   test.each(["", "relative", "/", "//", "/a/..", "/a\0b"])("file path %j is an invalid path", (path) => {
-    expect(refusal(() => check({ files: { [path]: { uuid: UUID } } })).code).toBe("invalid_path");
+    expect(refusal(() => check({ files: { [path]: { fileId: UUID } } })).code).toBe("invalid_path");
   });
 
   test("files are normalised, with mode 0644 by default", () => {
     expect(
-      check({ files: { "/a//b/./c": { uuid: UUID.toUpperCase() }, "/d": { uuid: UUID, mode: "4755" } } }).files,
+      check({ files: { "/a//b/./c": { fileId: UUID.toUpperCase() }, "/d": { fileId: UUID, mode: "4755" } } }).files,
     ).toEqual([
       { path: "/a/b/c", fileId: UUID as never, mode: 0o644 },
       { path: "/d", fileId: UUID as never, mode: 0o4755 },
@@ -159,22 +159,22 @@ describe("paths", () => {
   });
 
   test("two spellings of one path are refused", () => {
-    const files = { "/a/b": { uuid: UUID }, "/a//b": { uuid: UUID } };
+    const files = { "/a/b": { fileId: UUID }, "/a//b": { fileId: UUID } };
     expect(refusal(() => check({ files })).code).toBe("validation_error");
   });
 
   test("at most 1024 files", () => {
-    const files = Object.fromEntries(Array.from({ length: 1025 }, (_, index) => [`/${index}`, { uuid: UUID }]));
+    const files = Object.fromEntries(Array.from({ length: 1025 }, (_, index) => [`/${index}`, { fileId: UUID }]));
     expect(refusal(() => check({ files })).details["field"]).toBe("files");
   });
 });
 
 describe("bounds of the operator", () => {
   test.each([
-    [{ timeout: 3601 }, "timeout", 3600],
+    [{ timeoutSeconds: 3601 }, "timeout", 3600],
     [{ resources: { vcpus: 5 } }, "resources.vcpus", 4],
-    [{ resources: { memory_bytes: 2_000_000_000 } }, "resources.memory_bytes", 1_073_741_824],
-    [{ resources: { disk_bytes: 5_000_000_000 } }, "resources.disk_bytes", 4_294_967_296],
+    [{ resources: { memoryBytes: 2_000_000_000 } }, "resources.memory_bytes", 1_073_741_824],
+    [{ resources: { diskBytes: 5_000_000_000 } }, "resources.disk_bytes", 4_294_967_296],
   ])("%j", (fields, field, maximum) => {
     const error = refusal(() => check(fields));
     expect(error.details).toEqual({ field, minimum: 1, maximum });

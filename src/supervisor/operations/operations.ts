@@ -12,7 +12,9 @@ import { queuedOperations } from "../../db/requests.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError, type ErrorBody, storageFull } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
+import type { InstanceStats } from "../../domain/instance.ts";
 import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domain/operation.ts";
+import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
 import { Laps, type Metrics } from "../../metrics.ts";
 import { ownTurn, sleepUnlessAborted } from "../../system/waiting.ts";
@@ -22,10 +24,8 @@ import type {
   Credentials,
   ImportSubmission,
   InstanceRequest,
-  InstanceStats,
   InstanceSubmission,
   OperationsPort,
-  Readiness,
 } from "../ports.ts";
 import type { Cost, Scheduler } from "../scheduler.ts";
 import { EndWaiters } from "./end-waiters.ts";

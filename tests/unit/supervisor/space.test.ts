@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
-import { askForGc, listenForOperator } from "../../../src/api/control.ts";
+import { askForGc, listenForOperator } from "../../../src/api/operator/control.ts";
 import type { CgroupTree } from "../../../src/cgroup/cgroup.ts";
 import { loadConfig } from "../../../src/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";

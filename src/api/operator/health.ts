@@ -1,8 +1,8 @@
 import { Type } from "@sinclair/typebox";
-import { json } from "./reply.ts";
-import { jsonSpec } from "./responses.ts";
-import { type Route, route } from "./route.ts";
-import type { ApiServices } from "./services.ts";
+import type { StatusUseCases } from "../../service/status.ts";
+import { json } from "../reply.ts";
+import { jsonSpec } from "../responses.ts";
+import { type Route, route } from "../route.ts";
 
 const Health = Type.Object({ status: Type.String(), version: Type.String() });
 
@@ -21,7 +21,8 @@ const ReadinessSchema = Type.Object({
 /** What Prometheus asks for. */
 const METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8";
 
-export function healthRoutes(services: ApiServices): Route[] {
+/** What load balancers, supervisors and Prometheus ask for; no token is needed. */
+export function statusRoutes(status: StatusUseCases): Route[] {
   return [
     route({
       method: "GET",
@@ -31,7 +32,7 @@ export function healthRoutes(services: ApiServices): Route[] {
       tag: "Service",
       summary: "Ask whether the service answers",
       responses: { 200: jsonSpec("it does", Health) },
-      handle: () => json(200, { status: "ok", version: services.version }),
+      handle: () => json(200, { status: "ok", version: status.version }),
     }),
     route({
       method: "GET",
@@ -45,7 +46,7 @@ export function healthRoutes(services: ApiServices): Route[] {
         503: jsonSpec("they cannot, or it is not known yet", ReadinessSchema),
       },
       handle: () => {
-        const { ready, isolation, reason, checks } = services.operations.readiness();
+        const { ready, isolation, reason, checks } = status.readiness();
         return json(ready ? 200 : 503, { ready, isolation, reason, checks });
       },
     }),
@@ -60,7 +61,7 @@ export function healthRoutes(services: ApiServices): Route[] {
       handle: async () => ({
         status: 200,
         headers: { "content-type": METRICS_TYPE, "cache-control": "no-store" },
-        body: await services.metrics.registry.render(),
+        body: await status.figures(),
       }),
     }),
   ];

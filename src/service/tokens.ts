@@ -6,7 +6,7 @@ import { ApiError } from "../domain/errors.ts";
 import { ACCOUNT_PATTERN, type AccountId } from "../domain/ids.ts";
 import { type Grant, isGrant } from "../domain/scope.ts";
 import type { TokenKey, TokenKeys } from "../storage/token-keys.ts";
-import type { Principal } from "./services.ts";
+import type { Principal } from "./parts.ts";
 
 export const TOKEN_ISSUER = "coppice";
 /** Longer tokens are refused unread, in `bytes`. */

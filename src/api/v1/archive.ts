@@ -1,19 +1,18 @@
 import { Type } from "@sinclair/typebox";
-import { type ByteString, displayName, parseGuestPath } from "../domain/guest-path.ts";
-import { ArchiveQuery } from "../domain/query.ts";
-import { archiveChunks } from "../storage/archive.ts";
-import { heldTreeOf, requireImage } from "./image-access.ts";
-import type { Reply } from "./reply.ts";
-import { type Route, route } from "./route.ts";
-import type { ApiServices } from "./services.ts";
-import { acceptsGzip, directStream, gzipChunks } from "./stream.ts";
+import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
+import type { ImageId } from "../../domain/ids.ts";
+import { ArchiveQuery } from "../../domain/query.ts";
+import type { Reply } from "../reply.ts";
+import { type Route, route } from "../route.ts";
+import { acceptsGzip, directStream, gzipChunks } from "../stream.ts";
+import type { Surface } from "./surface.ts";
 
 const Archive = Type.String({ format: "binary", description: "bytes of the archive" });
 
-export function archiveRoute(services: ApiServices): Route {
+export function archiveRoute(surface: Surface): Route {
   return route({
     method: "GET",
-    path: "/v1/inspect/:uuid/archive",
+    path: "/inspect/:uuid/archive",
     scope: "images:read",
     id: "archiveTree",
     tag: "Inspection",
@@ -32,16 +31,9 @@ export function archiveRoute(services: ApiServices): Route {
     },
     errors: ["not_found", "invalid_path"],
     handle: async ({ request, principal, params, query }): Promise<Reply> => {
-      const path = parseGuestPath(query.path);
-      const image = requireImage(services, principal, params["uuid"] ?? "");
-      const { tree, held } = heldTreeOf(services, image, request.signal);
-      using undo = new DisposableStack();
-      undo.use(held);
-      const resolved = await tree.stat(path, { follow: true });
-      const name = (path.split("/").at(-1) ?? "") as ByteString;
-      const chunks = archiveChunks(tree, resolved, name, request.signal);
+      const wanted = { id: params["uuid"] as ImageId, path: parseGuestPath(query.path), signal: request.signal };
+      const { name, chunks, held } = await surface.service.inspect.archive(principal, wanted);
       const isGzip = acceptsGzip(request.headers.get("accept-encoding"));
-      undo.move();
       return {
         status: 200,
         headers: {

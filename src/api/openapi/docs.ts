@@ -1,5 +1,5 @@
+import type { Reply } from "../reply.ts";
 import type { JsonObject } from "./openapi-schema.ts";
-import type { Reply } from "./reply.ts";
 
 const STYLE = `
 :root { color-scheme: light dark; --edge: #8884; --soft: #8881; }

@@ -1,21 +1,20 @@
 import type { TObject, TSchema } from "@sinclair/typebox";
-import type { ErrorCode } from "../domain/errors.ts";
-import { FileResponse, UploadedFile } from "../domain/file.ts";
-import { GrepMatch, GrepResult } from "../domain/grep.ts";
-import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
-import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../domain/image.ts";
-import { InstanceFile, Resources, SpawnRequest } from "../domain/instance.ts";
-import { DirectoryListing, ListingItem } from "../domain/listing.ts";
-import { ErrorObject, ImportResult, InstanceResult, Operation } from "../domain/operation.ts";
-import { LogLine } from "../domain/operation-log.ts";
-import { OutputObject } from "../domain/output.ts";
+import type { ErrorCode } from "../../domain/errors.ts";
+import { FileResponse, UploadedFile } from "../../domain/file.ts";
+import { GrepMatch, GrepResult } from "../../domain/grep.ts";
+import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../../domain/history.ts";
+import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../../domain/image.ts";
+import { InstanceFile, Resources, SpawnRequest } from "../../domain/instance.ts";
+import { DirectoryListing, ListingItem } from "../../domain/listing.ts";
+import { ErrorObject, ImportResult, InstanceResult, Operation } from "../../domain/operation.ts";
+import { LogLine } from "../../domain/operation-log.ts";
+import { OutputObject } from "../../domain/output.ts";
+import { STATUS_OF_ERROR } from "../errors.ts";
+import { json, type Reply } from "../reply.ts";
+import { RAW_BODY, type ResponseSpec, type Route, route } from "../route.ts";
+import { AcceptedOperation, AnyObject, HtmlPage, InstanceStatsSchema } from "../v1/wire.ts";
 import { docsPage } from "./docs.ts";
-import { STATUS_OF_ERROR } from "./errors.ts";
 import { type JsonObject, SchemaWriter } from "./openapi-schema.ts";
-import { json, type Reply } from "./reply.ts";
-import { RAW_BODY, type ResponseSpec, type Route, route } from "./route.ts";
-import type { ApiServices } from "./services.ts";
-import { AcceptedOperation, AnyObject, HtmlPage, InstanceStatsSchema } from "./wire.ts";
 
 /** Schemas that appear by name in the document. */
 const NAMED: Readonly<Record<string, TSchema>> = {
@@ -72,7 +71,10 @@ const ERROR_HEADERS: Partial<Record<ErrorCode, Record<string, string>>> = {
 const REQUEST_ID_HEADER = { "X-Request-Id": "id of the request, which is also in the service's log" };
 
 /** The API description and the page that shows it; `described` are all other routes. */
-export function openApiRoutes(services: ApiServices, described: readonly Route[]): Route[] {
+export function openApiRoutes(
+  { version, publicUrl }: { readonly version: string; readonly publicUrl: string | null },
+  described: readonly Route[],
+): Route[] {
   const documentRoute = route({
     method: "GET",
     path: "/openapi.json",
@@ -97,8 +99,7 @@ export function openApiRoutes(services: ApiServices, described: readonly Route[]
   // The document never changes, so it is built by the first who asks.
   let text: string | null = null;
   let page: Reply | null = null;
-  const document = (): JsonObject =>
-    openApiDocument([...described, ...own], { version: services.version, url: services.publicUrl ?? "/" });
+  const document = (): JsonObject => openApiDocument([...described, ...own], { version, url: publicUrl ?? "/" });
   const documentReply = (): Reply => {
     text ??= JSON.stringify(document());
     return { ...json(200, null), body: text };

@@ -1,12 +1,11 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
-import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { OperationLog } from "../operation-log.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { OperationsPort } from "../supervisor/ports.ts";
 
-/** Who asks, and what the token allows. */
+/** The caller of a use case, and what its token allows. A surface checks scopes; a use case checks ownership. */
 export interface Principal {
   readonly accountId: AccountId;
   /** scopes, or `*` */
@@ -15,7 +14,7 @@ export interface Principal {
 }
 
 /** Bounds that the operator sets. */
-export interface ApiLimits {
+export interface ServiceLimits {
   readonly instanceTimeoutSecondsMax: number;
   readonly fileBytesMax: number;
   /** room on the disk, in `bytes`, below which nothing is taken in */
@@ -28,22 +27,25 @@ export interface ApiLimits {
   readonly diskBytesMax: number;
 }
 
-/** Everything that the HTTP interface needs. */
-export interface ApiServices {
+/** Everything that the use cases stand on. */
+export interface ServiceParts {
   readonly db: Database;
   readonly layout: DataLayout;
   readonly operations: OperationsPort;
-  readonly limits: ApiLimits;
-  /** null when the token is malformed, expired, revoked or signed by an unknown key */
-  readonly verifyToken: (token: string) => Promise<Principal | null>;
+  readonly limits: ServiceLimits;
   /** registry host taken for references that name none; null refuses them */
   readonly defaultRegistry: string | null;
-  /** base of Location headers behind a reverse proxy, without a trailing slash; null gives absolute paths */
-  readonly publicUrl: string | null;
   /** `milliseconds` since the epoch */
   readonly clock: () => number;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
   readonly version: string;
-  readonly log: Log;
+}
+
+/** A page of a listing; the bounds of the creation time are read by `timeBounds`. */
+export interface ListRequest {
+  readonly limit: number;
+  readonly offset: number;
+  readonly since?: string | undefined;
+  readonly until?: string | undefined;
 }

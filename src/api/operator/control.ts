@@ -1,6 +1,6 @@
 import { rm } from "node:fs/promises";
-import type { Log } from "../log.ts";
-import type { Reclaimed } from "../supervisor/space.ts";
+import type { Reclaimed } from "../../domain/reclaimed.ts";
+import type { Log } from "../../log.ts";
 
 /** Longest path of a socket in `bytes`; the kernel cuts off what is longer. */
 const SOCKET_PATH_BYTES_MAX = 107;

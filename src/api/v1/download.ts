@@ -1,16 +1,15 @@
 import { Type } from "@sinclair/typebox";
-import type { ImageRow } from "../db/images.ts";
-import { ApiError } from "../domain/errors.ts";
-import { displayName, type GuestPath, parseGuestPath } from "../domain/guest-path.ts";
-import { DownloadQuery } from "../domain/query.ts";
-import type { ImageTree, ResolvedEntry } from "../storage/image-tree.ts";
-import { BINARY_TYPE, contentTypeOf } from "./content-type.ts";
-import { heldTreeOf, requireImage } from "./image-access.ts";
-import { type ByteRange, matchesAny, parseRange } from "./range.ts";
-import { empty, type Reply, TEXT_TYPE } from "./reply.ts";
-import { type Route, route } from "./route.ts";
-import type { ApiServices } from "./services.ts";
-import { directStream } from "./stream.ts";
+import { ApiError } from "../../domain/errors.ts";
+import { displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
+import type { ImageId } from "../../domain/ids.ts";
+import { DownloadQuery } from "../../domain/query.ts";
+import type { OpenFile } from "../../service/inspect.ts";
+import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
+import { type ByteRange, matchesAny, parseRange } from "../range.ts";
+import { empty, type Reply, TEXT_TYPE } from "../reply.ts";
+import { type Route, route } from "../route.ts";
+import { directStream } from "../stream.ts";
+import type { Surface } from "./surface.ts";
 
 /** Smaller answers are read at once, so that they carry their length. */
 const BUFFERED_BYTES_MAX = 1_048_576;
@@ -22,10 +21,10 @@ const CONTENT_HEADERS = {
   "Last-Modified": "modification time of the file",
 };
 
-export function downloadRoute(services: ApiServices): Route {
+export function downloadRoute(surface: Surface): Route {
   return route({
     method: "GET",
-    path: "/v1/inspect/:uuid/download",
+    path: "/inspect/:uuid/download",
     scope: "images:read",
     id: "downloadFile",
     tag: "Inspection",
@@ -43,27 +42,24 @@ export function downloadRoute(services: ApiServices): Route {
     errors: ["not_found", "invalid_path", "range_not_satisfiable"],
     handle: async ({ request, principal, params, query }) => {
       const path = parseGuestPath(query.path);
-      const image = requireImage(services, principal, params["uuid"] ?? "");
-      return download(services, image, path, { request, text: query.text === true });
+      const wanted = { id: params["uuid"] as ImageId, path, signal: request.signal };
+      const file = await surface.service.inspect.open(principal, wanted);
+      return await download(file, path, { asked: request.headers, text: query.text === true });
     },
   });
 }
 
 async function download(
-  services: ApiServices,
-  image: ImageRow,
+  file: OpenFile,
   path: GuestPath,
-  options: { readonly request: Request; readonly text: boolean },
+  { asked, text }: { readonly asked: Headers; readonly text: boolean },
 ): Promise<Reply> {
-  const { headers: asked, signal } = options.request;
   using undo = new DisposableStack();
-  const { tree, held } = heldTreeOf(services, image, signal);
-  undo.use(held);
-  const entry = await tree.stat(path, { follow: true });
-  if (entry.type !== "f") throw notAFile(path, entry.type);
-  const etag = etagOf(image, path);
+  undo.use(file.held);
+  const { entry, held } = file;
+  const etag = etagOf(file.imageId, path);
   const headers: Record<string, string> = {
-    "content-type": options.text ? TEXT_TYPE : typeOf(path, entry.path),
+    "content-type": text ? TEXT_TYPE : typeOf(path, entry.path),
     "accept-ranges": "bytes",
     "cache-control": "private, no-cache",
     // A page of a sandbox must not run as a page of ours.
@@ -81,7 +77,7 @@ async function download(
   const part = range ?? { start: 0, end: entry.size };
   if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
   const bodyBytes = part.end - part.start;
-  const body = await contentOf(tree, entry, part, held);
+  const body = await contentOf(file, part);
   // A stream lets go of the layers at its own end. The server opens a file in the turn in which it gets the answer, and
   // once it has, the file may be removed.
   if (body instanceof ReadableStream) undo.move();
@@ -96,18 +92,11 @@ async function download(
  * A small part is read at once. A large one is sent by the kernel where it lies in one piece, so that it carries
  * its length; otherwise it is streamed.
  */
-async function contentOf(
-  tree: ImageTree,
-  entry: ResolvedEntry,
-  part: ByteRange,
-  held: Disposable,
-): Promise<Reply["body"]> {
-  if (part.end - part.start <= BUFFERED_BYTES_MAX) {
-    return new Uint8Array(await new Response(tree.read(entry, part)).arrayBuffer());
-  }
-  const place = await tree.locate(entry, part);
+async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]> {
+  if (part.end - part.start <= BUFFERED_BYTES_MAX) return await file.read(part);
+  const place = await file.locate(part);
   if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
-  return directStream(tree.chunks(entry, part), held);
+  return directStream(file.chunks(part), file.held);
 }
 
 /** By the name that was asked for, or else by that of the file where symlinks led. */
@@ -120,20 +109,7 @@ function typeOf(...paths: GuestPath[]): string {
 const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
 
 /** An image never changes, so that its id and the path stand for the content. */
-function etagOf(image: ImageRow, path: GuestPath): string {
+function etagOf(imageId: ImageId, path: GuestPath): string {
   const digest = new Bun.CryptoHasher("sha256").update(path, "latin1").digest("hex");
-  return `"${image.id}-${digest.slice(0, 32)}"`;
-}
-
-const KIND_NAMES = {
-  d: "a directory",
-  l: "a symlink",
-  b: "a block device",
-  c: "a character device",
-  p: "a fifo",
-  s: "a socket",
-};
-
-function notAFile(path: GuestPath, type: keyof typeof KIND_NAMES): ApiError {
-  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not a regular file`, { path: displayName(path) });
+  return `"${imageId}-${digest.slice(0, 32)}"`;
 }

@@ -1,5 +1,5 @@
 import { Type } from "@sinclair/typebox";
-import { Timestamp, Uuid } from "../domain/ids.ts";
+import { Timestamp, Uuid } from "../../domain/ids.ts";
 
 /** Answer to what starts an operation: its id, which is also in the Location header. */
 export const AcceptedOperation = Type.Object({ uuid: Uuid });

@@ -1,0 +1,161 @@
+import { Type } from "@sinclair/typebox";
+import { isoTime, type OperationId } from "../../domain/ids.ts";
+import { LIMIT_DEFAULT } from "../../domain/listing.ts";
+import { isTerminal, Operation, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
+import { LogLine } from "../../domain/operation-log.ts";
+import { OUTPUT_STREAMS, type OutputObject, type OutputStream, outputObject } from "../../domain/output.ts";
+import { OperationQuery, OperationsQuery } from "../../domain/query.ts";
+import type { Output, Operation as StoredOperation } from "../../service/operations.ts";
+import { jsonPieces, LongText } from "../json-stream.ts";
+import { JSON_TYPE, json, type Reply } from "../reply.ts";
+import { jsonSpec, RETRY_AFTER } from "../responses.ts";
+import { type Route, route } from "../route.ts";
+import { streamed } from "../stream.ts";
+import type { Surface } from "./surface.ts";
+
+/** How soon to look again at an operation that has not ended, in `seconds`. */
+const RETRY_AFTER_SECONDS = 1;
+
+export function operationRoutes(surface: Surface): Route[] {
+  return [listRoute(surface), getRoute(surface), cancelRoute(surface), logRoute(surface)];
+}
+
+function listRoute(surface: Surface): Route {
+  return route({
+    method: "GET",
+    path: "/operations",
+    scope: "operations:read",
+    id: "listOperations",
+    tag: "Operations",
+    summary: "List operations, the newest first; results come without stdout and stderr",
+    query: OperationsQuery,
+    responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
+    handle: async ({ principal, query: { limit = LIMIT_DEFAULT, offset = 0, ...rest } }) => {
+      const operations = await surface.service.operations.list(principal, { ...rest, limit, offset });
+      return json(
+        200,
+        operations.map((operation) => operationOf(operation, resultWithoutOutput(operation))),
+      );
+    },
+  });
+}
+
+function getRoute(surface: Surface): Route {
+  return route({
+    method: "GET",
+    path: "/operations/:id",
+    scope: "operations:read",
+    id: "getOperation",
+    tag: "Operations",
+    summary: "Read an operation, if wanted after its end",
+    query: OperationQuery,
+    responses: { 200: jsonSpec("the operation", Operation, RETRY_AFTER) },
+    errors: ["not_found"],
+    handle: async ({ request, principal, params, query: { wait = 0 } }) => {
+      const id = params["id"] as OperationId;
+      const { operations } = surface.service;
+      return await operationReply(surface, await operations.wait(principal, id, wait * 1000, request.signal), 200);
+    },
+  });
+}
+
+function cancelRoute(surface: Surface): Route {
+  return route({
+    method: "DELETE",
+    path: "/operations/:id",
+    scope: "operations:cancel",
+    id: "cancelOperation",
+    tag: "Operations",
+    summary: "Cancel an operation that has not ended",
+    responses: { 202: jsonSpec("the operation ends CANCELLED, or has done so already", Operation, RETRY_AFTER) },
+    errors: ["not_found", "conflict"],
+    handle: async ({ principal, params }) =>
+      await operationReply(surface, surface.service.operations.cancel(principal, params["id"] as OperationId), 202),
+  });
+}
+
+async function operationReply({ service }: Surface, operation: StoredOperation, status: number): Promise<Reply> {
+  const headers: Record<string, string> = isTerminal(operation.status)
+    ? {}
+    : { "retry-after": String(RETRY_AFTER_SECONDS) };
+  using held = new DisposableStack();
+  const open = async (stream: OutputStream): Promise<Output> => {
+    const output = await service.operations.output(operation, stream);
+    if (output.kind === "long") held.use(output);
+    return output;
+  };
+  const result = operation.status === "SUCCESS" ? await resultWithOutput(operation, open) : null;
+  const shown = operationOf(operation, result);
+  if (!isLong(result)) return json(status, shown, headers);
+  return { ...(await streamed(JSON_TYPE, jsonPieces(shown), held.move())), status };
+}
+
+/** An operation as the interface shows it. */
+function operationOf({ createdAt, startedAt, finishedAt, ...operation }: StoredOperation, result: unknown) {
+  return {
+    id: operation.id,
+    status: operation.status,
+    kind: operation.kind,
+    created_at: isoTime(createdAt),
+    ...(startedAt === null ? {} : { started_at: isoTime(startedAt) }),
+    ...(finishedAt === null ? {} : { finished_at: isoTime(finishedAt) }),
+    ...(startedAt === null || finishedAt === null ? {} : { duration_ms: Math.max(0, finishedAt - startedAt) }),
+    ...(result === null ? {} : { result }),
+    ...(operation.error === null ? {} : { error: operation.error }),
+  };
+}
+
+function resultWithoutOutput({ status, result }: StoredOperation): Record<string, unknown> | null {
+  if (status !== "SUCCESS" || result === null) return null;
+  const { stdout: _stdout, stderr: _stderr, ...rest } = result;
+  return rest;
+}
+
+/** An output object whose content may be read while it is sent. */
+type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { readonly content: LongText });
+
+function isLong(result: Record<string, unknown> | null): boolean {
+  return OUTPUT_STREAMS.some((stream) => (result?.[stream] as SentOutput | undefined)?.content instanceof LongText);
+}
+
+async function resultWithOutput(
+  { kind, result }: StoredOperation,
+  open: (stream: OutputStream) => Promise<Output>,
+): Promise<Record<string, unknown> | null> {
+  if (result === null || kind !== "instance") return result;
+  const { exit_code, stdout, stderr, ...rest } = result as StoredInstanceResult;
+  const sent = async (stream: OutputStream, { truncated, empty }: StoredOutput): Promise<SentOutput> => {
+    if (empty === true) return { content: "", encoding: "ascii", truncated };
+    const output = await open(stream);
+    if (output.kind === "short") return outputObject(output.bytes, truncated);
+    const encoding = (await output.isAscii()) ? "ascii" : "base64";
+    return { content: new LongText(output.text(encoding)), encoding, truncated };
+  };
+  return { exit_code, stdout: await sent("stdout", stdout), stderr: await sent("stderr", stderr), ...rest };
+}
+
+function logRoute(surface: Surface): Route {
+  return route({
+    method: "GET",
+    path: "/operations/:id/log",
+    scope: "operations:read",
+    id: "operationLog",
+    tag: "Operations",
+    summary: "Read what the service logged about an operation since it was started",
+    responses: { 200: jsonSpec("lines of the log, the oldest first", Type.Array(LogLine)) },
+    errors: ["not_found"],
+    handle: ({ principal, params }) => {
+      const lines = surface.service.operations.log(principal, params["id"] as OperationId);
+      return json(
+        200,
+        lines.map(({ at, level, message, fields, phases }) => ({
+          time: isoTime(at),
+          level,
+          message,
+          ...fields,
+          ...(phases === undefined ? {} : { phases }),
+        })),
+      );
+    },
+  });
+}

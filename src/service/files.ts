@@ -1,0 +1,53 @@
+import { type FileRow, getFile, upsertFile } from "../db/files.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { FileId } from "../domain/ids.ts";
+import { receiveBlob } from "../storage/blobs.ts";
+import { whileSpace } from "../storage/space.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
+
+/** An uploaded file. Times are `milliseconds` since the epoch. */
+export type File = Pick<FileRow, "id" | "sha256" | "sizeBytes" | "createdAt">;
+
+export interface Upload {
+  /** length that the client announced, in `bytes`; 0 when it announced none */
+  readonly announcedBytes: number;
+  readonly content: AsyncIterable<Uint8Array>;
+}
+
+/** One of the two; both must fit where both are given. */
+export interface FileReference {
+  readonly uuid?: string | undefined;
+  readonly sha256?: string | undefined;
+}
+
+export interface FileUseCases {
+  /**
+   * Keeps a content; the same content of one account is one file.
+   * @throws ApiError `payload_too_large` before anything is read where the length is known, `insufficient_storage`
+   */
+  upload(principal: Principal, upload: Upload): Promise<File>;
+  /** @throws ApiError `not_found` */
+  get(principal: Principal, reference: FileReference): File;
+}
+
+export function fileUseCases({ db, layout, limits, clock }: ServiceParts): FileUseCases {
+  return {
+    async upload({ accountId }, { announcedBytes, content }) {
+      const { fileBytesMax, diskReserveBytes } = limits;
+      if (announcedBytes > fileBytesMax) {
+        const details = { limit_bytes: fileBytesMax };
+        throw new ApiError("payload_too_large", `the body must be at most ${fileBytesMax} bytes`, details);
+      }
+      const source = whileSpace(content, layout.root, diskReserveBytes);
+      return await receiveBlob(layout, source, fileBytesMax, (blob) =>
+        upsertFile(db, { accountId, ...blob, now: clock() }),
+      );
+    },
+    get({ accountId }, reference) {
+      const uuid = reference.uuid?.toLowerCase() as FileId | undefined;
+      const row = getFile(db, accountId, { uuid, sha256: reference.sha256 });
+      if (row === null) throw new ApiError("not_found", "no such file", { ...reference });
+      return row;
+    },
+  };
+}

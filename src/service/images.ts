@@ -1,0 +1,170 @@
+import { getFile } from "../db/files.ts";
+import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
+import { type ImageRow, listImagesFar, removeTag, setTag } from "../db/images.ts";
+import { layerChain } from "../db/layers.ts";
+import { deleteImage } from "../db/removal.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { GuestPath } from "../domain/guest-path.ts";
+import { type FileId, type ImageId, isoTime, type OperationId } from "../domain/ids.ts";
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../domain/image.ts";
+import { parseRegistryReference } from "../domain/registry-reference.ts";
+import { timeBounds } from "../domain/time-bound.ts";
+import { type DiffPage, diffPage } from "../storage/image-diff.ts";
+import { sharedLayerHolds } from "../storage/layer-holds.ts";
+import { DIFF_MS_MAX } from "../storage/limits.ts";
+import { ociArchiveChunks } from "../storage/oci-archive.ts";
+import type { Credentials, ImportSource } from "../supervisor/ports.ts";
+import { releaseLayers } from "../supervisor/space.ts";
+import { type ByteSource, heldLayers, layerFiles, noSuchImage, requireImage } from "./layers.ts";
+import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
+
+/** An image. Times are `milliseconds` since the epoch. */
+export type Image = Pick<ImageRow, "id" | "tag" | "createdAt">;
+/** An image, what it was made from, and what it added to that on the disk. */
+export type ImageDetails = Image & Pick<ImageRow, "sizeBytes" | "digest" | "parentId">;
+/** A step of a lineage: an image, which may be deleted, and how it came to be. */
+export type ImageStep = Omit<HistoryRow, "accountId">;
+/** A path that two images do not have alike. */
+export type Difference = DiffPage["found"][number];
+
+export interface ListImages extends ListRequest {
+  readonly tagged?: boolean | undefined;
+  readonly tagPrefix?: string | undefined;
+}
+
+export interface ImportImage {
+  readonly source: /** as the caller spelled it */
+    | { readonly kind: "registry"; readonly reference: string }
+    /** an OCI layout archive or docker-archive that was uploaded */
+    | { readonly kind: "archive"; readonly fileId: FileId };
+  readonly credentials?: Credentials | undefined;
+  readonly tag?: string | undefined;
+  readonly timeoutSeconds?: number | undefined;
+}
+
+export interface Page {
+  readonly limit: number;
+  readonly offset: number;
+}
+
+export interface DiffRequest {
+  readonly id: ImageId;
+  /** null: the image that it was made from, also when that is deleted */
+  readonly against: ImageId | null;
+  /** the last path of the page before; null for the first page */
+  readonly after: GuestPath | null;
+  readonly limit: number;
+  readonly signal: AbortSignal;
+}
+
+export interface Diff extends DiffPage {
+  /** null: compared with an empty one */
+  readonly against: ImageId | null;
+}
+
+/** Every function but `list` and `import` throws ApiError `not_found` for an image that the account does not have. */
+export interface ImageUseCases {
+  /** The newest first. @throws ApiError `validation_error` for a bound of the time */
+  list(principal: Principal, request: ListImages): Promise<readonly Image[]>;
+  /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file, and as `submitImport` does */
+  import(principal: Principal, request: ImportImage): Promise<OperationId>;
+  get(principal: Principal, id: ImageId): ImageDetails;
+  /** Deletes the image and its tag; images made from it stay. @throws ApiError `conflict` while an instance uses it */
+  delete(principal: Principal, id: ImageId): Promise<void>;
+  /** An image of the account that had the tag loses it. */
+  setTag(principal: Principal, id: ImageId, tag: string): Image;
+  removeTag(principal: Principal, id: ImageId): Image;
+  /** The image itself first, then what it was made from, and so on to the import. */
+  lineage(principal: Principal, id: ImageId, page: Page): Promise<readonly ImageStep[]>;
+  /** What was made from the image, by one run or by any number; a parent comes before its children. */
+  children(
+    principal: Principal,
+    id: ImageId,
+    page: Page & { readonly recursive: boolean },
+  ): Promise<readonly ImageStep[]>;
+  /** A page of the paths that two images do not have alike. @throws ApiError `not_found` also for the other image */
+  diff(principal: Principal, request: DiffRequest): Promise<Diff>;
+  /** The image as an OCI layout in a tar archive. */
+  save(principal: Principal, id: ImageId, signal: AbortSignal): ByteSource;
+}
+
+export function imageUseCases(parts: ServiceParts): ImageUseCases {
+  const { db, operations, clock } = parts;
+  const known = (id: ImageId, row: ImageRow | null): ImageRow => {
+    if (row === null) throw noSuchImage(id);
+    return row;
+  };
+  return {
+    async list({ accountId }, { limit, offset, tagged, tagPrefix, ...times }) {
+      return await listImagesFar(db, accountId, { limit, offset, tagged, tagPrefix, ...timeBounds(times, clock()) });
+    },
+    async import(principal, { source, credentials = null, tag = null, timeoutSeconds }) {
+      const { id } = await operations.submitImport(principal.accountId, {
+        source: resolveSource(parts, principal, source),
+        credentials,
+        tag,
+        timeoutSeconds: timeoutSeconds ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
+      });
+      return id;
+    },
+    get(principal, id) {
+      const image = requireImage(parts, principal, id);
+      return { ...image, parentId: getHistory(db, image.id)?.parentId ?? image.parentId };
+    },
+    async delete({ accountId }, id) {
+      const outcome = deleteImage(db, accountId, id);
+      if (outcome === "not_found") throw noSuchImage(id);
+      if (outcome === "in_use") {
+        throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
+      }
+      await releaseLayers(parts, outcome.deleted);
+    },
+    setTag: ({ accountId }, id, tag) => known(id, setTag(db, accountId, id, tag)),
+    removeTag: ({ accountId }, id) => known(id, removeTag(db, accountId, id)),
+    lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
+    children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
+    diff: (principal, request) => diff(parts, principal, request),
+    save(principal, id, signal) {
+      const image = requireImage(parts, principal, id);
+      const { files, held } = heldLayers(parts, image);
+      const archived = { layers: files, name: image.tag, createdAt: isoTime(image.createdAt) };
+      return { chunks: ociArchiveChunks(archived, signal), held };
+    },
+  };
+}
+
+function resolveSource(
+  { db, defaultRegistry }: ServiceParts,
+  { accountId }: Principal,
+  source: ImportImage["source"],
+): ImportSource {
+  if (source.kind === "registry") {
+    const { canonical } = parseRegistryReference(source.reference, { defaultRegistry });
+    return { kind: "registry", reference: canonical };
+  }
+  const { fileId } = source;
+  const file = getFile(db, accountId, { uuid: fileId });
+  if (file === null) throw new ApiError("not_found", "no such file", { field: "file", uuid: fileId });
+  return { kind: "archive", fileId, sha256: file.sha256 };
+}
+
+async function diff(parts: ServiceParts, principal: Principal, request: DiffRequest): Promise<Diff> {
+  const image = requireImage(parts, principal, request.id);
+  const { now, before, against } = comparedLayers(parts, principal, image, request.against);
+  using _held = sharedLayerHolds.hold([...now, ...before].map(({ id }) => id));
+  const layers = { now: layerFiles(parts, now), before: layerFiles(parts, before) };
+  const { after, limit, signal } = request;
+  return { ...(await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, wanted: signal })), against };
+}
+
+/** The layers of both images. Those of a parent are known also when the parent itself is deleted. */
+function comparedLayers(parts: ServiceParts, principal: Principal, image: ImageRow, other: ImageId | null) {
+  const { db } = parts;
+  const now = layerChain(db, image.layerId);
+  if (other !== null) {
+    const against = requireImage(parts, principal, other);
+    return { now, before: layerChain(db, against.layerId), against: against.id };
+  }
+  const parentId = getHistory(db, image.id)?.parentId ?? null;
+  return { now, before: parentId === null ? [] : now.slice(0, -1), against: parentId };
+}

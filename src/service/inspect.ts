@@ -1,0 +1,146 @@
+import { resolveImage } from "../db/images.ts";
+import { ApiError } from "../domain/errors.ts";
+import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";
+import type { ImageId } from "../domain/ids.ts";
+import { parseImageReference } from "../domain/image.ts";
+import type { Entry } from "../domain/listing.ts";
+import { archiveChunks } from "../storage/archive.ts";
+import type { GrepOutcome, GrepRequest } from "../storage/grep.ts";
+import { grepThreads } from "../storage/grep-threads.ts";
+import type { ImageTree, ResolvedEntry } from "../storage/image-tree.ts";
+import type { Image } from "./images.ts";
+import { type ByteSource, heldLayers, heldTree, requireImage } from "./layers.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
+
+/** A path in an image. What is read ends when `signal` fires. */
+export interface PathRequest {
+  readonly id: ImageId;
+  readonly path: GuestPath;
+  readonly signal: AbortSignal;
+}
+
+/** What a directory holds; to be disposed once the entries were read. */
+export interface Directory {
+  readonly entries: AsyncIterable<Entry> | Iterable<Entry>;
+  readonly held: Disposable;
+}
+
+/** Part of a content, `end` not included, in `bytes`. */
+export interface Part {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** A regular file of an image. Its content can be read until `held` is disposed. */
+export interface OpenFile {
+  readonly imageId: ImageId;
+  readonly held: Disposable;
+  /** `path` is where symlinks led */
+  readonly entry: Pick<ResolvedEntry, "path" | "size" | "mtimeSeconds">;
+  read(part: Part): Promise<Uint8Array<ArrayBuffer>>;
+  /** The file on the host in which the part lies in one piece, and where; null when it does not. */
+  locate(part: Part): Promise<{ readonly disk: string; readonly start: number } | null>;
+  /** The part in chunks, each good until the next one is asked for. */
+  chunks(part: Part): ByteSource["chunks"];
+}
+
+/** A tar archive of a directory or file, which `name` names; empty for the root. */
+export interface Archive extends ByteSource {
+  readonly name: ByteString;
+}
+
+/** A line that a search found. */
+export type FoundLine = GrepOutcome["found"][number];
+export type Search = PathRequest & Pick<GrepRequest, "pattern" | "glob" | "limit">;
+
+/** Looks into images; nothing is started. Every function throws ApiError `not_found` for an image of another account. */
+export interface InspectUseCases {
+  /** The image that has a tag. @throws ApiError `validation_error`, `not_found` */
+  byTag(principal: Principal, tag: string): Image;
+  image(principal: Principal, id: ImageId): Image;
+  /** The image, once it is known to have the path. @throws ApiError `not_found`, `invalid_path` */
+  withPath(principal: Principal, request: PathRequest): Promise<Image>;
+  /** @throws ApiError `not_found`, `invalid_path` */
+  list(principal: Principal, request: PathRequest): Promise<Directory>;
+  /** @throws ApiError `not_found`, or `invalid_path` for whatever is no regular file */
+  open(principal: Principal, request: PathRequest): Promise<OpenFile>;
+  /** @throws ApiError `not_found`, `invalid_path` */
+  archive(principal: Principal, request: PathRequest): Promise<Archive>;
+  /** @throws as `GrepThreads.run` does */
+  grep(principal: Principal, request: Search): Promise<GrepOutcome>;
+}
+
+export function inspectUseCases(parts: ServiceParts): InspectUseCases {
+  const treeOf = (principal: Principal, { id, signal }: PathRequest) =>
+    heldTree(parts, requireImage(parts, principal, id), signal);
+  return {
+    byTag({ accountId }, tag) {
+      const image = resolveImage(parts.db, accountId, parseImageReference(`tag:${tag}`));
+      if (image === null) throw new ApiError("not_found", "no image has this tag", { tag });
+      return image;
+    },
+    image: (principal, id) => requireImage(parts, principal, id),
+    async withPath(principal, request) {
+      const image = requireImage(parts, principal, request.id);
+      const { tree, held } = heldTree(parts, image, request.signal);
+      using _held = held;
+      await tree.stat(request.path, { follow: true });
+      return image;
+    },
+    async list(principal, request) {
+      using undo = new DisposableStack();
+      const { tree, held } = treeOf(principal, request);
+      undo.use(held);
+      const entries = await tree.list(request.path);
+      undo.move();
+      return { entries, held };
+    },
+    async open(principal, request) {
+      using undo = new DisposableStack();
+      const { tree, held } = treeOf(principal, request);
+      undo.use(held);
+      const entry = await tree.stat(request.path, { follow: true });
+      if (entry.type !== "f") throw notAFile(request.path, entry.type);
+      undo.move();
+      return openFile(request.id, tree, entry, held);
+    },
+    async archive(principal, request) {
+      using undo = new DisposableStack();
+      const { tree, held } = treeOf(principal, request);
+      undo.use(held);
+      const resolved = await tree.stat(request.path, { follow: true });
+      const name = (request.path.split("/").at(-1) ?? "") as ByteString;
+      const chunks = archiveChunks(tree, resolved, name, request.signal);
+      undo.move();
+      return { name, chunks, held };
+    },
+    async grep(principal, { id, signal, ...search }) {
+      const { files, held } = heldLayers(parts, requireImage(parts, principal, id));
+      return await grepThreads.run({ ...search, layers: files }, signal, held);
+    },
+  };
+}
+
+function openFile(imageId: ImageId, tree: ImageTree, entry: ResolvedEntry, held: Disposable): OpenFile {
+  return {
+    imageId,
+    held,
+    entry,
+    read: (part) => tree.read(entry, part).bytes(),
+    locate: (part) => tree.locate(entry, part),
+    chunks: (part) => tree.chunks(entry, part),
+  };
+}
+
+const KIND_NAMES = {
+  d: "a directory",
+  l: "a symlink",
+  b: "a block device",
+  c: "a character device",
+  p: "a fifo",
+  s: "a socket",
+};
+
+function notAFile(path: GuestPath, type: keyof typeof KIND_NAMES): ApiError {
+  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not a regular file`, { path: displayName(path) });
+}

@@ -1,0 +1,92 @@
+import { getFile } from "../db/files.ts";
+import { resolveImage } from "../db/images.ts";
+import { getOperation, type OperationRow } from "../db/operations.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { ImageId, OperationId } from "../domain/ids.ts";
+import type { ImageReference } from "../domain/image.ts";
+import type { InstanceStats } from "../domain/instance.ts";
+import { type CheckedSpawn, checkSpawn, type SpawnInput } from "../domain/spawn.ts";
+import type { SubmittedFile } from "../supervisor/ports.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
+
+export interface StatsRequest {
+  readonly id: OperationId;
+  /** ends the samples */
+  readonly signal: AbortSignal;
+}
+
+export interface InstanceUseCases {
+  /**
+   * Queues a run of a command. Names are resolved now, not when the instance starts: a tag that moves later does not
+   * move the instance.
+   * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file, and as `submitInstance`
+   */
+  spawn(principal: Principal, request: SpawnInput): Promise<OperationId>;
+  /**
+   * Samples of a running instance, one a second until it ends.
+   * @throws ApiError `not_found`, or `conflict` when the instance is not running
+   */
+  stats(principal: Principal, request: StatsRequest): AsyncIterable<InstanceStats>;
+  /** One sample. @throws as `stats` does */
+  statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
+}
+
+export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
+  const { operations, limits } = parts;
+  const running = (principal: Principal, { id, signal }: StatsRequest) => {
+    const { status } = requireInstance(parts, principal, id);
+    const samples = operations.stats(id, signal);
+    if (samples === null) throw notRunning(status);
+    return { samples, status };
+  };
+  return {
+    async spawn(principal, request) {
+      const { image, files, ...spawn } = checkSpawn(request, limits);
+      const { id } = await operations.submitInstance(principal.accountId, {
+        ...spawn,
+        imageId: resolve(parts, principal, image),
+        files: files.map((file) => resolveFile(parts, principal, file)),
+      });
+      return id;
+    },
+    stats: (principal, request) => running(principal, request).samples,
+    async statsOnce(principal, request) {
+      const enough = new AbortController();
+      const signal = AbortSignal.any([request.signal, enough.signal]);
+      const { samples, status } = running(principal, { ...request, signal });
+      for await (const sample of samples) {
+        enough.abort();
+        return sample;
+      }
+      throw notRunning(status);
+    },
+  };
+}
+
+function resolve({ db }: ServiceParts, { accountId }: Principal, reference: ImageReference): ImageId {
+  const row = resolveImage(db, accountId, reference);
+  if (row === null) throw new ApiError("not_found", "no such image", { field: "image", ...reference });
+  return row.id;
+}
+
+function resolveFile(
+  { db }: ServiceParts,
+  { accountId }: Principal,
+  file: CheckedSpawn["files"][number],
+): SubmittedFile {
+  const row = getFile(db, accountId, { uuid: file.fileId });
+  if (row === null) {
+    throw new ApiError("not_found", "no such file", { field: "files", path: file.path, uuid: file.fileId });
+  }
+  return { ...file, sha256: row.sha256, sizeBytes: row.sizeBytes };
+}
+
+function requireInstance({ db }: ServiceParts, { accountId }: Principal, id: OperationId): OperationRow {
+  const row = getOperation(db, accountId, id);
+  if (row === null || row.kind !== "instance") throw new ApiError("not_found", "no such instance", { uuid: id });
+  return row;
+}
+
+function notRunning(status: string): ApiError {
+  return new ApiError("conflict", "the instance is not running", { status });
+}

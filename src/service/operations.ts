@@ -1,0 +1,92 @@
+import { getOperation, listOperationsFar, type OperationRow } from "../db/operations.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { OperationId } from "../domain/ids.ts";
+import { isTerminal, type OperationKind, type OperationStatus } from "../domain/operation.ts";
+import type { OutputStream } from "../domain/output.ts";
+import { timeBounds } from "../domain/time-bound.ts";
+import type { OperationLine } from "../operation-log.ts";
+import { LongOutput, readOutput } from "../storage/outputs.ts";
+import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
+
+/** An operation; of an instance, `result` is without the outputs. Times are `milliseconds` since the epoch. */
+export type Operation = Pick<
+  OperationRow,
+  "id" | "kind" | "status" | "createdAt" | "startedAt" | "finishedAt" | "result" | "error"
+>;
+
+export interface ListOperations extends ListRequest {
+  readonly status?: OperationStatus | undefined;
+  readonly kind?: OperationKind | undefined;
+}
+
+/** What was captured of a stream: all of it, or a file that is open until disposal. */
+export type Output =
+  | { readonly kind: "short"; readonly bytes: Uint8Array }
+  | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "isAscii" | "text">);
+
+export interface OperationUseCases {
+  /** The newest first. @throws ApiError `validation_error` for a bound of the time */
+  list(principal: Principal, request: ListOperations): Promise<readonly Operation[]>;
+  /** @throws ApiError `not_found` */
+  get(principal: Principal, id: OperationId): Operation;
+  /**
+   * The operation after its end, or as it is when `waitMs` have passed or `signal` fires.
+   * @throws ApiError `not_found`
+   */
+  wait(principal: Principal, id: OperationId, waitMs: number, signal: AbortSignal): Promise<Operation>;
+  /** Asks for the end of an operation. @throws ApiError `not_found`, or `conflict` when it has ended */
+  cancel(principal: Principal, id: OperationId): Operation;
+  /** What the service logged about it since the service was started. @throws ApiError `not_found` */
+  log(principal: Principal, id: OperationId): readonly OperationLine[];
+  /** Output of an instance that ended; `operation` is one that was given to the principal. */
+  output(operation: Operation, stream: OutputStream): Promise<Output>;
+}
+
+export function operationUseCases(parts: ServiceParts): OperationUseCases {
+  const { db, layout, operations, operationLog, clock } = parts;
+  const get = ({ accountId }: Principal, id: OperationId): OperationRow => {
+    const row = getOperation(db, accountId, id);
+    if (row === null) throw noSuchOperation(id);
+    return row;
+  };
+  return {
+    async list({ accountId }, { limit, offset, status, kind, ...times }) {
+      const bounds = timeBounds(times, clock());
+      return await listOperationsFar(db, accountId, { limit, offset, status, kind, ...bounds });
+    },
+    get,
+    async wait(principal, id, waitMs, signal) {
+      const row = get(principal, id);
+      if (waitMs === 0 || isTerminal(row.status)) return row;
+      await operations.waitForEnd(id, waitMs, signal);
+      return get(principal, id);
+    },
+    cancel(principal, id) {
+      const outcome = operations.cancel(principal.accountId, id);
+      if (outcome === "not_found") throw noSuchOperation(id);
+      const row = get(principal, id);
+      if (outcome === "terminal") {
+        throw new ApiError("conflict", `the operation has ended: ${row.status}`, { status: row.status });
+      }
+      return row;
+    },
+    log(principal, id) {
+      get(principal, id);
+      return operationLog.lines(id);
+    },
+    async output({ id }, stream) {
+      const long = LongOutput.open(layout, id, stream);
+      if (long === null) return { kind: "short", bytes: await readOutput(layout, id, stream) };
+      return {
+        kind: "long",
+        isAscii: () => long.isAscii(),
+        text: (encoding) => long.text(encoding),
+        [Symbol.dispose]: () => long[Symbol.dispose](),
+      };
+    },
+  };
+}
+
+function noSuchOperation(id: OperationId): ApiError {
+  return new ApiError("not_found", "no such operation", { id });
+}

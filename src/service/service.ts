@@ -1,0 +1,31 @@
+import { type FileUseCases, fileUseCases } from "./files.ts";
+import { type ImageUseCases, imageUseCases } from "./images.ts";
+import { type InspectUseCases, inspectUseCases } from "./inspect.ts";
+import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
+import { type OperationUseCases, operationUseCases } from "./operations.ts";
+import type { ServiceParts } from "./parts.ts";
+import { type StatusUseCases, statusUseCases } from "./status.ts";
+
+/**
+ * What the appliance can do, one member per noun. Every surface calls these functions, and nothing below them. A
+ * function takes the principal first; what belongs to another account does not exist for it.
+ */
+export interface Service {
+  readonly images: ImageUseCases;
+  readonly files: FileUseCases;
+  readonly instances: InstanceUseCases;
+  readonly operations: OperationUseCases;
+  readonly inspect: InspectUseCases;
+  readonly status: StatusUseCases;
+}
+
+export function createService(parts: ServiceParts): Service {
+  return {
+    images: imageUseCases(parts),
+    files: fileUseCases(parts),
+    instances: instanceUseCases(parts),
+    operations: operationUseCases(parts),
+    inspect: inspectUseCases(parts),
+    status: statusUseCases(parts),
+  };
+}
