@@ -77,7 +77,7 @@ build: assets ## build dist/coppice
 
 dist/coppice: $(SOURCES) $(ASSETS)
 	@echo "==> building the executable"
-	@bun src/build.ts --revision "$(REVISION)"
+	@bun src/tools/build.ts --revision "$(REVISION)"
 
 .PHONY: install
 install: build ## install the executable as a service; DESTDIR=DIR for a package
@@ -89,7 +89,7 @@ uninstall: build ## remove what install put in place; data stays
 
 .PHONY: release
 release: build ## make dist/release: one archive with notices, checksums and the list of packages
-	@bun src/release.ts --timestamp "$$(git log -1 --format=%ct)"
+	@bun src/tools/release.ts --timestamp "$$(git log -1 --format=%ct)"
 
 .PHONY: dev
 dev: assets ## run the appliance from source, with data in build/dev and emulation allowed

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { basename, dirname } from "node:path";
 import { type CgroupFiles, kernelFiles, skippingMissing } from "./cgroup-files.ts";
 import { CONTROLLERS, findHierarchies, type Hierarchy } from "./hierarchy.ts";
-import { CgroupGoneError, readStats } from "./stats.ts";
+import { CgroupGoneError, type CgroupStats, readStats } from "./stats.ts";
 
 /** Limits of one VM's cgroup; absent means unlimited. */
 export interface CgroupLimits {
@@ -10,13 +10,6 @@ export interface CgroupLimits {
   readonly pids?: number;
   /** 1 to 10000, as in cgroup v2's cpu.weight */
   readonly cpuWeight?: number;
-}
-
-export interface CgroupStats {
-  readonly cpuTimeMs: number;
-  readonly memoryBytes: number;
-  readonly memoryPeakBytes: number;
-  readonly pids: number;
 }
 
 /** One group, in as many trees as the host keeps. Disposal kills what is in it and removes it. */

@@ -1,4 +1,10 @@
-import type { CgroupStats } from "./cgroup.ts";
+/** What a control group has used until now. */
+export interface CgroupStats {
+  readonly cpuTimeMs: number;
+  readonly memoryBytes: number;
+  readonly memoryPeakBytes: number;
+  readonly pids: number;
+}
 
 /** A reading with its time and the processor use since the reading before. */
 export interface CgroupSample extends CgroupStats {

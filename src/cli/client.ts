@@ -1,5 +1,5 @@
-import type { Environment } from "../config.ts";
-import { type ClientConfig, loadClientConfig } from "../config-client.ts";
+import { type ClientConfig, loadClientConfig } from "../config/client.ts";
+import type { Environment } from "../config/config.ts";
 import { CliError, EXIT_FAILED, EXIT_USAGE } from "./command.ts";
 
 /** How long one exchange may take, in `milliseconds`: a long poll of 60 s, and time to spare. */

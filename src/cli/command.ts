@@ -1,5 +1,5 @@
 import { type ParseArgsOptionsConfig, parseArgs } from "node:util";
-import type { Environment } from "../config.ts";
+import type { Environment } from "../config/config.ts";
 import type { Io } from "./io.ts";
 
 /** Exit codes of our own; a command that ran in a sandbox passes its own on. */

@@ -1,5 +1,5 @@
-import { type Config, type ConfigSources, type Environment, flagOf, keyNames, loadConfig } from "../config.ts";
-import { KEYS } from "../config-keys.ts";
+import { type Config, type ConfigSources, type Environment, flagOf, keyNames, loadConfig } from "../config/config.ts";
+import { KEYS } from "../config/keys.ts";
 import type { OptionSpec } from "./command.ts";
 
 /** `--config`, and one flag for each setting. */

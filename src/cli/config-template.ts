@@ -1,4 +1,4 @@
-import { keyNames } from "../config.ts";
+import { keyNames } from "../config/config.ts";
 import {
   type ConfigKey,
   KEYS,
@@ -6,7 +6,7 @@ import {
   REGISTRY_ACCESS_KEYS,
   REGISTRY_ALLOW_KEY,
   shownDefault,
-} from "../config-keys.ts";
+} from "../config/keys.ts";
 
 const COMMENT_WIDTH_MAX = 100;
 

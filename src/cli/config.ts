@@ -1,7 +1,7 @@
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { type Config, ConfigError, type Environment, explainConfig, keyNames } from "../config.ts";
-import { loadClientConfig } from "../config-client.ts";
+import { loadClientConfig } from "../config/client.ts";
+import { type Config, ConfigError, type Environment, explainConfig, keyNames } from "../config/config.ts";
 import { REDACTED } from "../log.ts";
 import { type Command, command, EXIT_USAGE, expectPositionals, JSON_OPTION } from "./command.ts";
 import { CONFIG_OPTIONS, sourcesOf } from "./config-options.ts";

@@ -1,4 +1,4 @@
-import type { Environment } from "../config.ts";
+import type { Environment } from "../config/config.ts";
 
 /** The streams of a command, so that a test can hold the other ends. */
 export interface Io {

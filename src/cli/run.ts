@@ -1,6 +1,6 @@
 import { isAscii } from "node:buffer";
 import { stat } from "node:fs/promises";
-import type { Environment } from "../config.ts";
+import type { Environment } from "../config/config.ts";
 import { isTag } from "../domain/image.ts";
 import { STDIN_BASE64_PREFIX, STDIN_BYTES_MAX } from "../domain/instance.ts";
 import type { InstanceResult, Operation } from "../domain/operation.ts";

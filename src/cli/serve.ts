@@ -1,4 +1,4 @@
-import { type Config, declareProduction, type Environment } from "../config.ts";
+import { type Config, declareProduction, type Environment } from "../config/config.ts";
 import { createLog, type Log } from "../log.ts";
 import { ServiceManager } from "../system/notify.ts";
 import { VERSION } from "../version.ts";

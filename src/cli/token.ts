@@ -1,9 +1,9 @@
 import { existsSync } from "node:fs";
 import { chmod, mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
-import type { Environment } from "../config.ts";
-import { tokenFileOf } from "../config-client.ts";
-import { parseDuration } from "../config-keys.ts";
+import { tokenFileOf } from "../config/client.ts";
+import type { Environment } from "../config/config.ts";
+import { parseDuration } from "../config/keys.ts";
 import type { Database } from "../db/database.ts";
 import { ApiError } from "../domain/errors.ts";
 import { type AccountId, isoTime } from "../domain/ids.ts";

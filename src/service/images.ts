@@ -9,11 +9,11 @@ import { type FileId, type ImageId, isoTime, type OperationId } from "../domain/
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../domain/image.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
 import { timeBounds } from "../domain/time-bound.ts";
-import { type DiffPage, diffPage } from "../storage/image-diff.ts";
-import { sharedLayerHolds } from "../storage/layer-holds.ts";
+import { ociArchiveChunks } from "../storage/archive/oci-archive.ts";
+import { sharedLayerHolds } from "../storage/layers/layer-holds.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";
-import { ociArchiveChunks } from "../storage/oci-archive.ts";
-import type { Credentials, ImportSource } from "../supervisor/ports.ts";
+import { type DiffPage, diffPage } from "../storage/tree/image-diff.ts";
+import type { Credentials, ImportSource } from "../supervisor/operations/ports.ts";
 import { releaseLayers } from "../supervisor/space.ts";
 import { type ByteSource, heldLayers, layerFiles, noSuchImage, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";

@@ -4,10 +4,10 @@ import { type ByteString, displayName, type GuestPath } from "../domain/guest-pa
 import type { ImageId } from "../domain/ids.ts";
 import { parseImageReference } from "../domain/image.ts";
 import type { Entry } from "../domain/listing.ts";
-import { archiveChunks } from "../storage/archive.ts";
-import type { GrepOutcome, GrepRequest } from "../storage/grep.ts";
-import { grepThreads } from "../storage/grep-threads.ts";
-import type { ImageTree, ResolvedEntry } from "../storage/image-tree.ts";
+import { archiveChunks } from "../storage/archive/archive.ts";
+import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
+import { grepThreads } from "../storage/tree/grep-threads.ts";
+import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
 import type { Image } from "./images.ts";
 import { type ByteSource, heldLayers, heldTree, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";

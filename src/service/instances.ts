@@ -6,7 +6,7 @@ import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { InstanceStats } from "../domain/instance.ts";
 import { type CheckedSpawn, checkSpawn, type SpawnInput } from "../domain/spawn.ts";
-import type { SubmittedFile } from "../supervisor/ports.ts";
+import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 export interface StatsRequest {

@@ -2,10 +2,10 @@ import { getImage, type ImageRow } from "../db/images.ts";
 import { type LayerRow, layerChain } from "../db/layers.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId } from "../domain/ids.ts";
-import { ImageTree } from "../storage/image-tree.ts";
-import { sharedLayerHolds } from "../storage/layer-holds.ts";
-import { indexPath, layerPath } from "../storage/layers.ts";
-import { type LayerFiles, sharedOpenLayers } from "../storage/open-layers.ts";
+import { sharedLayerHolds } from "../storage/layers/layer-holds.ts";
+import { indexPath, layerPath } from "../storage/layers/layers.ts";
+import { type LayerFiles, sharedOpenLayers } from "../storage/layers/open-layers.ts";
+import { ImageTree } from "../storage/tree/image-tree.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 /** Bytes that are made while they are read. A chunk is good until the next one is asked for. */

@@ -4,8 +4,8 @@ import type { OperationId } from "../domain/ids.ts";
 import { isTerminal, type OperationKind, type OperationStatus } from "../domain/operation.ts";
 import type { OutputStream } from "../domain/output.ts";
 import { timeBounds } from "../domain/time-bound.ts";
-import type { OperationLine } from "../operation-log.ts";
 import { LongOutput, readOutput } from "../storage/outputs.ts";
+import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
 /** An operation; of an instance, `result` is without the outputs. Times are `milliseconds` since the epoch. */

@@ -1,9 +1,9 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
 import type { Metrics } from "../metrics.ts";
-import type { OperationLog } from "../operation-log.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import type { OperationsPort } from "../supervisor/ports.ts";
+import type { OperationLog } from "../supervisor/operations/operation-log.ts";
+import type { OperationsPort } from "../supervisor/operations/ports.ts";
 
 /** The caller of a use case, and what its token allows. A surface checks scopes; a use case checks ownership. */
 export interface Principal {

@@ -4,10 +4,10 @@ import { type StoreFigures, storeFigures } from "../db/figures.ts";
 import type { Metrics } from "../metrics.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { fileRoom } from "../storage/space.ts";
-import type { Compactor } from "./compact.ts";
-import type { MachineSupply } from "./machine-supply.ts";
+import type { MachineSupply } from "./machines/machine-supply.ts";
+import type { Compactor } from "./merging/compact.ts";
 import type { Operations } from "./operations/operations.ts";
-import type { Scheduler } from "./scheduler.ts";
+import type { Scheduler } from "./operations/scheduler.ts";
 
 /** Sums over whole tables are this old at most, in `milliseconds`: scraping must not become a load. */
 const FIGURES_AGE_MS_MAX = 15_000;

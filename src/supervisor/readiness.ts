@@ -4,7 +4,7 @@ import type { Check, Readiness } from "../domain/readiness.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { requireSpace } from "../storage/space.ts";
 import { findProgram } from "../system/exec.ts";
-import type { MachineSupply } from "./machine-supply.ts";
+import type { MachineSupply } from "./machines/machine-supply.ts";
 
 /** Programs without which no image can be imported, or no file system made. */
 const TOOLS = ["skopeo", "umoci", "mkfs.erofs", "mke2fs"] as const;

@@ -8,8 +8,8 @@ import type { LayerId } from "../domain/ids.ts";
 import type { Reclaimed } from "../domain/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
-import { sharedLayerHolds } from "../storage/layer-holds.ts";
-import { hasLayerFiles, layerBatches, layerBytes, removeLayer } from "../storage/layers.ts";
+import { sharedLayerHolds } from "../storage/layers/layer-holds.ts";
+import { hasLayerFiles, layerBatches, layerBytes, removeLayer } from "../storage/layers/layers.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
 
 /** Merged layers that nobody used for so long are made again when somebody does. */

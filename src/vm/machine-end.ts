@@ -1,8 +1,8 @@
 import { constants } from "node:os";
 import { type ChildProcess, CommandError, type ExitStatus } from "../system/exec.ts";
 import { withinTime } from "../system/waiting.ts";
-import { AgentError } from "./agent-errors.ts";
-import { printable } from "./machine-files.ts";
+import { AgentError } from "./agent/errors.ts";
+import { printable } from "./jail/machine-files.ts";
 import type { Machine, MachineExit } from "./vmm.ts";
 
 /** The launcher passes its program's end on as a shell would: this and the signal's number. */

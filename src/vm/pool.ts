@@ -1,8 +1,8 @@
-import type { CgroupStats } from "../cgroup/cgroup.ts";
+import type { CgroupStats } from "../cgroup/stats.ts";
 import type { Isolation } from "../domain/operation.ts";
 import type { Log } from "../log.ts";
 import { retryPauseMs, sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
-import type { Agent } from "./agent.ts";
+import type { Agent } from "./agent/agent.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { tellingEnd, VmmError } from "./machine-end.ts";
 import { awaitHello, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";

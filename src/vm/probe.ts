@@ -3,7 +3,7 @@ import { readFile, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Log } from "../log.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
-import { AgentError, AgentProtocolError } from "./agent.ts";
+import { AgentError, AgentProtocolError } from "./agent/agent.ts";
 import { signalled, tellingEnd, VmmError } from "./machine-end.ts";
 import { buildTemplate, MachineUnresponsiveError, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";

@@ -1,8 +1,8 @@
 import type { Log } from "../log.ts";
 import { retryPauseMs, withinTime } from "../system/waiting.ts";
-import { Agent, AgentProtocolError } from "./agent.ts";
+import { Agent, AgentProtocolError } from "./agent/agent.ts";
+import { SYNC_ENTROPY_BYTES } from "./agent/protocol.ts";
 import { MachineEndedError, tellingEnd, VmmError } from "./machine-end.ts";
-import { SYNC_ENTROPY_BYTES } from "./protocol.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 
 /** From start to greeting: half a second with KVM, two under emulation, many on a host with more to do. */

@@ -8,7 +8,7 @@ import {
   INPUT_WINDOW_BYTES_MAX,
   Refusal,
   Stream,
-} from "../../src/vm/protocol.ts";
+} from "../../src/vm/agent/protocol.ts";
 import { EXIT_REFUSED, type Frame, frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
 
 const dial = (session: number, port: number): Buffer => frame(HostFrame.netDial, session, u16(port), u16(0));

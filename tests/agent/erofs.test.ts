@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { linkSync, mkdirSync, readFileSync, renameSync, symlinkSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { erofsArgv } from "../../src/oci/base-disk.ts";
-import { AgentFrame } from "../../src/vm/protocol.ts";
+import { AgentFrame } from "../../src/vm/agent/protocol.ts";
 import { seededRandom } from "../support/random.ts";
 import { type IndexRecord, parseIndex, readIndex } from "./index-records.ts";
 import { NativeAgent, parseError } from "./native-agent.ts";

@@ -10,7 +10,7 @@ import {
   INPUT_WINDOW_BYTES_MAX,
   PROCESSES_COUNT_MAX,
   Stream,
-} from "../../src/vm/protocol.ts";
+} from "../../src/vm/agent/protocol.ts";
 import {
   collect,
   type ExecRequest,

@@ -6,7 +6,7 @@ import {
   LAYERS_COUNT_MAX,
   PROTOCOL_VERSION,
   SESSION_GUEST_BIT,
-} from "../../src/vm/protocol.ts";
+} from "../../src/vm/agent/protocol.ts";
 import {
   collect,
   EXIT_CLOSED,

@@ -4,7 +4,13 @@
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createServer, type Server } from "node:net";
-import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame, SESSION_GUEST_BIT, Stream } from "../../src/vm/protocol.ts";
+import {
+  AgentFrame,
+  FRAME_PAYLOAD_BYTES_MAX,
+  HostFrame,
+  SESSION_GUEST_BIT,
+  Stream,
+} from "../../src/vm/agent/protocol.ts";
 import {
   EXIT_CLOSED,
   EXIT_REFUSED,

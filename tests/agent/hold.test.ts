@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { AgentFrame, HostFrame } from "../../src/vm/protocol.ts";
+import { AgentFrame, HostFrame } from "../../src/vm/agent/protocol.ts";
 import {
   EXIT_REFUSED,
   execFrames,

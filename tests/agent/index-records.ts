@@ -4,7 +4,7 @@ import {
   INDEX_RECORD_FIXED_BYTES,
   INDEX_VERSION,
 } from "../../src/domain/index-stream.ts";
-import { AgentFrame, HostFrame, Stream } from "../../src/vm/protocol.ts";
+import { AgentFrame, HostFrame, Stream } from "../../src/vm/agent/protocol.ts";
 import { type Frame, frame, type NativeAgent, u16, u32 } from "./native-agent.ts";
 
 /** Session of every index that is asked for here. */

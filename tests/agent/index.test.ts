@@ -12,7 +12,13 @@ import {
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
-import { AgentFrame, HostFrame, INDEX_DISK_SCRATCH, Stream, WINDOW_BYTES_INITIAL } from "../../src/vm/protocol.ts";
+import {
+  AgentFrame,
+  HostFrame,
+  INDEX_DISK_SCRATCH,
+  Stream,
+  WINDOW_BYTES_INITIAL,
+} from "../../src/vm/agent/protocol.ts";
 import { INDEX_SESSION, type IndexRecord, parseIndex, readIndex } from "./index-records.ts";
 import { frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
 import { command, setXattr } from "./raw-layers.ts";

@@ -5,9 +5,9 @@ import { createConnection, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { connectUnix, listenUnix } from "../../src/system/unix-sockets.ts";
-import { Agent } from "../../src/vm/agent.ts";
-import { SocketChannel } from "../../src/vm/channel.ts";
-import { AgentFrame, HostFrame } from "../../src/vm/protocol.ts";
+import { Agent } from "../../src/vm/agent/agent.ts";
+import { SocketChannel } from "../../src/vm/agent/channel.ts";
+import { AgentFrame, HostFrame } from "../../src/vm/agent/protocol.ts";
 import { EXIT_CLOSED, EXIT_REFUSED, execFrames, frame, syncFrame, u16 } from "./native-agent.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");

@@ -9,7 +9,7 @@ import {
   HostFrame,
   PROTOCOL_VERSION,
   SYNC_ENTROPY_BYTES,
-} from "../../src/vm/protocol.ts";
+} from "../../src/vm/agent/protocol.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const PROGRAM = join(ROOT, "build/agent/agent-native");

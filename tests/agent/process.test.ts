@@ -1,7 +1,7 @@
 /** Processes beside a command, who they are, terminals, and how they end. */
 import { describe, expect, test } from "bun:test";
 import { chmodSync, readFileSync } from "node:fs";
-import { AgentFrame, ExitFlag, HostFrame, SignalFlag, Stream } from "../../src/vm/protocol.ts";
+import { AgentFrame, ExitFlag, HostFrame, SignalFlag, Stream } from "../../src/vm/agent/protocol.ts";
 import {
   collect,
   type ExecRequest,

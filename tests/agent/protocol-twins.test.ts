@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import * as indexStream from "../../src/domain/index-stream.ts";
-import * as protocol from "../../src/vm/protocol.ts";
+import * as protocol from "../../src/vm/agent/protocol.ts";
 
 const header = readFileSync(join(import.meta.dir, "../../vm-assets/agent/protocol.h"), "utf8");
 

@@ -10,7 +10,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame } from "../../src/vm/protocol.ts";
+import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame } from "../../src/vm/agent/protocol.ts";
 import {
   execFrames,
   type Frame,

@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import { existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { AgentFrame, ExitFlag, HostFrame } from "../../src/vm/protocol.ts";
+import { AgentFrame, ExitFlag, HostFrame } from "../../src/vm/agent/protocol.ts";
 import {
   EXIT_REFUSED,
   execFrames,

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { gunzipSync } from "node:zlib";
-import { Api } from "../support/api.ts";
-import type { LayerFixture } from "../support/api-layers.ts";
+import { Api } from "../support/api/api.ts";
+import type { LayerFixture } from "../support/api/layers.ts";
 import { cli } from "../support/cli.ts";
 
 const BASE: readonly LayerFixture[] = [

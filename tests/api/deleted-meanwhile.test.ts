@@ -2,10 +2,10 @@ import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { silentLog } from "../../src/log.ts";
-import { sharedLayerHolds } from "../../src/storage/layer-holds.ts";
-import { layerPath, listLayers } from "../../src/storage/layers.ts";
-import { Api } from "../support/api.ts";
-import type { LayerFixture } from "../support/api-layers.ts";
+import { sharedLayerHolds } from "../../src/storage/layers/layer-holds.ts";
+import { layerPath, listLayers } from "../../src/storage/layers/layers.ts";
+import { Api } from "../support/api/api.ts";
+import type { LayerFixture } from "../support/api/layers.ts";
 
 const ENTRIES_COUNT = 20_000;
 const LONG = "n".repeat(200);

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect } from "bun:test";
 import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, relative, resolve } from "node:path";
-import { programTest } from "../support/api-program.ts";
+import { programTest } from "../support/api/program.ts";
 import { Executable } from "../support/executable.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");

@@ -2,9 +2,9 @@ import { expect } from "bun:test";
 import { mkdtemp, readdir, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { bundledPackages } from "../../src/release-notices.ts";
 import { run } from "../../src/system/exec.ts";
-import { EXECUTABLE, programTest } from "../support/api-program.ts";
+import { bundledPackages } from "../../src/tools/release-notices.ts";
+import { EXECUTABLE, programTest } from "../support/api/program.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const RELEASE_MS_MAX = 120_000;
@@ -14,7 +14,7 @@ programTest(
   async () => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-release-"));
     await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
-    const script = [process.execPath, join(ROOT, "src/release.ts"), "--outdir", directory];
+    const script = [process.execPath, join(ROOT, "src/tools/release.ts"), "--outdir", directory];
     await run({
       argv: [...script, "--executable", resolve(EXECUTABLE ?? ""), "--timestamp", "1700000000"],
       timeoutMs: RELEASE_MS_MAX,
@@ -63,7 +63,7 @@ programTest("the packages of a release are those that doctor asks for", async ()
   const asked = [...sources.join("\n").matchAll(/apt-get install --no-install-recommends ([\w-]+)/g)].map(
     ([, name = ""]) => name,
   );
-  const release = await readFile(join(ROOT, "src/release.ts"), "utf8");
+  const release = await readFile(join(ROOT, "src/tools/release.ts"), "utf8");
   const listed = /const PACKAGES = \[(.*)\]/
     .exec(release)?.[1]
     ?.split(", ")

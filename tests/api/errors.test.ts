@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { SCOPES } from "../../src/domain/scope.ts";
-import { Api, errorOf } from "../support/api.ts";
+import { Api, errorOf } from "../support/api/api.ts";
 
 const UNKNOWN_UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const SHA256 = "0".repeat(64);

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { connect } from "node:net";
-import { Api, errorOf, LIMITS } from "../support/api.ts";
+import { Api, errorOf, LIMITS } from "../support/api/api.ts";
 
 const sha256 = (bytes: string | Uint8Array) => createHash("sha256").update(bytes).digest("hex");
 const WAIT_MS_MAX = 5000;

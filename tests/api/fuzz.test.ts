@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
-import { Api } from "../support/api.ts";
-import { requestArbitrary } from "../support/api-fuzz.ts";
+import { Api } from "../support/api/api.ts";
+import { requestArbitrary } from "../support/api/fuzz.ts";
 import { seedOfTests } from "../support/random.ts";
 
 const REQUESTS_COUNT = 10_000;

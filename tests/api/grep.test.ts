@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Api, errorOf } from "../support/api.ts";
-import type { LayerFixture } from "../support/api-layers.ts";
+import { Api, errorOf } from "../support/api/api.ts";
+import type { LayerFixture } from "../support/api/layers.ts";
 
 const RAW = Buffer.from([0x62, 0xff]);
 const latin = Buffer.from("caf\xe9 is not UTF-8\nplain\n", "latin1");

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { isoTime } from "../../src/domain/ids.ts";
-import { Api, errorOf } from "../support/api.ts";
-import { heldTest } from "../support/api-program.ts";
+import { Api, errorOf } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
 
 const FILES = [[{ path: "f", type: "f", content: "x" }]] as const;
 const REFERENCE = "registry.example.net:5000/team/app:1.2";

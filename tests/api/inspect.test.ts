@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Api, errorOf } from "../support/api.ts";
-import { type LayerFixture, MTIME_SECONDS } from "../support/api-layers.ts";
+import { Api, errorOf } from "../support/api/api.ts";
+import { type LayerFixture, MTIME_SECONDS } from "../support/api/layers.ts";
 
 const MTIME = new Date(MTIME_SECONDS * 1000).toISOString();
 const LARGE_BYTES = 3_000_000;

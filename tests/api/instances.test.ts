@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { ApiError } from "../../src/domain/errors.ts";
 import type { OperationId } from "../../src/domain/ids.ts";
-import { Api, errorOf } from "../support/api.ts";
-import { heldTest } from "../support/api-program.ts";
+import { Api, errorOf } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
 
 let api: Api;
 let image = "";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { Api } from "../support/api.ts";
-import { programTest } from "../support/api-program.ts";
+import { Api } from "../support/api/api.ts";
+import { programTest } from "../support/api/program.ts";
 import { parseExposition } from "../support/exposition.ts";
 
 let api: Api;

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import SwaggerParser from "@apidevtools/swagger-parser";
 import { Validator } from "@seriousme/openapi-schema-validator";
-import { Api } from "../support/api.ts";
-import { heldTest } from "../support/api-program.ts";
+import { Api } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
 
 let api: Api;
 // biome-ignore lint/suspicious/noExplicitAny: the document is walked without a type.

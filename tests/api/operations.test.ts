@@ -2,8 +2,8 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { writeOutputs } from "../../src/storage/outputs.ts";
-import { Api, errorOf } from "../support/api.ts";
-import { heldTest } from "../support/api-program.ts";
+import { Api, errorOf } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
 
 const ALICE = "alice" as AccountId;

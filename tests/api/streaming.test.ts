@@ -5,8 +5,8 @@ import { mkdtemp, open, rm } from "node:fs/promises";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { Api, LIMITS } from "../support/api.ts";
-import { programTest } from "../support/api-program.ts";
+import { Api, LIMITS } from "../support/api/api.ts";
+import { programTest } from "../support/api/program.ts";
 
 const GIB = 1_073_741_824;
 const MIB = 1_048_576;

@@ -3,7 +3,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
-import { EXECUTABLE, programTest } from "../support/api-program.ts";
+import { EXECUTABLE, programTest } from "../support/api/program.ts";
 
 /** Longest that the program may take to listen, in `milliseconds`. */
 const LISTEN_MS_MAX = 30_000;

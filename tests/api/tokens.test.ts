@@ -5,8 +5,8 @@ import fc from "fast-check";
 import { revokeToken } from "../../src/db/tokens.ts";
 import { issueToken, tokenVerifier } from "../../src/service/tokens.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
-import { Api, errorOf } from "../support/api.ts";
-import { heldTest } from "../support/api-program.ts";
+import { Api, errorOf } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
 
 const HOUR_MS = 3_600_000;
 

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { connect } from "node:net";
-import { Api } from "../support/api.ts";
+import { Api } from "../support/api/api.ts";
 
 const ANSWER_MS_MAX = 10_000;
 

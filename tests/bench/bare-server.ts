@@ -1,5 +1,5 @@
 /** The comparison side of the HTTP rows, in a process of its own: prints its address and serves until it is killed. */
-import { servePeer } from "../../src/bench/peer.ts";
+import { servePeer } from "../../src/cli/bench/peer.ts";
 
 const [kind = "", path = "", operation = "{}"] = process.argv.slice(2);
 const url = await servePeer(

@@ -1,4 +1,4 @@
-import { interleaved, rowOf } from "../../src/cli/bench-figures.ts";
+import { interleaved, rowOf } from "../../src/cli/bench/figures.ts";
 import { busyboxImage, type ImageSpec } from "../support/images.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";

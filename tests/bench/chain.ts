@@ -1,4 +1,4 @@
-import { interleaved, median, rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { interleaved, median, rowOf, timed } from "../../src/cli/bench/figures.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 

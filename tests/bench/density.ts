@@ -1,5 +1,5 @@
-import { timed } from "../../src/cli/bench-figures.ts";
-import { phaseMeans } from "../../src/cli/bench-report.ts";
+import { timed } from "../../src/cli/bench/figures.ts";
+import { phaseMeans } from "../../src/cli/bench/report.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 

@@ -1,7 +1,7 @@
 import { closeSync, openSync } from "node:fs";
 import Libsql from "libsql";
 import type { LayerId } from "../../src/domain/ids.ts";
-import { indexPath, layerPath } from "../../src/storage/layers.ts";
+import { indexPath, layerPath } from "../../src/storage/layers/layers.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
 
 const BATCH_COUNT = 10_000;

@@ -1,6 +1,6 @@
 import { existsSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { timed } from "../../src/cli/bench-figures.ts";
+import { timed } from "../../src/cli/bench/figures.ts";
 import type { Acceleration } from "../../src/vm/vmm.ts";
 import { Appliance } from "../support/appliance.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";

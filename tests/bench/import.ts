@@ -1,6 +1,6 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { rowOf, timed } from "../../src/cli/bench/figures.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";

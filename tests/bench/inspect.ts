@@ -1,4 +1,4 @@
-import { rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { rowOf, timed } from "../../src/cli/bench/figures.ts";
 import type { BenchHost } from "./host.ts";
 import { treeImage } from "./import.ts";
 import type { Finding } from "./part.ts";

@@ -1,5 +1,5 @@
-import type { Row } from "../../src/cli/bench-figures.ts";
-import { type Remark, reportText, rowText } from "../../src/cli/bench-report.ts";
+import type { Row } from "../../src/cli/bench/figures.ts";
+import { type Remark, reportText, rowText } from "../../src/cli/bench/report.ts";
 import { type Finding, isRow } from "./part.ts";
 
 /** Keeps what was measured, whatever happens to what comes after, and says each line at once. */

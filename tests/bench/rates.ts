@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
-import { interleaved, median, quantile, rowOf } from "../../src/cli/bench-figures.ts";
-import { type LoadTarget, rateOf, spansAt } from "../../src/cli/bench-load.ts";
+import { interleaved, median, quantile, rowOf } from "../../src/cli/bench/figures.ts";
+import { type LoadTarget, rateOf, spansAt } from "../../src/cli/bench/load.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 import { startBareServer } from "./server.ts";

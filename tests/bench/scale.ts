@@ -1,4 +1,4 @@
-import { interleaved, type Row, rowOf, timed } from "../../src/cli/bench-figures.ts";
+import { interleaved, type Row, rowOf, timed } from "../../src/cli/bench/figures.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { fillStore } from "./fill.ts";
 import type { BenchHost } from "./host.ts";

@@ -4,8 +4,8 @@
  */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import { median, timed } from "../../src/cli/bench-figures.ts";
-import { shortNumber } from "../../src/cli/bench-report.ts";
+import { median, timed } from "../../src/cli/bench/figures.ts";
+import { shortNumber } from "../../src/cli/bench/report.ts";
 import { run } from "../../src/system/exec.ts";
 import { BenchHost } from "./host.ts";
 import { residentMib } from "./transfer.ts";

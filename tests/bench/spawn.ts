@@ -1,5 +1,5 @@
-import { coldRun } from "../../src/bench/cold.ts";
-import { interleaved, rowOf } from "../../src/cli/bench-figures.ts";
+import { coldRun } from "../../src/cli/bench/cold-boot.ts";
+import { interleaved, rowOf } from "../../src/cli/bench/figures.ts";
 import { asset, type BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 

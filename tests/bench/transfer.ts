@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { open } from "node:fs/promises";
 import { join } from "node:path";
-import { interleaved, rowOf } from "../../src/cli/bench-figures.ts";
+import { interleaved, rowOf } from "../../src/cli/bench/figures.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import type { BenchHost } from "./host.ts";

@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { rowOf } from "../../src/cli/bench-figures.ts";
+import { rowOf } from "../../src/cli/bench/figures.ts";
 import { CommandError, findProgram, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import type { BenchHost } from "./host.ts";

@@ -10,7 +10,7 @@ import { readdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { cgroupNamespace } from "../../src/daemon.ts";
 import { openDatabase } from "../../src/db/database.ts";
-import { listLayers } from "../../src/storage/layers.ts";
+import { listLayers } from "../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { run } from "../../src/system/exec.ts";
 import { Appliance, processesWith } from "../support/appliance.ts";

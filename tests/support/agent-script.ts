@@ -1,6 +1,6 @@
 /** What conversations between the host's client and a scripted agent are made of. */
-import { Agent } from "../../src/vm/agent.ts";
-import { packIntegers } from "../../src/vm/frames.ts";
+import { Agent } from "../../src/vm/agent/agent.ts";
+import { packIntegers } from "../../src/vm/agent/frames.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
 
 export const text = (value: string) => Buffer.from(value);

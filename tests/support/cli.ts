@@ -1,6 +1,6 @@
 import { runCommandLine } from "../../src/cli/command-line.ts";
 import { type Io, looksOf } from "../../src/cli/io.ts";
-import type { Environment } from "../../src/config.ts";
+import type { Environment } from "../../src/config/config.ts";
 
 export interface CliResult {
   readonly code: number;

@@ -56,7 +56,7 @@ export interface Build {
  */
 export async function previousBuild(): Promise<Build> {
   const migrated = await git("log", "-1", "--format=%H", "--", "src/db/migrations/meta/_journal.json");
-  const installed = await git("log", "--diff-filter=A", "--format=%H", "--", "src/cli/install.ts");
+  const installed = await git("log", "--diff-filter=A", "--format=%H", "--", "src/cli/install/command.ts");
   if (migrated === "" || installed === "") throw new Error("this takes the history: git fetch --unshallow");
   const isOlder = await git("rev-list", "--count", `${migrated}^..${installed}`);
   const commit = await git("rev-parse", isOlder === "0" ? `${migrated}^` : installed);
@@ -82,7 +82,7 @@ async function build(revision: string, directory: string): Promise<void> {
   const env = { PATH: process.env["PATH"] ?? "", HOME: process.env["HOME"] ?? "/root" };
   const commands = [
     ["make", "-s", "-C", "vm-assets"],
-    [process.execPath, "src/build.ts", "--revision", revision],
+    [process.execPath, "src/tools/build.ts", "--revision", revision],
   ];
   for (const command of commands) {
     const argv = ["nice", "-n", "5", ...command];

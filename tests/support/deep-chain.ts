@@ -4,7 +4,7 @@ import { getImage } from "../../src/db/images.ts";
 import { layerChain } from "../../src/db/layers.ts";
 import { history, images, layers } from "../../src/db/schema.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
-import { indexPath, layerPath } from "../../src/storage/layers.ts";
+import { indexPath, layerPath } from "../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 
 /**

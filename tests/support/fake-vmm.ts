@@ -1,7 +1,7 @@
-import { packIntegers } from "../../src/vm/frames.ts";
+import { packIntegers } from "../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, PROTOCOL_VERSION } from "../../src/vm/agent/protocol.ts";
 import { MachineEndedError, monitorExit } from "../../src/vm/machine-end.ts";
-import { AgentFrame, HostFrame, PROTOCOL_VERSION } from "../../src/vm/protocol.ts";
-import { QmpClosedError } from "../../src/vm/qmp.ts";
+import { QmpClosedError } from "../../src/vm/qemu/qmp.ts";
 import type { Acceleration, Machine, MachineExit, MachineShape, Template, Vmm } from "../../src/vm/vmm.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
 

@@ -2,8 +2,8 @@ import { mkdtempSync, readdirSync, readlinkSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { writeLayerIndex } from "../../src/storage/layer-index-writer.ts";
-import type { LayerFiles } from "../../src/storage/open-layers.ts";
+import { writeLayerIndex } from "../../src/storage/index/layer-index-writer.ts";
+import type { LayerFiles } from "../../src/storage/layers/open-layers.ts";
 import { encodeStream, pieces, type TestRecord } from "./index-stream.ts";
 
 /** A directory below the system's one for temporary files; the test removes it. */

@@ -5,8 +5,8 @@ import { createMetrics } from "../../src/metrics.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
 import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
+import { Scheduler } from "../../src/supervisor/operations/scheduler.ts";
 import type { Prepared, WorkContext } from "../../src/supervisor/operations/work.ts";
-import { Scheduler } from "../../src/supervisor/scheduler.ts";
 
 export const PLACE = { memoryBytes: 1, vcpus: 1 };
 

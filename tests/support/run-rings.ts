@@ -34,8 +34,8 @@ const FAILURE_CHARACTERS_MAX = 900;
 
 /** Damaged frames and streams of indexes, as the host reads them. */
 const STREAM_FUZZ = [
-  "tests/unit/vm-agent.test.ts",
-  "tests/unit/vm-frames.test.ts",
+  "tests/unit/vm/agent.test.ts",
+  "tests/unit/vm/frames.test.ts",
   "tests/unit/storage/hostile-index.test.ts",
   "tests/unit/storage/index-properties.test.ts",
 ];

@@ -1,5 +1,5 @@
-import { encodeFrame, type Frame, FrameDecoder } from "../../src/vm/frames.ts";
-import { HostFrame } from "../../src/vm/protocol.ts";
+import { encodeFrame, type Frame, FrameDecoder } from "../../src/vm/agent/frames.ts";
+import { HostFrame } from "../../src/vm/agent/protocol.ts";
 import type { ByteChannel } from "../../src/vm/vmm.ts";
 
 /** A byte channel in memory; what is written goes to `onWrite`, what the test gives to `deliver` is read. */

@@ -6,8 +6,8 @@ import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { silentLog } from "../../src/log.ts";
-import { openQemu } from "../../src/vm/qemu.ts";
-import { UidPool } from "../../src/vm/uid-pool.ts";
+import { UidPool } from "../../src/vm/jail/uid-pool.ts";
+import { openQemu } from "../../src/vm/qemu/qemu.ts";
 import { builtAssets, TEST_SHAPE, UID_BASE } from "./vm.ts";
 
 const [directory = "", namespace = ""] = process.argv.slice(2);

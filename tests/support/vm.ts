@@ -5,12 +5,12 @@ import { type CgroupTree, openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { silentLog } from "../../src/log.ts";
 import { buildBaseDisk } from "../../src/oci/base-disk.ts";
 import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
-import { Agent, type AgentExecSpec, type AgentExit } from "../../src/vm/agent.ts";
+import { Agent, type AgentExecSpec, type AgentExit } from "../../src/vm/agent/agent.ts";
 import type { VmAssets } from "../../src/vm/assets.ts";
-import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor.ts";
-import { openQemu } from "../../src/vm/qemu.ts";
+import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor/cloud-hypervisor.ts";
+import { UidPool } from "../../src/vm/jail/uid-pool.ts";
+import { openQemu } from "../../src/vm/qemu/qemu.ts";
 import { buildTemplate, openAgent, syncAgent } from "../../src/vm/templates.ts";
-import { UidPool } from "../../src/vm/uid-pool.ts";
 import type { Acceleration, Disk, Machine, MachineShape, Template, Vmm } from "../../src/vm/vmm.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");

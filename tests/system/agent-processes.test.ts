@@ -1,8 +1,8 @@
 /** What runs beside a command in a real guest: processes in its namespaces, terminals, connections, and a held stream. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
-import { type AgentError, AgentRefusedError, type ExecHandle } from "../../src/vm/agent.ts";
-import { PROCESSES_COUNT_MAX, Refusal } from "../../src/vm/protocol.ts";
+import { type AgentError, AgentRefusedError, type ExecHandle } from "../../src/vm/agent/agent.ts";
+import { PROCESSES_COUNT_MAX, Refusal } from "../../src/vm/agent/protocol.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.

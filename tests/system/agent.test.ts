@@ -2,9 +2,9 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { parseGuestPathText } from "../../src/domain/guest-path.ts";
-import { LayerIndex } from "../../src/storage/layer-index.ts";
-import { writeLayerIndex } from "../../src/storage/layer-index-writer.ts";
-import { AgentError } from "../../src/vm/agent.ts";
+import { LayerIndex } from "../../src/storage/index/layer-index.ts";
+import { writeLayerIndex } from "../../src/storage/index/layer-index-writer.ts";
+import { AgentError } from "../../src/vm/agent/agent.ts";
 import { seededRandom } from "../support/random.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 

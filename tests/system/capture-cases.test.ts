@@ -2,11 +2,11 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { stat } from "node:fs/promises";
 import { Appliance } from "../support/appliance.ts";
-import { Inspector } from "../support/capture-inspect.ts";
-import type { Operation } from "../support/capture-model.ts";
-import { runProgram, uploadProgram } from "../support/capture-program.ts";
-import { CaptureSteps, type KnownImage } from "../support/capture-step.ts";
-import { differences, type View } from "../support/capture-view.ts";
+import { Inspector } from "../support/capture/inspect.ts";
+import type { Operation } from "../support/capture/model.ts";
+import { runProgram, uploadProgram } from "../support/capture/program.ts";
+import { CaptureSteps, type KnownImage } from "../support/capture/step.ts";
+import { differences, type View } from "../support/capture/view.ts";
 import { awkwardImage, pushBusybox, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 

@@ -7,11 +7,11 @@
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { Appliance } from "../support/appliance.ts";
-import { Generator } from "../support/capture-generator.ts";
-import { Inspector, listedLine } from "../support/capture-inspect.ts";
-import type { Model, Node, Operation } from "../support/capture-model.ts";
-import { CaptureSteps, type KnownImage } from "../support/capture-step.ts";
-import type { View } from "../support/capture-view.ts";
+import { Generator } from "../support/capture/generator.ts";
+import { Inspector, listedLine } from "../support/capture/inspect.ts";
+import type { Model, Node, Operation } from "../support/capture/model.ts";
+import { CaptureSteps, type KnownImage } from "../support/capture/step.ts";
+import type { View } from "../support/capture/view.ts";
 import { pushBusybox } from "../support/images.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
 import { Registry } from "../support/registry.ts";

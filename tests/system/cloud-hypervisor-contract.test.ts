@@ -2,11 +2,17 @@ import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, t
 import { existsSync, readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
-import type { CloudHypervisorMachine } from "../../src/vm/cloud-hypervisor-machine.ts";
+import type { CloudHypervisorMachine } from "../../src/vm/cloud-hypervisor/machine.ts";
 import { CpuWeight } from "../../src/vm/cpu-weight.ts";
 import { buildTemplate } from "../../src/vm/templates.ts";
 import type { Disk, Machine } from "../../src/vm/vmm.ts";
-import { callsOf, DESCRIPTION_PATH, SHAPE, StandInHost, violationsOf } from "../support/cloud-hypervisor.ts";
+import {
+  callsOf,
+  DESCRIPTION_PATH,
+  SHAPE,
+  StandInHost,
+  violationsOf,
+} from "../support/cloud-hypervisor/cloud-hypervisor.ts";
 import { greeted, ready, shell } from "../support/vm.ts";
 
 setDefaultTimeout(60_000);

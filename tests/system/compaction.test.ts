@@ -10,10 +10,10 @@ import { type MergedLayerRow, mergedLayersByUse } from "../../src/db/merged-laye
 import type { AccountId } from "../../src/domain/ids.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { Appliance, type Finished } from "../support/appliance.ts";
-import { Generator } from "../support/capture-generator.ts";
-import { Inspector } from "../support/capture-inspect.ts";
-import type { Operation } from "../support/capture-model.ts";
-import { CaptureSteps, type KnownImage } from "../support/capture-step.ts";
+import { Generator } from "../support/capture/generator.ts";
+import { Inspector } from "../support/capture/inspect.ts";
+import type { Operation } from "../support/capture/model.ts";
+import { CaptureSteps, type KnownImage } from "../support/capture/step.ts";
 import { deepen } from "../support/deep-chain.ts";
 import { pushBusybox } from "../support/images.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";

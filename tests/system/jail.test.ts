@@ -3,9 +3,9 @@ import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from "n
 import { mkdir, rename, rm, utimes } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { run, start } from "../../src/system/exec.ts";
-import { buildLaunchArgs, type JailOptions } from "../../src/vm/launch.ts";
-import { prepareVmmRoot } from "../../src/vm/vmm-root.ts";
-import { VmmRoots } from "../../src/vm/vmm-roots.ts";
+import { buildLaunchArgs, type JailOptions } from "../../src/vm/jail/launch.ts";
+import { prepareVmmRoot } from "../../src/vm/jail/vmm-root.ts";
+import { VmmRoots } from "../../src/vm/jail/vmm-roots.ts";
 import { compileEscape, JAILED, openOutside, parseOutcomes } from "../support/escape.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 

@@ -3,7 +3,7 @@ import { closeSync, ftruncateSync, openSync, readdirSync, writeSync } from "node
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
-import { AgentClosedError } from "../../src/vm/agent.ts";
+import { AgentClosedError } from "../../src/vm/agent/agent.ts";
 import { buildTemplate, syncAgent } from "../../src/vm/templates.ts";
 import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 

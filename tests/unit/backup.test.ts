@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { BackupError, backUp, restore } from "../../src/backup.ts";
+import { BackupError, backUp, restore } from "../../src/cli/backup/archive.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { upsertFile } from "../../src/db/files.ts";
 import { getImage } from "../../src/db/images.ts";
@@ -18,7 +18,7 @@ import { openStaging } from "../../src/storage/staging.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
 import { lockFile } from "../../src/system/lock.ts";
 import { allocatedBytes } from "../../src/system/sparse.ts";
-import { Api } from "../support/api.ts";
+import { Api } from "../support/api/api.ts";
 import { migrationNames, writeOlderDatabase } from "../support/database.ts";
 
 const ALICE = "alice" as AccountId;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { rowOf } from "../../src/cli/bench-figures.ts";
+import { rowOf } from "../../src/cli/bench/figures.ts";
 import { Ledger } from "../bench/ledger.ts";
 import { perfProblem, turnsOf } from "../bench/turns.ts";
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { createLog } from "../../src/log.ts";
-import { OperationLog } from "../../src/operation-log.ts";
+import { OperationLog } from "../../src/supervisor/operations/operation-log.ts";
 
 describe("the log of operations", () => {
   test("keeps what names an operation, and passes everything on", () => {

@@ -3,8 +3,8 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { COMMANDS } from "../../src/cli/command-line.ts";
 import { shownSize } from "../../src/cli/table.ts";
-import { keyNames } from "../../src/config.ts";
-import { KEYS, shownDefault } from "../../src/config-keys.ts";
+import { keyNames } from "../../src/config/config.ts";
+import { KEYS, shownDefault } from "../../src/config/keys.ts";
 import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/guest-path.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX } from "../../src/domain/image.ts";
 import {
@@ -18,10 +18,10 @@ import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
-import { CAPTURE_MS } from "../../src/supervisor/guest-budgets.ts";
-import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/import-bounds.ts";
+import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.ts";
+import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
 import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
-import { LAYERS_COUNT_MAX } from "../../src/vm/protocol.ts";
+import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 
 const ROOT = join(import.meta.dir, "../..");
 const readme = readFileSync(join(ROOT, "README.md"), "utf8");

@@ -1,5 +1,5 @@
 /*
- * The agent's wire protocol, guest side. Keep in sync with src/vm/protocol.ts, which explains every frame, and
+ * The agent's wire protocol, guest side. Keep in sync with src/vm/agent/protocol.ts, which explains every frame, and
  * src/domain/index-stream.ts, which explains the listing of a disk: a test compares the constants.
  */
 #ifndef COPPICE_PROTOCOL_H

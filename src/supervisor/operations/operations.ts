@@ -19,6 +19,8 @@ import type { Log } from "../../log.ts";
 import { Laps, type Metrics } from "../../metrics.ts";
 import { ownTurn, sleepUnlessAborted } from "../../system/waiting.ts";
 import type { Machine } from "../../vm/vmm.ts";
+import { EndWaiters } from "./end-waiters.ts";
+import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
 import type {
   CancelOutcome,
   Credentials,
@@ -26,11 +28,9 @@ import type {
   InstanceRequest,
   InstanceSubmission,
   OperationsPort,
-} from "../ports.ts";
-import type { Cost, Scheduler } from "../scheduler.ts";
-import { EndWaiters } from "./end-waiters.ts";
-import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
+} from "./ports.ts";
 import { importToStore, instanceToStore, type Requests, type WaitingRequest } from "./requests.ts";
+import type { Cost, Scheduler } from "./scheduler.ts";
 import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
 import type { Prepared, WorkContext, Worker } from "./work.ts";
 

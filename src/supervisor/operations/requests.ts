@@ -6,7 +6,7 @@ import { decodeStdin } from "../../domain/spawn.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
 import { type Made, removedUnlessKept } from "../../system/scratch.ts";
-import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "../ports.ts";
+import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "./ports.ts";
 
 /** A standard input of at most so many `bytes` is stored in a row, which needs no write of its own; others are files. */
 const STDIN_IN_ROW_BYTES_MAX = 65_536;

@@ -2,8 +2,8 @@ import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import type { Laps } from "../../metrics.ts";
 import type { Machine } from "../../vm/vmm.ts";
-import type { Cost } from "../scheduler.ts";
 import type { OperationRef } from "./events.ts";
+import type { Cost } from "./scheduler.ts";
 
 export interface WorkContext {
   readonly signal: AbortSignal;

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { LayerId } from "../../../src/domain/ids.ts";
 import { blobPath, blobStream, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
-import { indexPath, layerPath, listLayers, publishLayer, removeLayer } from "../../../src/storage/layers.ts";
+import { indexPath, layerPath, listLayers, publishLayer, removeLayer } from "../../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 

@@ -13,9 +13,9 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
-import { ImageTree } from "../../../src/storage/image-tree.ts";
-import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
-import { OpenLayers } from "../../../src/storage/open-layers.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
+import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
+import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import { run } from "../../../src/system/exec.ts";
 import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/index-stream.ts";
 import { testDirectory } from "../../support/layer-files.ts";

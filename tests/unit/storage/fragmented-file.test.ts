@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync, truncateSync } from "node:fs";
 import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
-import { archiveChunks } from "../../../src/storage/archive.ts";
-import { ImageTree, type ResolvedEntry } from "../../../src/storage/image-tree.ts";
-import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
-import { OpenLayers } from "../../../src/storage/open-layers.ts";
+import { archiveChunks } from "../../../src/storage/archive/archive.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
+import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
+import { ImageTree, type ResolvedEntry } from "../../../src/storage/tree/image-tree.ts";
 import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/index-stream.ts";
 import { makeLayer, testDirectory } from "../../support/layer-files.ts";
 

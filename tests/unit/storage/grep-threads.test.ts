@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
-import { type GrepRequest, grep } from "../../../src/storage/grep.ts";
-import { GrepThreads, grepThreads } from "../../../src/storage/grep-threads.ts";
-import type { LayerFiles } from "../../../src/storage/open-layers.ts";
+import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
+import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
+import { GrepThreads, grepThreads } from "../../../src/storage/tree/grep-threads.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
 
 const LAYERS_COUNT = 5;

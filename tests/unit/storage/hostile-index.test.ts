@@ -1,8 +1,8 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { join } from "node:path";
-import { LayerIndexError } from "../../../src/storage/layer-index-format.ts";
-import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
+import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import type { IndexLimits } from "../../../src/storage/limits.ts";
 import {
   encodeStream,

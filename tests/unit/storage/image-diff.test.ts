@@ -2,9 +2,9 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import fc from "fast-check";
 import { type ByteString, type GuestPath, textToByteString } from "../../../src/domain/guest-path.ts";
-import { type Difference, imageDiff } from "../../../src/storage/image-diff.ts";
-import { ImageTree } from "../../../src/storage/image-tree.ts";
-import type { LayerFiles } from "../../../src/storage/open-layers.ts";
+import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
+import { type Difference, imageDiff } from "../../../src/storage/tree/image-diff.ts";
+import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import type { TestRecord } from "../../support/index-stream.ts";
 import { makeLayer, testDirectory } from "../../support/layer-files.ts";
 

@@ -3,8 +3,8 @@ import { rmSync } from "node:fs";
 import fc from "fast-check";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
-import { ImageTree } from "../../../src/storage/image-tree.ts";
-import { type LayerFiles, OpenLayers } from "../../../src/storage/open-layers.ts";
+import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
+import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import type { TestRecord } from "../../support/index-stream.ts";
 import { makeLayer, testDirectory } from "../../support/layer-files.ts";
 

@@ -3,12 +3,12 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
-import { ImageTree } from "../../../src/storage/image-tree.ts";
-import { LayerIndex } from "../../../src/storage/layer-index.ts";
-import { LayerIndexError } from "../../../src/storage/layer-index-format.ts";
-import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
+import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
+import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
+import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../../src/storage/limits.ts";
-import type { LayerFiles } from "../../../src/storage/open-layers.ts";
+import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import { encodeStreamHeader, encodeStreamRecord } from "../../support/index-stream.ts";
 import { makeLayer, testDirectory } from "../../support/layer-files.ts";
 

@@ -3,9 +3,9 @@ import { rmSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { type ByteString, byteStringToBytes, type GuestPath } from "../../../src/domain/guest-path.ts";
-import { LayerIndex } from "../../../src/storage/layer-index.ts";
-import { LayerIndexError } from "../../../src/storage/layer-index-format.ts";
-import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
+import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
+import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/index-stream.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 

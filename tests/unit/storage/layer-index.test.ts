@@ -2,9 +2,9 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
-import { LayerIndex } from "../../../src/storage/layer-index.ts";
-import { LayerIndexError } from "../../../src/storage/layer-index-format.ts";
-import { writeLayerIndex } from "../../../src/storage/layer-index-writer.ts";
+import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
+import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 

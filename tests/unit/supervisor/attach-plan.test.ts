@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { LayerId } from "../../../src/domain/ids.ts";
-import { type ChainLayer, planAttach, type StandIn } from "../../../src/supervisor/attach-plan.ts";
+import { type ChainLayer, planAttach, type StandIn } from "../../../src/supervisor/merging/attach-plan.ts";
 
 const id = (position: number) => `l${position}` as LayerId;
 const chainOf = (length: number): ChainLayer[] =>

@@ -8,7 +8,7 @@ import { getOperation, listOperations } from "../../../src/db/operations.ts";
 import { accounts } from "../../../src/db/schema.ts";
 import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
-import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
+import { sharedLayerHolds } from "../../../src/storage/layers/layer-holds.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { requireSpace, whileSpace } from "../../../src/storage/space.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";

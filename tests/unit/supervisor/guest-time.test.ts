@@ -1,9 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import { captureMs, listBaseMs, mergeMs, prepareMs } from "../../../src/supervisor/guest-budgets.ts";
-import { GuestTime } from "../../../src/supervisor/guest-time.ts";
-import { Agent } from "../../../src/vm/agent.ts";
-import { packIntegers } from "../../../src/vm/frames.ts";
-import { AgentFrame, HostFrame, Stream } from "../../../src/vm/protocol.ts";
+import { captureMs, listBaseMs, mergeMs, prepareMs } from "../../../src/supervisor/instance/guest-budgets.ts";
+import { GuestTime } from "../../../src/supervisor/instance/guest-time.ts";
+import { Agent } from "../../../src/vm/agent/agent.ts";
+import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, Stream } from "../../../src/vm/agent/protocol.ts";
 import { ScriptedAgent } from "../../support/scripted-peer.ts";
 
 const MIB = 1_048_576;

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import type { CgroupStats } from "../../../src/cgroup/cgroup.ts";
-import { poolFinding } from "../../../src/cli/doctor-checks.ts";
-import { idleCost } from "../../../src/supervisor/idle-cost.ts";
+import type { CgroupStats } from "../../../src/cgroup/stats.ts";
+import { poolFinding } from "../../../src/cli/doctor/checks.ts";
+import { idleCost } from "../../../src/supervisor/machines/idle-cost.ts";
 
 const used = (cpuTimeMs: number, memoryBytes: number): CgroupStats => ({
   cpuTimeMs,

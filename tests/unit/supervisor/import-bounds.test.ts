@@ -1,6 +1,11 @@
 import { describe, expect, test } from "bun:test";
-import { importCost, pullLimits, TOOLS_MEMORY_BYTES, toolsLimits } from "../../../src/supervisor/import-bounds.ts";
-import { type Cost, costOf, Scheduler } from "../../../src/supervisor/scheduler.ts";
+import {
+  importCost,
+  pullLimits,
+  TOOLS_MEMORY_BYTES,
+  toolsLimits,
+} from "../../../src/supervisor/imports/import-bounds.ts";
+import { type Cost, costOf, Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { CpuWeight } from "../../../src/vm/cpu-weight.ts";
 
 const MIB = 1_048_576;

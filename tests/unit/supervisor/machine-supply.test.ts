@@ -1,7 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { silentLog } from "../../../src/log.ts";
-import { MachineSupply, type MachineSupplyOptions, type Supply } from "../../../src/supervisor/machine-supply.ts";
+import {
+  MachineSupply,
+  type MachineSupplyOptions,
+  type Supply,
+} from "../../../src/supervisor/machines/machine-supply.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";

@@ -1,10 +1,15 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { silentLog } from "../../../src/log.ts";
-import { inMachine, MachineLostError, type ReadyMachine, withReplacement } from "../../../src/supervisor/machines.ts";
-import { AgentClosedError } from "../../../src/vm/agent.ts";
+import {
+  inMachine,
+  MachineLostError,
+  type ReadyMachine,
+  withReplacement,
+} from "../../../src/supervisor/machines/machines.ts";
+import { AgentClosedError } from "../../../src/vm/agent/agent.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
-import { QmpClosedError, QmpError } from "../../../src/vm/qmp.ts";
+import { QmpClosedError, QmpError } from "../../../src/vm/qemu/qmp.ts";
 import type { MachineExit } from "../../../src/vm/vmm.ts";
 
 const DIED = monitorExit("QEMU", { code: 137, signal: null }, "");

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { LayerId } from "../../../src/domain/ids.ts";
-import type { Segment } from "../../../src/supervisor/attach-plan.ts";
-import { MERGE_COUNT_MAX, mergeDiskBytes, nextMerge } from "../../../src/supervisor/merge-policy.ts";
+import type { Segment } from "../../../src/supervisor/merging/attach-plan.ts";
+import { MERGE_COUNT_MAX, mergeDiskBytes, nextMerge } from "../../../src/supervisor/merging/merge-policy.ts";
 
 const ANY = { countMin: 2, bytesMax: Number.MAX_SAFE_INTEGER, addedBytesMax: Number.MAX_SAFE_INTEGER };
 const MIB = 1_048_576;

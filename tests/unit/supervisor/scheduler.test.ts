@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { Scheduler, type Ticket } from "../../../src/supervisor/scheduler.ts";
+import { Scheduler, type Ticket } from "../../../src/supervisor/operations/scheduler.ts";
 
 const GIB = 1 << 30;
 const small = { memoryBytes: GIB, vcpus: 1 };

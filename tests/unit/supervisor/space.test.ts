@@ -5,7 +5,8 @@ import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { askForGc, listenForOperator } from "../../../src/api/operator/control.ts";
 import type { CgroupTree } from "../../../src/cgroup/cgroup.ts";
-import { loadConfig } from "../../../src/config.ts";
+import { collectGarbage } from "../../../src/cli/gc/collect.ts";
+import { loadConfig } from "../../../src/config/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage, setTag } from "../../../src/db/images.ts";
@@ -14,11 +15,10 @@ import { failOperation, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
-import { collectGarbage } from "../../../src/gc.ts";
 import { silentLog } from "../../../src/log.ts";
 import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
-import { sharedLayerHolds } from "../../../src/storage/layer-holds.ts";
-import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers.ts";
+import { sharedLayerHolds } from "../../../src/storage/layers/layer-holds.ts";
+import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { outputPath } from "../../../src/storage/outputs.ts";
 import { openStaging } from "../../../src/storage/staging.ts";
@@ -31,7 +31,7 @@ import {
   type SpaceOptions,
 } from "../../../src/supervisor/space.ts";
 import { lockFile } from "../../../src/system/lock.ts";
-import { makeLayer } from "../../support/api-layers.ts";
+import { makeLayer } from "../../support/api/layers.ts";
 import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
 import { until } from "../../support/runs.ts";
 

@@ -8,7 +8,7 @@
 #include "../log.h"
 #include "guest.h"
 
-/* src/vm/cloud-hypervisor-config.ts has the same number. Below it only the privileged may listen. */
+/* src/vm/cloud-hypervisor/config.ts has the same number. Below it only the privileged may listen. */
 #define AGENT_PORT 1024
 
 int vsock_listen(void)

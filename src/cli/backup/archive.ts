@@ -1,0 +1,266 @@
+import { existsSync } from "node:fs";
+import { chmod, link, lstat, mkdir, readdir, rename } from "node:fs/promises";
+import { basename, dirname, join, resolve } from "node:path";
+import {
+  type BackupContents,
+  backupContents,
+  checkDatabase,
+  forgetMergedLayers,
+  snapshotDatabase,
+} from "../../db/backup.ts";
+import { openDatabase } from "../../db/database.ts";
+import { storageFull } from "../../domain/errors.ts";
+import { OUTPUT_STREAMS } from "../../domain/output.ts";
+import { blobPath } from "../../storage/blobs.ts";
+import { LayerIndex } from "../../storage/index/layer-index.ts";
+import { indexPath, layerPath } from "../../storage/layers/layers.ts";
+import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
+import { outputPath } from "../../storage/outputs.ts";
+import { openStaging, removeAbandonedStaging } from "../../storage/staging.ts";
+import { TokenKeys } from "../../storage/token-keys.ts";
+import { CommandError, run } from "../../system/exec.ts";
+import { publishFile, syncPath } from "../../system/scratch.ts";
+import { VERSION } from "../../version.ts";
+
+/** Raised by what makes older programs unable to read a backup. */
+const FORMAT_VERSION = 1;
+/** Something that the snapshot names can be removed before it is held; then there is a newer snapshot to be had. */
+const ATTEMPTS_COUNT_MAX = 5;
+/** As long as it takes: a day bounds only what hangs. */
+const ARCHIVE_MS_MAX = 86_400_000;
+const DATABASE_NAME = "coppice.db";
+const MANIFEST_NAME = "manifest.json";
+/** What a backup holds, in the order in which a restore puts it in place: the database makes the rest valid. */
+const PARTS = ["keys", "blobs", "outputs", "layers", DATABASE_NAME] as const;
+
+/** Why no backup was made or restored, for a person. */
+export class BackupError extends Error {
+  override readonly name = "BackupError";
+}
+
+export interface BackupSummary {
+  readonly images: number;
+  readonly layers: number;
+  readonly files: number;
+  /** of the archive */
+  readonly sizeBytes: number;
+}
+
+interface Manifest {
+  readonly format: number;
+  readonly version: string;
+  readonly created_at: string;
+  readonly images: number;
+  readonly layers: number;
+  readonly files: number;
+}
+
+/**
+ * Writes one tar archive with the database, the keys, and everything that the database refers to, as they were at one
+ * moment. The appliance may run meanwhile, also one of an older version, whose schema the archive keeps; what is in
+ * the archive is held until it is written. Merged layers are left out: they are a cache.
+ * @throws BackupError; DataAccessError; SchemaTooNewError; the reason of `signal`, after which nothing is left
+ */
+export async function backUp(dataDirectory: string, archive: string, signal?: AbortSignal): Promise<BackupSummary> {
+  const layout = dataLayout(dataDirectory);
+  if (!hasData(layout)) throw new BackupError(`there is no database in ${dataDirectory}`);
+  await removeAbandonedStaging(layout);
+  await using staging = await openStaging(layout, "backup");
+  const contents = await stage(layout, staging.path, signal);
+  const { images, layers, blobs } = contents;
+  const manifest: Manifest = {
+    format: FORMAT_VERSION,
+    version: VERSION,
+    created_at: new Date().toISOString(),
+    images,
+    layers: layers.length,
+    files: blobs.length,
+  };
+  await Bun.write(join(staging.path, MANIFEST_NAME), `${JSON.stringify(manifest)}\n`, { mode: 0o600 });
+  const target = resolve(archive);
+  const temporary = join(dirname(target), `.${basename(target)}.partial`);
+  await using undo = new AsyncDisposableStack();
+  undo.defer(() => removeQuietly(temporary));
+  const form = ["--create", "--format=posix", "--sparse", "--numeric-owner", "--owner=0", "--group=0"];
+  await tar([...form, `--file=${temporary}`, `--directory=${staging.path}`, MANIFEST_NAME, ...PARTS], signal);
+  await chmod(temporary, 0o600);
+  await publishFile(temporary, target);
+  return { images, layers: layers.length, files: blobs.length, sizeBytes: Bun.file(target).size };
+}
+
+export interface RestoreOptions {
+  /**
+   * Ends every token that the backup's keys signed. The backup does not know of tokens that were revoked after it was
+   * made: otherwise they are good again.
+   */
+  readonly rotateKeys?: boolean;
+  readonly signal?: AbortSignal;
+}
+
+/**
+ * Puts a backup in place as a data directory, which must be new or have no database. Everything is checked before
+ * anything is in place, and the database comes last.
+ * @throws BackupError; SchemaTooNewError; the reason of `signal`, after which there is no database
+ */
+export async function restore(
+  archive: string,
+  dataDirectory: string,
+  { rotateKeys = false, signal }: RestoreOptions = {},
+): Promise<BackupSummary> {
+  const layout = dataLayout(dataDirectory);
+  if (!existsSync(archive)) throw new BackupError(`there is no ${archive}`);
+  await layout.ensure();
+  using lock = await lockData(layout);
+  if (lock === null) throw new BackupError(`${layout.root} is in use by a running appliance: stop it first`);
+  if (existsSync(layout.database)) {
+    throw new BackupError(`${layout.root} has a database already: move it away, or restore to another directory`);
+  }
+  await removeAbandonedStaging(layout);
+  await using staging = await openStaging(layout, "restore");
+  const options = [
+    "--extract",
+    "--numeric-owner",
+    "--same-permissions",
+    "--no-overwrite-dir",
+    "--delay-directory-restore",
+  ];
+  await tar([...options, `--file=${resolve(archive)}`, `--directory=${staging.path}`], signal);
+  const manifest = await readManifest(staging.path);
+  await check(staging.path, signal);
+  if (rotateKeys) await endTokens(staging.path);
+  for (const part of PARTS) {
+    if (part === DATABASE_NAME) continue;
+    await moveInto(join(staging.path, part), join(layout.root, part));
+  }
+  await publishFile(join(staging.path, DATABASE_NAME), layout.database);
+  const { images, layers, files } = manifest;
+  return { images, layers, files, sizeBytes: Bun.file(archive).size };
+}
+
+/** Fills a directory with a snapshot of the database, and links to everything that it refers to. */
+async function stage(layout: DataLayout, directory: string, signal?: AbortSignal): Promise<BackupContents> {
+  for (let attempt = 1; ; attempt++) {
+    signal?.throwIfAborted();
+    const path = join(directory, String(attempt));
+    await mkdir(path, { mode: 0o700 });
+    try {
+      const contents = await hold(layout, path, signal);
+      for (const name of await readdir(path)) await rename(join(path, name), join(directory, name));
+      return contents;
+    } catch (error) {
+      const isGone = (error as NodeJS.ErrnoException).code === "ENOENT";
+      if (isGone && attempt < ATTEMPTS_COUNT_MAX) continue;
+      if (isGone) throw new BackupError(`something that the database names is missing: ${(error as Error).message}`);
+      throw storageFull(error) === null ? error : new BackupError("there is no room for a backup", { cause: error });
+    }
+  }
+}
+
+async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Promise<BackupContents> {
+  const staged = dataLayout(path);
+  for (const part of PARTS) if (part !== DATABASE_NAME) await mkdir(join(path, part), { mode: 0o700 });
+  {
+    using db = openDatabase(layout.database, "keep");
+    snapshotDatabase(db, staged.database);
+  }
+  // Opened by itself, so that the list fits the snapshot and not what has changed since.
+  using snapshot = openDatabase(staged.database, "keep");
+  forgetMergedLayers(snapshot);
+  const contents = backupContents(snapshot);
+  for (const name of await readdir(layout.keys)) await link(join(layout.keys, name), join(staged.keys, name));
+  for (const { id } of contents.layers) {
+    signal?.throwIfAborted();
+    await link(layerPath(layout, id), layerPath(staged, id));
+    await link(indexPath(layout, id), indexPath(staged, id));
+  }
+  for (const sha256 of contents.blobs) {
+    signal?.throwIfAborted();
+    await mkdir(dirname(blobPath(staged, sha256)), { recursive: true, mode: 0o700 });
+    await link(blobPath(layout, sha256), blobPath(staged, sha256));
+  }
+  for (const id of contents.operations) {
+    for (const stream of OUTPUT_STREAMS) {
+      const from = outputPath(layout, id, stream);
+      // A stream that wrote nothing has no file.
+      if (existsSync(from)) await link(from, outputPath(staged, id, stream));
+    }
+  }
+  return contents;
+}
+
+async function readManifest(directory: string): Promise<Manifest> {
+  const file = Bun.file(join(directory, MANIFEST_NAME));
+  if (!(await file.exists())) throw new BackupError("this is no backup of an appliance");
+  const manifest = (await file.json()) as Manifest;
+  if (manifest.format !== FORMAT_VERSION) {
+    throw new BackupError(`the backup has format ${manifest.format}; this program reads ${FORMAT_VERSION}`);
+  }
+  return manifest;
+}
+
+/** Finds out whether everything is there and whole that the database refers to. */
+async function check(directory: string, signal?: AbortSignal): Promise<void> {
+  const staged = dataLayout(directory);
+  for (const part of PARTS) {
+    if (!existsSync(join(directory, part))) throw new BackupError(`the backup is not whole: ${part} is missing`);
+  }
+  using db = openDatabase(staged.database);
+  const problem = checkDatabase(db);
+  if (problem !== null) throw new BackupError(`the database of the backup is damaged: ${problem}`);
+  // Backups of older versions have rows of them, and no files.
+  forgetMergedLayers(db);
+  const contents = backupContents(db);
+  for (const { id, diskBytes } of contents.layers) {
+    signal?.throwIfAborted();
+    const disk = await lstat(layerPath(staged, id)).catch(() => null);
+    if (disk?.size !== diskBytes) throw new BackupError(`the backup is not whole: the disk of layer ${id}`);
+    try {
+      LayerIndex.open(indexPath(staged, id)).close();
+    } catch (error) {
+      throw new BackupError(`the backup is not whole: the index of layer ${id}`, { cause: error });
+    }
+  }
+  for (const sha256 of contents.blobs) {
+    const file = Bun.file(blobPath(staged, sha256));
+    const hash = new Bun.CryptoHasher("sha256");
+    if (await file.exists()) {
+      for await (const chunk of file.stream()) {
+        signal?.throwIfAborted();
+        hash.update(chunk);
+      }
+    }
+    if (hash.digest("hex") !== sha256)
+      throw new BackupError(`the backup is not whole: the file with SHA-256 ${sha256}`);
+  }
+}
+
+/** Makes a key that signs from now on, and ends those of the backup. */
+async function endTokens(directory: string): Promise<void> {
+  const keys = await TokenKeys.open(dataLayout(directory).keys);
+  await keys.rotate(0);
+}
+
+/** Moves everything in a directory to another one, which may have something of an earlier attempt. */
+async function moveInto(from: string, to: string): Promise<void> {
+  await mkdir(to, { recursive: true, mode: 0o700 });
+  for (const entry of await readdir(from, { withFileTypes: true })) {
+    const [source, target] = [join(from, entry.name), join(to, entry.name)];
+    if (entry.isDirectory()) await moveInto(source, target);
+    else await rename(source, target);
+  }
+  await syncPath(to);
+}
+
+async function tar(args: readonly string[], signal: AbortSignal | undefined): Promise<void> {
+  try {
+    await run({ argv: ["tar", ...args], timeoutMs: ARCHIVE_MS_MAX, ...(signal === undefined ? {} : { signal }) });
+  } catch (error) {
+    if (!(error instanceof CommandError)) throw error;
+    throw new BackupError(error.stderrTail || error.message, { cause: error });
+  }
+}
+
+/** What was published has another name by now. */
+async function removeQuietly(path: string): Promise<void> {
+  if (existsSync(path)) await Bun.file(path).delete();
+}

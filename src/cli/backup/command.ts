@@ -1,0 +1,87 @@
+import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "../command.ts";
+import { configOf, DATA_OPTIONS } from "../config-options.ts";
+import type { Io } from "../io.ts";
+import { shownSize } from "../table.ts";
+
+export const backupCommands: readonly Command[] = [
+  command({
+    name: "backup",
+    summary: "write everything that is kept to one archive",
+    synopsis: "-o FILE [OPTIONS]",
+    description:
+      "Database, keys, layers, files and outputs as they are at one moment, as a tar archive. Works while the\n" +
+      "appliance runs. The archive holds the keys that sign tokens: keep it where nobody else reads it.",
+    examples: ["coppice backup --output /mnt/nas/coppice-$(date +%F).tar"],
+    options: {
+      output: {
+        type: "string",
+        short: "o",
+        value: "FILE",
+        doc: "archive to be written; one that is there is replaced",
+      },
+      ...JSON_OPTION,
+      ...DATA_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      expectPositionals(positionals);
+      const { output, json = false, ...rest } = options;
+      if (output === undefined) throw new UsageError("--output is missing");
+      const { backUp } = await import("./archive.ts");
+      const { images, layers, files, sizeBytes } = await known(io, (signal) =>
+        backUp(configOf(rest, environment).dataDir, output, signal),
+      );
+      if (json) await io.stdout(`${JSON.stringify({ images, layers, files, size_bytes: sizeBytes })}\n`);
+      io.stderr(`${output}: ${images} images, ${layers} layers, ${files} files, ${shownSize(sizeBytes)}\n`);
+      return 0;
+    },
+  }),
+  command({
+    name: "restore",
+    summary: "make a data directory of a backup",
+    synopsis: "FILE [OPTIONS]",
+    description:
+      "The data directory must be new, or have no database. Everything is checked first. What ran when the backup\n" +
+      "was made ends as FAILED when the appliance starts; what waited runs. Tokens that were revoked after the backup\n" +
+      "was made are good again, unless --rotate-keys ends them all.",
+    examples: [
+      "systemctl stop coppice && coppice restore coppice.tar && systemctl start coppice",
+      "coppice restore coppice.tar --rotate-keys",
+    ],
+    options: {
+      "rotate-keys": { type: "boolean", doc: "end all tokens of the backup; make new ones with token create" },
+      ...JSON_OPTION,
+      ...DATA_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const { json = false, "rotate-keys": rotateKeys = false, ...rest } = options;
+      const [archive = ""] = expectPositionals(positionals, "FILE");
+      const { restore } = await import("./archive.ts");
+      const { dataDir } = configOf(rest, environment);
+      const { images, layers, files } = await known(io, (signal) => restore(archive, dataDir, { rotateKeys, signal }));
+      if (json) await io.stdout(`${JSON.stringify({ images, layers, files })}\n`);
+      io.stderr(`${dataDir}: ${images} images, ${layers} layers, ${files} files\n`);
+      io.stderr(
+        rotateKeys
+          ? "all tokens of the backup have ended; coppice token create makes new ones\n"
+          : "tokens that were revoked after the backup was made are good again; to end all tokens that it knows:\n" +
+              "  coppice token rotate --grace 0\n",
+      );
+      return 0;
+    },
+  }),
+];
+
+/** Runs `work` until it ends or the user interrupts it; what a user can mend becomes a message. */
+async function known<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const { BackupError } = await import("./archive.ts");
+  const interrupted = new AbortController();
+  using _interrupts = io.onInterrupt((signal) => interrupted.abort(new CliError(`ended by ${signal}`)));
+  try {
+    return await work(interrupted.signal);
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const expected =
+      error instanceof BackupError || ["EACCES", "EPERM", "ENOENT", "EROFS", "ENOSPC"].includes(code ?? "");
+    throw expected ? new CliError(message, undefined, { cause: error }) : error;
+  }
+}

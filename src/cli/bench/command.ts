@@ -1,0 +1,109 @@
+import { ApiClient, CLIENT_OPTIONS } from "../client.ts";
+import {
+  type Command,
+  command,
+  EXIT_FAILED,
+  expectPositionals,
+  integerOption,
+  JSON_OPTION,
+  UsageError,
+} from "../command.ts";
+import { configOf, DATA_OPTIONS } from "../config-options.ts";
+import type { Io } from "../io.ts";
+import { interruptible, showProgress } from "../wait.ts";
+import { benchText } from "./report.ts";
+import { looksPart, ratesPart } from "./requests.ts";
+import { chainPart, idlePart, spawnPart } from "./spawns.ts";
+import { BenchTarget, type Findings, type TargetOptions } from "./target.ts";
+import { largePart, uploadPart } from "./transfers.ts";
+
+type Part = (target: BenchTarget, found: Findings) => Promise<void>;
+
+/** In this order: what wants an appliance that has rested comes first. */
+const PARTS: Readonly<Record<string, Part>> = {
+  idle: idlePart,
+  spawn: spawnPart,
+  looks: looksPart,
+  rates: ratesPart,
+  large: largePart,
+  import: async (_, { missing }) => {
+    const text = "what was imported before is not imported again; `make bench` imports images that it makes";
+    missing.push({ name: "import, against skopeo, umoci and mkfs alone", text });
+  },
+  upload: uploadPart,
+  chain: chainPart,
+};
+
+export const benchCommand: Command = command({
+  name: "bench",
+  summary: "measure a running appliance from outside",
+  synopsis: "--image IMAGE [OPTIONS]",
+  description:
+    "Measures what `make bench` of the sources does, as far as a running appliance allows, each figure beside\n" +
+    "what it is compared with in the same run, and says of the rest why it is missing. Cold boots and the bare\n" +
+    "route need the data directory, so run this as root on the appliance's machine; other clients than this\n" +
+    "should rest. The image needs /bin/sh and dd. Images that are made here are deleted again; operations stay\n" +
+    "listed, and one uploaded file of 256 MiB, always the same, is kept as files are. The exit code is 1 when a\n" +
+    "bar is missed.",
+  examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
+  options: {
+    image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
+    quick: { type: "boolean", doc: "smaller sizes and fewer rounds: three minutes instead of fifteen" },
+    only: { type: "string", value: "PARTS", doc: `some of ${Object.keys(PARTS).join(", ")}` },
+    rounds: { type: "string", value: "COUNT", doc: "how often each is measured, instead of what suits it" },
+    ...JSON_OPTION,
+    ...DATA_OPTIONS,
+    ...CLIENT_OPTIONS,
+  },
+  async run({ options, positionals, io, environment }) {
+    expectPositionals(positionals);
+    if (options.image === undefined) throw new UsageError("--image is missing");
+    const { url, config, "data-dir": dataDir, quick = false } = options;
+    const parts = partsOf(options.only);
+    const rounds = integerOption("rounds", options.rounds, 1);
+    const client = new ApiClient(environment, url);
+    const image = await client.imageId(options.image);
+    await client.json("GET", `/images/${image}`);
+    // Loaded only here: no other command of the client needs machines.
+    const local = await import("./host.ts");
+    const target = {
+      client,
+      image,
+      quick,
+      rounds,
+      config: configOf({ config, "data-dir": dataDir }, environment),
+      local,
+    };
+    const { found, failures } = await interruptible(io, (signal) => measure(io, parts, { ...target, signal }));
+    const shown = { ...found, failures };
+    await io.stdout(options.json === true ? `${JSON.stringify(shown, null, 2)}\n` : benchText(shown));
+    return failures.length === 0 && found.rows.every(({ holds }) => holds) ? 0 : EXIT_FAILED;
+  },
+});
+
+function partsOf(only: string | undefined): [string, Part][] {
+  const names = only?.split(",") ?? Object.keys(PARTS);
+  return names.map((name) => {
+    const part = PARTS[name];
+    if (part === undefined) throw new UsageError(`--only: there is no part ${name}`);
+    return [name, part];
+  });
+}
+
+/** A part that fails does not keep the others back. */
+async function measure(io: Io, parts: readonly [string, Part][], options: TargetOptions) {
+  const found: Findings = { rows: [], remarks: [], missing: [] };
+  const failures: { readonly name: string; readonly text: string }[] = [];
+  using progress = showProgress(io, "measuring");
+  await using target = new BenchTarget(options);
+  for (const [name, part] of parts) {
+    progress.note(name);
+    try {
+      await part(target, found);
+    } catch (error) {
+      options.signal.throwIfAborted();
+      failures.push({ name, text: (error as Error).message });
+    }
+  }
+  return { found, failures };
+}

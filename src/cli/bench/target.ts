@@ -1,0 +1,154 @@
+import type { Config } from "../../config/config.ts";
+import { type InstanceResult, isTerminal, type Operation } from "../../domain/operation.ts";
+import { type ApiClient, ResponseError } from "../client.ts";
+import { CliError } from "../command.ts";
+import { type Row, timed } from "./figures.ts";
+import type * as Local from "./host.ts";
+import type { Remark } from "./report.ts";
+
+/** For so long a spawn is put off until the pool is full, in `milliseconds`. */
+const POOL_MS_MAX = 30_000;
+const POLL_MS = 100;
+const WAIT_SECONDS = 60;
+const CANCEL_WAIT_SECONDS = 30;
+
+/** What was measured, and why the rest was not. */
+export interface Findings {
+  readonly rows: Row[];
+  readonly remarks: Remark[];
+  /** rows of the table that cannot be had here, or not compared */
+  readonly missing: Remark[];
+}
+
+export interface TargetOptions {
+  readonly client: ApiClient;
+  readonly image: string;
+  readonly quick: boolean;
+  /** how often each is measured, where the user said so */
+  readonly rounds: number | undefined;
+  /** of the appliance, if it runs here */
+  readonly config: Config;
+  /** what only the machine itself can measure */
+  readonly local: typeof Local;
+  readonly signal: AbortSignal;
+}
+
+/** The appliance that is measured. Disposal takes back what was made in it. */
+export class BenchTarget implements AsyncDisposable {
+  readonly options: TargetOptions;
+  readonly #images: string[] = [];
+  readonly #running = new Set<string>();
+
+  constructor(options: TargetOptions) {
+    this.options = options;
+  }
+
+  get client(): ApiClient {
+    return this.options.client;
+  }
+
+  get image(): string {
+    return this.options.image;
+  }
+
+  /** How many measurements make a figure. */
+  rounds(full: number, quick: number): number {
+    return this.options.rounds ?? (this.options.quick ? quick : full);
+  }
+
+  /** Time from the request to the answer that says SUCCESS, once machines wait, in `milliseconds`. */
+  async spawn(image: string, command: string, more: Record<string, unknown> = {}): Promise<number> {
+    await this.poolFull();
+    return await timed(() => this.run(image, command, more));
+  }
+
+  async run(image: string, command: string, more: Record<string, unknown> = {}): Promise<InstanceResult> {
+    const id = await this.start(image, command, more);
+    const operation = await this.#ended(id, WAIT_SECONDS, this.options.signal);
+    const { status, error, result } = operation;
+    if (status !== "SUCCESS") throw new CliError(`instance ${id} ended ${status}: ${error?.message ?? ""}`);
+    const { exit_code, image: made } = result as InstanceResult;
+    if (made !== undefined && made !== image) this.#images.push(made);
+    if (exit_code !== 0) throw new CliError(`${command} ended with exit code ${exit_code} in instance ${id}`);
+    return result as InstanceResult;
+  }
+
+  /** Starts an instance, which is ended with this at the latest. */
+  async start(image: string, command: string, more: Record<string, unknown> = {}): Promise<string> {
+    const { client, signal } = this.options;
+    const json = { image, command, shell: true, ...more };
+    const { uuid } = await client.json<{ uuid: string }>("POST", "/instances", { json, signal });
+    this.#running.add(uuid);
+    return uuid;
+  }
+
+  async stop(id: string): Promise<void> {
+    await this.client.call("DELETE", `/operations/${id}`).catch(unless(409));
+    await this.#ended(id, CANCEL_WAIT_SECONDS, AbortSignal.timeout(CANCEL_WAIT_SECONDS * 1000));
+  }
+
+  /** Deletes images that were made here, the latest first. */
+  async deleteMade(): Promise<void> {
+    for (let id = this.#images.pop(); id !== undefined; id = this.#images.pop()) {
+      await this.client.call("DELETE", `/images/${id}`).catch(unless(404));
+    }
+  }
+
+  /** Waits until a spawn will find a machine that is ready, where the appliance tells. */
+  async poolFull(): Promise<void> {
+    await this.#until((value) => value("coppice_pool_ready") === value("coppice_pool_size"), POOL_MS_MAX);
+  }
+
+  /** Waits until no machine computes, and no layers wait to be merged. */
+  async settled(msMax: number): Promise<void> {
+    let quiet = 0;
+    await this.#until((value) => {
+      const busy = (value('coppice_vms{state="in_use"}') ?? 0) + (value("coppice_layer_merges_waiting") ?? 0);
+      quiet = busy === 0 ? quiet + 1 : 0;
+      return quiet >= 10;
+    }, msMax);
+  }
+
+  /** Resident memory of the daemon in `MiB`; null behind a proxy that keeps the figures to itself. */
+  async residentMib(): Promise<number | null> {
+    const bytes = sampleOf(await this.client.metrics(), "process_resident_memory_bytes");
+    return bytes === null ? null : bytes / 1_048_576;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const id of this.#running) await this.stop(id);
+    await this.deleteMade();
+  }
+
+  async #ended(id: string, wait: number, signal: AbortSignal): Promise<Operation> {
+    for (;;) {
+      const operation = await this.client.json<Operation>("GET", `/operations/${id}`, { query: { wait }, signal });
+      if (!isTerminal(operation.status)) continue;
+      this.#running.delete(id);
+      return operation;
+    }
+  }
+
+  async #until(holds: (value: (sample: string) => number | null) => boolean, msMax: number): Promise<void> {
+    const deadline = performance.now() + msMax;
+    while (performance.now() < deadline) {
+      this.options.signal.throwIfAborted();
+      const text = await this.client.metrics();
+      if (text === "" || holds((sample) => sampleOf(text, sample))) return;
+      await Bun.sleep(POLL_MS);
+    }
+  }
+}
+
+/** The value of a sample of /metrics by its name and labels. */
+function sampleOf(text: string, sample: string): number | null {
+  const line = text.split("\n").find((candidate) => candidate.startsWith(`${sample} `));
+  return line === undefined ? null : Number(line.slice(sample.length));
+}
+
+/** For what may have happened already. */
+function unless(status: number): (error: unknown) => void {
+  return (error) => {
+    if (!(error instanceof ResponseError && error.status === status)) throw error;
+  };
+}

@@ -1,0 +1,341 @@
+import { accessSync, constants, existsSync, readFileSync, statfsSync } from "node:fs";
+import { dirname, join } from "node:path";
+import type { Config } from "../../config/config.ts";
+import { CommandError, run } from "../../system/exec.ts";
+import { resolveAssets } from "../../vm/assets.ts";
+import { wayName } from "../../vm/choice.ts";
+import { shownDuration, shownSize } from "../table.ts";
+import type { Finding, Verdict } from "./finding.ts";
+import { hostFacts, machineFindings } from "./machines.ts";
+
+/** A program that only prints its version, on a host with much else to do; `milliseconds`. */
+const VERSION_TIMEOUT_MS = 60_000;
+const HEALTH_TIMEOUT_MS = 10_000;
+/** Less free space than this is worth a word, in `bytes`. */
+const FREE_BYTES_LOW = 5 * 1024 ** 3;
+
+/** What a trial of our own found, or why there was none. */
+export type Trial = { readonly verdicts: readonly Verdict[] } | { readonly obstacle: string };
+
+/**
+ * Looks at everything that the appliance needs on this machine. Changes nothing.
+ * @param trial null: what an appliance here remembers has to do
+ */
+export async function findings(config: Config, trial: Trial | null): Promise<Finding[]> {
+  const remembered = rememberedVerdicts(readText(join(config.dataDir, "probe.json")) ?? "[]", bootId());
+  const verdicts = trial !== null && "verdicts" in trial ? trial.verdicts : remembered;
+  const kvm = kvmFinding(kvmVerdict(verdicts));
+  return [
+    processorFinding(readText("/proc/cpuinfo") ?? "", process.arch),
+    rootFinding(process.getuid?.() ?? -1),
+    kvm,
+    await programFinding({
+      name: "qemu",
+      argv: ["qemu-system-x86_64", "--version"],
+      meaning: "runs the virtual machines",
+      fix: "apt-get install --no-install-recommends qemu-system-x86",
+    }),
+    ...machineFindings(await hostFacts(), verdicts),
+    isolationFinding(config, kvm.state === "ok" || (process.getuid?.() !== 0 && existsSync("/dev/kvm"))),
+    trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
+    ...poolFinding(readText(join(config.dataDir, "idle-cost.json"))),
+    ...(await Promise.all(TOOLS.map(programFinding))),
+    cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
+    dataFinding(config.dataDir),
+    await assetsFinding(),
+    await applianceFinding(config),
+  ];
+}
+
+interface Program {
+  readonly name: string;
+  readonly argv: readonly string[];
+  readonly meaning: string;
+  readonly fix: string;
+}
+
+const TOOLS: readonly Program[] = [
+  {
+    name: "skopeo",
+    argv: ["skopeo", "--version"],
+    meaning: "pulls images from registries",
+    fix: "apt-get install --no-install-recommends skopeo",
+  },
+  {
+    name: "umoci",
+    argv: ["umoci", "--version"],
+    meaning: "unpacks images",
+    fix: "apt-get install --no-install-recommends umoci",
+  },
+  {
+    name: "mkfs.erofs",
+    argv: ["mkfs.erofs", "--help"],
+    meaning: "builds the disks of imported images",
+    fix: "apt-get install --no-install-recommends erofs-utils",
+  },
+  {
+    name: "mke2fs",
+    argv: ["mke2fs", "-V"],
+    meaning: "formats the writable disks",
+    fix: "apt-get install --no-install-recommends e2fsprogs",
+  },
+  {
+    name: "ip",
+    argv: ["ip", "-V"],
+    meaning: "readies the network of the service that skopeo is kept in",
+    fix: "apt-get install --no-install-recommends iproute2",
+  },
+  {
+    name: "setpriv",
+    argv: ["setpriv", "--version"],
+    meaning: "ties tools to the life of the appliance",
+    fix: "apt-get install --no-install-recommends util-linux",
+  },
+];
+
+export function processorFinding(cpuinfo: string, architecture: string): Finding {
+  const base = { name: "processor", meaning: "the executable needs x86_64 with AVX2", fix: null };
+  if (architecture !== "x64") return { ...base, state: "problem", summary: `architecture ${architecture}` };
+  const flags = /^flags\s*:(.*)$/m.exec(cpuinfo)?.[1]?.split(/\s+/) ?? [];
+  const avx2 = flags.includes("avx2");
+  return { ...base, state: avx2 ? "ok" : "problem", summary: avx2 ? "x86_64 with AVX2" : "x86_64 without AVX2" };
+}
+
+export function rootFinding(uid: number): Finding {
+  return {
+    name: "root",
+    state: uid === 0 ? "ok" : "problem",
+    summary: uid === 0 ? "running as root" : `running as uid ${uid}`,
+    meaning: "jailing a VM takes namespaces and a change of user id; the VMs themselves run without any privilege",
+    fix: uid === 0 ? null : "sudo coppice doctor",
+  };
+}
+
+/** Verdicts that hold since this boot of the host; the key of each ends in the host's boot id. */
+export function rememberedVerdicts(text: string, boot: string): Verdict[] {
+  let memos: unknown;
+  try {
+    memos = JSON.parse(text);
+  } catch (error) {
+    // SyntaxError: the appliance writes the file anew when it cannot read it either.
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  if (!Array.isArray(memos)) return [];
+  const latest = new Map<string, Verdict>();
+  for (const memo of memos as Partial<Verdict & { key: string }>[]) {
+    const { key, vmm, acceleration, ok, reason, durationMs } = memo ?? {};
+    if (!key?.endsWith(`\n${boot}`) || vmm === undefined || acceleration === undefined) continue;
+    const verdict = { vmm, acceleration, ok: ok === true, reason: reason ?? "", durationMs: durationMs ?? 0 };
+    latest.set(`${vmm} ${acceleration}`, verdict);
+  }
+  return [...latest.values()];
+}
+
+/** One way with KVM that works is enough. */
+function kvmVerdict(verdicts: readonly Verdict[]): Verdict | undefined {
+  const tried = verdicts.filter(({ acceleration }) => acceleration === "kvm");
+  return tried.find(({ ok }) => ok) ?? tried.at(-1);
+}
+
+/** @param now true: they were found just now */
+export function probeFinding(verdicts: readonly Verdict[], now: boolean): Finding {
+  const base = { name: "probe", meaning: "a VM was booted, saved, cloned and given a disk", fix: null };
+  if (verdicts.length === 0) {
+    return {
+      ...base,
+      state: "note",
+      summary: "not run since this boot",
+      meaning: "the start of the appliance runs it",
+    };
+  }
+  const worked = verdicts.find(({ ok }) => ok);
+  if (worked === undefined) {
+    const meaning = "no VM could be booted, saved, cloned and given a disk: no sandbox can run";
+    const spentMs = verdicts.reduce((sum, { durationMs }) => sum + durationMs, 0);
+    const summary = `no way to run a VM works (tried for ${shownDuration(spentMs)})`;
+    return { ...base, state: "problem", meaning, summary };
+  }
+  const when = now ? "" : ", when the appliance was started";
+  const done = `${wayName(worked)} works: booted, saved, cloned and given a disk in ${shownDuration(worked.durationMs)}`;
+  return { ...base, state: "ok", summary: `${done}${when}` };
+}
+
+function failedTrial(obstacle: string): Finding {
+  const meaning = "a VM could not be tried: this comes first";
+  return { name: "probe", state: "problem", summary: obstacle, meaning, fix: null };
+}
+
+/** What machines cost that only wait; nothing where that was not measured yet. */
+export function poolFinding(text: string | null): Finding[] {
+  if (text === null || !text.startsWith("{")) return [];
+  const { count, memoryBytes, cpuPercent } = JSON.parse(text) as Record<"count" | "memoryBytes" | "cpuPercent", number>;
+  const machines = `${count} ${count === 1 ? "machine waits" : "machines wait"}`;
+  const summary = `${machines}: ${shownSize(memoryBytes)} and ${cpuPercent} % of a CPU each, when last measured`;
+  return [{ name: "idle pool", state: "ok", summary, meaning: "pool.size sets how many VMs wait", fix: null }];
+}
+
+function bootId(): string {
+  return (readText("/proc/sys/kernel/random/boot_id") ?? "").trim();
+}
+
+function kvmFinding(tried: Verdict | undefined): Finding {
+  const base = { name: "kvm", meaning: "without KVM, VMs can only be emulated: slow, and no security boundary" };
+  if (!existsSync("/dev/kvm")) {
+    const fix = "modprobe kvm_intel || modprobe kvm_amd  # and enable virtualisation in the firmware";
+    return { ...base, state: "note", summary: "there is no /dev/kvm", fix };
+  }
+  try {
+    accessSync("/dev/kvm", constants.R_OK | constants.W_OK);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    return { ...base, state: "note", summary: `/dev/kvm cannot be opened: ${code}`, fix: "sudo coppice doctor" };
+  }
+  if (tried?.ok === false)
+    return { ...base, state: "note", summary: `/dev/kvm does not work: ${tried.reason}`, fix: null };
+  const proof = tried?.ok === true ? "a VM ran with it" : "only a VM proves that it works";
+  return { ...base, state: "ok", summary: `/dev/kvm is there; ${proof}`, fix: null };
+}
+
+export function isolationFinding(config: Pick<Config, "vm">, kvm: boolean): Finding {
+  const base = { name: "vm.emulation", fix: null };
+  const summary = config.vm.emulation;
+  if (kvm) return { ...base, state: "ok", summary, meaning: "used only where KVM turns out not to work" };
+  if (summary === "allow") {
+    return {
+      ...base,
+      state: "note",
+      summary,
+      meaning: "VMs will be emulated: fit for trials, not for strangers' code",
+    };
+  }
+  return {
+    ...base,
+    state: "problem",
+    summary,
+    meaning: "no KVM, and emulation is not allowed: no sandbox can run",
+    fix: "COPPICE_VM_EMULATION=allow coppice serve  # for trials only",
+  };
+}
+
+async function programFinding({ name, argv, meaning, fix }: Program): Promise<Finding> {
+  try {
+    const { stdout, stderr } = await run({ argv, timeoutMs: VERSION_TIMEOUT_MS });
+    const text = `${Buffer.from(stdout).toString("utf8")}\n${stderr}`;
+    const version = /\bv?(\d+\.\d+[\w.~+-]*)/.exec(text)?.[1];
+    return {
+      name,
+      state: "ok",
+      summary: version === undefined ? "installed" : `version ${version}`,
+      meaning,
+      fix: null,
+    };
+  } catch (error) {
+    if (!(error instanceof CommandError)) throw error;
+    const summary = error.message.replace(`${argv[0]} `, "");
+    // It is there, and installing it again makes no host quicker.
+    if (error.timedOut) return { name, state: "note", summary, meaning, fix: null };
+    return { name, state: "problem", summary, meaning, fix };
+  }
+}
+
+export function cgroupFinding(mountinfo: string): Finding {
+  const types = [...mountinfo.matchAll(/ - (cgroup2?) \S+ (\S+)$/gm)];
+  const v1 = types.filter(([, type]) => type === "cgroup").map(([, , options]) => options ?? "");
+  const base = { name: "cgroups", fix: null };
+  if (v1.some((options) => options.split(",").includes("memory"))) {
+    const meaning = "memory limits, figures and ending of each VM work; further limits need version 2";
+    return { ...base, state: "note", summary: "version 1, or both", meaning };
+  }
+  if (types.some(([, type]) => type === "cgroup2")) {
+    return { ...base, state: "ok", summary: "version 2", meaning: "limits and figures per VM" };
+  }
+  return { ...base, state: "problem", summary: "not mounted", meaning: "a VM cannot be limited, measured or ended" };
+}
+
+function dataFinding(dataDirectory: string): Finding {
+  const base = { name: "data directory", meaning: "layers, files and the database live there", fix: null };
+  let existing = dataDirectory;
+  while (!existsSync(existing)) existing = dirname(existing);
+  try {
+    accessSync(existing, constants.W_OK);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    const fix = process.getuid?.() === 0 ? null : "sudo coppice doctor";
+    return { ...base, state: "problem", summary: `${dataDirectory} is not writable: ${code}`, fix };
+  }
+  if (mountOptions(readText("/proc/self/mountinfo") ?? "", existing).includes("noexec")) {
+    const meaning = "the launcher of VMs is started from there";
+    return { ...base, state: "problem", summary: `${dataDirectory} is mounted noexec`, meaning };
+  }
+  const { bavail, bsize } = statfsSync(existing);
+  const free = bavail * bsize;
+  const state = free < FREE_BYTES_LOW ? "note" : "ok";
+  return { ...base, state, summary: `${dataDirectory}, ${shownSize(free)} free` };
+}
+
+/** Options of the mount that holds `path`. */
+export function mountOptions(mountinfo: string, path: string): string[] {
+  let best = { point: "", options: "" };
+  for (const line of mountinfo.split("\n")) {
+    const [, , , , point = "", options = ""] = line.split(" ");
+    const holds = point !== "" && (path === point || path.startsWith(point === "/" ? "/" : `${point}/`));
+    // A later line with the same point lies on top.
+    if (holds && point.length >= best.point.length) best = { point, options };
+  }
+  return best.options.split(",");
+}
+
+async function assetsFinding(): Promise<Finding> {
+  const base = { name: "guest", meaning: "kernel, initramfs and launcher that VMs are started with" };
+  if (Bun.isStandaloneExecutable) return { ...base, state: "ok", summary: "inside the executable", fix: null };
+  try {
+    const { hash } = await resolveAssets("");
+    return { ...base, state: "ok", summary: `built from source, ${hash.slice(0, 12)}`, fix: null };
+  } catch (error) {
+    return { ...base, state: "problem", summary: (error as Error).message, fix: "make assets" };
+  }
+}
+
+async function applianceFinding(config: Config): Promise<Finding> {
+  const scheme = config.listen.tlsCert === null ? "http" : "https";
+  const url = `${scheme}://${config.listen.host}:${config.listen.port}`;
+  const base = { name: "appliance", meaning: "start it with: coppice serve", fix: null };
+  const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
+  try {
+    // Its certificate is made for the name that others know it by.
+    const response = await fetch(`${url}/readyz`, { signal, tls: { rejectUnauthorized: false } });
+    const readiness = readinessOf(await response.text());
+    if (readiness === null) {
+      const meaning = "another program has the address that the appliance would listen at";
+      return { ...base, state: "note", summary: `something else answers at ${url}`, meaning };
+    }
+    if (readiness.ready) return { ...base, state: "ok", summary: `running at ${url}`, meaning: "answers requests" };
+    const summary = `running at ${url}, not ready: ${readiness.reason}`;
+    return {
+      ...base,
+      state: "problem",
+      summary,
+      meaning: "it answers, but runs no sandbox now; a start takes seconds",
+    };
+  } catch (error) {
+    const { code, name } = error as NodeJS.ErrnoException;
+    const refused = code === "ConnectionRefused" || code === "ECONNREFUSED";
+    return { ...base, state: "note", summary: `not running at ${url}${refused ? "" : ` (${code ?? name})`}` };
+  }
+}
+
+/** Null when it is no appliance that answered. */
+function readinessOf(text: string): { readonly ready: boolean; readonly reason: string } | null {
+  try {
+    const { ready, reason } = JSON.parse(text) as { ready?: unknown; reason?: unknown };
+    return typeof ready === "boolean" && typeof reason === "string" ? { ready, reason } : null;
+  } catch (error) {
+    // SyntaxError: a page of something else.
+    if (!(error instanceof SyntaxError)) throw error;
+    return null;
+  }
+}
+
+function readText(path: string): string | null {
+  return existsSync(path) ? readFileSync(path, "utf8") : null;
+}

@@ -1,0 +1,78 @@
+import type { Config, Environment } from "../../config/config.ts";
+import { command, EXIT_FAILED, expectPositionals, JSON_OPTION, LINE_WIDTH_MAX, wrap } from "../command.ts";
+import { CONFIG_OPTIONS, configOf, DATA_OPTIONS } from "../config-options.ts";
+import type { Io } from "../io.ts";
+import { interruptible, showProgress } from "../wait.ts";
+import { findings, type Trial } from "./checks.ts";
+import type { Finding, FindingState } from "./finding.ts";
+
+const { "vm-emulation": emulation } = CONFIG_OPTIONS;
+
+export const doctorCommand = command({
+  name: "doctor",
+  summary: "check that this machine can run the appliance",
+  synopsis: "[OPTIONS]",
+  description:
+    "Each prerequisite with its state, and the command that fixes it. A VM is booted, saved and cloned to see\n" +
+    "what works, also beside an appliance that runs. The exit code is 0 when nothing is in the way.",
+  examples: ["coppice doctor", "coppice doctor --json --no-boot"],
+  options: {
+    ...JSON_OPTION,
+    "no-boot": { type: "boolean", doc: "boot no VM; what the appliance found when it was started has to do" },
+    ...(emulation === undefined ? {} : { "vm-emulation": emulation }),
+    ...DATA_OPTIONS,
+  },
+  async run({ options, positionals, io, environment }) {
+    expectPositionals(positionals);
+    const { json = false, "no-boot": noBoot = false, ...rest } = options;
+    const config = configOf(rest, environment as Environment);
+    const found = await findings(config, noBoot === true ? null : await trial(config, io));
+    const healthy = found.every(({ state }) => state !== "problem");
+    await io.stdout(json === true ? `${JSON.stringify({ healthy, findings: found })}\n` : report(found, healthy, io));
+    return healthy ? 0 : EXIT_FAILED;
+  },
+});
+
+/** Loaded only here: no other command of the client needs the machines. */
+async function trial(config: Config, io: Io): Promise<Trial> {
+  // Nobody else can make a jail, and that is a finding of its own.
+  if (process.getuid?.() !== 0) return { obstacle: "only root can boot a VM in its jail" };
+  const { tryMachines } = await import("./trial.ts");
+  using _progress = showProgress(io, "booting a VM");
+  return await interruptible(io, async (signal) => {
+    try {
+      return { verdicts: await tryMachines(config, signal) };
+    } catch (error) {
+      signal.throwIfAborted();
+      return { obstacle: (error as Error).message };
+    }
+  });
+}
+
+const MARKS: Record<FindingState, { readonly mark: string; readonly color: string }> = {
+  ok: { mark: "✓", color: "\x1b[32m" },
+  note: { mark: "•", color: "\x1b[33m" },
+  problem: { mark: "✗", color: "\x1b[31m" },
+};
+
+function report(found: readonly Finding[], healthy: boolean, io: Io): string {
+  const width = Math.max(...found.map(({ name }) => name.length));
+  const lines = found.flatMap(({ name, state, summary, meaning, fix }) => {
+    const { mark, color } = MARKS[state];
+    const shownMark = io.stdoutLooks.colors ? `${color}${mark}\x1b[0m` : mark;
+    const indent = " ".repeat(width + 4);
+    const wrapped = (text: string): string[] => wrap(text, LINE_WIDTH_MAX - indent.length);
+    const [first = "", ...more] = wrapped(summary);
+    const rest = [...more, ...(state === "ok" ? [] : wrapped(meaning))];
+    return [
+      `${shownMark} ${name.padEnd(width)}  ${first}`,
+      ...rest.map((line) => `${indent}${line}`),
+      ...(fix === null ? [] : [`${indent}fix: ${fix}`]),
+    ];
+  });
+  const problems = found.filter(({ state }) => state === "problem").length;
+  const verdict = healthy
+    ? "This machine can run Coppice."
+    : `${problems} ${problems === 1 ? "thing stands" : "things stand"} in the way.`;
+  return `${lines.join("\n")}\n\n${verdict}\n`;
+}

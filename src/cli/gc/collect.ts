@@ -1,0 +1,38 @@
+import { askForGc } from "../../api/operator/control.ts";
+import type { Config } from "../../config/config.ts";
+import { openDatabase } from "../../db/database.ts";
+import type { Reclaimed } from "../../domain/reclaimed.ts";
+import type { Log } from "../../log.ts";
+import { dataLayout, hasData, lockData } from "../../storage/layout.ts";
+import { reclaim, reclaimOrphans } from "../../supervisor/space.ts";
+
+/** The data directory is not there, or is in use by a daemon that does not answer. */
+export class GcError extends Error {
+  override readonly name = "GcError";
+}
+
+/**
+ * Reclaims space in a data directory: the daemon does it when one runs there, because it knows what is being read;
+ * otherwise it is done here.
+ * @throws GcError; DataAccessError
+ */
+export async function collectGarbage(config: Config, log: Log, dryRun: boolean): Promise<Reclaimed> {
+  const layout = dataLayout(config.dataDir);
+  if (!hasData(layout)) throw new GcError(`there is no appliance's data in ${layout.root}`);
+  const answered = await askForGc(layout.control, dryRun);
+  if (answered !== null) return answered;
+  using lock = await lockData(layout);
+  if (lock === null) throw new GcError("an appliance uses the data directory and does not answer: it may be starting");
+  using db = openDatabase(layout.database);
+  const { files, images } = config;
+  const options = { db, layout, log, clock: Date.now, filesTtlMs: files.ttlMs, untaggedTtlMs: images.untaggedTtlMs };
+  const expired = await reclaim(options, { dryRun });
+  const orphans = await reclaimOrphans(options, { dryRun });
+  return {
+    images: expired.images,
+    layers: expired.layers + orphans.layers,
+    layerBytes: expired.layerBytes + orphans.layerBytes,
+    files: expired.files + orphans.files,
+    fileBytes: expired.fileBytes + orphans.fileBytes,
+  };
+}

@@ -1,0 +1,48 @@
+import { silentLog } from "../../log.ts";
+import { CliError, command, expectPositionals, JSON_OPTION } from "../command.ts";
+import { CONFIG_OPTIONS, configOf } from "../config-options.ts";
+import { shownSize } from "../table.ts";
+
+const { config, "data-dir": dataDir, "images-untagged-ttl": untaggedTtl, "files-ttl": filesTtl } = CONFIG_OPTIONS;
+
+export const gcCommand = command({
+  name: "gc",
+  summary: "give back the space of what is past its time",
+  synopsis: "[--dry-run] [OPTIONS]",
+  description:
+    "Removes images without a tag that are older than images.untagged_ttl, files that are\n" +
+    "older than files.ttl, and layers that nothing stands on. A running appliance does it by\n" +
+    "its own configuration, and once an hour anyway; where none runs it is done on the data\n" +
+    "directory. Bytes are those that the file system has allocated.",
+  examples: ["coppice gc --dry-run", "coppice gc --images-untagged-ttl 7d"],
+  options: {
+    "dry-run": { type: "boolean", doc: "only say what could be given back" },
+    ...JSON_OPTION,
+    ...(config === undefined ? {} : { config }),
+    ...(dataDir === undefined ? {} : { "data-dir": dataDir }),
+    ...(untaggedTtl === undefined ? {} : { "images-untagged-ttl": untaggedTtl }),
+    ...(filesTtl === undefined ? {} : { "files-ttl": filesTtl }),
+  },
+  async run({ options, positionals, io, environment }) {
+    expectPositionals(positionals);
+    const { "dry-run": dryRun = false, json = false, ...rest } = options;
+    // Loaded only here: no other command of the client needs the store.
+    const { collectGarbage, GcError } = await import("./collect.ts");
+    const found = await collectGarbage(configOf(rest, environment), silentLog, dryRun === true).catch((error) => {
+      throw error instanceof GcError ? new CliError(error.message) : error;
+    });
+    const bytes = found.layerBytes + found.fileBytes;
+    if (json === true) {
+      const { images, layers, layerBytes, files, fileBytes } = found;
+      const shown = { dry_run: dryRun, images, layers, layer_bytes: layerBytes, files, file_bytes: fileBytes, bytes };
+      await io.stdout(`${JSON.stringify(shown)}\n`);
+      return 0;
+    }
+    const verb = dryRun === true ? "would give back" : "gave back";
+    await io.stdout(
+      `${verb} ${shownSize(bytes)}: ${found.images} images, ` +
+        `${found.layers} layers (${shownSize(found.layerBytes)}), ${found.files} files (${shownSize(found.fileBytes)})\n`,
+    );
+    return 0;
+  },
+});

@@ -1,0 +1,194 @@
+import { existsSync } from "node:fs";
+import { chmod, copyFile, mkdir, rename, rm, rmdir, writeFile } from "node:fs/promises";
+import { dirname, join, resolve } from "node:path";
+import { type Environment, loadConfig } from "../../config/config.ts";
+import { CommandError, run } from "../../system/exec.ts";
+import { VERSION } from "../../version.ts";
+import { CliError, type Command, command, expectPositionals, UsageError } from "../command.ts";
+import { completionScript, SHELLS, type Shell } from "../completion.ts";
+import type { Io } from "../io.ts";
+import { CONFIG_PATH, DATA_DIRECTORY, DIRECTORIES, installedFiles, PROGRAM_PATH } from "./files.ts";
+
+/** Present when systemd is what started this machine (sd_booted(3)). */
+const SYSTEMD_RUNS = "/run/systemd/system";
+const SYSTEMD_TIMEOUT_MS = 120_000;
+/** Starting waits until the service says that it listens. */
+const START_TIMEOUT_MS = 330_000;
+
+const ROOT_OPTION = {
+  root: { type: "string", value: "DIR", doc: "work below this directory and leave the running system alone" },
+} as const;
+
+/** Commands that need the table of all commands, for the completions of shells. */
+export function installCommands(table: () => readonly Command[]): readonly Command[] {
+  return [
+    command({
+      name: "install",
+      summary: "install this executable as a service, or upgrade it",
+      synopsis: "[--start] [--root DIR]",
+      description:
+        "Puts in place the program, the unit of systemd, the configuration with every setting as a comment, and the\n" +
+        "completions of shells. A configuration that is there stays as it is, and so does all data.",
+      examples: ["sudo ./coppice install --start", "coppice install --root build/package"],
+      options: {
+        start: { type: "boolean", doc: "enable and (re)start the service, too" },
+        ...ROOT_OPTION,
+      },
+      async run({ options, positionals, io }) {
+        expectPositionals(positionals);
+        const { root, start = false } = options;
+        if (root !== undefined && start) throw new UsageError("--start and --root exclude each other");
+        requireRoot(root);
+        await install(root ?? "/", table(), io);
+        if (root === undefined) await tellSystemd(start, io);
+        return 0;
+      },
+    }),
+    command({
+      name: "uninstall",
+      summary: "remove what install has put in place",
+      synopsis: "[--purge] [--root DIR]",
+      description: "Stops the service first. Data and configuration stay, unless --purge says otherwise.",
+      options: {
+        purge: {
+          type: "boolean",
+          doc: `remove ${DATA_DIRECTORY} and ${dirname(CONFIG_PATH)}, too: all images are lost`,
+        },
+        ...ROOT_OPTION,
+      },
+      async run({ options, positionals, io, environment }) {
+        expectPositionals(positionals);
+        const { root, purge = false } = options;
+        requireRoot(root);
+        const kept = purge && root === undefined ? foreignData(environment) : null;
+        if (root === undefined && existsSync(SYSTEMD_RUNS)) await stopService(io);
+        await uninstall(root ?? "/", { commands: table(), purge, io });
+        if (kept !== null) io.stderr(`${kept} is not ${DATA_DIRECTORY} and stays; remove it by hand\n`);
+        return 0;
+      },
+    }),
+    command({
+      name: "completion",
+      summary: "print a script that completes commands in a shell",
+      synopsis: SHELLS.join("|"),
+      examples: ["source <(coppice completion bash)"],
+      choices: SHELLS,
+      options: {},
+      async run({ positionals, io }) {
+        const [shell = ""] = expectPositionals(positionals, "SHELL");
+        if (!(SHELLS as readonly string[]).includes(shell)) throw new UsageError(`there is no completion for ${shell}`);
+        await io.stdout(completionScript(shell as Shell, table()));
+        return 0;
+      },
+    }),
+  ];
+}
+
+function requireRoot(root: string | undefined): void {
+  if (root === undefined && process.getuid?.() !== 0) throw new CliError("this takes root; --root DIR works without");
+}
+
+async function install(root: string, commands: readonly Command[], io: Io): Promise<void> {
+  if (!Bun.isStandaloneExecutable)
+    throw new CliError("this is not the executable: make install builds and installs it");
+  for (const [path, mode] of DIRECTORIES) await makeDirectory(below(root, path), mode);
+  await place(below(root, PROGRAM_PATH), 0o755, (path) => copyFile(process.execPath, path));
+  for (const { path, content, mode } of installedFiles(commands)) {
+    await place(below(root, path), mode, (target) => writeFile(target, content));
+  }
+  const config = below(root, CONFIG_PATH);
+  const template =
+    installedFiles(commands).find(({ path }) => path.endsWith("/doc/coppice/config.toml"))?.content ?? "";
+  if (existsSync(config)) io.stderr(`${config} is there and stays as it is\n`);
+  else await place(config, 0o640, (path) => writeFile(path, template));
+  io.stderr(`coppice ${VERSION} is installed as ${below(root, PROGRAM_PATH)}\n`);
+}
+
+/** A running program cannot be overwritten, but replaced. */
+async function place(path: string, mode: number, write: (temporary: string) => Promise<void>): Promise<void> {
+  await mkdir(dirname(path), { recursive: true, mode: 0o755 });
+  const temporary = `${path}.new`;
+  await rm(temporary, { force: true });
+  await write(temporary);
+  await chmod(temporary, mode);
+  await rename(temporary, path);
+}
+
+async function makeDirectory(path: string, mode: number): Promise<void> {
+  const existed = existsSync(path);
+  await mkdir(path, { recursive: true });
+  if (!existed) await chmod(path, mode);
+}
+
+async function tellSystemd(start: boolean, io: Io): Promise<void> {
+  if (!existsSync(SYSTEMD_RUNS)) {
+    io.stderr("systemd does not run here: start the appliance by coppice serve\n");
+    return;
+  }
+  await systemd(["systemd-sysusers", "/usr/local/lib/sysusers.d/coppice.conf"]);
+  await systemd(["systemd-tmpfiles", "--create", "/usr/local/lib/tmpfiles.d/coppice.conf"]);
+  await systemd(["systemctl", "daemon-reload"]);
+  if (!start) {
+    io.stderr("start it: systemctl enable --now coppice\nand make a token: coppice token create --account me --save\n");
+    return;
+  }
+  await systemd(["systemctl", "enable", "coppice.service"]);
+  await systemd(["systemctl", "restart", "coppice.service"], START_TIMEOUT_MS);
+  io.stderr("the service runs; make a token: coppice token create --account me --save\n");
+}
+
+async function stopService(io: Io): Promise<void> {
+  try {
+    await systemd(["systemctl", "disable", "--now", "coppice.service"], START_TIMEOUT_MS);
+  } catch (error) {
+    if (!(error instanceof CliError)) throw error;
+    // It may never have been enabled; files are removed all the same.
+    io.stderr(`${error.message}\n`);
+  }
+}
+
+async function systemd(argv: readonly string[], timeoutMs = SYSTEMD_TIMEOUT_MS): Promise<void> {
+  try {
+    await run({ argv, timeoutMs });
+  } catch (error) {
+    if (!(error instanceof CommandError)) throw error;
+    throw new CliError(`${argv.join(" ")}: ${error.stderrTail || error.message}`, undefined, { cause: error });
+  }
+}
+
+async function uninstall(
+  root: string,
+  { commands, purge, io }: { readonly commands: readonly Command[]; readonly purge: boolean; readonly io: Io },
+): Promise<void> {
+  const paths = [PROGRAM_PATH, ...installedFiles(commands).map(({ path }) => path)].map((path) => below(root, path));
+  for (const path of paths) await rm(path, { force: true });
+  await removeIfEmpty(below(root, "/usr/local/share/doc/coppice"));
+  await rm(below(root, "/run/coppice"), { recursive: true, force: true });
+  if (root === "/" && existsSync(SYSTEMD_RUNS)) await systemd(["systemctl", "daemon-reload"]);
+  const data = [dirname(CONFIG_PATH), DATA_DIRECTORY].map((path) => below(root, path));
+  if (purge) for (const path of data) await rm(path, { recursive: true, force: true });
+  else io.stderr(`${data.filter((path) => existsSync(path)).join(" and ")} stay; --purge removes them\n`);
+}
+
+async function removeIfEmpty(path: string): Promise<void> {
+  try {
+    await rmdir(path);
+  } catch (error) {
+    // Somebody else keeps something there, or it never was.
+    if (!["ENOTEMPTY", "ENOENT"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  }
+}
+
+/** The data directory of the configuration when it is another one than install's: what is there was not ours to make. */
+function foreignData(environment: Environment): string | null {
+  try {
+    const { dataDir } = loadConfig({ environment, flags: {} });
+    return dataDir === DATA_DIRECTORY ? null : dataDir;
+  } catch (error) {
+    return `whatever data directory ${CONFIG_PATH} names (${(error as Error).message})`;
+  }
+}
+
+function below(root: string, path: string): string {
+  return join(resolve(root), path);
+}

@@ -1,0 +1,221 @@
+import { LOG_LEVELS } from "../log.ts";
+
+/** One setting: how its value is read from a file (typed) or from a variable or flag (text), and what it is for. */
+export interface ConfigKey<T> {
+  readonly default: T;
+  /** expected form, for people */
+  readonly form: string;
+  readonly doc: string;
+  /** @throws Error whose message completes "KEY …" */
+  parse(raw: unknown): T;
+}
+
+const DURATION_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 } as const;
+const SIZE_BYTES = { "": 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 } as const;
+
+type Doc<T> = { readonly default: T; readonly doc: string };
+
+function key<T>(form: string, read: (raw: unknown) => T | undefined, doc: Doc<T>): ConfigKey<T> {
+  return {
+    ...doc,
+    form,
+    parse: (raw) => {
+      const value = read(raw);
+      if (value === undefined) throw new Error(`must be ${form}`);
+      return value;
+    },
+  };
+}
+
+/** Lets a key be unset: "" in a variable or flag takes back what the file says. */
+function optional<T>(inner: (doc: Doc<T>) => ConfigKey<T>, doc: Doc<null> & { readonly or: T }): ConfigKey<T | null> {
+  const base = inner({ default: doc.or, doc: doc.doc });
+  return { default: null, doc: doc.doc, form: base.form, parse: (raw) => (raw === "" ? null : base.parse(raw)) };
+}
+
+function text(form: string, accepts: RegExp, doc: Doc<string>): ConfigKey<string> {
+  return key(form, (raw) => (typeof raw === "string" && accepts.test(raw) ? raw : undefined), doc);
+}
+
+const path = (doc: Doc<string>): ConfigKey<string> => text("a path", /^[^\0]+$/, doc);
+
+function integer(min: number, max: number, doc: Doc<number>): ConfigKey<number> {
+  const read = (raw: unknown): number | undefined => {
+    const value = typeof raw === "string" && /^\d+$/.test(raw) ? Number(raw) : raw;
+    return Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max
+      ? (value as number)
+      : undefined;
+  };
+  return key(`an integer from ${min} to ${max}`, read, doc);
+}
+
+function fraction(min: number, max: number, doc: Doc<number>): ConfigKey<number> {
+  const read = (raw: unknown): number | undefined => {
+    const value = typeof raw === "string" && /^\d+(\.\d+)?$/.test(raw) ? Number(raw) : raw;
+    return typeof value === "number" && value >= min && value <= max ? value : undefined;
+  };
+  return key(`a number from ${min} to ${max}`, read, doc);
+}
+
+function flag(doc: Doc<boolean>): ConfigKey<boolean> {
+  const words = new Map<unknown, boolean>([
+    [true, true],
+    [false, false],
+    ["true", true],
+    ["false", false],
+  ]);
+  return key("true or false", (raw) => words.get(raw), doc);
+}
+
+function choice<const T extends readonly string[]>(values: T, doc: Doc<T[number]>): ConfigKey<T[number]> {
+  return key(`one of ${values.join(", ")}`, (raw) => values.find((value) => value === raw), doc);
+}
+
+function scaled(raw: unknown, units: Readonly<Record<string, number>>): number | undefined {
+  const match = /^(\d+)\s*([A-Za-z]*)$/.exec(String(raw));
+  const unit = units[match?.[2] ?? "?"];
+  if (match === null || unit === undefined) return undefined;
+  const value = Number(match[1]) * unit;
+  return Number.isSafeInteger(value) && value > 0 ? value : undefined;
+}
+
+const size = (doc: Doc<number>): ConfigKey<number> =>
+  key("bytes, or a size such as 512MiB or 5GiB", (raw) => scaled(raw, SIZE_BYTES), doc);
+
+/** `milliseconds` of a text such as 90s, 15m, 12h or 90d; undefined when it is none. */
+export function parseDuration(raw: unknown): number | undefined {
+  return scaled(raw, DURATION_MS);
+}
+
+const duration = (doc: Doc<number>): ConfigKey<number> =>
+  key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
+
+/** Every setting, by its name in the file. README's table is made of this, and a test compares them. */
+export const KEYS = {
+  data_dir: path({
+    default: "/var/lib/coppice",
+    doc: "everything that is kept: database, keys, layers, files, outputs",
+  }),
+  public_url: optional((doc) => text("an http or https address", /^https?:\/\/[^/\s]+(\/\S*[^/\s])?$/, doc), {
+    default: null,
+    or: "",
+    doc: "base of `Location` headers behind a reverse proxy, without a trailing slash",
+  }),
+  "listen.host": text("an address", /^[A-Za-z0-9.:[\]-]+$/, {
+    default: "127.0.0.1",
+    doc: "address to listen on; any but loopback needs TLS or `listen.insecure`",
+  }),
+  "listen.port": integer(0, 65_535, { default: 8642, doc: "port to listen on; 0 picks a free one" }),
+  "listen.tls_cert": optional(path, { default: null, or: "", doc: "PEM file of the certificate chain" }),
+  "listen.tls_key": optional(path, { default: null, or: "", doc: "PEM file of the certificate's key" }),
+  "listen.insecure": flag({ default: false, doc: "allow plain HTTP on addresses that other machines reach" }),
+  "vm.emulation": choice(["never", "allow"], {
+    default: "never",
+    doc: "`allow` runs VMs without KVM, by emulation: slow, and no security boundary",
+  }),
+  "vm.probe_timeout": duration({
+    default: 15 * DURATION_MS.s,
+    doc: "how long the trial of one way to run VMs may take at the start; more for a host that is slow or busy then",
+  }),
+  "vm.probe_give_up": duration({
+    default: 2 * DURATION_MS.m,
+    doc: "how long instances wait while no way to run VMs works; it is tried again at once, then less and less often",
+  }),
+  "vm.uid_base": integer(1000, 4_294_900_000, {
+    default: 1_900_000_000,
+    doc: "first of the user ids that VMs run under, one each; nothing else may use them",
+  }),
+  "vm.uid_count": integer(1, 65_536, { default: 4096, doc: "how many user ids there are for VMs" }),
+  "vm.vcpus_default": integer(1, 64, { default: 1, doc: "vCPUs of an instance that asks for none" }),
+  "vm.vcpus_max": integer(1, 64, { default: 8, doc: "most vCPUs that an instance may ask for" }),
+  "vm.memory_bytes_default": size({ default: 512 * 1024 ** 2, doc: "memory of an instance that asks for none" }),
+  "vm.memory_bytes_max": size({ default: 8 * 1024 ** 3, doc: "most memory that an instance may ask for" }),
+  "vm.disk_bytes_default": size({
+    default: 10 * 1024 ** 3,
+    doc: "what an instance may write when it asks for nothing",
+  }),
+  "vm.disk_bytes_max": size({ default: 100 * 1024 ** 3, doc: "most that an instance may ask to write" }),
+  "vm.memory_budget_bytes": optional(size, {
+    default: null,
+    or: 0,
+    doc: "memory of all VMs and imports together; unset: three quarters of the host's",
+  }),
+  "vm.cpu_budget": optional((doc) => integer(1, 4096, doc), {
+    default: null,
+    or: 1,
+    doc: "vCPUs of all VMs together; unset: twice the host's CPUs",
+  }),
+  "pool.size": integer(0, 64, { default: 2, doc: "VMs that wait, ready to be used" }),
+  "limits.instance_timeout_max": integer(1, 604_800, {
+    default: 3600,
+    doc: "longest `timeout` that an instance may ask for, in seconds",
+  }),
+  "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest file that may be uploaded" }),
+  "limits.disk_reserve_bytes": size({
+    default: 1024 ** 3,
+    doc: "room on the disk of `data_dir` below which imports, instances and uploads are refused (507), and the one that writes most is ended",
+  }),
+  "limits.image_bytes_max": size({
+    default: 32 * 1024 ** 3,
+    doc: "most that an imported image may unpack to, as allocated on the disk",
+  }),
+  "limits.image_entries_max": integer(1, 1_999_999, {
+    default: 1_000_000,
+    doc: "most files, directories and links that an imported image may have",
+  }),
+  "registries.default": optional((doc) => text("a host, with its port if it has one", /^[A-Za-z0-9.:[\]-]+$/, doc), {
+    default: null,
+    or: "",
+    doc: "registry of references that name none; unset: such references are refused",
+  }),
+  "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),
+  "layers.merged_share": fraction(0, 10, {
+    default: 1,
+    doc: "what merged layers, which make long chains of runs quick to start, may take beside the layers of an account; 0: none are made ahead",
+  }),
+  "images.untagged_ttl": optional(duration, {
+    default: null,
+    or: 0,
+    doc: "untagged images are deleted this long after they were made and last run; unset: never",
+  }),
+  "files.ttl": optional(duration, {
+    default: null,
+    or: 0,
+    doc: "uploaded files that were not used for this long are removed; unset: never",
+  }),
+  "log.level": choice(LOG_LEVELS, { default: "info", doc: "least serious level that is logged" }),
+  "log.format": choice(["auto", "json", "text"], {
+    default: "auto",
+    doc: "`auto` is text on a terminal and JSON lines elsewhere",
+  }),
+} as const;
+
+/** What one `[registries.hosts."HOST"]` table and its mirrors have in common. */
+export const REGISTRY_ACCESS_KEYS = {
+  insecure: flag({ default: false, doc: "speak plain HTTP, or accept any certificate" }),
+  ca_file: optional(path, {
+    default: null,
+    or: "",
+    doc: "PEM file of the authority that signed the host's certificate",
+  }),
+} as const;
+
+export const REGISTRY_ALLOW_KEY = flag({ default: true, doc: "`false` refuses the host" });
+
+export type KeyName = keyof typeof KEYS;
+export type KeyValues = { [Name in KeyName]: (typeof KEYS)[Name] extends ConfigKey<infer T> ? T : never };
+
+/** Default of a key as README and the help show it. */
+export function shownDefault(name: KeyName): string {
+  const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
+  if (value === null) return "unset";
+  if (form.startsWith("bytes")) return shownScaled(value as number, SIZE_BYTES);
+  if (form.startsWith("a duration"))
+    return shownScaled(value as number, { s: DURATION_MS.s, h: DURATION_MS.h, d: DURATION_MS.d });
+  return String(value);
+}
+
+function shownScaled(value: number, units: Readonly<Record<string, number>>): string {
+  const [unit, scale] = Object.entries(units).findLast(([, candidate]) => value % candidate === 0) ?? ["", 1];
+  return `${value / scale}${unit}`;
+}

@@ -1,0 +1,198 @@
+import type { ByteString } from "../../domain/guest-path.ts";
+import type { LayerEntry, LayerIndex } from "../index/layer-index.ts";
+import { type LayerFiles, type OpenLayers, sharedOpenLayers } from "../layers/open-layers.ts";
+import { Pacer, type Wanted } from "../pacer.ts";
+import type { ImageEntry } from "../tree/directory-merge.ts";
+import { entryPieces, Gatherer } from "./archive.ts";
+import { LinkTable } from "./archive-links.ts";
+import { encodeTarHeader, paddingOf, TarType, tarEnd } from "./tar-format.ts";
+
+/** The digest of a layer takes minutes: after as many of its `bytes`, a mark says that more is to come. */
+const MARK_BYTES = 67_108_864;
+const BLOBS_DIRECTORY = "blobs/sha256/";
+const WHITEOUT_PREFIX = ".wh.";
+const OPAQUE_NAME = ".wh..wh..opq";
+const LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar";
+const CONFIG_TYPE = "application/vnd.oci.image.config.v1+json";
+const MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json";
+
+type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
+
+/** An image as an archive tells it. */
+export interface ArchivedImage {
+  /** the lowest first */
+  readonly layers: readonly LayerFiles[];
+  /** its name in the archive */
+  readonly name: string | null;
+  /** ISO 8601 */
+  readonly createdAt: string;
+}
+
+interface Descriptor {
+  readonly mediaType: string;
+  readonly digest: string;
+  readonly size: number;
+}
+
+/**
+ * An OCI layout in a tar archive: one layer for each of the image's, uncompressed. The same image gives the same bytes.
+ * Each layer is read twice, for its digest and for its content, so that neither memory nor disk is taken. No client is
+ * left without a byte for long: while a digest is computed, the directory of the blobs is named again and again.
+ * @throws what `wanted` throws
+ */
+export async function* ociArchiveChunks(
+  image: ArchivedImage,
+  wanted: Wanted | null = null,
+  open: OpenLayers = sharedOpenLayers,
+): Chunks {
+  const layers: Descriptor[] = [];
+  const written = new Set<string>();
+  yield directoryHeader("blobs/");
+  yield directoryHeader(BLOBS_DIRECTORY);
+  for (const files of image.layers) {
+    const layer = yield* measured(layerChunks(files, wanted, open));
+    layers.push(layer);
+    if (written.has(layer.digest)) continue;
+    written.add(layer.digest);
+    yield fileHeader(blobName(layer), layer.size);
+    yield* layerChunks(files, wanted, open);
+    yield Buffer.alloc(paddingOf(layer.size));
+  }
+  const config = Buffer.from(JSON.stringify(configOf(image, layers)));
+  const configBlob = descriptorOf(CONFIG_TYPE, config);
+  yield* file(blobName(configBlob), config);
+  const manifest = Buffer.from(
+    JSON.stringify({ schemaVersion: 2, mediaType: MANIFEST_TYPE, config: configBlob, layers }),
+  );
+  const manifestBlob = descriptorOf(MANIFEST_TYPE, manifest);
+  yield* file(blobName(manifestBlob), manifest);
+  const annotations = image.name === null ? {} : { annotations: { "org.opencontainers.image.ref.name": image.name } };
+  const platform = { architecture: "amd64", os: "linux" };
+  const index = { schemaVersion: 2, manifests: [{ ...manifestBlob, platform, ...annotations }] };
+  yield* file("index.json", Buffer.from(JSON.stringify(index)));
+  yield* file("oci-layout", Buffer.from('{"imageLayoutVersion":"1.0.0"}'));
+  yield tarEnd() as Buffer<ArrayBuffer>;
+}
+
+/**
+ * One layer as the image specification wants it: what it adds and changes, and marks for what it takes away. A name that
+ * looks like such a mark is left out, because it would take something away.
+ * @throws what `wanted` throws
+ */
+export async function* layerChunks(
+  files: LayerFiles,
+  wanted: Wanted | null = null,
+  open: OpenLayers = sharedOpenLayers,
+): Chunks {
+  using lease = open.acquire(files);
+  const gatherer = new Gatherer();
+  using links = new LinkTable(open.linkBudget);
+  const pacer = new Pacer(wanted);
+  for await (const { path, entry } of walk(lease.index, pacer)) {
+    if (entry.type === "w") {
+      yield* gatherer.add(fileHeader(marked(path), 0));
+      continue;
+    }
+    const place = { layer: files, entry: entry as ImageEntry };
+    const shown = (path === "" ? "./" : path) as ByteString;
+    for await (const piece of entryPieces({ lease, place, path: shown }, links, pacer)) yield* gatherer.add(piece);
+    const isOpaque = entry.type === "d" && entry.opaque;
+    if (isOpaque) yield* gatherer.add(fileHeader(path === "" ? OPAQUE_NAME : `${path}/${OPAQUE_NAME}`, 0));
+  }
+  yield* gatherer.add(tarEnd());
+  yield* gatherer.rest();
+}
+
+/** Every entry of a layer, a directory before what is in it. */
+async function* walk(
+  index: LayerIndex,
+  pacer: Pacer,
+): AsyncGenerator<{ readonly path: string; readonly entry: LayerEntry }, void, undefined> {
+  const root = index.root();
+  yield { path: "", entry: root };
+  const stack: { readonly path: string; readonly directory: LayerEntry; after: ByteString | null }[] = [
+    { path: "", directory: root, after: null },
+  ];
+  for (let top = stack.at(-1); top !== undefined; top = stack.at(-1)) {
+    if (pacer.due()) await pacer.yield();
+    const page = index.children(top.directory, top.after, 1);
+    const [entry] = page;
+    if (entry === undefined) {
+      stack.pop();
+      continue;
+    }
+    top.after = entry.name;
+    if (entry.name.startsWith(WHITEOUT_PREFIX)) continue;
+    const path = top.path === "" ? entry.name : `${top.path}/${entry.name}`;
+    yield { path, entry };
+    if (entry.type === "d") stack.push({ path, directory: entry, after: null });
+  }
+}
+
+function marked(path: string): string {
+  const cut = path.lastIndexOf("/") + 1;
+  return `${path.slice(0, cut)}${WHITEOUT_PREFIX}${path.slice(cut)}`;
+}
+
+/** What describes the chunks together; yields a mark now and then. */
+async function* measured(chunks: Chunks): AsyncGenerator<Uint8Array<ArrayBuffer>, Descriptor, undefined> {
+  const hash = new Bun.CryptoHasher("sha256");
+  let size = 0;
+  let marked = 0;
+  for await (const chunk of chunks) {
+    hash.update(chunk);
+    size += chunk.byteLength;
+    if (size - marked < MARK_BYTES) continue;
+    marked = size;
+    yield directoryHeader(BLOBS_DIRECTORY);
+  }
+  return { mediaType: LAYER_TYPE, digest: `sha256:${hash.digest("hex")}`, size };
+}
+
+function configOf({ createdAt }: ArchivedImage, layers: readonly Descriptor[]) {
+  return {
+    created: createdAt,
+    architecture: "amd64",
+    os: "linux",
+    config: {},
+    rootfs: { type: "layers", diff_ids: layers.map(({ digest }) => digest) },
+    history: layers.map(() => ({ created: createdAt, created_by: "coppice" })),
+  };
+}
+
+function descriptorOf(mediaType: string, content: Buffer): Descriptor {
+  const digest = new Bun.CryptoHasher("sha256").update(content).digest("hex");
+  return { mediaType, digest: `sha256:${digest}`, size: content.byteLength };
+}
+
+function blobName({ digest }: Descriptor): string {
+  return `blobs/${digest.replace(":", "/")}`;
+}
+
+function* file(name: string, content: Buffer): Generator<Buffer<ArrayBuffer>, void, undefined> {
+  yield fileHeader(name, content.byteLength);
+  yield Buffer.from(content);
+  yield Buffer.alloc(paddingOf(content.byteLength));
+}
+
+function fileHeader(path: string, size: number): Buffer<ArrayBuffer> {
+  return headerOf(path, { type: TarType.file, mode: 0o644, size });
+}
+
+function directoryHeader(path: string): Buffer<ArrayBuffer> {
+  return headerOf(path, { type: TarType.directory, mode: 0o755, size: 0 });
+}
+
+function headerOf(
+  path: string,
+  kind: { readonly type: TarType; readonly mode: number; readonly size: number },
+): Buffer<ArrayBuffer> {
+  const owner = { uid: 0, gid: 0, mtimeSeconds: 0, mtimeNanoseconds: 0, rdevMajor: 0, rdevMinor: 0 };
+  const names = { path: path as ByteString, target: "" as ByteString };
+  return encodeTarHeader({
+    ...names,
+    ...owner,
+    ...kind,
+    records: [],
+  }) as Buffer<ArrayBuffer>;
+}

@@ -1,0 +1,207 @@
+import {
+  INDEX_MAGIC,
+  INDEX_RECORD_BYTES_MAX,
+  INDEX_RECORD_FIXED_BYTES,
+  INDEX_VERSION,
+  IndexFlag,
+} from "../../domain/index-stream.ts";
+import {
+  INDEX_PATH_BYTES_MAX,
+  LINK_TARGET_BYTES_MAX,
+  MTIME_SECONDS_MAX,
+  XATTR_NAME_BYTES_MAX,
+  XATTR_VALUE_BYTES_MAX,
+  XATTRS_COUNT_MAX,
+} from "../limits.ts";
+import {
+  EXTENT_BYTES,
+  LayerIndexError,
+  type RecordFields,
+  readSafeU64,
+  XATTR_HEADER_BYTES,
+} from "./layer-index-format.ts";
+
+const STREAM_HEADER_BYTES = 8;
+const LENGTH_BYTES = 4;
+
+/** Cuts the bytes of an index stream, split anywhere, into records. */
+export class RecordSplitter {
+  #pending: Buffer = Buffer.alloc(0);
+  /** behind `#pending`; joined to it only when a whole record is there, because chunks can be tiny */
+  #chunks: Buffer[] = [];
+  #bytes = 0;
+  #neededBytes = STREAM_HEADER_BYTES;
+  #started = false;
+
+  /** Adds a chunk; the records that `next` gives may refer to it. */
+  push(chunk: Uint8Array): void {
+    this.#chunks.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
+    this.#bytes += chunk.byteLength;
+  }
+
+  /**
+   * The next whole record without its length, or null when more bytes are needed.
+   * @throws LayerIndexError
+   */
+  next(): Buffer | null {
+    if (!this.#started) {
+      if (!this.#isReady()) return null;
+      checkStreamHeader(this.#take());
+      this.#started = true;
+      this.#neededBytes = LENGTH_BYTES;
+    }
+    if (!this.#isReady()) return null;
+    const length = this.#pending.readUInt32LE(0);
+    if (length < INDEX_RECORD_FIXED_BYTES || length > INDEX_RECORD_BYTES_MAX) {
+      throw new LayerIndexError(`record of ${length} bytes`);
+    }
+    this.#neededBytes = LENGTH_BYTES + length;
+    if (!this.#isReady()) return null;
+    const record = this.#take().subarray(LENGTH_BYTES);
+    this.#neededBytes = LENGTH_BYTES;
+    return record;
+  }
+
+  /** @throws LayerIndexError when the stream ended before its header or inside a record */
+  end(): void {
+    if (!this.#started || this.#bytes > 0) throw new LayerIndexError("index stream is cut short");
+  }
+
+  /** Whether the needed bytes are there; they are then in `#pending`. */
+  #isReady(): boolean {
+    if (this.#bytes < this.#neededBytes) return false;
+    if (this.#pending.length < this.#neededBytes) {
+      this.#pending = Buffer.concat([this.#pending, ...this.#chunks]);
+      this.#chunks = [];
+    }
+    return true;
+  }
+
+  #take(): Buffer {
+    const taken = this.#pending.subarray(0, this.#neededBytes);
+    this.#pending = this.#pending.subarray(this.#neededBytes);
+    this.#bytes -= this.#neededBytes;
+    return taken;
+  }
+}
+
+function checkStreamHeader(header: Buffer): void {
+  if (header.readUInt32LE(0) !== INDEX_MAGIC) throw new LayerIndexError("not an index stream");
+  const version = header.readUInt32LE(LENGTH_BYTES);
+  if (version !== INDEX_VERSION) throw new LayerIndexError(`index stream of version ${version}`);
+}
+
+/** A record whose lengths and fields are checked; what needs knowledge of other records is not. */
+export interface StreamRecord extends RecordFields {
+  /** the parts of the record's bytes, in order and without gaps */
+  readonly path: Buffer;
+  readonly target: Buffer;
+  readonly xattrs: Buffer;
+  readonly extents: Buffer;
+}
+
+export const RecordType = {
+  file: "f".charCodeAt(0),
+  directory: "d".charCodeAt(0),
+  symlink: "l".charCodeAt(0),
+  whiteout: "w".charCodeAt(0),
+  moreExtents: "x".charCodeAt(0),
+} as const;
+
+const ENTRY_TYPES = new Set(Buffer.from("dflbcpsw", "latin1"));
+
+/** Fails with the path, cut to a readable length. */
+export function refuse(path: Buffer, reason: string): never {
+  throw new LayerIndexError(`${JSON.stringify(path.toString("utf8", 0, 200))}: ${reason}`);
+}
+
+/** @throws LayerIndexError */
+export function parseRecord(record: Buffer): StreamRecord {
+  const type = record.readUInt8(0);
+  const pathBytes = record.readUInt32LE(56);
+  const targetBytes = record.readUInt32LE(60);
+  const extentsBytes = record.readUInt32LE(64) * EXTENT_BYTES;
+  const xattrsStart = INDEX_RECORD_FIXED_BYTES + pathBytes + targetBytes;
+  const extentsStart = record.length - extentsBytes;
+  if (xattrsStart > extentsStart) throw new LayerIndexError("parts of a record are longer than the record");
+  const path = record.subarray(INDEX_RECORD_FIXED_BYTES, INDEX_RECORD_FIXED_BYTES + pathBytes);
+  if (pathBytes > INDEX_PATH_BYTES_MAX) refuse(path, `path of ${pathBytes} bytes`);
+  if (record.readUInt32LE(68) !== 0) refuse(path, "reserved field is not zero");
+  const parts = {
+    path,
+    target: record.subarray(INDEX_RECORD_FIXED_BYTES + pathBytes, xattrsStart),
+    xattrs: record.subarray(xattrsStart, extentsStart),
+    extents: record.subarray(extentsStart),
+  };
+  if (type === RecordType.moreExtents) return { ...parseFields(record), ...checkMoreExtents(record, parts) };
+  if (!ENTRY_TYPES.has(type)) refuse(path, `unknown type ${type}`);
+  const fields = parseFields(record);
+  checkFields(fields, parts);
+  checkXattrs(parts.xattrs, fields.xattrCount, path);
+  return { ...fields, ...parts };
+}
+
+function parseFields(record: Buffer): RecordFields {
+  const seconds = record.readBigInt64LE(40);
+  return {
+    type: record.readUInt8(0),
+    flags: record.readUInt8(1),
+    xattrCount: record.readUInt16LE(2),
+    mode: record.readUInt32LE(4),
+    uid: record.readUInt32LE(8),
+    gid: record.readUInt32LE(12),
+    nlink: record.readUInt32LE(16),
+    mtimeNanoseconds: record.readUInt32LE(20),
+    inode: readSafeU64(record, 24) ?? Number.NaN,
+    size: readSafeU64(record, 32) ?? Number.NaN,
+    mtimeSeconds: Number(seconds),
+    rdevMajor: record.readUInt32LE(48),
+    rdevMinor: record.readUInt32LE(52),
+  };
+}
+
+type Parts = Pick<StreamRecord, "path" | "target" | "xattrs" | "extents">;
+
+function checkMoreExtents(record: Buffer, parts: Parts): Parts {
+  const fixedIsZero = record.subarray(1, 64).every((byte) => byte === 0);
+  if (!fixedIsZero || parts.xattrs.length > 0) throw new LayerIndexError("record of more extents has other fields");
+  if (parts.extents.length === 0) throw new LayerIndexError("record of more extents has none");
+  return parts;
+}
+
+function checkFields(fields: RecordFields, parts: Parts): void {
+  const { path, target } = parts;
+  if ((fields.flags & ~IndexFlag.opaque) !== 0) refuse(path, `unknown flags ${fields.flags}`);
+  if (fields.flags !== 0 && fields.type !== RecordType.directory) refuse(path, "only a directory can be opaque");
+  if (fields.mode > 0o7777) refuse(path, `mode ${fields.mode.toString(8)}`);
+  if (fields.mtimeNanoseconds >= 1_000_000_000) refuse(path, `mtime of ${fields.mtimeNanoseconds} nanoseconds`);
+  if (Math.abs(fields.mtimeSeconds) > MTIME_SECONDS_MAX) refuse(path, "mtime is out of range");
+  if (Number.isNaN(fields.size)) refuse(path, "size is over 2^53-1");
+  if (Number.isNaN(fields.inode)) refuse(path, "inode number is over 2^53-1");
+  if (target.length > LINK_TARGET_BYTES_MAX) refuse(path, `target of ${target.length} bytes`);
+  if (fields.type === RecordType.symlink ? target.length === 0 : target.length > 0) {
+    refuse(path, "a symlink must have a target, and nothing else may");
+  }
+  if (target.includes(0)) refuse(path, "target has NUL");
+  if (fields.type !== RecordType.file && parts.extents.length > 0) refuse(path, "only a file can have extents");
+}
+
+function checkXattrs(xattrs: Buffer, count: number, path: Buffer): void {
+  if (count > XATTRS_COUNT_MAX) refuse(path, `${count} extended attributes`);
+  let offset = 0;
+  for (let left = count; left > 0; left--) {
+    if (xattrs.length - offset < XATTR_HEADER_BYTES) refuse(path, "extended attributes are cut short");
+    const nameBytes = xattrs.readUInt16LE(offset);
+    const reserved = xattrs.readUInt16LE(offset + 2);
+    const valueBytes = xattrs.readUInt32LE(offset + 4);
+    const nameStart = offset + XATTR_HEADER_BYTES;
+    offset = nameStart + nameBytes + valueBytes;
+    if (reserved !== 0 || nameBytes === 0 || nameBytes > XATTR_NAME_BYTES_MAX || valueBytes > XATTR_VALUE_BYTES_MAX) {
+      refuse(path, "malformed extended attribute");
+    }
+    if (offset > xattrs.length) refuse(path, "extended attributes are cut short");
+    if (xattrs.subarray(nameStart, nameStart + nameBytes).includes(0))
+      refuse(path, "extended attribute's name has NUL");
+  }
+  if (offset !== xattrs.length) refuse(path, "bytes left after the extended attributes");
+}

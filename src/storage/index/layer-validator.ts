@@ -1,0 +1,181 @@
+import { createHash, type Hash, randomBytes } from "node:crypto";
+import { GUEST_NAME_BYTES_MAX } from "../../domain/guest-path.ts";
+import { INDEX_DEPTH_COUNT_MAX, type IndexLimits } from "../limits.ts";
+import { BLOCK_BYTES, BlockMap } from "./block-map.ts";
+import { EXTENT_BYTES, LayerIndexError, readSafeU64 } from "./layer-index-format.ts";
+import { RecordType, refuse, type StreamRecord } from "./layer-index-stream.ts";
+import { doubled, NameTable } from "./name-table.ts";
+
+const SLASH = 0x2f;
+const DOT = 0x2e;
+const FINGERPRINT_KEY_BYTES = 32;
+
+/** A file whose extents are still arriving. */
+interface OpenFile {
+  readonly path: Buffer;
+  readonly inode: number;
+  readonly size: number;
+  /** where the next extent may begin in the file */
+  logicalEnd: number;
+  /** of a file with several names: over its size and extents */
+  readonly fingerprint: Hash | null;
+  /** an earlier name of the inode claimed the blocks */
+  readonly isKnown: boolean;
+}
+
+/**
+ * What can only be checked across records: that the paths make a tree without duplicates, that extents are in order
+ * and inside the file and the disk, and that no two files share a block.
+ */
+export class LayerValidator {
+  readonly names = new NameTable();
+  readonly #diskBytes: number;
+  readonly #limits: IndexLimits;
+  readonly #blocks = new BlockMap();
+  /** of the files with several names, by inode: a fingerprint, keyed so that a guest cannot make two the same */
+  readonly #linkedFiles = new Map<number, number>();
+  readonly #fingerprintKey = randomBytes(FINGERPRINT_KEY_BYTES);
+  #directories = new Uint8Array(1024);
+  #hasRoot = false;
+  #last = 0;
+  #openFile: OpenFile | null = null;
+  #lastDirectory: Buffer = Buffer.alloc(0);
+  #lastParent = 0;
+  #extentsCount = 0;
+  #contentBytes = 0;
+
+  constructor(diskBytes: number, limits: IndexLimits) {
+    this.#diskBytes = diskBytes;
+    this.#limits = limits;
+  }
+
+  isDirectory(entry: number): boolean {
+    return this.#directories[entry] === 1;
+  }
+
+  /**
+   * The entry that the record describes or continues.
+   * @throws LayerIndexError
+   */
+  accept(record: StreamRecord): number {
+    if (record.type === RecordType.moreExtents) {
+      if (this.#openFile === null) throw new LayerIndexError("more extents without a file");
+    } else {
+      this.#closeFile();
+      this.#last = this.#hasRoot ? this.#addEntry(record) : this.#addRoot(record);
+      if (record.type === RecordType.file) this.#openFile = this.#openedFile(record);
+    }
+    if (this.#openFile !== null) this.#acceptExtents(this.#openFile, record.extents);
+    return this.#last;
+  }
+
+  /**
+   * Bytes of the disk that all files use.
+   * @throws LayerIndexError
+   */
+  finish(): number {
+    this.#closeFile();
+    if (!this.#hasRoot) throw new LayerIndexError("index stream has no root");
+    return this.#contentBytes;
+  }
+
+  #addRoot(record: StreamRecord): number {
+    if (record.path.length > 0 || record.type !== RecordType.directory) {
+      throw new LayerIndexError("the first record is not the root directory");
+    }
+    this.#hasRoot = true;
+    this.#directories[0] = 1;
+    return 0;
+  }
+
+  #addEntry(record: StreamRecord): number {
+    const { path } = record;
+    const { entriesCountMax, namesBytesMax } = this.#limits;
+    if (this.names.count >= entriesCountMax) throw new LayerIndexError(`more than ${entriesCountMax} entries`);
+    const nameStart = path.lastIndexOf(SLASH) + 1;
+    const parent = this.#parentOf(path, Math.max(0, nameStart - 1), nameStart > 0);
+    checkName(path, nameStart);
+    const entry = this.names.add(parent, path, nameStart, path.length);
+    if (entry === null) refuse(path, "path occurs twice");
+    if (this.names.depthOf(entry) > INDEX_DEPTH_COUNT_MAX) refuse(path, "too deep");
+    if (this.names.namesBytes > namesBytesMax) throw new LayerIndexError("names are too long altogether");
+    if (entry === this.#directories.length) this.#directories = doubled(this.#directories, Uint8Array);
+    if (record.type === RecordType.directory) this.#directories[entry] = 1;
+    return entry;
+  }
+
+  /** The directory `path[0, end)`; siblings often follow each other, so the last one is remembered. */
+  #parentOf(path: Buffer, end: number, hasParent: boolean): number {
+    if (!hasParent) return 0;
+    if (end === 0) refuse(path, "path is not relative");
+    const directory = path.subarray(0, end);
+    if (this.#lastDirectory.equals(directory)) return this.#lastParent;
+    let parent = 0;
+    for (let start = 0; start <= end; ) {
+      const slash = path.indexOf(SLASH, start);
+      const found = this.names.find(parent, path, start, slash);
+      if (found === null || !this.isDirectory(found)) refuse(path, "parent is not a directory of this index");
+      parent = found;
+      start = slash + 1;
+    }
+    this.#lastDirectory = Buffer.from(directory);
+    this.#lastParent = parent;
+    return parent;
+  }
+
+  #openedFile(record: StreamRecord): OpenFile {
+    const { path, inode, size } = record;
+    const fingerprint = record.nlink > 1 ? createHash("sha256").update(this.#fingerprintKey) : null;
+    fingerprint?.update(String(size));
+    const isKnown = fingerprint !== null && this.#linkedFiles.has(inode);
+    return { path: Buffer.from(path), inode, size, logicalEnd: 0, fingerprint, isKnown };
+  }
+
+  #acceptExtents(file: OpenFile, extents: Buffer): void {
+    this.#extentsCount += extents.length / EXTENT_BYTES;
+    const { extentsCountMax } = this.#limits;
+    if (this.#extentsCount > extentsCountMax) throw new LayerIndexError(`more than ${extentsCountMax} extents`);
+    file.fingerprint?.update(extents);
+    for (let offset = 0; offset < extents.length; offset += EXTENT_BYTES) this.#acceptExtent(file, extents, offset);
+  }
+
+  #acceptExtent(file: OpenFile, extents: Buffer, offset: number): void {
+    const logical = readSafeU64(extents, offset);
+    const physical = readSafeU64(extents, offset + 8);
+    const length = readSafeU64(extents, offset + 16);
+    if (logical === null || physical === null || length === null) refuse(file.path, "extent is over 2^53-1");
+    if (length === 0) refuse(file.path, "extent is empty");
+    if (logical < file.logicalEnd) refuse(file.path, "extents overlap or are not sorted");
+    // Differences, because a sum of two such numbers may not be exact.
+    if (logical > file.size || length > file.size - logical) refuse(file.path, "extent is past the end of the file");
+    if (physical > this.#diskBytes || length > this.#diskBytes - physical) {
+      refuse(file.path, "extent is past the end of the disk");
+    }
+    if (physical % BLOCK_BYTES !== 0) refuse(file.path, "extent is not aligned to a block");
+    file.logicalEnd = logical + length;
+    if (file.isKnown) return;
+    if (!this.#blocks.claim(physical, physical + length)) refuse(file.path, "shares a block with another file");
+    this.#contentBytes += length;
+  }
+
+  /** A file with several names must be the same under each of them. */
+  #closeFile(): void {
+    const file = this.#openFile;
+    this.#openFile = null;
+    if (file === null || file.fingerprint === null) return;
+    const fingerprint = file.fingerprint.digest().readUIntLE(0, 6);
+    const known = this.#linkedFiles.get(file.inode);
+    if (known === undefined) this.#linkedFiles.set(file.inode, fingerprint);
+    else if (known !== fingerprint) refuse(file.path, `differs from another link of inode ${file.inode}`);
+  }
+}
+
+/** @throws LayerIndexError unless `path` from `start` on is a name that a directory can hold */
+function checkName(path: Buffer, start: number): void {
+  const length = path.length - start;
+  if (length === 0) refuse(path, "empty name");
+  if (length > GUEST_NAME_BYTES_MAX) refuse(path, `name of ${length} bytes`);
+  if (path.indexOf(0, start) !== -1) refuse(path, "name has NUL");
+  const isDots = path[start] === DOT && (length === 1 || (length === 2 && path[start + 1] === DOT));
+  if (isDots) refuse(path, 'name is "." or ".."');
+}

@@ -1,0 +1,103 @@
+import { ApiError } from "../../domain/errors.ts";
+import { withinTime } from "../../system/waiting.ts";
+import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX, GREP_WAITING_COUNT_MAX } from "../limits.ts";
+import type { GrepOutcome, GrepRequest } from "./grep.ts";
+import type { GrepReply, GrepTask } from "./grep-worker.ts";
+
+/** A search that does not keep its own time is not waited for any longer than this, in `milliseconds`. */
+const GRACE_MS = 5000;
+
+/** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
+const WORKER = new URL(
+  Bun.isStandaloneExecutable ? "./storage/tree/grep-worker.js" : "./grep-worker.ts",
+  import.meta.url,
+);
+
+/** Runs searches in threads of their own, few at a time and in the order in which they came. */
+export class GrepThreads {
+  readonly #replyMsMax: number;
+  #runningCount = 0;
+  /** called when a turn has come; in order */
+  readonly #waiting = new Set<() => void>();
+
+  /** @param replyMsMax `milliseconds` after which nobody waits any more for a search that has begun */
+  constructor(replyMsMax = GREP_MS_MAX + GRACE_MS) {
+    this.#replyMsMax = replyMsMax;
+  }
+
+  /**
+   * @param held what the search reads is kept by it; disposed once the thread has let go of that, which may be after
+   * this has returned
+   * @throws ApiError as `grep` does; `too_many_requests` when too many wait, `unavailable` when it takes too long;
+   * the reason of `signal`
+   */
+  async run(request: GrepRequest, signal: AbortSignal, held?: Disposable): Promise<GrepOutcome> {
+    using undo = new DisposableStack();
+    if (held !== undefined) undo.use(held);
+    undo.use(await this.#turn(signal));
+    signal.throwIfAborted();
+    const task = { request, stop: new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT) };
+    const ended = inThread(task);
+    const owned = undo.move();
+    // The files of a thread that is killed would stay open: it is asked to stop, and its place is taken until it has.
+    const thread = ended.finally(() => owned.dispose());
+    thread.catch(() => undefined);
+    const stop = () => void Atomics.store(new Int32Array(task.stop), 0, 1);
+    using _stop = { [Symbol.dispose]: stop };
+    signal.addEventListener("abort", stop, { once: true });
+    using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
+    const reply = await withinTime(thread, this.#replyMsMax, () => null);
+    signal.throwIfAborted();
+    if (reply === null) throw new ApiError("unavailable", "the search took too long");
+    if ("outcome" in reply) return reply.outcome;
+    if ("cause" in reply) throw new Error(`search failed: ${reply.cause}`);
+    throw new ApiError(reply.error.error, reply.error.message, reply.error.details);
+  }
+
+  async #turn(signal: AbortSignal): Promise<Disposable> {
+    if (this.#runningCount >= GREP_RUNNING_COUNT_MAX) await this.#wait(signal);
+    else this.#runningCount++;
+    return {
+      [Symbol.dispose]: () => {
+        // The place passes on to who waits.
+        const [next] = this.#waiting;
+        if (next === undefined) this.#runningCount--;
+        else next();
+      },
+    };
+  }
+
+  async #wait(signal: AbortSignal): Promise<void> {
+    if (this.#waiting.size >= GREP_WAITING_COUNT_MAX) {
+      throw new ApiError("too_many_requests", `${GREP_WAITING_COUNT_MAX} searches are waiting already`);
+    }
+    signal.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const come = () => {
+      this.#waiting.delete(come);
+      resolve();
+    };
+    const leave = () => {
+      // A turn that has come already is given back by whoever waited for it.
+      if (this.#waiting.delete(come)) reject(signal.reason);
+    };
+    this.#waiting.add(come);
+    signal.addEventListener("abort", leave, { once: true });
+    using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", leave) };
+    await promise;
+  }
+}
+
+/** The searches of this process. */
+export const grepThreads = new GrepThreads();
+
+/** Settles when the search has ended and its files are closed; the thread is gone then. */
+async function inThread(task: GrepTask): Promise<GrepReply> {
+  const { promise, resolve, reject } = Promise.withResolvers<GrepReply>();
+  const worker = new Worker(WORKER.href);
+  using _worker = { [Symbol.dispose]: () => worker.terminate() };
+  worker.onmessage = ({ data }: MessageEvent<GrepReply>) => resolve(data);
+  worker.onerror = ({ message }) => reject(new Error(`search thread failed: ${message}`));
+  worker.postMessage(task);
+  return await promise;
+}

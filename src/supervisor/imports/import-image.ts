@@ -1,0 +1,247 @@
+import { link, mkdir, rm, stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import type { CgroupTree } from "../../cgroup/cgroup.ts";
+import type { Database } from "../../db/database.ts";
+import { findBaseLayer, findProvedBase, type LayerRow } from "../../db/layers.ts";
+import type { NewLayer, Publication } from "../../db/publish.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { ImageId } from "../../domain/ids.ts";
+import type { ImportResult } from "../../domain/operation.ts";
+import { parseRegistryReference } from "../../domain/registry-reference.ts";
+import type { Log } from "../../log.ts";
+import type { Laps } from "../../metrics.ts";
+import { checkRegistryHost, type RegistryHosts } from "../../network/registry-policy.ts";
+import { copyArchive, inspectArchive } from "../../oci/archive.ts";
+import { buildBaseDisk } from "../../oci/base-disk.ts";
+import type { ImageLayout } from "../../oci/layout.ts";
+import { copyToLayout, inspectImage } from "../../oci/skopeo.ts";
+import { readableLayout } from "../../oci/skopeo-offline.ts";
+import type { ToolBounds } from "../../oci/tool.ts";
+import { requireWithin, type TreeLimits, type TreeUsage, treeUsage, watchTree } from "../../oci/tree-limits.ts";
+import { type UnpackOptions, unpack } from "../../oci/umoci.ts";
+import { blobPath } from "../../storage/blobs.ts";
+import { sharedLayerHolds } from "../../storage/layers/layer-holds.ts";
+import type { DataLayout } from "../../storage/layout.ts";
+import { scratchDirectory } from "../../system/scratch.ts";
+import type { ToolNetwork } from "../../system/tool-network.ts";
+import type { MachineShape } from "../../vm/vmm.ts";
+import type { DiskGuard, DiskUse } from "../disk-guard.ts";
+import { indexDisk, type StagedLayer, stageLayer } from "../instance/capture.ts";
+import { layerDisks } from "../instance/execute.ts";
+import { listBaseMs } from "../instance/guest-budgets.ts";
+import { GuestTime } from "../instance/guest-time.ts";
+import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
+import type { OperationRef } from "../operations/events.ts";
+import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
+import { type Prepared, prepared, type WorkContext, type Worker } from "../operations/work.ts";
+import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
+
+/** Part of a base's key: changes whenever the same manifest would give another disk, or would be verified less. */
+const BASE_RECIPE = "linux/amd64 3";
+
+export interface ImportContext {
+  readonly db: Database;
+  readonly layout: DataLayout;
+  readonly machines: MachineSource;
+  readonly log: Log;
+  readonly registries: RegistryHosts;
+  /** what skopeo runs in */
+  readonly network: ToolNetwork;
+  /** shape of the machine that lists the image's files */
+  readonly shape: MachineShape;
+  /** what all that runs at a time may take of the host, in `bytes` */
+  readonly memoryBudgetBytes: number;
+  /** ends the import when what it writes takes too much of the disk: its archives may unpack to anything */
+  readonly diskGuard: Pick<DiskGuard, "watch">;
+  /** what one image may unpack to */
+  readonly limits: TreeLimits;
+  readonly cgroups: CgroupTree;
+}
+
+interface Base {
+  readonly digest: string;
+  readonly key: string;
+}
+
+/** The work of imports: pull and verify, unpack, build the base disk, and list it in a machine. */
+export function importWorker(context: ImportContext): Worker<ImportSubmission> {
+  const { shape, memoryBudgetBytes } = context;
+  return {
+    cost: () => importCost(shape, memoryBudgetBytes),
+    prepare: async (operation, submission, { signal, laps }) => {
+      const timeoutMs = submission.timeoutSeconds * 1000;
+      const late = AbortSignal.timeout(timeoutMs);
+      using diskUse = context.diskGuard.watch({ name: `import ${operation.id}` });
+      try {
+        return await importImage({ ...context, laps, diskUse }, operation, submission, {
+          timeoutMs,
+          signal: AbortSignal.any([signal, late, diskUse.full]),
+        });
+      } catch (error) {
+        if (!late.aborted || signal.aborted) throw error;
+        throw new ApiError(
+          "unavailable",
+          `import timed out after ${submission.timeoutSeconds} s`,
+          {},
+          { cause: error },
+        );
+      }
+    },
+  };
+}
+
+async function importImage(
+  context: ImportContext & Pick<WorkContext, "laps"> & { readonly diskUse: DiskUse },
+  { id, accountId }: OperationRef,
+  submission: ImportSubmission,
+  time: Pick<ToolBounds, "timeoutMs" | "signal">,
+): Promise<Prepared> {
+  const { db, layout, limits, laps } = context;
+  await using stack = new AsyncDisposableStack();
+  const scratch = stack.use(await scratchDirectory(layout.tmp, "import-"));
+  const limited = toolsLimits(context.memoryBudgetBytes);
+  const group = stack.use(await context.cgroups.create(`import-${id}`, limited));
+  const launcher = await context.machines.launcher(time.signal);
+  const bounds = { ...time, launcher, controlGroups: group.directories, fileBytesMax: limits.bytesMax };
+  context.diskUse.addTree(async (limitMs) => (await treeUsage(scratch.path, { ...bounds, timeoutMs: limitMs })).bytes);
+  const pulling = stack.use(
+    watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds),
+  );
+  const pullBounds = { ...bounds, signal: AbortSignal.any([bounds.signal, pulling.exceeded]) };
+  const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
+  laps.lap("resolve");
+  const base = { digest, key: `${digest} ${BASE_RECIPE}` };
+  const sharing = (known: LayerRow): Prepared => {
+    stack.use(sharedLayerHolds.hold([known.id]));
+    return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
+  };
+  // So far, the digest is what somebody says. It opens to an account what this account has verified, and nothing else.
+  const proved = findProvedBase(db, accountId, base.key);
+  if (proved !== null) return sharing(proved);
+
+  const image = await copyTo(join(scratch.path, "layout"));
+  laps.lap("pull");
+  const known = findBaseLayer(db, base.key);
+  if (known !== null) return sharing(known);
+
+  const directory = await readableLayout(image, { directory: join(scratch.path, "packed"), ...pullBounds });
+  await pulling[Symbol.asyncDispose]();
+  const staging = join(scratch.path, "staging");
+  const usage = await unpackWithin(limits, { layout: directory, into: join(staging, "upper"), ...bounds });
+  laps.lap("unpack");
+  const diskPath = join(scratch.path, "base", "disk");
+  await mkdir(dirname(diskPath));
+  const { format } = await buildBaseDisk({ staging, path: diskPath, usage, ...bounds });
+  laps.lap("build");
+  const layer = stack.use(await listAndStage(context, scratch.path, { diskPath, ...usage }, bounds.signal));
+  const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
+  const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
+  return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, ({ hasOwnLayer }) => {
+    // Another import of the same base may have come first: then its layer serves, and these files go.
+    if (hasOwnLayer) layer.keep();
+  });
+}
+
+/** Size of the archive that an image is imported from, in `bytes`. */
+async function archiveBytes(layout: DataLayout, { source }: ImportSubmission): Promise<number> {
+  return source.kind === "archive" ? (await stat(blobPath(layout, source.sha256))).size : 0;
+}
+
+/** Unpacks an image, and tells how much it came to. @throws ApiError as `unpack` and `requireWithin` do */
+async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise<TreeUsage> {
+  const staging = dirname(options.into);
+  await mkdir(staging, { mode: 0o755 });
+  {
+    await using watch = watchTree(staging, limits, options);
+    await unpack({ ...options, signal: AbortSignal.any([options.signal, watch.exceeded]) });
+  }
+  return await requireWithin(staging, limits, options);
+}
+
+/** Where the image of an import is. */
+interface Source {
+  /** of the manifest for this platform, as the source has it: neither that manifest nor a layer need be there */
+  readonly digest: string;
+  /** Makes an OCI layout of all that this manifest names, verified. */
+  copyTo(directory: string): Promise<ImageLayout>;
+}
+
+async function openSource(
+  { layout, registries, network }: ImportContext,
+  { source, credentials }: ImportSubmission,
+  bounds: ToolBounds & { readonly scratch: string },
+): Promise<Source> {
+  if (source.kind === "archive") {
+    const path = join(bounds.scratch, "source", "archive");
+    await mkdir(dirname(path));
+    await link(blobPath(layout, source.sha256), path);
+    const image = await inspectArchive({ path, ...bounds });
+    return { digest: image.digest, copyTo: (directory) => copyArchive(image, { path, directory, ...bounds }) };
+  }
+  const reference = parseRegistryReference(source.reference);
+  const settings = await checkRegistryHost(reference.host, registries);
+  const access = { credentials, settings, hosts: registries, network, ...bounds };
+  const selection = await inspectImage(reference, access);
+  const copyTo = (directory: string) => copyToLayout(reference, { ...access, selection, directory });
+  return { digest: selection.digest, copyTo };
+}
+
+/** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */
+async function listAndStage(
+  context: ImportContext & { readonly laps: Laps },
+  directory: string,
+  { diskPath, entries }: { readonly diskPath: string; readonly entries: number },
+  signal: AbortSignal,
+): Promise<StagedLayer> {
+  const files = { diskPath, indexPath: join(directory, "index") };
+  const { log } = context;
+  const facts = await withReplacement(() => listFiles(context, { ...files, entries }, signal), {
+    goal: "the image was listed",
+    log,
+  });
+  return await stageLayer(context.layout, files, facts);
+}
+
+/** Writes the index of a base disk. The machine is gone when this returns, throws or is aborted. */
+async function listFiles(
+  { machines, shape, laps }: ImportContext & { readonly laps: Laps },
+  { entries, ...files }: { readonly diskPath: string; readonly indexPath: string; readonly entries: number },
+  signal: AbortSignal,
+): ReturnType<typeof indexDisk> {
+  // A machine that was lost may have left a part of it.
+  await rm(files.indexPath, { force: true });
+  await using ready = await machines.take(shape, signal);
+  laps.lap("clone");
+  const { machine, agent } = ready;
+  const facts = await inMachine(ready, signal, async () => {
+    const time = new GuestTime({ allowedMs: () => listBaseMs(entries) });
+    await time.wait("attaching the image", machine.attach(layerDisks([files.diskPath])));
+    await time.wait("mounting the image", agent.mount({ layers: 1, scratch: false }));
+    laps.lap("mount");
+    return await indexDisk(time.stream("listing the image", agent.index(0)), files);
+  });
+  laps.lap("index");
+  return facts;
+}
+
+function publicationOf(
+  { submission, base }: { readonly submission: ImportSubmission; readonly base: Base },
+  { id: layerId, sizeBytes }: NewLayer | LayerRow,
+): Publication {
+  const image = Bun.randomUUIDv7() as ImageId;
+  const { tag } = submission;
+  const { digest } = base;
+  const result: ImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
+  const making = { source: sourceText(submission.source) };
+  return {
+    result,
+    image: { id: image, parentId: null, layerId, digest, sizeBytes, making },
+    tag: tag ?? undefined,
+    provesBase: true,
+  };
+}
+
+/** What the history says of where an image came from. */
+function sourceText(source: ImportSource): string {
+  return source.kind === "archive" ? `archive sha256:${source.sha256}` : source.reference;
+}

@@ -1,0 +1,100 @@
+import type { Database } from "../../db/database.ts";
+import { getImage, type ImageRow } from "../../db/images.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { ImageId, OperationId } from "../../domain/ids.ts";
+import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
+import type { OutputCapture } from "../../domain/output.ts";
+import { indexPath, layerPath } from "../../storage/layers/layers.ts";
+import type { DataLayout } from "../../storage/layout.ts";
+import { removeOutputs, writeOutputs } from "../../storage/outputs.ts";
+import { type Made, removedUnlessKept } from "../../system/scratch.ts";
+import { templateShape } from "../../vm/templates.ts";
+import type { DiskGuard } from "../disk-guard.ts";
+import type { Compactor } from "../merging/compact.ts";
+import type { InstanceRequest } from "../operations/ports.ts";
+import { costOf } from "../operations/scheduler.ts";
+import { prepared, type Worker } from "../operations/work.ts";
+import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
+
+export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps" | "diskUse"> {
+  readonly db: Database;
+  readonly diskGuard: Pick<DiskGuard, "watch">;
+  readonly compactor: Compactor;
+}
+
+/** The work of instances: run, and capture what is to be published as its image. */
+export function instanceWorker(context: InstanceContext): Worker<InstanceRequest> {
+  return {
+    cost: (resources) => {
+      if (resources === null) throw new Error("an instance without resources");
+      return costOf(templateShape(resources));
+    },
+    prepare: async (operation, submission, { signal, laps, onMachine }) => {
+      const { db, layout } = context;
+      const image = getImage(db, operation.accountId, submission.imageId);
+      if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
+      await using stack = new AsyncDisposableStack();
+      const attachment = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
+      const layerDisks = attachment.layers.map((id) => layerPath(layout, id));
+      const parentIndex = indexPath(layout, image.layerId);
+      const job = { operationId: operation.id, submission, layerDisks, parentIndex };
+      // Over once the machine is gone, and what it wrote is either removed or kept on purpose.
+      using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
+      const bounded = AbortSignal.any([signal, diskUse.full]);
+      const outcome = await execute({ ...context, laps, onMachine, diskUse }, job, bounded);
+      if (outcome.layer !== null) stack.use(outcome.layer);
+      const outputs = stack.use(await storeOutputs(layout, operation.id, outcome));
+      const captured = capturedImage(outcome, image.id);
+      const result = storedResult(outcome, captured);
+      return prepared(stack, { result, ...newRows(outcome, image, captured, submission.argv) }, () => {
+        outcome.layer?.keep();
+        outputs.keep();
+      });
+    },
+  };
+}
+
+/** Writes what was captured of the streams. */
+async function storeOutputs(layout: DataLayout, id: OperationId, { stdout, stderr }: InstanceOutcome): Promise<Made> {
+  await using undo = new AsyncDisposableStack();
+  const stored = undo.use(removedUnlessKept(() => removeOutputs(layout, id)));
+  await writeOutputs(layout, id, { stdout: stdout.blocks(), stderr: stderr.blocks() });
+  undo.move();
+  return stored;
+}
+
+/** The image of the result: a new one, the input where nothing changed, none where nothing was kept. */
+function capturedImage(outcome: InstanceOutcome, input: ImageId): ImageId | null {
+  if (!outcome.captured) return null;
+  return outcome.layer === null ? input : (Bun.randomUUIDv7() as ImageId);
+}
+
+function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | null, command: readonly string[]) {
+  const { layer, exitCode, timedOut } = outcome;
+  if (layer === null || captured === null) return {};
+  const { id, sizeBytes, diskBytes, entryCount } = layer;
+  const making = { command, exitCode, timedOut };
+  return {
+    layer: { id, parentId: input.layerId, format: "ext4" as const, sizeBytes, diskBytes, entryCount },
+    image: { id: captured, parentId: input.id, layerId: id, sizeBytes, making },
+  };
+}
+
+function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredInstanceResult {
+  return {
+    exit_code: outcome.exitCode,
+    stdout: storedOutput(outcome.stdout),
+    stderr: storedOutput(outcome.stderr),
+    cpu_time_ms: outcome.cpuTimeMs,
+    memory_bytes: outcome.memoryBytes,
+    timed_out: outcome.timedOut,
+    ...(outcome.oomKilled ? { oom_killed: true } : {}),
+    ...(image === null ? {} : { image }),
+    isolation: outcome.isolation,
+  };
+}
+
+/** A limit of 0 leaves nothing of what was written: then there is no file either. */
+function storedOutput(output: OutputCapture): StoredOutput {
+  return { truncated: output.truncated, ...(output.isEmpty ? { empty: true } : {}) };
+}

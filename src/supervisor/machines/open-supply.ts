@@ -1,0 +1,152 @@
+import { join } from "node:path";
+import type { CgroupTree } from "../../cgroup/cgroup.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { Isolation } from "../../domain/operation.ts";
+import type { Log } from "../../log.ts";
+import type { DataLayout } from "../../storage/layout.ts";
+import { dropCode, isShortOfMemory } from "../../system/memory.ts";
+import { resolveAssets, type VmAssets } from "../../vm/assets.ts";
+import { explainChoice } from "../../vm/choice.ts";
+import { openCloudHypervisor } from "../../vm/cloud-hypervisor/cloud-hypervisor.ts";
+import { UidPool } from "../../vm/jail/uid-pool.ts";
+import { Pool, type WaitingMachine } from "../../vm/pool.ts";
+import { type ProbeCandidate, type ProbeVerdict, probe } from "../../vm/probe.ts";
+import { openQemu } from "../../vm/qemu/qemu.ts";
+import { HELLO_TIMEOUT_MS, TemplateStore } from "../../vm/templates.ts";
+import type { Acceleration, MachineShape } from "../../vm/vmm.ts";
+import { watchIdleCost } from "./idle-cost.ts";
+import type { Supply } from "./machine-supply.ts";
+import { Rehearsal } from "./rehearsal.ts";
+import type { ScratchDisks } from "./scratch-disks.ts";
+
+export interface SupplyOptions {
+  readonly layout: DataLayout;
+  readonly cgroups: CgroupTree;
+  readonly scratchDisks: ScratchDisks;
+  readonly log: Log;
+  /** whether machines may run where the CPU has to be emulated, which is slow and no security boundary */
+  readonly emulation: "never" | "allow";
+  /** of the trial of one way to run machines, in `milliseconds` */
+  readonly probeTimeoutMs: number;
+  readonly uids: { readonly base: number; readonly count: number };
+  readonly poolSize: number;
+  /** of instances that ask for nothing: these wait in the pool */
+  readonly shape: MachineShape;
+  readonly diskBytes: number;
+  /** largest scratch disk that an instance may ask for, rounded as scratch disks are */
+  readonly diskBytesMax: number;
+}
+
+/** Memory of verdicts, so that a restart does not try again what cannot work. */
+const MEMO_FILE = "probe.json";
+/** What the pool was seen to cost. */
+const IDLE_COST_FILE = "idle-cost.json";
+
+/** What the drivers of all virtual machine monitors need. */
+type CandidateOptions = Parameters<typeof openCloudHypervisor>[0] &
+  Omit<Parameters<typeof openQemu>[0], "acceleration">;
+
+/** The ways to run machines that may be tried, in the order of preference. */
+export function machineCandidates(common: CandidateOptions, emulation: "never" | "allow"): ProbeCandidate[] {
+  const cloudHypervisor: ProbeCandidate = {
+    vmm: "cloud-hypervisor",
+    acceleration: "kvm",
+    open: () => openCloudHypervisor(common),
+  };
+  const qemu = (acceleration: Acceleration): ProbeCandidate => ({
+    vmm: "qemu",
+    acceleration,
+    open: () => openQemu({ ...common, acceleration }),
+  });
+  return [cloudHypervisor, qemu("kvm"), ...(emulation === "allow" ? [qemu("tcg")] : [])];
+}
+
+/**
+ * Decides how machines run on this host and opens that way.
+ * @throws ApiError `unavailable` with what every candidate lacks; the reason of `signal`
+ */
+export async function openSupply(options: SupplyOptions, signal: AbortSignal): Promise<Supply> {
+  const { layout, log, shape } = options;
+  const assets = await resolveAssets(layout.root);
+  const uids = new UidPool(options.uids.base, options.uids.count);
+  const common = {
+    assets,
+    vmsDirectory: layout.vms,
+    runtimeDirectory: layout.runtime,
+    cgroups: options.cgroups,
+    uids,
+    diskBytesMax: options.diskBytesMax,
+    log,
+  };
+  const candidates = machineCandidates(common, options.emulation);
+  const memoPath = join(layout.root, MEMO_FILE);
+  // The first instance should not wait for mkfs either.
+  const prepared = options.scratchDisks.prepare(options.diskBytes);
+  // It can fail before anybody waits for it, and where no machine can run nobody will.
+  prepared.catch(() => undefined);
+  await using stack = new AsyncDisposableStack();
+  const { vmm, template, verdict } = await probe({
+    candidates,
+    shape,
+    memoPath,
+    assetsHash: assets.hash,
+    timeoutMs: options.probeTimeoutMs,
+    log,
+    signal,
+  });
+  if (template !== null) stack.use(template);
+  await prepared;
+  for (const reason of explainChoice(verdict.candidates).reasons) log.info(reason);
+  if (vmm === null) throw noMachines(verdict, options.emulation);
+  stack.move();
+  // A host whose trials may take long boots as slowly later.
+  const helloTimeoutMs = Math.max(HELLO_TIMEOUT_MS, options.probeTimeoutMs);
+  const first = template === null ? {} : { first: template };
+  const templates = new TemplateStore({ vmm, log, helloTimeoutMs, ...first });
+  const pool = new Pool({
+    vmm,
+    templates,
+    shape,
+    size: options.poolSize,
+    log,
+    isShortOfMemory,
+    helloTimeoutMs,
+    ...(vmm.acceleration === "tcg" ? await rehearsalOf(options, assets) : {}),
+  });
+  pool.start();
+  // Much of what a start executes is executed by nothing else.
+  void pool.idle().then(() => dropCode(process.execPath));
+  const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_FILE), log });
+  const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
+  return {
+    pool,
+    isolation,
+    launcher: assets.launcher,
+    [Symbol.asyncDispose]: async () => {
+      idleCost[Symbol.dispose]();
+      await pool[Symbol.asyncDispose]();
+      await templates[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** Hardware has nothing to learn; an emulated processor translates what it runs for the first time. */
+async function rehearsalOf(
+  { layout, scratchDisks, diskBytes, log }: SupplyOptions,
+  { launcher, hash }: VmAssets,
+): Promise<{ rehearse?: (waiting: WaitingMachine) => Promise<void> }> {
+  try {
+    const rehearsal = await Rehearsal.open({ layout, program: { path: launcher, hash }, scratchDisks, diskBytes });
+    return { rehearse: (waiting) => rehearsal.perform(waiting) };
+  } catch (error) {
+    // Machines run without it, too, only slower.
+    log.warn("machines do not rehearse", { error });
+    return {};
+  }
+}
+
+function noMachines({ candidates }: ProbeVerdict, emulation: "never" | "allow"): ApiError {
+  const reasons = candidates.map(({ vmm, acceleration, reason }) => `${vmm} with ${acceleration}: ${reason}`);
+  const advice = emulation === "never" ? "; emulation is not allowed (vm.emulation)" : "";
+  return new ApiError("unavailable", `no virtual machine can run on this host: ${reasons.join("; ")}${advice}`);
+}

@@ -1,0 +1,87 @@
+/**
+ * Builds dist/coppice. Not part of it: `bun src/tools/build.ts [--revision TEXT] [--outfile PATH]`.
+ */
+import { mkdir, readFile, rename, rm } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import { parseArgs } from "node:util";
+import { type AssetManifest, assetNames, EMBEDDED_DIRECTORY, manifestOf } from "../vm/assets.ts";
+
+const root = join(import.meta.dir, "../..");
+const assetDirectory = join(root, "build/assets");
+const embeddedDirectory = join(root, "build", EMBEDDED_DIRECTORY);
+/** Half a second for the kernel; higher levels cost seconds and save little. */
+const ZSTD_LEVEL = 9;
+
+/** libsql finds its addon by a computed name, which the bundler cannot follow into the executable. */
+const staticLibsql: Bun.BunPlugin = {
+  name: "static-libsql",
+  setup(build) {
+    build.onLoad({ filter: /node_modules\/libsql\/(index|promise)\.js$/ }, async ({ path }) => {
+      const source = await readFile(path, "utf8");
+      const contents = source.replace(
+        /return require\(`@libsql\/\$\{target\}`\)/,
+        'return require("@libsql/linux-x64-gnu")',
+      );
+      if (contents === source) throw new Error(`${path} does not load its addon the way the build expects`);
+      return { contents, loader: "js" };
+    });
+  },
+};
+
+/** Compresses what changed since the last build; the manifest is written last and so vouches for the rest. */
+async function embedAssets(): Promise<AssetManifest> {
+  const manifest = await manifestOf(assetDirectory);
+  const manifestPath = join(embeddedDirectory, "manifest.json");
+  const previous = Bun.file(manifestPath);
+  if ((await previous.exists()) && ((await previous.json()) as AssetManifest).hash === manifest.hash) return manifest;
+  await rm(embeddedDirectory, { recursive: true, force: true });
+  await mkdir(embeddedDirectory, { recursive: true });
+  for (const name of assetNames()) {
+    const content = await Bun.file(join(assetDirectory, name)).bytes();
+    await Bun.write(join(embeddedDirectory, `${name}.zst`), await Bun.zstdCompress(content, { level: ZSTD_LEVEL }));
+  }
+  await Bun.write(manifestPath, JSON.stringify(manifest));
+  return manifest;
+}
+
+async function build(revision: string, outfile: string): Promise<void> {
+  const startedAt = performance.now();
+  const manifest = await embedAssets();
+  // The name of the output is part of it, and a build that fails must leave the last good executable.
+  const staging = join(root, "build/executable");
+  await mkdir(join(outfile, ".."), { recursive: true });
+  const result = await Bun.build({
+    // A thread's code is found by its name among the entry points.
+    entrypoints: ["main.ts", "storage/tree/grep-worker.ts", "db/scan-worker.ts", "cli/bench/worker.ts"].map((name) =>
+      join(root, "src", name),
+    ),
+    plugins: [staticLibsql],
+    target: "bun",
+    format: "esm",
+    bytecode: true,
+    sourcemap: "linked",
+    // Elysia reads the source text of handlers: any further minification changes what it does.
+    minify: { syntax: true },
+    define: { "process.env.NODE_ENV": '"production"', BUILD_REVISION: JSON.stringify(revision) },
+    compile: {
+      target: "bun-linux-x64",
+      outfile: join(staging, "coppice"),
+      assets: [embeddedDirectory],
+      // The directory that it is started in must not be able to configure it.
+      autoloadDotenv: false,
+      autoloadBunfig: false,
+    },
+  });
+  if (!result.success) throw new AggregateError(result.logs, "the bundler failed");
+  await rename(join(staging, "coppice"), outfile);
+  const size = Math.round(Bun.file(outfile).size / 1024 ** 2);
+  const seconds = ((performance.now() - startedAt) / 1000).toFixed(1);
+  process.stdout.write(
+    `${outfile}: ${size} MiB, revision ${revision}, assets ${manifest.hash.slice(0, 12)}, ${seconds} s\n`,
+  );
+}
+
+const { values } = parseArgs({
+  options: { revision: { type: "string", default: "unknown" }, outfile: { type: "string", default: "dist/coppice" } },
+});
+await build(values.revision, resolve(root, values.outfile));

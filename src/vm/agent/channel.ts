@@ -1,0 +1,133 @@
+import type { Socket } from "bun";
+import type { ByteChannel } from "../vmm.ts";
+
+/** What is kept for a reader that is not there yet or has paused; more than that stops the socket. */
+const UNREAD_BYTES_MAX = 1_048_576;
+
+/** The stream was closed, by the other side or by `close`. */
+export class ChannelClosedError extends Error {
+  override readonly name = "ChannelClosedError";
+}
+
+interface PendingWrite {
+  bytes: Uint8Array;
+  readonly resolve: () => void;
+  readonly reject: (error: Error) => void;
+}
+
+/** A byte channel over a connected stream socket, which it owns. */
+export class SocketChannel implements ByteChannel, AsyncDisposable {
+  /** descriptor of the socket, for passing descriptors beside the bytes */
+  readonly fd: number;
+  #socket: Socket | null = null;
+  #handler: ((chunk: Uint8Array | null) => void) | null = null;
+  #unread: Uint8Array[] = [];
+  #unreadBytes = 0;
+  #writes: PendingWrite[] = [];
+  #paused = false;
+  #stopped = false;
+  #closed = false;
+  #closeTold = false;
+
+  private constructor(fd: number) {
+    this.fd = fd;
+  }
+
+  static async open(fd: number): Promise<SocketChannel> {
+    const channel = new SocketChannel(fd);
+    const options = {
+      fd,
+      socket: {
+        binaryType: "uint8array" as const,
+        data: (_: Socket, chunk: Uint8Array) => channel.#onBytes(chunk),
+        drain: () => channel.#flush(),
+        close: () => channel.#onClose(),
+        // The close that follows tells the reader and the writers.
+        error: () => undefined,
+      },
+    };
+    // Bun takes a descriptor here, which its types do not know.
+    channel.#socket = await (Bun.connect as unknown as (options: object) => Promise<Socket>)(options);
+    return channel;
+  }
+
+  write(bytes: Uint8Array): Promise<void> {
+    if (this.#closed) return Promise.reject(new ChannelClosedError("the stream is closed"));
+    return new Promise((resolve, reject) => {
+      this.#writes.push({ bytes, resolve, reject });
+      if (this.#writes.length === 1) this.#flush();
+    });
+  }
+
+  onData(handler: (chunk: Uint8Array | null) => void): void {
+    this.#handler = handler;
+    this.#deliver();
+  }
+
+  pause(): void {
+    this.#paused = true;
+  }
+
+  resume(): void {
+    this.#paused = false;
+    this.#deliver();
+  }
+
+  close(): void {
+    this.#socket?.terminate();
+    this.#onClose();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+  }
+
+  #onBytes(chunk: Uint8Array): void {
+    this.#unread.push(chunk);
+    this.#unreadBytes += chunk.byteLength;
+    this.#deliver();
+    if (this.#unreadBytes > UNREAD_BYTES_MAX && !this.#stopped) {
+      this.#stopped = true;
+      this.#socket?.pause();
+    }
+  }
+
+  #deliver(): void {
+    while (this.#handler !== null && !this.#paused) {
+      const chunk = this.#unread.shift();
+      if (chunk === undefined) break;
+      this.#unreadBytes -= chunk.byteLength;
+      this.#handler(chunk);
+    }
+    if (this.#unread.length > 0) return;
+    if (this.#stopped) {
+      this.#stopped = false;
+      this.#socket?.resume();
+    }
+    if (this.#closed && !this.#closeTold && !this.#paused && this.#handler !== null) {
+      this.#closeTold = true;
+      this.#handler(null);
+    }
+  }
+
+  #flush(): void {
+    for (let write = this.#writes[0]; write !== undefined && !this.#closed; write = this.#writes[0]) {
+      const taken = this.#socket?.write(write.bytes) ?? 0;
+      if (taken < 0) return;
+      if (taken < write.bytes.byteLength) {
+        write.bytes = write.bytes.subarray(taken);
+        return;
+      }
+      this.#writes.shift();
+      write.resolve();
+    }
+  }
+
+  #onClose(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    const error = new ChannelClosedError("the stream is closed");
+    for (const write of this.#writes.splice(0)) write.reject(error);
+    this.#deliver();
+  }
+}

@@ -1,0 +1,122 @@
+import { AgentProtocolError } from "./errors.ts";
+import { AgentFrame, FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX } from "./protocol.ts";
+
+export interface Frame {
+  readonly type: number;
+  readonly session: number;
+  /** valid until the decoder's next `push` */
+  readonly payload: Uint8Array;
+}
+
+const AGENT_FRAME_TYPES: ReadonlySet<number> = new Set(Object.values(AgentFrame));
+
+/** Cuts the agent's byte stream into frames. Every byte may be hostile; memory is bounded by one frame. */
+export class FrameDecoder {
+  readonly #types: ReadonlySet<number>;
+  readonly #partial = new Uint8Array(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
+  #partialBytes = 0;
+
+  /** @param types frame types that the other side may send */
+  constructor(types: ReadonlySet<number> = AGENT_FRAME_TYPES) {
+    this.#types = types;
+  }
+
+  /**
+   * Takes the next bytes of the stream and gives each whole frame to `take`.
+   * @throws AgentProtocolError for a header that is not allowed; the decoder must not be used then
+   */
+  push(chunk: Uint8Array, take: (frame: Frame) => void): void {
+    let rest = this.#completePartial(chunk, take);
+    while (rest.byteLength >= FRAME_HEADER_BYTES) {
+      const length = FRAME_HEADER_BYTES + this.#payloadBytes(rest);
+      if (rest.byteLength < length) break;
+      take(frameOf(rest.subarray(0, length)));
+      rest = rest.subarray(length);
+    }
+    this.#keep(rest);
+  }
+
+  /** True when the stream may end here. */
+  get empty(): boolean {
+    return this.#partialBytes === 0;
+  }
+
+  /** Fills a frame that was cut by the end of a chunk; returns what lies behind it. */
+  #completePartial(chunk: Uint8Array, take: (frame: Frame) => void): Uint8Array {
+    let rest = chunk;
+    while (this.#partialBytes > 0) {
+      const whole =
+        this.#partialBytes < FRAME_HEADER_BYTES
+          ? FRAME_HEADER_BYTES
+          : FRAME_HEADER_BYTES + this.#payloadBytes(this.#partial);
+      const part = rest.subarray(0, whole - this.#partialBytes);
+      rest = rest.subarray(part.byteLength);
+      this.#keep(part);
+      if (this.#partialBytes < whole) return rest;
+      if (whole === FRAME_HEADER_BYTES && this.#payloadBytes(this.#partial) > 0) continue;
+      this.#partialBytes = 0;
+      take(frameOf(this.#partial.subarray(0, whole)));
+    }
+    return rest;
+  }
+
+  #keep(bytes: Uint8Array): void {
+    this.#partial.set(bytes, this.#partialBytes);
+    this.#partialBytes += bytes.byteLength;
+  }
+
+  /** Payload length of the header at the start of `bytes`. */
+  #payloadBytes(bytes: Uint8Array): number {
+    const view = viewOf(bytes);
+    const length = view.getUint32(0, true);
+    const type = view.getUint16(4, true);
+    if (length > FRAME_PAYLOAD_BYTES_MAX) throw new AgentProtocolError(`a frame of ${length} bytes`);
+    if (!this.#types.has(type)) throw new AgentProtocolError(`a frame of unknown type ${type}`);
+    if (view.getUint16(6, true) !== 0) throw new AgentProtocolError("a frame header with a non-zero reserve");
+    return length;
+  }
+}
+
+function frameOf(bytes: Uint8Array): Frame {
+  const view = viewOf(bytes);
+  return {
+    type: view.getUint16(4, true),
+    session: view.getUint32(8, true),
+    payload: bytes.subarray(FRAME_HEADER_BYTES),
+  };
+}
+
+export function viewOf(bytes: Uint8Array): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/** One frame as bytes; `parts` together are its payload. */
+export function encodeFrame(type: number, session: number, ...parts: readonly Uint8Array[]): Uint8Array {
+  const payloadBytes = parts.reduce((sum, part) => sum + part.byteLength, 0);
+  if (payloadBytes > FRAME_PAYLOAD_BYTES_MAX) throw new Error(`a payload of ${payloadBytes} bytes fits no frame`);
+  const bytes = new Uint8Array(FRAME_HEADER_BYTES + payloadBytes);
+  const view = viewOf(bytes);
+  view.setUint32(0, payloadBytes, true);
+  view.setUint16(4, type, true);
+  view.setUint32(8, session, true);
+  let offset = FRAME_HEADER_BYTES;
+  for (const part of parts) {
+    bytes.set(part, offset);
+    offset += part.byteLength;
+  }
+  return bytes;
+}
+
+/** Little-endian integers in a row: [bits, value] each. */
+export function packIntegers(...fields: readonly (readonly [16 | 32 | 64, number | bigint])[]): Uint8Array {
+  const bytes = new Uint8Array(fields.reduce((sum, [bits]) => sum + bits / 8, 0));
+  const view = viewOf(bytes);
+  let offset = 0;
+  for (const [bits, value] of fields) {
+    if (bits === 16) view.setUint16(offset, Number(value), true);
+    else if (bits === 32) view.setUint32(offset, Number(value), true);
+    else view.setBigUint64(offset, BigInt(value), true);
+    offset += bits / 8;
+  }
+  return bytes;
+}

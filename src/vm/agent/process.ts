@@ -1,0 +1,221 @@
+import { type Frame, packIntegers, viewOf } from "./frames.ts";
+import { AgentFrame, EXIT_BYTES, ExecFlag, ExitFlag, Stream, WINDOW_BYTES_INITIAL } from "./protocol.ts";
+import {
+  checkLength,
+  type Grant,
+  type OutboundStream,
+  parseError,
+  ReceiveWindow,
+  type Session,
+  unexpected,
+} from "./sessions.ts";
+
+const EXIT_FLAGS_ALL = ExitFlag.timedOut | ExitFlag.oomKilled;
+const SIGNALS_COUNT = 64;
+
+/** What the kernel counted of a command and of the children that it waited for; times in µs, memory in KiB. */
+export interface ProcessUsage {
+  readonly userTimeUs: bigint;
+  readonly systemTimeUs: bigint;
+  readonly residentKibMax: bigint;
+  readonly minorFaults: bigint;
+  readonly majorFaults: bigint;
+  readonly blocksIn: bigint;
+  readonly blocksOut: bigint;
+  readonly voluntarySwitches: bigint;
+  readonly involuntarySwitches: bigint;
+}
+
+/** What a command came to, as the guest measured it. */
+export interface AgentExit {
+  /** 128+n when signal n ended the command */
+  readonly exitCode: number;
+  /** the signal that ended the command, or null */
+  readonly signal: number | null;
+  readonly coreDumped: boolean;
+  readonly timedOut: boolean;
+  readonly oomKilled: boolean;
+  readonly cpuTimeUs: bigint;
+  readonly memoryPeakBytes: bigint;
+  readonly wallUs: bigint;
+  readonly usage: ProcessUsage;
+}
+
+export type OutputStream = "stdout" | "stderr";
+
+/** A terminal's size in characters. */
+export interface TerminalSize {
+  readonly rows: number;
+  readonly columns: number;
+}
+
+export interface AgentExecSpec {
+  readonly argv: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  readonly cwd: string;
+  /** of the UTS namespace; what runs beside another has the one of that */
+  readonly hostname: string;
+  /** 0: none, for what runs beside another */
+  readonly timeoutMs: number;
+  /**
+   * read as the command takes it, and left when the command ends; absent: /dev/null, or a terminal at which nothing is
+   * typed but by `write`; "open": what `write` gives, until `end`
+   */
+  readonly stdin?: AsyncIterable<Uint8Array> | Iterable<Uint8Array> | "open";
+  /** absent: root */
+  readonly user?: { readonly uid: number; readonly gid: number };
+  /** absent: standard streams are pipes */
+  readonly terminal?: TerminalSize;
+}
+
+/** A running command as one session. */
+export class ExecSession implements Session {
+  readonly class = "process";
+  readonly #started = Promise.withResolvers<void>();
+  readonly #exit = Promise.withResolvers<AgentExit>();
+  readonly #onOutput: (stream: OutputStream, chunk: Uint8Array) => void;
+  readonly #windows: ReadonlyMap<number, ReceiveWindow>;
+  readonly #stdin: OutboundStream;
+  ended = false;
+  #hasStarted = false;
+
+  constructor(grant: Grant, stdin: OutboundStream, onOutput: (stream: OutputStream, chunk: Uint8Array) => void) {
+    this.#onOutput = onOutput;
+    this.#stdin = stdin;
+    this.#windows = new Map(
+      [Stream.stdout, Stream.stderr].map((stream) => [
+        stream,
+        new ReceiveWindow((bytes) => grant(stream, bytes), WINDOW_BYTES_INITIAL),
+      ]),
+    );
+    // A caller may wait for one of them only.
+    this.#started.promise.catch(() => undefined);
+    this.#exit.promise.catch(() => undefined);
+  }
+
+  get started(): Promise<void> {
+    return this.#started.promise;
+  }
+
+  get exit(): Promise<AgentExit> {
+    return this.#exit.promise;
+  }
+
+  onFrame(frame: Frame): boolean {
+    switch (frame.type) {
+      case AgentFrame.started:
+        checkLength(frame, 4);
+        if (this.#hasStarted) throw unexpected(frame);
+        this.#hasStarted = true;
+        this.#started.resolve();
+        return false;
+      case AgentFrame.output:
+        this.#output(frame);
+        return false;
+      case AgentFrame.window:
+        this.#stdin.credit(frame);
+        return false;
+      case AgentFrame.exit:
+        this.#exit.resolve(parseExit(frame));
+        this.#started.resolve();
+        this.#end();
+        return true;
+      case AgentFrame.error:
+        this.fail(parseError(frame));
+        return true;
+      default:
+        throw unexpected(frame);
+    }
+  }
+
+  fail(error: Error): void {
+    this.#started.reject(error);
+    this.#exit.reject(error);
+    this.#end();
+  }
+
+  #output(frame: Frame): void {
+    if (frame.payload.byteLength < 4) throw unexpected(frame);
+    const stream = viewOf(frame.payload).getUint32(0, true);
+    const window = this.#windows.get(stream);
+    if (window === undefined) throw unexpected(frame);
+    const bytes = frame.payload.subarray(4);
+    window.receive(bytes.byteLength);
+    this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
+    window.consume(bytes.byteLength);
+  }
+
+  #end(): void {
+    this.ended = true;
+    this.#stdin.stop();
+  }
+}
+
+/** What wait(2) says: a signal and whether memory was dumped, or an exit code. Null: nothing that ended says so. */
+function parseWaitStatus(status: number): { exitCode: number; signal: number | null; coreDumped: boolean } | null {
+  const signal = status & 0x7f;
+  if (status > 0xffff || signal > SIGNALS_COUNT || (signal !== 0 && status > 0xff)) return null;
+  if (signal === 0) return (status & 0x80) === 0 ? { exitCode: status >> 8, signal: null, coreDumped: false } : null;
+  return { exitCode: 128 + signal, signal, coreDumped: (status & 0x80) !== 0 };
+}
+
+function parseExit(frame: Frame): AgentExit {
+  const view = checkLength(frame, EXIT_BYTES);
+  const flags = view.getUint32(0, true);
+  const ended = parseWaitStatus(view.getUint32(32, true));
+  if ((flags & ~EXIT_FLAGS_ALL) !== 0 || ended === null || view.getUint32(36, true) !== 0) throw unexpected(frame);
+  if (ended.exitCode !== view.getUint32(4, true)) throw unexpected(frame);
+  const number = (offset: number): bigint => view.getBigUint64(offset, true);
+  return {
+    ...ended,
+    timedOut: (flags & ExitFlag.timedOut) !== 0,
+    oomKilled: (flags & ExitFlag.oomKilled) !== 0,
+    cpuTimeUs: number(8),
+    memoryPeakBytes: number(16),
+    wallUs: number(24),
+    usage: {
+      userTimeUs: number(40),
+      systemTimeUs: number(48),
+      residentKibMax: number(56),
+      minorFaults: number(64),
+      majorFaults: number(72),
+      blocksIn: number(80),
+      blocksOut: number(88),
+      voluntarySwitches: number(96),
+      involuntarySwitches: number(104),
+    },
+  };
+}
+
+/** The payload of EXEC_OPEN. @param beside session of the process whose namespaces the command joins; 0: its own */
+export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, beside: number): Uint8Array {
+  const flags = (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
+  return packIntegers(
+    [32, specBytes],
+    [32, flags],
+    [64, spec.timeoutMs],
+    [32, beside],
+    [32, spec.user?.uid ?? 0],
+    [32, spec.user?.gid ?? 0],
+    [16, spec.terminal?.rows ?? 0],
+    [16, spec.terminal?.columns ?? 0],
+  );
+}
+
+/** u32 length and bytes each: hostname, cwd; u32 count and arguments; u32 count and environment. */
+export function encodeSpec(spec: AgentExecSpec): Uint8Array {
+  const environment = Object.entries(spec.env).map(([name, value]) => `${name}=${value}`);
+  const count = (list: readonly unknown[]) => packIntegers([32, list.length]);
+  const text = (value: string): Uint8Array[] => {
+    const bytes = Buffer.from(value, "utf8");
+    return [packIntegers([32, bytes.byteLength]), bytes];
+  };
+  return Buffer.concat([
+    ...text(spec.hostname),
+    ...text(spec.cwd),
+    count(spec.argv),
+    ...spec.argv.flatMap(text),
+    count(environment),
+    ...environment.flatMap(text),
+  ]);
+}

@@ -1,0 +1,84 @@
+import { chmod, chown, lstat, mkdir, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { Log } from "../../log.ts";
+import { CommandError, run } from "../../system/exec.ts";
+import type { MachineShape, Template } from "../vmm.ts";
+import { SNAPSHOT_FILES } from "./config.ts";
+import type { CloudHypervisorMachine } from "./machine.ts";
+import { placeFile } from "./start.ts";
+
+/** Reads all of the memory; a GiB takes a second. */
+const HOLES_TIMEOUT_MS = 120_000;
+
+/** A snapshot in a directory of its own, which nobody changes any more. */
+export class CloudHypervisorTemplate implements Template {
+  readonly shape: MachineShape;
+  readonly createdAt = Date.now();
+  readonly #directory: string;
+
+  private constructor(shape: MachineShape, directory: string) {
+    this.shape = shape;
+    this.#directory = directory;
+  }
+
+  /** Makes a place in the machine's directory for its VMM to write a snapshot to. */
+  static async prepare(machine: CloudHypervisorMachine): Promise<void> {
+    const directory = snapshotDirectory(machine.directory);
+    await mkdir(directory, { mode: 0o700 });
+    await chown(directory, machine.uid, machine.uid);
+  }
+
+  /** Takes the snapshot over from a machine whose VMM is gone. @throws Error when it is not whole */
+  static async take(machine: CloudHypervisorMachine, directory: string, log: Log): Promise<CloudHypervisorTemplate> {
+    const snapshot = snapshotDirectory(machine.directory);
+    await chown(snapshot, 0, 0);
+    for (const name of SNAPSHOT_FILES) {
+      const path = join(snapshot, name);
+      const { nlink } = await regularFile(path);
+      if (nlink !== 1) throw new Error(`the snapshot's ${name} has another name`);
+      await chown(path, 0, 0);
+      await chmod(path, 0o444);
+    }
+    await makeHoles(join(snapshot, "memory-ranges"), log);
+    await rename(snapshot, directory);
+    return new CloudHypervisorTemplate(machine.shape, directory);
+  }
+
+  /** Gives a machine's VMM the snapshot to read. It stays readable when the template is disposed. */
+  async placeIn(machine: CloudHypervisorMachine): Promise<void> {
+    const directory = snapshotDirectory(machine.directory);
+    await mkdir(directory, { mode: 0o710 });
+    await chown(directory, 0, machine.uid);
+    await chmod(directory, 0o710);
+    for (const name of SNAPSHOT_FILES) await placeFile(join(this.#directory, name), join(directory, name));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await rm(this.#directory, { recursive: true, force: true });
+  }
+}
+
+function snapshotDirectory(directory: string): string {
+  return join(directory, "snapshot");
+}
+
+/** What is owned by the daemon from here on must not be a link to something else of the host. */
+async function regularFile(path: string) {
+  const file = await lstat(path);
+  if (!file.isFile()) throw new Error(`${path} of a snapshot is not a file`);
+  return file;
+}
+
+/**
+ * Memory that is not shared is written whole, zeros included (vmm/src/memory_manager.rs). Holes save the disk, and
+ * the time of reading when all of it is copied.
+ */
+async function makeHoles(path: string, log: Log): Promise<void> {
+  try {
+    await run({ argv: ["/usr/bin/fallocate", "--dig-holes", path], timeoutMs: HOLES_TIMEOUT_MS });
+  } catch (error) {
+    // A file system without holes: the template works the same, and takes more room.
+    if (!(error instanceof CommandError)) throw error;
+    log.debug("a template keeps its zeros", { error });
+  }
+}

@@ -1,0 +1,81 @@
+import type { Cgroup } from "../../cgroup/cgroup.ts";
+import type { ChildProcess, ExitStatus } from "../../system/exec.ts";
+import { withinTime } from "../../system/waiting.ts";
+import { monitorExit } from "../machine-end.ts";
+import type { MachineExit } from "../vmm.ts";
+import { printable } from "./machine-files.ts";
+
+/** How much of the console an exit's detail may show, in `bytes`. */
+const DETAIL_BYTES_MAX = 2048;
+/** A VMM that hangs must not keep the report of its guest's end. */
+const CONSOLE_TIMEOUT_MS = 1000;
+/** The kernel prints this before it resets; a guest that prints it itself fools only the reader of the report. */
+const PANIC_TEXT = "Kernel panic - not syncing";
+
+export interface MachineProcessParts {
+  /** name of the program, for reports */
+  readonly program: string;
+  readonly process: ChildProcess;
+  readonly cgroup: Cgroup;
+  /** everything that the machine owns, disposed after its processes are gone */
+  readonly owned: AsyncDisposableStack;
+  /** the last bytes of the guest's console; empty when there is none to be had */
+  readonly console: () => Promise<string>;
+}
+
+/** The process of one machine, and why it ends. */
+export class MachineProcess implements AsyncDisposable {
+  readonly exited: Promise<MachineExit>;
+  readonly #parts: MachineProcessParts;
+  /** The first reason is the true one, the rest follows from it. */
+  #ending: MachineExit | null = null;
+
+  constructor(parts: MachineProcessParts) {
+    this.#parts = parts;
+    this.exited = parts.process.exited.then((status) => this.#ending ?? this.#diedBy(status));
+  }
+
+  /** Why the machine is about to end, or ended; null while nothing is known of that. */
+  get ending(): MachineExit | null {
+    return this.#ending;
+  }
+
+  /** Ends the process for something that the guest or its VMM did, which is told together with the console. */
+  async end(
+    reason: MachineExit["reason"],
+    what: string,
+    more: Pick<MachineExit, "monitor" | "by"> = {},
+  ): Promise<void> {
+    if (this.#ending !== null) return;
+    this.#ending = { reason, detail: what, ...more };
+    const console = await withinTime(this.#parts.console(), CONSOLE_TIMEOUT_MS, () => "");
+    const panicked = reason === "guest_reset" && console.includes(PANIC_TEXT);
+    const detail = console === "" ? what : `${what}; its console: ${excerpt(console)}`;
+    this.#ending = { reason: panicked ? "guest_panic" : reason, detail, ...more };
+    this.#parts.process.kill("SIGKILL");
+  }
+
+  /** Ends the process and whatever else is in its group. */
+  async kill(): Promise<MachineExit> {
+    this.#ending ??= { reason: "killed", detail: "killed by the host" };
+    this.#parts.process.kill("SIGKILL");
+    await this.#parts.cgroup.kill();
+    return await this.exited;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
+    await this.#parts.owned.disposeAsync();
+  }
+
+  #diedBy(status: ExitStatus): MachineExit {
+    return monitorExit(this.#parts.program, status, printable(this.#parts.process.stderrTail()));
+  }
+}
+
+/** The part of a console that tells why: from the panic on, or the end. */
+export function excerpt(console: string): string {
+  const panic = console.lastIndexOf(PANIC_TEXT);
+  const text = panic < 0 ? console.slice(-DETAIL_BYTES_MAX) : console.slice(panic, panic + DETAIL_BYTES_MAX);
+  return text.trim();
+}

@@ -1,0 +1,88 @@
+import type { Acceleration, MachineShape } from "../vmm.ts";
+
+/** Descriptors of the VMM, by what is behind them. */
+export interface QemuDescriptors {
+  readonly qmp: number;
+  readonly agent: number;
+}
+
+/** What a machine starts from. `cold` cannot be saved; `template` can; a `clone` waits for a template's state. */
+export type QemuStart =
+  | { readonly kind: "cold"; readonly kernel: number; readonly initramfs: number }
+  | { readonly kind: "template"; readonly kernel: number; readonly initramfs: number; readonly memory: number }
+  | { readonly kind: "clone"; readonly memory: number };
+
+export interface QemuArgsOptions {
+  readonly acceleration: Acceleration;
+  readonly shape: MachineShape;
+  readonly descriptors: QemuDescriptors;
+  readonly start: QemuStart;
+}
+
+export const QEMU_PROGRAM = "/usr/bin/qemu-system-x86_64";
+/** Kept of the guest's console by the VMM, in `bytes`; a power of two. */
+export const CONSOLE_BYTES = 16_384;
+
+/**
+ * quiet: a console line costs an exit or more a byte. panic=-1: a panicked guest resets at once, which the VMM
+ * reports. cryptomgr.notests: self-tests of ciphers are an eighth of the boot. init_on_alloc=0: emulated, the zeroing
+ * of every allocation is most of what a system call costs, and it protects the guest's kernel only from its own root.
+ */
+const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests init_on_alloc=0 console=ttyS0";
+
+/** Translated code per VM, in `MiB`: the default of a GiB would let a long run grow to it. */
+const TRANSLATION_CACHE_MIB = 64;
+
+/**
+ * A processor that says its string instructions are fast is given them for every copy and every page to clear, and
+ * emulated they go byte by byte.
+ */
+const EMULATED_PROCESSOR = "max,-erms,-fsrm";
+
+const ACCELERATORS: Record<Acceleration, readonly string[]> = {
+  kvm: ["-accel", "kvm", "-cpu", "host"],
+  tcg: ["-accel", `tcg,tb-size=${TRANSLATION_CACHE_MIB}`, "-cpu", EMULATED_PROCESSOR],
+};
+
+/**
+ * QEMU's command line. Everything that makes the machine is the same for a template and its clones, in the same
+ * order: the saved state is bound to it. No path of the host appears: files come as descriptors.
+ */
+export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuArgsOptions): string[] {
+  const memoryMiB = shape.memoryBytes / 1_048_576;
+  if (!Number.isInteger(memoryMiB)) throw new Error("guest memory must be a multiple of 1 MiB");
+  return [
+    QEMU_PROGRAM,
+    ...["-nodefaults", "-no-user-config", "-display", "none"],
+    // A panic or reset stops the machine, so that its console can be read before it is killed.
+    ...["-action", "panic=pause,reboot=shutdown,shutdown=pause"],
+    ...ACCELERATORS[acceleration],
+    ...["-smp", `${shape.vcpus}`, "-m", `${memoryMiB}`],
+    ...["-machine", "q35,smm=off,sata=off,usb=off,vmport=off,i8042=off,smbus=off,memory-backend=m0"],
+    ...["-object", memoryBackend(start, memoryMiB)],
+    ...bootArgs(start),
+    ...["-chardev", `socket,id=qmp,fd=${descriptors.qmp}`, "-mon", "chardev=qmp,mode=control"],
+    ...["-chardev", `ringbuf,id=console,size=${CONSOLE_BYTES}`, "-device", "isa-serial,chardev=console"],
+    ...["-chardev", `socket,id=agent,fd=${descriptors.agent}`],
+    ...["-device", "virtio-serial-pci,id=serial0,addr=2.0,max_ports=2"],
+    ...["-device", "virtserialport,bus=serial0.0,chardev=agent,name=agent"],
+    ...["-device", "virtio-scsi-pci,id=scsi0,addr=3.0"],
+    ...["-device", "pvpanic-pci,addr=4.0"],
+    ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
+    ...(start.kind === "clone" ? ["-incoming", "defer"] : []),
+  ];
+}
+
+/** share=on puts a template's memory into the descriptor's file; share=off gives a clone private copies of it. */
+function memoryBackend(start: QemuStart, memoryMiB: number): string {
+  if (start.kind === "cold") return `memory-backend-ram,id=m0,size=${memoryMiB}M`;
+  const share = start.kind === "template" ? "on" : "off";
+  return `memory-backend-file,id=m0,size=${memoryMiB}M,mem-path=/proc/self/fd/${start.memory},share=${share}`;
+}
+
+function bootArgs(start: QemuStart): string[] {
+  if (start.kind === "clone") return [];
+  const { kernel, initramfs } = start;
+  const files = ["-kernel", `/proc/self/fd/${kernel}`, "-initrd", `/proc/self/fd/${initramfs}`];
+  return [...files, "-append", KERNEL_COMMAND_LINE];
+}

@@ -1,0 +1,213 @@
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { Cgroup } from "../../cgroup/cgroup.ts";
+import type { ChildProcess } from "../../system/exec.ts";
+import { withinTime } from "../../system/waiting.ts";
+import { placeDisk, printable } from "../jail/machine-files.ts";
+import { MachineProcess } from "../jail/machine-process.ts";
+import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "../vmm.ts";
+import { CONSOLE_BYTES } from "./args.ts";
+import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
+
+/**
+ * Instructions that KVM may emulate before the agent greets. Hardware runs the guest by itself and leaves to KVM what
+ * touches devices, thousands in a boot; a KVM that reaches this number runs it a thousand times too slow.
+ */
+const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
+const DETACH_MS_MAX = 10_000;
+/** For reports. */
+export const PROGRAM_NAME = "QEMU";
+const TOLD_TO_END = `${PROGRAM_NAME} was told to end by a signal`;
+const TOLD_TO_END_BY = { monitor: `${PROGRAM_NAME}, told to end by a signal`, by: "signal" } as const;
+/** What the SCSI controller takes. */
+const LUN_MAX = 16_383;
+
+export interface QemuMachineParts {
+  readonly id: string;
+  readonly uid: number;
+  readonly pid: number;
+  readonly shape: MachineShape;
+  readonly directory: string;
+  readonly cgroup: Cgroup;
+  readonly channel: ByteChannel;
+  readonly qmp: Qmp;
+  readonly process: ChildProcess;
+  /** everything that the machine owns, disposed after its processes are gone */
+  readonly owned: AsyncDisposableStack;
+}
+
+/** A running QEMU. */
+export class QemuMachine implements Machine {
+  readonly id: string;
+  readonly uid: number;
+  readonly pid: number;
+  readonly shape: MachineShape;
+  readonly directory: string;
+  readonly cgroup: Cgroup;
+  readonly channel: ByteChannel;
+  readonly exited: Promise<MachineExit>;
+  readonly qmp: Qmp;
+  readonly #process: MachineProcess;
+  #pausing = false;
+  #nextLun = 0;
+  /** Disks that are plugged in. */
+  readonly #disks: { readonly serial: string; readonly node: string }[] = [];
+  /** Who waits for a device to be gone. */
+  readonly #deletions = new Map<string, () => void>();
+
+  constructor(parts: QemuMachineParts) {
+    this.id = parts.id;
+    this.uid = parts.uid;
+    this.pid = parts.pid;
+    this.shape = parts.shape;
+    this.directory = parts.directory;
+    this.cgroup = parts.cgroup;
+    this.channel = parts.channel;
+    this.qmp = parts.qmp;
+    this.#process = new MachineProcess({ ...parts, program: PROGRAM_NAME, console: () => this.console() });
+    this.exited = this.#process.exited;
+    parts.qmp.onEvent((event) => this.#onEvent(event));
+  }
+
+  async attach(disks: readonly Disk[]): Promise<void> {
+    for (const disk of disks) await placeDisk(this, disk);
+    // One burst: the monitor works it off while the guest finds the first disk.
+    await Promise.all(disks.flatMap((disk) => this.#plug(disk)));
+  }
+
+  #plug(disk: Disk): Promise<unknown>[] {
+    const lun = this.#nextLun++;
+    if (lun > LUN_MAX) throw new Error("no address left for another disk");
+    const node = `disk${lun}`;
+    this.#disks.push({ serial: disk.serial, node });
+    const readOnly = { "read-only": disk.readOnly };
+    // A flush need not reach the host's disk: a scratch counts only once the host has synced it itself.
+    const cache = { direct: false, "no-flush": !disk.readOnly };
+    const common = { ...readOnly, cache, discard: disk.readOnly ? "ignore" : "unmap" };
+    const file = { driver: "file", filename: `/vm/${disk.serial}`, ...common };
+    return [
+      this.qmp.execute("blockdev-add", { "node-name": node, driver: "raw", file, ...common }),
+      this.qmp.execute("device_add", {
+        driver: "scsi-hd",
+        id: deviceOf(node),
+        bus: "scsi0.0",
+        channel: 0,
+        "scsi-id": 0,
+        lun,
+        drive: node,
+        serial: disk.serial,
+        // The guest stops before it learns of a failed access, so that nothing it says can come of a lost write; the
+        // machine is then ended (BLOCK_IO_ERROR).
+        werror: "stop",
+        rerror: "stop",
+      }),
+    ];
+  }
+
+  async detach(): Promise<void> {
+    const disks = this.#disks.splice(0);
+    for (const { node } of disks) {
+      const deleted = new Promise<void>((resolve) => this.#deletions.set(deviceOf(node), resolve));
+      await this.qmp.execute("device_del", { id: deviceOf(node) });
+      // The node is in use until the device is gone.
+      await withinTime(deleted, DETACH_MS_MAX, () => {
+        throw new Error(`the guest keeps ${node}`);
+      });
+      this.#deletions.delete(deviceOf(node));
+      await this.qmp.execute("blockdev-del", { "node-name": node });
+    }
+    for (const { serial } of disks) await rm(join(this.directory, serial));
+  }
+
+  async pause(): Promise<void> {
+    this.#pausing = true;
+    await this.qmp.execute("stop");
+  }
+
+  async resume(): Promise<void> {
+    await this.qmp.execute("cont");
+    this.#pausing = false;
+  }
+
+  kill(): Promise<MachineExit> {
+    return this.#process.kill();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#process[Symbol.asyncDispose]();
+  }
+
+  /** The last bytes of the guest's console; what was read is gone. Empty when the VMM does not answer. */
+  async console(): Promise<string> {
+    try {
+      const text = await this.qmp.execute("ringbuf-read", { device: "console", size: CONSOLE_BYTES });
+      return typeof text === "string" ? printable(text) : "";
+    } catch (error) {
+      // A monitor that is gone or refuses leaves the report without a console, which is no reason to lose the report.
+      if (error instanceof QmpError || error instanceof QmpClosedError) return "";
+      throw error;
+    }
+  }
+
+  async failure(): Promise<MachineExit | null> {
+    // Events come before the answer to what was asked after them.
+    await this.qmp.execute("query-status").catch(ignoreClosed);
+    return this.#process.ending;
+  }
+
+  async stuck(): Promise<string | null> {
+    const targets = { target: "vcpu", providers: [{ provider: "kvm" }] };
+    // QEMU refuses the question where there is no KVM.
+    const answer = await this.qmp.execute("query-stats", targets).catch(() => []);
+    const count = emulatedInstructions(answer);
+    if (count < EMULATED_INSTRUCTIONS_MAX) return null;
+    return `this host's KVM emulates the guest one instruction at a time (${count} so far)`;
+  }
+
+  #onEvent({ event, data }: QmpEvent): void {
+    if (event === "BLOCK_IO_ERROR") {
+      const operation = data["operation"] === "read" ? "read" : "write";
+      if (data["nospace"] === true)
+        void this.#process.end("disk_full", `a ${operation} of the guest found no room on the host`);
+      else void this.#process.end("disk_error", `a ${operation} of the guest failed on the host`);
+    }
+    if (event === "GUEST_PANICKED") void this.#process.end("guest_panic", "the guest kernel panicked");
+    if (event === "SHUTDOWN") {
+      if (data["reason"] === "guest-reset") void this.#process.end("guest_reset", "the guest reset itself");
+      else if (data["reason"] === "host-signal") void this.#process.end("vmm_died", TOLD_TO_END, TOLD_TO_END_BY);
+      else void this.#process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
+    }
+    if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();
+    if (event === "STOP" && !this.#pausing) void this.#checkStop();
+  }
+
+  /** A stop that nobody asked for: KVM could not go on with the guest, or an end that has its own event. */
+  async #checkStop(): Promise<void> {
+    const answer = await this.qmp.execute("query-status").catch(() => null);
+    const status = (answer as { status?: unknown } | null)?.status;
+    if (status === "internal-error")
+      await this.#process.end("vmm_died", "the processor emulation failed (internal-error)");
+  }
+}
+
+function deviceOf(node: string): string {
+  return `scsi-${node}`;
+}
+
+/** The end of the monitor is told by the machine's exit. */
+function ignoreClosed(error: unknown): void {
+  if (!(error instanceof QmpClosedError)) throw error;
+}
+
+/** Sum of KVM's counter over all processors, in the answer to `query-stats`. */
+export function emulatedInstructions(answer: unknown): number {
+  let sum = 0;
+  for (const processor of Array.isArray(answer) ? answer : []) {
+    const stats: unknown = (processor as { stats?: unknown } | null)?.stats;
+    for (const stat of Array.isArray(stats) ? stats : []) {
+      const { name, value } = (stat ?? {}) as { name?: unknown; value?: unknown };
+      if (name === "insn_emulation" && typeof value === "number") sum += value;
+    }
+  }
+  return sum;
+}

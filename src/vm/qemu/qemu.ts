@@ -1,0 +1,320 @@
+import { closeSync, openSync } from "node:fs";
+import { join } from "node:path";
+import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
+import type { Log } from "../../log.ts";
+import { type ChildProcess, run } from "../../system/exec.ts";
+import { withinTime } from "../../system/waiting.ts";
+import { SocketChannel } from "../agent/channel.ts";
+import type { VmAssets } from "../assets.ts";
+import { CpuWeight } from "../cpu-weight.ts";
+import { createMemfd, sealMemfd } from "../descriptors.ts";
+import { launch } from "../jail/launch.ts";
+import { privateDirectory } from "../jail/machine-files.ts";
+import type { UidPool } from "../jail/uid-pool.ts";
+import type { VmmFiles } from "../jail/vmm-root.ts";
+import { VmmRoots } from "../jail/vmm-roots.ts";
+import { gone, notStarted, tellingEnd, VmmError } from "../machine-end.ts";
+import type { Acceleration, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
+import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./args.ts";
+import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
+import { Qmp } from "./qmp.ts";
+
+export interface QemuOptions {
+  readonly assets: VmAssets;
+  readonly acceleration: Acceleration;
+  /** parent of the machines' directories, on the file system of the layers */
+  readonly vmsDirectory: string;
+  /** where the VMM's root is kept */
+  readonly runtimeDirectory: string;
+  readonly cgroups: CgroupTree;
+  /** largest disk that a machine may write, in `bytes` */
+  readonly diskBytesMax: number;
+  /** shared by everything that starts machines */
+  readonly uids: UidPool;
+  readonly log: Log;
+}
+
+const QEMU_FILES: VmmFiles = {
+  program: QEMU_PROGRAM,
+  modules: ["/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so"],
+  data: [
+    "/usr/share/seabios/bios-256k.bin",
+    "/usr/share/qemu/bios-256k.bin",
+    "/usr/share/qemu/kvmvapic.bin",
+    "/usr/share/qemu/linuxboot_dma.bin",
+    "/usr/share/qemu/pvh.bin",
+  ],
+};
+
+const DEVICES: Record<Acceleration, readonly string[]> = { kvm: ["/dev/kvm"], tcg: [] };
+/** Descriptors of the VMM in the order of `extraFds`. */
+const QMP_FD = 3;
+const AGENT_FD = 4;
+const FIRST_FILE_FD = 5;
+/** What QEMU takes beside the guest's memory: its code, translated code, device state, the disks' page cache. */
+const OVERHEAD_BYTES = 268_435_456;
+const PIDS_MAX = 256;
+/** State of a template's devices; 0.4 MiB where it was measured. */
+const STATE_BYTES_MAX = 67_108_864;
+const VERSION_TIMEOUT_MS = 60_000;
+/** What an error may show of a refusal. */
+const REASON_TEXT_MAX = 500;
+const MIGRATION_TIMEOUT_MS = 30_000;
+const MIGRATION_POLL_MS = 2;
+
+/**
+ * Opens QEMU with one acceleration.
+ * @throws CommandError when QEMU is not installed; Error when the acceleration's device cannot be opened
+ */
+export async function openQemu(options: QemuOptions): Promise<Vmm> {
+  // Opening tells at once what a failing VM would tell late and in other words.
+  for (const device of DEVICES[options.acceleration]) closeSync(openSync(device, "r+"));
+  const { stdout } = await run({ argv: [QEMU_PROGRAM, "--version"], timeoutMs: VERSION_TIMEOUT_MS });
+  const version = /version ([^\n]+)/.exec(Buffer.from(stdout).toString("utf8"))?.[1] ?? "unknown";
+  return new Qemu(options, version, await VmmRoots.open(QEMU_FILES, options.runtimeDirectory));
+}
+
+interface SavedMachine {
+  readonly shape: MachineShape;
+  readonly root: string;
+  readonly memory: number;
+  readonly state: number;
+}
+
+/** What a machine of `bootForTemplate` is saved from. */
+interface Source {
+  readonly memory: number;
+  readonly root: string;
+}
+
+/** Memory and device state of a paused machine, sealed. */
+class QemuTemplate implements Template {
+  readonly shape: MachineShape;
+  readonly createdAt = Date.now();
+  /** of the QEMU that saved it, and that loads it again */
+  readonly root: string;
+  readonly #memory: number;
+  readonly #state: number;
+  readonly #owned: AsyncDisposableStack;
+
+  constructor(saved: SavedMachine, owned: AsyncDisposableStack) {
+    this.shape = saved.shape;
+    this.root = saved.root;
+    this.#memory = saved.memory;
+    this.#state = saved.state;
+    this.#owned = owned;
+  }
+
+  /** @throws Error after disposal, when the numbers may be those of other files */
+  get descriptors(): { readonly memory: number; readonly state: number } {
+    if (this.#owned.disposed) throw new Error("the template is gone");
+    return { memory: this.#memory, state: this.#state };
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#owned.disposeAsync();
+  }
+}
+
+class Qemu implements Vmm {
+  readonly name = "qemu";
+  readonly version: string;
+  readonly acceleration: Acceleration;
+  readonly #options: QemuOptions;
+  readonly #roots: VmmRoots;
+  /** Of machines of `bootForTemplate` that were not saved yet. */
+  readonly #sources = new WeakMap<Machine, Source>();
+
+  constructor(options: QemuOptions, version: string, roots: VmmRoots) {
+    this.#options = options;
+    this.#roots = roots;
+    this.version = version;
+    this.acceleration = options.acceleration;
+  }
+
+  get isOutdated(): boolean {
+    return this.#roots.isOutdated;
+  }
+
+  async boot(shape: MachineShape): Promise<Machine> {
+    using files = new DisposableStack();
+    const [kernel, initramfs] = this.#openAssets(files);
+    const start = { kind: "cold", kernel: FIRST_FILE_FD, initramfs: FIRST_FILE_FD + 1 } as const;
+    return await this.#start(shape, start, [kernel, initramfs], { root: this.#roots.current });
+  }
+
+  async bootForTemplate(shape: MachineShape): Promise<Machine> {
+    using files = new DisposableStack();
+    const [kernel, initramfs] = this.#openAssets(files);
+    await using memory = closing(createMemfd("guest-memory", shape.memoryBytes));
+    const root = memory.owned.use(await this.#roots.refresh());
+    const start = { kind: "template", kernel: FIRST_FILE_FD, initramfs: FIRST_FILE_FD + 1, memory: FIRST_FILE_FD + 2 };
+    const machine = await this.#start(shape, start as QemuStart, [kernel, initramfs, memory.fd], {
+      root: root.path,
+      owned: memory.owned.move(),
+    });
+    this.#sources.set(machine, { memory: memory.fd, root: root.path });
+    return machine;
+  }
+
+  async save(machine: Machine): Promise<Template> {
+    await using ending = new AsyncDisposableStack();
+    ending.use(machine);
+    const source = this.#sources.get(machine);
+    if (!(machine instanceof QemuMachine) || source === undefined) throw new Error("this machine cannot be saved");
+    this.#sources.delete(machine);
+    await using owned = new AsyncDisposableStack();
+    const { path: root } = owned.use(this.#roots.hold(source.root));
+    const memory = reopen(owned, source.memory, "r+");
+    const state = createMemfd("device-state", 0);
+    owned.defer(() => closeSync(state));
+    await tellingEnd(machine, async () => {
+      await machine.pause();
+      await machine.qmp.sendDescriptor("state", state);
+      await machine.qmp.execute("migrate", { uri: "fd:state" });
+      await this.#migrated(machine.qmp);
+    });
+    // Sealing against writes needs the last writer gone.
+    await machine.kill();
+    await sealMemfd(memory);
+    await sealMemfd(state);
+    return new QemuTemplate({ shape: machine.shape, root, memory, state }, owned.move());
+  }
+
+  async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
+    if (!(template instanceof QemuTemplate)) throw new Error("this template is not QEMU's");
+    using files = new DisposableStack();
+    // Descriptors of their own: the template may be disposed meanwhile, and each reader has its own place in the state.
+    const memory = reopen(files, template.descriptors.memory, "r+");
+    const state = reopen(files, template.descriptors.state, "r");
+    const start = { kind: "clone", memory: FIRST_FILE_FD } as const;
+    const { shape, root } = template;
+    const machine = await this.#start(shape, start, [memory, state], { root, cpuWeight });
+    await using undo = new AsyncDisposableStack();
+    undo.use(machine);
+    await tellingEnd(machine, async () => {
+      await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
+      await this.#migrated(machine.qmp);
+      await machine.resume();
+    });
+    undo.move();
+    return machine;
+  }
+
+  #openAssets(files: DisposableStack): [number, number] {
+    const { kernel, initramfs } = this.#options.assets;
+    return [openOn(files, kernel, "r"), openOn(files, initramfs, "r")];
+  }
+
+  /** Starts a jailed QEMU and waits for its monitor. `owned` goes to the machine. */
+  async #start(
+    shape: MachineShape,
+    start: QemuStart,
+    files: readonly number[],
+    { root, owned, cpuWeight = CpuWeight.inUse }: { root: string; owned?: AsyncDisposableStack; cpuWeight?: number },
+  ): Promise<QemuMachine> {
+    await using stack = new AsyncDisposableStack();
+    if (owned !== undefined) stack.use(owned);
+    const id = Bun.randomUUIDv7();
+    const lease = stack.use(await this.#options.uids.acquire());
+    const { uid } = lease;
+    const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
+    const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight };
+    const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
+    lease.giveTo(cgroup);
+    const process = this.#launch(shape, start, files, { root, uid, directory, cgroup });
+    stack.defer(async () => {
+      process.kill("SIGKILL");
+      await process.exited;
+    });
+    const [qmpFd = -1, agentFd = -1] = process.fds;
+    const monitor = stack.use(await SocketChannel.open(qmpFd));
+    const channel = stack.use(await SocketChannel.open(agentFd));
+    const qmp = await this.#openMonitor(monitor, process, start);
+    const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
+    if (pid === undefined) return await gone(PROGRAM_NAME, process);
+    return new QemuMachine({ id, uid, pid, shape, directory, cgroup, channel, qmp, process, owned: stack.move() });
+  }
+
+  #launch(
+    shape: MachineShape,
+    start: QemuStart,
+    files: readonly number[],
+    place: { root: string; uid: number; directory: string; cgroup: Cgroup },
+  ): ChildProcess {
+    const { acceleration } = this;
+    return launch({
+      launcher: this.#options.assets.launcher,
+      root: place.root,
+      directory: place.directory,
+      uid: place.uid,
+      cgroups: place.cgroup.directories,
+      devices: DEVICES[acceleration],
+      // Disks that may be written are attached later; a template writes its state and nothing else.
+      fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
+      extraFds: ["socket", "socket", ...files],
+      program: buildQemuArgs({ acceleration, shape, descriptors: { qmp: QMP_FD, agent: AGENT_FD }, start }),
+    });
+  }
+
+  async #openMonitor(monitor: SocketChannel, process: ChildProcess, start: QemuStart): Promise<Qmp> {
+    const died = process.exited.then((status) => notStarted(PROGRAM_NAME, status, process.stderrTail()));
+    const opened = (async () => {
+      const qmp = await Qmp.open(monitor);
+      if (start.kind === "cold") return qmp;
+      const capabilities = ["x-ignore-shared", "events"].map((capability) => ({ capability, state: true }));
+      await qmp.execute("migrate-set-capabilities", { capabilities });
+      return qmp;
+    })();
+    // The loser of the race fails later, when nobody listens any more.
+    opened.catch(() => undefined);
+    died.catch(() => undefined);
+    return await Promise.race([opened.catch(async (error) => preferDeath(error, died)), died]);
+  }
+
+  /** Waits until the state is saved or loaded. */
+  async #migrated(qmp: Qmp): Promise<void> {
+    const deadline = performance.now() + MIGRATION_TIMEOUT_MS;
+    for (;;) {
+      const answer = (await qmp.execute("query-migrate")) as { status?: unknown; "error-desc"?: unknown } | null;
+      if (answer?.status === "completed") return;
+      if (answer?.status === "failed")
+        throw new VmmError(`the state was not moved: ${String(answer["error-desc"]).slice(0, REASON_TEXT_MAX)}`);
+      if (performance.now() > deadline) throw new VmmError("the state was not moved in time");
+      await Bun.sleep(MIGRATION_POLL_MS);
+    }
+  }
+}
+
+/**
+ * Most that a machine may cost, in `bytes`. Where a clone writes to memory that its template never touched, the
+ * kernel first makes that page in the template's file, for all clones and at the expense of this one, and then
+ * copies it.
+ */
+function memoryLimit({ memoryBytes }: MachineShape, { kind }: QemuStart): number {
+  return (kind === "clone" ? 2 * memoryBytes : memoryBytes) + OVERHEAD_BYTES;
+}
+
+/** A monitor that closes says less than the exit that follows; wait for that, but not for ever. */
+async function preferDeath(error: unknown, died: Promise<never>): Promise<never> {
+  await withinTime(died, 1000, () => null);
+  throw error;
+}
+
+function openOn(stack: DisposableStack | AsyncDisposableStack, path: string, flags: string): number {
+  const fd = openSync(path, flags);
+  stack.defer(() => closeSync(fd));
+  return fd;
+}
+
+/** A descriptor of the same file with an offset of its own. */
+function reopen(stack: DisposableStack | AsyncDisposableStack, fd: number, flags: string): number {
+  return openOn(stack, `/proc/self/fd/${fd}`, flags);
+}
+
+/** A descriptor that is closed unless its owner is moved. */
+function closing(fd: number) {
+  const owned = new AsyncDisposableStack();
+  owned.defer(() => closeSync(fd));
+  return { fd, owned, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}

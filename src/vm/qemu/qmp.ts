@@ -1,0 +1,175 @@
+import { sendWithDescriptor } from "../../system/unix-sockets.ts";
+import { VmmError } from "../machine-end.ts";
+import type { ByteChannel } from "../vmm.ts";
+
+/** Longest message of the monitor that is believed, in `bytes`. */
+const MESSAGE_BYTES_MAX = 4_194_304;
+/** Commands under way at once; the monitor itself reads only a few ahead. */
+const COMMANDS_COUNT_MAX = 1024;
+/** How long any command may take: those used here only start or look at work. */
+const COMMAND_TIMEOUT_MS = 30_000;
+const NEWLINE = 0x0a;
+
+type Json = Readonly<Record<string, unknown>>;
+
+export interface QmpEvent {
+  readonly event: string;
+  readonly data: Json;
+}
+
+/** The monitor refused a command. */
+export class QmpError extends VmmError {
+  override readonly name = "QmpError";
+}
+
+/** The monitor is gone, did not answer in time, or said something that is not its protocol. */
+export class QmpClosedError extends VmmError {
+  override readonly name = "QmpClosedError";
+}
+
+interface Pending {
+  readonly command: string;
+  readonly resolve: (value: unknown) => void;
+  readonly reject: (error: Error) => void;
+  readonly timer: Timer;
+}
+
+/** Client of QEMU's machine protocol. The VMM may have been taken over by its guest: its words are checked. */
+export class Qmp {
+  readonly #channel: ByteChannel & { readonly fd?: number };
+  readonly #pending = new Map<number, Pending>();
+  readonly #early: QmpEvent[] = [];
+  #onEvent: ((event: QmpEvent) => void) | null = null;
+  #line: Uint8Array[] = [];
+  #lineBytes = 0;
+  #nextId = 1;
+  #greeted = false;
+  #closed: QmpClosedError | null = null;
+
+  private constructor(channel: ByteChannel & { readonly fd?: number }) {
+    this.#channel = channel;
+  }
+
+  /** Opens the monitor; resolves when it takes commands. @throws QmpClosedError */
+  static async open(channel: ByteChannel & { readonly fd?: number }): Promise<Qmp> {
+    const qmp = new Qmp(channel);
+    channel.onData((chunk) => (chunk === null ? qmp.#fail("the monitor closed") : qmp.#onBytes(chunk)));
+    await qmp.execute("qmp_capabilities");
+    return qmp;
+  }
+
+  /** Takes events, those before this call included. */
+  onEvent(handler: (event: QmpEvent) => void): void {
+    this.#onEvent = handler;
+    for (const event of this.#early.splice(0)) handler(event);
+  }
+
+  /**
+   * Sends a command without waiting for those before it; answers keep the order.
+   * @throws QmpError when it is refused; QmpClosedError when no answer will come
+   */
+  execute(command: string, args?: Json): Promise<unknown> {
+    return this.#send(command, args, (bytes) => {
+      // A failed write means that the monitor closed, which fails the command too.
+      this.#channel.write(bytes).catch(() => undefined);
+    });
+  }
+
+  /** Gives the VMM a copy of a descriptor, under a name. Nothing may be under way. */
+  sendDescriptor(name: string, fd: number): Promise<unknown> {
+    return this.#send("getfd", { fdname: name }, (bytes) => {
+      if (this.#channel.fd === undefined) throw new QmpClosedError("the monitor takes no descriptors");
+      sendWithDescriptor(this.#channel.fd, bytes, fd);
+    });
+  }
+
+  #send(command: string, args: Json | undefined, transmit: (bytes: Uint8Array) => void): Promise<unknown> {
+    if (this.#closed !== null) return Promise.reject(this.#closed);
+    if (this.#pending.size >= COMMANDS_COUNT_MAX) return Promise.reject(new QmpError("too many commands under way"));
+    const id = this.#nextId++;
+    const text = JSON.stringify({ execute: command, id, ...(args === undefined ? {} : { arguments: args }) });
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => this.#fail(`no answer to ${command} in time`), COMMAND_TIMEOUT_MS);
+      this.#pending.set(id, { command, resolve, reject, timer });
+      transmit(Buffer.from(`${text}\n`));
+    });
+  }
+
+  #onBytes(chunk: Uint8Array): void {
+    let rest = chunk;
+    while (this.#closed === null) {
+      const end = rest.indexOf(NEWLINE);
+      const part = end < 0 ? rest : rest.subarray(0, end);
+      this.#lineBytes += part.byteLength;
+      this.#line.push(part);
+      if (this.#lineBytes > MESSAGE_BYTES_MAX) this.#fail("the monitor sent an over-long message");
+      if (end < 0 || this.#closed !== null) return;
+      const line = Buffer.concat(this.#line, this.#lineBytes).toString("utf8").trim();
+      this.#line = [];
+      this.#lineBytes = 0;
+      rest = rest.subarray(end + 1);
+      if (line !== "") this.#onLine(line);
+    }
+  }
+
+  #onLine(line: string): void {
+    const message = parseObject(line);
+    if (message === null) {
+      this.#fail("the monitor sent what is not JSON");
+    } else if (!this.#greeted) {
+      this.#greeted = "QMP" in message;
+      if (!this.#greeted) this.#fail("the monitor did not greet");
+    } else if (typeof message["event"] === "string") {
+      this.#onEventMessage({ event: message["event"], data: objectOr(message["data"]) });
+    } else {
+      this.#onAnswer(message);
+    }
+  }
+
+  #onEventMessage(event: QmpEvent): void {
+    if (this.#onEvent !== null) this.#onEvent(event);
+    else if (this.#early.length < COMMANDS_COUNT_MAX) this.#early.push(event);
+  }
+
+  #onAnswer(message: Json): void {
+    const id = message["id"];
+    const pending = typeof id === "number" ? this.#pending.get(id) : undefined;
+    if (typeof id !== "number" || pending === undefined) {
+      this.#fail("the monitor answered what nobody asked");
+      return;
+    }
+    this.#pending.delete(id);
+    clearTimeout(pending.timer);
+    if ("return" in message) {
+      pending.resolve(message["return"]);
+      return;
+    }
+    const description = objectOr(message["error"])["desc"];
+    const reason = typeof description === "string" ? description.slice(0, 500) : "without a reason";
+    pending.reject(new QmpError(`QEMU refused ${pending.command}: ${reason}`));
+  }
+
+  #fail(reason: string): void {
+    if (this.#closed !== null) return;
+    this.#closed = new QmpClosedError(reason);
+    for (const pending of this.#pending.values()) {
+      clearTimeout(pending.timer);
+      pending.reject(this.#closed);
+    }
+    this.#pending.clear();
+  }
+}
+
+function objectOr(value: unknown): Json {
+  return typeof value === "object" && value !== null ? (value as Json) : {};
+}
+
+function parseObject(text: string): Json | null {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Json) : null;
+  } catch {
+    // SyntaxError: the caller tells what that means.
+    return null;
+  }
+}

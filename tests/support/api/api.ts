@@ -1,0 +1,270 @@
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createApp } from "../../../src/api/app.ts";
+import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
+import type { ApiOptions } from "../../../src/api/options.ts";
+import type { Route } from "../../../src/api/route.ts";
+import { allRoutes } from "../../../src/api/routes.ts";
+import { listen } from "../../../src/api/server.ts";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
+import type { Making } from "../../../src/db/history.ts";
+import { getImage } from "../../../src/db/images.ts";
+import { startOperation } from "../../../src/db/operations.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
+import type { ErrorBody, ErrorCode } from "../../../src/domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
+import { silentLog } from "../../../src/log.ts";
+import { createMetrics } from "../../../src/metrics.ts";
+import type { ServiceLimits, ServiceParts } from "../../../src/service/parts.ts";
+import { createService } from "../../../src/service/service.ts";
+import { issueToken, tokenVerifier } from "../../../src/service/tokens.ts";
+import { layerBytes } from "../../../src/storage/layers/layers.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import { TokenKeys } from "../../../src/storage/token-keys.ts";
+import { assertConforms } from "./conformance.ts";
+import { type LayerFixture, makeLayer } from "./layers.ts";
+import { HeldOperations } from "./operations.ts";
+import { EXECUTABLE, startProgram } from "./program.ts";
+
+const TOKEN_TTL_MS = 3_600_000;
+const FILE_BYTES_MAX = 1_048_576;
+
+export const LIMITS: ServiceLimits = {
+  instanceTimeoutSecondsMax: 3600,
+  fileBytesMax: FILE_BYTES_MAX,
+  diskReserveBytes: 1,
+  vcpusDefault: 1,
+  vcpusMax: 4,
+  memoryBytesDefault: 268_435_456,
+  memoryBytesMax: 1_073_741_824,
+  diskBytesDefault: 1_073_741_824,
+  diskBytesMax: 4_294_967_296,
+};
+
+/** An answer, read to its end. */
+export interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly bytes: Uint8Array;
+  readonly text: string;
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+  readonly json: any;
+}
+
+export interface CallOptions {
+  /** null: no Authorization header; default: all scopes of alice */
+  readonly token?: string | null;
+  readonly json?: unknown;
+  readonly body?: string | Uint8Array<ArrayBuffer> | ReadableStream<Uint8Array>;
+  readonly headers?: Record<string, string>;
+}
+
+interface ApiParts {
+  readonly url: string;
+  /** of the process that answers */
+  readonly pid: number;
+  readonly db: Database;
+  readonly layout: DataLayout;
+  readonly keys: TokenKeys;
+  readonly operations: HeldOperations;
+  readonly routes: readonly Route[];
+  /** all scopes of the account `alice` */
+  readonly token: string;
+  /** all scopes of the account `bob` */
+  readonly foreignToken: string;
+  /** added to the time that the services see */
+  readonly clock: { offsetMs: number };
+}
+
+/** The interface on a real socket, over a real database and real storage; only the work itself waits for the test. */
+export class Api implements AsyncDisposable {
+  readonly parts: ApiParts;
+  readonly #stack: AsyncDisposableStack;
+
+  private constructor(parts: ApiParts, stack: AsyncDisposableStack) {
+    this.parts = parts;
+    this.#stack = stack;
+  }
+
+  get url(): string {
+    return this.parts.url;
+  }
+
+  get token(): string {
+    return this.parts.token;
+  }
+
+  get foreignToken(): string {
+    return this.parts.foreignToken;
+  }
+
+  get operations(): HeldOperations {
+    return this.parts.operations;
+  }
+
+  static async start(
+    overrides: Partial<ServiceParts & Pick<ApiOptions, "verifyToken" | "publicUrl" | "log">> = {},
+  ): Promise<Api> {
+    await using stack = new AsyncDisposableStack();
+    const directory = await mkdtemp(join(tmpdir(), "coppice-api-"));
+    stack.defer(() => rm(directory, { recursive: true, force: true }));
+    const layout = dataLayout(directory);
+    await layout.ensure();
+    const db = stack.use(openDatabase(layout.database));
+    const keys = await TokenKeys.open(layout.keys);
+    const offset = { offsetMs: 0 };
+    const clock = () => Date.now() + offset.offsetMs;
+    const operations = new HeldOperations(db, clock);
+    const metrics = createMetrics();
+    const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...parts } = overrides;
+    const limits = parts.limits ?? LIMITS;
+    const service = createService({
+      db,
+      layout,
+      operations,
+      limits,
+      defaultRegistry: null,
+      clock,
+      metrics,
+      operationLog: { lines: () => [] },
+      version: "0.0.0-test",
+      ...parts,
+    });
+    const options = { service, verifyToken, publicUrl, metrics, log };
+    const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
+    const served = stack.use(
+      isProgram
+        ? await startProgram(directory, limits)
+        : listen({ app: createApp(options), host: "127.0.0.1", port: 0 }),
+    );
+    const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
+    const { token } = await issueToken(db, keys, { account: "alice", ...all });
+    const { token: foreignToken } = await issueToken(db, keys, { account: "bob", ...all });
+    const known = {
+      url: served.url,
+      pid: "pid" in served ? served.pid : process.pid,
+      db,
+      layout,
+      keys,
+      operations,
+      token,
+      foreignToken,
+      clock: offset,
+    };
+    return new Api({ ...known, routes: allRoutes(options) }, stack.move());
+  }
+
+  /** Sends a request and holds the answer to the route table. */
+  async call(method: string, path: string, options: CallOptions = {}): Promise<Answer> {
+    const headers = new Headers(options.headers);
+    const token = options.token === undefined ? this.token : options.token;
+    if (token !== null && !headers.has("authorization")) headers.set("authorization", `Bearer ${token}`);
+    if (options.json !== undefined && !headers.has("content-type")) headers.set("content-type", "application/json");
+    const body = options.json === undefined ? options.body : JSON.stringify(options.json);
+    const response = await fetch(`${this.url}${path}`, {
+      method,
+      headers,
+      redirect: "manual",
+      ...(body === undefined ? {} : { body }),
+    });
+    const bytes = await response.bytes();
+    const text = Buffer.from(bytes).toString("utf8");
+    const isJson = response.headers.get("content-type")?.startsWith("application/json") === true && text !== "";
+    const answer = {
+      status: response.status,
+      headers: response.headers,
+      bytes,
+      text,
+      json: isJson ? JSON.parse(text) : null,
+    };
+    assertConforms(this.parts.routes, method, path, answer);
+    return answer;
+  }
+
+  async issue(account: string, scopes: readonly string[], ttlMs = TOKEN_TTL_MS): Promise<string> {
+    return (await issueToken(this.parts.db, this.parts.keys, { account, scopes, ttlMs, now: Date.now() })).token;
+  }
+
+  /** Publishes an image as an import does; the later fixtures are layers on top of the first. */
+  async addImage(
+    layers: readonly (readonly LayerFixture[])[],
+    options: { readonly account?: string; readonly tag?: string; readonly at?: number } = {},
+  ): Promise<ImageId> {
+    const now = options.at ?? Date.now();
+    const accountId = (options.account ?? "alice") as AccountId;
+    let parentId: Awaited<ReturnType<typeof makeLayer>>["id"] | null = null;
+    let imageId = "" as ImageId;
+    for (const [index, fixtures] of layers.entries()) {
+      const made: Awaited<ReturnType<typeof makeLayer>> = await makeLayer(this.parts.layout, fixtures);
+      const operation = this.operations.insert(accountId, "image_import");
+      startOperation(this.parts.db, operation.id as OperationId, now);
+      imageId = Bun.randomUUIDv7() as ImageId;
+      const isTop = index === layers.length - 1;
+      publishOperation(this.parts.db, {
+        operationId: operation.id,
+        result: { image: imageId, digest: "sha256:00", size_bytes: made.diskBytes },
+        now,
+        layer: {
+          id: made.id,
+          parentId,
+          format: "ext4",
+          sizeBytes: made.diskBytes,
+          diskBytes: made.diskBytes,
+          entryCount: made.entryCount,
+        },
+        image: { id: imageId, parentId: null, layerId: made.id, sizeBytes: made.diskBytes },
+        ...(isTop && options.tag !== undefined ? { tag: options.tag } : {}),
+      });
+      parentId = made.id;
+    }
+    return imageId;
+  }
+
+  /** Publishes what a run on `parent` changed, as an image. */
+  async addRun(
+    parent: string,
+    fixtures: readonly LayerFixture[],
+    options: { readonly account?: string; readonly making?: Making; readonly at?: number } = {},
+  ): Promise<ImageId> {
+    const { db, layout } = this.parts;
+    const now = options.at ?? Date.now();
+    const accountId = (options.account ?? "alice") as AccountId;
+    const parentId = parent as ImageId;
+    const below = getImage(db, accountId, parentId);
+    if (below === null) throw new Error("no such parent");
+    const { id, diskBytes, entryCount } = await makeLayer(layout, fixtures);
+    const operation = this.operations.insert(accountId, "instance", null, false, parentId);
+    startOperation(db, operation.id, now);
+    const imageId = Bun.randomUUIDv7() as ImageId;
+    const sizeBytes = await layerBytes(layout, id);
+    publishOperation(db, {
+      operationId: operation.id,
+      result: { exit_code: 0 },
+      now,
+      layer: { id, parentId: below.layerId, format: "ext4", sizeBytes, diskBytes, entryCount },
+      image: { id: imageId, parentId, layerId: id, sizeBytes, making: options.making ?? { command: ["true"] } },
+    });
+    return imageId;
+  }
+
+  /** Names of what is left of unfinished work. */
+  async garbage(): Promise<string[]> {
+    const names = await readdir(this.parts.layout.tmp);
+    // The program formats a scratch disk there in the background, which no request asked for.
+    return names.filter((name) => !name.startsWith("scratch-"));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#stack.disposeAsync();
+  }
+}
+
+/** The error object of an answer, once it is known to be of this kind. */
+export function errorOf(answer: Answer, code: ErrorCode): ErrorBody {
+  const seen = `${answer.status} ${answer.text.slice(0, 500)}`;
+  if (answer.status !== STATUS_OF_ERROR[code] || answer.json?.error !== code) {
+    throw new Error(`expected ${code}, got ${seen}`);
+  }
+  return answer.json as ErrorBody;
+}

@@ -1,0 +1,69 @@
+import { Kind, type TObject, type TSchema, Type } from "@sinclair/typebox";
+import { Value } from "@sinclair/typebox/value";
+import { RouteTable } from "../../../src/api/dispatch.ts";
+import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
+import { errorsOf } from "../../../src/api/openapi/openapi.ts";
+import type { Route } from "../../../src/api/route.ts";
+import type { ErrorCode } from "../../../src/domain/errors.ts";
+import { ErrorObject } from "../../../src/domain/operation.ts";
+import type { Answer } from "./api.ts";
+
+/** Errors that every path can answer with, whatever its route says. */
+const COMMON_ERRORS: readonly ErrorCode[] = ["unauthorized", "not_found", "method_not_allowed"];
+
+/**
+ * Holds an answer to the route table: its status is declared, its body is of the declared shape and has
+ * nothing else in it, and errors have the one error shape.
+ * @throws Error that says what differs
+ */
+export function assertConforms(routes: readonly Route[], method: string, path: string, answer: Answer): void {
+  const fail = (reason: string): never => {
+    throw new Error(`${method} ${path} answered ${answer.status}: ${reason}\n${answer.text.slice(0, 1000)}`);
+  };
+  if (answer.headers.get("x-request-id") === null) fail("no X-Request-Id");
+  if (method === "HEAD" && answer.bytes.length > 0) fail("HEAD with a body");
+  const route = new RouteTable(routes).find(method, path.replace(/\?.*$/s, ""))?.route ?? null;
+  const declared = route?.responses[answer.status];
+  if (declared !== undefined && !(answer.status >= 400 && answer.json?.error !== undefined)) {
+    for (const name of Object.keys(declared.headers ?? {}).filter(
+      (header) => header === "Location" || header === "ETag",
+    )) {
+      if (answer.headers.get(name) === null) fail(`no ${name}`);
+    }
+    if (method !== "HEAD" && answer.json !== null)
+      assertShape(declared.content?.["application/json"], answer.json, fail);
+    return;
+  }
+  const allowed = [...COMMON_ERRORS, ...(route === null ? [] : errorsOf(route))];
+  if (!allowed.some((code) => STATUS_OF_ERROR[code] === answer.status)) fail("status is not declared");
+  if (method === "HEAD") return;
+  if (answer.json === null) fail("an error without a JSON body");
+  assertShape(ErrorObject, answer.json, fail);
+  const code = answer.json.error as ErrorCode;
+  if (STATUS_OF_ERROR[code] !== answer.status) fail(`error ${code} has another status`);
+  if (answer.status >= 500 && code === "internal_error") fail("internal error");
+}
+
+function assertShape(schema: TSchema | undefined, value: unknown, fail: (reason: string) => never): void {
+  if (schema === undefined) return;
+  const first = Value.Errors(strict(schema), value).First();
+  if (first !== undefined) fail(`${first.path || "/"}: ${first.message} (${JSON.stringify(first.value)})`);
+}
+
+/** The schema without room for undeclared properties: nothing leaks into an answer. */
+function strict(schema: TSchema): TSchema {
+  switch (schema[Kind]) {
+    case "Object": {
+      const properties = Object.fromEntries(
+        Object.entries((schema as TObject).properties).map(([name, property]) => [name, strict(property)]),
+      );
+      return { ...schema, properties, additionalProperties: false } as TObject;
+    }
+    case "Array":
+      return Type.Array(strict(schema["items"] as TSchema));
+    case "Union":
+      return Type.Union((schema["anyOf"] as TSchema[]).map(strict));
+    default:
+      return schema;
+  }
+}

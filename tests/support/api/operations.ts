@@ -1,0 +1,124 @@
+import type { Database } from "../../../src/db/database.ts";
+import {
+  failOperation,
+  getOperation,
+  insertOperation,
+  requestCancel,
+  startOperation,
+} from "../../../src/db/operations.ts";
+import { publishOperation } from "../../../src/db/publish.ts";
+import type { NewRequest } from "../../../src/db/requests.ts";
+import type { ApiError, ErrorBody } from "../../../src/domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
+import type { InstanceStats } from "../../../src/domain/instance.ts";
+import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts";
+import type { Readiness } from "../../../src/domain/readiness.ts";
+import type {
+  CancelOutcome,
+  ImportSubmission,
+  InstanceSubmission,
+  OperationsPort,
+} from "../../../src/supervisor/operations/ports.ts";
+import { importToStore, instanceToStore } from "../../../src/supervisor/operations/requests.ts";
+
+const POLL_MS = 5;
+
+/** Takes work as the supervisor does, into the real database, and leaves it to the test to do it. */
+export class HeldOperations implements OperationsPort {
+  readonly imports: ImportSubmission[] = [];
+  readonly instances: InstanceSubmission[] = [];
+  samples: readonly InstanceStats[] = [];
+  /** what a submission is refused with */
+  refusal: ApiError | null = null;
+  /** streams of samples that were not ended yet */
+  openStats = 0;
+  state: Readiness = { ready: true, isolation: "vm-emulated", reason: "", checks: [] };
+  readonly #db: Database;
+  readonly #clock: () => number;
+
+  constructor(db: Database, clock: () => number) {
+    this.#db = db;
+    this.#clock = clock;
+  }
+
+  async submitImport(accountId: AccountId, submission: ImportSubmission) {
+    if (this.refusal !== null) throw this.refusal;
+    this.imports.push(submission);
+    return this.insert(accountId, "image_import", importToStore(submission).row, submission.credentials !== null);
+  }
+
+  async submitInstance(accountId: AccountId, submission: InstanceSubmission) {
+    if (this.refusal !== null) throw this.refusal;
+    this.instances.push(submission);
+    return this.insert(accountId, "instance", instanceToStore(submission).row, false, submission.imageId);
+  }
+
+  insert(
+    accountId: AccountId,
+    kind: OperationKind,
+    request: NewRequest | null = null,
+    hadCredentials = false,
+    imageId?: ImageId,
+  ) {
+    const id = Bun.randomUUIDv7() as OperationId;
+    const uses = imageId === undefined ? {} : { imageId };
+    return insertOperation(this.#db, { id, accountId, kind, request, hadCredentials, ...uses, now: this.#clock() });
+  }
+
+  start(id: OperationId): void {
+    if (!startOperation(this.#db, id, this.#clock())) throw new Error("not PENDING");
+  }
+
+  succeed(id: OperationId, result: Record<string, unknown>): void {
+    if (!publishOperation(this.#db, { operationId: id, result, now: this.#clock() })) throw new Error("not EXECUTING");
+  }
+
+  fail(id: OperationId, error: ErrorBody): void {
+    if (!failOperation(this.#db, id, error, this.#clock())) throw new Error("ended already");
+  }
+
+  cancel(accountId: AccountId, id: OperationId): CancelOutcome {
+    const outcome = requestCancel(this.#db, accountId, id, this.#clock());
+    return outcome === "cancelling" || outcome === "cancelled" ? "accepted" : outcome;
+  }
+
+  async waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void> {
+    const deadline = performance.now() + timeoutMs;
+    while (!signal.aborted && performance.now() < deadline && !this.#hasEnded(id)) await Bun.sleep(POLL_MS);
+  }
+
+  stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
+    return this.#statusOf(id) === "EXECUTING" ? this.#samplesUntil(signal) : null;
+  }
+
+  readiness(): Readiness {
+    return this.state;
+  }
+
+  async *#samplesUntil(signal: AbortSignal): AsyncGenerator<InstanceStats> {
+    this.openStats++;
+    try {
+      for (const sample of this.samples) {
+        if (signal.aborted) return;
+        yield sample;
+        await Bun.sleep(POLL_MS);
+      }
+    } finally {
+      this.openStats--;
+    }
+  }
+
+  #hasEnded(id: OperationId): boolean {
+    const status = this.#statusOf(id);
+    return status === null || isTerminal(status);
+  }
+
+  #statusOf(id: OperationId) {
+    const accounts = ["alice", "bob"] as AccountId[];
+    for (const account of accounts) {
+      const row = getOperation(this.#db, account, id);
+      if (row !== null) return row.status;
+    }
+    return null;
+  }
+}

@@ -1,0 +1,138 @@
+import { describe, expect, test } from "bun:test";
+import { readJson } from "../../../src/api/body.ts";
+import { BodyRoom, type BodyRoomOptions } from "../../../src/api/body-room.ts";
+import { alice, bob } from "../../support/database.ts";
+
+const MIB = 1_048_576;
+const never = new AbortController().signal;
+
+function roomOf(more: Partial<BodyRoomOptions> = {}): BodyRoom {
+  return new BodyRoom({ totalBytes: 10, accountBytes: 6, waitMsMax: 60_000, collect: () => undefined, ...more });
+}
+
+/** What has been taken of these, in the order of the calls, after everybody had a turn. */
+async function taken(takes: readonly Promise<Disposable>[]): Promise<boolean[]> {
+  const pending = Promise.resolve(null);
+  await new Promise((resolve) => setImmediate(resolve));
+  return await Promise.all(takes.map(async (take) => (await Promise.race([take, pending])) !== null));
+}
+
+describe("room for large bodies", () => {
+  test("is shared by accounts, each with a bound, and given in the order of the requests", async () => {
+    const room = roomOf();
+    const takes = [
+      room.take(alice, 4, never),
+      room.take(alice, 4, never),
+      room.take(bob, 5, never),
+      room.take(bob, 1, never),
+      room.take(alice, 1, never),
+    ];
+    expect(await taken(takes)).toEqual([true, false, true, true, false]);
+    (await takes[2])?.[Symbol.dispose]();
+    expect(await taken(takes)).toEqual([true, false, true, true, true]);
+    const [first] = await Promise.all([takes[0]]);
+    first?.[Symbol.dispose]();
+    first?.[Symbol.dispose]();
+    expect(await taken(takes)).toEqual([true, true, true, true, true]);
+  });
+
+  test("is not taken from a large body by small ones that come after it", async () => {
+    const room = roomOf({ accountBytes: 10 });
+    const takes = [room.take(alice, 4, never), room.take(bob, 9, never), room.take(alice, 1, never)];
+    expect(await taken(takes)).toEqual([true, false, false]);
+    (await takes[0])?.[Symbol.dispose]();
+    expect(await taken(takes)).toEqual([true, true, true]);
+  });
+
+  test("is there for a body beyond every bound, alone", async () => {
+    const room = roomOf();
+    const takes = [room.take(alice, 100, never), room.take(bob, 1, never)];
+    expect(await taken(takes)).toEqual([true, false]);
+  });
+
+  test("is waited for as long as the client is there, and not for ever", async () => {
+    const room = roomOf({ waitMsMax: 20 });
+    using _held = await room.take(alice, 6, never);
+    const left = new AbortController();
+    const gone = room.take(alice, 6, left.signal);
+    left.abort(new Error("left"));
+    await expect(gone).rejects.toThrow("left");
+    await expect(room.take(alice, 6, never)).rejects.toMatchObject({ code: "too_many_requests" });
+    const free = room.take(bob, 4, never);
+    expect(await taken([free])).toEqual([true]);
+  });
+
+  test("is collected after much was given back, and when nothing comes any more", async () => {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const room = roomOf({ totalBytes: 100 * MIB, accountBytes: 100 * MIB, collect: resolve });
+    (await room.take(alice, 40 * MIB, never))[Symbol.dispose]();
+    await promise;
+  });
+});
+
+describe("a JSON body", () => {
+  const request = (body: ReadableStream<Uint8Array> | string, headers: Record<string, string> = {}) =>
+    new Request("http://localhost/", { method: "POST", body, headers });
+  const chunked = (chunks: readonly (string | null)[], onCancel: () => void = () => undefined) => {
+    const queue = [...chunks];
+    return new ReadableStream<Uint8Array>({
+      pull(controller) {
+        const chunk = queue.shift();
+        // Nothing more comes after null.
+        if (chunk === null) return new Promise<void>(() => undefined);
+        if (chunk === undefined) controller.close();
+        else controller.enqueue(Buffer.from(chunk));
+        return undefined;
+      },
+      cancel: onCancel,
+    });
+  };
+  /** Asks for room and keeps what for. */
+  const asking = (limitBytes = 8 * MIB) => {
+    const asked: number[] = [];
+    return { asked, options: { limitBytes, makeRoom: async (bytes: number) => void asked.push(bytes) } };
+  };
+
+  test("that is small asks for no room, whether or not it says its length", async () => {
+    const { asked, options } = asking();
+    expect(await readJson(request('{"a":1}', { "content-length": "7" }), options)).toEqual({ a: 1 });
+    expect(await readJson(request(chunked(['{"a"', ":", '"é"}'])), options)).toEqual({ a: "é" });
+    expect(asked).toEqual([]);
+  });
+
+  test("that is large asks for its length before it is read, or for the limit where it says none", async () => {
+    const { asked, options } = asking();
+    const text = JSON.stringify("x".repeat(3 * MIB));
+    expect(await readJson(request(text, { "content-length": String(text.length) }), options)).toHaveLength(3 * MIB);
+    const pieces = Array.from({ length: 4 }, (_, index) => text.slice(index * MIB, (index + 1) * MIB));
+    expect(await readJson(request(chunked(pieces)), options)).toHaveLength(3 * MIB);
+    expect(asked).toEqual([text.length, 8 * MIB]);
+  });
+
+  test("that gets no room is not read", async () => {
+    let read = 0;
+    const body = new ReadableStream<Uint8Array>({ pull: () => void read++ }, { highWaterMark: 0 });
+    const makeRoom = () => Promise.reject(new Error("no room"));
+    const large = request(body, { "content-length": String(2 * MIB) });
+    await expect(readJson(large, { limitBytes: 8 * MIB, makeRoom })).rejects.toThrow("no room");
+    expect(read).toBe(0);
+  });
+
+  test("that is longer than allowed is refused, also when it only turns out", async () => {
+    const { options } = asking(2 * MIB);
+    const piece = "x".repeat(MIB);
+    const refused = { code: "payload_too_large" };
+    await expect(readJson(request(chunked([piece, piece, "x"])), options)).rejects.toMatchObject(refused);
+    const announced = request("x", { "content-length": String(3 * MIB) });
+    await expect(readJson(announced, options)).rejects.toMatchObject(refused);
+  });
+
+  test("that holds its room for too long is given up", async () => {
+    const { options } = asking();
+    const { promise: cancelled, resolve } = Promise.withResolvers<void>();
+    const body = chunked(["[", " ".repeat(2 * MIB), null], resolve);
+    const late = readJson(request(body), { ...options, msMax: () => 10 });
+    await expect(late).rejects.toMatchObject({ code: "validation_error", message: expect.stringContaining("slowly") });
+    await cancelled;
+  });
+});

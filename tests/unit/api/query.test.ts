@@ -1,0 +1,115 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { queryReader, rawQuery } from "../../../src/api/query.ts";
+import { ApiError } from "../../../src/domain/errors.ts";
+import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
+import { DownloadQuery, ImagesQuery, OperationsQuery } from "../../../src/domain/query.ts";
+
+const readImages = queryReader(ImagesQuery);
+const readDownload = queryReader(DownloadQuery);
+
+function refusal(read: () => unknown): ApiError {
+  try {
+    read();
+  } catch (error) {
+    expect(error).toBeInstanceOf(ApiError);
+    return error as ApiError;
+  }
+  throw new Error("it was accepted");
+}
+
+test("the raw query is what stands between ? and #", () => {
+  expect(rawQuery("http://localhost/a?b=%ff&c=#d?e")).toBe("b=%ff&c=");
+  expect(rawQuery("http://localhost/a")).toBe("");
+});
+
+describe("integers are decimal digits and nothing else", () => {
+  test.each(["1", "100", "1000"])("limit=%s", (text) => {
+    expect(readImages(`limit=${text}`)).toEqual({ limit: Number(text) });
+  });
+
+  test.each([
+    "",
+    "abc",
+    "0",
+    "-1",
+    "1001",
+    "1e2",
+    "1.0",
+    "0x10",
+    "+5",
+    "%205",
+    "5%20",
+    "05",
+    "NaN",
+    "Infinity",
+    "99999999999999999999",
+    "true",
+    "%D9%A1",
+  ])("limit=%s", (text) => {
+    const error = refusal(() => readImages(`limit=${text}`));
+    expect(error.code).toBe("validation_error");
+    expect(error.message).toBe("limit must be an integer from 1 to 1000");
+    expect(error.details["field"]).toBe("limit");
+  });
+
+  test("a limit that is there twice is refused", () => {
+    expect(refusal(() => readImages("limit=1&limit=1")).message).toBe("limit must be given once");
+  });
+});
+
+describe("other types", () => {
+  test("booleans are true or false", () => {
+    expect(readImages("tagged=true")).toEqual({ tagged: true });
+    expect(readImages("tagged=false")).toEqual({ tagged: false });
+    for (const text of ["", "1", "0", "yes", "True", "TRUE", "null"]) {
+      expect(refusal(() => readImages(`tagged=${text}`)).message).toBe("tagged must be true or false");
+    }
+  });
+
+  test("enumerations name their values, and an absent one stays absent", () => {
+    const read = queryReader(OperationsQuery);
+    expect(read("")).toEqual({});
+    expect(read("status=PENDING&kind=instance")).toEqual({ status: "PENDING", kind: "instance" });
+    const error = refusal(() => read("status=pending"));
+    expect(error.message).toBe("status must be one of PENDING, EXECUTING, SUCCESS, FAILED, CANCELLED");
+    expect(error.details["allowed"]).toEqual(["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"]);
+  });
+
+  test("text is UTF-8, a plus is a space, and unknown names are ignored", () => {
+    expect(readImages("tag=a%2Bb+c&x=%zz&%ff=1")).toEqual({ tag: "a+b c" });
+    expect(refusal(() => readImages("tag=%ff")).message).toBe("tag must be UTF-8");
+    expect(refusal(() => readImages("tag=%zz")).message).toStartWith("tag must be percent-encoded");
+  });
+});
+
+describe("paths are bytes", () => {
+  test("any bytes come through", () => {
+    void fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
+        const encoded = [...bytes].map((byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
+        const { path } = readDownload(`path=${encoded}`) as { path: ByteString };
+        expect(byteStringToBytes(path)).toEqual(Buffer.from(bytes));
+      }),
+    );
+  });
+
+  test("a path is required, and given once", () => {
+    expect(refusal(() => readDownload("")).message).toBe("path is required");
+    expect(refusal(() => readDownload("path=/a&path=/b")).message).toBe("path must be given once");
+  });
+});
+
+test("no query at all brings anything but values or a validation error", () => {
+  void fc.assert(
+    fc.property(fc.oneof(fc.string(), fc.webQueryParameters()), (raw) => {
+      for (const read of [readImages, readDownload]) {
+        try {
+          read(raw);
+        } catch (error) {
+          expect(error).toBeInstanceOf(ApiError);
+        }
+      }
+    }),
+  );
+});

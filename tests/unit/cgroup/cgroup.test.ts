@@ -1,0 +1,337 @@
+import { describe, expect, test } from "bun:test";
+import { dirname } from "node:path";
+import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
+import { type CgroupFiles, skippingMissing } from "../../../src/cgroup/cgroup-files.ts";
+import { findHierarchies } from "../../../src/cgroup/hierarchy.ts";
+import { CgroupGoneError, parseKeyed, parseNumber, readStats, samples } from "../../../src/cgroup/stats.ts";
+
+const V1_MOUNTS = [
+  "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755",
+  "32 31 0:29 / /cg/cpu rw,relatime - cgroup cgroup rw,cpu",
+  "33 31 0:30 / /cg/cpuacct rw,relatime - cgroup cgroup rw,cpuacct",
+  "35 31 0:32 / /cg/memory rw,relatime - cgroup cgroup rw,memory",
+  "37 31 0:34 / /cg/freezer rw,relatime - cgroup cgroup rw,freezer",
+  "39 31 0:36 / /cg/pids rw,relatime - cgroup cgroup rw,pids",
+  "41 31 0:38 / /cg/unified rw,relatime - cgroup2 cgroup2 rw",
+].join("\n");
+const V1_SELF = "9:pids:/\n7:freezer:/x\n4:memory:/service/a\n2:cpuacct:/\n1:cpu:/\n0::/svc\n";
+const V2_MOUNTS = "30 23 0:26 / /cg rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+
+/** A kernel of our own: groups with files, processes that die when they are killed. */
+class FakeKernel implements CgroupFiles {
+  readonly files = new Map<string, string>();
+  readonly groups = new Set<string>();
+  readonly killed: number[] = [];
+  readonly busyFor = new Map<string, number>();
+  refuse: string | null = null;
+
+  readonly #filesOf: (group: string) => Record<string, string>;
+
+  constructor(groups: readonly string[], filesOf: (group: string) => Record<string, string>) {
+    this.#filesOf = filesOf;
+    for (const group of groups) this.mkdir(group);
+  }
+
+  read(path: string): string | null {
+    return this.files.get(path) ?? null;
+  }
+
+  write(path: string, text: string): boolean {
+    if (!this.files.has(path)) return false;
+    if (this.refuse !== null && path.endsWith(this.refuse)) throw Object.assign(new Error("no"), { code: "EBUSY" });
+    if (path.endsWith("/cgroup.kill")) this.#empty(dirname(path));
+    else this.files.set(path, text);
+    return true;
+  }
+
+  mkdir(path: string): void {
+    if (this.groups.has(path)) return;
+    this.groups.add(path);
+    if (!this.groups.has(dirname(path)) && path.startsWith("/cg/")) this.mkdir(dirname(path));
+    for (const [name, text] of Object.entries(this.#filesOf(path))) this.files.set(`${path}/${name}`, text);
+  }
+
+  rmdir(path: string): boolean {
+    const busy = this.busyFor.get(path) ?? 0;
+    this.busyFor.set(path, busy - 1);
+    if (busy > 0 || (this.files.get(`${path}/cgroup.procs`) ?? "") !== "" || this.children(path).length > 0)
+      return false;
+    this.groups.delete(path);
+    for (const file of [...this.files.keys()]) if (dirname(file) === path) this.files.delete(file);
+    return true;
+  }
+
+  children(path: string): string[] {
+    return [...this.groups].flatMap((group) => (dirname(group) === path ? [group.slice(path.length + 1)] : []));
+  }
+
+  kill(pid: number): void {
+    this.killed.push(pid);
+    for (const [file, text] of this.files) {
+      if (file.endsWith("/cgroup.procs")) this.files.set(file, text.replace(new RegExp(`^${pid}\n`, "m"), ""));
+    }
+  }
+
+  #empty(group: string): void {
+    for (const pid of this.read(`${group}/cgroup.procs`)?.split("\n") ?? []) if (pid !== "") this.kill(Number(pid));
+  }
+}
+
+function v1Files(group: string): Record<string, string> {
+  const common = { "cgroup.procs": "" };
+  if (group.startsWith("/cg/memory")) {
+    const limits = { "memory.limit_in_bytes": "max", "memory.memsw.limit_in_bytes": "max" };
+    return { ...common, ...limits, "memory.usage_in_bytes": "4096\n", "memory.max_usage_in_bytes": "8192\n" };
+  }
+  if (group.startsWith("/cg/cpuacct")) return { ...common, "cpuacct.usage": "2500000000\n" };
+  if (group.startsWith("/cg/cpu")) return { ...common, "cpu.shares": "1024", "cpu.stat": "nr_periods 0\n" };
+  if (group.startsWith("/cg/pids")) return { ...common, "pids.max": "max", "pids.current": "3\n" };
+  return { ...common, "cpu.stat": "usage_usec 1\nuser_usec 1\n" };
+}
+
+function v2Files(): Record<string, string> {
+  return {
+    "cgroup.procs": "",
+    "cgroup.controllers": "cpuset cpu io memory pids\n",
+    "cgroup.subtree_control": "",
+    "cgroup.kill": "",
+    "cpu.stat": "usage_usec 1234567\nuser_usec 1000000\n",
+    "cpu.weight": "100",
+    "memory.max": "max",
+    "memory.swap.max": "max",
+    "memory.current": "100\n",
+    "memory.peak": "200\n",
+    "pids.max": "max",
+    "pids.current": "2\n",
+  };
+}
+
+const LIMITS = { memoryBytes: 1000, pids: 7, cpuWeight: 50 };
+
+async function openV1(kernel: FakeKernel, more: { cpuWeight?: number } = {}) {
+  const killProcess = (pid: number) => kernel.kill(pid);
+  return await openCgroupTree({
+    namespace: "ns",
+    files: kernel,
+    mountinfo: V1_MOUNTS,
+    selfCgroup: V1_SELF,
+    killProcess,
+    ...more,
+  });
+}
+
+async function openV2(kernel: FakeKernel, selfCgroup = "0::/system.slice/coppice.service\n") {
+  const killProcess = (pid: number) => kernel.kill(pid);
+  return await openCgroupTree({
+    namespace: "ns",
+    files: kernel,
+    mountinfo: V2_MOUNTS,
+    selfCgroup,
+    pid: 42,
+    cpuWeight: 30,
+    killProcess,
+  });
+}
+
+const V1_TREES = ["/cg/cpu", "/cg/cpuacct", "/cg/memory/service/a", "/cg/pids", "/cg/unified/svc"];
+
+describe("hierarchies", () => {
+  test("of a hybrid host are the trees with our controllers and the unified one", () => {
+    expect(findHierarchies(V1_MOUNTS, V1_SELF).map(({ version, own }) => `${version} ${own}`)).toEqual([
+      "v1 /cg/cpu",
+      "v1 /cg/cpuacct",
+      "v1 /cg/memory/service/a",
+      "v1 /cg/pids",
+      "v2 /cg/unified/svc",
+    ]);
+  });
+
+  test("of a container begin at the mount's root, and a blank in a path is a blank", () => {
+    const mounts = "30 23 0:26 /docker/7 /my\\040cg rw - cgroup2 cgroup2 rw";
+    expect(findHierarchies(mounts, "0::/docker/7/inner\n")[0]?.own).toBe("/my cg/inner");
+    expect(findHierarchies(mounts, "0::/docker/7\n")[0]?.own).toBe("/my cg");
+    expect(findHierarchies(mounts, "0::/\n")[0]?.own).toBe("/my cg");
+  });
+
+  test("a host without any is told so", async () => {
+    await expect(openCgroupTree({ namespace: "ns", mountinfo: "", selfCgroup: "" })).rejects.toThrow(
+      "no control groups",
+    );
+  });
+});
+
+describe("groups on v1", () => {
+  test("keep their share of the host, of which the daemon is a small part", async () => {
+    const kernel = new FakeKernel(V1_TREES, v1Files);
+    await openV1(kernel, { cpuWeight: 50 });
+    expect(kernel.read("/cg/cpu/ns/cpu.shares")).toBe("1024");
+  });
+
+  test("have their limits in every tree", async () => {
+    const kernel = new FakeKernel(V1_TREES, v1Files);
+    const tree = await openV1(kernel);
+    expect([tree.version, tree.missing]).toEqual(["v1", []]);
+    const group = await tree.create("vm1", LIMITS);
+    expect(group.directories).toEqual(V1_TREES.map((parent) => `${parent}/ns/vm1`));
+    expect(kernel.read("/cg/memory/service/a/ns/vm1/memory.limit_in_bytes")).toBe("1000");
+    expect(kernel.read("/cg/memory/service/a/ns/vm1/memory.memsw.limit_in_bytes")).toBe("1000");
+    expect(kernel.read("/cg/cpu/ns/vm1/cpu.shares")).toBe("512");
+    group.weigh(5);
+    expect(kernel.read("/cg/cpu/ns/vm1/cpu.shares")).toBe("51");
+    expect(kernel.read("/cg/pids/ns/vm1/pids.max")).toBe("7");
+    expect(await group.stats()).toEqual({ cpuTimeMs: 2500, memoryBytes: 4096, memoryPeakBytes: 8192, pids: 3 });
+  });
+
+  test("are killed process by process, whichever tree knows them, and never the killer", async () => {
+    const kernel = new FakeKernel(V1_TREES, v1Files);
+    const tree = await openV1(kernel);
+    const group = await tree.create("vm1", {});
+    kernel.files.set("/cg/cpu/ns/vm1/cgroup.procs", "11\n");
+    kernel.files.set("/cg/pids/ns/vm1/cgroup.procs", "11\n12\n");
+    expect(await group.pids()).toEqual([11, 12]);
+    kernel.busyFor.set("/cg/pids/ns/vm1", 2);
+    await group[Symbol.asyncDispose]();
+    expect(kernel.killed).toEqual([11, 12]);
+    expect(await tree.list()).toEqual([]);
+    await expect(group.stats()).rejects.toBeInstanceOf(CgroupGoneError);
+    kernel.mkdir("/cg/cpu/ns/vm2");
+    kernel.files.set("/cg/cpu/ns/vm2/cgroup.procs", "0\n");
+    expect(await tree.open("vm2").pids()).toEqual([]);
+  });
+
+  test("that a dead daemon left elsewhere in the trees are found and removed", async () => {
+    const elsewhere = ["/cg/memory/session-7/ns/old", "/cg/pids/ns/old", "/cg/memory/session-7/other/ns2/x"];
+    const kernel = new FakeKernel([...V1_TREES, ...elsewhere], v1Files);
+    kernel.files.set("/cg/memory/session-7/ns/old/cgroup.procs", "77\n");
+    const tree = await openV1(kernel);
+    expect(await tree.list()).toEqual(["old"]);
+    await tree.open("old")[Symbol.asyncDispose]();
+    expect(kernel.killed).toEqual([77]);
+    expect(await tree.list()).toEqual([]);
+    await tree[Symbol.asyncDispose]();
+    expect([...kernel.groups].filter((group) => group.endsWith("/ns"))).toEqual([]);
+    expect(kernel.groups.has("/cg/memory/session-7/other/ns2/x")).toBe(true);
+  });
+
+  test("a refused limit leaves no group", async () => {
+    const kernel = new FakeKernel(V1_TREES, v1Files);
+    const tree = await openV1(kernel);
+    kernel.refuse = "pids.max";
+    await expect(tree.create("vm1", LIMITS)).rejects.toThrow("cannot be made");
+    expect(await tree.list()).toEqual([]);
+  });
+
+  test("a group that exists is not made again, and a name is only a name", async () => {
+    const tree = await openV1(new FakeKernel(V1_TREES, v1Files));
+    await tree.create("vm1", {});
+    await expect(tree.create("vm1", {})).rejects.toThrow("exists");
+    for (const name of ["..", "a/b", "", ".x", "a\n"]) expect(() => tree.open(name)).toThrow("not a name");
+  });
+});
+
+test("a file that a group does not have is not tried in its siblings, unless the group itself was gone", () => {
+  const kernel = new FakeKernel(["/cg/cpu/a", "/cg/cpu/b", "/cg/memory/b"], v1Files);
+  const tried: string[] = [];
+  const write = kernel.write.bind(kernel);
+  kernel.write = (path, text) => {
+    tried.push(path);
+    return write(path, text);
+  };
+  const files = skippingMissing(kernel);
+  expect(files.write("/cg/cpu/gone/cpu.shares", "2")).toBe(false);
+  expect(files.write("/cg/cpu/a/memory.max", "2")).toBe(false);
+  expect(files.write("/cg/cpu/b/memory.max", "2")).toBe(false);
+  expect(files.write("/cg/cpu/b/cpu.shares", "2")).toBe(true);
+  expect(files.write("/cg/memory/b/memory.limit_in_bytes", "2")).toBe(true);
+  expect(tried).not.toContain("/cg/cpu/b/memory.max");
+});
+
+describe("groups on v2", () => {
+  const service = "/cg/system.slice/coppice.service";
+
+  test("get their controllers from a service that moved out of the way", async () => {
+    const kernel = new FakeKernel([service], v2Files);
+    const tree = await openV2(kernel);
+    expect([tree.version, tree.missing]).toEqual(["v2", []]);
+    expect(kernel.read(`${service}/daemon/cgroup.procs`)).toBe("42");
+    expect(kernel.read(`${service}/cgroup.subtree_control`)).toBe("+memory +cpu +pids");
+    expect(kernel.read(`${service}/ns/cgroup.subtree_control`)).toBe("+memory +cpu +pids");
+    expect(kernel.read(`${service}/ns/cpu.weight`)).toBe("30");
+    expect(kernel.read(`${service}/daemon/cpu.weight`)).toBe("100");
+    const group = await tree.create("vm1", LIMITS);
+    expect(kernel.read(`${service}/ns/vm1/memory.max`)).toBe("1000");
+    expect(kernel.read(`${service}/ns/vm1/memory.swap.max`)).toBe("0");
+    expect(kernel.read(`${service}/ns/vm1/cpu.weight`)).toBe("50");
+    group.weigh(5);
+    expect(kernel.read(`${service}/ns/vm1/cpu.weight`)).toBe("5");
+    expect(kernel.read(`${service}/ns/vm1/pids.max`)).toBe("7");
+    expect(await group.stats()).toEqual({ cpuTimeMs: 1235, memoryBytes: 100, memoryPeakBytes: 200, pids: 2 });
+  });
+
+  test("a second opening by the same process finds the same place", async () => {
+    const kernel = new FakeKernel([service], v2Files);
+    await openV2(kernel);
+    const tree = await openV2(kernel, "0::/system.slice/coppice.service/daemon\n");
+    const group = await tree.create("vm1", {});
+    expect(group.directories).toEqual([`${service}/ns/vm1`]);
+  });
+
+  test("a group shared with others cannot give controllers on: that is said, and the rest works", async () => {
+    const kernel = new FakeKernel([service], v2Files);
+    kernel.refuse = "subtree_control";
+    const tree = await openV2(kernel);
+    expect(tree.missing).toEqual(["memory", "cpu", "pids"]);
+    expect((await tree.create("vm1", {})).directories).toEqual([`${service}/ns/vm1`]);
+  });
+
+  test("a controller that the parent does not offer is missing", async () => {
+    const kernel = new FakeKernel([service], () => ({ ...v2Files(), "cgroup.controllers": "memory\n" }));
+    expect((await openV2(kernel)).missing).toEqual(["cpu", "pids"]);
+  });
+});
+
+describe("figures", () => {
+  test("parsers take what the kernel writes and nothing else", () => {
+    expect(parseNumber("12\n")).toBe(12);
+    for (const text of [null, "", "max\n", "-1", "1 2"]) expect(parseNumber(text)).toBeNull();
+    expect(parseKeyed("usage_usec 5\nuser_usec 3\n", "user_usec")).toBe(3);
+    expect(parseKeyed("usage_usec 5\n", "usage")).toBeNull();
+  });
+
+  test("a kernel without memory.peak gives the present for the peak", () => {
+    const files: Record<string, string> = { "memory.current": "5\n", "cpu.stat": "usage_usec 2000\n" };
+    expect(readStats((file) => files[file] ?? null)).toEqual({
+      cpuTimeMs: 2,
+      memoryBytes: 5,
+      memoryPeakBytes: 5,
+      pids: 0,
+    });
+  });
+
+  test("samples tell the use between two readings, and end with the group", async () => {
+    let reading = 0;
+    const source = {
+      async stats() {
+        reading += 1;
+        if (reading === 4) throw new CgroupGoneError("gone");
+        return { cpuTimeMs: reading * 10, memoryBytes: 1, memoryPeakBytes: 2, pids: 1 };
+      },
+    };
+    const seen = await Array.fromAsync(samples(source, 20, new AbortController().signal));
+    expect(seen.map(({ cpuTimeMs }) => cpuTimeMs)).toEqual([10, 20, 30]);
+    expect(seen[0]?.cpuPercent).toBe(0);
+    expect(seen[1]?.cpuPercent).toBeGreaterThan(5);
+    expect(seen[1]?.cpuPercent).toBeLessThan(60);
+  });
+
+  test("samples end at once when nobody wants them", async () => {
+    const controller = new AbortController();
+    const source = { stats: async () => ({ cpuTimeMs: 1, memoryBytes: 1, memoryPeakBytes: 1, pids: 1 }) };
+    let count = 0;
+    for await (const _ of samples(source, 60_000, controller.signal)) {
+      count += 1;
+      setTimeout(() => controller.abort(), 5);
+    }
+    expect(count).toBe(1);
+  });
+});

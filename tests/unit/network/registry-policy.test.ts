@@ -1,0 +1,160 @@
+import { expect, test } from "bun:test";
+import { ApiError } from "../../../src/domain/errors.ts";
+import {
+  allowedAddresses,
+  checkRegistryHost,
+  isForbidden,
+  listedLoopback,
+  type RegistryHosts,
+} from "../../../src/network/registry-policy.ts";
+
+const none: RegistryHosts = {};
+const at =
+  (...addresses: string[]) =>
+  async () =>
+    addresses;
+const code = (promise: Promise<unknown>): Promise<string> =>
+  promise.then(
+    () => "accepted",
+    (error: unknown) => (error instanceof ApiError ? error.code : String(error)),
+  );
+
+test("this machine and its cloud are forbidden in every spelling, and a site's own addresses are not", () => {
+  const forbidden = ["127.0.0.1", "169.254.1.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "0.0.0.0"];
+  const wrapped = forbidden.flatMap((address) => [`::ffff:${address}`, `64:ff9b::${address}`, `64:ff9b:1::${address}`]);
+  for (const address of [...forbidden, ...wrapped, "::1", "::", "fe80::1%eth0", "fd00:ec2::254", "fd20:ce::254"]) {
+    expect([address, isForbidden(address)]).toEqual([address, true]);
+  }
+  const fine = ["10.0.0.1", "192.168.1.1", "172.16.0.1", "100.64.0.1", "203.0.113.5", "fd00::1", "2001:db8::1"];
+  for (const address of [
+    ...fine,
+    ...fine.slice(0, 5).map((each) => `::ffff:${each}`),
+    "8.8.8.8",
+    "64:ff9b:1::8.8.8.8",
+  ]) {
+    expect([address, isForbidden(address)]).toEqual([address, false]);
+  }
+});
+
+test("one forbidden address among several is enough", async () => {
+  expect(await code(checkRegistryHost("r.example", none, at("10.0.0.1")))).toBe("accepted");
+  expect(await code(checkRegistryHost("r.example", none, at("10.0.0.1", "127.0.0.1")))).toBe("forbidden");
+  expect(await code(checkRegistryHost("r.example:5000", none, at("fe80::1")))).toBe("forbidden");
+});
+
+test("literal addresses are not looked up", async () => {
+  const never = () => Promise.reject(new Error("looked up"));
+  expect(await code(checkRegistryHost("127.0.0.1:5000", none, never))).toBe("forbidden");
+  expect(await code(checkRegistryHost("[::1]:5000", none, never))).toBe("forbidden");
+  expect(await code(checkRegistryHost("[::ffff:7f00:1]", none, never))).toBe("forbidden");
+  for (const host of ["100.100.100.200", "168.63.129.16:80", "[fd20:ce::254]", "[64:ff9b:1::7f00:1]:5000"]) {
+    expect([host, await code(checkRegistryHost(host, none, never))]).toEqual([host, "forbidden"]);
+  }
+  expect(await code(checkRegistryHost("192.168.7.7:5000", none, never))).toBe("accepted");
+});
+
+test("the operator's list decides, the entry with the port first", async () => {
+  const hosts: RegistryHosts = {
+    "127.0.0.1:5000": { insecure: true },
+    "nas.example": { caFile: "/ca.pem" },
+    "nas.example:9": { allow: false },
+    "*": { insecure: false },
+  };
+  expect(await checkRegistryHost("127.0.0.1:5000", hosts)).toEqual({ insecure: true });
+  expect(await code(checkRegistryHost("127.0.0.1:5001", hosts))).toBe("forbidden");
+  expect(await checkRegistryHost("nas.example:443", hosts, at("127.0.0.1"))).toEqual({ caFile: "/ca.pem" });
+  expect(await code(checkRegistryHost("nas.example:9", hosts, at("10.0.0.1")))).toBe("forbidden");
+  const closed: RegistryHosts = { "*": { allow: false }, "r.example": {} };
+  expect(await code(checkRegistryHost("other.example", closed, at("10.0.0.1")))).toBe("forbidden");
+  expect(await code(checkRegistryHost("r.example", closed, at("10.0.0.1")))).toBe("accepted");
+  expect(await code(checkRegistryHost("constructor:1", none, at("127.0.0.1")))).toBe("forbidden");
+});
+
+test("names are looked up for real", async () => {
+  expect(await code(checkRegistryHost("localhost:5000", none))).toBe("forbidden");
+  // The C library reads numbers in other forms, and takes some for octal.
+  const loopback = [
+    "127.1:5000",
+    "127.0.1",
+    "2130706433:5000",
+    "0x7f000001:1",
+    "0x7f.1",
+    "0177.0.0.1",
+    "017700000001:1",
+  ];
+  const metadata = ["2852039166:80", "0xa9fea9fe:80", "0251.0376.0251.0376", "169.254.43518", "0x64.0x64.0x64.0xc8"];
+  for (const host of [...loopback, ...metadata, "1684301000:80", "0xa83f8110:80", "0:5000", "0x0:1"]) {
+    expect([host, await code(checkRegistryHost(host, none))]).toEqual([host, "forbidden"]);
+  }
+  expect(await code(checkRegistryHost("no-such-host.invalid", none))).toBe("unavailable");
+});
+
+test("the addresses to connect to are those that were judged", async () => {
+  const hosts = { "listed.example": {}, "port.example:5000": {}, "denied.example": { allow: false } };
+  const allowed = (host: string, ...addresses: string[]) => allowedAddresses(host, hosts, at(...addresses));
+  expect(await allowed("r.example:443", "10.0.0.1", "fd00::1")).toEqual(["10.0.0.1", "fd00::1"]);
+  expect(await code(allowed("r.example:443", "10.0.0.1", "::1"))).toBe("forbidden");
+  expect(await allowed("listed.example:443", "127.0.0.1")).toEqual(["127.0.0.1"]);
+  expect(await allowed("port.example:5000", "::1")).toEqual(["::1"]);
+  expect(await code(allowed("port.example:5001", "::1"))).toBe("forbidden");
+  expect(await code(allowed("denied.example:443", "10.0.0.1"))).toBe("forbidden");
+  expect(await code(allowed("denied.example:5000", "10.0.0.1"))).toBe("forbidden");
+  expect(await code(allowed("[::1]:443"))).toBe("forbidden");
+  expect(await allowed("[fd00::1]:443")).toEqual(["fd00::1"]);
+  // Whatever a name server answers, nobody connects to what cannot be judged.
+  expect(await code(allowed("r.example:443", "127.1"))).not.toBe("accepted");
+});
+
+test("an entry without a port opens the ports of its scheme, and no other", async () => {
+  const hosts: RegistryHosts = {
+    localhost: {},
+    "plain.lan": { insecure: true },
+    "registry.lan": {},
+    "registry.lan:5001": {},
+    "[fe80::1]": {},
+  };
+  const connect = (host: string, ...addresses: string[]) => code(allowedAddresses(host, hosts, at(...addresses)));
+  for (const address of ["127.0.0.1", "::1", "169.254.1.1", "169.254.169.254", "0.0.0.0"]) {
+    for (const host of ["localhost", "registry.lan", "plain.lan"]) {
+      expect(await connect(`${host}:443`, address)).toBe("accepted");
+      expect(await connect(`${host}:80`, address)).toBe(host === "plain.lan" ? "accepted" : "forbidden");
+      for (const port of [5000, 6379, 8443]) expect(await connect(`${host}:${port}`, address)).toBe("forbidden");
+      // The reference of an import may name any port, and opens none by that.
+      expect(await code(checkRegistryHost(`${host}:6379`, hosts, at(address)))).toBe("forbidden");
+      expect(await code(checkRegistryHost(host, hosts, at(address)))).toBe("accepted");
+    }
+    expect(await connect("registry.lan:6379", "10.0.0.1", address)).toBe("forbidden");
+    expect(await connect("registry.lan:5001", address)).toBe("accepted");
+  }
+  expect(await connect("registry.lan:6379", "10.0.0.1")).toBe("accepted");
+  expect(await connect("[fe80::1]:6379")).toBe("forbidden");
+  expect(await connect("[fe80::1]:443")).toBe("accepted");
+  expect(await checkRegistryHost("plain.lan:5000", hosts, at("10.0.0.1"))).toEqual({ insecure: true });
+});
+
+test("where the rest is not allowed, an entry without a port allows the ports of its scheme", async () => {
+  const hosts: RegistryHosts = { "*": { allow: false }, "registry.lan": {}, "registry.lan:5000": {} };
+  const connect = (host: string) => code(allowedAddresses(host, hosts, at("10.0.0.1")));
+  expect(await connect("registry.lan:443")).toBe("accepted");
+  expect(await connect("registry.lan:5000")).toBe("accepted");
+  expect(await connect("registry.lan:5001")).toBe("forbidden");
+  expect(await code(checkRegistryHost("registry.lan:5001", hosts, at("10.0.0.1")))).toBe("forbidden");
+});
+
+test("places of the loopback are those that the operator listed", () => {
+  const hosts = {
+    "*": {},
+    "127.0.0.1:5000": {},
+    "127.0.0.1:5001": { allow: false },
+    "localhost:5002": {},
+    "[::1]:5003": {},
+    "127.0.0.8": {},
+    "127.0.0.9": { insecure: true },
+    "10.0.0.1:5004": {},
+    "r.example:5005": {},
+  };
+  expect(listedLoopback(hosts).map(({ address, port }) => `${address} ${port}`)).toEqual([
+    ...["127.0.0.1 5000", "127.0.0.1 5002", "::1 5002", "::1 5003"],
+    ...["127.0.0.8 443", "127.0.0.9 443", "127.0.0.9 80"],
+  ]);
+});

@@ -1,0 +1,54 @@
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { dropCode, forgetMappings, isShortOfMemory } from "../../../src/system/memory.ts";
+
+const SIZE_BYTES = 4_194_304;
+
+/** Resident `kB` of the mappings of a file. */
+function residentKb(path: string): number {
+  const parts = readFileSync("/proc/self/smaps", "utf8").split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m);
+  const ofFile = parts.filter((part) => part.split("\n")[0]?.endsWith(` ${path}`));
+  return ofFile.reduce((sum, part) => sum + Number(/^Rss:\s+(\d+) kB$/m.exec(part)?.[1] ?? 0), 0);
+}
+
+test("forgets what was read of a mapped file, which can be read again", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-memory-"));
+  const path = join(directory, "file");
+  await writeFile(path, Buffer.alloc(SIZE_BYTES, 7));
+  const mapped = Bun.mmap(path);
+  const sum = (): number => mapped.reduce((total, byte) => total + byte, 0);
+  expect(sum()).toBe(SIZE_BYTES * 7);
+  // Dirty pages would have to be written first.
+  const file = Bun.spawnSync(["sync", path]);
+  expect(file.exitCode).toBe(0);
+  expect(residentKb(path)).toBe(SIZE_BYTES / 1024);
+  forgetMappings(path);
+  expect(residentKb(path)).toBeLessThan(SIZE_BYTES / 1024 / 2);
+  expect(sum()).toBe(SIZE_BYTES * 7);
+  await rm(directory, { recursive: true });
+});
+
+test("drops code that was executed, which goes on executing", () => {
+  const path = process.execPath;
+  const codeKb = (): number => {
+    const code = readFileSync("/proc/self/smaps", "utf8")
+      .split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)
+      .filter((part) => /^\S+ r-xp /.test(part) && part.split("\n")[0]?.endsWith(` ${path}`));
+    return code.reduce((sum, part) => sum + Number(/^Rss:\s+(\d+) kB$/m.exec(part)?.[1] ?? 0), 0);
+  };
+  const before = codeKb();
+  expect(before).toBeGreaterThan(0);
+  dropCode(path);
+  expect(codeKb()).toBeLessThan(before);
+});
+
+test("memory is short when less than a tenth of it could still be given", () => {
+  const meminfo = (availableKb: number) =>
+    `MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:   ${availableKb} kB\n`;
+  expect(isShortOfMemory(meminfo(99))).toBe(true);
+  expect(isShortOfMemory(meminfo(101))).toBe(false);
+  expect(isShortOfMemory("")).toBe(false);
+});

@@ -1,0 +1,55 @@
+import { expect, test } from "bun:test";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ServiceManager } from "../../../src/system/notify.ts";
+import { DatagramReceiver } from "../../support/datagram-receiver.ts";
+
+const name = (): string => join(tmpdir(), `coppice-notify-${Bun.randomUUIDv7()}`);
+const none = { watchdogUs: undefined, watchdogPid: undefined };
+const rethrow = (error: unknown): never => {
+  throw error;
+};
+
+test.each([
+  ["a path", name()],
+  ["an abstract name", `@${name()}`],
+])("a service manager at %s is told, and hears beats for as long as the service lives", async (_what, socket) => {
+  using receiver = new DatagramReceiver(socket);
+  using manager = new ServiceManager({ socket, watchdogUs: "60000", watchdogPid: undefined, onError: rethrow });
+  let alive = true;
+  manager.ready("listening on\nthe port", () => alive);
+  expect(receiver.take()).toEqual(["READY=1\nSTATUS=listening on the port"]);
+  await Bun.sleep(130);
+  const beats = receiver.take();
+  expect(beats.length).toBeGreaterThanOrEqual(3);
+  expect(new Set(beats)).toEqual(new Set(["WATCHDOG=1"]));
+  alive = false;
+  await Bun.sleep(60);
+  expect(receiver.take()).toEqual([]);
+  alive = true;
+  manager.stopping();
+  await Bun.sleep(60);
+  expect(receiver.take()).toEqual(["STOPPING=1\nSTATUS=stopping"]);
+});
+
+test("without a service manager nothing happens", () => {
+  using manager = new ServiceManager({ socket: undefined, ...none, onError: rethrow });
+  manager.ready("fine", () => true);
+  manager.stopping();
+});
+
+test("a watchdog of another process is not ours", async () => {
+  const socket = name();
+  using receiver = new DatagramReceiver(socket);
+  using manager = new ServiceManager({ socket, watchdogUs: "30000", watchdogPid: "1", onError: rethrow });
+  manager.ready("fine", () => true);
+  await Bun.sleep(60);
+  expect(receiver.take()).toHaveLength(1);
+});
+
+test("a service manager that is gone is reported, and harms nothing", () => {
+  const errors: unknown[] = [];
+  using manager = new ServiceManager({ socket: "/nowhere/socket", ...none, onError: (error) => errors.push(error) });
+  manager.ready("fine", () => true);
+  expect(errors).toMatchObject([{ syscall: "sendto", code: "ENOENT" }]);
+});

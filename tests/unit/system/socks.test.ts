@@ -1,0 +1,45 @@
+import { expect, test } from "bun:test";
+import type { Socket, TCPSocketListener, TCPSocketListenOptions } from "bun";
+import type { End } from "../../../src/system/relay.ts";
+import { openSocksProxy } from "../../../src/system/socks.ts";
+import { ToolNetwork } from "../../../src/system/tool-network.ts";
+
+const GREETING = Uint8Array.of(5, 1, 0);
+const REQUEST = Uint8Array.of(5, 1, 0, 1, 192, 0, 2, 1, 0, 80);
+
+/** Listens nowhere; the test plays the sockets. */
+class PlayedNetwork extends ToolNetwork {
+  handlers: TCPSocketListenOptions<End>["socket"] | null = null;
+
+  override listen<Data>(options: TCPSocketListenOptions<Data>): TCPSocketListener<Data> {
+    this.handlers = options.socket as unknown as TCPSocketListenOptions<End>["socket"];
+    return { port: 1, stop: () => undefined } as unknown as TCPSocketListener<Data>;
+  }
+}
+
+test("what a client sends behind its request ends the connection, and connects nowhere again", () => {
+  using network = new PlayedNetwork();
+  const asked: string[] = [];
+  using _proxy = openSocksProxy({
+    network,
+    resolve: (host) => {
+      asked.push(host);
+      return new Promise(() => undefined);
+    },
+    onFailure: () => undefined,
+  });
+  let terminated = 0;
+  const socket = {
+    write: (bytes: Uint8Array) => bytes.byteLength,
+    pause: () => undefined,
+    terminate: () => {
+      terminated += 1;
+    },
+  } as unknown as Socket<End>;
+  network.handlers?.open?.(socket);
+  for (const chunk of [GREETING, REQUEST]) network.handlers?.data?.(socket, Buffer.from(chunk));
+  expect([asked, terminated]).toEqual([["192.0.2.1:80"], 0]);
+  // A chunk can be on its way when the socket is paused; an empty one leaves the request as it is.
+  network.handlers?.data?.(socket, Buffer.alloc(0));
+  expect([asked, terminated]).toEqual([["192.0.2.1:80"], 1]);
+});

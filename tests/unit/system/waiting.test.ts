@@ -1,0 +1,107 @@
+import { describe, expect, test } from "bun:test";
+import { ownTurn, sleepUnlessAborted, untilAborted, withinTime } from "../../../src/system/waiting.ts";
+
+const LONG_MS = 600_000;
+const never = new Promise<never>(() => undefined);
+
+test("ownTurn gives everybody a turn of the event loop, in the order of the calls", async () => {
+  const turns: number[] = [];
+  let turn = 0;
+  const count = () => {
+    turn++;
+    if (turns.length < 3) setImmediate(count);
+  };
+  setImmediate(count);
+  const order: string[] = [];
+  const take = async (name: string) => {
+    await ownTurn();
+    order.push(name);
+    turns.push(turn);
+  };
+  await Promise.all(["first", "second", "third"].map(take));
+  expect(order).toEqual(["first", "second", "third"]);
+  expect(new Set(turns).size).toBe(3);
+});
+
+describe("withinTime", () => {
+  test("settles as the work does", async () => {
+    expect(await withinTime(Promise.resolve(1), LONG_MS, () => null)).toBe(1);
+    await expect(withinTime(Promise.reject(new Error("of the work")), LONG_MS, () => null)).rejects.toThrow(
+      "of the work",
+    );
+  });
+
+  test("gives or throws what is for work that is late, whose failure then disturbs nobody", async () => {
+    const { promise, reject } = Promise.withResolvers<never>();
+    expect(await withinTime(promise, 1, () => null)).toBeNull();
+    const thrown = withinTime(never, 1, () => {
+      throw new Error("late");
+    });
+    await expect(thrown).rejects.toThrow("late");
+    reject(new Error("of work that nobody waits for"));
+    await Bun.sleep(1);
+  });
+});
+
+describe("untilAborted", () => {
+  test("settles as the work does, or with the reason of the signal", async () => {
+    const abort = new AbortController();
+    expect(await untilAborted(Promise.resolve(1), abort.signal)).toBe(1);
+    const waiting = untilAborted(never, abort.signal);
+    abort.abort(new Error("enough"));
+    await expect(waiting).rejects.toThrow("enough");
+    await expect(untilAborted(never, abort.signal)).rejects.toThrow("enough");
+  });
+});
+
+describe("those who wait for a promise that lives long", () => {
+  /** A promise that counts the reactions on it. */
+  function counted() {
+    const { promise, resolve } = Promise.withResolvers<number>();
+    const reactions = { count: 0 };
+    const then = promise.then.bind(promise);
+    // biome-ignore lint/suspicious/noThenProperty: it is a promise, whose reactions are counted.
+    promise.then = ((...handlers: Parameters<typeof then>) => {
+      reactions.count++;
+      return then(...handlers);
+    }) as typeof promise.then;
+    return { promise, resolve, reactions };
+  }
+
+  test("leave nothing on it, however often they come back", async () => {
+    const { promise, resolve, reactions } = counted();
+    for (let round = 0; round < 100; round++) {
+      expect(await withinTime(promise, 0, () => null)).toBeNull();
+      await expect(untilAborted(promise, AbortSignal.abort(new Error("left")))).rejects.toThrow("left");
+    }
+    expect(reactions.count).toBe(1);
+    const waiting = [withinTime(promise, LONG_MS, () => null), untilAborted(promise, new AbortController().signal)];
+    resolve(7);
+    expect(await Promise.all(waiting)).toEqual([7, 7]);
+    expect(await untilAborted(promise, AbortSignal.abort())).toBe(7);
+    expect(await withinTime(promise, 0, () => null)).toBe(7);
+  });
+});
+
+describe("sleepUnlessAborted", () => {
+  test("ends with its time, and at once with the signal", async () => {
+    const abort = new AbortController();
+    await sleepUnlessAborted(1, abort.signal);
+    const sleeping = sleepUnlessAborted(LONG_MS, abort.signal);
+    abort.abort();
+    await sleeping;
+    await sleepUnlessAborted(LONG_MS, abort.signal);
+  });
+});
+
+test("no timer is left behind to keep the process", async () => {
+  const script = `
+    import { sleepUnlessAborted, withinTime } from ${JSON.stringify(Bun.resolveSync("../../../src/system/waiting.ts", import.meta.dir))};
+    await withinTime(Promise.resolve(), ${LONG_MS}, () => null);
+    await withinTime(Promise.reject(), ${LONG_MS}, () => null).catch(() => null);
+    await sleepUnlessAborted(${LONG_MS}, AbortSignal.timeout(1));
+    await sleepUnlessAborted(${LONG_MS}, AbortSignal.abort());
+  `;
+  const program = Bun.spawn([process.execPath, "-e", script], { stdout: "ignore", timeout: 20_000 });
+  expect([await program.exited, program.signalCode]).toEqual([0, null]);
+}, 30_000);

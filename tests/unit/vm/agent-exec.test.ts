@@ -1,0 +1,191 @@
+import { describe, expect, test } from "bun:test";
+import { type AgentError, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
+import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import {
+  AgentFrame,
+  FRAME_PAYLOAD_BYTES_MAX,
+  HostFrame,
+  INPUT_WINDOW_BYTES_INITIAL,
+  INPUT_WINDOW_BYTES_MAX,
+  Stream,
+  WINDOW_BYTES_INITIAL,
+} from "../../../src/vm/agent/protocol.ts";
+import { done, exitPayload, failure, openAgent as open, SPEC, text } from "../../support/agent-script.ts";
+import { seededRandom } from "../../support/random.ts";
+
+describe("exec", () => {
+  test("sends the specification in pieces and gives figures back", async () => {
+    const { guest, agent } = open();
+    const output: string[] = [];
+    const argv = ["/bin/sh", "-c", "x".repeat(130_000)];
+    const run = agent.exec({ ...SPEC, argv, env: { A: "ü" } }, (stream, chunk) =>
+      output.push(`${stream}:${chunk.length}`),
+    );
+    const { session, payload } = await guest.frame(HostFrame.execOpen);
+    await guest.frame(HostFrame.execSpec, 1);
+    const spec = Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.execSpec).map((f) => f.payload));
+    expect(payload.readUInt32LE(0)).toBe(spec.byteLength);
+    expect(readSpec(spec)).toEqual({ hostname: "h", cwd: "/", argv, env: ["A=ü"] });
+    guest.send(AgentFrame.started, session, packIntegers([32, 2]));
+    await run.started;
+    guest.send(AgentFrame.output, session, packIntegers([32, Stream.stderr]), text("abc"));
+    guest.send(AgentFrame.exit, session, exitPayload(137, 3));
+    expect(await run.exit).toEqual({
+      exitCode: 137,
+      signal: 9,
+      coreDumped: false,
+      timedOut: true,
+      oomKilled: true,
+      cpuTimeUs: 1500n,
+      memoryPeakBytes: 4096n,
+      wallUs: 9n,
+      usage: {
+        userTimeUs: 1n,
+        systemTimeUs: 2n,
+        residentKibMax: 3n,
+        minorFaults: 4n,
+        majorFaults: 5n,
+        blocksIn: 6n,
+        blocksOut: 7n,
+        voluntarySwitches: 8n,
+        involuntarySwitches: 9n,
+      },
+    });
+    expect(output).toEqual(["stderr:3"]);
+  });
+
+  test.each([
+    [0, { exitCode: 0, signal: null, coreDumped: false }],
+    [200 << 8, { exitCode: 200, signal: null, coreDumped: false }],
+    [11 | 0x80, { exitCode: 139, signal: 11, coreDumped: true }],
+    [64, { exitCode: 192, signal: 64, coreDumped: false }],
+  ])("a wait status of %d is read", async (status, expected) => {
+    const { guest, agent } = open();
+    const run = agent.exec(SPEC, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    guest.send(AgentFrame.exit, session, exitPayload(expected.exitCode, 0, status));
+    expect(await run.exit).toMatchObject(expected);
+  });
+
+  test("standard input waits for credit, and its end is told", async () => {
+    const { guest, agent } = open();
+    const stdin = Buffer.from(seededRandom(5).bytes(INPUT_WINDOW_BYTES_INITIAL + 1000));
+    agent.exec({ ...SPEC, stdin: [stdin] }, () => undefined);
+    const { session, payload } = await guest.frame(HostFrame.execOpen);
+    expect(payload.readUInt32LE(4)).toBe(1);
+    const received = () =>
+      Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.stdin).map((f) => f.payload));
+    await guest.frame(HostFrame.stdin, INPUT_WINDOW_BYTES_INITIAL / FRAME_PAYLOAD_BYTES_MAX - 1);
+    await Bun.sleep(5);
+    expect(received().byteLength).toBe(INPUT_WINDOW_BYTES_INITIAL);
+    guest.send(AgentFrame.window, session, packIntegers([32, Stream.stdin], [32, 600]));
+    guest.send(AgentFrame.window, session, packIntegers([32, Stream.stdin], [32, 600]));
+    await guest.frame(HostFrame.stdin, 2);
+    expect(received()).toEqual(stdin);
+    expect(guest.frames.at(-1)?.payload.byteLength).toBe(0);
+  });
+
+  test("standard input that the command leaves unread is let go with it", async () => {
+    const { guest, agent } = open();
+    const { promise: letGo, resolve } = Promise.withResolvers<void>();
+    let readBytes = 0;
+    async function* endless() {
+      using _open = { [Symbol.dispose]: resolve };
+      for (;;) {
+        readBytes += 65_536;
+        yield new Uint8Array(65_536);
+      }
+    }
+    const run = agent.exec({ ...SPEC, stdin: endless() }, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    await guest.frame(HostFrame.stdin, INPUT_WINDOW_BYTES_INITIAL / FRAME_PAYLOAD_BYTES_MAX - 1);
+    guest.send(AgentFrame.exit, session, exitPayload(0, 0, 0));
+    await run.exit;
+    await letGo;
+    expect(readBytes).toBeLessThanOrEqual(INPUT_WINDOW_BYTES_INITIAL + 65_536);
+  });
+
+  test("output is answered with credit, and output beyond it ends everything", async () => {
+    const { guest, agent } = open();
+    const run = agent.exec(SPEC, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    const chunk = Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX - 4);
+    let granted = WINDOW_BYTES_INITIAL;
+    for (let sent = 0; sent < 4 * WINDOW_BYTES_INITIAL; sent += chunk.byteLength) {
+      guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), chunk);
+    }
+    await guest.frame(HostFrame.window);
+    for (const { type, payload } of guest.frames) if (type === HostFrame.window) granted += payload.readUInt32LE(4);
+    expect(granted).toBeGreaterThan(4 * WINDOW_BYTES_INITIAL);
+    guest.send(AgentFrame.exit, session, exitPayload(0));
+    expect((await run.exit).exitCode).toBe(0);
+  });
+
+  test.each([
+    ["an exit code of no process", AgentFrame.exit, exitPayload(256)],
+    ["an unknown flag", AgentFrame.exit, exitPayload(0, 4)],
+    ["a short exit", AgentFrame.exit, exitPayload(0).subarray(1)],
+    ["an exit of version 2", AgentFrame.exit, Buffer.alloc(32)],
+    ["a reserve in an exit", AgentFrame.exit, exitPayload(0, 0, 0, 1)],
+    ["the wait status of a stopped process", AgentFrame.exit, exitPayload(255, 0, 0x137f)],
+    ["a wait status that is too large", AgentFrame.exit, exitPayload(0, 0, 0x10000)],
+    ["a wait status of both kinds", AgentFrame.exit, exitPayload(137, 0, 0x109)],
+    ["an exit code that is not the status's", AgentFrame.exit, exitPayload(1, 0, 0)],
+    ["output of no stream", AgentFrame.output, packIntegers([32, 3])],
+    ["output without a stream", AgentFrame.output, Buffer.alloc(3)],
+    ["more credit than there can be", AgentFrame.window, packIntegers([32, 0], [32, INPUT_WINDOW_BYTES_MAX])],
+    ["the answer to a dial", AgentFrame.netOpened, Buffer.alloc(0)],
+    ["the data of a connection", AgentFrame.netData, Buffer.alloc(1)],
+    ["the end of a connection", AgentFrame.netEnd, Buffer.alloc(0)],
+    ["credit for another stream", AgentFrame.window, packIntegers([32, 1], [32, 0])],
+    ["the answer of another request", AgentFrame.done, done()],
+    ["a short error", AgentFrame.error, Buffer.alloc(7)],
+  ])("%s breaks the protocol", async (_, type, payload) => {
+    const { guest, agent } = open();
+    const run = agent.exec(SPEC, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    guest.send(type, session, payload);
+    expect(await failure(run.exit)).toBeInstanceOf(AgentProtocolError);
+    expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
+    expect(guest.channel.paused).toBe(true);
+  });
+
+  test("a signal reaches a command that runs", async () => {
+    const { guest, agent } = open();
+    const run = agent.exec(SPEC, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    run.signal(15);
+    expect((await guest.frame(HostFrame.signal)).payload).toEqual(Buffer.from([15, 0, 0, 0, 0, 0, 0, 0]));
+    run.signal(2, { group: true });
+    expect((await guest.frame(HostFrame.signal, 1)).payload).toEqual(Buffer.from([2, 0, 0, 0, 1, 0, 0, 0]));
+    guest.send(AgentFrame.exit, session, exitPayload(143));
+    await run.exit;
+    run.signal(9);
+    await Bun.sleep(2);
+    expect(guest.frames.filter(({ type }) => type === HostFrame.signal).length).toBe(2);
+  });
+
+  test("a specification that no guest takes is refused here", async () => {
+    const { guest, agent } = open();
+    const run = agent.exec({ ...SPEC, argv: ["/bin/echo", "x".repeat(4_200_000)] }, () => undefined);
+    expect(((await failure(run.exit)) as AgentError).errno).toBe(7);
+    expect(guest.frames).toEqual([]);
+  });
+});
+
+function readSpec(spec: Buffer): { hostname: string; cwd: string; argv: string[]; env: string[] } {
+  let offset = 0;
+  const number = () => {
+    offset += 4;
+    return spec.readUInt32LE(offset - 4);
+  };
+  const string = () => {
+    const length = number();
+    offset += length;
+    return spec.toString("utf8", offset - length, offset);
+  };
+  const list = () => Array.from({ length: number() }, string);
+  const parsed = { hostname: string(), cwd: string(), argv: list(), env: list() };
+  expect(offset).toBe(spec.byteLength);
+  return parsed;
+}

@@ -1,0 +1,126 @@
+import { afterEach, describe, expect, test } from "bun:test";
+import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
+import { type ChildProcess, start } from "../../../src/system/exec.ts";
+import { LibcError } from "../../../src/system/libc.ts";
+import { sendWithDescriptor } from "../../../src/system/unix-sockets.ts";
+import { ChannelClosedError, SocketChannel } from "../../../src/vm/agent/channel.ts";
+import { createMemfd, SEALS_ALL, sealMemfd, sealsOf } from "../../../src/vm/descriptors.ts";
+import { seededRandom } from "../../support/random.ts";
+
+const children: ChildProcess[] = [];
+afterEach(async () => {
+  for (const child of children.splice(0)) {
+    child.kill("SIGKILL");
+    await child.exited;
+  }
+});
+
+/** A shell script with one end of a socket pair as descriptor 3; the other end as a channel. */
+async function peer(script: string): Promise<SocketChannel> {
+  const child = start({ argv: ["/bin/sh", "-c", script], extraFds: ["socket"], stderr: "ignore" });
+  children.push(child);
+  return await SocketChannel.open(child.fds[0] ?? -1);
+}
+
+/** Everything until the end of the stream. */
+function collect(channel: SocketChannel): { bytes: () => Buffer; ended: Promise<void>; ends: () => number } {
+  const chunks: Uint8Array[] = [];
+  const ended = Promise.withResolvers<void>();
+  let ends = 0;
+  channel.onData((chunk) => {
+    if (chunk !== null) chunks.push(chunk);
+    else {
+      ends += 1;
+      ended.resolve();
+    }
+  });
+  return { bytes: () => Buffer.concat(chunks), ended: ended.promise, ends: () => ends };
+}
+
+describe("socket channel", () => {
+  test("carries more than the socket takes at once, in order", async () => {
+    await using channel = await peer("head -c 6000000 <&3 >&3");
+    const sent = Buffer.from(seededRandom(1).bytes(6_000_000));
+    const read = collect(channel);
+    const writes = Array.from({ length: 6 }, (_, part) => channel.write(sent.subarray(part * 1e6, (part + 1) * 1e6)));
+    await Promise.all(writes);
+    await read.ended;
+    expect(Bun.hash(read.bytes())).toBe(Bun.hash(sent));
+    expect(read.ends()).toBe(1);
+  });
+
+  test("keeps what comes before there is a reader, and stops the sender when that is much", async () => {
+    await using channel = await peer("head -c 30000000 /dev/zero >&3; echo end >&3");
+    await Bun.sleep(150);
+    const before = process.memoryUsage().rss;
+    await Bun.sleep(150);
+    expect(process.memoryUsage().rss - before).toBeLessThan(15_000_000);
+    const read = collect(channel);
+    await read.ended;
+    expect(read.bytes().byteLength).toBe(30_000_004);
+    expect(read.bytes().subarray(-4).toString()).toBe("end\n");
+  });
+
+  test("gives nothing while it is paused, and all of it afterwards, the end last", async () => {
+    await using channel = await peer("echo one >&3; sleep 0.1; echo two >&3");
+    const read = collect(channel);
+    channel.pause();
+    await Bun.sleep(300);
+    expect(read.bytes().byteLength).toBe(0);
+    expect(read.ends()).toBe(0);
+    channel.resume();
+    await read.ended;
+    expect(read.bytes().toString()).toBe("one\ntwo\n");
+  });
+
+  test("a reader that comes after the end is told of it", async () => {
+    await using channel = await peer("echo x >&3");
+    await Bun.sleep(200);
+    const read = collect(channel);
+    await read.ended;
+    expect(read.bytes().toString()).toBe("x\n");
+  });
+
+  test("ends writes that wait when it closes, and refuses later ones", async () => {
+    await using channel = await peer("sleep 10");
+    const read = collect(channel);
+    const stuck = channel.write(new Uint8Array(10_000_000));
+    channel.close();
+    await expect(stuck).rejects.toBeInstanceOf(ChannelClosedError);
+    await expect(channel.write(new Uint8Array(1))).rejects.toBeInstanceOf(ChannelClosedError);
+    await read.ended;
+    expect(read.ends()).toBe(1);
+  });
+});
+
+describe("descriptors", () => {
+  test("a sealed memfd takes no change, by no descriptor of it", async () => {
+    const fd = createMemfd("test", 4096);
+    writeSync(fd, "before", 0);
+    const other = openSync(`/proc/self/fd/${fd}`, "r+");
+    await sealMemfd(fd);
+    expect(sealsOf(fd)).toBe(SEALS_ALL);
+    for (const each of [fd, other]) {
+      expect(() => writeSync(each, "after", 0)).toThrow("EPERM");
+      expect(() => ftruncateSync(each, 8192)).toThrow("EPERM");
+      expect(() => ftruncateSync(each, 0)).toThrow("EPERM");
+    }
+    const content = Buffer.alloc(6);
+    readSync(other, content, 0, 6, 0);
+    expect(content.toString()).toBe("before");
+    closeSync(fd);
+    closeSync(other);
+  });
+
+  test("what is no memfd cannot be sealed", async () => {
+    const fd = openSync("/dev/null", "r+");
+    await expect(sealMemfd(fd)).rejects.toBeInstanceOf(LibcError);
+    closeSync(fd);
+  });
+
+  test("a descriptor is not sent to where there is no socket", () => {
+    const fd = openSync("/dev/null", "r+");
+    expect(() => sendWithDescriptor(fd, Buffer.from("x"), fd)).toThrow("sendmsg: ENOTSOCK");
+    closeSync(fd);
+  });
+});

@@ -1,0 +1,174 @@
+import { describe, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { silentLog } from "../../../src/log.ts";
+import { run } from "../../../src/system/exec.ts";
+import { type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
+import { FakeVmm, type Phase } from "../../support/fake-vmm.ts";
+
+const MIB = 1_048_576;
+const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
+const never = new AbortController().signal;
+
+describe("probe", () => {
+  async function withMemo(work: (memoPath: string) => Promise<void>): Promise<void> {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-probe-"));
+    await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
+    await work(join(directory, "probe.json"));
+  }
+
+  const candidate = (vmm: FakeVmm): ProbeCandidate => ({
+    vmm: "qemu",
+    acceleration: vmm.acceleration,
+    open: async () => vmm,
+  });
+
+  const options = (memoPath: string, vmms: FakeVmm[], change: Partial<ProbeOptions> = {}): ProbeOptions => ({
+    candidates: vmms.map(candidate),
+    shape: SHAPE,
+    memoPath,
+    assetsHash: "assets",
+    timeoutMs: 15_000,
+    bootId: "boot",
+    log: silentLog,
+    signal: never,
+    ...change,
+  });
+
+  test("leaves a device that only pretends for the next, and remembers both verdicts", () =>
+    withMemo(async (memoPath) => {
+      const kvm = new FakeVmm("kvm");
+      const tcg = new FakeVmm("tcg");
+      kvm.script = { mute: true, stuck: "it only pretends" };
+      tcg.script = { mountErrno: 22 };
+      const first = await probe({ ...options(memoPath, [kvm, tcg]), shape: { vcpus: 1, memoryBytes: 200 * MIB } });
+      expect(first.verdict.acceleration).toBe("tcg");
+      expect(first.verdict.candidates.map(({ ok, reason }) => [ok, reason])).toEqual([
+        [false, "it only pretends"],
+        [true, ""],
+      ]);
+      expect(first.template?.shape).toEqual(SHAPE);
+      expect([kvm.live.size, tcg.live.size]).toEqual([0, 0]);
+      const calls = kvm.calls.length + tcg.calls.length;
+      const again = await probe(options(memoPath, [kvm, tcg]));
+      expect(again.verdict).toEqual(first.verdict);
+      expect(again.template).toBeNull();
+      expect(kvm.calls.length + tcg.calls.length).toBe(calls);
+    }));
+
+  test.each([
+    ["the VMM", { vmm: "2" }],
+    ["the host's boot", { bootId: "another" }],
+    ["the kernel", { assetsHash: "another" }],
+  ])("looks again when %s changed", (_, { vmm: version, ...change }: Record<string, string>) =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      await probe(options(memoPath, [vmm]));
+      if (version !== undefined) vmm.version = version;
+      expect((await probe(options(memoPath, [vmm], change))).template).not.toBeNull();
+    }),
+  );
+
+  test("a trial that takes too long is given up, and names the setting", () =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.script = { mute: true };
+      const { verdict } = await probe(options(memoPath, [vmm], { timeoutMs: 50 }));
+      expect(verdict.candidates[0]?.reason).toMatch(/^its trial did not end within 0\.05 s \(vm\.probe_timeout\)/);
+      expect(vmm.live.size).toBe(0);
+    }));
+
+  test("a guest that does not see its disk is no machine", () =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.script = { mountErrno: 19 };
+      const { verdict, template } = await probe(options(memoPath, [vmm]));
+      expect(verdict.acceleration).toBeNull();
+      expect(template).toBeNull();
+      expect(vmm.templates.map(({ disposed }) => disposed)).toEqual([true]);
+      expect(vmm.live.size).toBe(0);
+      vmm.script = {};
+      expect((await probe(options(memoPath, [vmm]))).verdict.acceleration).toBe("tcg");
+    }));
+
+  const PHASES: Phase[] = ["start", "hello", "sync", "save", "attach", "mount"];
+  test.each(PHASES)("a VMM that is killed during %s is tried again at once, and found to work", (phase) =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.killedAt.push(phase, phase);
+      const { verdict, template } = await probe(options(memoPath, [vmm]));
+      expect(verdict.candidates).toMatchObject([{ ok: true, reason: "" }]);
+      expect(template).not.toBeNull();
+      expect([vmm.killedAt, vmm.live.size]).toEqual([[], 0]);
+      expect(vmm.templates.filter(({ disposed }) => !disposed).length).toBe(1);
+      expect(JSON.parse(await Bun.file(memoPath).text())).toMatchObject([{ ok: true }]);
+    }),
+  );
+
+  test.each(PHASES)("a VMM that is killed during %s again and again is not remembered for it", (phase) =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      kvm.killedAt.push(phase, phase, phase);
+      const { verdict, template } = await probe(options(memoPath, [kvm, tcg]));
+      expect(verdict).toMatchObject({ acceleration: "tcg", candidates: [{ ok: false }, { ok: true }] });
+      await template?.[Symbol.asyncDispose]();
+      expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("kvm");
+      expect([kvm.live.size, tcg.live.size]).toEqual([0, 0]);
+    }),
+  );
+
+  test("a VMM that crashes is tried again at once, and one that always does is remembered for it", () =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      kvm.exitCode = 128 + 11;
+      kvm.killedAt.push("attach");
+      const once = await probe(options(`${memoPath}.once`, [kvm, tcg]));
+      expect(once.verdict.candidates).toMatchObject([{ ok: true }]);
+      kvm.killedAt.push("attach", "attach");
+      await probe(options(memoPath, [kvm, tcg]));
+      const again = await probe(options(memoPath, [kvm, tcg]));
+      expect(again.verdict).toMatchObject({ acceleration: "tcg", candidates: [{ ok: false }, { ok: true }] });
+      expect(again.verdict.candidates[0]?.reason).toContain("killed by signal 11");
+    }));
+
+  test("a program that is killed when asked for its version is asked again", () =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      let asked = 0;
+      const open = async () => {
+        if (++asked === 1) await run({ argv: ["/bin/sh", "-c", "kill -9 $$"], timeoutMs: 5000 });
+        return kvm;
+      };
+      const candidates = [{ vmm: "qemu" as const, acceleration: "kvm" as const, open }, candidate(tcg)];
+      expect((await probe(options(memoPath, [], { candidates }))).verdict.acceleration).toBe("kvm");
+    }));
+
+  test("a shortage of the host is not remembered", () =>
+    withMemo(async (memoPath) => {
+      const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
+      kvm.failing.add("clone");
+      expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("tcg");
+      kvm.failing.clear();
+      expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("kvm");
+    }));
+
+  test("a memory that is not ours is not believed", () =>
+    withMemo(async (memoPath) => {
+      for (const text of ["nonsense", "{}", '[{"key": 1}]']) {
+        await Bun.write(memoPath, text);
+        expect((await probe(options(memoPath, [new FakeVmm()]))).template).not.toBeNull();
+      }
+    }));
+
+  test("ends with the reason of its signal", () =>
+    withMemo(async (memoPath) => {
+      const vmm = new FakeVmm();
+      vmm.script = { mute: true };
+      const reason = new Error("stopping");
+      const stop = new AbortController();
+      setTimeout(() => stop.abort(reason), 10);
+      await expect(probe(options(memoPath, [vmm], { signal: stop.signal }))).rejects.toBe(reason);
+      expect(vmm.live.size).toBe(0);
+    }));
+});

@@ -1,0 +1,101 @@
+import { describe, expect, test } from "bun:test";
+import { Qmp, QmpClosedError, QmpError, type QmpEvent } from "../../../src/vm/qemu/qmp.ts";
+import { MemoryChannel } from "../../support/scripted-peer.ts";
+
+const GREETING = '{"QMP": {"version": {}, "capabilities": []}}\r\n';
+
+interface Command {
+  readonly execute: string;
+  readonly id: number;
+  readonly arguments?: unknown;
+}
+
+/** A monitor that greets, accepts the capabilities, and leaves the rest to `answer`. */
+function monitor(answer: (command: Command, say: (text: string) => void) => void) {
+  const channel = new MemoryChannel();
+  const say = (text: string) => channel.deliver(Buffer.from(text));
+  channel.onWrite = (bytes) => {
+    for (const line of Buffer.from(bytes).toString().trim().split("\n")) {
+      const command = JSON.parse(line) as Command;
+      if (command.execute === "qmp_capabilities") say(`{"return": {}, "id": ${command.id}}\r\n`);
+      else answer(command, say);
+    }
+  };
+  say(GREETING);
+  return { channel, say };
+}
+
+describe("QMP client", () => {
+  test("gives each command its answer, however the bytes are cut", async () => {
+    const { channel } = monitor(({ execute, id }, say) => {
+      const line = `{"return": {"was": "${execute}"}, "id": ${id}}\r\n`;
+      for (const character of line) say(character);
+    });
+    const qmp = await Qmp.open(channel);
+    const answers = await Promise.all(["a", "b", "c"].map((command) => qmp.execute(command)));
+    expect(answers).toEqual([{ was: "a" }, { was: "b" }, { was: "c" }]);
+  });
+
+  test("several messages in one chunk are several messages", async () => {
+    const ids: number[] = [];
+    const { channel } = monitor(({ id }, say) => {
+      ids.push(id);
+      if (ids.length < 2) return;
+      say(`{"event":"STOP"}\n${ids.map((each) => `{"return": ${each}, "id": ${each}}`).join("\n")}\n`);
+    });
+    const qmp = await Qmp.open(channel);
+    const events: QmpEvent[] = [];
+    qmp.onEvent((event) => events.push(event));
+    const answers = await Promise.all([qmp.execute("x", { a: 1 }), qmp.execute("y")] as const);
+    expect<unknown>(answers).toEqual(ids);
+    expect(events).toEqual([{ event: "STOP", data: {} }]);
+  });
+
+  test("keeps events until somebody listens", async () => {
+    const { channel, say } = monitor(() => undefined);
+    const qmp = await Qmp.open(channel);
+    say('{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}, "timestamp": {}}\n');
+    const events: QmpEvent[] = [];
+    qmp.onEvent((event) => events.push(event));
+    expect(events).toEqual([{ event: "SHUTDOWN", data: { guest: true, reason: "guest-reset" } }]);
+  });
+
+  test("tells a refusal with its reason, and goes on", async () => {
+    const { channel } = monitor(({ execute, id }, say) => {
+      if (execute === "good") say(`{"return": 1, "id": ${id}}\n`);
+      else say(`{"error": {"class": "GenericError", "desc": "no such thing"}, "id": ${id}}\n`);
+    });
+    const qmp = await Qmp.open(channel);
+    const refused = qmp.execute("bad");
+    await expect(refused).rejects.toThrow("QEMU refused bad: no such thing");
+    await expect(refused).rejects.toBeInstanceOf(QmpError);
+    expect(await qmp.execute("good")).toBe(1);
+  });
+
+  test.each([
+    ["what is not JSON", "hello\n"],
+    ["a list", "[]\n"],
+    ["an answer to nothing", '{"return": {}, "id": 77}\n'],
+    ["an answer without an id", '{"return": {}}\n'],
+    ["a line without an end", "x".repeat(5_000_000)],
+  ])("ends at %s", async (_, bytes) => {
+    const { channel, say } = monitor(() => undefined);
+    const qmp = await Qmp.open(channel);
+    const pending = qmp.execute("x");
+    say(bytes);
+    await expect(pending).rejects.toBeInstanceOf(QmpClosedError);
+    await expect(qmp.execute("y")).rejects.toBeInstanceOf(QmpClosedError);
+  });
+
+  test("does not take another protocol for the monitor's", async () => {
+    const channel = new MemoryChannel();
+    channel.deliver(Buffer.from('{"hello": 1}\n'));
+    await expect(Qmp.open(channel)).rejects.toThrow("did not greet");
+  });
+
+  test("a monitor that closes ends what waits for it", async () => {
+    const { channel } = monitor(() => channel.deliver(null));
+    const qmp = await Qmp.open(channel);
+    await expect(qmp.execute("quit")).rejects.toBeInstanceOf(QmpClosedError);
+  });
+});
