@@ -10,10 +10,12 @@ export const DOCUMENT_BYTES_MAX = 4_194_304;
 export const IMAGE_LAYERS_COUNT_MAX = 4096;
 
 /**
- * Values in a document: those of an image of IMAGE_LAYERS_COUNT_MAX layers take two thirds of it. Nothing else happens
- * while a document is read, and more values than these take longer than others may wait.
+ * Values in a document: those of an image of IMAGE_LAYERS_COUNT_MAX layers take a third of it. Nothing else happens while
+ * a document is read, and more values than these take longer than others may wait.
  */
-const DOCUMENT_VALUES_COUNT_MAX = 24_576;
+const DOCUMENT_VALUES_COUNT_MAX = 49_152;
+/** Far more than there are platforms. */
+const INDEX_ENTRIES_COUNT_MAX = 4096;
 const CHARACTER = { quote: 0x22, comma: 0x2c, bracket: 0x5b, backslash: 0x5c, brace: 0x7b } as const;
 
 const Digest = Type.String({ pattern: "^sha256:[0-9a-f]{64}$" });
@@ -39,7 +41,10 @@ const Platform = Type.Object({ os: Type.String(), architecture: Type.String(), v
 const IndexEntry = Type.Object({ digest: Digest, platform: Type.Optional(Platform) });
 type IndexEntry = Static<typeof IndexEntry>;
 
-const IndexDocument = Type.Object({ schemaVersion: Type.Literal(2), manifests: Type.Array(IndexEntry) });
+const IndexDocument = Type.Object({
+  schemaVersion: Type.Literal(2),
+  manifests: Type.Array(IndexEntry, { maxItems: INDEX_ENTRIES_COUNT_MAX }),
+});
 
 const ImageConfig = Type.Object({ os: Type.Optional(Type.String()), architecture: Type.Optional(Type.String()) });
 
@@ -110,11 +115,11 @@ export function parseManifest(document: Uint8Array): ImageManifest {
     throw unusable("its manifest has the outdated schema version 1");
   }
   if (isIndex(parsed)) throw unusable("its index names another index");
-  const manifest = checked(ImageManifest, parsed);
-  const { config, layers } = manifest;
-  if (layers.length > IMAGE_LAYERS_COUNT_MAX) {
+  if (layersCount(parsed) > IMAGE_LAYERS_COUNT_MAX) {
     throw new ApiError("validation_error", `the image has more than ${IMAGE_LAYERS_COUNT_MAX} layers`);
   }
+  const manifest = checked(ImageManifest, parsed);
+  const { config, layers } = manifest;
   // Nothing is asked of a host that only an image names.
   if (layers.some(({ urls }) => Array.isArray(urls) && urls.length > 0)) {
     throw unusable("a layer of it is elsewhere, by its urls");
@@ -140,6 +145,12 @@ export function checkPlatform(config: Uint8Array): void {
 /** What cannot be imported, in the shape of an error. */
 export function unusable(reason: string): ApiError {
   return new ApiError("validation_error", `the image cannot be used: ${reasonOf(reason)}`);
+}
+
+/** Of what was not checked yet, which takes long where they are many. */
+function layersCount(parsed: unknown): number {
+  const { layers } = (parsed ?? {}) as { readonly layers?: unknown };
+  return Array.isArray(layers) ? layers.length : 0;
 }
 
 function isIndex(parsed: unknown): boolean {

@@ -115,17 +115,23 @@ describe("a manifest", () => {
   });
 
   test("is read only where that takes no time that others would have to wait", () => {
-    const much = (unit: string) => Array(30_000).fill(unit).join();
+    const much = (unit: string) => Array(60_000).fill(unit).join();
     const long = [
       `[${much("1")}]`,
       `{"a":[${much("[]")}]}`,
-      "[".repeat(30_000),
+      "[".repeat(60_000),
       `{${much('"a":1')}}`,
       `{"a":"\\"",${much('"":""')}}`,
     ];
     for (const text of long) expect(() => selectManifest(Buffer.from(text))).toThrow("too many entries");
-    const labels = { os: "linux", config: { Labels: { json: JSON.stringify(Array(30_000).fill({})), "\\": '\\",' } } };
+    const labels = { os: "linux", config: { Labels: { json: JSON.stringify(Array(60_000).fill({})), "\\": '\\",' } } };
     expect(code(() => checkPlatform(bytes(labels)))).toBe("accepted");
+    expect(() => parseManifest(bytes({ ...image, layers: Array(10_000).fill(layer) }))).toThrow(
+      "more than 4096 layers",
+    );
+    expect(code(() => selectManifest(bytes({ schemaVersion: 2, manifests: Array(4097).fill(layer) })))).toBe(
+      "validation_error",
+    );
     const longest = { ...image, layers: Array(4096).fill(layer) };
     expect(parseManifest(bytes(longest)).layers).toHaveLength(4096);
     const history = Array(4096).fill({ created: "2026-01-01T00:00:00Z", created_by: "x" });
