@@ -12,7 +12,7 @@ export PATH := $(TOOLS)/node_modules/.bin:$(CURDIR)/node_modules/.bin:$(PATH):/u
 
 REVISION = $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 SOURCES = $(shell find src systemd -type f) package.json bun.lock
-ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch
+ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch build/assets/memory.so
 
 # A command or file, and the Debian package that brings it.
 NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
@@ -68,7 +68,7 @@ $(MODULES): $(BUN) package.json bun.lock
 	@touch $@
 
 .PHONY: assets
-assets: deps ## build what goes into the guest: kernel, initramfs with the agent; and the launcher
+assets: deps ## build what goes into the guest: kernel, initramfs with the agent; and into its VMM; and the launcher
 	@$(MAKE) -s -C vm-assets
 
 .PHONY: build

@@ -35,6 +35,7 @@ import { ToolNetwork } from "./system/tool-network.ts";
 import { untilAborted } from "./system/waiting.ts";
 import { REVISION, VERSION } from "./version.ts";
 import { CpuWeight } from "./vm/cpu-weight.ts";
+import { templatesMemoryBytes } from "./vm/machine-memory.ts";
 import { templateShape } from "./vm/templates.ts";
 
 /** Share of the host's memory that machines may take where the operator did not say. */
@@ -145,15 +146,17 @@ export function cgroupNamespace(dataDirectory: string): string {
 }
 
 function openMachines(
-  { vm, pool }: Config,
+  config: Config,
   parts: Pick<SupplyOptions, "layout" | "cgroups" | "scratchDisks" | "log">,
 ): MachineSupply {
+  const { vm, pool } = config;
   const options = {
     ...parts,
     emulation: vm.emulation,
     probeTimeoutMs: vm.probeTimeoutMs,
     uids: { base: vm.uidBase, count: vm.uidCount },
     poolSize: pool.size,
+    templatesMemoryBytes: templatesMemoryBytes(budget(config).memoryBytes),
     shape: templateShape({ vcpus: vm.vcpusDefault, memoryBytes: vm.memoryBytesDefault }),
     diskBytes: vm.diskBytesDefault,
     diskBytesMax: scratchBytes(vm.maxima.diskBytes),

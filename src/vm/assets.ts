@@ -13,12 +13,14 @@ export interface VmAssets {
   readonly kernel: string;
   readonly initramfs: string;
   readonly launcher: string;
+  /** what is preloaded into a clone's QEMU */
+  readonly memory: string;
   /** SHA-256 over all of them, in hexadecimal */
   readonly hash: string;
 }
 
-/** The files by name, with their permissions: the kernel and initramfs are read by VMs' own uids. */
-export const ASSET_MODES = { vmlinux: 0o444, "initramfs.cpio": 0o444, launch: 0o555 } as const;
+/** The files by name, with their permissions: all but the launcher are read by VMs' own uids. */
+export const ASSET_MODES = { vmlinux: 0o444, "initramfs.cpio": 0o444, launch: 0o555, "memory.so": 0o444 } as const;
 export type AssetName = keyof typeof ASSET_MODES;
 
 /** List of the files inside the executable, made by the build. */
@@ -37,7 +39,7 @@ export async function embeddedManifest(): Promise<AssetManifest | null> {
 }
 
 /**
- * Finds the kernel, initramfs and launcher. An executable unpacks its own to `assets/<hash>` of the data directory,
+ * Finds the assets. An executable unpacks its own to `assets/<hash>` of the data directory,
  * at once or not at all, and checks every byte then; later starts look only at the sizes. From source the files of
  * the last `make assets` are used.
  * @throws Error when they are missing or damaged
@@ -86,7 +88,8 @@ async function assetsOfSource(): Promise<VmAssets> {
 
 function assetsIn(directory: string, hash: string): VmAssets {
   const path = (name: AssetName): string => join(directory, name);
-  return { kernel: path("vmlinux"), initramfs: path("initramfs.cpio"), launcher: path("launch"), hash };
+  const [kernel, initramfs] = [path("vmlinux"), path("initramfs.cpio")];
+  return { kernel, initramfs, launcher: path("launch"), memory: path("memory.so"), hash };
 }
 
 function embeddedPath(name: string): string {

@@ -5,7 +5,7 @@ import { retryPauseMs, sleepUnlessAborted, untilAborted } from "../system/waitin
 import type { Agent } from "./agent/agent.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { tellingEnd, VmmError } from "./machine-end.ts";
-import { awaitHello, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
+import { awaitHello, NoTemplateError, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
 import type { Machine, MachineShape, Vmm } from "./vmm.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. Disposal ends it. */
@@ -172,7 +172,9 @@ export class Pool implements AsyncDisposable {
         return await this.#takeClone(shape, signal);
       } catch (error) {
         signal.throwIfAborted();
-        this.#options.log.warn("no machine could be cloned; booting one from cold", { error });
+        const { log } = this.#options;
+        if (error instanceof NoTemplateError) log.info("booting a machine from cold", { reason: error.message });
+        else log.warn("no machine could be cloned; booting one from cold", { error });
       }
     }
     return await this.#takeBooted(shape, signal);

@@ -3,6 +3,7 @@ import { retryPauseMs, withinTime } from "../system/waiting.ts";
 import { Agent, AgentProtocolError } from "./agent/agent.ts";
 import { SYNC_ENTROPY_BYTES } from "./agent/protocol.ts";
 import { MachineEndedError, tellingEnd, VmmError } from "./machine-end.ts";
+import { TEMPLATES_BYTES_MAX } from "./machine-memory.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 
 /** From start to greeting: half a second with KVM, two under emulation, many on a host with more to do. */
@@ -16,7 +17,6 @@ const RENEW_RETRY_MS_MIN = 60_000;
 const RENEW_RETRY_MS_MAX = 3_600_000;
 /** Of a shape that has none a template is built again at once; the pauses after further failures grow up to this. */
 const BUILD_PAUSE_MS_MAX = 30_000;
-/** Each costs the memory that a booted guest has touched, about 80 MiB. */
 const TEMPLATES_COUNT_MAX = 8;
 /** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
 const MEMORY_BYTES_MIN = 134_217_728;
@@ -29,6 +29,11 @@ const CONSOLE_BYTES_MAX = 2048;
 /** The agent did not greet, did not answer in time, or its machine is known to get nowhere. */
 export class MachineUnresponsiveError extends VmmError {
   override readonly name = "MachineUnresponsiveError";
+}
+
+/** There is no template now, and none is made: the machine is to be booted from cold. */
+export class NoTemplateError extends Error {
+  override readonly name = "NoTemplateError";
 }
 
 /** Rounds up to a shape of which there is one template for many requests: powers of two of memory. */
@@ -107,7 +112,7 @@ interface Entry {
   readonly shape: MachineShape;
   readonly template: Promise<Template>;
   /** null while the template is being built */
-  createdAt: number | null;
+  built: Template | null;
   renewing: boolean;
   /** of attempts to renew it */
   failuresCount: number;
@@ -120,56 +125,76 @@ export interface TemplateStoreOptions {
   readonly log: Log;
   /** a template that exists already, of the probe for one; the store owns it then */
   readonly first?: Template;
+  /**
+   * Of templates together, in `bytes`, those that were dropped counted until their last clone has ended; the last one
+   * that was made may exceed it.
+   */
+  readonly memoryBytesMax?: number;
   /** from a machine's start to its greeting, in `milliseconds` */
   readonly helloTimeoutMs?: number;
   /** `milliseconds` since the epoch */
   readonly clock?: () => number;
 }
 
-/** Templates by shape: built when first needed, renewed daily and after an update of the VMM, the least recently used dropped beyond a few. */
+/**
+ * Templates by shape: built when first needed, one at a time; renewed daily and after an update of the VMM; the least
+ * recently used dropped beyond a few, and where they take too much memory.
+ */
 export class TemplateStore implements AsyncDisposable {
   readonly #vmm: Vmm;
   readonly #log: Log;
   readonly #clock: () => number;
   readonly #helloTimeoutMs: number;
+  readonly #memoryBytesMax: number;
   /** In the order of use, the latest last. */
   readonly #entries = new Map<string, Entry>();
   /** Shapes of which none could be built, by their keys; `retryAtMs` on the clock that nobody sets. */
   readonly #failed = new Map<string, { readonly count: number; readonly retryAtMs: number; readonly error: unknown }>();
   readonly #closing = new AbortController();
   readonly #background = new Set<Promise<void>>();
+  /** Dropped, but in the memory of clones. */
+  readonly #retired = new Set<Template>();
+  #isBuilding = false;
 
   constructor(options: TemplateStoreOptions) {
     this.#vmm = options.vmm;
     this.#log = options.log;
     this.#clock = options.clock ?? Date.now;
     this.#helloTimeoutMs = options.helloTimeoutMs ?? HELLO_TIMEOUT_MS;
+    this.#memoryBytesMax = options.memoryBytesMax ?? TEMPLATES_BYTES_MAX;
     const first = options.first;
     if (first === undefined) return;
     const key = keyOf(first.shape);
-    this.#entries.set(key, newEntry(key, first.shape, Promise.resolve(first), first.createdAt));
+    this.#entries.set(key, newEntry(key, first.shape, Promise.resolve(first), first));
+  }
+
+  /** What templates take of the host's memory now, in `bytes`, without one that is being built. */
+  get memoryBytes(): number {
+    for (const template of this.#retired) if (!template.isInUse) this.#retired.delete(template);
+    const kept = [...this.#entries.values()].flatMap(({ built }) => built ?? []);
+    return [...kept, ...this.#retired].reduce((sum, { memoryBytes }) => sum + memoryBytes, 0);
   }
 
   /**
    * A template of exactly this shape. It may be disposed any time after the next wait: clone it at once.
-   * @throws what made the building fail, at once during the pause after that
+   * @throws NoTemplateError when one would have to be built, and another is being built or there is no room for it;
+   * what made the building fail, at once during the pause after that
    */
   async get(shape: MachineShape): Promise<Template> {
     this.#closing.signal.throwIfAborted();
     const key = keyOf(shape);
     const failed = this.#failed.get(key);
     if (failed !== undefined && !this.#entries.has(key) && performance.now() < failed.retryAtMs) throw failed.error;
-    const entry = this.#entries.get(key) ?? this.#build(key, shape);
+    const entry = this.#entries.get(key) ?? this.#buildIfRoom(key, shape);
     this.#entries.delete(key);
     this.#entries.set(key, entry);
-    this.#evict();
-    if (entry.createdAt !== null && this.#isOld(entry.createdAt)) this.#renew(entry);
+    if (entry.built !== null && this.#isOld(entry.built.createdAt)) this.#renew(entry);
     return await entry.template;
   }
 
   /** True when there is a template of this shape, built to its end. */
   has(shape: MachineShape): boolean {
-    return (this.#entries.get(keyOf(shape))?.createdAt ?? null) !== null;
+    return (this.#entries.get(keyOf(shape))?.built ?? null) !== null;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -183,7 +208,17 @@ export class TemplateStore implements AsyncDisposable {
     return this.#clock() - createdAt > TEMPLATE_AGE_MS_MAX || this.#vmm.isOutdated === true;
   }
 
+  #buildIfRoom(key: string, shape: MachineShape): Entry {
+    if (this.#isBuilding) throw new NoTemplateError("another template is being built");
+    this.#evict(TEMPLATES_COUNT_MAX - 1);
+    if (this.#entries.size >= TEMPLATES_COUNT_MAX || this.memoryBytes > this.#memoryBytesMax) {
+      throw new NoTemplateError("there is no room for another template until machines end");
+    }
+    return this.#build(key, shape);
+  }
+
   #build(key: string, shape: MachineShape): Entry {
+    this.#isBuilding = true;
     const startedAt = performance.now();
     const template = buildTemplate(this.#vmm, shape, {
       log: this.#log,
@@ -193,17 +228,21 @@ export class TemplateStore implements AsyncDisposable {
     const entry = newEntry(key, shape, template, null);
     template.then(
       (built) => {
-        entry.createdAt = built.createdAt;
+        this.#isBuilding = false;
+        entry.built = built;
         this.#failed.delete(key);
+        this.#evict(TEMPLATES_COUNT_MAX, entry);
         const durationMs = Math.round(performance.now() - startedAt);
         this.#log.info("template built", {
           vcpus: shape.vcpus,
           memory_bytes: shape.memoryBytes,
+          template_bytes: built.memoryBytes,
           duration_ms: durationMs,
         });
       },
       // The caller of `get` is told; the next one after the pause tries again.
       (error: unknown) => {
+        this.#isBuilding = false;
         if (this.#entries.get(key) !== entry) return;
         this.#entries.delete(key);
         const count = (this.#failed.get(key)?.count ?? 0) + 1;
@@ -219,7 +258,9 @@ export class TemplateStore implements AsyncDisposable {
    * not boot for one, a machine is lost to that now and then, not with every clone.
    */
   #renew(old: Entry): void {
-    if (old.renewing || this.#clock() < old.retryAtMs) return;
+    if (old.renewing || this.#isBuilding || this.#clock() < old.retryAtMs) return;
+    this.#evict(TEMPLATES_COUNT_MAX);
+    if (this.memoryBytes > this.#memoryBytesMax) return;
     old.renewing = true;
     const renewed = this.#build(old.key, old.shape);
     this.#track(
@@ -239,10 +280,14 @@ export class TemplateStore implements AsyncDisposable {
     );
   }
 
-  #evict(): void {
-    for (const entry of this.#entries.values()) {
-      if (this.#entries.size <= TEMPLATES_COUNT_MAX) return;
-      if (entry.createdAt === null) continue;
+  /**
+   * Drops templates that nobody uses until there are `countMax` and they have room, but never the one used last, nor
+   * `kept`, which somebody waits for.
+   */
+  #evict(countMax: number, kept: Entry | null = null): void {
+    for (const entry of [...this.#entries.values()].slice(0, -1)) {
+      if (this.#entries.size <= countMax && this.memoryBytes <= this.#memoryBytesMax) return;
+      if (entry === kept || entry.built === null || entry.built.isInUse || entry.renewing) continue;
       this.#entries.delete(entry.key);
       this.#drop(entry);
     }
@@ -251,7 +296,10 @@ export class TemplateStore implements AsyncDisposable {
   #drop(entry: Entry): void {
     this.#track(
       entry.template.then(
-        (template) => template[Symbol.asyncDispose](),
+        (template) => {
+          this.#retired.add(template);
+          return template[Symbol.asyncDispose]();
+        },
         // A template that was not built leaves nothing to dispose; its error went to who asked for it.
         () => undefined,
       ),
@@ -264,8 +312,8 @@ export class TemplateStore implements AsyncDisposable {
   }
 }
 
-function newEntry(key: string, shape: MachineShape, template: Promise<Template>, createdAt: number | null): Entry {
-  return { key, shape, template, createdAt, renewing: false, failuresCount: 0, retryAtMs: 0 };
+function newEntry(key: string, shape: MachineShape, template: Promise<Template>, built: Template | null): Entry {
+  return { key, shape, template, built, renewing: false, failuresCount: 0, retryAtMs: 0 };
 }
 
 function keyOf({ vcpus, memoryBytes }: MachineShape): string {

@@ -90,6 +90,10 @@ export interface Template extends AsyncDisposable {
   readonly shape: MachineShape;
   /** `milliseconds` since the epoch */
   readonly createdAt: number;
+  /** what it takes of the host's memory, in `bytes`: the same for as long as it or a clone of it is there */
+  readonly memoryBytes: number;
+  /** a clone of it is there, which keeps its memory even when the template is disposed */
+  readonly isInUse: boolean;
 }
 
 /** One virtual machine monitor with one acceleration. */

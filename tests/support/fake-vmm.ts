@@ -30,11 +30,14 @@ export interface FakeMachine {
 export class FakeTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt: number;
+  readonly memoryBytes: number;
+  isInUse = false;
   disposed = false;
 
-  constructor(shape: MachineShape, createdAt: number) {
+  constructor(shape: MachineShape, createdAt: number, memoryBytes = 0) {
     this.shape = shape;
     this.createdAt = createdAt;
+    this.memoryBytes = memoryBytes;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -52,6 +55,8 @@ export class FakeVmm implements Vmm {
   script: GuestScript = {};
   now = 0;
   isOutdated = false;
+  /** of each template that is saved */
+  templateBytes = 0;
   failing = new Set<"boot" | "bootForTemplate" | "clone">();
   /** Phases in which a VMM is killed, one for each; the first that any comes to. */
   readonly killedAt: Phase[] = [];
@@ -80,7 +85,7 @@ export class FakeVmm implements Vmm {
     if (this.#isKilled("save")) throw new MachineEndedError("the VMM ended while it saved", this.#exit);
     await machine[Symbol.asyncDispose]();
     this.isOutdated = false;
-    const template = new FakeTemplate(machine.shape, this.now);
+    const template = new FakeTemplate(machine.shape, this.now, this.templateBytes);
     this.templates.push(template);
     return template;
   }

@@ -6,7 +6,7 @@ import { silentLog } from "../../src/log.ts";
 import { buildBaseDisk } from "../../src/oci/base-disk.ts";
 import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
 import { Agent, type AgentExecSpec, type AgentExit } from "../../src/vm/agent/agent.ts";
-import type { VmAssets } from "../../src/vm/assets.ts";
+import type { AssetName, VmAssets } from "../../src/vm/assets.ts";
 import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor/cloud-hypervisor.ts";
 import { UidPool } from "../../src/vm/jail/uid-pool.ts";
 import { openQemu } from "../../src/vm/qemu/qemu.ts";
@@ -21,11 +21,13 @@ export const TEST_SHAPE: MachineShape = { vcpus: 1, memoryBytes: 268_435_456 };
 /** What `make assets` builds. @throws Error that names what is missing */
 export function builtAssets(): VmAssets {
   const directory = join(ROOT, "build/assets");
-  const [kernel, initramfs, launcher] = ["vmlinux", "initramfs.cpio", "launch"].map((name) => join(directory, name));
-  for (const path of [kernel, initramfs, launcher]) {
-    if (path === undefined || !existsSync(path)) throw new Error(`${path} is missing: run make assets first`);
-  }
-  return { kernel: kernel ?? "", initramfs: initramfs ?? "", launcher: launcher ?? "", hash: "of the tests" };
+  const asset = (name: AssetName): string => {
+    const path = join(directory, name);
+    if (!existsSync(path)) throw new Error(`${path} is missing: run make assets first`);
+    return path;
+  };
+  const [kernel, initramfs] = [asset("vmlinux"), asset("initramfs.cpio")];
+  return { kernel, initramfs, launcher: asset("launch"), memory: asset("memory.so"), hash: "of the tests" };
 }
 
 /** A directory, control groups, user ids and QEMU, for the machines of one test file. */

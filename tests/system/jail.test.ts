@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
 import { mkdir, rename, rm, utimes } from "node:fs/promises";
 import { basename, join } from "node:path";
+import { costOf } from "../../src/supervisor/operations/scheduler.ts";
 import { run, start } from "../../src/system/exec.ts";
 import { buildLaunchArgs, type JailOptions } from "../../src/vm/jail/launch.ts";
 import { prepareVmmRoot } from "../../src/vm/jail/vmm-root.ts";
@@ -120,7 +121,8 @@ describe("the VMM of a live machine", () => {
     expect(limits.get("Max core file size")).toBe("0 0");
     expect(limits.get("Max locked memory")).toBe("65536 65536");
     expect(proc("oom_score_adj").trim()).toBe("500");
-    expect(proc("environ")).toBe("");
+    // Of its own, not of the daemon's: the template's memory, and what maps it.
+    expect(proc("environ").split("\0").sort()).toEqual(["", "GUEST_MEMORY_FD=5", "LD_PRELOAD=/proc/self/fd/7"]);
   });
 
   test("holds only the descriptors that it was given or made itself", () => {
@@ -128,7 +130,7 @@ describe("the VMM of a live machine", () => {
     const kinds = targets.map((target) => target.replace(/[:[]+\d+\]?$/, "").replace(" (deleted)", ""));
     const allowed = new Set([
       ...["/dev/null", "pipe", "socket", "anon_inode:[eventfd]", "anon_inode:[eventpoll]", "anon_inode:[signalfd]"],
-      ...["/memfd:guest-memory", "/memfd:device-state", "/vm/L00", "/vm/S"],
+      ...["/memfd:template-state", "/vm/L00", "/vm/S"],
     ]);
     expect(kinds.filter((kind) => !allowed.has(kind))).toEqual([]);
     expect(kinds).toContain("/vm/S");
@@ -148,7 +150,7 @@ describe("the VMM of a live machine", () => {
       return directory === undefined ? null : readFileSync(join(directory, name), "utf8").trim();
     };
     const memory = limit("memory.limit_in_bytes") ?? limit("memory.max");
-    expect(memory).toBe(String(2 * vm.machine.shape.memoryBytes + 268_435_456));
+    expect(memory).toBe(String(costOf(vm.machine.shape).memoryBytes));
     expect(limit("pids.max")).toBe("256");
     const stats = await vm.machine.cgroup.stats();
     expect(stats.memoryBytes).toBeGreaterThan(1_000_000);

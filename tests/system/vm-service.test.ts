@@ -42,6 +42,7 @@ test("a scratch disk that cannot be made fails nothing else while machines are l
       probeTimeoutMs: 15_000,
       uids: { base: 900_000_000, count: 10 },
       poolSize: 0,
+      templatesMemoryBytes: 0,
       shape: TEST_SHAPE,
       diskBytes: 0,
       diskBytesMax: 0,

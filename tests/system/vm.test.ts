@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { closeSync, ftruncateSync, openSync, readdirSync, writeSync } from "node:fs";
+import { closeSync, fstatSync, ftruncateSync, openSync, readdirSync, writeSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
+import { seekHole } from "../../src/system/libc.ts";
 import { AgentClosedError } from "../../src/vm/agent/agent.ts";
 import { buildTemplate, syncAgent } from "../../src/vm/templates.ts";
 import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
@@ -184,13 +185,16 @@ test("a template that was disposed is not cloned", async () => {
   await expect(host.vmm.clone(template)).rejects.toThrow("the template is gone");
 });
 
-test("a template's memory cannot be changed by anybody", async () => {
+test("a template's memory cannot be changed by anybody, and nothing in it is left to be made", async () => {
   const { descriptors } = (await host.template()) as unknown as { descriptors: { memory: number; state: number } };
   for (const fd of [descriptors.memory, descriptors.state]) {
     const link = `/proc/self/fd/${fd}`;
     const copy = openSync(link, "r+");
     expect(() => writeSync(copy, "x", 0)).toThrow("EPERM");
     expect(() => ftruncateSync(copy, 0)).toThrow("EPERM");
+    const { size } = fstatSync(copy);
+    // A page of a hole would be made for whoever touches it.
+    expect(seekHole(copy, 0)).toBe(size);
     closeSync(copy);
   }
 });

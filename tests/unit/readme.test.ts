@@ -22,6 +22,7 @@ import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.t
 import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
 import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
+import { OVERHEAD_BYTES, TEMPLATES_BYTES_MAX, TEMPLATES_BYTES_MIN } from "../../src/vm/machine-memory.ts";
 
 const ROOT = join(import.meta.dir, "../..");
 const readme = readFileSync(join(ROOT, "README.md"), "utf8");
@@ -45,6 +46,8 @@ test("the limits are the limits of the code", () => {
   const configured = "what `limits.image_bytes_max` and `limits.image_entries_max` say";
   const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries beside a name of 255 bytes, or where the image has more than ${EROFS_ENTRIES_MAX}`;
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
+  const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
+  const templates = `an eighth of it, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
   expect(rowsOf("Limits")).toEqual([
     `| time of a run | ${seconds} |`,
     `| time after the command, for keeping its files | ${CAPTURE_MS / 1000} s and what so many bytes and files take |`,
@@ -57,7 +60,9 @@ test("the limits are the limits of the code", () => {
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, each name ${GUEST_NAME_BYTES_MAX} |`,
     `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
     `| a directory of an imported image | ${directory} |`,
-    `| memory of the programs of an import | ${TOOLS_MEMORY_BYTES / 1024 ** 3} GiB, at most what \`vm.memory_budget_bytes\` says |`,
+    `| memory of the programs of an import | ${gib(TOOLS_MEMORY_BYTES)}, at most half of the memory budget, or what a VM takes |`,
+    `| memory that a VM takes of the budget | its own, rounded up to a power of two, a 32nd of that, and ${size(OVERHEAD_BYTES)} |`,
+    `| memory of templates, beside the budget | ${templates}; one template beyond |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
     `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
     `| entries of a listing page | ${LIMIT_DEFAULT}, at most ${LIMIT_MAX} |`,

@@ -72,9 +72,8 @@ static void check_parent_alive(int channel)
 	}
 }
 
-static _Noreturn void become_program(const struct options *options, int channel)
+static _Noreturn void become_program(struct options *options, int channel)
 {
-	char *no_environment[] = { NULL };
 	int listener;
 
 	if (options->mode == MODE_VM)
@@ -90,7 +89,7 @@ static _Noreturn void become_program(const struct options *options, int channel)
 		hand_over(channel, listener);
 	close_descriptors(options->keep, options->keep_count);
 	if (options->mode == MODE_VM)
-		execve(options->program[0], options->program, no_environment);
+		execve(options->program[0], options->program, options->variables);
 	else
 		execvp(options->program[0], options->program);
 	fail("exec", options->program[0]);

@@ -26,6 +26,7 @@ enum option_id {
 	OPTION_OOM_SCORE_ADJ,
 	OPTION_PARENT,
 	OPTION_KEEP_FD,
+	OPTION_VARIABLE,
 	OPTION_WRITABLE,
 	OPTION_READABLE,
 	OPTION_DIRECTORY,
@@ -43,6 +44,7 @@ static const bool optional[OPTION_END] = {
 	[OPTION_CGROUP] = true,	  [OPTION_GROUP] = true,    [OPTION_DEVICE] = true,  [OPTION_KEEP_FD] = true,
 	[OPTION_WRITABLE] = true, [OPTION_READABLE] = true, [OPTION_NETWORK] = true,
 	[OPTION_ATTRIBUTES] = true, [OPTION_IO_URING] = true, [OPTION_USERFAULTFD] = true,
+	[OPTION_VARIABLE] = true,
 };
 
 /* clang-format off */
@@ -67,6 +69,7 @@ static const struct option vm_options[] = {
 	{ "keep-fd", required_argument, NULL, OPTION_KEEP_FD },
 	{ "io-uring", no_argument, NULL, OPTION_IO_URING },
 	{ "userfaultfd", no_argument, NULL, OPTION_USERFAULTFD },
+	{ "variable", required_argument, NULL, OPTION_VARIABLE },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -128,7 +131,14 @@ static void add_keep(struct options *options, const char *text)
 	options->keep[options->keep_count++] = fd;
 }
 
-static void take(struct options *options, int option, const char *value)
+static void add_variable(struct options *options, char *text)
+{
+	if (options->variable_count == VARIABLES_COUNT_MAX || strchr(text, '=') == NULL)
+		invalid("variable");
+	options->variables[options->variable_count++] = text;
+}
+
+static void take(struct options *options, int option, char *value)
 {
 	switch (option) {
 	case OPTION_CGROUP:
@@ -175,6 +185,9 @@ static void take(struct options *options, int option, const char *value)
 		break;
 	case OPTION_KEEP_FD:
 		add_keep(options, value);
+		break;
+	case OPTION_VARIABLE:
+		add_variable(options, value);
 		break;
 	case OPTION_WRITABLE:
 		add_path(options->writable, &options->writable_count, DIRECTORIES_COUNT_MAX, value, "writable");

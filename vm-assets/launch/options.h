@@ -12,6 +12,7 @@
 #define GROUPS_COUNT_MAX 8
 #define KEEP_COUNT_MAX 16
 #define DIRECTORIES_COUNT_MAX 8
+#define VARIABLES_COUNT_MAX 4
 
 enum mode {
 	/* a virtual machine monitor: a user of its own, without any privilege */
@@ -51,6 +52,9 @@ struct options {
 	/* descriptors above 2 that the program gets, ascending */
 	int keep[KEEP_COUNT_MAX];
 	size_t keep_count;
+	/* the whole environment of the program, NULL at its end */
+	char *variables[VARIABLES_COUNT_MAX + 1];
+	size_t variable_count;
 
 	/* MODE_TOOL: directories that it sees by their own names */
 	const char *writable[DIRECTORIES_COUNT_MAX];

@@ -7,7 +7,7 @@ import { type Cost, costOf } from "../operations/scheduler.ts";
 /** Memory of the programs of one import, in `bytes`: what mkfs.erofs takes for as many files as it is given. */
 export const TOOLS_MEMORY_BYTES = 2_147_483_648;
 const TOOLS_PIDS_COUNT = 512;
-/** Share of the budget that the programs of one import count for at most: another import, or runs, go on beside it. */
+/** Share of the budget that the programs of one import take at most, unless a machine takes more: another import, or runs, go on beside it. */
 const TOOLS_BUDGET_RATIO = 0.5;
 
 /** Files of a pull: thrice as many as an image may have layers, what skopeo writes for itself, and room to spare. */
@@ -23,10 +23,13 @@ export function importCost(shape: MachineShape, budgetBytes: number): Cost {
   return { ...machine, memoryBytes: Math.max(machine.memoryBytes, toolsBytes) };
 }
 
-/** The control group that the programs of one import share: few images need all of its memory. */
-export function toolsLimits(budgetBytes: number): CgroupLimits {
+/**
+ * The control group that the programs of one import share: of memory they may take what the import holds of the budget,
+ * but never more than the programs of any import.
+ */
+export function toolsLimits({ memoryBytes }: Cost): CgroupLimits {
   return {
-    memoryBytes: Math.min(TOOLS_MEMORY_BYTES, budgetBytes),
+    memoryBytes: Math.min(TOOLS_MEMORY_BYTES, memoryBytes),
     pids: TOOLS_PIDS_COUNT,
     cpuWeight: CpuWeight.inUse,
   };

@@ -99,7 +99,7 @@ async function importImage(
   const { db, layout, limits, laps } = context;
   await using stack = new AsyncDisposableStack();
   const scratch = stack.use(await scratchDirectory(layout.tmp, "import-"));
-  const limited = toolsLimits(context.memoryBudgetBytes);
+  const limited = toolsLimits(importCost(context.shape, context.memoryBudgetBytes));
   const group = stack.use(await context.cgroups.create(`import-${id}`, limited));
   const launcher = await context.machines.launcher(time.signal);
   const bounds = { ...time, launcher, controlGroups: group.directories, fileBytesMax: limits.bytesMax };

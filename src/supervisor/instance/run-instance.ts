@@ -8,7 +8,6 @@ import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { removeOutputs, writeOutputs } from "../../storage/outputs.ts";
 import { type Made, removedUnlessKept } from "../../system/scratch.ts";
-import { templateShape } from "../../vm/templates.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
@@ -27,7 +26,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
   return {
     cost: (resources) => {
       if (resources === null) throw new Error("an instance without resources");
-      return costOf(templateShape(resources));
+      return costOf(resources);
     },
     prepare: async (operation, submission, { signal, laps, onMachine }) => {
       const { db, layout } = context;

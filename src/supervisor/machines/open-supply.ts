@@ -30,6 +30,8 @@ export interface SupplyOptions {
   readonly probeTimeoutMs: number;
   readonly uids: { readonly base: number; readonly count: number };
   readonly poolSize: number;
+  /** of all templates together, in `bytes` */
+  readonly templatesMemoryBytes: number;
   /** of instances that ask for nothing: these wait in the pool */
   readonly shape: MachineShape;
   readonly diskBytes: number;
@@ -102,7 +104,13 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   // A host whose trials may take long boots as slowly later.
   const helloTimeoutMs = Math.max(HELLO_TIMEOUT_MS, options.probeTimeoutMs);
   const first = template === null ? {} : { first: template };
-  const templates = new TemplateStore({ vmm, log, helloTimeoutMs, ...first });
+  const templates = new TemplateStore({
+    vmm,
+    log,
+    helloTimeoutMs,
+    memoryBytesMax: options.templatesMemoryBytes,
+    ...first,
+  });
   const pool = new Pool({
     vmm,
     templates,

@@ -1,7 +1,6 @@
+import { machineMemoryBytes } from "../../vm/machine-memory.ts";
+import { templateShape } from "../../vm/templates.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
-
-/** What a VM costs the host beside its guest's memory, in `bytes`. */
-const VMM_OVERHEAD_BYTES = 64 * 1_048_576;
 
 /** What a piece of work holds of the host while it runs. */
 export interface Cost {
@@ -9,9 +8,10 @@ export interface Cost {
   readonly vcpus: number;
 }
 
-/** What a machine of this shape takes of the host's budget. */
-export function costOf({ vcpus, memoryBytes }: MachineShape): Cost {
-  return { vcpus, memoryBytes: memoryBytes + VMM_OVERHEAD_BYTES };
+/** What a machine takes of the host's budget that is given out for this shape: all that its control group allows it. */
+export function costOf(shape: MachineShape): Cost {
+  const rounded = templateShape(shape);
+  return { vcpus: rounded.vcpus, memoryBytes: machineMemoryBytes(rounded) };
 }
 
 /** Holds a cost of the budget until it is disposed. */

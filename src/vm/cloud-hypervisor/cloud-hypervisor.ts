@@ -119,13 +119,12 @@ class CloudHypervisor implements Vmm {
   }
 
   async boot(shape: MachineShape): Promise<Machine> {
-    return await this.#boot(shape, { memoryBytes: shape.memoryBytes, fileBytesMax: this.#diskBytesMax });
+    return await this.#boot(shape, { fileBytesMax: this.#diskBytesMax });
   }
 
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
-    // It writes its memory to a file, which counts as memory of its own until it is on the disk, and has no disk.
-    const fileBytesMax = Math.max(shape.memoryBytes, STATE_BYTES_MAX);
-    return await this.#boot(shape, { memoryBytes: shape.memoryBytes + fileBytesMax, fileBytesMax });
+    // It writes its memory to a file, and has no disk.
+    return await this.#boot(shape, { fileBytesMax: Math.max(shape.memoryBytes, STATE_BYTES_MAX) });
   }
 
   async save(machine: Machine): Promise<Template> {
@@ -180,7 +179,7 @@ class CloudHypervisor implements Vmm {
 
   async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode, cpuWeight: number): Promise<Machine> {
     const { shape } = template;
-    const bounds = { memoryBytes: shape.memoryBytes, fileBytesMax: this.#diskBytesMax, cpuWeight };
+    const bounds = { fileBytesMax: this.#diskBytesMax, cpuWeight };
     const machine = await startCloudHypervisor(this.#host, shape, bounds);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);

@@ -13,6 +13,7 @@ import { JAIL_LIMITS, launch } from "../jail/launch.ts";
 import { privateDirectory } from "../jail/machine-files.ts";
 import type { UidPool } from "../jail/uid-pool.ts";
 import { gone, notStarted } from "../machine-end.ts";
+import { machineMemoryBytes } from "../machine-memory.ts";
 import type { MachineShape } from "../vmm.ts";
 import { CloudHypervisorApi } from "./api.ts";
 import { buildCloudHypervisorArgs } from "./config.ts";
@@ -32,8 +33,6 @@ export interface CloudHypervisorHost {
 
 /** What a VMM may use. */
 export interface CloudHypervisorBounds {
-  /** beside what the VMM itself takes */
-  readonly memoryBytes: number;
   /** largest file that it may write */
   readonly fileBytesMax: number;
   /** its share of the processors from its start on; default is that of a machine in use */
@@ -43,11 +42,6 @@ export interface CloudHypervisorBounds {
 /** Descriptors of the VMM in the order of `extraFds`. */
 const API_FD = 3;
 const EVENTS_FD = 4;
-/**
- * What Cloud Hypervisor takes beside the guest's memory: its code and devices, and the disks' page cache. All of the
- * guest's memory counts, too: what a clone touches is its own copy (docs/snapshot_restore.md).
- */
-const OVERHEAD_BYTES = 268_435_456;
 /** Each disk has a thread and some ten descriptors, and of disks there can be 129. */
 const LIMITS = { ...JAIL_LIMITS, openFilesMax: 4096, threadsMax: 512 };
 
@@ -69,8 +63,8 @@ export async function startCloudHypervisor(
   const place = openDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
   await chown(runDirectory(directory), uid, uid);
-  const { memoryBytes, fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
-  const limits = { memoryBytes: memoryBytes + OVERHEAD_BYTES, pids: LIMITS.threadsMax, cpuWeight };
+  const { fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
+  const limits = { memoryBytes: machineMemoryBytes(shape), pids: LIMITS.threadsMax, cpuWeight };
   const cgroup = stack.use(await host.cgroups.create(id, limits));
   lease.giveTo(cgroup);
   const process = launchOn(`${place}/api.sock`, host, { uid, directory, cgroups: cgroup.directories, fileBytesMax });

@@ -14,6 +14,9 @@ const HOLES_TIMEOUT_MS = 120_000;
 export class CloudHypervisorTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt = Date.now();
+  /** It lies on the disk, and what a clone touches of it is the clone's own copy (docs/snapshot_restore.md). */
+  readonly memoryBytes = 0;
+  readonly isInUse = false;
   readonly #directory: string;
 
   private constructor(shape: MachineShape, directory: string) {

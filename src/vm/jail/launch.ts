@@ -21,6 +21,8 @@ export interface JailOptions {
   readonly limits?: JailLimits;
   /** the kernel's calls that it gets beyond those of every VMM; default none */
   readonly calls?: readonly ("io-uring" | "userfaultfd")[];
+  /** the whole environment of the program; default: none */
+  readonly environment?: Readonly<Record<string, string>>;
   /** the program's descriptors from 3 on; "socket" is one end of a socket pair */
   readonly extraFds: readonly (number | "socket")[];
   /** program and arguments, as paths inside the jail */
@@ -57,6 +59,7 @@ export function buildLaunchArgs(options: JailOptions, parent: number): string[] 
     ...["--nproc", `${threadsMax}`, "--memlock", `${lockedMemoryBytesMax}`],
     ...["--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`, "--parent", `${parent}`],
     ...options.extraFds.flatMap((_, index) => ["--keep-fd", `${FIRST_EXTRA_FD + index}`]),
+    ...Object.entries(options.environment ?? {}).flatMap(([name, value]) => ["--variable", `${name}=${value}`]),
     "--",
     ...options.program,
   ];

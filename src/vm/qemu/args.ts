@@ -6,11 +6,12 @@ export interface QemuDescriptors {
   readonly agent: number;
 }
 
-/** What a machine starts from. `cold` cannot be saved; `template` can; a `clone` waits for a template's state. */
+/** What a machine starts from. `cold` cannot be saved; `template` can; a `clone` is
+ * given a template's memory while it starts, and waits for its state. */
 export type QemuStart =
   | { readonly kind: "cold"; readonly kernel: number; readonly initramfs: number }
   | { readonly kind: "template"; readonly kernel: number; readonly initramfs: number; readonly memory: number }
-  | { readonly kind: "clone"; readonly memory: number };
+  | { readonly kind: "clone" };
 
 export interface QemuArgsOptions {
   readonly acceleration: Acceleration;
@@ -73,11 +74,10 @@ export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuA
   ];
 }
 
-/** share=on puts a template's memory into the descriptor's file; share=off gives a clone private copies of it. */
+/** share=on puts a template's memory into the descriptor's file. */
 function memoryBackend(start: QemuStart, memoryMiB: number): string {
-  if (start.kind === "cold") return `memory-backend-ram,id=m0,size=${memoryMiB}M`;
-  const share = start.kind === "template" ? "on" : "off";
-  return `memory-backend-file,id=m0,size=${memoryMiB}M,mem-path=/proc/self/fd/${start.memory},share=${share}`;
+  if (start.kind !== "template") return `memory-backend-ram,id=m0,size=${memoryMiB}M`;
+  return `memory-backend-file,id=m0,size=${memoryMiB}M,mem-path=/proc/self/fd/${start.memory},share=on`;
 }
 
 function bootArgs(start: QemuStart): string[] {

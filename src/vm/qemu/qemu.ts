@@ -1,4 +1,4 @@
-import { closeSync, openSync } from "node:fs";
+import { closeSync, fstatSync, openSync } from "node:fs";
 import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Log } from "../../log.ts";
@@ -7,16 +7,18 @@ import { withinTime } from "../../system/waiting.ts";
 import { SocketChannel } from "../agent/channel.ts";
 import type { VmAssets } from "../assets.ts";
 import { CpuWeight } from "../cpu-weight.ts";
-import { createMemfd, sealMemfd } from "../descriptors.ts";
+import { createMemfd } from "../descriptors.ts";
 import { launch } from "../jail/launch.ts";
 import { privateDirectory } from "../jail/machine-files.ts";
 import type { UidPool } from "../jail/uid-pool.ts";
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
 import { gone, notStarted, tellingEnd, VmmError } from "../machine-end.ts";
+import { machineMemoryBytes } from "../machine-memory.ts";
 import type { Acceleration, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
 import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./args.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
+import { packMemory, type SealedFile, sealedCopy } from "./memory-file.ts";
 import { Qmp } from "./qmp.ts";
 
 export interface QemuOptions {
@@ -51,8 +53,14 @@ const DEVICES: Record<Acceleration, readonly string[]> = { kvm: ["/dev/kvm"], tc
 const QMP_FD = 3;
 const AGENT_FD = 4;
 const FIRST_FILE_FD = 5;
-/** What QEMU takes beside the guest's memory: its code, translated code, device state, the disks' page cache. */
-const OVERHEAD_BYTES = 268_435_456;
+/**
+ * Of a clone, whose descriptors are the template's memory, its state, and what maps the first into the guest;
+ * vm-assets/memory/memory.c has the same names.
+ */
+const CLONE_ENVIRONMENT = {
+  LD_PRELOAD: `/proc/self/fd/${FIRST_FILE_FD + 2}`,
+  GUEST_MEMORY_FD: `${FIRST_FILE_FD}`,
+};
 const PIDS_MAX = 256;
 /** State of a template's devices; 0.4 MiB where it was measured. */
 const STATE_BYTES_MAX = 67_108_864;
@@ -77,8 +85,8 @@ export async function openQemu(options: QemuOptions): Promise<Vmm> {
 interface SavedMachine {
   readonly shape: MachineShape;
   readonly root: string;
-  readonly memory: number;
-  readonly state: number;
+  readonly memory: SealedFile;
+  readonly state: SealedFile;
 }
 
 /** What a machine of `bootForTemplate` is saved from. */
@@ -91,18 +99,35 @@ interface Source {
 class QemuTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt = Date.now();
+  readonly memoryBytes: number;
   /** of the QEMU that saved it, and that loads it again */
   readonly root: string;
   readonly #memory: number;
   readonly #state: number;
   readonly #owned: AsyncDisposableStack;
+  #usersCount = 0;
 
   constructor(saved: SavedMachine, owned: AsyncDisposableStack) {
     this.shape = saved.shape;
     this.root = saved.root;
-    this.#memory = saved.memory;
-    this.#state = saved.state;
+    this.memoryBytes = saved.memory.sizeBytes + saved.state.sizeBytes;
+    this.#memory = saved.memory.fd;
+    this.#state = saved.state.fd;
     this.#owned = owned;
+  }
+
+  get isInUse(): boolean {
+    return this.#usersCount > 0;
+  }
+
+  /** Counts a machine that has the memory mapped, until it is disposed. */
+  use(): Disposable {
+    this.#usersCount += 1;
+    return {
+      [Symbol.dispose]: () => {
+        this.#usersCount -= 1;
+      },
+    };
   }
 
   /** @throws Error after disposal, when the numbers may be those of other files */
@@ -165,19 +190,19 @@ class Qemu implements Vmm {
     this.#sources.delete(machine);
     await using owned = new AsyncDisposableStack();
     const { path: root } = owned.use(this.#roots.hold(source.root));
-    const memory = reopen(owned, source.memory, "r+");
-    const state = createMemfd("device-state", 0);
-    owned.defer(() => closeSync(state));
+    await using written = closing(createMemfd("device-state", 0));
     await tellingEnd(machine, async () => {
       await machine.pause();
-      await machine.qmp.sendDescriptor("state", state);
+      await machine.qmp.sendDescriptor("state", written.fd);
       await machine.qmp.execute("migrate", { uri: "fd:state" });
       await this.#migrated(machine.qmp);
     });
-    // Sealing against writes needs the last writer gone.
+    // What is copied is final when the last writer is gone.
     await machine.kill();
-    await sealMemfd(memory);
-    await sealMemfd(state);
+    const memory = await packMemory(source.memory, machine.shape.memoryBytes);
+    owned.defer(() => closeSync(memory.fd));
+    const state = await sealedCopy(written.fd, fstatSync(written.fd).size);
+    owned.defer(() => closeSync(state.fd));
     return new QemuTemplate({ shape: machine.shape, root, memory, state }, owned.move());
   }
 
@@ -185,11 +210,14 @@ class Qemu implements Vmm {
     if (!(template instanceof QemuTemplate)) throw new Error("this template is not QEMU's");
     using files = new DisposableStack();
     // Descriptors of their own: the template may be disposed meanwhile, and each reader has its own place in the state.
-    const memory = reopen(files, template.descriptors.memory, "r+");
+    const memory = reopen(files, template.descriptors.memory, "r");
     const state = reopen(files, template.descriptors.state, "r");
-    const start = { kind: "clone", memory: FIRST_FILE_FD } as const;
+    const preloaded = openOn(files, this.#options.assets.memory, "r");
+    const owned = new AsyncDisposableStack();
+    owned.use(template.use());
     const { shape, root } = template;
-    const machine = await this.#start(shape, start, [memory, state], { root, cpuWeight });
+    const place = { root, owned, cpuWeight };
+    const machine = await this.#start(shape, { kind: "clone" }, [memory, state, preloaded], place);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await tellingEnd(machine, async () => {
@@ -219,7 +247,7 @@ class Qemu implements Vmm {
     const lease = stack.use(await this.#options.uids.acquire());
     const { uid } = lease;
     const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
-    const limits = { memoryBytes: memoryLimit(shape, start), pids: PIDS_MAX, cpuWeight };
+    const limits = { memoryBytes: machineMemoryBytes(shape), pids: PIDS_MAX, cpuWeight };
     const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
     lease.giveTo(cgroup);
     const process = this.#launch(shape, start, files, { root, uid, directory, cgroup });
@@ -253,6 +281,7 @@ class Qemu implements Vmm {
       // Disks that may be written are attached later; a template writes its state and nothing else.
       fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
       extraFds: ["socket", "socket", ...files],
+      environment: start.kind === "clone" ? CLONE_ENVIRONMENT : {},
       program: buildQemuArgs({ acceleration, shape, descriptors: { qmp: QMP_FD, agent: AGENT_FD }, start }),
     });
   }
@@ -284,15 +313,6 @@ class Qemu implements Vmm {
       await Bun.sleep(MIGRATION_POLL_MS);
     }
   }
-}
-
-/**
- * Most that a machine may cost, in `bytes`. Where a clone writes to memory that its template never touched, the
- * kernel first makes that page in the template's file, for all clones and at the expense of this one, and then
- * copies it.
- */
-function memoryLimit({ memoryBytes }: MachineShape, { kind }: QemuStart): number {
-  return (kind === "clone" ? 2 * memoryBytes : memoryBytes) + OVERHEAD_BYTES;
 }
 
 /** A monitor that closes says less than the exit that follows; wait for that, but not for ever. */

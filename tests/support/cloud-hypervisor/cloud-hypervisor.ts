@@ -57,7 +57,8 @@ export class StandInHost implements AsyncDisposable {
     for (const name of ["kernel", "initramfs"]) writeFileSync(join(directory, name), name, { mode: 0o444 });
     const launcher = join(ROOT, "build/assets/launch");
     if (!existsSync(launcher)) throw new Error(`${launcher} is missing: run make assets first`);
-    const assets = { kernel: join(directory, "kernel"), initramfs: join(directory, "initramfs"), launcher, hash: "" };
+    const [kernel, initramfs] = [join(directory, "kernel"), join(directory, "initramfs")];
+    const assets = { kernel, initramfs, launcher, memory: "", hash: "" };
     const namespace = `coppice-ch-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
     const cgroups = stack.use(await openCgroupTree({ namespace }));
     const warnings: string[] = [];

@@ -28,7 +28,7 @@ describe("an import", () => {
     for (const budgetBytes of [4 * GIB, 12 * GIB, 18 * GIB, 100 * GIB]) {
       const count = await admitted(budgetBytes, times(64, importCost(SHAPE, budgetBytes)));
       expect(count).toBe(Math.floor(budgetBytes / TOOLS_MEMORY_BYTES));
-      expect(count * Number(toolsLimits(budgetBytes).memoryBytes)).toBeLessThanOrEqual(budgetBytes);
+      expect(count * Number(toolsLimits(importCost(SHAPE, budgetBytes)).memoryBytes)).toBeLessThanOrEqual(budgetBytes);
     }
   });
 
@@ -54,9 +54,14 @@ describe("an import", () => {
   });
 });
 
-test("the programs of an import get no more than the budget, and the processors of one machine in use", () => {
-  expect(toolsLimits(100 * GIB)).toMatchObject({ memoryBytes: TOOLS_MEMORY_BYTES, cpuWeight: CpuWeight.inUse });
-  expect(toolsLimits(GIB).memoryBytes).toBe(GIB);
+test("the programs of an import get what it counts for, and the processors of one machine in use", () => {
+  const limits = (budgetBytes: number, shape = SHAPE) => toolsLimits(importCost(shape, budgetBytes));
+  expect(limits(100 * GIB)).toMatchObject({ memoryBytes: TOOLS_MEMORY_BYTES, cpuWeight: CpuWeight.inUse });
+  for (const budgetBytes of [MACHINE.memoryBytes, GIB, 2 * GIB, 3 * GIB, 4 * GIB, 100 * GIB]) {
+    expect(limits(budgetBytes).memoryBytes).toBe(importCost(SHAPE, budgetBytes).memoryBytes);
+  }
+  // The machine needs more than any program gets.
+  expect(limits(100 * GIB, { vcpus: 1, memoryBytes: 4 * GIB }).memoryBytes).toBe(TOOLS_MEMORY_BYTES);
 });
 
 test("a pull may have more files than an image, and as many however few an image may have", () => {

@@ -49,24 +49,24 @@ describe("QEMU's command line", () => {
   });
 
   test("of a clone has the template's machine, and private memory", () => {
-    const start = { kind: "clone", memory: 5 } as const;
+    const start = { kind: "clone" } as const;
     expect(buildQemuArgs({ acceleration: "tcg", shape, descriptors, start })).toEqual([
       "/usr/bin/qemu-system-x86_64",
       ...MACHINE,
-      ...["-object", "memory-backend-file,id=m0,size=512M,mem-path=/proc/self/fd/5,share=off"],
+      ...["-object", "memory-backend-ram,id=m0,size=512M"],
       ...DEVICES,
       ...["-incoming", "defer"],
     ]);
   });
 
   test("with KVM", () => {
-    const args = buildQemuArgs({ acceleration: "kvm", shape, descriptors, start: { kind: "clone", memory: 5 } });
+    const args = buildQemuArgs({ acceleration: "kvm", shape, descriptors, start: { kind: "clone" } });
     expect(args.join(" ")).toContain(" -accel kvm -cpu host ");
   });
 
   test("needs whole MiB of memory", () => {
     const odd = { vcpus: 1, memoryBytes: 1_048_577 };
-    const start = { kind: "clone", memory: 5 } as const;
+    const start = { kind: "clone" } as const;
     expect(() => buildQemuArgs({ acceleration: "tcg", shape: odd, descriptors, start })).toThrow("multiple of 1 MiB");
   });
 });
@@ -95,6 +95,14 @@ test("the launcher's command line", () => {
     ...["--oom-score-adj", "500", "--parent", "42", "--keep-fd", "3", "--keep-fd", "4", "--keep-fd", "5"],
     ...["--", "/usr/bin/qemu", "-x"],
   ]);
+});
+
+test("the launcher gives a program the variables that are asked for, and no other", () => {
+  const options = { launcher: "/l", root: "/r", directory: "/d", uid: 7, cgroups: [], devices: [], fileBytesMax: 0 };
+  const program = ["/p"];
+  expect(buildLaunchArgs({ ...options, extraFds: [], program }, 1)).not.toContain("--variable");
+  const args = buildLaunchArgs({ ...options, extraFds: [], program, environment: { A: "1", B: "b=c" } }, 1);
+  expect(args.slice(-6)).toEqual(["--variable", "A=1", "--variable", "B=b=c", "--", "/p"]);
 });
 
 test("the loader's list gives paths, and nothing for what the kernel provides", () => {

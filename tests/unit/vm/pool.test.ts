@@ -2,13 +2,12 @@ import { describe, expect, test } from "bun:test";
 import { silentLog } from "../../../src/log.ts";
 import { CpuWeight } from "../../../src/vm/cpu-weight.ts";
 import { Pool, type PoolOptions } from "../../../src/vm/pool.ts";
-import { TemplateStore, templateShape } from "../../../src/vm/templates.ts";
+import { TemplateStore } from "../../../src/vm/templates.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
-import { type FakeMachine, type FakeTemplate, FakeVmm } from "../../support/fake-vmm.ts";
+import { type FakeMachine, FakeVmm } from "../../support/fake-vmm.ts";
 
 const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
-const DAY_MS = 86_400_000;
 const never = new AbortController().signal;
 
 async function until(condition: () => boolean): Promise<void> {
@@ -17,134 +16,6 @@ async function until(condition: () => boolean): Promise<void> {
     await Bun.sleep(2);
   }
 }
-
-test("shapes are rounded up to those of templates", () => {
-  expect(templateShape({ vcpus: 3, memoryBytes: 1 })).toEqual({ vcpus: 3, memoryBytes: 128 * MIB });
-  expect(templateShape({ vcpus: 1, memoryBytes: 256 * MIB })).toEqual(SHAPE);
-  expect(templateShape({ vcpus: 1, memoryBytes: 256 * MIB + 1 }).memoryBytes).toBe(512 * MIB);
-});
-
-describe("templates", () => {
-  function open(vmm: FakeVmm): TemplateStore {
-    return new TemplateStore({ vmm, log: silentLog, clock: () => vmm.now });
-  }
-
-  test("are built once, however many ask at a time", async () => {
-    const vmm = new FakeVmm();
-    await using store = open(vmm);
-    const got = await Promise.all([store.get(SHAPE), store.get(SHAPE), store.get(SHAPE)]);
-    expect(new Set(got).size).toBe(1);
-    expect(vmm.calls).toEqual(["bootForTemplate", "save"]);
-    expect(vmm.live.size).toBe(0);
-  });
-
-  test("are tried again after a failure", async () => {
-    const vmm = new FakeVmm();
-    vmm.failing.add("bootForTemplate");
-    await using store = open(vmm);
-    await expect(store.get(SHAPE)).rejects.toThrow("bootForTemplate fails");
-    vmm.failing.clear();
-    expect((await store.get(SHAPE)).shape).toEqual(SHAPE);
-  });
-
-  test("that fail are built again at once, and then after a pause, in which nobody waits", async () => {
-    const vmm = new FakeVmm();
-    vmm.killedAt.push("hello", "sync");
-    await using store = open(vmm);
-    const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
-    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
-    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
-    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
-    expect(boots()).toBe(2);
-    expect((await store.get({ vcpus: 2, memoryBytes: 256 * MIB })).shape.vcpus).toBe(2);
-    let built = false;
-    for (let round = 0; round < 100 && !built; round++) {
-      await Bun.sleep(20);
-      built = (await store.get(SHAPE).catch(() => null)) !== null;
-    }
-    expect(boots()).toBe(4);
-    expect([...vmm.live]).toEqual([]);
-  });
-
-  test("are renewed after a day, while the old one serves", async () => {
-    const vmm = new FakeVmm();
-    await using store = open(vmm);
-    const old = (await store.get(SHAPE)) as FakeTemplate;
-    vmm.now = DAY_MS + 1;
-    vmm.failing.add("bootForTemplate");
-    expect(await store.get(SHAPE)).toBe(old);
-    await until(() => vmm.calls.length === 3);
-    await Bun.sleep(5);
-    expect(old.disposed).toBe(false);
-    vmm.failing.clear();
-    vmm.now += 60_000;
-    expect(await store.get(SHAPE)).toBe(old);
-    await until(() => old.disposed);
-    expect(await store.get(SHAPE)).not.toBe(old);
-    expect(vmm.templates.length).toBe(2);
-  });
-
-  test("are renewed when the host has another VMM, while the old one serves", async () => {
-    const vmm = new FakeVmm();
-    await using store = open(vmm);
-    const old = (await store.get(SHAPE)) as FakeTemplate;
-    expect(await store.get(SHAPE)).toBe(old);
-    expect(vmm.templates.length).toBe(1);
-    vmm.isOutdated = true;
-    expect(await store.get(SHAPE)).toBe(old);
-    await until(() => old.disposed);
-    expect(await store.get(SHAPE)).toBe(vmm.templates[1] as FakeTemplate);
-    await store.get(SHAPE);
-    expect(vmm.templates.length).toBe(2);
-  });
-
-  test("that cannot be renewed serve on, and are tried again after a minute that doubles to an hour", async () => {
-    const vmm = new FakeVmm();
-    const warnings: unknown[] = [];
-    const log = { ...silentLog, warn: (_: string, fields?: Record<string, unknown>) => void warnings.push(fields) };
-    await using store = new TemplateStore({ vmm, log, clock: () => vmm.now });
-    const old = await store.get(SHAPE);
-    vmm.isOutdated = true;
-    vmm.failing.add("bootForTemplate");
-    const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
-    for (const [failed, minutes] of [1, 2, 4, 8, 16, 32, 60, 60].entries()) {
-      expect(await store.get(SHAPE)).toBe(old);
-      await until(() => warnings.length === failed + 1);
-      expect(warnings.at(-1)).toMatchObject({ retry_ms: minutes * 60_000 });
-      vmm.now += minutes * 60_000 - 1;
-      expect(await store.get(SHAPE)).toBe(old);
-      expect(boots()).toBe(failed + 2);
-      vmm.now += 1;
-    }
-    vmm.failing.clear();
-    expect(await store.get(SHAPE)).toBe(old);
-    await until(() => (old as FakeTemplate).disposed);
-    expect(await store.get(SHAPE)).not.toBe(old);
-  });
-
-  test("beyond a few, the one unused for longest goes", async () => {
-    const vmm = new FakeVmm();
-    await using store = open(vmm);
-    const shape = (vcpus: number) => ({ vcpus, memoryBytes: 128 * MIB });
-    for (let vcpus = 1; vcpus <= 8; vcpus++) await store.get(shape(vcpus));
-    await store.get(shape(1));
-    await store.get(shape(9));
-    await until(() => vmm.templates.some(({ disposed }) => disposed));
-    expect(vmm.templates.filter(({ disposed }) => disposed).map((template) => template.shape.vcpus)).toEqual([2]);
-  });
-
-  test("are all gone after disposal, also one that is being built, and the first that was given", async () => {
-    const vmm = new FakeVmm();
-    const first = (await vmm.save(await vmm.bootForTemplate(SHAPE))) as FakeTemplate;
-    const store = new TemplateStore({ vmm, log: silentLog, first });
-    expect(await store.get(SHAPE)).toBe(first);
-    const building = store.get({ vcpus: 2, memoryBytes: 128 * MIB });
-    await Promise.allSettled([store[Symbol.asyncDispose](), building]);
-    expect(vmm.templates.map(({ disposed }) => disposed)).not.toContain(false);
-    expect(vmm.live.size).toBe(0);
-    await expect(store.get(SHAPE)).rejects.toThrow("no longer needed");
-  });
-});
 
 describe("pool", () => {
   function open(vmm: FakeVmm, change: Partial<PoolOptions> = {}) {
@@ -328,6 +199,17 @@ describe("pool", () => {
     await until(() => vmm.live.size === 1);
     await until(() => pool.waitingCount === 2);
     expect(vmm.live.size).toBe(2);
+  });
+
+  test("boots from cold while a template of another shape is being built", async () => {
+    const vmm = new FakeVmm();
+    await using pool = open(vmm, { size: 0 });
+    const [first, second] = await Promise.all([pool.take(SHAPE, never), pool.take({ ...SHAPE, vcpus: 2 }, never)]);
+    await using _first = first;
+    await using _second = second;
+    expect([first, second].map(({ machine }) => machine.shape.vcpus)).toEqual([1, 2]);
+    expect(vmm.calls.filter((call) => call === "bootForTemplate").length).toBe(1);
+    expect(vmm.calls).toContain("boot");
   });
 
   test("boots from cold when there is no clone to be had, and fails with the last reason", async () => {

@@ -1,0 +1,108 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
+import { cgroupNamespace } from "../../src/daemon.ts";
+import { Appliance } from "../support/appliance.ts";
+import { parseExposition } from "../support/exposition.ts";
+import { pushBusybox } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+import { execute, operationOf, running, until } from "../support/runs.ts";
+
+// A busy host boots an emulated machine in many times the usual three seconds.
+setDefaultTimeout(180_000);
+
+const MIB = 1_048_576;
+const BLOCK_BYTES = 512;
+const SHAPES = [
+  { vcpus: 1, memory_bytes: 256 * MIB },
+  { vcpus: 2, memory_bytes: 512 * MIB },
+];
+
+let registry: Registry;
+let appliance: Appliance;
+let image: string;
+
+beforeAll(async () => {
+  registry = await Registry.start();
+  appliance = await Appliance.start({ registries: [registry.host], poolSize: 0 });
+  image = await appliance.importImage(await pushBusybox(registry));
+});
+
+afterAll(async () => {
+  await appliance[Symbol.asyncDispose]();
+  await registry[Symbol.asyncDispose]();
+});
+
+/** Sizes of the daemon's anonymous files, in the bytes of the host's memory that they take. */
+function anonymousFiles(): number[] {
+  const directory = `/proc/${appliance.pid}/fd`;
+  return readdirSync(directory)
+    .map((name) => join(directory, name))
+    .filter((path) => readlinkSync(path).startsWith("/memfd:"))
+    .map((path) => statSync(path).blocks * BLOCK_BYTES)
+    .sort((a, b) => a - b);
+}
+
+const usedBudget = async (): Promise<number | undefined> => {
+  const text = await (await fetch(`${appliance.url}/metrics`)).text();
+  return parseExposition(text).value("coppice_budget_memory_bytes", { state: "used" });
+};
+
+/** Groups of machines that are there now. */
+async function groups() {
+  const tree = await openCgroupTree({ namespace: cgroupNamespace(appliance.dataDir) });
+  return (await tree.list()).map((name) => tree.open(name));
+}
+
+function memoryLimit(directories: readonly string[]): number {
+  for (const path of directories.flatMap((group) => [`${group}/memory.limit_in_bytes`, `${group}/memory.max`])) {
+    try {
+      return Number(readFileSync(path, "utf8"));
+    } catch (error) {
+      // ENOENT: the file of the other version, or of another tree.
+      if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    }
+  }
+  throw new Error("no tree limits memory");
+}
+
+/** Fills most of what the guest has left, and tells the KiB: near its end a guest gets nowhere. */
+const FILL = `
+  free=$(awk '/MemAvailable/ {print $2}' /proc/meminfo)
+  mkdir /fill && mount -t tmpfs -o size=$((free * 3 / 4))k none /fill
+  dd if=/dev/zero of=/fill/all bs=64k 2>/dev/null
+  du -k /fill/all | cut -f1`;
+
+describe("guests that touch all of their memory", () => {
+  test("make nothing grow that outlives them, in several runs of two shapes", async () => {
+    for (const resources of SHAPES) await execute(appliance, { image, command: "true", resources });
+    const before = anonymousFiles();
+    // Memory and state of two templates at least.
+    expect(before.length).toBeGreaterThanOrEqual(4);
+    const sizeBytes = before.reduce((sum, size) => sum + size, 0);
+    expect(sizeBytes).toBeGreaterThan(100 * MIB);
+    for (let round = 0; round < 2; round++) {
+      for (const resources of SHAPES) {
+        const request = { image, command: FILL, shell: true, resources, timeout: 60 };
+        const { out } = await execute(appliance, request);
+        expect(Number(out) * 1024).toBeGreaterThan(resources.memory_bytes / 2);
+      }
+    }
+    expect(anonymousFiles()).toEqual(before);
+    expect(await usedBudget()).toBe(0);
+    await until("all machines are gone", async () => (await groups()).length === 0);
+  });
+});
+
+test.each(SHAPES)("a machine of %o is allowed what it counts for", async (resources) => {
+  expect(await usedBudget()).toBe(0);
+  const id = await appliance.spawn({ image, command: "sleep 600", shell: true, resources, disposable: true });
+  await running(appliance, id);
+  const [machine, ...others] = await groups();
+  expect(others).toEqual([]);
+  expect(memoryLimit(machine?.directories ?? [])).toBe((await usedBudget()) ?? 0);
+  expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(202);
+  await until("it ended", async () => (await operationOf(appliance, id))["status"] === "CANCELLED");
+  await until("its budget is given back", async () => (await usedBudget()) === 0);
+});

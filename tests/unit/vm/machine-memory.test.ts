@@ -1,0 +1,43 @@
+import { describe, expect, test } from "bun:test";
+import { costOf, Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
+import { machineMemoryBytes, TEMPLATES_BYTES_MAX, templatesMemoryBytes } from "../../../src/vm/machine-memory.ts";
+
+const MIB = 1_048_576;
+const GIB = 1024 * MIB;
+
+describe("a machine", () => {
+  test("counts for what its control group allows, of the size that it is given", () => {
+    expect(costOf({ vcpus: 3, memoryBytes: 512 * MIB })).toEqual({
+      vcpus: 3,
+      memoryBytes: machineMemoryBytes({ vcpus: 3, memoryBytes: 512 * MIB }),
+    });
+    // Machines come in powers of two.
+    expect(costOf({ vcpus: 1, memoryBytes: 513 * MIB })).toEqual(costOf({ vcpus: 1, memoryBytes: GIB }));
+    expect(costOf({ vcpus: 1, memoryBytes: 1 })).toEqual(costOf({ vcpus: 1, memoryBytes: 128 * MIB }));
+  });
+
+  test("has room beside the guest's memory for 64 MiB of translated code and as much again", () => {
+    for (const memoryBytes of [128 * MIB, 512 * MIB, 8 * GIB]) {
+      const overhead = machineMemoryBytes({ vcpus: 1, memoryBytes }) - memoryBytes;
+      expect(overhead).toBeGreaterThanOrEqual(128 * MIB);
+      expect(overhead % 4096).toBe(0);
+    }
+  });
+
+  test("of whatever shape, as many as are admitted are allowed no more than the budget together", () => {
+    const shapes = [128, 200, 512, 1024, 3000].map((mib, index) => ({ vcpus: 1 + index, memoryBytes: mib * MIB }));
+    const scheduler = new Scheduler({ memoryBytes: 6 * GIB, vcpus: 1000 }, () => 0);
+    const { signal } = new AbortController();
+    for (let round = 0; round < 20; round++) {
+      for (const shape of shapes) void scheduler.admit(`${round}`, costOf(shape), signal);
+    }
+    expect(scheduler.runningCount).toBeGreaterThan(5);
+    expect(scheduler.used.memoryBytes).toBeLessThanOrEqual(6 * GIB);
+  });
+});
+
+test("templates may take an eighth of the budget, room for one at least, and never more than a GiB", () => {
+  expect(templatesMemoryBytes(6 * GIB)).toBe(768 * MIB);
+  expect(templatesMemoryBytes(256 * MIB)).toBe(128 * MIB);
+  expect(templatesMemoryBytes(1024 * GIB)).toBe(TEMPLATES_BYTES_MAX);
+});
