@@ -2,7 +2,7 @@ import { Elysia } from "elysia";
 import { ApiError } from "../domain/errors.ts";
 import type { Principal } from "../service/parts.ts";
 import { authenticate } from "./auth.ts";
-import { BodyRoom } from "./body-room.ts";
+import { BodyRooms } from "./body-room.ts";
 import { elysiaPathOf, pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
 import { errorReply, isInternal } from "./errors.ts";
 import type { ApiOptions } from "./options.ts";
@@ -13,8 +13,10 @@ import { allRoutes, V1_PREFIX } from "./routes.ts";
 /** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
+const BODY_WAIT = { waitingBytes: 67_108_864, waitMsMax: 60_000, collect: () => Bun.gc(true) };
 /** An account's share takes the largest body that any route does; a request takes about four times its body's length. */
-const BODY_ROOM = { totalBytes: 67_108_864, accountBytes: 33_554_432, waitMsMax: 60_000, collect: () => Bun.gc(true) };
+const LARGE_BODIES = { totalBytes: 67_108_864, accountBytes: 33_554_432, ...BODY_WAIT };
+const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY_WAIT };
 
 const OPERATION_OF_LOCATION = /\/operations\/([0-9a-f-]{36})$/;
 
@@ -39,8 +41,8 @@ interface RequestState {
 export function createApp(options: ApiOptions) {
   const routes = allRoutes(options);
   const table = new RouteTable(routes);
-  const room = new BodyRoom(BODY_ROOM);
-  const runners = new Map(routes.map((route) => [route, runnerOf(route, room)] as const));
+  const rooms = new BodyRooms(MEDIUM_BODIES, LARGE_BODIES);
+  const runners = new Map(routes.map((route) => [route, runnerOf(route, rooms)] as const));
   const states = new WeakMap<Request, RequestState>();
 
   const answer = (request: Request, reply: Reply, cause?: unknown): Response => {

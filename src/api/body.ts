@@ -1,19 +1,23 @@
 import { ApiError } from "../domain/errors.ts";
 import { untilAborted } from "../system/waiting.ts";
+import { MEDIUM_BODY_BYTES_MAX } from "./body-room.ts";
 
 /** `type/subtype` of a JSON body; parameters such as the character set may follow. */
 const JSON_CONTENT_TYPE = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 
-/** A body of up to so many `bytes` is read without asking for room. */
-const SMALL_BODY_BYTES_MAX = 1_048_576;
-/** A large body holds room that others wait for: it has to come within this time and that for its size. */
-const LARGE_BODY_MS_MAX = 30_000;
-const LARGE_BODY_BYTES_PER_MS_MIN = 64;
-const largeBodyMsMax = (bytes: number): number => LARGE_BODY_MS_MAX + bytes / LARGE_BODY_BYTES_PER_MS_MIN;
+/** A body of up to so many `bytes` is read without asking for room: it costs little more than its connection. */
+const SMALL_BODY_BYTES_MAX = 16_384;
+/** A body holds room that others wait for: it has to come within this time and that for its size. */
+const BODY_MS_MAX = 30_000;
+const BODY_BYTES_PER_MS_MIN = 64;
+const bodyMsMax = (bytes: number): number => BODY_MS_MAX + bytes / BODY_BYTES_PER_MS_MIN;
 
 export interface ReadOptions {
   readonly limitBytes: number;
-  /** Resolves when there is room in memory for a body of so many bytes, until it has been worked on. */
+  /**
+   * Resolves when there is room in memory for a body of so many bytes, until it has been worked on. A body that does not
+   * say its length asks a second time when it turns out to be a large one.
+   */
   readonly makeRoom: (bytes: number) => Promise<void>;
   /** how long a body of so many bytes may take to come once there is room for it, in `milliseconds` */
   readonly msMax?: (bytes: number) => number;
@@ -46,18 +50,22 @@ export function announcedLength(request: Request): number {
 }
 
 async function readAll(request: Request, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
-  const { limitBytes, makeRoom, msMax = largeBodyMsMax } = options;
+  const { limitBytes, makeRoom, msMax = bodyMsMax } = options;
   const announcedBytes = announcedLength(request);
   if (announcedBytes > limitBytes) throw tooLarge(limitBytes);
   const late = new AbortController();
-  using deadline = new DisposableStack();
-  const takeRoom = async (bytes: number): Promise<void> => {
-    await makeRoom(bytes);
-    const timer = setTimeout(() => late.abort(tooSlow()), msMax(bytes));
-    deadline.defer(() => clearTimeout(timer));
+  let deadline: Timer | undefined;
+  using _deadline = { [Symbol.dispose]: () => clearTimeout(deadline) };
+  let roomBytes = SMALL_BODY_BYTES_MAX;
+  const requireRoom = async (bytes: number): Promise<void> => {
+    if (bytes <= roomBytes) return;
+    const step = bytes > MEDIUM_BODY_BYTES_MAX ? limitBytes : Math.min(MEDIUM_BODY_BYTES_MAX, limitBytes);
+    roomBytes = announcedBytes > 0 ? announcedBytes : step;
+    await makeRoom(roomBytes);
+    clearTimeout(deadline);
+    deadline = setTimeout(() => late.abort(tooSlow()), msMax(roomBytes));
   };
-  let hasRoom = announcedBytes > SMALL_BODY_BYTES_MAX;
-  if (hasRoom) await takeRoom(announcedBytes);
+  await requireRoom(announcedBytes);
   const body = new BodyBuffer(announcedBytes);
   const chunks = bodyStream(request)[Symbol.asyncIterator]();
   // Not waited for: the answer does not depend on it.
@@ -67,10 +75,7 @@ async function readAll(request: Request, options: ReadOptions): Promise<Uint8Arr
     if (step.done === true) return body.bytes();
     const lengthBytes = body.lengthBytes + step.value.byteLength;
     if (lengthBytes > limitBytes) throw tooLarge(limitBytes);
-    if (!hasRoom && lengthBytes > SMALL_BODY_BYTES_MAX) {
-      hasRoom = true;
-      await takeRoom(limitBytes);
-    }
+    await requireRoom(lengthBytes);
     body.push(step.value);
   }
 }

@@ -4,7 +4,7 @@ import type { Principal } from "../service/parts.ts";
 import { ownTurn } from "../system/waiting.ts";
 import { authorize } from "./auth.ts";
 import { bodyStream, readJson } from "./body.ts";
-import type { BodyRoom } from "./body-room.ts";
+import type { BodyRooms } from "./body-room.ts";
 import { queryReader, rawQuery } from "./query.ts";
 import type { Reply } from "./reply.ts";
 import { RAW_BODY, type Route } from "./route.ts";
@@ -20,9 +20,9 @@ export type Runner = (request: Request, principal: Principal | null, params: Rec
 
 /**
  * Prepares a route once: its schemas are compiled here, not per request.
- * @param room where large bodies are taken in
+ * @param rooms where bodies are taken in
  */
-export function runnerOf(route: Route, room: BodyRoom): Runner {
+export function runnerOf(route: Route, rooms: BodyRooms): Runner {
   const readQuery = route.query === null ? null : queryReader(route.query);
   const readBody = bodyReader(route);
   const writes = route.method !== "GET" && route.method !== "HEAD";
@@ -48,7 +48,7 @@ export function runnerOf(route: Route, room: BodyRoom): Runner {
     if (readBody === null) return await handle(null);
     using held = new DisposableStack();
     const makeRoom = async (bytes: number): Promise<void> => {
-      if (principal !== null) held.use(await room.take(principal.accountId, bytes, request.signal));
+      if (principal !== null) held.use(await rooms.take(principal.accountId, bytes, request.signal));
     };
     return await handle(await readBody(request, makeRoom));
   };

@@ -1,13 +1,14 @@
 import { describe, expect, test } from "bun:test";
 import { readJson } from "../../../src/api/body.ts";
-import { BodyRoom, type BodyRoomOptions } from "../../../src/api/body-room.ts";
+import { BodyRoom, type BodyRoomOptions, BodyRooms } from "../../../src/api/body-room.ts";
 import { alice, bob } from "../../support/database.ts";
 
 const MIB = 1_048_576;
 const never = new AbortController().signal;
 
 function roomOf(more: Partial<BodyRoomOptions> = {}): BodyRoom {
-  return new BodyRoom({ totalBytes: 10, accountBytes: 6, waitMsMax: 60_000, collect: () => undefined, ...more });
+  const bounds = { totalBytes: 10, accountBytes: 6, waitingBytes: 100, waitMsMax: 60_000, collect: () => undefined };
+  return new BodyRoom({ ...bounds, ...more });
 }
 
 /** What has been taken of these, in the order of the calls, after everybody had a turn. */
@@ -17,7 +18,7 @@ async function taken(takes: readonly Promise<Disposable>[]): Promise<boolean[]> 
   return await Promise.all(takes.map(async (take) => (await Promise.race([take, pending])) !== null));
 }
 
-describe("room for large bodies", () => {
+describe("room for bodies", () => {
   test("is shared by accounts, each with a bound, and given in the order of the requests", async () => {
     const room = roomOf();
     const takes = [
@@ -60,6 +61,33 @@ describe("room for large bodies", () => {
     await expect(room.take(alice, 6, never)).rejects.toMatchObject({ code: "too_many_requests" });
     const free = room.take(bob, 4, never);
     expect(await taken([free])).toEqual([true]);
+  });
+
+  test("is refused at once to an account of which too much waits: the server reads what comes first of each", async () => {
+    const room = roomOf({ waitingBytes: 6 });
+    const takes = [room.take(alice, 6, never), room.take(alice, 4, never), room.take(alice, 2, never)];
+    const refused = { code: "too_many_requests" };
+    await expect(room.take(alice, 1, never)).rejects.toMatchObject(refused);
+    expect(await taken([...takes, room.take(bob, 4, never)])).toEqual([true, false, false, true]);
+    (await takes[0])?.[Symbol.dispose]();
+    expect(await taken([...takes, room.take(alice, 5, never)])).toEqual([true, true, true, false]);
+    const large = roomOf({ totalBytes: 64 * MIB, accountBytes: 32 * MIB, waitingBytes: 2 * MIB });
+    const bodies = Array.from({ length: 3 }, () => large.take(alice, 32 * MIB, never));
+    await expect(large.take(alice, 32 * MIB, never)).rejects.toMatchObject(refused);
+    expect(await taken(bodies)).toEqual([true, false, false]);
+  });
+
+  test("is apart for large ones and others: neither keeps the other waiting", async () => {
+    const bounds = {
+      ...{ totalBytes: 2 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
+      ...{ waitMsMax: 60_000, collect: () => undefined },
+    };
+    const rooms = new BodyRooms(bounds, bounds);
+    const sizes = [2 * MIB, MIB, MIB, MIB + 1, MIB];
+    const takes = sizes.map((bytes) => rooms.take(alice, bytes, never));
+    expect(await taken(takes)).toEqual([true, true, true, false, false]);
+    (await takes[0])?.[Symbol.dispose]();
+    expect(await taken(takes)).toEqual([true, true, true, true, false]);
   });
 
   test("is collected after much was given back, and when nothing comes any more", async () => {
@@ -106,7 +134,16 @@ describe("a JSON body", () => {
     expect(await readJson(request(text, { "content-length": String(text.length) }), options)).toHaveLength(3 * MIB);
     const pieces = Array.from({ length: 4 }, (_, index) => text.slice(index * MIB, (index + 1) * MIB));
     expect(await readJson(request(chunked(pieces)), options)).toHaveLength(3 * MIB);
-    expect(asked).toEqual([text.length, 8 * MIB]);
+    expect(asked).toEqual([text.length, MIB, 8 * MIB]);
+  });
+
+  test("that is a little longer than small ones are asks for room, too", async () => {
+    const { asked, options } = asking();
+    const text = JSON.stringify("x".repeat(MIB / 32));
+    await readJson(request(text, { "content-length": String(text.length) }), options);
+    await readJson(request(chunked([text])), options);
+    await readJson(request(chunked([text])), { ...options, limitBytes: MIB / 2 });
+    expect(asked).toEqual([text.length, MIB, MIB / 2]);
   });
 
   test("that gets no room is not read", async () => {
