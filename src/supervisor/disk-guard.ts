@@ -20,6 +20,8 @@ const SAMPLES_COUNT = 10;
 const GROWTH_RATIO = 1 / 8;
 /** Work that holds less than this share of the reserve may end on it: that is what the reserve is for. */
 const HELD_RATIO = 1 / 4;
+/** However large the reserve is, so much is more than its share. */
+const HELD_BYTES_MAX = 268_435_456;
 /** And work that lately took less than this share of what is left. */
 const TAKEN_RATIO = 1 / 4;
 /** A file system may free what was removed a little later. */
@@ -201,7 +203,8 @@ export class DiskGuard implements Disposable {
     const helps = (writers: readonly Writer[]): boolean => {
       const takenBytes = writers.reduce((sum, writer) => sum + grownBytes(writer), 0);
       if (takenBytes > TAKEN_RATIO * roomBytes) return true;
-      return missingBytes > 0 && totalBytes(writers) >= Math.max(missingBytes, HELD_RATIO * this.#options.reserveBytes);
+      const heldBytes = Math.min(HELD_BYTES_MAX, HELD_RATIO * this.#options.reserveBytes);
+      return missingBytes > 0 && totalBytes(writers) >= Math.max(missingBytes, heldBytes);
     };
     const live = [...this.#writers].filter(({ hasEnded }) => !hasEnded);
     if (helps(live)) return largestWriter(live);
