@@ -1,6 +1,5 @@
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
-import { ApiError } from "../../domain/errors.ts";
 import type { LayerId } from "../../domain/ids.ts";
 import type { Laps } from "../../metrics.ts";
 import { writeLayerIndex } from "../../storage/index/layer-index-writer.ts";
@@ -13,6 +12,7 @@ import type { Agent } from "../../vm/agent/agent.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import type { DiskUse } from "../disk-guard.ts";
 import { endedEarly } from "../machines/machines.ts";
+import { NotKeptError } from "./capture-failure.ts";
 import { captureMs } from "./guest-budgets.ts";
 import { GuestTime, lateText } from "./guest-time.ts";
 
@@ -70,7 +70,7 @@ export interface CaptureTools {
  * Turns the scratch of a machine whose command has ended into a layer: freezes and indexes it in the
  * guest, ends the machine, and only then, when nothing can write to the disk any more, publishes it.
  * Null when the run changed nothing, neither below the root nor of the root itself, which it took from the image.
- * @throws ApiError, one of `isCaptureTimeout` when the guest takes longer for it than honest work of that size would
+ * @throws NotKeptError when the guest takes longer for it than honest work of that size would
  */
 export async function captureScratch(
   { layout, laps, diskUse }: CaptureTools,
@@ -92,11 +92,6 @@ export async function captureScratch(
   return await stageLayer(layout, files, facts);
 }
 
-/** True for the failure of a run that did not give its files in time. */
-export function isCaptureTimeout(error: unknown): boolean {
-  return error instanceof ApiError && error.details["reason"] === CAPTURE_TIMEOUT;
-}
-
 /** The time for all that comes after the command. */
 async function captureTime(machine: Machine, { disk, ranMs }: FinishedRun): Promise<GuestTime> {
   const writtenBytes = await allocatedBytes(disk);
@@ -104,9 +99,8 @@ async function captureTime(machine: Machine, { disk, ranMs }: FinishedRun): Prom
   return new GuestTime({
     allowedMs: async (listedBytes) =>
       captureMs({ writtenBytes, nowBytes: await allocatedBytes(disk), memoryBytes, listedBytes, ranMs }),
-    // The guest's doing, which another attempt does not change: no failure of the service.
     late: (step, allowedMs) =>
-      new ApiError("conflict", `the files of the run were not kept: ${lateText(step, allowedMs)}`, {
+      new NotKeptError(lateText(step, allowedMs), {
         reason: CAPTURE_TIMEOUT,
         step,
         allowed_ms: Math.round(allowedMs),

@@ -14,7 +14,8 @@ import type { Disk, Machine } from "../../vm/vmm.ts";
 import { inMachine, type MachineSource, type ReadyMachine, withReplacement } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
-import { type CaptureTools, captureScratch, isCaptureTimeout, type StagedLayer } from "./capture.ts";
+import { type CaptureTools, captureScratch, type StagedLayer } from "./capture.ts";
+import { fromGuest, NotKeptError } from "./capture-failure.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 
@@ -127,10 +128,10 @@ async function runIn(
   if (!run.agentAnswers || submission.disposable) return notCaptured;
   const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
   try {
-    const layer = await captureScratch(tools, { machine, agent }, finished);
+    const layer = await fromGuest(machine, () => captureScratch(tools, { machine, agent }, finished));
     return { ...run.figures, isolation, layer, captured: true };
   } catch (error) {
-    if (!run.figures.timedOut || !isCaptureTimeout(error)) throw error;
+    if (!run.figures.timedOut || !(error instanceof NotKeptError)) throw error;
     // The run has its result: it ran over. What it does to its machine afterwards costs it its files, not the result.
     await machine.kill();
     return notCaptured;

@@ -138,7 +138,8 @@ export function startFailure(error: unknown): ApiError {
   return new ApiError("unavailable", message, exit === null ? {} : { reason: exit.reason }, { cause: error });
 }
 
-async function explain(error: unknown, machine: Machine): Promise<unknown> {
+/** What a caller may know of an error of something that was done in a machine; an ApiError stays what it is. */
+export async function explain(error: unknown, machine: Machine): Promise<unknown> {
   if (error instanceof AgentClosedError) {
     const exit = await withinTime(machine.exited, EXIT_MS_MAX, () => null);
     if (exit !== null) return endedEarly(exit, error);
