@@ -205,11 +205,6 @@ function fail(orm: Orm, id: OperationId, error: ErrorBody, now: number): "FAILED
   return end(orm, id, "cancel", values, isNotNull(operations.cancelRequestedAt)) ? "CANCELLED" : null;
 }
 
-/** Ends an operation CANCELLED, with `error` for what is worth to be kept (figures in its details). */
-export function cancelOperation(db: Database, id: OperationId, now: number, error: ErrorBody | null = null): boolean {
-  return db.transaction((tx) => end(tx, id, "cancel", { error, finishedAt: now }));
-}
-
 export type CancelOutcome = "cancelling" | "cancelled" | "terminal" | "not_found";
 
 /**

@@ -8,6 +8,9 @@ import { signalled, tellingEnd, VmmError } from "./machine-end.ts";
 import { buildTemplate, MachineUnresponsiveError, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
 
+/** File in the data directory that remembers verdicts, so that a restart does not try again what cannot work. */
+export const PROBE_MEMO_NAME = "probe.json";
+
 /** A way to run machines, in the order of preference. */
 export interface ProbeCandidate {
   readonly vmm: VmmName;

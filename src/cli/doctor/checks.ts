@@ -4,6 +4,7 @@ import type { Config } from "../../config/config.ts";
 import { CommandError, run } from "../../system/exec.ts";
 import { resolveAssets } from "../../vm/assets.ts";
 import { wayName } from "../../vm/choice.ts";
+import { PROBE_MEMO_NAME } from "../../vm/probe.ts";
 import { shownDuration, shownSize } from "../table.ts";
 import type { Finding, Verdict } from "./finding.ts";
 import { hostFacts, machineFindings } from "./machines.ts";
@@ -22,7 +23,7 @@ export type Trial = { readonly verdicts: readonly Verdict[] } | { readonly obsta
  * @param trial null: what an appliance here remembers has to do
  */
 export async function findings(config: Config, trial: Trial | null): Promise<Finding[]> {
-  const remembered = rememberedVerdicts(readText(join(config.dataDir, "probe.json")) ?? "[]", bootId());
+  const remembered = rememberedVerdicts(readText(join(config.dataDir, PROBE_MEMO_NAME)) ?? "[]", bootId());
   const verdicts = trial !== null && "verdicts" in trial ? trial.verdicts : remembered;
   const kvm = kvmFinding(kvmVerdict(verdicts));
   return [

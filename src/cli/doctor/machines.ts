@@ -10,13 +10,11 @@ import {
   parseCloudHypervisorVersion,
   requireCloudHypervisorVersion,
 } from "../../vm/cloud-hypervisor/version.ts";
-import { landlockVersion } from "../../vm/jail/landlock.ts";
+import { LANDLOCK_VERSION_MIN, landlockVersion } from "../../vm/jail/landlock.ts";
 import type { Finding, Verdict } from "./finding.ts";
 
 /** A program that only prints its version, on a host with much else to do; `milliseconds`. */
 const VERSION_TIMEOUT_MS = 60_000;
-/** Below it Cloud Hypervisor's rules do not work. */
-const LANDLOCK_VERSION_MIN = 3;
 
 /** What the kernel and the machine below it say; null where a file does not exist. */
 export interface HostFacts {

@@ -11,7 +11,7 @@ import { scratchBytes } from "../../supervisor/machines/scratch-disks.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import { resolveAssets } from "../../vm/assets.ts";
 import { UidPool } from "../../vm/jail/uid-pool.ts";
-import { type CandidateVerdict, probe } from "../../vm/probe.ts";
+import { type CandidateVerdict, PROBE_MEMO_NAME, probe } from "../../vm/probe.ts";
 import { templateShape } from "../../vm/templates.ts";
 
 /** User ids that a trial may need at once: of what it saves, and of the clone. */
@@ -43,7 +43,7 @@ export async function tryMachines(config: Config, signal: AbortSignal): Promise<
   const { verdict, template } = await probe({
     candidates: machineCandidates(common, config.vm.emulation),
     shape: templateShape({ vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault }),
-    memoPath: join(path, "probe.json"),
+    memoPath: join(path, PROBE_MEMO_NAME),
     assetsHash: assets.hash,
     timeoutMs: config.vm.probeTimeoutMs,
     log: silentLog,

@@ -10,7 +10,7 @@ import { explainChoice } from "../../vm/choice.ts";
 import { openCloudHypervisor } from "../../vm/cloud-hypervisor/cloud-hypervisor.ts";
 import { UidPool } from "../../vm/jail/uid-pool.ts";
 import { Pool, type WaitingMachine } from "../../vm/pool.ts";
-import { type ProbeCandidate, type ProbeVerdict, probe } from "../../vm/probe.ts";
+import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeVerdict, probe } from "../../vm/probe.ts";
 import { openQemu } from "../../vm/qemu/qemu.ts";
 import { HELLO_TIMEOUT_MS, TemplateStore } from "../../vm/templates.ts";
 import type { Acceleration, MachineShape } from "../../vm/vmm.ts";
@@ -39,8 +39,6 @@ export interface SupplyOptions {
   readonly diskBytesMax: number;
 }
 
-/** Memory of verdicts, so that a restart does not try again what cannot work. */
-const MEMO_FILE = "probe.json";
 /** What the pool was seen to cost. */
 const IDLE_COST_FILE = "idle-cost.json";
 
@@ -81,7 +79,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
     log,
   };
   const candidates = machineCandidates(common, options.emulation);
-  const memoPath = join(layout.root, MEMO_FILE);
+  const memoPath = join(layout.root, PROBE_MEMO_NAME);
   // The first instance should not wait for mkfs either.
   const prepared = options.scratchDisks.prepare(options.diskBytes);
   // It can fail before anybody waits for it, and where no machine can run nobody will.

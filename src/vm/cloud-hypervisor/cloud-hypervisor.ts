@@ -5,7 +5,7 @@ import type { Log } from "../../log.ts";
 import { run } from "../../system/exec.ts";
 import type { VmAssets } from "../assets.ts";
 import { CpuWeight } from "../cpu-weight.ts";
-import { landlockVersion } from "../jail/landlock.ts";
+import { LANDLOCK_VERSION_MIN, landlockVersion } from "../jail/landlock.ts";
 import type { UidPool } from "../jail/uid-pool.ts";
 import { prepareVmmRoot } from "../jail/vmm-root.ts";
 import { tellingEnd } from "../machine-end.ts";
@@ -50,8 +50,6 @@ export interface CloudHypervisorOptions {
 
 const KVM = "/dev/kvm";
 const USERFAULTFD = "/dev/userfaultfd";
-/** Its rules need all of this version's (vmm/src/landlock.rs); it refuses to start a machine where they are not. */
-const LANDLOCK_VERSION_MIN = 3;
 const VERSION_TIMEOUT_MS = 60_000;
 /** State and configuration in a snapshot, beside the memory; 0.3 MiB where it was measured. */
 const STATE_BYTES_MAX = 67_108_864;

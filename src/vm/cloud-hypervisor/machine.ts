@@ -1,14 +1,13 @@
 import { join } from "node:path";
-import type { Cgroup } from "../../cgroup/cgroup.ts";
 import type { ChildProcess } from "../../system/exec.ts";
 import { LibcError } from "../../system/libc.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { SocketChannel } from "../agent/channel.ts";
+import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import { placeDisk } from "../jail/machine-files.ts";
-import { MachineProcess } from "../jail/machine-process.ts";
 import { describeExit, VmmError } from "../machine-end.ts";
 import { vcpuTime } from "../vcpu-time.ts";
-import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "../vmm.ts";
+import type { ByteChannel, Disk, Machine, MachineExit } from "../vmm.ts";
 import type { CloudHypervisorApi } from "./api.ts";
 import { AGENT_PORT, buildDiskConfig } from "./config.ts";
 import { ConsoleTail } from "./console.ts";
@@ -28,34 +27,17 @@ const CONSOLE_SETTLE_MS = 50;
 const STUCK_KERNEL_MS = 2000;
 const STUCK_RATIO = 20;
 
-export interface CloudHypervisorMachineParts {
-  readonly id: string;
-  readonly uid: number;
-  readonly pid: number;
-  readonly shape: MachineShape;
-  readonly directory: string;
+export interface CloudHypervisorMachineParts extends JailedMachineParts {
   /** the directory of the machine's sockets by a path that is short enough for their names */
   readonly socketDirectory: string;
-  readonly cgroup: Cgroup;
   readonly api: CloudHypervisorApi;
   readonly events: SocketChannel;
-  readonly process: ChildProcess;
-  /** everything that the machine owns, disposed after its processes are gone */
-  readonly owned: AsyncDisposableStack;
 }
 
 /** A Cloud Hypervisor with its one machine. */
-export class CloudHypervisorMachine implements Machine {
-  readonly id: string;
-  readonly uid: number;
-  readonly pid: number;
-  readonly shape: MachineShape;
-  readonly directory: string;
-  readonly cgroup: Cgroup;
-  readonly exited: Promise<MachineExit>;
+export class CloudHypervisorMachine extends JailedMachine implements Machine {
   readonly api: CloudHypervisorApi;
   readonly #child: ChildProcess;
-  readonly #process: MachineProcess;
   readonly #owned: AsyncDisposableStack;
   readonly #socketDirectory: string;
   readonly #events = new CloudHypervisorEventDecoder();
@@ -65,21 +47,11 @@ export class CloudHypervisorMachine implements Machine {
   #disksCount = 0;
 
   constructor(parts: CloudHypervisorMachineParts) {
-    this.id = parts.id;
-    this.uid = parts.uid;
-    this.pid = parts.pid;
-    this.shape = parts.shape;
-    this.directory = parts.directory;
-    this.cgroup = parts.cgroup;
+    super(parts, PROGRAM_NAME);
     this.api = parts.api;
     this.#socketDirectory = parts.socketDirectory;
     this.#child = parts.process;
     this.#owned = parts.owned;
-    this.#process = new MachineProcess({ ...parts, program: PROGRAM_NAME, console: () => this.console() });
-    this.exited = this.#process.exited.then((exit) => {
-      this.#channel?.close();
-      return exit;
-    });
     parts.events.onData((chunk) => this.#onEventBytes(chunk));
   }
 
@@ -141,12 +113,8 @@ export class CloudHypervisorMachine implements Machine {
     if (status.code !== 0) throw new VmmError(`Cloud Hypervisor did not end well: ${describeExit(status)}`);
   }
 
-  kill(): Promise<MachineExit> {
-    return this.#process.kill();
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.#process[Symbol.asyncDispose]();
+  protected override onExit(): void {
+    this.#channel?.close();
   }
 
   async console(): Promise<string> {
@@ -162,7 +130,7 @@ export class CloudHypervisorMachine implements Machine {
   }
 
   async failure(): Promise<MachineExit | null> {
-    return this.#process.ending;
+    return this.process.ending;
   }
 
   async stuck(): Promise<string | null> {
@@ -178,18 +146,18 @@ export class CloudHypervisorMachine implements Machine {
       for (const event of this.#events.push(chunk)) this.#onEvent(event);
     } catch (error) {
       if (!(error instanceof CloudHypervisorEventError)) throw error;
-      void this.#process.end("vmm_died", `Cloud Hypervisor broke its protocol: ${error.message}`);
+      void this.process.end("vmm_died", `Cloud Hypervisor broke its protocol: ${error.message}`);
     }
   }
 
   #onEvent({ source, event, properties }: CloudHypervisorEvent): void {
     // crash_loaded: a kernel that panicked goes on to write its own dump; there is none here.
     if (source === "guest" && event === "panic") {
-      void this.#process.end("guest_panic", `the guest kernel panicked (${(properties["event"] ?? "").slice(0, 32)})`);
+      void this.process.end("guest_panic", `the guest kernel panicked (${(properties["event"] ?? "").slice(0, 32)})`);
     }
     if (source !== "vm") return;
     // The VMM is about to boot the guest again by itself: it has no switch against that.
-    if (event === "rebooting") void this.#process.end("guest_reset", "the guest reset itself");
+    if (event === "rebooting") void this.process.end("guest_reset", "the guest reset itself");
     // Told for a guest that powered off and, just before it exits, by a VMM that gives up.
     if (event === "shutdown" && !this.#endingByHost) void this.#afterShutdown();
   }
@@ -197,6 +165,6 @@ export class CloudHypervisorMachine implements Machine {
   /** A VMM that gave up exits; after a guest's power-off it stays, by `--no-shutdown`. */
   async #afterShutdown(): Promise<void> {
     const exited = await withinTime(this.#child.exited, CONSOLE_SETTLE_MS, () => null);
-    if (exited === null) await this.#process.end("guest_shutdown", "the guest is off");
+    if (exited === null) await this.process.end("guest_shutdown", "the guest is off");
   }
 }

@@ -1,11 +1,9 @@
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
-import type { Cgroup } from "../../cgroup/cgroup.ts";
-import type { ChildProcess } from "../../system/exec.ts";
 import { withinTime } from "../../system/waiting.ts";
+import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import { placeDisk, printable } from "../jail/machine-files.ts";
-import { MachineProcess } from "../jail/machine-process.ts";
-import type { ByteChannel, Disk, Machine, MachineExit, MachineShape } from "../vmm.ts";
+import type { ByteChannel, Disk, Machine, MachineExit } from "../vmm.ts";
 import { CONSOLE_BYTES } from "./args.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 
@@ -22,32 +20,15 @@ const TOLD_TO_END_BY = { monitor: `${PROGRAM_NAME}, told to end by a signal`, by
 /** What the SCSI controller takes. */
 const LUN_MAX = 16_383;
 
-export interface QemuMachineParts {
-  readonly id: string;
-  readonly uid: number;
-  readonly pid: number;
-  readonly shape: MachineShape;
-  readonly directory: string;
-  readonly cgroup: Cgroup;
+export interface QemuMachineParts extends JailedMachineParts {
   readonly channel: ByteChannel;
   readonly qmp: Qmp;
-  readonly process: ChildProcess;
-  /** everything that the machine owns, disposed after its processes are gone */
-  readonly owned: AsyncDisposableStack;
 }
 
 /** A running QEMU. */
-export class QemuMachine implements Machine {
-  readonly id: string;
-  readonly uid: number;
-  readonly pid: number;
-  readonly shape: MachineShape;
-  readonly directory: string;
-  readonly cgroup: Cgroup;
+export class QemuMachine extends JailedMachine implements Machine {
   readonly channel: ByteChannel;
-  readonly exited: Promise<MachineExit>;
   readonly qmp: Qmp;
-  readonly #process: MachineProcess;
   #pausing = false;
   #nextLun = 0;
   /** Disks that are plugged in. */
@@ -56,16 +37,9 @@ export class QemuMachine implements Machine {
   readonly #deletions = new Map<string, () => void>();
 
   constructor(parts: QemuMachineParts) {
-    this.id = parts.id;
-    this.uid = parts.uid;
-    this.pid = parts.pid;
-    this.shape = parts.shape;
-    this.directory = parts.directory;
-    this.cgroup = parts.cgroup;
+    super(parts, PROGRAM_NAME);
     this.channel = parts.channel;
     this.qmp = parts.qmp;
-    this.#process = new MachineProcess({ ...parts, program: PROGRAM_NAME, console: () => this.console() });
-    this.exited = this.#process.exited;
     parts.qmp.onEvent((event) => this.#onEvent(event));
   }
 
@@ -129,14 +103,6 @@ export class QemuMachine implements Machine {
     this.#pausing = false;
   }
 
-  kill(): Promise<MachineExit> {
-    return this.#process.kill();
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.#process[Symbol.asyncDispose]();
-  }
-
   /** The last bytes of the guest's console; what was read is gone. Empty when the VMM does not answer. */
   async console(): Promise<string> {
     try {
@@ -152,7 +118,7 @@ export class QemuMachine implements Machine {
   async failure(): Promise<MachineExit | null> {
     // Events come before the answer to what was asked after them.
     await this.qmp.execute("query-status").catch(ignoreClosed);
-    return this.#process.ending;
+    return this.process.ending;
   }
 
   async stuck(): Promise<string | null> {
@@ -168,14 +134,14 @@ export class QemuMachine implements Machine {
     if (event === "BLOCK_IO_ERROR") {
       const operation = data["operation"] === "read" ? "read" : "write";
       if (data["nospace"] === true)
-        void this.#process.end("disk_full", `a ${operation} of the guest found no room on the host`);
-      else void this.#process.end("disk_error", `a ${operation} of the guest failed on the host`);
+        void this.process.end("disk_full", `a ${operation} of the guest found no room on the host`);
+      else void this.process.end("disk_error", `a ${operation} of the guest failed on the host`);
     }
-    if (event === "GUEST_PANICKED") void this.#process.end("guest_panic", "the guest kernel panicked");
+    if (event === "GUEST_PANICKED") void this.process.end("guest_panic", "the guest kernel panicked");
     if (event === "SHUTDOWN") {
-      if (data["reason"] === "guest-reset") void this.#process.end("guest_reset", "the guest reset itself");
-      else if (data["reason"] === "host-signal") void this.#process.end("vmm_died", TOLD_TO_END, TOLD_TO_END_BY);
-      else void this.#process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
+      if (data["reason"] === "guest-reset") void this.process.end("guest_reset", "the guest reset itself");
+      else if (data["reason"] === "host-signal") void this.process.end("vmm_died", TOLD_TO_END, TOLD_TO_END_BY);
+      else void this.process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
     }
     if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();
     if (event === "STOP" && !this.#pausing) void this.#checkStop();
@@ -186,7 +152,7 @@ export class QemuMachine implements Machine {
     const answer = await this.qmp.execute("query-status").catch(() => null);
     const status = (answer as { status?: unknown } | null)?.status;
     if (status === "internal-error")
-      await this.#process.end("vmm_died", "the processor emulation failed (internal-error)");
+      await this.process.end("vmm_died", "the processor emulation failed (internal-error)");
   }
 }
 
