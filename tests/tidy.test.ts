@@ -84,7 +84,7 @@ function filesBelow(directory: string): string[] {
 
 const read = (path: string): SourceFile => ({ path, text: readFileSync(join(ROOT, path), "utf8") });
 const everything = [
-  ...["src", "tests", "vm-assets", "systemd"].flatMap(filesBelow),
+  ...["src", "tests", "vm-assets", "systemd", "docs"].flatMap(filesBelow),
   ...[
     "Makefile",
     "README.md",

@@ -90,7 +90,7 @@ export function parseDuration(raw: unknown): number | undefined {
 const duration = (doc: Doc<number>): ConfigKey<number> =>
   key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
 
-/** Every setting, by its name in the file. README's table is made of this, and a test compares them. */
+/** Every setting, by its name in the file. A test compares the table in docs/configuration.md with this. */
 export const KEYS = {
   data_dir: path({
     default: "/var/lib/coppice",
@@ -205,7 +205,7 @@ export const REGISTRY_ALLOW_KEY = flag({ default: true, doc: "`false` refuses th
 export type KeyName = keyof typeof KEYS;
 export type KeyValues = { [Name in KeyName]: (typeof KEYS)[Name] extends ConfigKey<infer T> ? T : never };
 
-/** Default of a key as README and the help show it. */
+/** Default of a key as docs/configuration.md and the help show it. */
 export function shownDefault(name: KeyName): string {
   const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
   if (value === null) return "unset";

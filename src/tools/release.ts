@@ -2,8 +2,8 @@
  * Makes the archive of a release. Not part of the executable:
  * `bun src/tools/release.ts [--executable PATH] [--outdir PATH] [--timestamp SECONDS]`.
  */
-import { chmod, copyFile, mkdir, readdir, rm } from "node:fs/promises";
-import { join, resolve } from "node:path";
+import { chmod, copyFile, cp, mkdir, readdir, rm } from "node:fs/promises";
+import { join, relative, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { run } from "../system/exec.ts";
 import { VERSION } from "../version.ts";
@@ -25,11 +25,11 @@ const INSTALL = `Coppice ${VERSION} for Debian 12 and alike, x86_64.
   coppice token create --account me --save
 
 PACKAGES lists the Debian packages that it needs; where the machine has no network, bring them along
-(apt-get download). README.md tells everything else.
+(apt-get download). README.md and docs/ explain everything else.
 `;
 
 /** Documents of the repository that go along. */
-const DOCUMENTS = ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE"];
+const DOCUMENTS = ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "docs"];
 
 async function release(executable: string, outdir: string, timestamp: string): Promise<void> {
   const name = `coppice-${VERSION}-linux-x86_64`;
@@ -38,7 +38,7 @@ async function release(executable: string, outdir: string, timestamp: string): P
   await mkdir(directory, { recursive: true });
   await copyFile(executable, join(directory, "coppice"));
   await chmod(join(directory, "coppice"), 0o755);
-  for (const document of DOCUMENTS) await copyFile(join(root, document), join(directory, document));
+  for (const document of DOCUMENTS) await cp(join(root, document), join(directory, document), { recursive: true });
   await Bun.write(join(directory, "THIRD-PARTY-NOTICES"), await thirdPartyNotices(root, Bun.version));
   await Bun.write(join(directory, "PACKAGES"), `${PACKAGES.join("\n")}\n`);
   await Bun.write(join(directory, "INSTALL"), INSTALL);
@@ -72,7 +72,9 @@ async function release(executable: string, outdir: string, timestamp: string): P
 }
 
 async function checksums(directory: string): Promise<string> {
-  const names = (await readdir(directory)).sort();
+  const entries = await readdir(directory, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => entry.isFile());
+  const names = files.map(({ parentPath, name }) => relative(directory, join(parentPath, name))).sort();
   const lines = await Promise.all(names.map(async (name) => `${await sha256(join(directory, name))}  ${name}\n`));
   return lines.join("");
 }

@@ -35,7 +35,11 @@ programTest(
       "SHA256SUMS",
       "THIRD-PARTY-NOTICES",
       "coppice",
+      "docs",
     ]);
+    expect((await readdir(join(inside, "docs"))).sort()).toEqual((await readdir(join(ROOT, "docs"))).sort());
+    const sums = await readFile(join(inside, "SHA256SUMS"), "utf8");
+    expect(sums).toMatch(/^[0-9a-f]{64} {2}docs\/operations\.md$/m);
     await run({ argv: ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd: inside, timeoutMs: 30_000 });
     expect((await stat(join(inside, "coppice"))).mode & 0o777).toBe(0o755);
     expect((await stat(join(inside, "INSTALL"))).mtimeMs).toBe(1_700_000_000_000);
@@ -58,7 +62,7 @@ programTest(
 
 programTest("the packages of a release are those that doctor asks for", async () => {
   const sources = await Promise.all(
-    ["doctor-checks.ts", "doctor-machines.ts"].map((name) => readFile(join(ROOT, "src/cli", name), "utf8")),
+    ["checks.ts", "machines.ts"].map((name) => readFile(join(ROOT, "src/cli/doctor", name), "utf8")),
   );
   const asked = [...sources.join("\n").matchAll(/apt-get install --no-install-recommends ([\w-]+)/g)].map(
     ([, name = ""]) => name,

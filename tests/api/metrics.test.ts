@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { Api } from "../support/api/api.ts";
 import { programTest } from "../support/api/program.ts";
+import { sectionOf } from "../support/documents.ts";
 import { parseExposition } from "../support/exposition.ts";
 
 let api: Api;
@@ -65,4 +66,10 @@ programTest("readiness names every check", async () => {
   const good = Object.fromEntries(checks.map(({ name, ok }: { name: string; ok: boolean }) => [name, ok]));
   expect(good).toMatchObject({ disk: true, database: true, registry_tools: true });
   expect(ready).toBe(Object.values(good).every((ok) => ok === true));
+});
+
+programTest("the page about operating it names every metric, and no other", async () => {
+  const { types } = await scrape();
+  const shown = sectionOf("docs/operations.md", "Monitoring").match(/`(?:coppice|process)_[a-z_]+`/g) ?? [];
+  expect(shown.map((name) => name.replaceAll("`", "")).sort()).toEqual([...types.keys()].sort());
 });

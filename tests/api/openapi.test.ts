@@ -3,6 +3,7 @@ import SwaggerParser from "@apidevtools/swagger-parser";
 import { Validator } from "@seriousme/openapi-schema-validator";
 import { Api } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
+import { documentText } from "../support/documents.ts";
 
 let api: Api;
 // biome-ignore lint/suspicious/noExplicitAny: the document is walked without a type.
@@ -30,6 +31,14 @@ function operations(): [string, Any][] {
 test("it needs no token, and is OpenAPI 3.1", () => {
   expect(document.openapi).toBe("3.1.0");
   expect(document.info.title).toBe("Coppice");
+});
+
+test("the page about the API has a row for each request, and no other", () => {
+  const [, table = ""] = /\n(\| request \|[\s\S]*?)\n## /.exec(documentText("docs/api.md")) ?? [];
+  const shown = table.match(/`[A-Z]+ \/v1\/\S*`/g) ?? [];
+  const routes = operations().map(([name]) => name.replace(/^\w+/, (method) => method.toUpperCase()));
+  const specified = routes.filter((route) => route.includes(" /v1/"));
+  expect(shown.map((request) => request.replaceAll("`", "")).sort()).toEqual(specified.sort());
 });
 
 test("two validators that do not know each other accept it", async () => {

@@ -1,0 +1,125 @@
+import { expect, test } from "bun:test";
+import { existsSync, readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
+import { COMMANDS } from "../../src/cli/command-line.ts";
+import { shownSize } from "../../src/cli/table.ts";
+import { keyNames } from "../../src/config/config.ts";
+import { KEYS, shownDefault } from "../../src/config/keys.ts";
+import { ERROR_CODES } from "../../src/domain/errors.ts";
+import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/guest-path.ts";
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX } from "../../src/domain/image.ts";
+import {
+  ARGUMENT_BYTES_MAX,
+  FILES_COUNT_MAX,
+  STDIN_BYTES_MAX,
+  TIMEOUT_SECONDS_DEFAULT,
+} from "../../src/domain/instance.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "../../src/domain/listing.ts";
+import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.ts";
+import { SCOPES } from "../../src/domain/scope.ts";
+import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
+import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
+import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
+import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.ts";
+import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
+import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
+import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
+import { OVERHEAD_BYTES, TEMPLATES_BYTES_MAX, TEMPLATES_BYTES_MIN } from "../../src/vm/machine-memory.ts";
+import { DOCUMENTS, documentText, languagesOf, rowsOf, sectionOf } from "../support/documents.ts";
+
+const ROOT = join(import.meta.dir, "../..");
+const pages = DOCUMENTS.map((path) => ({ path, text: documentText(path) }));
+const everything = pages.map(({ text }) => text).join("\n");
+const size = (bytes: number): string => shownSize(bytes).replace(".0", "");
+
+test("the settings are the settings of the code", () => {
+  const rows = keyNames().map((name) => `| \`${name}\` | ${shownDefault(name)} | ${KEYS[name].doc} |`);
+  expect(rowsOf(sectionOf("docs/configuration.md", "Settings"))).toEqual(rows);
+});
+
+test("the limits are the limits of the code", () => {
+  const seconds = `${TIMEOUT_SECONDS_DEFAULT} s by default, at most \`limits.instance_timeout_max\``;
+  const configured = "`limits.image_bytes_max` and `limits.image_entries_max`";
+  const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, where one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
+  const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
+  const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
+  const templates = `an eighth of the budget, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
+  const tools = `${gib(TOOLS_MEMORY_BYTES)}, but at most half of the memory budget, or the memory of one VM where that is more`;
+  expect(rowsOf(sectionOf("docs/configuration.md", "Limits"))).toEqual([
+    `| time of a run | ${seconds} |`,
+    `| time after the command, for keeping its files | ${CAPTURE_MS / 1000} s, and more in proportion to the written bytes and files |`,
+    `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s by default, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
+    `| kept bytes of each output stream | ${size(OUTPUT_BYTES_DEFAULT)} by default, at most ${size(OUTPUT_BYTES_MAX)} |`,
+    `| standard input | ${size(STDIN_BYTES_MAX)} |`,
+    `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
+    `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
+    `| input files of a run | ${FILES_COUNT_MAX} |`,
+    `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, and ${GUEST_NAME_BYTES_MAX} for each name |`,
+    `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
+    `| a directory of an imported image | ${directory} |`,
+    `| memory of the programs of an import | ${tools} |`,
+    `| memory of a VM in the budget | the guest's, rounded up to a power of two, a 32nd of that, and ${size(OVERHEAD_BYTES)} |`,
+    `| memory of templates, beside the budget | ${templates}; one template may exceed it |`,
+    `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
+    `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
+    `| entries of a listing page | ${LIMIT_DEFAULT} by default, at most ${LIMIT_MAX} |`,
+  ]);
+});
+
+test("the errors and scopes are those of the code", () => {
+  const rules = sectionOf("docs/api.md", "Rules");
+  const errors = rowsOf(rules).map((row) => row.split(" | ").slice(0, 2).join(" "));
+  expect(errors).toEqual(ERROR_CODES.map((code) => `| \`${code}\` ${STATUS_OF_ERROR[code]}`));
+  const scopes = [...rules.matchAll(/`([a-z]+:[a-z]+)`/g)].map(([, scope = ""]) => scope);
+  expect(scopes).toEqual([...SCOPES]);
+});
+
+test("every command that is shown exists", () => {
+  const shown = [...everything.matchAll(/(?:dist\/|^\$ |\$\(|\| |`)coppice ((?:[a-z]+ )?[a-z]+)/gm)].map(
+    ([, words = ""]) => words,
+  );
+  const names = new Set(COMMANDS.flatMap(({ name }) => [name, name.split(" ")[0] ?? ""]));
+  const unknown = shown.filter((words) => !names.has(words) && !names.has(words.split(" ")[0] ?? ""));
+  expect(shown.length).toBeGreaterThan(40);
+  expect(unknown).toEqual([]);
+});
+
+test("every file, folder and target that is named exists", () => {
+  const makefile = readFileSync(join(ROOT, "Makefile"), "utf8");
+  const targets = [...everything.matchAll(/`(?:[A-Z_a-z]+=\S+ )?make ([a-z-]+)/g)].map(([, target = ""]) => target);
+  expect(targets.length).toBeGreaterThan(15);
+  expect(targets.filter((target) => !new RegExp(`^${target}:`, "m").test(makefile))).toEqual([]);
+  const named = /`(?:\.\/)?((?:src|tests|vm-assets|systemd|docs)(?:\/[\w.-]+)*)`/g;
+  const paths = [...everything.matchAll(named)].map(([, path = ""]) => path);
+  expect(paths.length).toBeGreaterThan(30);
+  expect(paths.filter((path) => !existsSync(join(ROOT, path)))).toEqual([]);
+});
+
+test("every link leads to a page, and to a heading of it", () => {
+  const broken = pages.flatMap(({ path, text }) =>
+    [...text.matchAll(/\]\(([^)\s]+)\)/g)].flatMap(([, link = ""]) => {
+      const [file = "", anchor] = link.split("#");
+      const target = file === "" ? path : join(dirname(path), file);
+      if (!existsSync(join(ROOT, target))) return [`${path}: ${link}`];
+      const headings = documentText(target).match(/^#+ .*$/gm) ?? [];
+      const anchors = headings.map((line) => line.replace(/^#+ /, "").toLowerCase().replaceAll(" ", "-"));
+      return anchor === undefined || anchors.includes(anchor) ? [] : [`${path}: ${link}`];
+    }),
+  );
+  expect(broken).toEqual([]);
+});
+
+test("every page of docs has a row in the README, which can be read in ten minutes", () => {
+  const rows = sectionOf("README.md", "Where to read on");
+  const names = DOCUMENTS.filter((path) => path.startsWith("docs/"));
+  expect(names.filter((path) => !rows.includes(`](${path})`))).toEqual([]);
+  expect(documentText("README.md").split("\n").length).toBeLessThanOrEqual(210);
+});
+
+test("only blocks whose commands are run, and blocks without commands, stand in the pages", () => {
+  for (const { path, text } of pages) {
+    const unknown = languagesOf(text).filter((language) => !/^(console|sh|json|text|toml|mermaid)$/.test(language));
+    expect({ path, unknown }).toEqual({ path, unknown: [] });
+  }
+});
