@@ -12,6 +12,7 @@ import { createMetrics, type Metrics } from "./metrics.ts";
 import type { ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { tokenVerifier } from "./service/tokens.ts";
+import { IndexMemory } from "./storage/index/index-memory.ts";
 import { type DataLayout, dataLayout, lockData } from "./storage/layout.ts";
 import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
@@ -90,7 +91,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
-  const shared = { db, layout, log, clock, machines, scratchDisks, diskGuard, metrics, scheduler };
+  const indexMemory = new IndexMemory();
+  const shared = { db, layout, log, clock, machines, scratchDisks, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
   const operations = stack.use(openOperations(config, { ...shared, requests, orphans, cgroups, compactor, network }));
@@ -194,7 +196,16 @@ function openCompactor(
   config: Config,
   parts: Pick<
     CompactorOptions,
-    "db" | "layout" | "log" | "clock" | "machines" | "scratchDisks" | "diskGuard" | "scheduler" | "metrics"
+    | "db"
+    | "layout"
+    | "log"
+    | "clock"
+    | "machines"
+    | "scratchDisks"
+    | "diskGuard"
+    | "indexMemory"
+    | "scheduler"
+    | "metrics"
   > & { readonly orphans: OrphanSweep },
 ): Compactor {
   const compactor = new Compactor({
@@ -219,6 +230,7 @@ function openOperations(
     readonly machines: MachineSupply;
     readonly scratchDisks: ScratchDisks;
     readonly diskGuard: DiskGuard;
+    readonly indexMemory: IndexMemory;
     readonly metrics: Metrics;
     readonly scheduler: Scheduler;
     readonly orphans: OrphanSweep;

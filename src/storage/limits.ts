@@ -39,6 +39,9 @@ export const XATTR_VALUE_BYTES_MAX = 65_536;
 export const DISK_BYTES_MAX = 2_199_023_255_552;
 /** Furthest modification time in `seconds` before or after the epoch: the range of a JavaScript date. */
 export const MTIME_SECONDS_MAX = 8_640_000_000_000;
+/** Memory of all small indexes that are being written, and of one of them, in `bytes`: about 150,000 entries. */
+export const INDEX_MEMORY_SHARED_BYTES_MAX = 134_217_728;
+export const INDEX_MEMORY_EACH_BYTES_MAX = 16_777_216;
 /** Symlinks followed in the resolution of one path, as in Linux. */
 export const SYMLINK_HOPS_MAX = 40;
 /** Components of one path, those of symlinks on the way counted in: twice what a path without symlinks can have. */

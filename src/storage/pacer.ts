@@ -1,7 +1,7 @@
 import { ownTurn } from "../system/waiting.ts";
 
 /** How long a long computation may hold the event loop, in `milliseconds`. */
-const SLICE_MS_MAX = 2;
+const SLICE_MS_MAX = 1;
 
 /** Says whether a computation is still wanted; an `AbortSignal` is one. */
 export interface Wanted {
@@ -34,8 +34,8 @@ export class Pacer {
   }
 }
 
-/** Entries that are compared or merged between two looks at the clock. */
-const STEP_COUNT = 1024;
+/** Entries that are compared, merged or counted between two looks at the clock. */
+export const STEP_COUNT = 256;
 
 /** Sorts in place, stable, and gives way to the event loop on the way. */
 export async function sortPaced(

@@ -5,6 +5,7 @@ import { accounts, images, layers } from "../../src/db/schema.ts";
 import type { ImageId, LayerId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
+import { IndexMemory } from "../../src/storage/index/index-memory.ts";
 import { layerPath } from "../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { DiskGuard } from "../../src/supervisor/disk-guard.ts";
@@ -68,6 +69,7 @@ export class Merging implements AsyncDisposable {
       ...{ layout, db, scheduler, metrics, log: silentLog, clock: () => this.now, shape: SHAPE },
       machines: { take: none, takeAside: none, launcher: none },
       diskGuard: new DiskGuard({ directory: layout.root, reserveBytes: 0, log: silentLog }),
+      indexMemory: new IndexMemory(),
       scratchDisks: new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp }),
       ...{ mergedShare: 1, diskBytesMax: 1e9, diskReserveBytes: 0 },
       merge: (_tools, job, signal) => this.#merge(job, signal),

@@ -73,7 +73,7 @@ export async function* entryPieces(
     yield header(entry, { path, type: TarType.link, target: first, size: 0, records: [] });
     return;
   }
-  const records = xattrRecords(lease, entry);
+  const records = await xattrRecords(lease, entry, pacer);
   if (type === TarType.file) {
     yield* filePieces({ lease, place, path }, records, pacer);
     return;
@@ -124,12 +124,15 @@ function header(
   return encodeTarHeader({ mode, uid, gid, mtimeSeconds, mtimeNanoseconds, rdevMajor, rdevMinor, ...rest });
 }
 
-function xattrRecords(lease: LayerLease, entry: LayerEntry): PaxRecord[] {
-  if (entry.xattrCount === 0) return [];
-  return lease.index.xattrs(entry).flatMap((xattr): PaxRecord[] => {
+async function xattrRecords(lease: LayerLease, entry: LayerEntry, pacer: Pacer): Promise<PaxRecord[]> {
+  const records: PaxRecord[] = [];
+  if (entry.xattrCount === 0) return records;
+  for (const xattr of lease.index.xattrs(entry)) {
     const acl = aclRecord(xattr);
-    return [[xattrKey(xattr.name), xattr.value], ...(acl === null ? [] : [acl])];
-  });
+    records.push([xattrKey(xattr.name), xattr.value], ...(acl === null ? [] : [acl]));
+    if (pacer.due()) await pacer.yield();
+  }
+  return records;
 }
 
 /** Makes few large chunks of many small pieces; a large piece passes as it is. */

@@ -103,6 +103,19 @@ export async function* layerChunks(
   yield* gatherer.rest();
 }
 
+/** Entries of a directory that are read at a time, down to some depth; below that, one. */
+const PAGE_COUNT = 64;
+const PAGED_LEVELS_COUNT = 16;
+
+/** A directory that a walk is in. */
+interface WalkLevel {
+  readonly path: string;
+  readonly directory: LayerEntry;
+  page: readonly LayerEntry[];
+  /** of the page's first entry that did not come by */
+  next: number;
+}
+
 /** Every entry of a layer, a directory before what is in it. */
 async function* walk(
   index: LayerIndex,
@@ -110,22 +123,23 @@ async function* walk(
 ): AsyncGenerator<{ readonly path: string; readonly entry: LayerEntry }, void, undefined> {
   const root = index.root();
   yield { path: "", entry: root };
-  const stack: { readonly path: string; readonly directory: LayerEntry; after: ByteString | null }[] = [
-    { path: "", directory: root, after: null },
-  ];
+  const stack: WalkLevel[] = [{ path: "", directory: root, page: [], next: 0 }];
   for (let top = stack.at(-1); top !== undefined; top = stack.at(-1)) {
     if (pacer.due()) await pacer.yield();
-    const page = index.children(top.directory, top.after, 1);
-    const [entry] = page;
+    if (top.next === top.page.length) {
+      const count = stack.length > PAGED_LEVELS_COUNT ? 1 : PAGE_COUNT;
+      top.page = index.children(top.directory, top.page.at(-1)?.name ?? null, count);
+      top.next = 0;
+    }
+    const entry = top.page[top.next++];
     if (entry === undefined) {
       stack.pop();
       continue;
     }
-    top.after = entry.name;
     if (entry.name.startsWith(WHITEOUT_PREFIX)) continue;
     const path = top.path === "" ? entry.name : `${top.path}/${entry.name}`;
     yield { path, entry };
-    if (entry.type === "d") stack.push({ path, directory: entry, after: null });
+    if (entry.type === "d") stack.push({ path, directory: entry, page: [], next: 0 });
   }
 }
 

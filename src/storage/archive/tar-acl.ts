@@ -32,18 +32,20 @@ export function aclRecord({ name, value }: Xattr): PaxRecord | null {
   return key === undefined || text === null ? null : [key, text];
 }
 
+/** By the permission bits. */
+const LETTERS = ["---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx"];
+
 function aclText(value: Uint8Array): string | null {
   const bytes = Buffer.from(value.buffer, value.byteOffset, value.byteLength);
   const isWhole = bytes.length > HEADER_BYTES && (bytes.length - HEADER_BYTES) % ENTRY_BYTES === 0;
   if (!isWhole || bytes.readUInt32LE(0) !== ACL_VERSION) return null;
-  const lines: string[] = [];
+  let text = "";
   for (let at = HEADER_BYTES; at < bytes.length; at += ENTRY_BYTES) {
     const tag = TAGS[bytes.readUInt16LE(at)];
     const permissions = bytes.readUInt16LE(at + 2);
-    if (tag === undefined || permissions > 7) return null;
-    const id = tag.hasId ? String(bytes.readUInt32LE(at + 4)) : "";
-    const letters = ["r", "w", "x"].map((letter, bit) => ((permissions & (4 >> bit)) === 0 ? "-" : letter));
-    lines.push(`${tag.word}:${id}:${letters.join("")}\n`);
+    const letters = LETTERS[permissions];
+    if (tag === undefined || letters === undefined) return null;
+    text += `${tag.word}:${tag.hasId ? bytes.readUInt32LE(at + 4) : ""}:${letters}\n`;
   }
-  return lines.join("");
+  return text;
 }

@@ -7,6 +7,7 @@ import { type ByteString, byteStringToBytes, isUtf8 } from "../../domain/guest-p
 
 export const TAR_BLOCK_BYTES = 512;
 const NAME_BYTES_MAX = 100;
+const NEWLINE = 0x0a;
 /** Largest number of an octal field of 8 bytes, and of 12. */
 const OCTAL_8_MAX = 0o7777777;
 const OCTAL_12_MAX = 0o77777777777;
@@ -48,9 +49,13 @@ export type PaxRecord = readonly [key: string, value: Uint8Array | string];
 export function encodeTarHeader(entry: TarEntry): Buffer {
   const records = [...recordsOf(entry), ...entry.records];
   if (records.length === 0) return plainHeader(entry);
-  const body = Buffer.concat(records.map(encodeRecord));
-  const extended = ustarBlock({ name: Buffer.from("./PaxHeaders/entry"), type: "x", mode: 0o644, size: body.length });
-  return Buffer.concat([extended, body, Buffer.alloc(paddingOf(body.length)), plainHeader(entry)]);
+  const size = records.reduce((bytes, record) => bytes + recordBytes(record), 0);
+  const header = Buffer.alloc(TAR_BLOCK_BYTES + size + paddingOf(size) + TAR_BLOCK_BYTES);
+  ustarBlock({ name: Buffer.from("./PaxHeaders/entry"), type: "x", mode: 0o644, size }).copy(header);
+  let offset = TAR_BLOCK_BYTES;
+  for (const record of records) offset = writeRecord(header, offset, record);
+  plainHeader(entry).copy(header, header.length - TAR_BLOCK_BYTES);
+  return header;
 }
 
 /** Two empty blocks end an archive. */
@@ -94,12 +99,22 @@ export function xattrKey(name: ByteString): string {
   return `SCHILY.xattr.${name.replaceAll("%", "%25").replaceAll("=", "%3D")}`;
 }
 
-/** `length key=value\n`, where the length counts its own digits. */
-function encodeRecord([key, value]: PaxRecord): Buffer {
-  const content = Buffer.concat([Buffer.from(` ${key}=`, "latin1"), Buffer.from(value), Buffer.from("\n")]);
-  let length = content.length + String(content.length).length;
-  if (content.length + String(length).length > length) length++;
-  return Buffer.concat([Buffer.from(String(length)), content]);
+/** Length of `length key=value\n`, where the length counts its own digits. */
+function recordBytes([key, value]: PaxRecord): number {
+  const content = 3 + key.length + (typeof value === "string" ? Buffer.byteLength(value) : value.length);
+  const length = content + String(content).length;
+  return content + String(length).length > length ? length + 1 : length;
+}
+
+/** Gives where the record ends. */
+function writeRecord(buffer: Buffer, offset: number, record: PaxRecord): number {
+  const [key, value] = record;
+  const end = offset + recordBytes(record);
+  const start = offset + buffer.write(`${end - offset} ${key}=`, offset, "latin1");
+  if (typeof value === "string") buffer.write(value, start);
+  else buffer.set(value, start);
+  buffer[end - 1] = NEWLINE;
+  return end;
 }
 
 function plainHeader(entry: TarEntry): Buffer {

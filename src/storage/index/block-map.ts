@@ -2,39 +2,62 @@
 export const BLOCK_BYTES = 1024;
 
 const WORD_BITS = 32;
-/** Words of one page of the map, which stands for 256 MiB of the disk. */
-const PAGE_WORDS = 8192;
+/** Words of one page of the map, which stands for 64 MiB of the disk. */
+const PAGE_WORDS = 2048;
+const PAGE_BITS = PAGE_WORDS * WORD_BITS;
+/** A page of which everything is claimed. */
+const FULL = "full";
 
-/** Which blocks of a disk belong to a file already. Pages that nobody claimed take no memory. */
+/** Which blocks of a disk belong to a file already. Pages of which all or nothing is claimed take next to no memory. */
 export class BlockMap {
-  readonly #pages = new Map<number, Uint32Array>();
+  readonly #pages = new Map<number, Uint32Array | typeof FULL>();
+  #pagesCount = 0;
+
+  /** memory that is taken, in `bytes`, nearly */
+  get heldBytes(): number {
+    return this.#pagesCount * PAGE_WORDS * Uint32Array.BYTES_PER_ELEMENT + this.#pages.size * 40;
+  }
 
   /** Claims the blocks of `[start, end)` in bytes; false when one of them was claimed before. */
   claim(start: number, end: number): boolean {
     const first = Math.floor(start / BLOCK_BYTES);
     const last = Math.ceil(end / BLOCK_BYTES) - 1;
-    const firstWord = Math.floor(first / WORD_BITS);
-    const lastWord = Math.floor(last / WORD_BITS);
-    let page = this.#page(firstWord);
-    for (let word = firstWord; word <= lastWord; word++) {
-      if (word % PAGE_WORDS === 0) page = this.#page(word);
-      const low = word === firstWord ? first % WORD_BITS : 0;
-      const high = word === lastWord ? last % WORD_BITS : WORD_BITS - 1;
-      const mask = (0xffff_ffff >>> (WORD_BITS - 1 - high + low)) << low;
-      const at = word % PAGE_WORDS;
-      if (((page[at] as number) & mask) !== 0) return false;
-      page[at] = (page[at] as number) | mask;
+    for (let block = first; block <= last; ) {
+      const number = Math.floor(block / PAGE_BITS);
+      const pageStart = number * PAGE_BITS;
+      const pageLast = Math.min(last, pageStart + PAGE_BITS - 1);
+      if (!this.#claimIn(number, block - pageStart, pageLast - pageStart)) return false;
+      block = pageLast + 1;
     }
     return true;
   }
 
-  #page(word: number): Uint32Array {
-    const number = Math.floor(word / PAGE_WORDS);
-    let page = this.#pages.get(number);
-    if (page === undefined) {
-      page = new Uint32Array(PAGE_WORDS);
-      this.#pages.set(number, page);
+  /** Claims the bits from `first` to `last` of a page. */
+  #claimIn(number: number, first: number, last: number): boolean {
+    const known = this.#pages.get(number);
+    if (known === FULL) return false;
+    if (first === 0 && last === PAGE_BITS - 1) {
+      if (known !== undefined) return false;
+      this.#pages.set(number, FULL);
+      return true;
     }
+    const page = known ?? this.#newPage(number);
+    const firstWord = Math.floor(first / WORD_BITS);
+    const lastWord = Math.floor(last / WORD_BITS);
+    for (let word = firstWord; word <= lastWord; word++) {
+      const low = word === firstWord ? first % WORD_BITS : 0;
+      const high = word === lastWord ? last % WORD_BITS : WORD_BITS - 1;
+      const mask = (0xffff_ffff >>> (WORD_BITS - 1 - high + low)) << low;
+      if (((page[word] as number) & mask) !== 0) return false;
+      page[word] = (page[word] as number) | mask;
+    }
+    return true;
+  }
+
+  #newPage(number: number): Uint32Array {
+    const page = new Uint32Array(PAGE_WORDS);
+    this.#pages.set(number, page);
+    this.#pagesCount++;
     return page;
   }
 }

@@ -24,19 +24,36 @@ import {
 const STREAM_HEADER_BYTES = 8;
 const LENGTH_BYTES = 4;
 
+/** Room that a splitter begins with, in `bytes`. */
+const SPLITTER_BYTES = 65_536;
+
 /** Cuts the bytes of an index stream, split anywhere, into records. */
 export class RecordSplitter {
-  #pending: Buffer = Buffer.alloc(0);
-  /** behind `#pending`; joined to it only when a whole record is there, because chunks can be tiny */
-  #chunks: Buffer[] = [];
-  #bytes = 0;
-  #neededBytes = STREAM_HEADER_BYTES;
+  #buffer = Buffer.allocUnsafeSlow(SPLITTER_BYTES);
+  /** what was not given yet is in `#buffer` from `#start` to `#end` */
+  #start = 0;
+  #end = 0;
   #started = false;
 
-  /** Adds a chunk; the records that `next` gives may refer to it. */
+  /** memory that is taken, in `bytes` */
+  get heldBytes(): number {
+    return this.#buffer.length;
+  }
+
+  /** Adds a chunk, which is copied. The records that `next` gave are good no more. */
   push(chunk: Uint8Array): void {
-    this.#chunks.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
-    this.#bytes += chunk.byteLength;
+    const restBytes = this.#end - this.#start;
+    if (this.#end + chunk.byteLength > this.#buffer.length) {
+      const neededBytes = restBytes + chunk.byteLength;
+      const isLarger = neededBytes > this.#buffer.length;
+      const buffer = isLarger ? Buffer.allocUnsafeSlow(Math.max(neededBytes, 2 * this.#buffer.length)) : this.#buffer;
+      this.#buffer.copy(buffer, 0, this.#start, this.#end);
+      this.#buffer = buffer;
+      this.#start = 0;
+      this.#end = restBytes;
+    }
+    this.#buffer.set(chunk, this.#end);
+    this.#end += chunk.byteLength;
   }
 
   /**
@@ -45,43 +62,27 @@ export class RecordSplitter {
    */
   next(): Buffer | null {
     if (!this.#started) {
-      if (!this.#isReady()) return null;
-      checkStreamHeader(this.#take());
+      if (this.#end - this.#start < STREAM_HEADER_BYTES) return null;
+      checkStreamHeader(this.#take(STREAM_HEADER_BYTES));
       this.#started = true;
-      this.#neededBytes = LENGTH_BYTES;
     }
-    if (!this.#isReady()) return null;
-    const length = this.#pending.readUInt32LE(0);
+    if (this.#end - this.#start < LENGTH_BYTES) return null;
+    const length = this.#buffer.readUInt32LE(this.#start);
     if (length < INDEX_RECORD_FIXED_BYTES || length > INDEX_RECORD_BYTES_MAX) {
       throw new LayerIndexError(`record of ${length} bytes`);
     }
-    this.#neededBytes = LENGTH_BYTES + length;
-    if (!this.#isReady()) return null;
-    const record = this.#take().subarray(LENGTH_BYTES);
-    this.#neededBytes = LENGTH_BYTES;
-    return record;
+    if (this.#end - this.#start < LENGTH_BYTES + length) return null;
+    return this.#take(LENGTH_BYTES + length).subarray(LENGTH_BYTES);
   }
 
   /** @throws LayerIndexError when the stream ended before its header or inside a record */
   end(): void {
-    if (!this.#started || this.#bytes > 0) throw new LayerIndexError("index stream is cut short");
+    if (!this.#started || this.#end > this.#start) throw new LayerIndexError("index stream is cut short");
   }
 
-  /** Whether the needed bytes are there; they are then in `#pending`. */
-  #isReady(): boolean {
-    if (this.#bytes < this.#neededBytes) return false;
-    if (this.#pending.length < this.#neededBytes) {
-      this.#pending = Buffer.concat([this.#pending, ...this.#chunks]);
-      this.#chunks = [];
-    }
-    return true;
-  }
-
-  #take(): Buffer {
-    const taken = this.#pending.subarray(0, this.#neededBytes);
-    this.#pending = this.#pending.subarray(this.#neededBytes);
-    this.#bytes -= this.#neededBytes;
-    return taken;
+  #take(bytes: number): Buffer {
+    this.#start += bytes;
+    return this.#buffer.subarray(this.#start - bytes, this.#start);
   }
 }
 

@@ -1,6 +1,8 @@
 import { type FileHandle, open } from "node:fs/promises";
 import { DISK_BYTES_MAX, INDEX_LIMITS, type IndexLimits } from "../limits.ts";
-import { Pacer, sortPaced } from "../pacer.ts";
+import { Pacer, STEP_COUNT, sortPaced } from "../pacer.ts";
+import { Column } from "./columns.ts";
+import { type IndexAccount, IndexMemory } from "./index-memory.ts";
 import {
   EXTENT_BYTES,
   encodeHeader,
@@ -13,10 +15,15 @@ import {
 } from "./layer-index-format.ts";
 import { parseRecord, RecordSplitter, RecordType, type StreamRecord } from "./layer-index-stream.ts";
 import { LayerValidator } from "./layer-validator.ts";
-import { doubled, type NameTable } from "./name-table.ts";
+import type { NameTable } from "./name-table.ts";
 
 const FLUSH_BYTES = 1_048_576;
-const INITIAL_ENTRIES_COUNT = 1024;
+/** Bytes of extents that are checked in one piece. */
+const EXTENTS_PIECE_BYTES = 128 * EXTENT_BYTES;
+/** Read at a time of what was put aside. */
+const READ_BYTES = 65_536;
+/** What the last step takes for each entry, in `bytes`: the order of entries, twice, and first children. */
+const FINISH_BYTES = 12;
 
 export interface WrittenIndex {
   /** entries of the layer without its root; zero means that the layer changes nothing */
@@ -25,26 +32,45 @@ export interface WrittenIndex {
   readonly contentBytes: number;
 }
 
-/**
- * Checks the index stream of a layer, which a hostile guest may have sent, and writes it to `path` (a new file) in
- * the form that `LayerIndex` reads. The file is synced. Memory is bounded by the limits of `limits.ts`, and the
- * event loop goes on meanwhile.
- * @throws LayerIndexError when anything in the stream is not as it must be; the file is then worthless
- */
-export async function writeLayerIndex(options: {
+export interface IndexWriting {
+  /** of a guest, which may be hostile */
   readonly stream: AsyncIterable<Uint8Array>;
+  /** a new file; the stream is put aside in it, too, where there is no memory to check it at once */
   readonly path: string;
+  /** size of the disk that the index is of */
   readonly diskBytes: number;
   readonly limits?: IndexLimits;
-}): Promise<WrittenIndex> {
-  const { stream, path, diskBytes, limits = INDEX_LIMITS } = options;
+  /** of all indexes that are being written; default: as much as it takes */
+  readonly memory?: IndexMemory;
+  readonly signal?: AbortSignal | null;
+}
+
+/**
+ * Checks the index stream of a layer, which a hostile guest may have sent, and writes it to `path` in the form that
+ * `LayerIndex` reads. The file is synced. Memory is bounded by the limits of `limits.ts` and counted in `memory`, and the
+ * event loop goes on meanwhile. The stream is always read as it comes: nobody waits for memory with a guest half heard.
+ * @throws LayerIndexError when anything in the stream is not as it must be; the file is then worthless. The reason of
+ * `signal`
+ */
+export async function writeLayerIndex(options: IndexWriting): Promise<WrittenIndex> {
+  const { stream, path, diskBytes, limits = INDEX_LIMITS, memory = new IndexMemory(), signal = null } = options;
   if (diskBytes > DISK_BYTES_MAX) throw new LayerIndexError(`disk of ${diskBytes} bytes`);
-  await using file = await open(path, "wx", 0o600);
+  await using file = await open(path, "wx+", 0o600);
+  using account = memory.open();
   const output = new IndexOutput(file);
-  const builder = new IndexBuilder(output, diskBytes, limits);
-  const pacer = new Pacer();
-  await readRecords(bounded(stream, limits.streamBytesMax), builder, output, pacer);
-  const written = await builder.finish(pacer);
+  const reader = new StreamReader(new IndexBuilder(output, diskBytes, limits), output, new Pacer(signal));
+  const chunks = bounded(stream, limits.streamBytesMax);
+  await using _ended = { [Symbol.asyncDispose]: async () => void (await chunks.return(undefined)) };
+  if (!(await reader.read(chunks, account))) {
+    // Behind everything that is written meanwhile: an index is no longer than its stream and its table.
+    const start = HEADER_BYTES + limits.streamBytesMax + limits.entriesCountMax * TABLE_ENTRY_BYTES;
+    const end = await putAside(file, start, chunks);
+    await account.takeSeat(signal);
+    await reader.read(readBack(file, start, end), account);
+  }
+  if (!account.covers(reader.heldBytes + reader.entryCount * FINISH_BYTES)) await account.takeSeat(signal);
+  const written = await reader.finish();
+  await file.truncate(output.position);
   await file.sync();
   return written;
 }
@@ -58,28 +84,99 @@ async function* bounded(stream: AsyncIterable<Uint8Array>, bytesMax: number): As
   }
 }
 
-async function readRecords(
-  stream: AsyncIterable<Uint8Array>,
-  builder: IndexBuilder,
-  output: IndexOutput,
-  pacer: Pacer,
-): Promise<void> {
-  const splitter = new RecordSplitter();
-  for await (const chunk of stream) {
-    splitter.push(chunk);
-    for (let record = splitter.next(); record !== null; record = splitter.next()) {
-      builder.add(parseRecord(record));
-      if (output.isFull) await output.flush();
-      if (pacer.due()) await pacer.yield();
+/** Writes chunks to the file from `start` on, and gives where they end. */
+async function putAside(file: FileHandle, start: number, chunks: AsyncIterable<Uint8Array>): Promise<number> {
+  let position = start;
+  for await (const chunk of chunks) {
+    await writeAt(file, chunk, position);
+    position += chunk.byteLength;
+  }
+  return position;
+}
+
+async function* readBack(file: FileHandle, start: number, end: number): AsyncGenerator<Uint8Array> {
+  const buffer = Buffer.allocUnsafeSlow(READ_BYTES);
+  for (let position = start; position < end; ) {
+    const { bytesRead } = await file.read(buffer, 0, Math.min(READ_BYTES, end - position), position);
+    if (bytesRead === 0) throw new Error("what was put aside of an index stream is gone");
+    position += bytesRead;
+    yield buffer.subarray(0, bytesRead);
+  }
+}
+
+async function writeAt(file: FileHandle, bytes: Uint8Array, position: number): Promise<void> {
+  let done = 0;
+  while (done < bytes.length) {
+    const { bytesWritten } = await file.write(bytes, done, bytes.length - done, position + done);
+    done += bytesWritten;
+  }
+}
+
+/** Makes records of chunks. */
+class StreamReader {
+  readonly #splitter = new RecordSplitter();
+  readonly #builder: IndexBuilder;
+  readonly #output: IndexOutput;
+  readonly #pacer: Pacer;
+
+  constructor(builder: IndexBuilder, output: IndexOutput, pacer: Pacer) {
+    this.#builder = builder;
+    this.#output = output;
+    this.#pacer = pacer;
+  }
+
+  /** memory that is taken, in `bytes` */
+  get heldBytes(): number {
+    return this.#splitter.heldBytes + this.#output.heldBytes + this.#builder.heldBytes;
+  }
+
+  /** with the root */
+  get entryCount(): number {
+    return this.#builder.entryCount;
+  }
+
+  /** Takes chunks while the account covers what that takes; false when some are left then. */
+  async read(chunks: AsyncIterator<Uint8Array>, account: IndexAccount): Promise<boolean> {
+    while (account.covers(this.heldBytes)) {
+      const step = await chunks.next();
+      if (step.done === true) return true;
+      if (this.#pacer.due()) await this.#pacer.yield();
+      this.#splitter.push(step.value);
+      for (let record = this.#splitter.next(); record !== null; record = this.#splitter.next()) {
+        const { extents } = this.#begun(record);
+        if (extents.length <= EXTENTS_PIECE_BYTES) this.#builder.addExtents(extents);
+        else await this.#addMany(extents);
+        if (this.#output.isFull) await this.#output.flush();
+        if (this.#pacer.due()) await this.#pacer.yield();
+      }
+    }
+    return false;
+  }
+
+  #begun(bytes: Buffer): StreamRecord {
+    const record = parseRecord(bytes);
+    this.#builder.add(record);
+    return record;
+  }
+
+  async #addMany(extents: Buffer): Promise<void> {
+    for (let at = 0; at < extents.length; at += EXTENTS_PIECE_BYTES) {
+      this.#builder.addExtents(extents.subarray(at, at + EXTENTS_PIECE_BYTES));
+      if (this.#pacer.due()) await this.#pacer.yield();
     }
   }
-  splitter.end();
+
+  /** @throws LayerIndexError when the stream did not end as it must */
+  async finish(): Promise<WrittenIndex> {
+    this.#splitter.end();
+    return await this.#builder.finish(this.#pacer);
+  }
 }
 
 /** Appends to a file through a buffer that takes any one record even when it `isFull`. */
 class IndexOutput {
   readonly #file: FileHandle;
-  #buffer = Buffer.alloc(2 * FLUSH_BYTES);
+  readonly #buffer = Buffer.allocUnsafeSlow(2 * FLUSH_BYTES);
   #used = 0;
   #flushedBytes = HEADER_BYTES;
 
@@ -90,6 +187,10 @@ class IndexOutput {
   /** offset of the next byte in the file */
   get position(): number {
     return this.#flushedBytes + this.#used;
+  }
+
+  get heldBytes(): number {
+    return this.#buffer.length;
   }
 
   get isFull(): boolean {
@@ -110,21 +211,13 @@ class IndexOutput {
   }
 
   async flush(): Promise<void> {
-    await this.#writeAt(this.#buffer.subarray(0, this.#used), this.#flushedBytes);
+    await writeAt(this.#file, this.#buffer.subarray(0, this.#used), this.#flushedBytes);
     this.#flushedBytes += this.#used;
     this.#used = 0;
   }
 
   async writeHeader(header: Buffer): Promise<void> {
-    await this.#writeAt(header, 0);
-  }
-
-  async #writeAt(bytes: Buffer, position: number): Promise<void> {
-    let done = 0;
-    while (done < bytes.length) {
-      const { bytesWritten } = await this.#file.write(bytes, done, bytes.length - done, position + done);
-      done += bytesWritten;
-    }
+    await writeAt(this.#file, header, 0);
   }
 }
 
@@ -134,9 +227,11 @@ class IndexBuilder {
   readonly #validator: LayerValidator;
   readonly #names: NameTable;
   readonly #diskBytes: number;
-  #recordOffsets = new Float64Array(INITIAL_ENTRIES_COUNT);
+  readonly #recordOffsets = new Column(Float64Array);
   /** extents of a file; of a directory, later, the number of its children */
-  #counts = new Uint32Array(INITIAL_ENTRIES_COUNT);
+  readonly #counts = new Column(Uint32Array);
+  /** the entry that was added last */
+  #last = 0;
 
   constructor(output: IndexOutput, diskBytes: number, limits: IndexLimits) {
     this.#output = output;
@@ -145,21 +240,35 @@ class IndexBuilder {
     this.#names = this.#validator.names;
   }
 
-  /** @throws LayerIndexError */
+  /** memory that is taken, in `bytes` */
+  get heldBytes(): number {
+    return this.#validator.heldBytes + this.#recordOffsets.heldBytes + this.#counts.heldBytes;
+  }
+
+  /** with the root */
+  get entryCount(): number {
+    return this.#names.count;
+  }
+
+  /**
+   * Takes a record without its extents, which `addExtents` takes.
+   * @throws LayerIndexError
+   */
   add(record: StreamRecord): void {
-    const entry = this.#validator.accept(record);
-    if (entry === this.#recordOffsets.length) {
-      this.#recordOffsets = doubled(this.#recordOffsets, Float64Array);
-      this.#counts = doubled(this.#counts, Uint32Array);
-    }
-    if (record.type !== RecordType.moreExtents) this.#append(entry, record);
-    this.#output.append(record.extents);
-    this.#counts[entry] = (this.#counts[entry] as number) + record.extents.length / EXTENT_BYTES;
+    this.#last = this.#validator.accept(record);
+    if (record.type !== RecordType.moreExtents) this.#append(this.#last, record);
+  }
+
+  /** Takes extents of the last record. @throws LayerIndexError */
+  addExtents(extents: Buffer): void {
+    this.#validator.acceptExtents(extents);
+    this.#output.append(extents);
+    this.#counts.set(this.#last, this.#counts.get(this.#last) + extents.length / EXTENT_BYTES);
   }
 
   #append(entry: number, record: StreamRecord): void {
     const name = record.path.subarray(record.path.lastIndexOf("/") + 1);
-    this.#recordOffsets[entry] = this.#output.position;
+    this.#recordOffsets.set(entry, this.#output.position);
     const { buffer, offset } = this.#output.take(RECORD_FIXED_BYTES);
     encodeRecord(buffer, offset, record, {
       nameBytes: name.length,
@@ -175,14 +284,18 @@ class IndexBuilder {
     const contentBytes = this.#validator.finish();
     const tableCount = this.#names.count;
     const order = new Uint32Array(tableCount - 1);
-    for (let position = 0; position < order.length; position++) order[position] = position + 1;
+    for (let position = 0; position < order.length; position++) {
+      order[position] = position + 1;
+      if (position % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+    }
     await sortPaced(order, this.#names.compare, pacer);
-    const firstChildren = this.#countChildren(order);
+    const firstChildren = await this.#countChildren(order, pacer);
     await this.#output.flush();
     const tableOffset = this.#output.position;
     this.#appendTableEntry(0, firstChildren);
-    for (const entry of order) {
+    for (const [position, entry] of order.entries()) {
       this.#appendTableEntry(entry, firstChildren);
+      if (position % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
       if (this.#output.isFull) await this.#output.flush();
     }
     await this.#output.flush();
@@ -191,22 +304,24 @@ class IndexBuilder {
   }
 
   /** First child of each directory in the table, whose first entry is the root; counts the children on the way. */
-  #countChildren(order: Uint32Array): Uint32Array {
-    const firstChildren = new Uint32Array(this.#names.count);
+  async #countChildren(order: Uint32Array, pacer: Pacer): Promise<Column<Uint32Array>> {
+    const firstChildren = new Column(Uint32Array);
     for (let position = 0; position < order.length; position++) {
+      if (position % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
       const parent = this.#names.parentOf(order[position] as number);
-      if (this.#counts[parent] === 0) firstChildren[parent] = position + 1;
-      this.#counts[parent] = (this.#counts[parent] as number) + 1;
+      const count = this.#counts.get(parent);
+      if (count === 0) firstChildren.set(parent, position + 1);
+      this.#counts.set(parent, count + 1);
     }
     return firstChildren;
   }
 
-  #appendTableEntry(entry: number, firstChildren: Uint32Array): void {
+  #appendTableEntry(entry: number, firstChildren: Column<Uint32Array>): void {
     const { buffer, offset } = this.#output.take(TABLE_ENTRY_BYTES);
     const isDirectory = this.#validator.isDirectory(entry);
-    const count = this.#counts[entry] as number;
-    writeSafeU64(buffer, this.#recordOffsets[entry] as number, offset);
-    buffer.writeUInt32LE(isDirectory ? (firstChildren[entry] as number) : count, offset + 8);
+    const count = this.#counts.get(entry);
+    writeSafeU64(buffer, this.#recordOffsets.get(entry), offset);
+    buffer.writeUInt32LE(isDirectory ? firstChildren.get(entry) : count, offset + 8);
     buffer.writeUInt32LE(isDirectory ? count : 0, offset + 12);
   }
 }

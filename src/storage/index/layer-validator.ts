@@ -2,9 +2,11 @@ import { createHash, type Hash, randomBytes } from "node:crypto";
 import { GUEST_NAME_BYTES_MAX } from "../../domain/guest-path.ts";
 import { INDEX_DEPTH_COUNT_MAX, type IndexLimits } from "../limits.ts";
 import { BLOCK_BYTES, BlockMap } from "./block-map.ts";
+import { Column } from "./columns.ts";
 import { EXTENT_BYTES, LayerIndexError, readSafeU64 } from "./layer-index-format.ts";
 import { RecordType, refuse, type StreamRecord } from "./layer-index-stream.ts";
-import { doubled, NameTable } from "./name-table.ts";
+import { LinkedFiles } from "./linked-files.ts";
+import { NameTable } from "./name-table.ts";
 
 const SLASH = 0x2f;
 const DOT = 0x2e;
@@ -23,6 +25,12 @@ interface OpenFile {
   readonly isKnown: boolean;
 }
 
+interface KnownDirectory {
+  readonly entry: number;
+  /** where its name ends in the path */
+  readonly end: number;
+}
+
 /**
  * What can only be checked across records: that the paths make a tree without duplicates, that extents are in order
  * and inside the file and the disk, and that no two files share a block.
@@ -32,15 +40,16 @@ export class LayerValidator {
   readonly #diskBytes: number;
   readonly #limits: IndexLimits;
   readonly #blocks = new BlockMap();
-  /** of the files with several names, by inode: a fingerprint, keyed so that a guest cannot make two the same */
-  readonly #linkedFiles = new Map<number, number>();
+  /** by fingerprints that are keyed, so that a guest cannot make two the same */
+  readonly #linkedFiles = new LinkedFiles();
   readonly #fingerprintKey = randomBytes(FINGERPRINT_KEY_BYTES);
-  #directories = new Uint8Array(1024);
+  readonly #directories = new Column(Uint8Array);
   #hasRoot = false;
   #last = 0;
   #openFile: OpenFile | null = null;
   #lastDirectory: Buffer = Buffer.alloc(0);
-  #lastParent = 0;
+  /** of the path `#lastDirectory`, the outermost first */
+  readonly #lastDirectories: KnownDirectory[] = [];
   #extentsCount = 0;
   #contentBytes = 0;
 
@@ -50,7 +59,13 @@ export class LayerValidator {
   }
 
   isDirectory(entry: number): boolean {
-    return this.#directories[entry] === 1;
+    return this.#directories.get(entry) === 1;
+  }
+
+  /** memory that is taken, in `bytes` */
+  get heldBytes(): number {
+    const parts = [this.names, this.#blocks, this.#linkedFiles, this.#directories];
+    return parts.reduce((bytes, { heldBytes }) => bytes + heldBytes, 0);
   }
 
   /**
@@ -65,8 +80,15 @@ export class LayerValidator {
       this.#last = this.#hasRoot ? this.#addEntry(record) : this.#addRoot(record);
       if (record.type === RecordType.file) this.#openFile = this.#openedFile(record);
     }
-    if (this.#openFile !== null) this.#acceptExtents(this.#openFile, record.extents);
     return this.#last;
+  }
+
+  /**
+   * Takes extents of the record that was accepted last; all of them in order, as many at a time as one likes.
+   * @throws LayerIndexError
+   */
+  acceptExtents(extents: Buffer): void {
+    if (this.#openFile !== null) this.#acceptExtents(this.#openFile, extents);
   }
 
   /**
@@ -84,7 +106,7 @@ export class LayerValidator {
       throw new LayerIndexError("the first record is not the root directory");
     }
     this.#hasRoot = true;
-    this.#directories[0] = 1;
+    this.#directories.set(0, 1);
     return 0;
   }
 
@@ -99,35 +121,52 @@ export class LayerValidator {
     if (entry === null) refuse(path, "path occurs twice");
     if (this.names.depthOf(entry) > INDEX_DEPTH_COUNT_MAX) refuse(path, "too deep");
     if (this.names.namesBytes > namesBytesMax) throw new LayerIndexError("names are too long altogether");
-    if (entry === this.#directories.length) this.#directories = doubled(this.#directories, Uint8Array);
-    if (record.type === RecordType.directory) this.#directories[entry] = 1;
+    if (record.type === RecordType.directory) this.#directories.set(entry, 1);
     return entry;
   }
 
-  /** The directory `path[0, end)`; siblings often follow each other, so the last one is remembered. */
+  /** The directory `path[0, end)`. Most paths go on where the last one was, so that its directories are remembered. */
   #parentOf(path: Buffer, end: number, hasParent: boolean): number {
     if (!hasParent) return 0;
     if (end === 0) refuse(path, "path is not relative");
     const directory = path.subarray(0, end);
-    if (this.#lastDirectory.equals(directory)) return this.#lastParent;
-    let parent = 0;
-    for (let start = 0; start <= end; ) {
-      const slash = path.indexOf(SLASH, start);
-      const found = this.names.find(parent, path, start, slash);
+    const known = this.#sharedDirectories(directory);
+    this.#lastDirectories.length = known;
+    let { entry: parent, end: start } = this.#lastDirectories[known - 1] ?? { entry: 0, end: -1 };
+    while (start < end) {
+      const slash = path.indexOf(SLASH, start + 1);
+      const found = this.names.find(parent, path, start + 1, slash);
       if (found === null || !this.isDirectory(found)) refuse(path, "parent is not a directory of this index");
       parent = found;
-      start = slash + 1;
+      start = slash;
+      this.#lastDirectories.push({ entry: parent, end: start });
     }
-    this.#lastDirectory = Buffer.from(directory);
-    this.#lastParent = parent;
+    if (this.#lastDirectory.length !== end || !this.#lastDirectory.equals(directory)) {
+      this.#lastDirectory = Buffer.from(directory);
+    }
     return parent;
+  }
+
+  /** How many of the last path's directories lie on the way to this one, or are it. */
+  #sharedDirectories(directory: Buffer): number {
+    let low = 0;
+    let high = this.#lastDirectories.length;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      const { end } = this.#lastDirectories[middle - 1] as KnownDirectory;
+      const isBelow = end === directory.length || directory[end] === SLASH;
+      if (isBelow && end <= directory.length && directory.compare(this.#lastDirectory, 0, end, 0, end) === 0)
+        low = middle;
+      else high = middle - 1;
+    }
+    return low;
   }
 
   #openedFile(record: StreamRecord): OpenFile {
     const { path, inode, size } = record;
     const fingerprint = record.nlink > 1 ? createHash("sha256").update(this.#fingerprintKey) : null;
     fingerprint?.update(String(size));
-    const isKnown = fingerprint !== null && this.#linkedFiles.has(inode);
+    const isKnown = fingerprint !== null && this.#linkedFiles.find(inode) !== null;
     return { path: Buffer.from(path), inode, size, logicalEnd: 0, fingerprint, isKnown };
   }
 
@@ -164,8 +203,8 @@ export class LayerValidator {
     this.#openFile = null;
     if (file === null || file.fingerprint === null) return;
     const fingerprint = file.fingerprint.digest().readUIntLE(0, 6);
-    const known = this.#linkedFiles.get(file.inode);
-    if (known === undefined) this.#linkedFiles.set(file.inode, fingerprint);
+    const known = this.#linkedFiles.find(file.inode);
+    if (known === null) this.#linkedFiles.add(file.inode, fingerprint);
     else if (known !== fingerprint) refuse(file.path, `differs from another link of inode ${file.inode}`);
   }
 }

@@ -219,13 +219,18 @@ class ImageDiff {
     if (now.entry.xattrCount !== before.entry.xattrCount) return false;
     if (now.entry.xattrCount === 0) return true;
     const [a, b] = [this.#xattrs(now), this.#xattrs(before)];
-    return a.size === b.size && [...a].every(([name, value]) => b.get(name) === value);
+    if (a.size !== b.size) return false;
+    for (const [name, value] of a) {
+      const other = b.get(name);
+      if (other === undefined || Buffer.compare(value, other) !== 0) return false;
+    }
+    return true;
   }
 
-  #xattrs(place: Place): Map<string, string> {
+  #xattrs(place: Place): Map<string, Uint8Array> {
     using lease = this.#tools.open.acquire(place.layer);
     const pairs = lease.index.xattrs(place.entry);
-    return new Map(pairs.map(({ name, value }) => [name, Buffer.from(value).toString("latin1")]));
+    return new Map(pairs.map(({ name, value }) => [name, value]));
   }
 }
 

@@ -20,6 +20,7 @@ import type { ToolBounds } from "../../oci/tool.ts";
 import { requireWithin, type TreeLimits, type TreeUsage, treeUsage, watchTree } from "../../oci/tree-limits.ts";
 import { type UnpackOptions, unpack } from "../../oci/umoci.ts";
 import { blobPath } from "../../storage/blobs.ts";
+import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { sharedLayerHolds } from "../../storage/layers/layer-holds.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
@@ -55,6 +56,8 @@ export interface ImportContext {
   readonly diskGuard: Pick<DiskGuard, "watch">;
   /** what one image may unpack to */
   readonly limits: TreeLimits;
+  /** of all indexes that are being written */
+  readonly indexMemory: IndexMemory;
   readonly cgroups: CgroupTree;
 }
 
@@ -204,7 +207,7 @@ async function listAndStage(
 
 /** Writes the index of a base disk. The machine is gone when this returns, throws or is aborted. */
 async function listFiles(
-  { machines, shape, laps }: ImportContext & { readonly laps: Laps },
+  { machines, shape, laps, indexMemory }: ImportContext & { readonly laps: Laps },
   { entries, ...files }: { readonly diskPath: string; readonly indexPath: string; readonly entries: number },
   signal: AbortSignal,
 ): ReturnType<typeof indexDisk> {
@@ -218,7 +221,7 @@ async function listFiles(
     await time.wait("attaching the image", machine.attach(layerDisks([files.diskPath])));
     await time.wait("mounting the image", agent.mount({ layers: 1, scratch: false }));
     laps.lap("mount");
-    return await indexDisk(time.stream("listing the image", agent.index(0)), files);
+    return await indexDisk(time.stream("listing the image", agent.index(0)), files, { indexMemory, signal });
   });
   laps.lap("index");
   return facts;

@@ -2,6 +2,7 @@ import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { LayerId } from "../../domain/ids.ts";
 import type { Laps } from "../../metrics.ts";
+import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { writeLayerIndex } from "../../storage/index/layer-index-writer.ts";
 import { haveSameRoot } from "../../storage/layers/layer-root.ts";
 import { publishLayer, removeLayer } from "../../storage/layers/layers.ts";
@@ -27,13 +28,24 @@ export interface StagedLayer extends Made {
   readonly entryCount: number;
 }
 
-/** Writes the index of a disk, which the guest streams, to `indexPath` and checks it against the disk's size. */
+/** What an index is written with. */
+export interface Indexing {
+  /** of all indexes that are being written */
+  readonly indexMemory: IndexMemory;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Writes the index of a disk, which the guest streams, to `indexPath` and checks it against the disk's size.
+ * @throws the reason of `signal`
+ */
 export async function indexDisk(
   stream: AsyncIterable<Uint8Array>,
   files: { readonly diskPath: string; readonly indexPath: string },
+  { indexMemory: memory, signal }: Indexing,
 ): Promise<{ readonly entryCount: number; readonly diskBytes: number }> {
   const diskBytes = (await stat(files.diskPath)).size;
-  const { entryCount } = await writeLayerIndex({ stream, path: files.indexPath, diskBytes });
+  const { entryCount } = await writeLayerIndex({ stream, path: files.indexPath, diskBytes, memory, signal });
   return { entryCount, diskBytes };
 }
 
@@ -64,6 +76,8 @@ export interface CaptureTools {
   readonly laps: Laps;
   /** takes the files that the run makes grow */
   readonly diskUse: Pick<DiskUse, "add">;
+  /** of all indexes that are being written */
+  readonly indexMemory: IndexMemory;
 }
 
 /**
@@ -73,7 +87,7 @@ export interface CaptureTools {
  * @throws NotKeptError when the guest takes longer for it than honest work of that size would
  */
 export async function captureScratch(
-  { layout, laps, diskUse }: CaptureTools,
+  { layout, laps, diskUse, ...indexing }: CaptureTools & Indexing,
   { machine, agent }: { readonly machine: Machine; readonly agent: Agent },
   run: FinishedRun,
 ): Promise<StagedLayer | null> {
@@ -83,7 +97,7 @@ export async function captureScratch(
   laps.lap("freeze");
   const files = { diskPath: run.disk, indexPath: join(directory.path, "index") };
   diskUse.add(files.indexPath);
-  const facts = await indexDisk(time.stream("listing the new layer", agent.index("scratch")), files);
+  const facts = await indexDisk(time.stream("listing the new layer", agent.index("scratch")), files, indexing);
   laps.lap("index");
   const failure = await time.wait("asking for the machine's state", machine.failure());
   if (failure !== null) throw endedEarly(failure);

@@ -14,7 +14,7 @@ import type { Disk, Machine } from "../../vm/vmm.ts";
 import { inMachine, type MachineSource, type ReadyMachine, withReplacement } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
-import { type CaptureTools, captureScratch, type StagedLayer } from "./capture.ts";
+import { type CaptureTools, captureScratch, type Indexing, type StagedLayer } from "./capture.ts";
 import { fromGuest, NotKeptError } from "./capture-failure.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
@@ -82,7 +82,7 @@ async function executeOnce(tools: InstanceTools, job: InstanceJob, signal: Abort
   tools.onMachine(ready.machine);
   const progress: Progress = { begun: false, ended: null };
   try {
-    return await inMachine(ready, signal, () => runIn(ready, tools, job, progress));
+    return await inMachine(ready, signal, () => runIn(ready, { ...tools, signal }, job, progress));
   } catch (error) {
     throw progress.begun ? await withFigures(error, progress, ready.machine) : error;
   }
@@ -114,7 +114,7 @@ async function hostFigures(cgroup: Machine["cgroup"]): Promise<Pick<RunFigures, 
 
 async function runIn(
   ready: ReadyMachine,
-  tools: InstanceTools,
+  tools: InstanceTools & Indexing,
   job: InstanceJob,
   progress: Progress,
 ): Promise<InstanceOutcome> {

@@ -1,12 +1,13 @@
 import { join } from "node:path";
 import type { LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
+import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { layerPath } from "../../storage/layers/layers.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
-import { indexDisk, type StagedLayer, stageLayer } from "../instance/capture.ts";
+import { type Indexing, indexDisk, type StagedLayer, stageLayer } from "../instance/capture.ts";
 import { layerDisks } from "../instance/execute.ts";
 import { mergeMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
@@ -19,6 +20,8 @@ export interface MergeTools {
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
   readonly diskGuard: Pick<DiskGuard, "watch">;
+  /** of all indexes that are being written */
+  readonly indexMemory: IndexMemory;
   readonly log: Log;
   /** shape of the machine that merges */
   readonly shape: MachineShape;
@@ -54,12 +57,12 @@ async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal):
   const bounded = AbortSignal.any([signal, diskUse.full]);
   await using ready = await tools.machines.takeAside(tools.shape, bounded);
   job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));
-  return await inMachine(ready, bounded, () => mergeIn(ready, { ...tools, diskUse }, job));
+  return await inMachine(ready, bounded, () => mergeIn(ready, { ...tools, diskUse, signal: bounded }, job));
 }
 
 async function mergeIn(
   { machine, agent }: ReadyMachine,
-  tools: MergeTools & { readonly diskUse: DiskUse },
+  tools: MergeTools & Indexing & { readonly diskUse: DiskUse },
   job: MergeJob,
 ): Promise<StagedLayer> {
   await using directory = await scratchDirectory(tools.layout.tmp, "merge-");
@@ -76,7 +79,7 @@ async function mergeIn(
   await time.wait("mounting the layers", mounted);
   await time.wait("merging the layers", agent.merge());
   await time.wait("unmounting the merged layer", agent.freeze());
-  const facts = await indexDisk(time.stream("listing the merged layer", agent.index("scratch")), files);
+  const facts = await indexDisk(time.stream("listing the merged layer", agent.index("scratch")), files, tools);
   const failure = await time.wait("asking for the machine's state", machine.failure());
   if (failure !== null) throw endedEarly(failure);
   await machine.kill();

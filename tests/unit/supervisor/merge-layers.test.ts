@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
 import type { LayerId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
+import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { DiskGuard } from "../../../src/supervisor/disk-guard.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
@@ -37,7 +38,15 @@ test("a merge whose machine is killed goes on in another one, once, and tells th
     onMachine: () => void weighed.push(vmm.live.size),
   };
   using diskGuard = new DiskGuard({ directory, reserveBytes: 0, log: silentLog });
-  const tools = { layout, machines, scratchDisks, diskGuard, shape: SHAPE, log: silentLog };
+  const tools = {
+    layout,
+    machines,
+    scratchDisks,
+    diskGuard,
+    indexMemory: new IndexMemory(),
+    shape: SHAPE,
+    log: silentLog,
+  };
   const merge = mergeLayers(tools, job, never);
   await expect(merge).rejects.toThrow(
     "the virtual machine monitor ended before the layers were merged (QEMU, killed by signal 9)",

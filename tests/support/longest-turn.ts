@@ -1,0 +1,54 @@
+import { dlopen, FFIType, ptr } from "bun:ffi";
+import { setImmediate } from "node:timers/promises";
+
+/** The longest turn of the event loop during some work. */
+export interface LongestTurn {
+  /** of the processor, by this thread, in `milliseconds`: what others had of it meanwhile is left out */
+  readonly cpuMs: number;
+  /** until the work was done, in `milliseconds` */
+  readonly elapsedMs: number;
+  /** what the work failed with; null when it did not: a refusal takes its time, too */
+  readonly failure: unknown;
+}
+
+/** Runs `work` and looks at every turn of the event loop meanwhile; the first one is the call itself. */
+export async function longestTurn(work: () => unknown): Promise<LongestTurn> {
+  const startedAt = performance.now();
+  let isDone = false;
+  let longest = 0;
+  let last = threadCpuMs();
+  const look = () => {
+    const now = threadCpuMs();
+    longest = Math.max(longest, now - last);
+    last = now;
+  };
+  const failed = (async () => {
+    try {
+      await work();
+      return null;
+    } catch (error) {
+      return error;
+    }
+  })().then((failure) => {
+    isDone = true;
+    return failure;
+  });
+  look();
+  while (!isDone) {
+    await setImmediate();
+    look();
+  }
+  return { cpuMs: longest, elapsedMs: performance.now() - startedAt, failure: await failed };
+}
+
+const { symbols: libc } = dlopen("libc.so.6", {
+  clock_gettime: { args: [FFIType.i32, FFIType.ptr], returns: FFIType.i32 },
+});
+const CLOCK_THREAD_CPUTIME_ID = 3;
+const time = new BigInt64Array(2);
+
+/** By the one clock that is exact: `getrusage` and `/proc` have the resolution of the kernel's tick. */
+function threadCpuMs(): number {
+  if (libc.clock_gettime(CLOCK_THREAD_CPUTIME_ID, ptr(time)) !== 0) throw new Error("clock_gettime failed");
+  return Number(time[0]) * 1000 + Number(time[1]) / 1e6;
+}

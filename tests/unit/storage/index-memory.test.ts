@@ -1,0 +1,220 @@
+import { afterAll, describe, expect, test } from "bun:test";
+import { existsSync, readFileSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { setImmediate } from "node:timers/promises";
+import fc from "fast-check";
+import { BLOCK_BYTES, BlockMap } from "../../../src/storage/index/block-map.ts";
+import { HashChains } from "../../../src/storage/index/columns.ts";
+import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
+import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
+import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
+import { LinkedFiles } from "../../../src/storage/index/linked-files.ts";
+import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
+import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
+
+const MIB = 1_048_576;
+/** What the smallest index takes. */
+const SMALL_BYTES = 3 * MIB;
+const DISK_BYTES = 64 * MIB;
+
+const directory = testDirectory("index-memory");
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+let fileNumber = 0;
+const newPath = () => join(directory, `${fileNumber++}.index`);
+const files = (count: number): TestRecord[] =>
+  Array.from({ length: count }, (_, at) => ({ path: `f${at}`, type: "f" }));
+
+/** A stream that gives its bytes only when it is told to go on. */
+function dragging(bytes: Uint8Array) {
+  const { promise: goesOn, resolve: goOn } = Promise.withResolvers<void>();
+  const { promise: hasBegun, resolve: begin } = Promise.withResolvers<void>();
+  async function* stream(): AsyncGenerator<Uint8Array> {
+    yield bytes.subarray(0, 100);
+    begin();
+    await goesOn;
+    yield bytes.subarray(100);
+  }
+  return { stream: stream(), goOn, hasBegun };
+}
+
+describe("an index that is written", () => {
+  test("is the same, whether there is memory for it at once, later, or only behind others", async () => {
+    const records: TestRecord[] = [
+      { path: "d", type: "d" },
+      {
+        path: "d/large",
+        type: "f",
+        size: 40_960_000n,
+        extents: Array.from({ length: 9000 }, (_, at) => [at * 4096, at * 4096, 1024]),
+      },
+      ...["a", "b"].map(
+        (path): TestRecord => ({ path, type: "f", nlink: 2, inode: 9n, size: 1n, extents: [[0, 60 * MIB, 1]] }),
+      ),
+      ...files(100_000),
+    ];
+    const stream = encodeStream(records);
+    const plain = newPath();
+    await writeLayerIndex({ stream: pieces(stream), path: plain, diskBytes: DISK_BYTES });
+    const expected = readFileSync(plain);
+    for (const memory of [
+      new IndexMemory(0, 0),
+      new IndexMemory(64 * MIB, SMALL_BYTES),
+      new IndexMemory(SMALL_BYTES, 64 * MIB),
+    ]) {
+      const path = newPath();
+      await writeLayerIndex({ stream: pieces(stream), path, diskBytes: DISK_BYTES, memory });
+      expect(readFileSync(path).equals(expected)).toBe(true);
+      expect(memory.sharedBytes).toBe(0);
+    }
+  }, 60_000);
+
+  test("is refused for the same reasons when it was put aside", async () => {
+    const memory = new IndexMemory(0, 0);
+    const write = (stream: Uint8Array) =>
+      writeLayerIndex({ stream: pieces(stream, 7), path: newPath(), diskBytes: DISK_BYTES, memory });
+    const whole = encodeStream(files(10));
+    await expect(write(whole.subarray(0, -1))).rejects.toThrow("cut short");
+    await expect(write(encodeStream([...files(2), ...files(1)]))).rejects.toThrow("twice");
+    expect(await write(whole)).toMatchObject({ entryCount: 10 });
+  });
+
+  test("does not wait for guests that drag theirs, and never takes more than there is", async () => {
+    const memory = new IndexMemory(2 * SMALL_BYTES, SMALL_BYTES);
+    const stream = encodeStream(files(1000));
+    const dragged = Array.from({ length: 4 }, () => dragging(stream));
+    const slow = dragged.map((each) =>
+      writeLayerIndex({ stream: each.stream, path: newPath(), diskBytes: DISK_BYTES, memory }),
+    );
+    await Promise.all(dragged.map(({ hasBegun }) => hasBegun));
+    expect(memory.sharedBytes).toBe(2 * SMALL_BYTES);
+    const written = await writeLayerIndex({ stream: pieces(stream), path: newPath(), diskBytes: DISK_BYTES, memory });
+    expect(written.entryCount).toBe(1000);
+    expect(memory.sharedBytes).toBe(2 * SMALL_BYTES);
+    for (const { goOn } of dragged) goOn();
+    expect((await Promise.all(slow)).map(({ entryCount }) => entryCount)).toEqual([1000, 1000, 1000, 1000]);
+    expect(memory.sharedBytes).toBe(0);
+  });
+
+  test("is given up in the queue when nobody wants it any more", async () => {
+    const memory = new IndexMemory(0, 0);
+    using first = memory.open();
+    await first.takeSeat(null);
+    const leaving = new AbortController();
+    const path = newPath();
+    const stream = encodeStream(files(10));
+    const write = (signal: AbortSignal | null) =>
+      writeLayerIndex({
+        stream: pieces(stream),
+        path: signal === null ? newPath() : path,
+        diskBytes: DISK_BYTES,
+        memory,
+        signal,
+      });
+    const left = write(leaving.signal);
+    const next = write(null);
+    // It is put aside just before it is queued.
+    while (!existsSync(path) || statSync(path).size === 0) await setImmediate();
+    leaving.abort(new Error("left"));
+    await expect(left).rejects.toThrow("left");
+    first[Symbol.dispose]();
+    expect((await next).entryCount).toBe(10);
+    expect(filesOpenBelow(directory)).toEqual([]);
+  });
+
+  test("of 200,000 entries takes no more memory than it says", async () => {
+    const path = newPath();
+    const stream = encodeStream(
+      Array.from({ length: 200_000 }, (_, at) => ({ path: `${at}`.padStart(100, "n"), type: "f" })),
+    );
+    // 25 bytes an entry in the table of names, 13 in the writer, 12 at the end, and what begins small.
+    const bytes = 200_000 * (100 + 25 + 13 + 12) + 4 * MIB;
+    const memory = new IndexMemory(bytes, bytes);
+    // With the seat taken, it cannot have more.
+    using seat = memory.open();
+    await seat.takeSeat(null);
+    await writeLayerIndex({ stream: pieces(stream), path, diskBytes: 0, memory });
+    const index = LayerIndex.open(path);
+    expect(index.entryCount).toBe(200_000);
+    index.close();
+  }, 60_000);
+});
+
+test("the seat goes on in the order in which it was asked for", async () => {
+  const memory = new IndexMemory(0, 0);
+  const accounts = [memory.open(), memory.open(), memory.open()];
+  const order: number[] = [];
+  const seated = accounts.map(async (account, number) => {
+    await account.takeSeat(null);
+    order.push(number);
+    expect(account.covers(1e12)).toBe(true);
+  });
+  for (const [number, account] of accounts.entries()) {
+    await seated[number];
+    expect(order).toEqual([0, 1, 2].slice(0, number + 1));
+    account[Symbol.dispose]();
+  }
+  using last = memory.open();
+  await last.takeSeat(null);
+});
+
+describe("tables that grow by small steps find what they were given", () => {
+  test("entries by their hashes, also where many are alike", async () => {
+    await fc.assert(
+      fc.property(
+        fc.array(fc.nat({ max: 0xffff_ffff }), { maxLength: 3000 }),
+        fc.constantFrom(0xffff_ffff, 0xff, 0xff00_0000),
+        (values, mask) => {
+          const chains = new HashChains();
+          const known = new Map<number, number>();
+          for (const [index, value] of [...new Set(values)].entries()) {
+            expect(chains.find((value & mask) >>> 0, (entry) => known.get(entry) === value)).toBeNull();
+            known.set(index + 1, value);
+            chains.add(index + 1, (value & mask) >>> 0);
+          }
+          for (const [entry, value] of known) {
+            expect(chains.find((value & mask) >>> 0, (candidate) => known.get(candidate) === value)).toBe(entry);
+          }
+        },
+      ),
+    );
+  });
+
+  test("files by their inodes", () => {
+    const linked = new LinkedFiles();
+    const inodes = Array.from({ length: 50_000 }, (_, at) => (at % 2 === 0 ? at : at * 0x1_0000_0000 + 7));
+    for (const inode of inodes) linked.add(inode, inode / 2);
+    expect(inodes.every((inode) => linked.find(inode) === inode / 2)).toBe(true);
+    expect(linked.find(1)).toBeNull();
+  });
+
+  test("blocks that were claimed, as a list of them does", async () => {
+    // Three pages of the map and a little.
+    const blocks = fc.nat({ max: 200_000 });
+    await fc.assert(
+      fc.property(fc.array(fc.tuple(blocks, fc.oneof(fc.nat({ max: 100 }), blocks)), { maxLength: 30 }), (claims) => {
+        const map = new BlockMap();
+        const known: [number, number][] = [];
+        for (const [start, count] of claims) {
+          const end = start + count + 1;
+          const isFree = known.every(([from, to]) => end <= from || start >= to);
+          if (!isFree) {
+            // What is refused ends the reading of an index: the map is not used any more.
+            expect(map.claim(start * BLOCK_BYTES, end * BLOCK_BYTES)).toBe(false);
+            return;
+          }
+          expect(map.claim(start * BLOCK_BYTES, end * BLOCK_BYTES - 1)).toBe(true);
+          known.push([start, end]);
+        }
+      }),
+      { numRuns: 300 },
+    );
+  });
+
+  test("a terabyte in one piece, in next to no memory", () => {
+    const map = new BlockMap();
+    expect(map.claim(0, 2 ** 40)).toBe(true);
+    expect(map.claim(2 ** 39, 2 ** 39 + 1)).toBe(false);
+    expect(map.heldBytes).toBeLessThan(2 * MIB);
+  });
+});
