@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
+#include <linux/falloc.h>
 #include <linux/io_uring.h>
 #include <linux/perf_event.h>
 #include <linux/sched.h>
@@ -218,6 +219,19 @@ static void try_kernel(void)
 	tell("ioctl", ioctl(open("/dev/null", O_RDONLY), TIOCSTI, "x"));
 }
 
+/* Room on the disk, without writing. */
+static void try_allocation(void)
+{
+	const char *path = in_directory("room");
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	tell("allocate", fallocate(fd, 0, 0, 8192));
+	tell("allocate beyond the end", fallocate(fd, FALLOC_FL_KEEP_SIZE, 8192, 8192));
+	tell("allocate zeros", fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, 8192));
+	tell("give room back", fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096));
+	unlink(path);
+}
+
 /* The same kernel by its other doors. */
 static void try_doors(void)
 {
@@ -274,7 +288,7 @@ static int change_attribute(char **arguments)
 /* Each in a process of its own, so that none is weaker for what another one has changed. */
 static void (*const attempts[])(void) = { try_sockets, try_processes, try_kernel, try_doors,
 					  try_proc,    try_devices,   try_mounts, try_files,
-					  try_namespaces };
+					  try_namespaces, try_allocation };
 
 int main(int argc, char **argv)
 {

@@ -51,7 +51,11 @@ export const JAILED: Outcomes = {
   "the same by /proc": "ENOENT",
   "the same by climbing": "ENOENT",
   "the same by another root": "ENOENT",
+  "give room back": "done",
 };
+
+/** Of room on the disk, which a program takes without writing. */
+export const ALLOCATIONS = ["allocate", "allocate beyond the end", "allocate zeros"];
 
 /** Compiles `escape.c` to a static program in the directory, and returns its path. */
 export async function compileEscape(directory: string): Promise<string> {

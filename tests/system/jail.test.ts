@@ -7,7 +7,7 @@ import { run, start } from "../../src/system/exec.ts";
 import { buildLaunchArgs, type JailOptions } from "../../src/vm/jail/launch.ts";
 import { prepareVmmRoot } from "../../src/vm/jail/vmm-root.ts";
 import { VmmRoots } from "../../src/vm/jail/vmm-roots.ts";
-import { compileEscape, JAILED, openOutside, parseOutcomes } from "../support/escape.ts";
+import { ALLOCATIONS, compileEscape, JAILED, openOutside, parseOutcomes } from "../support/escape.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -250,6 +250,9 @@ describe("the launcher", () => {
     expect(code).toBe(0);
     expect(parseOutcomes(stderr)).toEqual({
       ...JAILED,
+      ...Object.fromEntries(ALLOCATIONS.map((name) => [name, "ENOSYS"])),
+      // The kernel's own answer: this program can make no file.
+      "give room back": "EBADF",
       "AF_INET raw": "EPROTONOSUPPORT",
       "make a device": "EACCES",
       "open a device": "ENOENT",

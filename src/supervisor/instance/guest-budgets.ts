@@ -44,7 +44,7 @@ export interface CaptureSize {
   readonly writtenBytes: number;
   /** as it is now: what was in the guest's memory is written out meanwhile */
   readonly nowBytes: number;
-  /** memory of the guest, which is as much as that can be */
+  /** memory of the guest, which is as much as can be left to write */
   readonly memoryBytes: number;
   /** of the listing, as far as it came */
   readonly listedBytes: number;
@@ -57,7 +57,8 @@ export interface CaptureSize {
  * than it could have taken to make them.
  */
 export function captureMs({ writtenBytes, nowBytes, memoryBytes, listedBytes, ranMs }: CaptureSize): number {
-  const bytes = Math.min(Math.max(writtenBytes, nowBytes), writtenBytes + memoryBytes);
+  // What is on the disk when the command ends need not be written again; the guest's memory holds no more than this.
+  const bytes = Math.min(Math.max(writtenBytes, nowBytes), memoryBytes);
   const listingMs = Math.min((listedBytes / ENTRY_LISTING_BYTES) * ENTRY_LIST_MS, LISTING_RATIO * ranMs);
   return CAPTURE_MS + (bytes / MIB_BYTES) * MIB_WRITE_MS + listingMs;
 }

@@ -103,14 +103,16 @@ describe("the time of a guest", () => {
 describe("the budget of what comes after a command", () => {
   const nothing = { writtenBytes: 0, nowBytes: 0, memoryBytes: 512 * MIB, listedBytes: 0, ranMs: 1000 };
 
-  test("is 30 s and the time of what was written", () => {
+  test("is 30 s and the time of what was written, as far as the guest's memory can hold it", () => {
     expect(captureMs(nothing)).toBe(30_000);
-    expect(captureMs({ ...nothing, writtenBytes: 1024 * MIB, nowBytes: 1024 * MIB })).toBe(94_000);
+    expect(captureMs({ ...nothing, writtenBytes: 256 * MIB, nowBytes: 256 * MIB })).toBe(46_000);
+    expect(captureMs({ ...nothing, writtenBytes: 100_000 * MIB, nowBytes: 100_000 * MIB })).toBe(62_000);
   });
 
-  test("grows by what the guest had still in its memory, and by no more", () => {
+  test("grows by what the guest writes out meanwhile, and by no more than its memory", () => {
     expect(captureMs({ ...nothing, nowBytes: 16 * MIB })).toBe(31_000);
     expect(captureMs({ ...nothing, nowBytes: 100_000 * MIB })).toBe(62_000);
+    expect(captureMs({ ...nothing, writtenBytes: 400 * MIB, nowBytes: 100_000 * MIB })).toBe(62_000);
     expect(captureMs({ ...nothing, writtenBytes: 16 * MIB, nowBytes: 0 })).toBe(31_000);
   });
 
