@@ -36,7 +36,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/bench": ["api", "config", "db", "domain", "oci", "service", "storage", "supervisor", "system", "vm"],
   // A surface says how a use case looks on the wire; it sees nothing below the use cases.
   api: ["domain", "service", "metrics.ts"],
-  "api/dispatch.ts": ["domain", "service", "system/waiting.ts"],
+  "api/dispatch.ts": ["domain", "service", "system/turns.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.

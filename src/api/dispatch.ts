@@ -1,7 +1,7 @@
 import { ApiError } from "../domain/errors.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
 import type { Principal } from "../service/parts.ts";
-import { ownTurn } from "../system/waiting.ts";
+import { ownTurn } from "../system/turns.ts";
 import { authorize } from "./auth.ts";
 import { bodyStream, readJson } from "./body.ts";
 import type { BodyRooms } from "./body-room.ts";
@@ -40,7 +40,7 @@ export function runnerOf(route: Route, rooms: BodyRooms): Runner {
     const query = readQuery === null ? {} : readQuery(rawQuery(request.url));
     const handle = async (body: unknown): Promise<Reply> => {
       // All that came at once would otherwise write in one turn.
-      if (writes) await ownTurn();
+      if (writes) await ownTurn(principal?.accountId);
       // Routes without a scope never look at the principal; all others have one by now.
       const context = { request, principal, params, query, body } as unknown as Parameters<Route["handle"]>[0];
       return await route.handle(context);

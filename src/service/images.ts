@@ -15,7 +15,7 @@ import { DIFF_MS_MAX } from "../storage/limits.ts";
 import { type DiffPage, diffPage } from "../storage/tree/image-diff.ts";
 import type { Credentials, ImportSource } from "../supervisor/operations/ports.ts";
 import { releaseLayers } from "../supervisor/space.ts";
-import { type ByteSource, heldLayers, layerFiles, noSuchImage, requireImage } from "./layers.ts";
+import { type ByteSource, heldLayers, layerFiles, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
 /** An image. Times are `milliseconds` since the epoch. */
@@ -128,7 +128,7 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
       const image = requireImage(parts, principal, id);
       const { files, held } = heldLayers(parts, image);
       const archived = { layers: files, name: image.tag, createdAt: isoTime(image.createdAt) };
-      return { chunks: ociArchiveChunks(archived, signal), held };
+      return { chunks: ociArchiveChunks(archived, readerOf(principal.accountId, signal)), held };
     },
   };
 }
@@ -153,8 +153,9 @@ async function diff(parts: ServiceParts, principal: Principal, request: DiffRequ
   const { now, before, against } = comparedLayers(parts, principal, image, request.against);
   using _held = sharedLayerHolds.hold([...now, ...before].map(({ id }) => id));
   const layers = { now: layerFiles(parts, now), before: layerFiles(parts, before) };
-  const { after, limit, signal } = request;
-  return { ...(await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, wanted: signal })), against };
+  const { after, limit } = request;
+  const wanted = readerOf(principal.accountId, request.signal);
+  return { ...(await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, wanted })), against };
 }
 
 /** The layers of both images. Those of a parent are known also when the parent itself is deleted. */

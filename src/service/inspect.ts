@@ -9,7 +9,7 @@ import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
 import { grepThreads } from "../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
 import type { Image } from "./images.ts";
-import { type ByteSource, heldLayers, heldTree, requireImage } from "./layers.ts";
+import { type ByteSource, heldLayers, heldTree, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 /** A path in an image. What is read ends when `signal` fires. */
@@ -110,13 +110,13 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
       undo.use(held);
       const resolved = await tree.stat(request.path, { follow: true });
       const name = (request.path.split("/").at(-1) ?? "") as ByteString;
-      const chunks = archiveChunks(tree, resolved, name, request.signal);
+      const chunks = archiveChunks(tree, resolved, name, readerOf(principal.accountId, request.signal));
       undo.move();
       return { name, chunks, held };
     },
     async grep(principal, { id, signal, ...search }) {
       const { files, held } = heldLayers(parts, requireImage(parts, principal, id));
-      return await grepThreads.run({ ...search, layers: files }, signal, held);
+      return await grepThreads.run({ ...search, layers: files }, signal, { owner: principal.accountId, held });
     },
   };
 }

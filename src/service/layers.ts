@@ -1,10 +1,11 @@
 import { getImage, type ImageRow } from "../db/images.ts";
 import { type LayerRow, layerChain } from "../db/layers.ts";
 import { ApiError } from "../domain/errors.ts";
-import type { ImageId } from "../domain/ids.ts";
+import type { AccountId, ImageId } from "../domain/ids.ts";
 import { sharedLayerHolds } from "../storage/layers/layer-holds.ts";
 import { indexPath, layerPath } from "../storage/layers/layers.ts";
 import { type LayerFiles, sharedOpenLayers } from "../storage/layers/open-layers.ts";
+import type { Wanted } from "../storage/pacer.ts";
 import { ImageTree } from "../storage/tree/image-tree.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
@@ -36,6 +37,11 @@ export function heldLayers(
   return { files: layerFiles(parts, layers), held };
 }
 
+/** Somebody who looks into images as long as `signal` does not fire: all who do so for one account take turns. */
+export function readerOf(accountId: AccountId, signal: AbortSignal): Wanted {
+  return { owner: `reader ${accountId}`, throwIfAborted: () => signal.throwIfAborted() };
+}
+
 /**
  * The merged file system of an image; nothing is booted or mounted. The layers stay until disposal, also when the image
  * is deleted, and what is done with the tree ends when `signal` fires.
@@ -46,7 +52,7 @@ export function heldTree(
   signal: AbortSignal,
 ): { readonly tree: ImageTree; readonly held: Disposable } {
   const { files, held } = heldLayers(parts, image);
-  return { tree: new ImageTree(files, sharedOpenLayers, signal), held };
+  return { tree: new ImageTree(files, sharedOpenLayers, readerOf(image.accountId, signal)), held };
 }
 
 /** Where layers are, in the order given. */

@@ -80,6 +80,6 @@ export const GREP_TEST_WORK_MAX = 33_554_432;
 export const GREP_FOUND_BYTES_MAX = 4_194_304;
 /** As much of a line is given, in `bytes`. */
 export const GREP_TEXT_BYTES_MAX = 4096;
-/** Searches that run at a time, and that wait. */
+/** Searches that run at a time, and those of one account that wait. */
 export const GREP_RUNNING_COUNT_MAX = 2;
 export const GREP_WAITING_COUNT_MAX = 32;

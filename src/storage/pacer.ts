@@ -1,21 +1,24 @@
-import { ownTurn } from "../system/waiting.ts";
+import { ownTurn, sharedTurnSince } from "../system/turns.ts";
 
 /** How long a long computation may hold the event loop, in `milliseconds`. */
 const SLICE_MS_MAX = 1;
 
 /** Says whether a computation is still wanted; an `AbortSignal` is one. */
 export interface Wanted {
+  /** shares the turns of one with all computations of the same owner; without it, a computation has its own */
+  readonly owner?: unknown;
   /** @throws what ends the computation */
   throwIfAborted(): void;
 }
 
 /**
  * Lets a long computation give way to everything else, and ends it when nobody wants it any more:
- * `if (pacer.due()) await pacer.yield()`. Of all such computations one goes on in each turn of the event loop.
+ * `if (pacer.due()) await pacer.yield()`. Of all such computations one goes on in each turn of the event loop, and of
+ * those that have begun in one turn, all together take no longer in it than one.
  */
 export class Pacer {
   readonly #wanted: Wanted | null;
-  #since = performance.now();
+  #since = sharedTurnSince();
 
   constructor(wanted: Wanted | null = null) {
     this.#wanted = wanted;
@@ -28,7 +31,7 @@ export class Pacer {
   /** @throws what `wanted` throws */
   async yield(): Promise<void> {
     this.#wanted?.throwIfAborted();
-    await ownTurn();
+    await ownTurn(this.#wanted?.owner ?? this);
     this.#wanted?.throwIfAborted();
     this.#since = performance.now();
   }

@@ -68,17 +68,6 @@ export async function untilAborted<T>(work: Promise<T>, signal: AbortSignal): Pr
   return await promise;
 }
 
-let lastTurn = Promise.resolve();
-
-/**
- * Resolves in a turn of the event loop of its own, in the order of the calls: for what blocks for a while, such as a
- * transaction, when much of it may become due at once.
- */
-export function ownTurn(): Promise<void> {
-  lastTurn = lastTurn.then(() => new Promise((resolve) => void setImmediate(resolve)));
-  return lastTurn;
-}
-
 /** Resolves after `ms`, or at once when `signal` fires; leaves no timer behind. */
 export async function sleepUnlessAborted(ms: number, signal: AbortSignal): Promise<void> {
   using timer = startTimer(ms);

@@ -1,4 +1,5 @@
 import { ApiError } from "../../domain/errors.ts";
+import { RoundRobin } from "../../system/round-robin.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX, GREP_WAITING_COUNT_MAX } from "../limits.ts";
 import type { GrepOutcome, GrepRequest } from "./grep.ts";
@@ -13,12 +14,20 @@ const WORKER = new URL(
   import.meta.url,
 );
 
-/** Runs searches in threads of their own, few at a time and in the order in which they came. */
+/** For whom a search is. */
+export interface SearchOwner {
+  /** those of different owners take turns; default is one for all */
+  readonly owner?: unknown;
+  /** What the search reads is kept by it; disposed once the thread has let go of that, which may be after the answer. */
+  readonly held?: Disposable;
+}
+
+/** Runs searches in threads of their own, few at a time: those of one account in the order in which they came. */
 export class GrepThreads {
   readonly #replyMsMax: number;
   #runningCount = 0;
-  /** called when a turn has come; in order */
-  readonly #waiting = new Set<() => void>();
+  /** called when a turn has come */
+  readonly #waiting = new RoundRobin<() => void>();
 
   /** @param replyMsMax `milliseconds` after which nobody waits any more for a search that has begun */
   constructor(replyMsMax = GREP_MS_MAX + GRACE_MS) {
@@ -26,15 +35,13 @@ export class GrepThreads {
   }
 
   /**
-   * @param held what the search reads is kept by it; disposed once the thread has let go of that, which may be after
-   * this has returned
-   * @throws ApiError as `grep` does; `too_many_requests` when too many wait, `unavailable` when it takes too long;
+   * @throws ApiError as `grep` does; `too_many_requests` when too many of its owner wait, `unavailable` when it takes too long;
    * the reason of `signal`
    */
-  async run(request: GrepRequest, signal: AbortSignal, held?: Disposable): Promise<GrepOutcome> {
+  async run(request: GrepRequest, signal: AbortSignal, { owner = null, held }: SearchOwner = {}): Promise<GrepOutcome> {
     using undo = new DisposableStack();
     if (held !== undefined) undo.use(held);
-    undo.use(await this.#turn(signal));
+    undo.use(await this.#turn(owner, signal));
     signal.throwIfAborted();
     const task = { request, stop: new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT) };
     const ended = inThread(task);
@@ -54,34 +61,30 @@ export class GrepThreads {
     throw new ApiError(reply.error.error, reply.error.message, reply.error.details);
   }
 
-  async #turn(signal: AbortSignal): Promise<Disposable> {
-    if (this.#runningCount >= GREP_RUNNING_COUNT_MAX) await this.#wait(signal);
+  async #turn(owner: unknown, signal: AbortSignal): Promise<Disposable> {
+    if (this.#runningCount >= GREP_RUNNING_COUNT_MAX) await this.#wait(owner, signal);
     else this.#runningCount++;
     return {
       [Symbol.dispose]: () => {
         // The place passes on to who waits.
-        const [next] = this.#waiting;
-        if (next === undefined) this.#runningCount--;
+        const next = this.#waiting.take();
+        if (next === null) this.#runningCount--;
         else next();
       },
     };
   }
 
-  async #wait(signal: AbortSignal): Promise<void> {
-    if (this.#waiting.size >= GREP_WAITING_COUNT_MAX) {
-      throw new ApiError("too_many_requests", `${GREP_WAITING_COUNT_MAX} searches are waiting already`);
+  async #wait(owner: unknown, signal: AbortSignal): Promise<void> {
+    if (this.#waiting.countOf(owner) >= GREP_WAITING_COUNT_MAX) {
+      throw new ApiError("too_many_requests", `${GREP_WAITING_COUNT_MAX} searches of this account are waiting already`);
     }
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const come = () => {
-      this.#waiting.delete(come);
-      resolve();
-    };
     const leave = () => {
       // A turn that has come already is given back by whoever waited for it.
-      if (this.#waiting.delete(come)) reject(signal.reason);
+      if (this.#waiting.delete(owner, resolve)) reject(signal.reason);
     };
-    this.#waiting.add(come);
+    this.#waiting.add(owner, resolve);
     signal.addEventListener("abort", leave, { once: true });
     using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", leave) };
     await promise;

@@ -17,7 +17,8 @@ import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domai
 import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
 import { Laps, type Metrics } from "../../metrics.ts";
-import { ownTurn, sleepUnlessAborted } from "../../system/waiting.ts";
+import { ownTurn } from "../../system/turns.ts";
+import { sleepUnlessAborted } from "../../system/waiting.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
@@ -266,7 +267,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await this.#options.machinesKnown(signal);
     // What waited is not to fail because of a run that is being ended for the room it took.
     await this.#options.spaceSettled(signal);
-    await ownTurn();
+    await ownTurn(live.accountId);
     signal.throwIfAborted();
     this.#options.requireSpace();
     if (!startOperation(db, live.id, clock())) throw CANCELLED;
@@ -283,7 +284,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
   /** Nobody who waits for the end has to wait for the tidying, too. @throws CANCELLED when a cancel was accepted */
   async #publish(live: Live, prepared: Prepared): Promise<void> {
     await using _tidied = { [Symbol.asyncDispose]: () => this.#tidy(live, prepared) };
-    await ownTurn();
+    await ownTurn(live.accountId);
     const { db, clock } = this.#options;
     const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() });
     if (published === null) throw CANCELLED;

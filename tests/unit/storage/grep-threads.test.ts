@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
+import { GREP_WAITING_COUNT_MAX } from "../../../src/storage/limits.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
 import { GrepThreads, grepThreads } from "../../../src/storage/tree/grep-threads.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
@@ -91,7 +92,7 @@ describe("a pattern and a text that take as long as any", () => {
   test("keep their files, and what holds the layers, until the thread has let go of them", async () => {
     const threads = new GrepThreads(1);
     const { promise: released, resolve } = Promise.withResolvers<void>();
-    const search = threads.run(slowRequest(), never, { [Symbol.dispose]: resolve });
+    const search = threads.run(slowRequest(), never, { held: { [Symbol.dispose]: resolve } });
     await expect(search).rejects.toMatchObject({ code: "unavailable" });
     await released;
     expect(filesOpenBelow(directory)).toEqual([]);
@@ -109,4 +110,26 @@ describe("a pattern and a text that take as long as any", () => {
     expect(await Promise.all(outcomes)).toEqual(["ended", "ended"]);
     expect(filesOpenBelow(directory)).toEqual([]);
   });
+
+  test("let nobody wait for more than one search of each other account at a time", async () => {
+    const threads = new GrepThreads();
+    const stop = new AbortController();
+    const order: string[] = [];
+    const searched = async (owner: string, signal: AbortSignal) => {
+      const search = signal === never ? request("no such text") : slowRequest();
+      await threads.run(search, signal, { owner }).catch(() => undefined);
+      order.push(owner);
+    };
+    const running = [stop, stop].map(({ signal }) => searched("busy", signal));
+    const waiting = Array.from({ length: GREP_WAITING_COUNT_MAX }, () => searched("busy", never));
+    const refused = { code: "too_many_requests" };
+    await expect(threads.run(request("no"), never, { owner: "busy" })).rejects.toMatchObject(refused);
+    const other = searched("other", never);
+    stop.abort();
+    await Promise.all([...running, other]);
+    // Two of the busy one ran, and at most two more began before the other's turn had come and passed.
+    expect(order.indexOf("other")).toBeLessThan(5);
+    await Promise.all(waiting);
+    expect(filesOpenBelow(directory)).toEqual([]);
+  }, 60_000);
 });

@@ -14,7 +14,8 @@ import type { Operations, OperationsOptions } from "../../../src/supervisor/oper
 import type { InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
-import { ownTurn, untilAborted as whenAborted } from "../../../src/system/waiting.ts";
+import { ownTurn } from "../../../src/system/turns.ts";
+import { untilAborted as whenAborted } from "../../../src/system/waiting.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { someLayer } from "../../support/database.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";

@@ -1,27 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import { ownTurn, sleepUnlessAborted, untilAborted, withinTime } from "../../../src/system/waiting.ts";
+import { sleepUnlessAborted, untilAborted, withinTime } from "../../../src/system/waiting.ts";
 
 const LONG_MS = 600_000;
 const never = new Promise<never>(() => undefined);
-
-test("ownTurn gives everybody a turn of the event loop, in the order of the calls", async () => {
-  const turns: number[] = [];
-  let turn = 0;
-  const count = () => {
-    turn++;
-    if (turns.length < 3) setImmediate(count);
-  };
-  setImmediate(count);
-  const order: string[] = [];
-  const take = async (name: string) => {
-    await ownTurn();
-    order.push(name);
-    turns.push(turn);
-  };
-  await Promise.all(["first", "second", "third"].map(take));
-  expect(order).toEqual(["first", "second", "third"]);
-  expect(new Set(turns).size).toBe(3);
-});
 
 describe("withinTime", () => {
   test("settles as the work does", async () => {
