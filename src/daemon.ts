@@ -19,6 +19,7 @@ import { TokenKeys } from "./storage/token-keys.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { watchFigures } from "./supervisor/figures.ts";
 import { importWorker } from "./supervisor/imports/import-image.ts";
+import { LiveInstances } from "./supervisor/instance/live-instances.ts";
 import { instanceWorker } from "./supervisor/instance/run-instance.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { MachineSupply } from "./supervisor/machines/machine-supply.ts";
@@ -245,6 +246,7 @@ function openOperations(
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   const memoryBudgetBytes = scheduler.budget.memoryBytes;
   const registries = config.registries.hosts;
+  const instances = new LiveInstances();
   return new Operations({
     db,
     log,
@@ -254,8 +256,9 @@ function openOperations(
     requests: parts.requests,
     workers: {
       imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, limits }),
-      instances: instanceWorker(parts),
+      instances: instanceWorker({ ...parts, instances }),
     },
+    instances,
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
     spaceSettled: (signal) => parts.diskGuard.settled(signal),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),

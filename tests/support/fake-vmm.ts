@@ -1,3 +1,4 @@
+import { CgroupGoneError } from "../../src/cgroup/stats.ts";
 import { packIntegers } from "../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, PROTOCOL_VERSION } from "../../src/vm/agent/protocol.ts";
 import { MachineEndedError, monitorExit } from "../../src/vm/machine-end.ts";
@@ -136,7 +137,13 @@ export class FakeVmm implements Vmm {
       uid: 1,
       shape,
       directory: "/tmp",
-      cgroup: { weigh: (weight: number) => void weights.push(weight) } as unknown as Machine["cgroup"],
+      cgroup: {
+        weigh: (weight: number) => void weights.push(weight),
+        stats: async () => {
+          if (!this.live.has(machine)) throw new CgroupGoneError("the machine has ended");
+          return { cpuTimeMs: 1, memoryBytes: this.calls.length, memoryPeakBytes: 1, pids: 1 };
+        },
+      } as unknown as Machine["cgroup"],
       channel: guest.channel,
       exited: exited.promise,
       attach: async () => {

@@ -9,7 +9,7 @@ import { IndexMemory } from "../../src/storage/index/index-memory.ts";
 import { layerPath } from "../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { DiskGuard } from "../../src/supervisor/disk-guard.ts";
-import type { StagedLayer } from "../../src/supervisor/instance/capture.ts";
+import type { StagedLayer } from "../../src/supervisor/instance/staged-layer.ts";
 import { ScratchDisks } from "../../src/supervisor/machines/scratch-disks.ts";
 import { Compactor, type CompactorOptions } from "../../src/supervisor/merging/compact.ts";
 import type { MergeJob } from "../../src/supervisor/merging/merge-layers.ts";

@@ -3,6 +3,7 @@ import type { OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
+import { LiveInstances } from "../../src/supervisor/instance/live-instances.ts";
 import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
 import { Scheduler } from "../../src/supervisor/operations/scheduler.ts";
@@ -32,6 +33,7 @@ export function testOperations(
     metrics: createMetrics(),
     scheduler: new Scheduler(PLACE, Date.now),
     workers: { instances: worker, imports: worker },
+    instances: new LiveInstances(),
     requireSpace: () => undefined,
     spaceSettled: () => Promise.resolve(),
     readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),

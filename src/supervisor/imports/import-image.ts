@@ -27,10 +27,10 @@ import { scratchDirectory } from "../../system/scratch.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
-import { indexDisk, type StagedLayer, stageLayer } from "../instance/capture.ts";
-import { layerDisks } from "../instance/execute.ts";
 import { listBaseMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
+import { indexDisk, type LayerParts, type ListedDisk, type StagedLayer, stageLayer } from "../instance/staged-layer.ts";
+import { attachDisks } from "../instance/steps.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
 import type { OperationRef } from "../operations/events.ts";
 import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
@@ -198,33 +198,33 @@ async function listAndStage(
 ): Promise<StagedLayer> {
   const files = { diskPath, indexPath: join(directory, "index") };
   const { log } = context;
-  const facts = await withReplacement(() => listFiles(context, { ...files, entries }, signal), {
+  const listed = await withReplacement(() => listFiles(context, { ...files, entries }, signal), {
     goal: "the image was listed",
     log,
   });
-  return await stageLayer(context.layout, files, facts);
+  return await stageLayer(context.layout, files, listed);
 }
 
 /** Writes the index of a base disk. The machine is gone when this returns, throws or is aborted. */
 async function listFiles(
   { machines, shape, laps, indexMemory }: ImportContext & { readonly laps: Laps },
-  { entries, ...files }: { readonly diskPath: string; readonly indexPath: string; readonly entries: number },
+  { entries, ...files }: LayerParts & { readonly entries: number },
   signal: AbortSignal,
-): ReturnType<typeof indexDisk> {
+): Promise<ListedDisk> {
   // A machine that was lost may have left a part of it.
   await rm(files.indexPath, { force: true });
   await using ready = await machines.take(shape, signal);
   laps.lap("clone");
-  const { machine, agent } = ready;
-  const facts = await inMachine(ready, signal, async () => {
+  const listed = await inMachine(ready, signal, async () => {
     const time = new GuestTime({ allowedMs: () => listBaseMs(entries) });
-    await time.wait("attaching the image", machine.attach(layerDisks([files.diskPath])));
-    await time.wait("mounting the image", agent.mount({ layers: 1, scratch: false }));
+    const { attached, mounted } = attachDisks(ready, { layers: [files.diskPath], scratch: null });
+    await time.wait("attaching the image", attached);
+    await time.wait("mounting the image", mounted);
     laps.lap("mount");
-    return await indexDisk(time.stream("listing the image", agent.index(0)), files, { indexMemory, signal });
+    return await indexDisk(time.stream("listing the image", ready.agent.index(0)), files, { indexMemory, signal });
   });
   laps.lap("index");
-  return facts;
+  return listed;
 }
 
 function publicationOf(

@@ -15,7 +15,7 @@ import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
 
-export interface InstanceContext extends Omit<InstanceTools, "onMachine" | "laps" | "diskUse"> {
+export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse"> {
   readonly db: Database;
   readonly diskGuard: Pick<DiskGuard, "watch">;
   readonly compactor: Compactor;
@@ -28,7 +28,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       if (resources === null) throw new Error("an instance without resources");
       return costOf(resources);
     },
-    prepare: async (operation, submission, { signal, laps, onMachine }) => {
+    prepare: async (operation, submission, { signal, laps }) => {
       const { db, layout } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
@@ -40,7 +40,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       // Over once the machine is gone, and what it wrote is either removed or kept on purpose.
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       const bounded = AbortSignal.any([signal, diskUse.full]);
-      const outcome = await execute({ ...context, laps, onMachine, diskUse }, job, bounded);
+      const outcome = await execute({ ...context, laps, diskUse }, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
       const outputs = stack.use(await storeOutputs(layout, operation.id, outcome));
       const captured = capturedImage(outcome, image.id);

@@ -3,7 +3,13 @@ import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import { LayerIndexError } from "../../storage/index/layer-index-format.ts";
 import { withinTime } from "../../system/waiting.ts";
-import { type Agent, AgentClosedError, AgentError, AgentProtocolError } from "../../vm/agent/agent.ts";
+import {
+  type Agent,
+  AgentClosedError,
+  AgentError,
+  AgentProtocolError,
+  AgentRefusedError,
+} from "../../vm/agent/agent.ts";
 import { endOf, VmmError } from "../../vm/machine-end.ts";
 import type { Machine, MachineExit, MachineShape } from "../../vm/vmm.ts";
 
@@ -94,7 +100,11 @@ export async function withReplacement<T>(
  * for its agent.
  * @throws the reason of `signal`, or an ApiError that names what failed in the guest
  */
-export async function inMachine<T>({ machine }: ReadyMachine, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+export async function inMachine<T>(
+  { machine }: Pick<ReadyMachine, "machine">,
+  signal: AbortSignal,
+  work: () => Promise<T>,
+): Promise<T> {
   signal.throwIfAborted();
   // A kill that fails shows as work that never ends, which the deadlines of the work bound.
   const onAbort = () => void machine.kill().catch(() => undefined);
@@ -140,6 +150,7 @@ export function startFailure(error: unknown): ApiError {
 
 /** What a caller may know of an error of something that was done in a machine; an ApiError stays what it is. */
 export async function explain(error: unknown, machine: Machine): Promise<unknown> {
+  if (error instanceof ApiError || error instanceof AgentRefusedError) return error;
   if (error instanceof AgentClosedError) {
     const exit = await withinTime(machine.exited, EXIT_MS_MAX, () => null);
     if (exit !== null) return endedEarly(exit, error);
@@ -159,7 +170,6 @@ export async function explain(error: unknown, machine: Machine): Promise<unknown
   if (error instanceof LayerIndexError) {
     return new ApiError("unavailable", `the guest's file listing was refused: ${error.message}`, {}, { cause: error });
   }
-  if (error instanceof ApiError) return error;
   // Calls to the monitor of a machine fail in ways of their own when it is gone.
   const exit = await withinTime(machine.exited, EXIT_AFTER_OTHER_MS_MAX, () => null);
   if (exit !== null) return endedEarly(exit, error);

@@ -4,9 +4,8 @@ import { parseGuestPathText } from "../../domain/guest-path.ts";
 import { buildBaseDisk } from "../../oci/base-disk.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { publishFile, scratchDirectory } from "../../system/scratch.ts";
-import type { WaitingMachine } from "../../vm/pool.ts";
-import { layerDisks } from "../instance/execute.ts";
 import { GuestTime } from "../instance/guest-time.ts";
+import { attachDisks, type Guest, stampScratch } from "../instance/steps.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 const BUILD_MS_MAX = 60_000;
@@ -49,18 +48,17 @@ export class Rehearsal {
   }
 
   /** Takes the steps of an instance whose files are captured, and of an import; then takes them back. */
-  async perform({ machine, agent }: WaitingMachine): Promise<void> {
+  async perform(guest: Guest): Promise<void> {
     const time = new GuestTime({ allowedMs: () => REHEARSAL_MS_MAX });
-    await time.wait("the rehearsal of a waiting machine", this.#perform({ machine, agent }));
+    await time.wait("the rehearsal of a waiting machine", this.#perform(guest));
   }
 
-  async #perform({ machine, agent }: WaitingMachine): Promise<void> {
+  async #perform({ machine, agent }: Guest): Promise<void> {
     if (machine.detach === undefined) return;
-    const scratch = join(machine.directory, "S");
-    await this.#scratchDisks.stamp(this.#diskBytes, scratch);
-    const attached = machine.attach([...layerDisks([this.#disk]), { serial: "S", path: scratch, readOnly: false }]);
+    const path = await stampScratch({ machine }, this.#scratchDisks, this.#diskBytes);
+    const disks = attachDisks({ machine, agent }, { layers: [this.#disk], scratch: { path, use: "root" } });
     const put = { path: FILE, mode: FILE_MODE, sizeBytes: CONTENT.byteLength, content: once(CONTENT) };
-    const prepared = [attached, agent.mount({ layers: 1, scratch: true }), agent.putFile(put)];
+    const prepared = [disks.attached, disks.mounted, agent.putFile(put)];
     const spec = { argv: [PROGRAM], env: {}, cwd: "/root", hostname: "rehearsal", timeoutMs: REHEARSAL_MS_MAX };
     const { started, exit } = agent.exec(spec, () => undefined);
     await Promise.all([...prepared, started, exit]);

@@ -7,11 +7,11 @@ import type { DataLayout } from "../../storage/layout.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
-import { type Indexing, indexDisk, type StagedLayer, stageLayer } from "../instance/capture.ts";
-import { layerDisks } from "../instance/execute.ts";
 import { mergeMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
-import { endedEarly, inMachine, type MachineSource, type ReadyMachine, withReplacement } from "../machines/machines.ts";
+import { type Indexing, type StagedLayer, stageLayer } from "../instance/staged-layer.ts";
+import { attachDisks, endScratch, type Guest, stampScratch } from "../instance/steps.ts";
+import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { MergeSize } from "./merge-policy.ts";
 
@@ -61,27 +61,21 @@ async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal):
 }
 
 async function mergeIn(
-  { machine, agent }: ReadyMachine,
+  guest: Guest,
   tools: MergeTools & Indexing & { readonly diskUse: DiskUse },
   job: MergeJob,
 ): Promise<StagedLayer> {
   await using directory = await scratchDirectory(tools.layout.tmp, "merge-");
-  const files = { diskPath: join(machine.directory, "S"), indexPath: join(directory.path, "index") };
-  await tools.scratchDisks.stamp(job.diskBytes, files.diskPath);
+  const diskPath = await stampScratch(guest, tools.scratchDisks, job.diskBytes);
+  const files = { diskPath, indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.diskUse.add(path);
-  const disks = layerDisks(job.layers.map((id) => layerPath(tools.layout, id)));
-  const attached = machine.attach([...disks, { serial: "S", path: files.diskPath, readOnly: false }]);
-  const mounted = agent.mount({ layers: disks.length, scratch: "bare" });
-  // Its failure follows from that of the first, which is waited for first.
-  mounted.catch(() => undefined);
+  const layers = job.layers.map((id) => layerPath(tools.layout, id));
+  const { attached, mounted } = attachDisks(guest, { layers, scratch: { path: diskPath, use: "bare" } });
   const time = new GuestTime({ allowedMs: () => mergeMs(job.size) });
   await time.wait("attaching the layers", attached);
   await time.wait("mounting the layers", mounted);
-  await time.wait("merging the layers", agent.merge());
-  await time.wait("unmounting the merged layer", agent.freeze());
-  const facts = await indexDisk(time.stream("listing the merged layer", agent.index("scratch")), files, tools);
-  const failure = await time.wait("asking for the machine's state", machine.failure());
-  if (failure !== null) throw endedEarly(failure);
-  await machine.kill();
-  return await stageLayer(tools.layout, files, facts);
+  await time.wait("merging the layers", guest.agent.merge());
+  const names = { mounted: "the merged layer", listed: "the merged layer" };
+  const listed = await endScratch(guest, files, { time, names, indexing: tools });
+  return await stageLayer(tools.layout, files, listed);
 }

@@ -1,4 +1,3 @@
-import { samples } from "../../cgroup/stats.ts";
 import type { Database } from "../../db/database.ts";
 import {
   failOperation,
@@ -19,7 +18,7 @@ import type { Log } from "../../log.ts";
 import { Laps, type Metrics } from "../../metrics.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted } from "../../system/waiting.ts";
-import type { Machine } from "../../vm/vmm.ts";
+import type { LiveInstances } from "../instance/live-instances.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
 import type {
@@ -35,7 +34,6 @@ import type { Cost, Scheduler } from "./scheduler.ts";
 import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
 import type { Prepared, WorkContext, Worker } from "./work.ts";
 
-const STATS_INTERVAL_MS = 1000;
 /** How often the end of an operation is tried to be recorded while the database cannot be written. */
 const RECORD_RETRY_MS = 1000;
 const STOPPING = new ApiError("unavailable", "the service is stopping");
@@ -60,7 +58,6 @@ interface Live extends OperationRef {
   started: boolean;
   /** its row is terminal; what was needed for it may still have to be tidied away */
   ended: boolean;
-  machine: Machine | null;
 }
 
 export interface Workers {
@@ -76,6 +73,8 @@ export interface OperationsOptions {
   readonly metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">;
   readonly scheduler: Scheduler;
   readonly workers: Workers;
+  /** where the worker of instances enters what runs */
+  readonly instances: Pick<LiveInstances, "stats">;
   /** @throws ApiError `insufficient_storage` when there is too little room for more work */
   readonly requireSpace: () => void;
   /** Resolves when no room is about to be given back. */
@@ -151,18 +150,25 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
     const live = this.#live.get(id);
-    if (live === undefined || live.machine === null || live.ended) return null;
-    return this.#samples(live, live.machine, signal);
+    if (live === undefined || live.ended) return null;
+    const over = new AbortController();
+    const samples = this.#options.instances.stats(id, over.signal);
+    return samples === null ? null : this.#untilEnd(live, samples, over, signal);
   }
 
-  async *#samples(live: Live, { cgroup }: Machine, signal: AbortSignal): AsyncGenerator<InstanceStats> {
+  /** Passes samples on until the operation ends, or `signal` fires; `over` ends them. */
+  async *#untilEnd(
+    live: Live,
+    samples: AsyncIterable<InstanceStats>,
+    over: AbortController,
+    signal: AbortSignal,
+  ): AsyncGenerator<InstanceStats> {
     if (live.ended || signal.aborted) return;
-    const over = new AbortController();
     const stop = () => over.abort();
     using _waiter = this.#waiters.add(live.id, stop);
     signal.addEventListener("abort", stop, { once: true });
     using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
-    yield* samples(cgroup, STATS_INTERVAL_MS, over.signal);
+    yield* samples;
   }
 
   readiness(): Readiness {
@@ -233,7 +239,6 @@ export class Operations implements OperationsPort, AsyncDisposable {
       laps: new Laps(),
       started: false,
       ended: false,
-      machine: null,
     };
     this.#live.set(id, live);
     const run = this.#run(live).finally(() => {
@@ -275,10 +280,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     live.place[Symbol.dispose]();
     live.laps.lap("queue");
     this.events.emit({ type: "started", operation: refOf(live) });
-    const onMachine = (machine: Machine) => {
-      live.machine = machine;
-    };
-    await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps, onMachine }));
+    await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps }));
   }
 
   /** Nobody who waits for the end has to wait for the tidying, too. @throws CANCELLED when a cancel was accepted */

@@ -1,7 +1,6 @@
 import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import type { Laps } from "../../metrics.ts";
-import type { Machine } from "../../vm/vmm.ts";
 import type { OperationRef } from "./events.ts";
 import type { Cost } from "./scheduler.ts";
 
@@ -9,7 +8,6 @@ export interface WorkContext {
   readonly signal: AbortSignal;
   /** takes the time of each step as it ends */
   readonly laps: Laps;
-  onMachine(machine: Machine): void;
 }
 
 /** Work that is done but for its publication. Disposal removes everything that the work made and that was not kept. */

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { samples } from "../../../src/cgroup/stats.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperations, startOperation } from "../../../src/db/operations.ts";
 import { accounts, images, layers } from "../../../src/db/schema.ts";
@@ -16,7 +17,6 @@ import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { ownTurn } from "../../../src/system/turns.ts";
 import { untilAborted as whenAborted } from "../../../src/system/waiting.ts";
-import type { Machine } from "../../../src/vm/vmm.ts";
 import { someLayer } from "../../support/database.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
 
@@ -284,11 +284,10 @@ describe("what goes wrong around an operation", () => {
   });
 
   test("whoever asks again and again for the end, or for figures, holds nothing when he has left", async () => {
-    const operations = operationsOf(() => async (context, request) => {
-      const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
-      context.onMachine({ cgroup: { stats: async () => stats } } as unknown as Machine);
-      return await untilAborted(context, request);
-    });
+    const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
+    const source = { stats: async () => stats };
+    const instances = { stats: (_id: OperationId, signal: AbortSignal) => samples(source, 1000, signal) };
+    const operations = operationsOf(() => untilAborted, { instances });
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(id);
     const left = new AbortController();

@@ -1,0 +1,161 @@
+import type { CgroupStats } from "../../cgroup/stats.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { Isolation } from "../../domain/operation.ts";
+import type { Agent, AgentConnection, AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
+import type { OutputStream } from "../../vm/agent/process.ts";
+import type { Machine, MachineShape } from "../../vm/vmm.ts";
+import { explain, type MachineSource, type ReadyMachine } from "../machines/machines.ts";
+import { rethrowPathError } from "./path-errors.ts";
+import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
+
+/** Numbers of processes: the agent, and the command that an instance is there for. What runs beside it has 2 and up. */
+export const Spid = { agent: 0, command: 1 } as const;
+
+/**
+ * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; nobody has to wait
+ * for them.
+ */
+export interface InstanceProcess extends ExecHandle {
+  /** number of the process in its instance, given in the order of the starts */
+  readonly spid: number;
+  /** Rejects with `invalid_path` for a working directory that cannot be entered. */
+  readonly started: Promise<void>;
+  readonly exit: Promise<AgentExit>;
+}
+
+/** Takes what a process wrote; it must copy what it keeps. */
+export type OutputSink = (stream: OutputStream, chunk: Uint8Array) => void;
+
+/**
+ * What there is of an instance from the moment when it has a machine until that is gone: the machine, the agent in it,
+ * the disks that were attached, and the processes that run. Disposal ends the machine.
+ */
+export class RunningInstance implements Guest, AsyncDisposable {
+  readonly #ready: ReadyMachine;
+  readonly #processes = new Map<number, InstanceProcess>();
+  #command: ExecHandle | null = null;
+  #disks: GuestDisks | null = null;
+  #begun = false;
+  #spidLast: number = Spid.command;
+
+  private constructor(ready: ReadyMachine) {
+    this.#ready = ready;
+  }
+
+  /** @throws as `MachineSource.take` does */
+  static async take(machines: MachineSource, shape: MachineShape, signal: AbortSignal): Promise<RunningInstance> {
+    return new RunningInstance(await machines.take(shape, signal));
+  }
+
+  get machine(): Machine {
+    return this.#ready.machine;
+  }
+
+  get agent(): Agent {
+    return this.#ready.agent;
+  }
+
+  get isolation(): Isolation {
+    return this.#ready.isolation;
+  }
+
+  /** What was attached; null before that. */
+  get disks(): GuestDisks | null {
+    return this.#disks;
+  }
+
+  /** The command was started, and may have ended since: another machine cannot take the place of this one any more. */
+  get hasBegun(): boolean {
+    return this.#begun;
+  }
+
+  /** Processes that run, or are being started, in the order of their numbers. */
+  get processes(): readonly InstanceProcess[] {
+    return [...this.#processes.values()];
+  }
+
+  /** The process with that number; null when there is none, or it has ended. */
+  process(spid: number): InstanceProcess | null {
+    return this.#processes.get(spid) ?? null;
+  }
+
+  /** What the machine has used until now. @throws CgroupGoneError once it is gone */
+  stats(): Promise<CgroupStats> {
+    return this.machine.cgroup.stats();
+  }
+
+  /** As `attachDisks` does. */
+  attach(disks: GuestDisks): ReturnType<typeof attachDisks> {
+    this.#disks = disks;
+    return attachDisks(this, disks);
+  }
+
+  /** Starts the command that the instance is there for, once, as soon as the agent has done what it was asked before. */
+  start(spec: AgentExecSpec, onOutput: OutputSink): InstanceProcess {
+    if (this.#command !== null) throw new Error("an instance has one command");
+    const handle = this.agent.exec(spec, onOutput);
+    this.#command = handle;
+    const command = this.#add(Spid.command, handle, spec);
+    const begin = () => {
+      this.#begun = true;
+    };
+    handle.started.then(begin, () => undefined);
+    return command;
+  }
+
+  /**
+   * Starts a process beside the command, which it sees: its namespaces are those of the command.
+   * @throws ApiError `conflict` when the command does not run
+   */
+  exec(spec: AgentExecSpec, onOutput: OutputSink): InstanceProcess {
+    const beside = this.#running();
+    this.#spidLast += 1;
+    return this.#add(this.#spidLast, this.agent.exec(spec, onOutput, { beside }), spec);
+  }
+
+  /**
+   * Connects to 127.0.0.1:`port` of the guest.
+   * @throws AgentRefusedError when nobody takes the connection; ApiError `conflict` when the command does not run, and
+   *   whatever else failed in the guest
+   */
+  async dial(port: number): Promise<AgentConnection> {
+    this.#running();
+    return await this.#explained(this.agent.dial(port));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#ready[Symbol.asyncDispose]();
+  }
+
+  #running(): ExecHandle {
+    if (this.#command === null || !this.#begun || !this.#processes.has(Spid.command)) {
+      throw new ApiError("conflict", "the command of the instance does not run");
+    }
+    return this.#command;
+  }
+
+  #add(spid: number, handle: ExecHandle, { cwd }: AgentExecSpec): InstanceProcess {
+    const entered = handle.started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
+    const added: InstanceProcess = {
+      ...handle,
+      spid,
+      started: this.#explained(entered),
+      exit: this.#explained(handle.exit),
+    };
+    this.#processes.set(spid, added);
+    const remove = () => void this.#processes.delete(spid);
+    handle.exit.then(remove, remove);
+    // These settle when the agent is lost, whichever is being waited for.
+    added.started.catch(() => undefined);
+    added.exit.catch(() => undefined);
+    return added;
+  }
+
+  async #explained<T>(work: Promise<T>): Promise<T> {
+    try {
+      return await work;
+    } catch (error) {
+      throw await explain(error, this.machine);
+    }
+  }
+}

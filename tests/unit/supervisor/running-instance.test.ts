@@ -1,0 +1,123 @@
+import { expect, test } from "bun:test";
+import { ApiError } from "../../../src/domain/errors.ts";
+import { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import type { ReadyMachine } from "../../../src/supervisor/machines/machines.ts";
+import { AgentRefusedError } from "../../../src/vm/agent/agent.ts";
+import { packIntegers, viewOf } from "../../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, Refusal, Stream } from "../../../src/vm/agent/protocol.ts";
+import { monitorExit } from "../../../src/vm/machine-end.ts";
+import type { MachineExit } from "../../../src/vm/vmm.ts";
+import { exitPayload, failure, openAgent, problem, SPEC, text } from "../../support/agent-script.ts";
+
+const SHAPE = { vcpus: 1, memoryBytes: 1 };
+const OK = exitPayload(0);
+/** Where EXEC_OPEN has the session of the process to run beside. */
+const BESIDE_OFFSET = 16;
+const never = new AbortController().signal;
+
+/** An instance whose guest is a script; what its commands wrote is in `heard`. */
+async function scripted() {
+  const { guest, agent } = openAgent();
+  const exited = Promise.withResolvers<MachineExit>();
+  let isDisposed = false;
+  const ready = {
+    machine: { exited: exited.promise, cgroup: { stats: async () => ({ cpuTimeMs: 7 }) } },
+    agent,
+    isolation: "vm",
+    [Symbol.asyncDispose]: async () => {
+      isDisposed = true;
+    },
+  } as unknown as ReadyMachine;
+  const take = async () => ready;
+  const machines = { take, takeAside: take, launcher: async () => "/launch" };
+  const instance = await RunningInstance.take(machines, SHAPE, never);
+  const heard: string[] = [];
+  const onOutput = (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`);
+  /** Starts the command, and gives its session. */
+  const begin = async () => {
+    const command = instance.start(SPEC, onOutput);
+    const { session } = await guest.frame(HostFrame.execOpen);
+    guest.send(AgentFrame.started, session, packIntegers([32, 1]));
+    await command.started;
+    return { command, session };
+  };
+  return { guest, instance, heard, onOutput, begin, end: exited.resolve, isDisposed: () => isDisposed };
+}
+
+test("processes run beside the command, are numbered, and are forgotten when they end", async () => {
+  const { guest, instance, heard, onOutput, begin } = await scripted();
+  const { command, session } = await begin();
+  const beside = instance.exec({ ...SPEC, stdin: "open" }, onOutput);
+  const opened = await guest.frame(HostFrame.execOpen, 1);
+  expect(viewOf(opened.payload).getUint32(BESIDE_OFFSET, true)).toBe(session);
+  guest.send(AgentFrame.started, opened.session, packIntegers([32, 2]));
+  await beside.started;
+  expect(instance.processes.map(({ spid }) => spid)).toEqual([1, 2]);
+  expect(instance.process(2)).toBe(beside);
+
+  beside.signal(15, { group: true });
+  expect((await guest.frame(HostFrame.signal)).session).toBe(opened.session);
+  guest.send(AgentFrame.window, opened.session, packIntegers([32, Stream.stdin], [32, 100]));
+  expect(await beside.write(text("typed"))).toBe(true);
+  expect((await guest.frame(HostFrame.stdin)).payload.toString()).toBe("typed");
+  guest.send(AgentFrame.output, opened.session, packIntegers([32, Stream.stderr]), text("answered"));
+  guest.send(AgentFrame.exit, opened.session, exitPayload(3));
+  expect((await beside.exit).exitCode).toBe(3);
+  expect(heard).toEqual(["stderr answered"]);
+  expect(instance.process(2)).toBeNull();
+  expect(instance.process(1)).toBe(command);
+  expect(instance.exec(SPEC, onOutput).spid).toBe(3);
+});
+
+test("nothing is started or dialled beside a command that does not run yet, or any more", async () => {
+  const { guest, instance, onOutput, begin } = await scripted();
+  const none = { code: "conflict", message: "the command of the instance does not run" };
+  expect(() => instance.exec(SPEC, onOutput)).toThrow(ApiError);
+  expect(await failure(instance.dial(80))).toMatchObject(none);
+  expect(instance.hasBegun).toBe(false);
+  const { command, session } = await begin();
+  expect(instance.hasBegun).toBe(true);
+  expect(() => instance.start(SPEC, onOutput)).toThrow("one command");
+  guest.send(AgentFrame.exit, session, OK);
+  await command.exit;
+  expect(instance.hasBegun).toBe(true);
+  expect(() => instance.exec(SPEC, onOutput)).toThrow("does not run");
+  expect(await failure(instance.dial(80))).toMatchObject(none);
+  expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
+});
+
+test("a connection is dialled in the guest, and a refusal is told as one", async () => {
+  const { guest, instance, begin } = await scripted();
+  await begin();
+  const dialled = instance.dial(8080);
+  const dial = await guest.frame(HostFrame.netDial);
+  expect(viewOf(dial.payload).getUint16(0, true)).toBe(8080);
+  guest.send(AgentFrame.netRefused, dial.session, packIntegers([32, Refusal.refused]));
+  expect(await failure(dialled)).toBeInstanceOf(AgentRefusedError);
+});
+
+test("a working directory that cannot be entered is the fault of the request, of whichever process", async () => {
+  const { guest, instance, onOutput, begin } = await scripted();
+  await begin();
+  const beside = instance.exec({ ...SPEC, cwd: "/proc/x" }, onOutput);
+  const { session } = await guest.frame(HostFrame.execOpen, 1);
+  guest.send(AgentFrame.error, session, problem(2, "cannot enter /proc/x"));
+  const details = { path: "/proc/x", errno: 2 };
+  expect(await failure(beside.started)).toMatchObject({ code: "invalid_path", details });
+  expect(instance.process(2)).toBeNull();
+});
+
+test("the end of the machine is told to everybody who waits for its guest", async () => {
+  const { guest, instance, onOutput, begin, end, isDisposed } = await scripted();
+  const { command } = await begin();
+  const beside = instance.exec(SPEC, onOutput);
+  guest.channel.deliver(null);
+  end(monitorExit("QEMU", { code: 137, signal: null }, ""));
+  const lost = { code: "unavailable", details: { reason: "vmm_died" } };
+  for (const waiting of [command.exit, beside.started, beside.exit]) expect(await failure(waiting)).toMatchObject(lost);
+  expect(instance.processes).toEqual([]);
+  expect(await instance.stats()).toMatchObject({ cpuTimeMs: 7 });
+  expect(isDisposed()).toBe(false);
+  await instance[Symbol.asyncDispose]();
+  expect(isDisposed()).toBe(true);
+});
