@@ -115,6 +115,10 @@ test: build ## run every ring of tests
 test-unit: deps ## run the pure tests
 	@bun tests/support/run-rings.ts unit
 
+.PHONY: test-table
+test-table: deps ## write the table of tests/README.md: which tests cover which row of the specification
+	@bun tests/support/specification-table.ts
+
 .PHONY: test-agent
 test-agent: deps ## run the guest agent under sanitizers
 	@bun tests/support/run-rings.ts agent

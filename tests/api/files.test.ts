@@ -27,6 +27,7 @@ async function until(condition: () => Promise<boolean>): Promise<void> {
 }
 
 describe('"POST /files uploads a file … the body is the raw bytes"', () => {
+  // spec: files.upload, file.fields
   test('"201 Created, body {uuid: string, sha256: string}"', async () => {
     const bytes = Uint8Array.from({ length: 256 }, (_, index) => index);
     const answer = await upload(bytes, { "content-type": "application/octet-stream" });
@@ -87,6 +88,7 @@ describe('"POST /files uploads a file … the body is the raw bytes"', () => {
 });
 
 describe('"HEAD /files?uuid=", "GET /files?sha256="', () => {
+  // spec: files.head, files.lookup, file.fields
   test("both work with both, in any case of the uuid", async () => {
     const { uuid, sha256: hash } = (await upload("look me up")).json;
     for (const query of [
@@ -101,6 +103,7 @@ describe('"HEAD /files?uuid=", "GET /files?sha256="', () => {
     }
   });
 
+  // spec: files.head, files.lookup, errors.404
   test('"otherwise 404 Not Found"', async () => {
     const { uuid } = (await upload("one")).json;
     const other = sha256("never uploaded");

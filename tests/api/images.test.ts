@@ -26,6 +26,7 @@ describe('"GET /images lists images"', () => {
     return (answer.json as { uuid: string }[]).map(({ uuid }) => ids.indexOf(uuid));
   };
 
+  // spec: images.list, image.fields
   test("newest first, with uuid, tag and created_at; other accounts' images are not in it", async () => {
     const { json } = await api.call("GET", "/v1/images");
     expect(json).toEqual(
@@ -37,6 +38,8 @@ describe('"GET /images lists images"', () => {
     );
   });
 
+  // spec: images.list.limit, images.list.offset, images.list.tagged, images.list.tag, images.list.since
+  // spec: images.list.until
   test.each([
     ["?limit=2", [4, 3]],
     ["?limit=2&offset=3", [1, 0]],
@@ -66,6 +69,7 @@ describe('"GET /images lists images"', () => {
     expect(await list(query)).toEqual(expected);
   });
 
+  // spec: images.list.since, images.list.until
   test("relative bounds count back from now", async () => {
     const hours = Math.ceil((Date.now() - base - 2500) / 3_600_000);
     expect(await list(`?since=${hours + 1}h`)).toEqual([4, 3, 2, 1, 0]);
@@ -84,12 +88,14 @@ describe('"PATCH /images/{imageUUID}/tag sets the tag", "DELETE … removes the 
   const tagOf = async (id: string, token = api.token) =>
     (await api.call("GET", `/v1/inspect/${id}/`, { token })).json.tag;
 
+  // spec: images.tag.set
   test("200, the updated Image object", async () => {
     const answer = await set(first, "one");
     expect(answer.status).toBe(200);
     expect(answer.json).toMatchObject({ uuid: first, tag: "one" });
   });
 
+  // spec: images.tag.move
   test('"assigning a tag that already exists moves it to this image"', async () => {
     await set(first, "moving");
     expect((await set(second, "moving")).json.tag).toBe("moving");
@@ -97,6 +103,7 @@ describe('"PATCH /images/{imageUUID}/tag sets the tag", "DELETE … removes the 
     expect(await tagOf(second)).toBe("moving");
   });
 
+  // spec: images.tag.set
   test("a second tag replaces the first", async () => {
     await set(first, "old");
     await set(first, "new");
@@ -109,12 +116,14 @@ describe('"PATCH /images/{imageUUID}/tag sets the tag", "DELETE … removes the 
     expect((await set(first, "same")).json.tag).toBe("same");
   });
 
+  // spec: images.tag.move
   test("tags are unique per account, not among accounts", async () => {
     await set(first, "shared");
     expect(await tagOf(foreign, api.foreignToken)).toBe("shared");
     expect((await api.call("GET", "/v1/inspect/?tag=shared")).headers.get("location")).toBe(`/v1/inspect/${first}/`);
   });
 
+  // spec: images.tag.remove, image.fields
   test('DELETE: "200 OK, the Image object with the tag removed", also twice', async () => {
     await set(first, "gone");
     for (let round = 0; round < 2; round++) {
@@ -140,6 +149,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
   const submit = (json: unknown) => api.call("POST", "/v1/images/import", { json });
   const last = () => api.operations.imports.at(-1);
 
+  // spec: images.import, operation.fields
   heldTest('"202 Accepted with a Location header that points to the operation (kind image_import)"', async () => {
     const answer = await submit({ registry: REFERENCE });
     expect(answer.status).toBe(202);
@@ -155,6 +165,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
     expect(operation.headers.get("retry-after")).toBe("1");
   });
 
+  // spec: images.import.registry, images.import.credentials, images.import.tag, images.import.timeout
   heldTest("every field reaches the import; the defaults are no credentials, no tag, 300 s", async () => {
     await submit({ registry: REFERENCE });
     expect(last()).toEqual({
@@ -168,6 +179,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
     expect(last()).toMatchObject({ credentials, tag: "base", timeoutSeconds: 3600 });
   });
 
+  // spec: images.import.credentials
   test("the password is in no answer and not in the database", async () => {
     const { json } = await submit({
       registry: REFERENCE,

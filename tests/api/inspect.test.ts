@@ -73,6 +73,7 @@ const download = (path: string, headers: Record<string, string> = {}, query = ""
 const exists = async (path: string) => (await api.call("HEAD", `/v1/inspect/${image}/?path=${path}`)).status;
 
 describe('"GET /inspect/?tag={tagName}"', () => {
+  // spec: inspect.tag
   test('"302 Found, redirect to /inspect/{imageUUID}/", with and without the slash', async () => {
     for (const path of ["/v1/inspect/", "/v1/inspect"]) {
       const answer = await api.call("GET", `${path}?tag=team/app:1`);
@@ -93,6 +94,7 @@ describe('"GET /inspect/?tag={tagName}"', () => {
   });
 });
 
+// spec: inspect.metadata, metadata.fields
 test('"GET /inspect/{imageUUID}/: 200 OK, image metadata object", with and without the slash', async () => {
   for (const path of [`/v1/inspect/${image}/`, `/v1/inspect/${image}`]) {
     expect((await api.call("GET", path)).json).toEqual({
@@ -105,6 +107,7 @@ test('"GET /inspect/{imageUUID}/: 200 OK, image metadata object", with and witho
 });
 
 describe('"GET /inspect/{imageUUID}/list"', () => {
+  // spec: inspect.list, listing.fields, item.fields
   test("the listing object, with the items of all layers, by name", async () => {
     const { json } = await list("/docs");
     expect(json.path).toBe("/docs");
@@ -130,6 +133,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     expect(json.items[4].modified_at).toBe(MTIME.replace(".000Z", ".123Z"));
   });
 
+  // spec: item.fields
   test("every kind of entry", async () => {
     const { json } = await list("/");
     const items = Object.fromEntries(json.items.map((item: { name: string }) => [item.name, item]));
@@ -157,6 +161,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     expect(await exists("/docs/odd/b%fe%0a")).toBe(404);
   });
 
+  // spec: inspect.list.text
   test('"plain text when text is true": one line an entry, control characters escaped', async () => {
     const answer = await list("/docs", "&text=true");
     expect(answer.headers.get("content-type")).toBe("text/plain; charset=utf-8");
@@ -177,6 +182,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     errorOf(await list("/escape"), "not_found");
   });
 
+  // spec: inspect.list, errors.422
   test("a file is 422, a missing directory 404, a loop 422, no path 400", async () => {
     errorOf(await list("/large.bin"), "invalid_path");
     errorOf(await list("/nowhere"), "not_found");
@@ -200,6 +206,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
 });
 
 describe('"GET /inspect/{imageUUID}/download"', () => {
+  // spec: inspect.download
   test.each([
     ["/docs/page.html", "text/html; charset=utf-8", "<p>ü</p>"],
     ["/link", "text/html; charset=utf-8", "<p>ü</p>"],
@@ -216,6 +223,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     expect(answer.text).toBe(content);
   });
 
+  // spec: inspect.download.text
   test('"text … force text/plain content type"', async () => {
     expect((await download("/docs/page.html", {}, "&text=true")).headers.get("content-type")).toBe(
       "text/plain; charset=utf-8",
@@ -321,6 +329,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     expect(missing.status).toBe(404);
   });
 
+  // spec: inspect.download, errors.422
   test("what is no regular file is 422, what is missing 404", async () => {
     for (const path of ["/docs", "/", "/pipe", "/loop", "/long0", "/absolute"])
       errorOf(await download(path), "invalid_path");
@@ -335,6 +344,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
 });
 
 describe('"HEAD /inspect/{imageUUID}/?path={path}: 200 OK if the path exists, otherwise 404 Not Found"', () => {
+  // spec: inspect.exists, errors.404
   test.each([
     ["/", 200],
     ["/docs", 200],

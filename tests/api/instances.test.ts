@@ -19,6 +19,7 @@ const spawn = (fields: object) =>
 const last = () => api.operations.instances.at(-1);
 
 describe('"POST /instances spawns a sandbox instance that executes a command"', () => {
+  // spec: instances.spawn, instance.fields
   heldTest(
     '"201 Created with a Location header; body {uuid: string}", and the uuid is that of the operation',
     async () => {
@@ -33,6 +34,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     },
   );
 
+  // spec: instances.shell, instances.cwd, instances.truncate_output_at, instances.timeout, instances.disposable
   heldTest("the defaults of the table", async () => {
     await spawn({});
     expect(last()).toEqual({
@@ -50,6 +52,8 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
+  // spec: instances.image, instances.command, instances.shell, instances.env, instances.cwd, instances.timeout
+  // spec: instances.files, instances.truncate_output_at, instances.stdin, instances.hostname, instances.disposable
   heldTest("every field arrives", async () => {
     const stdin = `base64:${Buffer.from([0, 255]).toString("base64")}`;
     await spawn({
@@ -108,6 +112,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     expect(Number(answer.headers.get("retry-after"))).toBeGreaterThan(0);
   });
 
+  // spec: instances.stdin
   test("stdin of 10 MiB, as ASCII and as base64; a byte more is 400", async () => {
     const size = 10_485_760;
     expect((await spawn({ stdin: "x".repeat(size) })).status).toBe(201);
@@ -116,6 +121,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     errorOf(await spawn({ stdin: `base64:${Buffer.alloc(size + 1).toString("base64")}` }), "validation_error");
   });
 
+  // spec: instances.image
   heldTest("a tag is resolved now", async () => {
     const first = await api.addImage([[]], { tag: "moves" });
     await spawn({ image: "tag:moves" });
@@ -125,6 +131,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     expect(last()?.imageId).toBe(second);
   });
 
+  // spec: instances.image, instances.files, errors.404
   test("an image or a file that is not there is 404 now, not later; so is another account's", async () => {
     const foreign = await api.addImage([[]], { account: "bob", tag: "theirs" });
     for (const missing of ["tag:nothing", Bun.randomUUIDv7(), foreign, "tag:theirs"]) {

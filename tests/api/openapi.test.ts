@@ -47,6 +47,7 @@ test("two validators that do not know each other accept it", async () => {
   await SwaggerParser.validate(structuredClone(document));
 });
 
+// spec: version.base
 test("it has every route once, with its permission", () => {
   const shown = new Set(operations().map(([name]) => name));
   for (const route of api.parts.routes) {
@@ -79,6 +80,7 @@ test("every reference leads somewhere, and no keyword of ours is left in it", ()
   }
 });
 
+// spec: errors.shape
 test("every response, header, parameter and error is described", () => {
   for (const [name, operation] of operations()) {
     expect([name, operation["summary"]]).toEqual([name, expect.stringMatching(/^[A-Z].{5,}/)]);

@@ -29,6 +29,7 @@ const outputs = (id: OperationId, stdout: Uint8Array | string, stderr: Uint8Arra
   writeOutputs(api.parts.layout, id, { stdout: [Buffer.from(stdout)], stderr: [Buffer.from(stderr)] });
 
 describe('"GET /operations/{operationId} returns one Operation"', () => {
+  // spec: operations.get, operation.fields, states.values, states.retry-after, events.polling
   test("PENDING, then EXECUTING, with Retry-After; SUCCESS without", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     const pending = await get(id);
@@ -49,6 +50,8 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     });
   });
 
+  // spec: result.exit_code, result.outputs, result.cpu_time_ms, result.memory_bytes, result.timed_out, output.content
+  // spec: output.encoding, output.truncated
   test('"Result of a kind=instance operation": every field of the table, output objects too', async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
@@ -120,6 +123,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     expect((await get(id)).json.result).toEqual(result);
   });
 
+  // spec: states.values
   test("FAILED carries the error object and no result", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
@@ -163,6 +167,7 @@ describe("long poll", () => {
 describe('"DELETE /operations/{operationId} cancels an operation"', () => {
   const cancel = (id: string) => api.call("DELETE", `/v1/operations/${id}`);
 
+  // spec: operations.cancel, states.values
   test('PENDING: "202 Accepted" with the Operation, which is CANCELLED; then it is a conflict', async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     const answer = await cancel(id);
@@ -171,6 +176,7 @@ describe('"DELETE /operations/{operationId} cancels an operation"', () => {
     expect(errorOf(await cancel(id), "conflict").details).toEqual({ status: "CANCELLED" });
   });
 
+  // spec: operations.cancel
   test("EXECUTING: 202 as often as one asks, and it can no longer succeed", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
@@ -183,6 +189,7 @@ describe('"DELETE /operations/{operationId} cancels an operation"', () => {
     expect(() => api.operations.succeed(id, RESULT)).toThrow();
   });
 
+  // spec: states.conflict, errors.409
   test('"409 Conflict with the state of an operation" for every terminal state', async () => {
     const { id: done } = api.operations.insert(ALICE, "instance");
     api.operations.start(done);
@@ -218,6 +225,8 @@ describe('"GET /operations lists operations"', () => {
   const list = async (query: string) =>
     ((await own.call("GET", `/v1/operations${query}`)).json as { id: string }[]).map(({ id }) => ids.indexOf(id));
 
+  // spec: operations.list, operations.list.limit, operations.list.offset, operations.list.status
+  // spec: operations.list.kind, operations.list.since, operations.list.until
   test.each([
     ["", [4, 3, 2, 1, 0]],
     ["?limit=2&offset=1", [3, 2]],
@@ -243,6 +252,7 @@ describe('"GET /operations lists operations"', () => {
     expect(done.result).toEqual(rest);
   });
 
+  // spec: operations.list.status, operations.list.kind, errors.400
   test.each(["status=pending", "status=", "status=DONE", "kind=import", "kind=", "status=PENDING&status=FAILED"])(
     "%s is 400",
     async (query) => {
@@ -253,6 +263,7 @@ describe('"GET /operations lists operations"', () => {
 });
 
 describe("paging", () => {
+  // spec: operations.list.limit, operations.list.offset, operations.list.until
   test("a walk with a fixed until shows every row once while rows are added, the same millisecond or not", async () => {
     await using walked = await Api.start();
     const expected = new Set<string>();

@@ -36,6 +36,7 @@ const refused = async (token: string) =>
   expect(errorOf(await probe(token), "unauthorized").message).toBe("missing or invalid bearer token");
 
 describe("a good token", () => {
+  // spec: auth.bearer
   test("has exactly the claims and the header that are documented", async () => {
     const { header, payload } = partsOf(api.token);
     expect(Object.keys(header).sort()).toEqual(["alg", "kid", "typ"]);
@@ -55,10 +56,12 @@ describe("a good token", () => {
     expect((await probe(await forge(header, payload))).status).toBe(200);
   });
 
+  // spec: auth.bearer
   test.each(["Bearer ", "bearer ", "BEARER  "])("scheme %j", async (scheme) => {
     expect((await api.call("GET", "/v1/images", { headers: { authorization: scheme + api.token } })).status).toBe(200);
   });
 
+  // spec: auth.401
   test.each(["Basic ", "Token ", "", "Bearer", "Bearer a "])("not scheme %j", async (scheme) => {
     errorOf(await api.call("GET", "/v1/images", { headers: { authorization: scheme + api.token } }), "unauthorized");
   });
@@ -98,6 +101,7 @@ describe("401", () => {
     await refused(await forge({ ...header, crit: ["x"], x: 1 }, payload));
   });
 
+  // spec: auth.401
   test("any changed byte", async () => {
     await fc.assert(
       fc.asyncProperty(fc.nat(api.token.length - 1), fc.constantFrom("A", "b", "-", "_", "9"), async (index, char) => {
@@ -189,6 +193,7 @@ test("authentication comes before everything else", async () => {
   errorOf(await api.call("POST", "/v1/files", { body: "x".repeat(5_000_000), token: null }), "unauthorized");
 });
 
+// spec: auth.403
 test("permission comes before the body and the query", async () => {
   const token = await api.issue("alice", ["files:read"]);
   const headers = { "content-type": "application/json" };

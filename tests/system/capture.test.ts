@@ -110,6 +110,7 @@ async function run(): Promise<void> {
   await capture.walk(newest);
 }
 
+// spec: service.branch, service.inspect
 test(
   `an image is what its run left, ${steps} times`,
   async () => {

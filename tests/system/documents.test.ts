@@ -132,6 +132,7 @@ async function serve(command: string, more: Readonly<Record<string, string>> = {
 /** Steps that start the appliance with `&`; all others run in a shell. */
 const startsAppliance = ({ command }: Step): boolean => / serve .*&$/.test(command);
 
+// spec: service.branch, service.inspect, service.spawn
 test(
   "the README's session and its ten things do what they show",
   async () => {
@@ -145,6 +146,7 @@ test(
   2 * PAGE_MS_MAX,
 );
 
+// spec: service.branch, service.inspect
 test(
   "the session with curl does what it shows",
   async () => {

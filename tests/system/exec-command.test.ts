@@ -30,6 +30,7 @@ const refusal = async (request: Body) => {
 };
 
 describe("POST /instances command, shell, args", () => {
+  // spec: instances.command, instances.shell
   test.concurrent("shell false: the command is one executable, found through PATH, and nothing expands it", async () => {
     const result = await exec({ command: "echo", args: ["$HOME", "*", "a  b", "", "ünï; exit 3"] });
     expect(result).toMatchObject({ exit_code: 0, timed_out: false });
@@ -39,6 +40,7 @@ describe("POST /instances command, shell, args", () => {
     expect(spaced.err).toContain("echo hello");
   });
 
+  // spec: instances.shell
   test.concurrent("shell true: /bin/sh -c, and args become $1 and so on", async () => {
     const result = await shell('echo "$#|$1|$2|$0"; echo $((6*7)) | cat', { args: ["a b", "$1"] });
     expect(result.out).toBe("2|a b|$1|/bin/sh\n42\n");
@@ -77,6 +79,7 @@ describe("POST /instances command, shell, args", () => {
     }
   });
 
+  // spec: result.exit_code
   test.concurrent("exit codes and signals: n is n, killed by signal n is 128+n, abort is 134", async () => {
     const abort = await uploadProgram(appliance, "abort", "#include <stdlib.h>\nint main(void) { abort(); }\n");
     const fault = await uploadProgram(appliance, "fault", "int main(void) { *(volatile int *)0 = 1; return 0; }\n");
@@ -106,6 +109,7 @@ describe("POST /instances command, shell, args", () => {
 });
 
 describe("POST /instances env, cwd, hostname", () => {
+  // spec: instances.env
   test.concurrent("environment: only PATH, HOME, HOSTNAME and what the request gives, which wins", async () => {
     const bare = (await exec({ command: "env" })).out.trim().split("\n").sort();
     expect(bare.map((line) => line.split("=")[0])).toEqual(["HOME", "HOSTNAME", "PATH"]);
@@ -163,6 +167,7 @@ describe("POST /instances env, cwd, hostname", () => {
     expect(many).toMatchObject({ exit_code: 0, out: "100000\n" });
   });
 
+  // spec: instances.cwd
   test.concurrent("cwd: default /root; what is missing is created, mode 0755 and owner root; relative is 422", async () => {
     expect((await exec({ command: "pwd" })).out).toBe("/root\n");
     expect((await exec({ command: "pwd", cwd: "/tmp//./" })).out).toBe("/tmp\n");
@@ -189,6 +194,7 @@ describe("POST /instances env, cwd, hostname", () => {
     expect(up.out).toBe("/etc\n");
   });
 
+  // spec: instances.hostname
   test.concurrent("hostname: by sethostname and HOSTNAME, no file is written; without one it is unique to the run", async () => {
     const named = resultOf(
       await appliance.run(image, 'hostname; uname -n; echo "$HOSTNAME"', { hostname: "box-1.example" }),
@@ -224,6 +230,7 @@ describe("POST /instances resources, and what a sandbox sees", () => {
     expect(out).toBe("lo\n0\npong\n");
   });
 
+  // spec: result.cpu_time_ms, result.memory_bytes, service.figures
   test.concurrent("cpu_time_ms and memory_bytes are those of the command and its children", async () => {
     const busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
     // A busy host's time is charged to whoever waits for it, so that equal work can count three times as much.

@@ -39,6 +39,7 @@ const failure = async (request: Body) => {
 };
 
 describe("POST /instances files", () => {
+  // spec: instances.files
   test.concurrent("parents are created (0755, root); the mode is 0644 unless given; the owner is root", async () => {
     const uuid = await upload(appliance, "content\n");
     const files = {
@@ -105,6 +106,7 @@ describe("POST /instances files", () => {
     }
   });
 
+  // spec: instances.files, errors.422
   test.concurrent("a path that is relative, has NUL or .., is / or over-long: 422 invalid_path", async () => {
     const uuid = await upload(appliance, "x");
     const paths = [
@@ -235,6 +237,7 @@ describe("the guest file system", () => {
     expect(await names(appliance, image, "/etc")).toContain("hosts");
   });
 
+  // spec: service.branch
   test.concurrent("lineage: a chain of changes is a chain of images, each readable and runnable", async () => {
     const first = await change(image, "mkdir /root/d; echo 1 > /root/d/a");
     const second = await change(first.image, "rm -r /root/d; mkdir /root/d; echo 2 > /root/d/b");

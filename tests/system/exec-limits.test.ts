@@ -59,6 +59,7 @@ int main(int argc, char **argv) {
 `;
 
 describe("POST /instances timeout", () => {
+  // spec: instances.timeout, result.timed_out
   test.concurrent("kills the whole tree: what ignores SIGTERM, forks, or made itself a daemon", async () => {
     const commands = [
       "trap '' TERM INT HUP; echo begun; while :; do sleep 1; done",
@@ -99,6 +100,7 @@ describe("POST /instances timeout", () => {
     expect(duration).toBeGreaterThan(5900);
   });
 
+  // spec: instances.timeout
   test.concurrent("is in seconds, 1 to limits.instance_timeout_max; queue time does not count", async () => {
     for (const timeout of [0, -1, 1.5, "5", 401, null]) {
       const response = await appliance.post("/instances", { image, command: "true", timeout });
@@ -116,6 +118,7 @@ describe("POST /instances timeout", () => {
 });
 
 describe("DELETE /operations/{operationId} of an instance", () => {
+  // spec: operations.cancel, states.conflict, service.operations
   test.concurrent("answers 202 with the Operation, twice; it ends CANCELLED with the figures so far; then 409", async () => {
     const spin = "while :; do :; done";
     const id = await appliance.spawn({ image, command: spin, shell: true });
@@ -165,6 +168,7 @@ describe("disposable", () => {
     );
   };
 
+  // spec: instances.disposable
   test("gives no image, and the data directory is as before", async () => {
     const images = async () => ((await (await appliance.fetch("/images")).json()) as Body[]).length;
     const before = { kept: await kept(), images: await images() };
@@ -177,6 +181,7 @@ describe("disposable", () => {
 });
 
 describe("an operation of an instance", () => {
+  // spec: operation.fields, service.operations, service.figures
   test.concurrent("its uuid is the operation's id; result only when SUCCESS; its times and duration are there", async () => {
     const response = await appliance.post("/instances", { image: "tag:busybox", command: "sleep", args: ["1"] });
     const { uuid } = (await response.json()) as { uuid: string };
@@ -218,6 +223,7 @@ describe("an operation of an instance", () => {
     expect((await appliance.fetch(`/instances/${id}/stats`)).status).toBe(409);
   });
 
+  // spec: instances.image, instances.files
   test.concurrent("an image that is gone from the request, and a file of nobody, are 404 at once", async () => {
     const nobody = crypto.randomUUID();
     const file = await upload(appliance, "x");

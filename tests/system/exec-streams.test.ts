@@ -44,6 +44,7 @@ describe("POST /instances stdin", () => {
     expect(empty.out).toMatch(/^pipe:\[\d+\]\n0\n$/);
   });
 
+  // spec: instances.stdin
   test.concurrent("plain ASCII and base64 arrive byte for byte, and the input then ends", async () => {
     const ascii = `\0\x01\x7f line\n"quotes" base64: $HOME`;
     expect((await shell("cat", { stdin: ascii })).stdout).toEqual({
@@ -92,6 +93,7 @@ describe("POST /instances stdin", () => {
 });
 
 describe("the output object", () => {
+  // spec: output.encoding
   test.concurrent("encoding is ascii while every byte is below 0x80, NUL and control bytes too, else base64", async () => {
     const ascii = await shell("printf '\\000\\001\\033[0m\\177\\r\\n'; printf '\\200' >&2");
     expect(ascii.stdout).toEqual({ content: "\0\x01\x1b[0m\x7f\r\n", encoding: "ascii", truncated: false });
@@ -100,6 +102,7 @@ describe("the output object", () => {
     expect(nothing.stdout).toEqual({ content: "", encoding: "ascii", truncated: false });
   });
 
+  // spec: result.outputs, output.content
   test.concurrent("stdout and stderr, interleaved and large, are each whole and in order", async () => {
     const command = "i=0; while [ $i -lt 4000 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
     const result = await shell(command);
@@ -120,6 +123,7 @@ describe("the output object", () => {
     }
   });
 
+  // spec: instances.truncate_output_at, output.truncated
   test.concurrent("truncate_output_at is exact to the byte, for each stream by itself", async () => {
     const command = "printf 12345; printf 123456 >&2";
     const [at5, at6, at0] = await Promise.all([5, 6, 0].map((limit) => shell(command, { truncate_output_at: limit })));
@@ -138,6 +142,7 @@ describe("the output object", () => {
     ]);
   });
 
+  // spec: instances.truncate_output_at
   test.concurrent("the default limit is 1 MiB; the rest is drained, so that the command can end", async () => {
     const result = await shell(`head -c ${MIB} /dev/zero; head -c ${MIB + 1} /dev/zero >&2; echo end > /dev/null`);
     expect([result.stdout.content.length, result.stdout.truncated]).toEqual([MIB, false]);

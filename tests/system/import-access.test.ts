@@ -102,6 +102,7 @@ async function filesWithPassword(): Promise<string> {
 }
 
 describe("POST /images/import credentials", () => {
+  // spec: images.import.credentials
   test("open a private registry, and the password is in no command line, log, row, file or response", async () => {
     const watch = watchProcesses();
     const ids = await Promise.all([
@@ -230,6 +231,7 @@ describe("an import that takes long", () => {
   };
   const fresh = (name: string) => pushImage(open, `${name}:1`, { layers: [[{ path: "marker", content: name }]] });
 
+  // spec: images.import.timeout
   test("timeout, in seconds: it ends FAILED when the time is up, and leaves nothing", async () => {
     await fresh("late");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
@@ -241,6 +243,7 @@ describe("an import that takes long", () => {
     await nothingLeft(layers);
   });
 
+  // spec: operations.cancel
   test("cancelled while it pulls, it ends CANCELLED at once, and leaves nothing", async () => {
     await fresh("cancelled");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;

@@ -56,6 +56,7 @@ const one = (content: string, more: Partial<ImageSpec> = {}): ImageSpec => ({
 const marker = async (image: string) => await (await download(appliance, image, "/marker")).text();
 
 describe("POST /images/import", () => {
+  // spec: images.import, service.import
   test("answers 202 with a Location to the operation and its id; the result has image, tag, digest and size", async () => {
     const reference = await pushBusybox(registry, "answers:1");
     const { response, body } = await importing({ registry: reference, tag: "bb", timeout: 100, extra: "ignored" });
@@ -72,6 +73,7 @@ describe("POST /images/import", () => {
     expect(images).toMatchObject([{ uuid: result.image, tag: "bb" }]);
   });
 
+  // spec: images.import.tag, images.tag.move
   test.concurrent("a tag that exists moves to the new image", async () => {
     const first = await imported(await pushImage(registry, "moves:1", one("1")), { tag: "moving" });
     const second = await imported(await pushImage(registry, "moves:2", one("2")), { tag: "moving" });
@@ -80,6 +82,7 @@ describe("POST /images/import", () => {
     expect(await (await appliance.fetch(`/inspect/${first.image}/`)).json()).not.toHaveProperty("tag");
   });
 
+  // spec: images.import.registry
   test.concurrent("by tag, by digest, by both (the digest wins), with docker:// and without a tag (latest)", async () => {
     const old = await pushManifest(registry, "named", "v", one("old"));
     const latest = await pushManifest(registry, "named", "latest", one("latest"));
@@ -150,6 +153,7 @@ describe("POST /images/import", () => {
     expect(await (await download(appliance, image, "/linked")).text()).toBe("both");
   });
 
+  // spec: service.file-system-only
   test.concurrent("the OCI config's ENV, USER, WORKDIR, ENTRYPOINT and CMD change nothing in a run", async () => {
     const config = {
       architecture: "amd64",

@@ -30,6 +30,7 @@ const proc = (path: string) => readFileSync(`/proc/${pid}/${path}`, "utf8");
 const fields = (text: string) => new Map(text.split("\n").map((line) => line.split(/:\s*/, 2) as [string, string]));
 
 describe("the VMM of a live machine", () => {
+  // spec: service.isolation
   test("is QEMU, as a user and group of its own and of no other group", () => {
     expect(readlinkSync(`/proc/${pid}/exe`)).toEndWith("/usr/bin/qemu-system-x86_64");
     const status = fields(proc("status"));
