@@ -36,7 +36,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/bench": ["api", "config", "db", "domain", "oci", "service", "storage", "supervisor", "system", "vm"],
   // A surface says how a use case looks on the wire; it sees nothing below the use cases.
   api: ["domain", "service", "metrics.ts"],
-  "api/dispatch.ts": ["domain", "service", "system/turns.ts"],
+  "api/access.ts": ["domain", "system/turns.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
@@ -278,7 +278,7 @@ describe("one place for each power", () => {
   test("the prefix of an interface is given to its routes by one constant", () => {
     const surfaces = source.filter(({ path }) => /^src\/(api|service)\//.test(path));
     const found = places(surfaces, /["'`/]\/v1\b/);
-    expect(found).toEqual([expect.stringMatching(/^src\/api\/routes\.ts:\d+: export const V1_PREFIX = "\/v1";$/)]);
+    expect(found).toEqual([expect.stringMatching(/^src\/api\/app\.ts:\d+: const V1_PREFIX = "\/v1";$/)]);
   });
 
   test("use cases know no wire", () => {

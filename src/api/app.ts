@@ -1,15 +1,18 @@
 import { Elysia } from "elysia";
-import { ApiError } from "../domain/errors.ts";
-import type { Principal } from "../service/parts.ts";
+import { accessPlugin } from "./access.ts";
+import { answersPlugin } from "./answers.ts";
 import { authenticate } from "./auth.ts";
 import { BodyRooms } from "./body-room.ts";
-import { elysiaPathOf, pathOf, RouteTable, type Runner, runnerOf } from "./dispatch.ts";
-import { errorReply, isInternal } from "./errors.ts";
+import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts";
+import { openApiPlugin } from "./openapi/openapi.ts";
+import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
-import { type Reply, toResponse } from "./reply.ts";
-import { METHODS, type Route } from "./route.ts";
-import { allRoutes, V1_PREFIX } from "./routes.ts";
+import { Requests } from "./requests.ts";
+import { describe, type ServedRoute } from "./route.ts";
+import { v1Plugin } from "./v1/plugin.ts";
 
+/** Where the interface of the specification is. Every path below it asks for a token, also one that does not exist. */
+const V1_PREFIX = "/v1";
 /** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
@@ -18,115 +21,53 @@ const BODY_WAIT = { waitingBytes: 67_108_864, waitMsMax: 60_000, collect: () => 
 const LARGE_BODIES = { totalBytes: 67_108_864, accountBytes: 33_554_432, ...BODY_WAIT };
 const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY_WAIT };
 
-const OPERATION_OF_LOCATION = /\/operations\/([0-9a-f-]{36})$/;
-
-/** Label of requests that no route answers. */
-const NO_ROUTE = "none";
-
-/** What is known of a request from its first moment on. */
-interface RequestState {
-  readonly id: string;
-  /** as the client spelled it, without the query */
-  readonly path: string;
-  readonly startedAt: number;
-  principal: Principal | null;
-  /** pattern of the route that answers; paths as they come would be labels without end */
-  route: string;
-}
-
 /**
- * The HTTP interface. Every route is a value of the route table; Elysia routes to it. Bodies, queries and
- * answers are handled by the table's schemas, so that nothing is read before the caller is known and allowed.
+ * The HTTP interface: one plugin per surface. Elysia routes, and checks by the schemas of the routes; the principal is
+ * known before it looks at anything else, and every answer and error leaves through the same two hooks.
  */
-export function createApp(options: ApiOptions) {
-  const routes = allRoutes(options);
-  const table = new RouteTable(routes);
-  const rooms = new BodyRooms(MEDIUM_BODIES, LARGE_BODIES);
-  const runners = new Map(routes.map((route) => [route, runnerOf(route, rooms)] as const));
-  const states = new WeakMap<Request, RequestState>();
-
-  const answer = (request: Request, reply: Reply, cause?: unknown): Response => {
-    const state = states.get(request) ?? newState(request);
-    logAnswer(options, request, reply, state, cause);
-    countAnswer(options, request, reply, state);
-    return toResponse(reply, request.method, state.id);
-  };
-  const serve = async (request: Request, route: Route, params: Record<string, string>): Promise<Response> => {
-    const state = states.get(request) ?? newState(request);
-    if (table.isShadowed(route, state.path)) throw unknownRoute(table, state.path);
-    const run = runners.get(route) as Runner;
-    state.route = route.path;
-    return answer(request, await run(request, state.principal, params));
-  };
-
+export function createApp({ service, verifyToken, publicUrl, metrics, log }: ApiOptions) {
+  const requests = new Requests({ metrics, log });
+  const access = accessPlugin(requests, new BodyRooms(MEDIUM_BODIES, LARGE_BODIES));
+  const address = `${publicUrl ?? ""}${V1_PREFIX}`;
+  // Known when the application is; no request comes before.
+  let served: readonly RunnableRoute[] = [];
+  let table = new RouteTable(served);
   const app = new Elysia({
     // Both spellings of a path are routes of their own, which Bun's router cannot tell apart.
     strictPath: true,
     systemRouter: false,
+    // It would take away what a schema does not name, also from a record.
+    normalize: false,
     serve: { reusePort: false, idleTimeout: IDLE_TIMEOUT_SECONDS, maxRequestBodySize: Number.MAX_SAFE_INTEGER },
   })
-    .onRequest(async ({ request }) => {
-      const state = newState(request);
-      states.set(request, state);
+    .onRequest(async (context) => {
+      const { request } = context;
+      const state = requests.of(request);
       const { path } = state;
       if (path === V1_PREFIX || path.startsWith(`${V1_PREFIX}/`)) {
-        state.principal = await authenticate(request, options.verifyToken);
+        state.principal = await authenticate(request, verifyToken);
       }
-      // Elysia answers HEAD of a path with parameters by GET and the wrong length, so it does not get to see any,
-      // and no request whose path it would take from the wrong place.
-      if (request.method !== "HEAD" && elysiaPathOf(request.url) === path) return undefined;
+      const isReadRight = request.method !== "HEAD" && elysiaPathOf(request.url) === path;
+      if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
       const found = table.find(request.method, path);
       if (found === null) throw unknownRoute(table, path);
-      return serve(request, found.route, found.params);
+      // Under another name, so that Elysia does not take this for a hook that looks at everything, and prepare that.
+      const whole = context;
+      return await found.route.compile()(Object.assign(whole, { params: found.params }));
     })
-    .onError({ as: "global" }, ({ error, code, request }) => {
-      const failure = code === "NOT_FOUND" ? unknownRoute(table, pathOf(request.url)) : error;
-      return answer(request, errorReply(failure), failure);
-    });
-
-  for (const route of routes) {
-    if (route.method === "HEAD") continue;
-    app.route(route.method, route.path, ({ request, params }) => serve(request, route, { ...params }), {
-      parse: "none",
-    });
-  }
+    .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url))))
+    .use(v1Plugin(V1_PREFIX, { service, address, access }))
+    .use(statusPlugin(service.status))
+    .use(openApiPlugin({ version: service.status.version, publicUrl }, () => describe(served)));
+  served = app.routes as unknown as readonly RunnableRoute[];
+  table = new RouteTable(served);
   return app;
 }
 
+/** A route of Elysia's, which runs all of its hooks for a context that was made already. */
+interface RunnableRoute extends ServedRoute {
+  compile(): (context: unknown) => Response | Promise<Response>;
+}
+
+/** The interface with the types of its routes, for a typed client. */
 export type App = ReturnType<typeof createApp>;
-
-function newState({ url }: Request): RequestState {
-  return { id: Bun.randomUUIDv7(), path: pathOf(url), startedAt: performance.now(), principal: null, route: NO_ROUTE };
-}
-
-function unknownRoute(table: RouteTable, path: string): ApiError {
-  const allow = table.allowed(path);
-  if (allow.length === 0) return new ApiError("not_found", "no such route");
-  return new ApiError("method_not_allowed", `this route knows only ${allow.join(", ")}`, { allow });
-}
-
-function countAnswer({ metrics }: ApiOptions, request: Request, reply: Reply, state: RequestState): void {
-  const method = (METHODS as readonly string[]).includes(request.method) ? request.method : "other";
-  const labels = { method, route: state.route };
-  metrics.requests.add({ ...labels, status: String(reply.status) });
-  metrics.requestSeconds.observe(labels, (performance.now() - state.startedAt) / 1000);
-}
-
-function logAnswer(options: ApiOptions, request: Request, reply: Reply, state: RequestState, cause?: unknown): void {
-  const fields = {
-    request: state.id,
-    method: request.method,
-    path: state.path,
-    status: reply.status,
-    account: state.principal?.accountId,
-    duration_ms: Math.round(performance.now() - state.startedAt),
-  };
-  if (cause !== undefined && isInternal(cause) && !request.signal.aborted) {
-    options.log.error("request failed", { ...fields, cause });
-  } else {
-    options.log.debug("request", fields);
-  }
-  // What ties the two ids together, for those who search the log.
-  const operation = reply.status < 300 ? OPERATION_OF_LOCATION.exec(reply.headers["location"] ?? "")?.[1] : undefined;
-  if (operation !== undefined) options.log.info("operation accepted", { operation, request: state.id });
-}

@@ -2,7 +2,6 @@ import type { TObject, TSchema } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
 import { BYTES_KEYWORD } from "../domain/query.ts";
-import { checker } from "./schema.ts";
 
 const INTEGER = /^(?:0|-?[1-9]\d*)$/;
 const PERCENT = 0x25;
@@ -17,9 +16,11 @@ export function rawQuery(url: string): string {
   return url.slice(start + 1, end === -1 ? undefined : end);
 }
 
-/** A reader of queries of one shape; parameters that the shape does not name are ignored. */
+/**
+ * A reader of queries of one shape; parameters that the shape does not name are ignored. The values have the types of
+ * the shape where they look like it, and are still to be checked by it.
+ */
 export function queryReader(schema: TObject): (raw: string) => Record<string, unknown> {
-  const check = checker(schema);
   const properties = Object.entries(schema.properties as Record<string, TSchema>);
   const required = new Set<string>(schema.required ?? []);
   return (raw) => {
@@ -37,7 +38,6 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
       if (values.length !== 1 || value === undefined) fieldError(name, `${name} must be given once`);
       query[name] = coerce(name, property, value);
     }
-    check(query);
     return query;
   };
 }

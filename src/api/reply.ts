@@ -26,12 +26,8 @@ export function empty(status: number, headers: Record<string, string> = {}): Rep
 }
 
 /** A response of the server; HEAD keeps every header, the length too, and drops the body. */
-export function toResponse(reply: Reply, method: string, requestId: string): Response {
-  const headers: Record<string, string> = {
-    "x-content-type-options": "nosniff",
-    ...reply.headers,
-    "x-request-id": requestId,
-  };
+export function respond(reply: Reply, { method }: { readonly method: string }): Response {
+  const headers: Record<string, string> = { "x-content-type-options": "nosniff", ...reply.headers };
   if (method !== "HEAD") return new Response(reply.body, { status: reply.status, headers });
   const length = bodyLength(reply);
   if (length !== null) headers["content-length"] = String(length);

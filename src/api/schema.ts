@@ -1,5 +1,5 @@
 import { FormatRegistry, type TSchema } from "@sinclair/typebox";
-import { TypeCompiler, type ValueError } from "@sinclair/typebox/compiler";
+import type { ValueError } from "@sinclair/typebox/compiler";
 import { ApiError } from "../domain/errors.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
 
@@ -10,24 +10,11 @@ if (!FormatRegistry.Has("date-time")) {
   FormatRegistry.Set("date-time", (value) => !Number.isNaN(Date.parse(value)));
 }
 
-/**
- * A check of values against one schema. Properties that the schema does not name pass.
- * The check throws ApiError `validation_error` that names the field and says what is allowed.
- */
-export function checker(schema: TSchema): (value: unknown) => void {
-  const compiled = TypeCompiler.Compile(schema);
-  return (value) => {
-    if (compiled.Check(value)) return;
-    const first = compiled.Errors(value).First();
-    if (first === undefined) throw new Error("a check failed without an error");
-    throw validationError(first);
-  };
-}
-
 /** Longest field name in a message, in characters: keys of a caller's object can be anything. */
 const FIELD_CHARACTERS_MAX = 200;
 
-function validationError(error: ValueError): ApiError {
+/** What is wrong with a value: the message names the field and says what is allowed. */
+export function validationError(error: ValueError): ApiError {
   const field = fieldName(error.path);
   const rule = typeof error.schema["error"] === "string" ? error.schema["error"] : genericRule(error);
   const message = field === "" ? `the body ${rule}` : rule.startsWith(leaf(field)) ? rule : `${field} ${rule}`;

@@ -1,4 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
+import { oneOf } from "./one-of.ts";
 
 /** What can end a search before it has seen everything. */
 export const GREP_BOUNDS = ["limit", "bytes", "entries", "time", "line_length"] as const;
@@ -17,7 +18,7 @@ export type GrepMatch = Static<typeof GrepMatch>;
 export const GrepResult = Type.Object({
   matches: Type.Array(GrepMatch, { description: "in the order of the tree: siblings by the bytes of their names" }),
   truncated: Type.Boolean({ description: "true: there may be more than what was found" }),
-  truncated_by: Type.Array(Type.Union(GREP_BOUNDS.map((bound) => Type.Literal(bound))), {
+  truncated_by: Type.Array(oneOf(GREP_BOUNDS), {
     description: "the bounds that were met: of matches, bytes read, entries looked at, time, length of a line",
   }),
   files_searched: Type.Integer({ description: "files that were read; binary ones are not counted" }),

@@ -2,6 +2,7 @@ import { type Static, Type } from "@sinclair/typebox";
 import { Timestamp, UUID_PATTERN } from "./ids.ts";
 import { Image } from "./image.ts";
 import { EntryTypeName } from "./listing.ts";
+import { oneOf } from "./one-of.ts";
 
 const Reference = (description: string) => Type.String({ pattern: UUID_PATTERN, format: "uuid", description });
 
@@ -40,7 +41,7 @@ const Size = (description: string) => Type.Optional(Type.Integer({ description }
 export const DiffItem = Type.Object({
   path: Type.String({ description: "U+FFFD stands for bytes that are not UTF-8" }),
   path_base64: Type.Optional(Type.String({ description: "the path's bytes, present when they are not UTF-8" })),
-  change: Type.Union(DIFF_CHANGES.map((change) => Type.Literal(change))),
+  change: oneOf(DIFF_CHANGES),
   type: EntryTypeName,
   size_bytes: Size("size in the image; absent when removed"),
   previous_type: Type.Optional(EntryTypeName),

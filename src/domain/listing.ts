@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import type { ByteString } from "./guest-path.ts";
 import { Timestamp } from "./ids.ts";
+import { oneOf } from "./one-of.ts";
 
 export const LIMIT_DEFAULT = 100;
 export const LIMIT_MAX = 1000;
@@ -27,9 +28,7 @@ export interface Entry {
 }
 
 /** Kind of an entry on the wire. */
-export const EntryTypeName = Type.Union(
-  (["file", "directory", "symlink", "block", "char", "fifo", "socket"] as const).map((value) => Type.Literal(value)),
-);
+export const EntryTypeName = oneOf(["file", "directory", "symlink", "block", "char", "fifo", "socket"]);
 export type EntryTypeName = Static<typeof EntryTypeName>;
 
 /** Entry of a directory on the wire. */

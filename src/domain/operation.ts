@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { Timestamp, Uuid } from "./ids.ts";
+import { oneOf } from "./one-of.ts";
 import { OutputObject } from "./output.ts";
 
 export const OPERATION_STATUSES = ["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
@@ -53,10 +54,9 @@ export const InstanceResult = Type.Object({
   image: Type.Optional(
     Type.String({ format: "uuid", description: "the captured image; absent when the instance was disposable" }),
   ),
-  isolation: Type.Union(
-    ISOLATIONS.map((value) => Type.Literal(value)),
-    { description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is no security boundary" },
-  ),
+  isolation: oneOf(ISOLATIONS, {
+    description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is no security boundary",
+  }),
 });
 export type InstanceResult = Static<typeof InstanceResult>;
 
@@ -81,11 +81,8 @@ export const ImportResult = Type.Object({
 });
 export type ImportResult = Static<typeof ImportResult>;
 
-const enumOf = <T extends readonly string[]>(values: T, description: string) =>
-  Type.Union(
-    values.map((value) => Type.Literal(value as T[number])),
-    { description, error: `must be one of ${values.join(", ")}` },
-  );
+const enumOf = <const T extends readonly string[]>(values: T, description: string) =>
+  oneOf(values, { description, error: `must be one of ${values.join(", ")}` });
 
 export const OperationStatusSchema = enumOf(OPERATION_STATUSES, "where the operation is in its life");
 export const OperationKindSchema = enumOf(OPERATION_KINDS, "what the operation does");

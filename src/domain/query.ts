@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { SHA256_PATTERN } from "./file.ts";
+import type { ByteString } from "./guest-path.ts";
 import { UUID_PATTERN } from "./ids.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "./listing.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operation.ts";
@@ -102,7 +103,9 @@ export const GREP_PATTERN_CHARACTERS_MAX = 1000;
 
 /** A path in a query: its bytes, percent-decoded, need not be UTF-8. */
 const Path = (description: string) =>
-  Type.String({ description, examples: ["/etc/hostname"], [BYTES_KEYWORD]: true, error: "path must be given once" });
+  Type.Unsafe<ByteString>(
+    Type.String({ description, examples: ["/etc/hostname"], [BYTES_KEYWORD]: true, error: "path must be given once" }),
+  );
 
 export const ListQuery = Type.Object({
   path: Path("absolute path of the directory"),

@@ -1,4 +1,5 @@
-import type { TObject, TSchema } from "@sinclair/typebox";
+import { type TObject, type TSchema, Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
 import type { ErrorCode } from "../../domain/errors.ts";
 import { FileResponse, UploadedFile } from "../../domain/file.ts";
 import { GrepMatch, GrepResult } from "../../domain/grep.ts";
@@ -10,9 +11,9 @@ import { ErrorObject, ImportResult, InstanceResult, Operation } from "../../doma
 import { LogLine } from "../../domain/operation-log.ts";
 import { OutputObject } from "../../domain/output.ts";
 import { STATUS_OF_ERROR } from "../errors.ts";
-import { json, type Reply } from "../reply.ts";
-import { RAW_BODY, type ResponseSpec, type Route, route } from "../route.ts";
-import { AcceptedOperation, AnyObject, HtmlPage, InstanceStatsSchema } from "../v1/wire.ts";
+import { json, type Reply, respond } from "../reply.ts";
+import { AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
+import { AcceptedOperation, InstanceStatsSchema } from "../v1/wire.ts";
 import { docsPage } from "./docs.ts";
 import { type JsonObject, SchemaWriter } from "./openapi-schema.ts";
 
@@ -70,46 +71,48 @@ const ERROR_HEADERS: Partial<Record<ErrorCode, Record<string, string>>> = {
 
 const REQUEST_ID_HEADER = { "X-Request-Id": "id of the request, which is also in the service's log" };
 
-/** The API description and the page that shows it; `described` are all other routes. */
-export function openApiRoutes(
+const HtmlPage = Type.String({ description: "an HTML page without anything from outside" });
+
+const DOCUMENT = about({
+  id: "openApi",
+  tag: "Service",
+  summary: "Read this description",
+  responses: { 200: { description: "an OpenAPI 3.1 document", content: { "application/json": AnyObject } } },
+});
+
+const PAGE = about({
+  id: "docs",
+  tag: "Service",
+  summary: "Read this description as a page",
+  responses: { 200: { description: "the page", content: { "text/html": HtmlPage } } },
+});
+
+/** The API description and the page that shows it; `routes` are all, these two too. */
+export function openApiPlugin(
   { version, publicUrl }: { readonly version: string; readonly publicUrl: string | null },
-  described: readonly Route[],
-): Route[] {
-  const documentRoute = route({
-    method: "GET",
-    path: "/openapi.json",
-    scope: null,
-    id: "openApi",
-    tag: "Service",
-    summary: "Read this description",
-    responses: { 200: { description: "an OpenAPI 3.1 document", content: { "application/json": AnyObject } } },
-    handle: () => documentReply(),
-  });
-  const pageRoute = route({
-    method: "GET",
-    path: "/docs",
-    scope: null,
-    id: "docs",
-    tag: "Service",
-    summary: "Read this description as a page",
-    responses: { 200: { description: "the page", content: { "text/html": HtmlPage } } },
-    handle: () => pageReply(),
-  });
-  const own = [documentRoute, pageRoute];
+  routes: () => readonly Route[],
+) {
   // The document never changes, so it is built by the first who asks.
   let text: string | null = null;
   let page: Reply | null = null;
-  const document = (): JsonObject => openApiDocument([...described, ...own], { version, url: publicUrl ?? "/" });
-  const documentReply = (): Reply => {
-    text ??= JSON.stringify(document());
-    return { ...json(200, null), body: text };
-  };
-  const pageReply = (): Reply => {
-    const reply = page ?? docsPage(document());
-    page = reply;
-    return reply;
-  };
-  return own;
+  const document = (): JsonObject => openApiDocument(routes(), { version, url: publicUrl ?? "/" });
+  return new Elysia()
+    .get(
+      "/openapi.json",
+      ({ request }) => {
+        text ??= JSON.stringify(document());
+        return respond({ ...json(200, null), body: text }, request);
+      },
+      DOCUMENT,
+    )
+    .get(
+      "/docs",
+      ({ request }) => {
+        page ??= docsPage(document());
+        return respond(page, request);
+      },
+      PAGE,
+    );
 }
 
 /** Describes routes as an OpenAPI 3.1 document. */

@@ -1,8 +1,8 @@
 import { Type } from "@sinclair/typebox";
+import { Elysia, status } from "elysia";
 import type { StatusUseCases } from "../../service/status.ts";
-import { json } from "../reply.ts";
-import { jsonSpec } from "../responses.ts";
-import { type Route, route } from "../route.ts";
+import { respond } from "../reply.ts";
+import { about, jsonSpec } from "../route.ts";
 
 const Health = Type.Object({ status: Type.String(), version: Type.String() });
 
@@ -21,48 +21,49 @@ const ReadinessSchema = Type.Object({
 /** What Prometheus asks for. */
 const METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8";
 
+const HEALTH = about({
+  id: "health",
+  tag: "Service",
+  summary: "Ask whether the service answers",
+  responses: { 200: jsonSpec("it does", Health) },
+});
+
+const READINESS = about({
+  id: "readiness",
+  tag: "Service",
+  summary: "Ask whether instances can run",
+  responses: {
+    200: jsonSpec("they can", ReadinessSchema),
+    503: jsonSpec("they cannot, or it is not known yet", ReadinessSchema),
+  },
+});
+
+const METRICS = about({
+  id: "metrics",
+  tag: "Service",
+  summary: "Read the figures of the service in the form of Prometheus",
+  responses: { 200: { description: "metrics", content: { "text/plain": Type.String() } } },
+});
+
 /** What load balancers, supervisors and Prometheus ask for; no token is needed. */
-export function statusRoutes(status: StatusUseCases): Route[] {
-  return [
-    route({
-      method: "GET",
-      path: "/healthz",
-      scope: null,
-      id: "health",
-      tag: "Service",
-      summary: "Ask whether the service answers",
-      responses: { 200: jsonSpec("it does", Health) },
-      handle: () => json(200, { status: "ok", version: status.version }),
-    }),
-    route({
-      method: "GET",
-      path: "/readyz",
-      scope: null,
-      id: "readiness",
-      tag: "Service",
-      summary: "Ask whether instances can run",
-      responses: {
-        200: jsonSpec("they can", ReadinessSchema),
-        503: jsonSpec("they cannot, or it is not known yet", ReadinessSchema),
+export function statusPlugin(service: StatusUseCases) {
+  return new Elysia()
+    .get("/healthz", () => ({ status: "ok", version: service.version }), HEALTH)
+    .get(
+      "/readyz",
+      () => {
+        const { ready, isolation, reason, checks } = service.readiness();
+        const state = { ready, isolation, reason, checks: [...checks] };
+        return ready ? status(200, state) : status(503, state);
       },
-      handle: () => {
-        const { ready, isolation, reason, checks } = status.readiness();
-        return json(ready ? 200 : 503, { ready, isolation, reason, checks });
+      READINESS,
+    )
+    .get(
+      "/metrics",
+      async ({ request }) => {
+        const headers = { "content-type": METRICS_TYPE, "cache-control": "no-store" };
+        return respond({ status: 200, headers, body: await service.figures() }, request);
       },
-    }),
-    route({
-      method: "GET",
-      path: "/metrics",
-      scope: null,
-      id: "metrics",
-      tag: "Service",
-      summary: "Read the figures of the service in the form of Prometheus",
-      responses: { 200: { description: "metrics", content: { "text/plain": Type.String() } } },
-      handle: async () => ({
-        status: 200,
-        headers: { "content-type": METRICS_TYPE, "cache-control": "no-store" },
-        body: await status.figures(),
-      }),
-    }),
-  ];
+      METRICS,
+    );
 }

@@ -1,24 +1,22 @@
 import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
 import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { ArchiveQuery } from "../../domain/query.ts";
-import type { Reply } from "../reply.ts";
-import { type Route, route } from "../route.ts";
+import { respond } from "../reply.ts";
+import { about, checked } from "../route.ts";
 import { acceptsGzip, directStream, gzipChunks } from "../stream.ts";
 import type { Surface } from "./surface.ts";
 
 const Archive = Type.String({ format: "binary", description: "bytes of the archive" });
 
-export function archiveRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/inspect/:uuid/archive",
-    scope: "images:read",
+const ARCHIVE = {
+  query: checked(ArchiveQuery),
+  ...about({
     id: "archiveTree",
     tag: "Inspection",
     summary:
       "Download a directory, or one file, as a pax archive with owners, modes, times, links, extended attributes and holes",
-    query: ArchiveQuery,
     responses: {
       200: {
         description: "the archive; the entries of a directory are named relative to it; sockets are left out",
@@ -30,11 +28,17 @@ export function archiveRoute(surface: Surface): Route {
       },
     },
     errors: ["not_found", "invalid_path"],
-    handle: async ({ request, principal, params, query }): Promise<Reply> => {
-      const wanted = { id: params["uuid"] as ImageId, path: parseGuestPath(query.path), signal: request.signal };
+  }),
+};
+
+export function archiveRoutes(surface: Surface) {
+  return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
+    "/archive",
+    async ({ request, principal, params, query }) => {
+      const wanted = { id: params.uuid as ImageId, path: parseGuestPath(query.path), signal: request.signal };
       const { name, chunks, held } = await surface.service.inspect.archive(principal, wanted);
       const isGzip = acceptsGzip(request.headers.get("accept-encoding"));
-      return {
+      const reply = {
         status: 200,
         headers: {
           "content-type": "application/x-tar",
@@ -45,8 +49,10 @@ export function archiveRoute(surface: Surface): Route {
         },
         body: directStream(isGzip ? gzipChunks(chunks) : chunks, held),
       };
+      return respond(reply, request);
     },
-  });
+    { reads: "images:read", ...ARCHIVE },
+  );
 }
 
 /** What every client takes as the name of a file. */

@@ -1,4 +1,5 @@
 import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import { displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
@@ -6,8 +7,8 @@ import { DownloadQuery } from "../../domain/query.ts";
 import type { OpenFile } from "../../service/inspect.ts";
 import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
 import { type ByteRange, matchesAny, parseRange } from "../range.ts";
-import { empty, type Reply, TEXT_TYPE } from "../reply.ts";
-import { type Route, route } from "../route.ts";
+import { empty, type Reply, respond, TEXT_TYPE } from "../reply.ts";
+import { about, checked } from "../route.ts";
 import { directStream } from "../stream.ts";
 import type { Surface } from "./surface.ts";
 
@@ -21,15 +22,12 @@ const CONTENT_HEADERS = {
   "Last-Modified": "modification time of the file",
 };
 
-export function downloadRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/inspect/:uuid/download",
-    scope: "images:read",
+const DOWNLOAD = {
+  query: checked(DownloadQuery),
+  ...about({
     id: "downloadFile",
     tag: "Inspection",
     summary: "Download a file of an image, or one range of it",
-    query: DownloadQuery,
     responses: {
       200: { description: "the file", content: { "*/*": Content }, headers: CONTENT_HEADERS },
       206: {
@@ -40,13 +38,21 @@ export function downloadRoute(surface: Surface): Route {
       304: { description: "the content that the client has is the current one", headers: CONTENT_HEADERS },
     },
     errors: ["not_found", "invalid_path", "range_not_satisfiable"],
-    handle: async ({ request, principal, params, query }) => {
+  }),
+};
+
+export function downloadRoutes(surface: Surface) {
+  return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
+    "/download",
+    async ({ request, principal, params, query }) => {
       const path = parseGuestPath(query.path);
-      const wanted = { id: params["uuid"] as ImageId, path, signal: request.signal };
+      const wanted = { id: params.uuid as ImageId, path, signal: request.signal };
       const file = await surface.service.inspect.open(principal, wanted);
-      return await download(file, path, { asked: request.headers, text: query.text === true });
+      const reply = await download(file, path, { asked: request.headers, text: query.text === true });
+      return respond(reply, request);
     },
-  });
+    { reads: "images:read", ...DOWNLOAD },
+  );
 }
 
 async function download(

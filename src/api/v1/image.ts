@@ -1,4 +1,5 @@
 import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
 import { byteStringToBytes, type GuestPath } from "../../domain/guest-path.ts";
 import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "../../domain/history.ts";
 import { type ImageId, isoTime } from "../../domain/ids.ts";
@@ -6,102 +7,60 @@ import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { TYPE_NAMES } from "../../domain/listing-format.ts";
 import { ChildrenQuery, DiffQuery, PageQuery } from "../../domain/query.ts";
 import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep } from "../../service/images.ts";
-import { empty, json } from "../reply.ts";
-import { jsonSpec } from "../responses.ts";
-import { type Route, route } from "../route.ts";
+import { empty, respond } from "../reply.ts";
+import { about, checked, jsonSpec } from "../route.ts";
+import { directStream } from "../stream.ts";
 import { imageOf, pathFields } from "./image-wire.ts";
-import { saveImageRoute } from "./save-image.ts";
 import type { Surface } from "./surface.ts";
 
-export function imageRoutes(surface: Surface): Route[] {
-  return [
-    detailsRoute(surface),
-    deleteRoute(surface),
-    lineageRoute(surface),
-    childrenRoute(surface),
-    diffRoute(surface),
-    saveImageRoute(surface),
-  ];
-}
-
-function detailsRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/images/:uuid",
-    scope: "images:read",
+const DETAILS = {
+  ...about({
     id: "getImage",
     tag: "Images",
     summary: "Read one image: its parent and what it added",
     responses: { 200: jsonSpec("the image", ImageDetails) },
     errors: ["not_found"],
-    handle: ({ principal, params }) =>
-      json(200, detailsOf(surface.service.images.get(principal, params["uuid"] as ImageId))),
-  });
-}
+  }),
+};
 
-function deleteRoute(surface: Surface): Route {
-  return route({
-    method: "DELETE",
-    path: "/images/:uuid",
-    scope: "images:delete",
+const DELETE = {
+  ...about({
     id: "deleteImage",
     tag: "Images",
     summary: "Delete an image and its tag; images that were made from it stay, and so does what they need of it",
     responses: { 204: { description: "the image is gone" } },
     errors: ["not_found", "conflict"],
-    handle: async ({ principal, params }) => {
-      await surface.service.images.delete(principal, params["uuid"] as ImageId);
-      return empty(204);
-    },
-  });
-}
+  }),
+};
 
-function lineageRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/images/:uuid/lineage",
-    scope: "images:read",
+const LINEAGE = {
+  query: checked(PageQuery),
+  ...about({
     id: "imageLineage",
     tag: "Images",
     summary: "List how an image came to be: the image itself, what it was made from, and so on to the import",
-    query: PageQuery,
     responses: { 200: jsonSpec("a page of steps, the image first", Type.Array(ImageStep)) },
     errors: ["not_found"],
-    handle: async ({ principal, params, query: { limit = LIMIT_DEFAULT, offset = 0 } }) => {
-      const steps = await surface.service.images.lineage(principal, params["uuid"] as ImageId, { limit, offset });
-      return json(200, steps.map(stepOf));
-    },
-  });
-}
+  }),
+};
 
-function childrenRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/images/:uuid/children",
-    scope: "images:read",
+const CHILDREN = {
+  query: checked(ChildrenQuery),
+  ...about({
     id: "imageChildren",
     tag: "Images",
     summary: "List the images that were made from an image, the oldest first",
-    query: ChildrenQuery,
     responses: { 200: jsonSpec("a page of steps; a parent comes before its children", Type.Array(ImageStep)) },
     errors: ["not_found"],
-    handle: async ({ principal, params, query: { limit = LIMIT_DEFAULT, offset = 0, recursive = false } }) => {
-      const page = { limit, offset, recursive };
-      const steps = await surface.service.images.children(principal, params["uuid"] as ImageId, page);
-      return json(200, steps.map(stepOf));
-    },
-  });
-}
+  }),
+};
 
-function diffRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/images/:uuid/diff",
-    scope: "images:read",
+const DIFF = {
+  query: checked(DiffQuery),
+  ...about({
     id: "imageDiff",
     tag: "Images",
     summary: "List the paths that an image has otherwise than another one, by default the one that it was made from",
-    query: DiffQuery,
     responses: {
       200: jsonSpec(
         "a page of paths, directories before what is in them; one that took long is short, or even empty, with a next",
@@ -109,23 +68,97 @@ function diffRoute(surface: Surface): Route {
       ),
     },
     errors: ["not_found"],
-    handle: async ({ request, principal, params, query }) => {
-      const id = params["uuid"] as ImageId;
-      const { against, found, next } = await surface.service.images.diff(principal, {
-        id,
-        against: query.against === undefined ? null : (query.against.toLowerCase() as ImageId),
-        after: cursorPath(query.cursor),
-        limit: query.limit ?? LIMIT_DEFAULT,
-        signal: request.signal,
-      });
-      return json(200, {
-        uuid: id,
-        ...(against === null ? {} : { against }),
-        items: found.map(diffItem),
-        ...(next === null ? {} : { next: byteStringToBytes(next).toString("base64url") }),
-      });
+  }),
+};
+
+const Archive = Type.String({ format: "binary", description: "bytes of the archive" });
+
+const SAVE_IMAGE = {
+  ...about({
+    id: "saveImage",
+    tag: "Images",
+    summary: "Download an image as an OCI layout in a tar archive, one layer for each of the image's",
+    responses: {
+      200: {
+        description: "the archive; sockets and names that begin with .wh. are left out, which it cannot hold",
+        content: { "application/x-tar": Archive },
+        headers: { "Content-Disposition": "a name for the archive" },
+      },
     },
-  });
+    errors: ["not_found"],
+  }),
+};
+
+export function imageRoutes(surface: Surface) {
+  return new Elysia({ prefix: "/images/:uuid" })
+    .use(surface.access)
+    .get("", ({ principal, params }) => detailsOf(surface.service.images.get(principal, params.uuid as ImageId)), {
+      reads: "images:read",
+      ...DETAILS,
+    })
+    .delete(
+      "",
+      async ({ request, principal, params }) => {
+        await surface.service.images.delete(principal, params.uuid as ImageId);
+        return respond(empty(204), request);
+      },
+      { writes: "images:delete", ...DELETE },
+    )
+    .get(
+      "/lineage",
+      async ({ principal, params, query: { limit = LIMIT_DEFAULT, offset = 0 } }) => {
+        const steps = await surface.service.images.lineage(principal, params.uuid as ImageId, { limit, offset });
+        return steps.map(stepOf);
+      },
+      { reads: "images:read", ...LINEAGE },
+    )
+    .get(
+      "/children",
+      async ({ principal, params, query: { limit = LIMIT_DEFAULT, offset = 0, recursive = false } }) => {
+        const page = { limit, offset, recursive };
+        const steps = await surface.service.images.children(principal, params.uuid as ImageId, page);
+        return steps.map(stepOf);
+      },
+      { reads: "images:read", ...CHILDREN },
+    )
+    .get(
+      "/diff",
+      async ({ request, principal, params, query }) => {
+        const id = params.uuid as ImageId;
+        const { against, found, next } = await surface.service.images.diff(principal, {
+          id,
+          against: query.against === undefined ? null : (query.against.toLowerCase() as ImageId),
+          after: cursorPath(query.cursor),
+          limit: query.limit ?? LIMIT_DEFAULT,
+          signal: request.signal,
+        });
+        return {
+          uuid: id,
+          ...(against === null ? {} : { against }),
+          items: found.map(diffItem),
+          ...(next === null ? {} : { next: byteStringToBytes(next).toString("base64url") }),
+        };
+      },
+      { reads: "images:read", ...DIFF },
+    )
+    .get(
+      "/save",
+      ({ request, principal, params }) => {
+        const id = params.uuid as ImageId;
+        const { chunks, held } = surface.service.images.save(principal, id, request.signal);
+        const reply = {
+          status: 200,
+          headers: {
+            "content-type": "application/x-tar",
+            "content-disposition": `attachment; filename="${id}.tar"`,
+            "cache-control": "no-store",
+          },
+          body: directStream(chunks, held),
+        };
+        return respond(reply, request);
+      },
+      { reads: "images:read", ...SAVE_IMAGE },
+    );
 }
 
 function cursorPath(cursor: string | undefined): GuestPath | null {

@@ -1,39 +1,70 @@
 import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { type InstanceStats, SpawnedInstance, SpawnRequest } from "../../domain/instance.ts";
 import { StatsQuery } from "../../domain/query.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
-import { json, type Reply } from "../reply.ts";
-import { jsonSpec, OPERATION_LOCATION } from "../responses.ts";
-import { type Route, route } from "../route.ts";
-import { accepted } from "./accepted.ts";
-import type { Surface } from "./surface.ts";
+import { json, type Reply, respond } from "../reply.ts";
+import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
+import { accepted, type Surface } from "./surface.ts";
 import { InstanceStatsSchema } from "./wire.ts";
 
 /** Room for standard input of 10 MiB in base64, or with many escapes, and for all arguments, in `bytes`. */
 const SPAWN_BODY_BYTES_MAX = 33_554_432;
 
-export function instanceRoutes(surface: Surface): Route[] {
-  return [spawnRoute(surface), statsRoute(surface)];
-}
-
-function spawnRoute(surface: Surface): Route {
-  return route({
-    method: "POST",
-    path: "/instances",
-    scope: "instances:spawn",
+const SPAWN = {
+  body: checked(SpawnRequest),
+  ...about({
     id: "spawnInstance",
     tag: "Instances",
     summary: "Run a command in a new sandbox that starts from an image",
-    body: SpawnRequest,
-    bodyBytesMax: SPAWN_BODY_BYTES_MAX,
     responses: {
       201: jsonSpec("the instance is queued; its uuid is the id of its operation", SpawnedInstance, OPERATION_LOCATION),
     },
     errors: ["not_found", "invalid_path", "too_many_requests", "unavailable"],
-    handle: async ({ principal, body }) =>
-      accepted(surface, 201, await surface.service.instances.spawn(principal, spawnOf(body))),
-  });
+  }),
+};
+
+const STATS = {
+  query: checked(StatsQuery),
+  ...about({
+    id: "instanceStats",
+    tag: "Instances",
+    summary: "What a running instance uses of the host: one event a second until it ends, or one object",
+    responses: {
+      200: {
+        description: "with once=true one object, otherwise server-sent events whose data is such an object each",
+        content: { "application/json": InstanceStatsSchema, "text/event-stream": Type.String() },
+      },
+    },
+    errors: ["not_found", "conflict"],
+  }),
+};
+
+export function instanceRoutes(surface: Surface) {
+  return new Elysia({ prefix: "/instances" })
+    .use(surface.access)
+    .post(
+      "",
+      async ({ request, principal, body }) =>
+        accepted(surface, request, 201, await surface.service.instances.spawn(principal, spawnOf(body))),
+      { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
+    )
+    .get(
+      "/:uuid/stats",
+      async ({ request, principal, params, query }) => {
+        const { instances } = surface.service;
+        const id = params.uuid as OperationId;
+        if (query.once === true) {
+          const sample = await instances.statsOnce(principal, { id, signal: request.signal });
+          return respond(json(200, statsOf(sample)), request);
+        }
+        const left = new AbortController();
+        const signal = AbortSignal.any([request.signal, left.signal]);
+        return respond(eventStream(instances.stats(principal, { id, signal }), left), request);
+      },
+      { reads: "instances:read", ...STATS },
+    );
 }
 
 function spawnOf({ timeout, truncate_output_at, files, resources, ...request }: SpawnRequest): SpawnInput {
@@ -50,35 +81,6 @@ function spawnOf({ timeout, truncate_output_at, files, resources, ...request }: 
         ? undefined
         : { vcpus: resources.vcpus, memoryBytes: resources.memory_bytes, diskBytes: resources.disk_bytes },
   };
-}
-
-function statsRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/instances/:uuid/stats",
-    scope: "instances:read",
-    id: "instanceStats",
-    tag: "Instances",
-    summary: "What a running instance uses of the host: one event a second until it ends, or one object",
-    query: StatsQuery,
-    responses: {
-      200: {
-        description: "with once=true one object, otherwise server-sent events whose data is such an object each",
-        content: { "application/json": InstanceStatsSchema, "text/event-stream": Type.String() },
-      },
-    },
-    errors: ["not_found", "conflict"],
-    handle: async ({ request, principal, params, query }) => {
-      const { instances } = surface.service;
-      const id = params["uuid"] as OperationId;
-      if (query.once === true) {
-        return json(200, statsOf(await instances.statsOnce(principal, { id, signal: request.signal })));
-      }
-      const left = new AbortController();
-      const signal = AbortSignal.any([request.signal, left.signal]);
-      return eventStream(instances.stats(principal, { id, signal }), left);
-    },
-  });
 }
 
 function statsOf(sample: InstanceStats) {

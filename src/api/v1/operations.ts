@@ -1,4 +1,5 @@
 import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { isTerminal, Operation, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
@@ -7,71 +8,100 @@ import { OUTPUT_STREAMS, type OutputObject, type OutputStream, outputObject } fr
 import { OperationQuery, OperationsQuery } from "../../domain/query.ts";
 import type { Output, Operation as StoredOperation } from "../../service/operations.ts";
 import { jsonPieces, LongText } from "../json-stream.ts";
-import { JSON_TYPE, json, type Reply } from "../reply.ts";
-import { jsonSpec, RETRY_AFTER } from "../responses.ts";
-import { type Route, route } from "../route.ts";
+import { JSON_TYPE, json, type Reply, respond } from "../reply.ts";
+import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { streamed } from "../stream.ts";
 import type { Surface } from "./surface.ts";
 
 /** How soon to look again at an operation that has not ended, in `seconds`. */
 const RETRY_AFTER_SECONDS = 1;
 
-export function operationRoutes(surface: Surface): Route[] {
-  return [listRoute(surface), getRoute(surface), cancelRoute(surface), logRoute(surface)];
-}
-
-function listRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/operations",
-    scope: "operations:read",
+const LIST = {
+  query: checked(OperationsQuery),
+  ...about({
     id: "listOperations",
     tag: "Operations",
     summary: "List operations, the newest first; results come without stdout and stderr",
-    query: OperationsQuery,
     responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
-    handle: async ({ principal, query: { limit = LIMIT_DEFAULT, offset = 0, ...rest } }) => {
-      const operations = await surface.service.operations.list(principal, { ...rest, limit, offset });
-      return json(
-        200,
-        operations.map((operation) => operationOf(operation, resultWithoutOutput(operation))),
-      );
-    },
-  });
-}
+  }),
+};
 
-function getRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/operations/:id",
-    scope: "operations:read",
+const GET = {
+  query: checked(OperationQuery),
+  ...about({
     id: "getOperation",
     tag: "Operations",
     summary: "Read an operation, if wanted after its end",
-    query: OperationQuery,
     responses: { 200: jsonSpec("the operation", Operation, RETRY_AFTER) },
     errors: ["not_found"],
-    handle: async ({ request, principal, params, query: { wait = 0 } }) => {
-      const id = params["id"] as OperationId;
-      const { operations } = surface.service;
-      return await operationReply(surface, await operations.wait(principal, id, wait * 1000, request.signal), 200);
-    },
-  });
-}
+  }),
+};
 
-function cancelRoute(surface: Surface): Route {
-  return route({
-    method: "DELETE",
-    path: "/operations/:id",
-    scope: "operations:cancel",
+const CANCEL = {
+  ...about({
     id: "cancelOperation",
     tag: "Operations",
     summary: "Cancel an operation that has not ended",
     responses: { 202: jsonSpec("the operation ends CANCELLED, or has done so already", Operation, RETRY_AFTER) },
     errors: ["not_found", "conflict"],
-    handle: async ({ principal, params }) =>
-      await operationReply(surface, surface.service.operations.cancel(principal, params["id"] as OperationId), 202),
-  });
+  }),
+};
+
+const LOG = {
+  ...about({
+    id: "operationLog",
+    tag: "Operations",
+    summary: "Read what the service logged about an operation since it was started",
+    responses: { 200: jsonSpec("lines of the log, the oldest first", Type.Array(LogLine)) },
+    errors: ["not_found"],
+  }),
+};
+
+export function operationRoutes(surface: Surface) {
+  return new Elysia({ prefix: "/operations" })
+    .use(surface.access)
+    .get(
+      "",
+      async ({ principal, query: { limit = LIMIT_DEFAULT, offset = 0, ...rest } }) => {
+        const operations = await surface.service.operations.list(principal, { ...rest, limit, offset });
+        return operations.map(
+          (operation) => operationOf(operation, resultWithoutOutput(operation)) as unknown as Operation,
+        );
+      },
+      { reads: "operations:read", ...LIST },
+    )
+    .get(
+      "/:id",
+      async ({ request, principal, params, query: { wait = 0 } }) => {
+        const id = params.id as OperationId;
+        const { operations } = surface.service;
+        const operation = await operations.wait(principal, id, wait * 1000, request.signal);
+        return respond(await operationReply(surface, operation, 200), request);
+      },
+      { reads: "operations:read", ...GET },
+    )
+    .delete(
+      "/:id",
+      async ({ request, principal, params }) => {
+        const operation = surface.service.operations.cancel(principal, params.id as OperationId);
+        return respond(await operationReply(surface, operation, 202), request);
+      },
+      { writes: "operations:cancel", ...CANCEL },
+    )
+    .get(
+      "/:id/log",
+      ({ principal, params }) => {
+        const lines = surface.service.operations.log(principal, params.id as OperationId);
+        return lines.map(({ at, level, message, fields, phases }) => ({
+          time: isoTime(at),
+          level,
+          message,
+          ...fields,
+          ...(phases === undefined ? {} : { phases }),
+        }));
+      },
+      { reads: "operations:read", ...LOG },
+    );
 }
 
 async function operationReply({ service }: Surface, operation: StoredOperation, status: number): Promise<Reply> {
@@ -90,7 +120,7 @@ async function operationReply({ service }: Surface, operation: StoredOperation, 
   return { ...(await streamed(JSON_TYPE, jsonPieces(shown), held.move())), status };
 }
 
-/** An operation as the interface shows it. */
+/** An operation as the interface shows it; its row has the result in the same shape. */
 function operationOf({ createdAt, startedAt, finishedAt, ...operation }: StoredOperation, result: unknown) {
   return {
     id: operation.id,
@@ -132,30 +162,4 @@ async function resultWithOutput(
     return { content: new LongText(output.text(encoding)), encoding, truncated };
   };
   return { exit_code, stdout: await sent("stdout", stdout), stderr: await sent("stderr", stderr), ...rest };
-}
-
-function logRoute(surface: Surface): Route {
-  return route({
-    method: "GET",
-    path: "/operations/:id/log",
-    scope: "operations:read",
-    id: "operationLog",
-    tag: "Operations",
-    summary: "Read what the service logged about an operation since it was started",
-    responses: { 200: jsonSpec("lines of the log, the oldest first", Type.Array(LogLine)) },
-    errors: ["not_found"],
-    handle: ({ principal, params }) => {
-      const lines = surface.service.operations.log(principal, params["id"] as OperationId);
-      return json(
-        200,
-        lines.map(({ at, level, message, fields, phases }) => ({
-          time: isoTime(at),
-          level,
-          message,
-          ...fields,
-          ...(phases === undefined ? {} : { phases }),
-        })),
-      );
-    },
-  });
 }

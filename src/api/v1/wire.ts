@@ -13,6 +13,3 @@ export const InstanceStatsSchema = Type.Object({
   pids: Type.Integer({ description: "threads of the virtual machine on the host" }),
   at: Timestamp,
 });
-
-export const AnyObject = Type.Record(Type.String(), Type.Unknown());
-export const HtmlPage = Type.String({ description: "an HTML page without anything from outside" });

@@ -4,8 +4,7 @@ import { join } from "node:path";
 import { createApp } from "../../../src/api/app.ts";
 import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
 import type { ApiOptions } from "../../../src/api/options.ts";
-import type { Route } from "../../../src/api/route.ts";
-import { allRoutes } from "../../../src/api/routes.ts";
+import { describe, type Route } from "../../../src/api/route.ts";
 import { listen } from "../../../src/api/server.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import type { Making } from "../../../src/db/history.ts";
@@ -131,12 +130,10 @@ export class Api implements AsyncDisposable {
       version: "0.0.0-test",
       ...parts,
     });
-    const options = { service, verifyToken, publicUrl, metrics, log };
+    const app = createApp({ service, verifyToken, publicUrl, metrics, log });
     const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
     const served = stack.use(
-      isProgram
-        ? await startProgram(directory, limits)
-        : listen({ app: createApp(options), host: "127.0.0.1", port: 0 }),
+      isProgram ? await startProgram(directory, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
     );
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });
@@ -152,7 +149,7 @@ export class Api implements AsyncDisposable {
       foreignToken,
       clock: offset,
     };
-    return new Api({ ...known, routes: allRoutes(options) }, stack.move());
+    return new Api({ ...known, routes: describe(app.routes) }, stack.move());
   }
 
   /** Sends a request and holds the answer to the route table. */

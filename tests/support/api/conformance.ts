@@ -1,6 +1,6 @@
 import { Kind, type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { Value } from "@sinclair/typebox/value";
-import { RouteTable } from "../../../src/api/dispatch.ts";
+import { RouteTable } from "../../../src/api/elysia-gaps.ts";
 import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
 import { errorsOf } from "../../../src/api/openapi/openapi.ts";
 import type { Route } from "../../../src/api/route.ts";

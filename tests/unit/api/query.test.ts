@@ -1,12 +1,26 @@
 import { describe, expect, test } from "bun:test";
+import type { TObject } from "@sinclair/typebox";
+import { Value } from "@sinclair/typebox/value";
 import fc from "fast-check";
 import { queryReader, rawQuery } from "../../../src/api/query.ts";
+import { validationError } from "../../../src/api/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
 import { DownloadQuery, ImagesQuery, OperationsQuery } from "../../../src/domain/query.ts";
 
-const readImages = queryReader(ImagesQuery);
-const readDownload = queryReader(DownloadQuery);
+/** Reads a query and checks it by its schema, as a route does. */
+function checkedReader(schema: TObject): (raw: string) => Record<string, unknown> {
+  const read = queryReader(schema);
+  return (raw) => {
+    const query = read(raw);
+    const first = Value.Errors(schema, query).First();
+    if (first !== undefined) throw validationError(first);
+    return query;
+  };
+}
+
+const readImages = checkedReader(ImagesQuery);
+const readDownload = checkedReader(DownloadQuery);
 
 function refusal(read: () => unknown): ApiError {
   try {
@@ -68,7 +82,7 @@ describe("other types", () => {
   });
 
   test("enumerations name their values, and an absent one stays absent", () => {
-    const read = queryReader(OperationsQuery);
+    const read = checkedReader(OperationsQuery);
     expect(read("")).toEqual({});
     expect(read("status=PENDING&kind=instance")).toEqual({ status: "PENDING", kind: "instance" });
     const error = refusal(() => read("status=pending"));

@@ -1,0 +1,51 @@
+import { Elysia, ParseError, ValidationError } from "elysia";
+import { errorReply } from "./errors.ts";
+import { json, respond } from "./reply.ts";
+import type { Requests } from "./requests.ts";
+import { validationError } from "./schema.ts";
+
+/**
+ * The two hooks that every answer and error of every surface leaves through. What a handler gives becomes JSON, unless it
+ * is an answer already, or is made while it is sent.
+ * @param unknown the error for a request that no route answers
+ */
+export function answersPlugin(requests: Requests, unknown: (request: Request) => Error) {
+  return new Elysia({ name: "answers" })
+    .mapResponse({ as: "global" }, ({ request, responseValue, set, route }) => {
+      if (requests.of(request).isAnswered) return undefined;
+      const status = typeof set.status === "number" ? set.status : 200;
+      if (isStream(responseValue)) {
+        // Elysia sends it, with these header fields.
+        const begun = requests.answer(request, new Response(null, { status }), { route });
+        Object.assign(set.headers, Object.fromEntries(begun.headers));
+        return undefined;
+      }
+      // Elysia would copy the answer to give it the status that it has.
+      set.status = 200;
+      const response =
+        responseValue instanceof Response ? responseValue : respond(json(status, responseValue), request);
+      return requests.answer(request, response, { route });
+    })
+    .onError({ as: "global" }, ({ error, code, request, set, route }) => {
+      const cause = code === "NOT_FOUND" ? unknown(request) : reasonOf(error);
+      set.status = 200;
+      // Typed as nothing, so that the answers of routes keep their types.
+      return requests.answer(request, respond(errorReply(cause), request), { route, cause }) as never;
+    });
+}
+
+function isStream(value: unknown): boolean {
+  return value instanceof ReadableStream || typeof (value as { next?: unknown } | null)?.next === "function";
+}
+
+/** What was thrown, without what Elysia puts around it. */
+function reasonOf(error: unknown): unknown {
+  if (error instanceof ParseError) return error.cause;
+  if (!(error instanceof ValidationError) || error.type === "response") return error;
+  const { validator, value } = error as unknown as {
+    readonly validator: { Errors(value: unknown): { First(): Parameters<typeof validationError>[0] | undefined } };
+    readonly value: unknown;
+  };
+  const first = validator.Errors(value).First();
+  return first === undefined ? error : validationError(first);
+}

@@ -1,0 +1,19 @@
+import { Elysia } from "elysia";
+import { fileRoutes } from "./files.ts";
+import { imageRoutes } from "./image.ts";
+import { imagesRoutes } from "./images.ts";
+import { inspectRoutes } from "./inspect.ts";
+import { instanceRoutes } from "./instances.ts";
+import { operationRoutes } from "./operations.ts";
+import type { Surface } from "./surface.ts";
+
+/** The interface of the specification. */
+export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: Surface) {
+  return new Elysia({ prefix })
+    .use(imagesRoutes(surface))
+    .use(imageRoutes(surface))
+    .use(fileRoutes(surface))
+    .use(instanceRoutes(surface))
+    .use(operationRoutes(surface))
+    .use(inspectRoutes(surface));
+}
