@@ -19,6 +19,7 @@ import { TokenKeys } from "./storage/token-keys.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { watchFigures } from "./supervisor/figures.ts";
 import { importWorker } from "./supervisor/imports/import-image.ts";
+import { IndexUpgrade } from "./supervisor/index-upgrade.ts";
 import { LiveInstances } from "./supervisor/instance/live-instances.ts";
 import { instanceWorker } from "./supervisor/instance/run-instance.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
@@ -84,6 +85,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const requests = new Requests(db, layout);
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
+  const indexUpgrade = stack.use(new IndexUpgrade({ db, layout, log }));
   stack.use(startJanitor(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const { diskReserveBytes } = config.limits;
@@ -120,6 +122,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const listener = listen({ app, host, port, ...tls });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   orphans.begin();
+  void orphans.ended.then(() => indexUpgrade.begin());
   const owned = stack.move();
   const isAlive = (): boolean => {
     try {

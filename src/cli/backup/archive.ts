@@ -12,7 +12,7 @@ import { openDatabase } from "../../db/database.ts";
 import { storageFull } from "../../domain/errors.ts";
 import { OUTPUT_STREAMS } from "../../domain/output.ts";
 import { blobPath } from "../../storage/blobs.ts";
-import { LayerIndex } from "../../storage/index/layer-index.ts";
+import { isIndexIntact } from "../../storage/index/index-upgrade.ts";
 import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
 import { outputPath } from "../../storage/outputs.ts";
@@ -214,10 +214,12 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted();
     const disk = await lstat(layerPath(staged, id)).catch(() => null);
     if (disk?.size !== diskBytes) throw new BackupError(`the backup is not whole: the disk of layer ${id}`);
+    const damaged = `the backup is not whole: the index of layer ${id}`;
     try {
-      LayerIndex.open(indexPath(staged, id)).close();
+      if (!(await isIndexIntact(indexPath(staged, id), signal))) throw new BackupError(damaged);
     } catch (error) {
-      throw new BackupError(`the backup is not whole: the index of layer ${id}`, { cause: error });
+      if (signal?.aborted === true || error instanceof BackupError) throw error;
+      throw new BackupError(damaged, { cause: error });
     }
   }
   for (const sha256 of contents.blobs) {

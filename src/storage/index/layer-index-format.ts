@@ -3,7 +3,7 @@
  * sorted by directory and name. Everything is little-endian. The children of a directory are one run of the
  * table, so that a look-up is a binary search for each component, by reads at known places.
  *
- *   header   see `encodeHeader`, HEADER_BYTES
+ *   header   see `encodeHeader`, HEADER_BYTES; its version is the form of everything behind it
  *   record   RECORD_FIXED_BYTES (see `encodeRecord`), name, target, xattrs and extents as in the stream
  *   table    u64 offset of the record, and two u32: a directory's first child and number of children in the
  *            table, a file's number of extents and zero, otherwise zeros. The first entry is the root.
@@ -23,9 +23,18 @@ export const EXTENT_BYTES = 24;
 export const XATTR_HEADER_BYTES = 8;
 
 const MAGIC = "coppidx\0";
-const FORMAT_VERSION = 1;
+/** Version of the indexes that are written. Raised by whatever a reader of the one before would get wrong. */
+export const FORMAT_VERSION = 2;
+/** The oldest version that can be read: an upgrade makes nothing that is stored unreadable. It knows no body checksum. */
+const FORMAT_VERSION_MIN = 1;
+/** Where a header of version 2 has the checksum of everything behind it. */
+const BODY_CHECKSUM_OFFSET_BYTES = 40;
 
 export interface IndexHeader {
+  /** FORMAT_VERSION, or an older one */
+  readonly version: number;
+  /** CRC-32 of everything behind the header; null in version 1, which has none */
+  readonly bodyChecksum: number | null;
   /** entries of the table, the root included */
   readonly tableCount: number;
   readonly tableOffset: number;
@@ -45,7 +54,8 @@ export function writeSafeU64(buffer: Buffer, value: number, offset: number): voi
   buffer.writeUInt32LE(Math.floor(value / 0x1_0000_0000), offset + 4);
 }
 
-export function encodeHeader(header: IndexHeader): Buffer {
+/** Writes a header of the present version. */
+export function encodeHeader(header: Omit<IndexHeader, "version"> & { readonly bodyChecksum: number }): Buffer {
   const bytes = Buffer.alloc(HEADER_BYTES);
   bytes.write(MAGIC, 0, "latin1");
   bytes.writeUInt32LE(FORMAT_VERSION, 8);
@@ -53,6 +63,7 @@ export function encodeHeader(header: IndexHeader): Buffer {
   writeSafeU64(bytes, header.tableOffset, 16);
   writeSafeU64(bytes, header.diskBytes, 24);
   writeSafeU64(bytes, header.contentBytes, 32);
+  bytes.writeUInt32LE(header.bodyChecksum, BODY_CHECKSUM_OFFSET_BYTES);
   bytes.writeUInt32LE(checksum(bytes), HEADER_BYTES - 4);
   return bytes;
 }
@@ -63,10 +74,14 @@ export function decodeHeader(bytes: Buffer, fileBytes: number): IndexHeader {
     throw new LayerIndexError("not a layer index");
   }
   const version = bytes.readUInt32LE(8);
-  if (version !== FORMAT_VERSION) throw new LayerIndexError(`layer index of version ${version} is not supported`);
+  if (version < FORMAT_VERSION_MIN || version > FORMAT_VERSION) {
+    throw new LayerIndexError(`layer index of version ${version} is not supported`);
+  }
   if (bytes.readUInt32LE(HEADER_BYTES - 4) !== checksum(bytes))
     throw new LayerIndexError("layer index header is damaged");
   const header = {
+    version,
+    bodyChecksum: version === 1 ? null : bytes.readUInt32LE(BODY_CHECKSUM_OFFSET_BYTES),
     tableCount: bytes.readUInt32LE(12),
     tableOffset: readSafeU64(bytes, 16) ?? Number.NaN,
     diskBytes: readSafeU64(bytes, 24) ?? Number.NaN,

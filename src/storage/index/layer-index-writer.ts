@@ -1,4 +1,5 @@
 import { type FileHandle, open } from "node:fs/promises";
+import { crc32 } from "node:zlib";
 import { DISK_BYTES_MAX, INDEX_LIMITS, type IndexLimits } from "../limits.ts";
 import { Pacer, STEP_COUNT, sortPaced } from "../pacer.ts";
 import { Column } from "./columns.ts";
@@ -179,6 +180,7 @@ class IndexOutput {
   readonly #buffer = Buffer.allocUnsafeSlow(2 * FLUSH_BYTES);
   #used = 0;
   #flushedBytes = HEADER_BYTES;
+  #checksum = 0;
 
   constructor(file: FileHandle) {
     this.#file = file;
@@ -191,6 +193,11 @@ class IndexOutput {
 
   get heldBytes(): number {
     return this.#buffer.length;
+  }
+
+  /** CRC-32 of what was flushed */
+  get checksum(): number {
+    return this.#checksum;
   }
 
   get isFull(): boolean {
@@ -211,7 +218,9 @@ class IndexOutput {
   }
 
   async flush(): Promise<void> {
-    await writeAt(this.#file, this.#buffer.subarray(0, this.#used), this.#flushedBytes);
+    const bytes = this.#buffer.subarray(0, this.#used);
+    this.#checksum = crc32(bytes, this.#checksum);
+    await writeAt(this.#file, bytes, this.#flushedBytes);
     this.#flushedBytes += this.#used;
     this.#used = 0;
   }
@@ -299,7 +308,9 @@ class IndexBuilder {
       if (this.#output.isFull) await this.#output.flush();
     }
     await this.#output.flush();
-    await this.#output.writeHeader(encodeHeader({ tableCount, tableOffset, diskBytes: this.#diskBytes, contentBytes }));
+    const bodyChecksum = this.#output.checksum;
+    const header = { tableCount, tableOffset, diskBytes: this.#diskBytes, contentBytes, bodyChecksum };
+    await this.#output.writeHeader(encodeHeader(header));
     return { entryCount: tableCount - 1, contentBytes };
   }
 

@@ -1,0 +1,73 @@
+import { chmod, chown, type FileHandle, open, rename, rm, stat } from "node:fs/promises";
+import { crc32 } from "node:zlib";
+import { syncPath } from "../../system/scratch.ts";
+import { Pacer, type Wanted } from "../pacer.ts";
+import { decodeHeader, encodeHeader, FORMAT_VERSION, HEADER_BYTES, type IndexHeader } from "./layer-index-format.ts";
+
+const PIECE_BYTES = 262_144;
+
+/**
+ * Whether everything in a stored index is as it was written: what a reader finds in passing is only what it looks at. True
+ * for an index of a version without a checksum, of which nobody can tell.
+ * @throws LayerIndexError when the file is not a whole index; the reason of `wanted`
+ */
+export async function isIndexIntact(path: string, wanted: Wanted | null = null): Promise<boolean> {
+  await using file = await open(path, "r");
+  const { bodyChecksum } = await headerOf(file);
+  if (bodyChecksum === null) return true;
+  const pacer = new Pacer(wanted);
+  let checksum = 0;
+  for await (const piece of bodyOf(file, pacer)) checksum = crc32(piece, checksum);
+  return checksum === bodyChecksum;
+}
+
+/**
+ * Rewrites a stored index of an older version in the present one, and replaces it as a whole; readers that have the old
+ * file open finish undisturbed. False when it had the present version already.
+ * @param temporary a new file on the same file system
+ * @throws LayerIndexError when the file is not a whole index; the reason of `wanted`
+ */
+export async function upgradeIndex(path: string, temporary: string, wanted: Wanted | null = null): Promise<boolean> {
+  await using source = await open(path, "r");
+  const header = await headerOf(source);
+  if (header.version === FORMAT_VERSION) return false;
+  await using undo = new AsyncDisposableStack();
+  {
+    await using target = await open(temporary, "wx", 0o600);
+    undo.defer(() => rm(temporary, { force: true }));
+    const pacer = new Pacer(wanted);
+    let position = HEADER_BYTES;
+    let bodyChecksum = 0;
+    for await (const piece of bodyOf(source, pacer)) {
+      bodyChecksum = crc32(piece, bodyChecksum);
+      await target.write(piece, 0, piece.length, position);
+      position += piece.length;
+    }
+    await target.write(encodeHeader({ ...header, bodyChecksum }), 0, HEADER_BYTES, 0);
+  }
+  const { mode, uid, gid } = await stat(path);
+  await chown(temporary, uid, gid);
+  await chmod(temporary, mode & 0o7777);
+  await syncPath(temporary);
+  await rename(temporary, path);
+  return true;
+}
+
+async function headerOf(file: FileHandle): Promise<IndexHeader> {
+  const { size } = await file.stat();
+  const bytes = Buffer.alloc(Math.min(HEADER_BYTES, size));
+  await file.read(bytes, 0, bytes.length, 0);
+  return decodeHeader(bytes, size);
+}
+
+/** Everything behind the header; a piece is good until the next one is asked for. */
+async function* bodyOf(file: FileHandle, pacer: Pacer): AsyncGenerator<Buffer> {
+  const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
+  for (let position = HEADER_BYTES; ; ) {
+    const { bytesRead } = await file.read(buffer, 0, PIECE_BYTES, position);
+    if (bytesRead === 0) return;
+    position += bytesRead;
+    yield buffer.subarray(0, bytesRead);
+    if (pacer.due()) await pacer.yield();
+  }
+}

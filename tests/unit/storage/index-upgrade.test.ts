@@ -1,0 +1,138 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { chmod, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { publishOperation } from "../../../src/db/publish.ts";
+import type { GuestPath } from "../../../src/domain/guest-path.ts";
+import type { LayerId } from "../../../src/domain/ids.ts";
+import { silentLog } from "../../../src/log.ts";
+import { isIndexIntact, upgradeIndex } from "../../../src/storage/index/index-upgrade.ts";
+import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
+import { FORMAT_VERSION, LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
+import { indexPath } from "../../../src/storage/layers/layers.ts";
+import { dataLayout } from "../../../src/storage/layout.ts";
+import { IndexUpgrade } from "../../../src/supervisor/index-upgrade.ts";
+import { addExecuting, newId, someImage, someLayer, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+
+/** As version 0.1.0 before this form wrote it: a directory "d", a file "d/f" of 5 bytes at 4096, a symlink "l" to it. */
+const OLD_INDEX = Buffer.from(
+  [
+    "Y29wcGlkeAABAAAABAAAAF4BAAAAAAAAACAAAAAAAAAFAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAfjFn5WQAAADtAQAA",
+    "AAAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABkAAEApAEAAAAAAAAAAAAA",
+    "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAZGYAAQCkAQAAAAAAAAAAAAABAAAAAAAA",
+    "AAAAAAAAAAAABQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABmAAAAAAAAAAAAEAAAAAAAAAUAAAAAAAAAbAABAKQB",
+    "AAAAAAAAAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADAAAAAAAAAGxkL2ZAAAAAAAAAAAEA",
+    "AAACAAAAgAAAAAAAAAADAAAAAQAAABoBAAAAAAAAAAAAAAAAAADBAAAAAAAAAAEAAAAAAAAA",
+  ].join(""),
+  "base64",
+);
+const VERSION_OFFSET = 8;
+
+let directory: string;
+beforeEach(() => {
+  directory = testDirectory("index-upgrade");
+});
+afterEach(() => rm(directory, { recursive: true }));
+const at = (name: string): string => join(directory, name);
+const versionOf = async (path: string): Promise<number> => (await readFile(path)).readUInt32LE(VERSION_OFFSET);
+
+/** What a reader finds in the index above. */
+function found(path: string): unknown {
+  const index = LayerIndex.open(path);
+  const file = index.stat("/d/f" as GuestPath);
+  const names = index.list("/" as GuestPath, null, 10).map(({ name }) => name);
+  const extents = file === null ? [] : index.extents(file, 0, 10);
+  index.close();
+  return { names, extents, size: file?.size, entryCount: index.entryCount, diskBytes: index.diskBytes };
+}
+const FOUND = {
+  names: ["d", "l"],
+  extents: [{ logical: 0, physical: 4096, length: 5 }],
+  size: 5,
+  entryCount: 3,
+  diskBytes: 8192,
+};
+
+describe("an index of the version before", () => {
+  test("is read as it is", async () => {
+    await writeFile(at("old"), OLD_INDEX);
+    expect(await versionOf(at("old"))).toBe(FORMAT_VERSION - 1);
+    expect(found(at("old"))).toMatchObject(FOUND);
+    expect(await isIndexIntact(at("old"))).toBe(true);
+  });
+
+  test("is rewritten with the same content and mode, under those who read it", async () => {
+    await writeFile(at("old"), OLD_INDEX);
+    await chmod(at("old"), 0o444);
+    const reader = LayerIndex.open(at("old"));
+    expect(await upgradeIndex(at("old"), at("new"))).toBe(true);
+    expect(await versionOf(at("old"))).toBe(FORMAT_VERSION);
+    expect(found(at("old"))).toMatchObject(FOUND);
+    expect((await stat(at("old"))).mode & 0o7777).toBe(0o444);
+    expect(reader.stat("/d/f" as GuestPath)).not.toBeNull();
+    reader.close();
+    expect(await readdir(directory)).toEqual(["old"]);
+    expect(await upgradeIndex(at("old"), at("new"))).toBe(false);
+  });
+
+  test("stays, and nothing is left beside it, when the rewriting is ended", async () => {
+    await writeFile(at("old"), OLD_INDEX);
+    await writeFile(at("full"), "");
+    // A name that is taken ends it in the middle, as a full disk would.
+    await expect(upgradeIndex(at("old"), at("full"))).rejects.toThrow("EEXIST");
+    expect(await readFile(at("old"))).toEqual(OLD_INDEX);
+    expect((await readdir(directory)).sort()).toEqual(["full", "old"]);
+  });
+});
+
+test("an index of the present version tells of any byte that has changed", async () => {
+  const { index } = await makeLayer(directory, [
+    { path: "a", type: "d" },
+    { path: "b", type: "l", target: "a" },
+  ]);
+  expect(await isIndexIntact(index)).toBe(true);
+  const bytes = await readFile(index);
+  for (const offset of [64, bytes.length - 1]) {
+    const copy = Buffer.from(bytes);
+    copy.writeUInt8((copy.readUInt8(offset) + 1) % 256, offset);
+    await writeFile(at("damaged"), copy);
+    expect(await isIndexIntact(at("damaged"))).toBe(false);
+  }
+  await writeFile(at("damaged"), bytes.subarray(0, 70));
+  await expect(isIndexIntact(at("damaged"))).rejects.toThrow(LayerIndexError);
+});
+
+describe("the job beside a running appliance", () => {
+  let opened: TestDatabase;
+  beforeEach(() => {
+    opened = testDatabase();
+  });
+  afterEach(() => opened[Symbol.dispose]());
+
+  test("rewrites what is old once, passes over what is damaged, and keeps nothing of what was removed", async () => {
+    const { db } = opened;
+    const layout = dataLayout(at("data"));
+    await layout.ensure();
+    const kept = someLayer();
+    const operationId = addExecuting(db, { kind: "image_import" });
+    expect(
+      publishOperation(db, { operationId, result: {}, now: 1, layer: kept, image: someImage(kept.id) }),
+    ).not.toBeNull();
+    const [damaged, removed] = [newId<LayerId>(), newId<LayerId>()];
+    for (const id of [kept.id, removed]) await writeFile(indexPath(layout, id), OLD_INDEX);
+    await writeFile(indexPath(layout, damaged), OLD_INDEX.subarray(0, 100));
+    const pass = async () => {
+      await using upgrade = new IndexUpgrade({ db, layout, log: silentLog });
+      upgrade.begin();
+      await upgrade.ended;
+    };
+    await pass();
+    expect(await versionOf(indexPath(layout, kept.id))).toBe(FORMAT_VERSION);
+    expect((await readdir(layout.layers)).sort()).toEqual([`${damaged}.index`, `${kept.id}.index`].sort());
+    expect((await readdir(layout.tmp)).filter((name) => name.startsWith("index-"))).toEqual([]);
+    // It is remembered: what comes later is never of an older version.
+    await writeFile(indexPath(layout, kept.id), OLD_INDEX);
+    await pass();
+    expect(await versionOf(indexPath(layout, kept.id))).toBe(FORMAT_VERSION - 1);
+  });
+});
