@@ -84,7 +84,8 @@ export function operationRoutes(surface: Surface) {
       "/:id",
       async ({ request, principal, params }) => {
         const operation = surface.service.operations.cancel(principal, params.id as OperationId);
-        return respond(await operationReply(surface, operation, 202), request);
+        // The route has the type of its schema alone.
+        return respond(await operationReply(surface, operation, 202), request) as never;
       },
       { writes: "operations:cancel", ...CANCEL },
     )

@@ -12,7 +12,7 @@ export interface Surface {
   readonly access: ReturnType<typeof accessPlugin>;
 }
 
-/** The answer to what started an operation. */
-export function accepted({ address }: Surface, request: Request, status: 201 | 202, id: OperationId): Response {
-  return respond(json(status, { uuid: id }, { location: `${address}/operations/${id}` }), request);
+/** The answer to what started an operation; typed as nothing, so that the route has the type of its schema alone. */
+export function accepted({ address }: Surface, request: Request, status: 201 | 202, id: OperationId): never {
+  return respond(json(status, { uuid: id }, { location: `${address}/operations/${id}` }), request) as never;
 }
