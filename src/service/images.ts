@@ -17,6 +17,7 @@ import type { Credentials, ImportSource } from "../supervisor/operations/ports.t
 import { releaseLayers } from "../supervisor/space.ts";
 import { type ByteSource, heldLayers, layerFiles, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
+import type { Walks } from "./walks.ts";
 
 /** An image. Times are `milliseconds` since the epoch. */
 export type Image = Pick<ImageRow, "id" | "tag" | "createdAt">;
@@ -82,13 +83,16 @@ export interface ImageUseCases {
     id: ImageId,
     page: Page & { readonly recursive: boolean },
   ): Promise<readonly ImageStep[]>;
-  /** A page of the paths that two images do not have alike. @throws ApiError `not_found` also for the other image */
+  /**
+   * A page of the paths that two images do not have alike.
+   * @throws ApiError `not_found` also for the other image; what `Walks.take` throws
+   */
   diff(principal: Principal, request: DiffRequest): Promise<Diff>;
   /** The image as an OCI layout in a tar archive. */
   save(principal: Principal, id: ImageId, signal: AbortSignal): ByteSource;
 }
 
-export function imageUseCases(parts: ServiceParts): ImageUseCases {
+export function imageUseCases(parts: ServiceParts, walks: Walks): ImageUseCases {
   const { db, operations, clock } = parts;
   const known = (id: ImageId, row: ImageRow | null): ImageRow => {
     if (row === null) throw noSuchImage(id);
@@ -123,7 +127,7 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
     removeTag: ({ accountId }, id) => known(id, removeTag(db, accountId, id)),
     lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
     children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
-    diff: (principal, request) => diff(parts, principal, request),
+    diff: (principal, request) => diff(parts, walks, principal, request),
     save(principal, id, signal) {
       const image = requireImage(parts, principal, id);
       const { files, held } = heldLayers(parts, image);
@@ -148,7 +152,9 @@ function resolveSource(
   return { kind: "archive", fileId, sha256: file.sha256 };
 }
 
-async function diff(parts: ServiceParts, principal: Principal, request: DiffRequest): Promise<Diff> {
+async function diff(parts: ServiceParts, walks: Walks, principal: Principal, request: DiffRequest): Promise<Diff> {
+  requireImage(parts, principal, request.id);
+  using _walk = await walks.take(principal.accountId, request.signal);
   const image = requireImage(parts, principal, request.id);
   const { now, before, against } = comparedLayers(parts, principal, image, request.against);
   using _held = sharedLayerHolds.hold([...now, ...before].map(({ id }) => id));

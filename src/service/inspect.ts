@@ -11,6 +11,7 @@ import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
 import type { Image } from "./images.ts";
 import { type ByteSource, heldLayers, heldTree, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
+import type { Walks } from "./walks.ts";
 
 /** A path in an image. What is read ends when `signal` fires. */
 export interface PathRequest {
@@ -60,19 +61,28 @@ export interface InspectUseCases {
   image(principal: Principal, id: ImageId): Image;
   /** The image, once it is known to have the path. @throws ApiError `not_found`, `invalid_path` */
   withPath(principal: Principal, request: PathRequest): Promise<Image>;
-  /** @throws ApiError `not_found`, `invalid_path` */
+  /** @throws ApiError `not_found`, `invalid_path`; what `Walks.take` throws */
   list(principal: Principal, request: PathRequest): Promise<Directory>;
   /** @throws ApiError `not_found`, or `invalid_path` for whatever is no regular file */
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
-  /** @throws ApiError `not_found`, `invalid_path` */
+  /** @throws ApiError `not_found`, `invalid_path`; what `Walks.take` throws */
   archive(principal: Principal, request: PathRequest): Promise<Archive>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<GrepOutcome>;
 }
 
-export function inspectUseCases(parts: ServiceParts): InspectUseCases {
+export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCases {
   const treeOf = (principal: Principal, { id, signal }: PathRequest) =>
     heldTree(parts, requireImage(parts, principal, id), signal);
+  const walkOf = async (principal: Principal, request: PathRequest) => {
+    requireImage(parts, principal, request.id);
+    using undo = new DisposableStack();
+    undo.use(await walks.take(principal.accountId, request.signal));
+    // It may have been deleted meanwhile.
+    const { tree, held } = treeOf(principal, request);
+    undo.use(held);
+    return { tree, held: undo.move() };
+  };
   return {
     byTag({ accountId }, tag) {
       const image = resolveImage(parts.db, accountId, parseImageReference(`tag:${tag}`));
@@ -89,7 +99,7 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
     },
     async list(principal, request) {
       using undo = new DisposableStack();
-      const { tree, held } = treeOf(principal, request);
+      const { tree, held } = await walkOf(principal, request);
       undo.use(held);
       const entries = await tree.list(request.path);
       undo.move();
@@ -106,7 +116,7 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
     },
     async archive(principal, request) {
       using undo = new DisposableStack();
-      const { tree, held } = treeOf(principal, request);
+      const { tree, held } = await walkOf(principal, request);
       undo.use(held);
       const resolved = await tree.stat(request.path, { follow: true });
       const name = (request.path.split("/").at(-1) ?? "") as ByteString;

@@ -5,6 +5,7 @@ import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
 import { type OperationUseCases, operationUseCases } from "./operations.ts";
 import type { ServiceParts } from "./parts.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
+import { Walks } from "./walks.ts";
 
 /**
  * What the appliance can do, one member per noun. Every surface calls these functions, and nothing below them. A
@@ -20,12 +21,13 @@ export interface Service {
 }
 
 export function createService(parts: ServiceParts): Service {
+  const walks = new Walks();
   return {
-    images: imageUseCases(parts),
+    images: imageUseCases(parts, walks),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
     operations: operationUseCases(parts),
-    inspect: inspectUseCases(parts),
+    inspect: inspectUseCases(parts, walks),
     status: statusUseCases(parts),
   };
 }

@@ -27,7 +27,7 @@ const ARCHIVE = {
         },
       },
     },
-    errors: ["not_found", "invalid_path"],
+    errors: ["not_found", "invalid_path", "too_many_requests"],
   }),
 };
 

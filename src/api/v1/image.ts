@@ -67,7 +67,7 @@ const DIFF = {
         ImageDiff,
       ),
     },
-    errors: ["not_found"],
+    errors: ["not_found", "too_many_requests"],
   }),
 };
 

@@ -23,7 +23,7 @@ const LIST_DIRECTORY = {
         content: { "application/json": DirectoryListing, "text/plain": Type.String() },
       },
     },
-    errors: ["not_found", "invalid_path"],
+    errors: ["not_found", "invalid_path", "too_many_requests"],
   }),
 };
 

@@ -1,0 +1,38 @@
+import { expect, test } from "bun:test";
+import { Walks } from "../../src/service/walks.ts";
+import { alice, bob } from "../support/database.ts";
+
+const never = new AbortController().signal;
+const LONG_MS = 600_000;
+
+test("an account has so many places, and who waits gets those that are given back, in order", async () => {
+  const walks = new Walks({ countMax: 2, waitMsMax: LONG_MS });
+  const first = await walks.take(alice, never);
+  await walks.take(alice, never);
+  const order: string[] = [];
+  const [second, third] = ["second", "third"].map(async (name) => {
+    const place = await walks.take(alice, never);
+    order.push(name);
+    return place;
+  });
+  await walks.take(bob, never);
+  expect(order).toEqual([]);
+  first[Symbol.dispose]();
+  first[Symbol.dispose]();
+  (await second)?.[Symbol.dispose]();
+  await third;
+  expect(order).toEqual(["second", "third"]);
+});
+
+test("who waits for too long is refused, and who leaves is forgotten: neither takes a place", async () => {
+  const walks = new Walks({ countMax: 1, waitMsMax: 10 });
+  const held = await walks.take(alice, never);
+  await expect(walks.take(alice, never)).rejects.toMatchObject({ code: "too_many_requests" });
+  const left = new AbortController();
+  const leaving = walks.take(alice, left.signal);
+  left.abort(new Error("left"));
+  await expect(leaving).rejects.toThrow("left");
+  await expect(walks.take(alice, left.signal)).rejects.toThrow("left");
+  held[Symbol.dispose]();
+  (await walks.take(alice, never))[Symbol.dispose]();
+});
