@@ -44,8 +44,8 @@ export const COMMANDS: readonly Command[] = [
 const GROUPS: Readonly<Record<string, string>> = {
   config: "check and show the settings",
   token: "make, list and revoke access tokens",
-  image: "import, list, tag, trace and delete images",
-  op: "look at operations, wait for them, cancel them",
+  image: "import, load, save, list, tag, trace and delete images",
+  op: "list, show, wait for and cancel operations",
 };
 
 /** Runs one command line, given without the program's name, and returns the exit code. Never throws. */
@@ -102,12 +102,11 @@ Usage: coppice COMMAND [OPTIONS]
 Commands:
 ${columns(rows)}
 
-coppice COMMAND --help tells more about each.
+coppice COMMAND --help explains each command.
 
 Commands that talk to an appliance read its address from COPPICE_URL (default
-${URL_DEFAULT}), the token from COPPICE_TOKEN, and from COPPICE_CA_FILE the authority
-of its certificate where that is one of your own; or the files url, token and ca.pem
-in ~/.config/coppice.
+${URL_DEFAULT}), the token from COPPICE_TOKEN, and your own certificate authority
+from COPPICE_CA_FILE; or from the files url, token and ca.pem in ~/.config/coppice.
 `;
 }
 

@@ -47,9 +47,9 @@ function registryHosts(): string {
   const { insecure, ca_file: caFile } = REGISTRY_ACCESS_KEYS;
   return [
     comment(
-      'How a registry is spoken to: one table for each host, with its port if it has one; "*" stands for the rest. ' +
+      'Access to registries: one table for each host, with its port if it has one; "*" stands for all others. ' +
         "Without a port, the host is listed at 443, and with insecure at 80. " +
-        "Where the rest is not allowed, the hosts that a registry hands out layers and tokens from need one, too.",
+        "Where the others are refused, list the hosts that a registry sends its clients to for layers and tokens, too.",
     ),
     '# [registries.hosts."registry.lan:5000"]',
     `${comment(REGISTRY_ALLOW_KEY.doc)}\n# allow = ${REGISTRY_ALLOW_KEY.default}`,

@@ -17,10 +17,10 @@ interface Setting {
 export const configCommands: readonly Command[] = [
   command({
     name: "config check",
-    summary: "check the settings, and the files that they name",
+    summary: "check the settings and the files that they name",
     synopsis: "[--json] [OPTIONS]",
     description:
-      "Reads what coppice serve would read, and says everything that is wrong at once. The exit code is 0 when\nnothing is.",
+      "Reads the same settings as coppice serve, and reports all mistakes at once. The exit code is 0 when there are\nnone.",
     examples: ["coppice config check --config new.toml && install -m 0600 new.toml /etc/coppice/config.toml"],
     options: { ...JSON_OPTION, ...CONFIG_OPTIONS },
     async run({ options, positionals, io, environment }) {
@@ -38,9 +38,9 @@ export const configCommands: readonly Command[] = [
   }),
   command({
     name: "config show",
-    summary: "show every setting in force, and where it comes from",
+    summary: "show every setting with the source of its value",
     synopsis: "[--json] [OPTIONS]",
-    description: "Secrets are masked, so that the output can be shown to others.",
+    description: "Secrets are masked, so the output can be shared.",
     options: { ...JSON_OPTION, ...CONFIG_OPTIONS },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);

@@ -40,11 +40,11 @@ export const historyCommands: readonly Command[] = [
   }),
   command({
     name: "image tree",
-    summary: "draw what was made from an image",
+    summary: "draw the tree of images made from an image",
     synopsis: "IMAGE [OPTIONS]",
     description:
-      `${DESCRIPTION} Each line is an image: what it added, its tag, and the command that made it.\n` +
-      `Below ${NESTING_MAX} levels a chain goes on in one column.`,
+      `${DESCRIPTION} Each line is an image: its own size, its tag, and the command that made it.\n` +
+      `Below ${NESTING_MAX} levels a chain continues in one column.`,
     examples: ["coppice image tree tag:busybox"],
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
@@ -62,8 +62,8 @@ export const historyCommands: readonly Command[] = [
     summary: "delete images",
     synopsis: "IMAGE... [OPTIONS]",
     description:
-      `${DESCRIPTION} Images that were made from it stay, and so does what they need\n` +
-      "of it. An image that an instance waits for or runs on is not deleted.",
+      `${DESCRIPTION} Images that were made from it stay, with the layers that\n` +
+      "they need. An image that a waiting or running instance uses is not deleted.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       if (positionals.length === 0) expectPositionals(positionals, "IMAGE");
@@ -88,7 +88,7 @@ export const historyCommands: readonly Command[] = [
   }),
   command({
     name: "diff",
-    summary: "list what an image has otherwise than another one",
+    summary: "list the differences between two images",
     synopsis: "IMAGE [OPTIONS]",
     description: `${DESCRIPTION} A is added, C changed, D removed; sizes are those in the image.`,
     examples: ["coppice diff tag:work", "coppice diff tag:work --against tag:release"],

@@ -91,11 +91,12 @@ export const imageCommands: readonly Command[] = [
     summary: "write an image to a file",
     synopsis: "IMAGE -o FILE",
     description:
-      "IMAGE is a UUID or tag:NAME. The file is an OCI layout archive, one layer for each of the image's, which\n" +
-      "coppice image load, skopeo (oci-archive:FILE) and others read. Without -o it goes to standard output.",
+      "IMAGE is a UUID or tag:NAME. The file is an OCI layout archive with one layer for each layer of the\n" +
+      "image. coppice image load, skopeo (oci-archive:FILE) and others read it. Without -o it is written to\n" +
+      "standard output.",
     examples: ["coppice image save tag:app -o app.tar", "skopeo copy oci-archive:app.tar docker://registry.lan/app:1"],
     options: {
-      output: { type: "string", short: "o", value: "FILE", doc: "file to be written; one that is there is replaced" },
+      output: { type: "string", short: "o", value: "FILE", doc: "output file; replaces an existing one" },
       ...CLIENT_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
@@ -120,7 +121,7 @@ export const imageCommands: readonly Command[] = [
     options: {
       prefix: { type: "string", value: "TEXT", doc: "only images whose tag begins with this" },
       tagged: { type: "boolean", doc: "only images that have a tag" },
-      untagged: { type: "boolean", doc: "only images that have none" },
+      untagged: { type: "boolean", doc: "only images without a tag" },
       ...PAGING_OPTIONS,
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
@@ -139,7 +140,7 @@ export const imageCommands: readonly Command[] = [
   }),
   command({
     name: "image tag",
-    summary: "give an image a tag, taking it from another if need be",
+    summary: "set the tag of an image, or move a tag to it",
     synopsis: "IMAGE NAME",
     description: "IMAGE is a UUID or tag:NAME. To roll back, move the tag to an older image.",
     examples: ["coppice image tag 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 busybox"],
@@ -155,7 +156,7 @@ export const imageCommands: readonly Command[] = [
   }),
   command({
     name: "image untag",
-    summary: "take the tag of an image away",
+    summary: "remove the tag of an image",
     synopsis: "IMAGE",
     description: "IMAGE is a UUID or tag:NAME. The image stays.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },

@@ -11,7 +11,7 @@ export const inspectCommands: readonly Command[] = [
     name: "ls",
     summary: "list a directory of an image",
     synopsis: "IMAGE [PATH] [OPTIONS]",
-    description: `${DESCRIPTION}\nWithout PATH it is /.`,
+    description: `${DESCRIPTION}\nThe default of PATH is /.`,
     examples: ["coppice ls tag:busybox /etc"],
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
@@ -51,9 +51,9 @@ export const inspectCommands: readonly Command[] = [
     synopsis: "IMAGE PATH LOCAL",
     description:
       `${DESCRIPTION}\n` +
-      "LOCAL is the name of the copy, or a directory for it, or - for standard output, to which a directory\n" +
-      "goes as a tar archive. It appears when all of it is there. Permissions of files in directories, times\n" +
-      "and links are kept; owners, and what is neither file, directory nor link, are not.",
+      "LOCAL is the name of the copy, or a directory for it, or - for standard output, which gets a directory\n" +
+      "as a tar archive. The copy appears when it is complete. It keeps permissions of files in directories,\n" +
+      "times and links. It drops owners, devices, fifos and sockets.",
     examples: ["coppice cp tag:app /srv/app/report.txt .", "coppice cp tag:app /srv/app app-copy"],
     options: CLIENT_OPTIONS,
     async run({ options, positionals, io, environment }) {

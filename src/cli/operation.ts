@@ -46,7 +46,7 @@ export const operationCommands: readonly Command[] = [
     name: "op show",
     summary: "show one operation",
     synopsis: "ID [--json]",
-    description: "coppice logs ID --output prints what the command of an instance wrote.",
+    description: "coppice logs ID --output prints the output of an instance's command.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
@@ -60,7 +60,7 @@ export const operationCommands: readonly Command[] = [
     name: "op wait",
     summary: "wait until an operation has ended",
     synopsis: "ID [--json]",
-    description: "Prints how it ended. The exit code is 0 for SUCCESS, 1 otherwise. Ctrl-C ends only the waiting.",
+    description: "Prints its final status. The exit code is 0 for SUCCESS, 1 otherwise. Ctrl-C ends only the waiting.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
@@ -80,7 +80,7 @@ export const operationCommands: readonly Command[] = [
   }),
   command({
     name: "op cancel",
-    summary: "ask for the end of an operation",
+    summary: "cancel an operation",
     synopsis: "ID",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {

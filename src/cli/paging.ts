@@ -8,7 +8,7 @@ export const PAGING_OPTIONS = {
   since: { type: "string", value: "TIME", doc: "made at or after this: ISO 8601, or an age such as 15m, 2h, 3d" },
   until: { type: "string", value: "TIME", doc: "made at or before this" },
   limit: { type: "string", value: "COUNT", doc: `at most this many (default: ${LIMIT_DEFAULT})` },
-  all: { type: "boolean", doc: "everything there is" },
+  all: { type: "boolean", doc: "all of them" },
 } as const;
 
 interface PagingValues {

@@ -21,14 +21,19 @@ import { showProgress, waitForOperation } from "./wait.ts";
 
 const OPTIONS = {
   image: { type: "string", value: "IMAGE", doc: "image UUID, or tag:NAME" },
-  env: { type: "string", multiple: true, value: "K=V", doc: "environment variable; K alone takes the value from here" },
+  env: {
+    type: "string",
+    multiple: true,
+    value: "K=V",
+    doc: "environment variable; K alone takes the value of this environment",
+  },
   file: { type: "string", multiple: true, value: "LOCAL:REMOTE", doc: "put a local file at an absolute path" },
-  stdin: { type: "string", value: "FILE", doc: "standard input of the command; - is our own" },
+  stdin: { type: "string", value: "FILE", doc: "standard input of the command; - is that of coppice" },
   cwd: { type: "string", value: "DIR", doc: "working directory (default: /root)" },
   hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
   timeout: { type: "string", value: "SECONDS", doc: "time limit of the command" },
   shell: { type: "boolean", doc: "give the command to /bin/sh -c" },
-  disposable: { type: "boolean", doc: "throw the file system away after the run" },
+  disposable: { type: "boolean", doc: "discard the file system after the run" },
   tag: { type: "string", value: "NAME", doc: "tag the resulting image" },
   json: { type: "boolean", doc: "print the operation as JSON instead of the output" },
   ...CLIENT_OPTIONS,
@@ -40,9 +45,9 @@ export const runCommand = command({
   synopsis: "--image IMAGE [OPTIONS] [--] COMMAND [ARG...]",
   takesCommand: true,
   description:
-    "Its standard output and error become ours, byte for byte, and its exit code too. Ctrl-C cancels the\n" +
-    `run. Exit code ${EXIT_NOT_RUN} means that it was not run, or that its end is not known. Options of ours come before\n` +
-    "COMMAND; what follows it is its own.",
+    "Prints the command's standard output and error, byte for byte, and exits with its exit code. Ctrl-C\n" +
+    `cancels the run. Exit code ${EXIT_NOT_RUN} means that the command did not run, or that its end is unknown. Options of\n` +
+    "coppice come before COMMAND; everything after it belongs to the command.",
   examples: [
     "coppice run --image tag:busybox -- uname -a",
     "coppice run --image tag:python --file job.py:/root/job.py --tag python-after -- python3 job.py",

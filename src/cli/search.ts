@@ -9,11 +9,11 @@ export const searchCommands: readonly Command[] = [
     summary: "find lines in the files of an image",
     synopsis: "IMAGE PATTERN [PATH] [OPTIONS]",
     description:
-      "IMAGE is a UUID or tag:NAME; PATTERN a regular expression in the syntax of RE2; PATH is\n" +
-      "absolute, / by default. Binary files are passed over. Exits 1 when nothing is found.",
+      "IMAGE is a UUID or tag:NAME; PATTERN is a regular expression in RE2 syntax; PATH is\n" +
+      "absolute, / by default. Binary files are skipped. The exit code is 1 when nothing is found.",
     examples: ["coppice grep tag:work '(?i)error' /var/log --glob '*.log'"],
     options: {
-      glob: { type: "string", value: "PATTERN", doc: "only files like this: * ** ? [a-z] {a,b}" },
+      glob: { type: "string", value: "PATTERN", doc: "only files that match: * ** ? [a-z] {a,b}" },
       limit: { type: "string", value: "COUNT", doc: "at most this many lines, up to 1000 (default: 1000)" },
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
@@ -41,7 +41,7 @@ export const searchCommands: readonly Command[] = [
       "attributes and holes are kept; names are relative to PATH.",
     examples: ["coppice archive tag:work /srv | tar -x --xattrs -C /tmp/srv"],
     options: {
-      gzip: { type: "boolean", doc: "compress it" },
+      gzip: { type: "boolean", doc: "compress the archive" },
       ...CLIENT_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {

@@ -16,8 +16,8 @@ export const serveCommand = command({
   summary: "run the appliance",
   synopsis: "[OPTIONS]",
   description:
-    "Runs until SIGTERM or SIGINT; a second one ends it at once. Settings come from the file, COPPICE_*\n" +
-    "variables and flags, in rising precedence: listen.port is COPPICE_LISTEN_PORT and --listen-port.",
+    "Runs until SIGTERM or SIGINT; a second signal ends it at once. Settings come from the file, COPPICE_*\n" +
+    "variables and flags; later ones win. The setting listen.port is COPPICE_LISTEN_PORT and --listen-port.",
   examples: ["coppice serve", "coppice serve --data-dir /srv/coppice --vm-emulation allow"],
   options: CONFIG_OPTIONS,
   async run({ options, positionals, io, environment }) {

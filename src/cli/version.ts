@@ -4,7 +4,7 @@ import { command, expectPositionals, JSON_OPTION } from "./command.ts";
 
 export const versionCommand = command({
   name: "version",
-  summary: "show what this build is made of",
+  summary: "show version, revision and parts of this build",
   synopsis: "[--json]",
   options: JSON_OPTION,
   async run({ options, positionals, io }) {

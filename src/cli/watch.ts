@@ -19,7 +19,7 @@ type Active = Operation & { readonly usage: Usage | null };
 export const watchCommands: readonly Command[] = [
   command({
     name: "ps",
-    summary: "list what waits and runs, and what it uses of the host",
+    summary: "list waiting and running operations, with their CPU time and memory",
     synopsis: "[--json]",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
@@ -44,13 +44,13 @@ export const watchCommands: readonly Command[] = [
   }),
   command({
     name: "logs",
-    summary: "show what the appliance logged about an operation",
+    summary: "show the log of an operation",
     synopsis: "ID [--output | --json]",
     description:
-      "The appliance keeps these lines of its latest operations until it is restarted; the journal of its machine\n" +
-      "has all of them. --output gives what the command of an instance wrote, to standard output and error.",
+      "The appliance keeps these lines of its latest operations until it restarts; the journal of its machine has\n" +
+      "all of them. --output prints the output of an instance's command, to standard output and error.",
     options: {
-      output: { type: "boolean", doc: "print what the command wrote instead" },
+      output: { type: "boolean", doc: "print the output of the command instead" },
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
     },

@@ -94,7 +94,7 @@ const duration = (doc: Doc<number>): ConfigKey<number> =>
 export const KEYS = {
   data_dir: path({
     default: "/var/lib/coppice",
-    doc: "everything that is kept: database, keys, layers, files, outputs",
+    doc: "data directory: database, keys, layers, files, outputs",
   }),
   public_url: optional((doc) => text("an http or https address", /^https?:\/\/[^/\s]+(\/\S*[^/\s])?$/, doc), {
     default: null,
@@ -115,26 +115,26 @@ export const KEYS = {
   }),
   "vm.probe_timeout": duration({
     default: 15 * DURATION_MS.s,
-    doc: "how long the trial of one way to run VMs may take at the start; more for a host that is slow or busy then",
+    doc: "time limit of the trial of each VM monitor at the start; raise it for a slow host",
   }),
   "vm.probe_give_up": duration({
     default: 2 * DURATION_MS.m,
-    doc: "how long instances wait while no way to run VMs works; it is tried again at once, then less and less often",
+    doc: "how long instances wait while no VM monitor works; each is tried again at once, then with growing pauses",
   }),
   "vm.uid_base": integer(1000, 4_294_900_000, {
     default: 1_900_000_000,
-    doc: "first of the user ids that VMs run under, one each; nothing else may use them",
+    doc: "first user id of VMs, which get one each; nothing else may use these ids",
   }),
-  "vm.uid_count": integer(1, 65_536, { default: 4096, doc: "how many user ids there are for VMs" }),
+  "vm.uid_count": integer(1, 65_536, { default: 4096, doc: "number of user ids for VMs" }),
   "vm.vcpus_default": integer(1, 64, { default: 1, doc: "vCPUs of an instance that asks for none" }),
   "vm.vcpus_max": integer(1, 64, { default: 8, doc: "most vCPUs that an instance may ask for" }),
   "vm.memory_bytes_default": size({ default: 512 * 1024 ** 2, doc: "memory of an instance that asks for none" }),
   "vm.memory_bytes_max": size({ default: 8 * 1024 ** 3, doc: "most memory that an instance may ask for" }),
   "vm.disk_bytes_default": size({
     default: 10 * 1024 ** 3,
-    doc: "what an instance may write when it asks for nothing",
+    doc: "bytes that an instance may write when it asks for none",
   }),
-  "vm.disk_bytes_max": size({ default: 100 * 1024 ** 3, doc: "most that an instance may ask to write" }),
+  "vm.disk_bytes_max": size({ default: 100 * 1024 ** 3, doc: "most bytes that an instance may ask to write" }),
   "vm.memory_budget_bytes": optional(size, {
     default: null,
     or: 0,
@@ -145,7 +145,7 @@ export const KEYS = {
     or: 1,
     doc: "vCPUs of all VMs together; unset: twice the host's CPUs",
   }),
-  "pool.size": integer(0, 64, { default: 2, doc: "VMs that wait, ready to be used" }),
+  "pool.size": integer(0, 64, { default: 2, doc: "number of booted VMs that are kept ready" }),
   "limits.instance_timeout_max": integer(1, 604_800, {
     default: 3600,
     doc: "longest `timeout` that an instance may ask for, in seconds",
@@ -153,11 +153,11 @@ export const KEYS = {
   "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest file that may be uploaded" }),
   "limits.disk_reserve_bytes": size({
     default: 1024 ** 3,
-    doc: "room on the disk of `data_dir` below which imports, instances and uploads are refused (507), and the one that writes most is ended",
+    doc: "free space on the disk of `data_dir`; below it imports, instances and uploads are refused (507), and the one that writes most is ended",
   }),
   "limits.image_bytes_max": size({
     default: 32 * 1024 ** 3,
-    doc: "most that an imported image may unpack to, as allocated on the disk",
+    doc: "largest unpacked size of an imported image, as allocated on the disk",
   }),
   "limits.image_entries_max": integer(1, 1_999_999, {
     default: 1_000_000,
@@ -166,24 +166,24 @@ export const KEYS = {
   "registries.default": optional((doc) => text("a host, with its port if it has one", /^[A-Za-z0-9.:[\]-]+$/, doc), {
     default: null,
     or: "",
-    doc: "registry of references that name none; unset: such references are refused",
+    doc: "registry for references that name none; unset: such references are refused",
   }),
   "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),
   "layers.merged_share": fraction(0, 10, {
     default: 1,
-    doc: "what merged layers, which make long chains of runs quick to start, may take beside the layers of an account; 0: none are made ahead",
+    doc: "space for merged layers, which make long chains quick to start, as a share of an account's layers; 0: no merging ahead of need",
   }),
   "images.untagged_ttl": optional(duration, {
     default: null,
     or: 0,
-    doc: "untagged images are deleted this long after they were made and last run; unset: never",
+    doc: "untagged images are deleted this long after they were made and last used by a run; unset: never",
   }),
   "files.ttl": optional(duration, {
     default: null,
     or: 0,
     doc: "uploaded files that were not used for this long are removed; unset: never",
   }),
-  "log.level": choice(LOG_LEVELS, { default: "info", doc: "least serious level that is logged" }),
+  "log.level": choice(LOG_LEVELS, { default: "info", doc: "lowest level that is logged" }),
   "log.format": choice(["auto", "json", "text"], {
     default: "auto",
     doc: "`auto` is text on a terminal and JSON lines elsewhere",

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { copyFile, mkdir, writeFile } from "node:fs/promises";
 import { resolve } from "node:path";
 import { BootedSystem } from "../support/booted-system.ts";
+import { sectionOf, stepsOf } from "../support/documents.ts";
 import { until } from "../support/runs.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
@@ -37,6 +38,16 @@ const ready = () =>
 const mainPid = () => system.property("MainPID");
 const coppice = (...argv: string[]) => system.output("coppice", ...argv);
 
+/** Runs the commands that a section shows, where the executable is `/root/coppice` and there is no other disk. */
+async function asShown(section: string, prompt: "#" | "$" = "#"): Promise<void> {
+  const steps = stepsOf(section, prompt);
+  expect(steps.length).toBeGreaterThan(0);
+  for (const { command } of steps) {
+    const here = command.replaceAll("dist/coppice", "/root/coppice").replaceAll("/mnt/nas", "/root");
+    await system.output("sh", "-c", here);
+  }
+}
+
 describe("the service", () => {
   test("is installed and started by one command, and says itself that it is up", async () => {
     await mkdir(system.path("/etc/systemd/system/coppice.service.d"), { recursive: true });
@@ -46,7 +57,7 @@ describe("the service", () => {
     const [host] = reference.split("/");
     await mkdir(system.path("/etc/coppice"), { recursive: true });
     await writeFile(system.path("/etc/coppice/config.toml"), `[registries.hosts."${host}"]\ninsecure = true\n`);
-    await system.output("/root/coppice", "install", "--start");
+    await asShown(sectionOf("README.md", "Install"));
     expect(await system.property("ActiveState")).toBe("active");
     expect(await system.property("StatusText")).toBe(`listening on ${URL}`);
     expect(await system.output("systemctl", "is-enabled", "coppice")).toBe("enabled");
@@ -56,7 +67,6 @@ describe("the service", () => {
 
   test("runs what it is for, in spite of everything that the unit takes away", async () => {
     await ready();
-    await coppice("token", "create", "--account", "me", "--save");
     await coppice("image", "import", reference, "--tag", "base");
     const run = ["run", "--image", "tag:base", "--tag", "kept", "--", "sh", "-c", "echo precious > /root/kept; id -u"];
     expect(await coppice(...run)).toBe("0");
@@ -104,11 +114,10 @@ describe("the service", () => {
   }, 120_000);
 
   test("is backed up while it runs, and restored where nothing is left", async () => {
-    await system.output("coppice", "backup", "-o", "/root/backup.tar");
-    await system.output("systemctl", "stop", "coppice");
-    await system.output("sh", "-c", "rm -rf /var/lib/coppice/*");
-    await system.output("coppice", "restore", "/root/backup.tar");
-    await system.output("systemctl", "start", "coppice");
+    const section = sectionOf("docs/operations.md", "Backup");
+    await asShown(section, "$");
+    await asShown(section);
+    await system.output("rm", "-rf", "/var/lib/coppice.old");
     // The token of before is good, and the image can be run.
     await ready();
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");

@@ -6,10 +6,10 @@ import { shownSize } from "../table.ts";
 export const backupCommands: readonly Command[] = [
   command({
     name: "backup",
-    summary: "write everything that is kept to one archive",
+    summary: "write the whole data directory to one archive",
     synopsis: "-o FILE [OPTIONS]",
     description:
-      "Database, keys, layers, files and outputs as they are at one moment, as a tar archive. Works while the\n" +
+      "A tar archive with the database, keys, layers, files and outputs of one moment. Works while the\n" +
       "appliance runs. The archive holds the keys that sign tokens: keep it where nobody else reads it.",
     examples: ["coppice backup --output /mnt/nas/coppice-$(date +%F).tar"],
     options: {
@@ -17,7 +17,7 @@ export const backupCommands: readonly Command[] = [
         type: "string",
         short: "o",
         value: "FILE",
-        doc: "archive to be written; one that is there is replaced",
+        doc: "output file; replaces an existing one",
       },
       ...JSON_OPTION,
       ...DATA_OPTIONS,
@@ -37,12 +37,12 @@ export const backupCommands: readonly Command[] = [
   }),
   command({
     name: "restore",
-    summary: "make a data directory of a backup",
+    summary: "make a data directory from a backup",
     synopsis: "FILE [OPTIONS]",
     description:
-      "The data directory must be new, or have no database. Everything is checked first. What ran when the backup\n" +
-      "was made ends as FAILED when the appliance starts; what waited runs. Tokens that were revoked after the backup\n" +
-      "was made are good again, unless --rotate-keys ends them all.",
+      "The data directory must be new, or have no database. Everything is checked first. Operations that ran when the\n" +
+      "backup was made are FAILED after it; operations that waited run. Tokens that were revoked after the backup\n" +
+      "are good again, unless --rotate-keys ends all tokens.",
     examples: [
       "systemctl stop coppice && coppice restore coppice.tar && systemctl start coppice",
       "coppice restore coppice.tar --rotate-keys",

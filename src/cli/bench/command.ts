@@ -39,18 +39,17 @@ export const benchCommand: Command = command({
   summary: "measure a running appliance from outside",
   synopsis: "--image IMAGE [OPTIONS]",
   description:
-    "Measures what `make bench` of the sources does, as far as a running appliance allows, each figure beside\n" +
-    "what it is compared with in the same run, and says of the rest why it is missing. Cold boots and the bare\n" +
-    "route need the data directory, so run this as root on the appliance's machine; other clients than this\n" +
-    "should rest. The image needs /bin/sh and dd. Images that are made here are deleted again; operations stay\n" +
-    "listed, and one uploaded file of 256 MiB, always the same, is kept as files are. The exit code is 1 when a\n" +
-    "bar is missed.",
+    "Takes the measurements of `make bench`, as far as a running appliance allows, and prints each beside its\n" +
+    "comparison from the same run. It says why the other measurements are missing. Cold boots and the bare route\n" +
+    "need the data directory, so run this as root on the appliance's machine, while other clients rest. The image\n" +
+    "needs /bin/sh and dd. Images that this command makes are deleted again; operations stay listed, and one\n" +
+    "uploaded file of 256 MiB, always the same, stays. The exit code is 1 when a figure misses its bar.",
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
     image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
     quick: { type: "boolean", doc: "smaller sizes and fewer rounds: three minutes instead of fifteen" },
     only: { type: "string", value: "PARTS", doc: `some of ${Object.keys(PARTS).join(", ")}` },
-    rounds: { type: "string", value: "COUNT", doc: "how often each is measured, instead of what suits it" },
+    rounds: { type: "string", value: "COUNT", doc: "rounds of each measurement, instead of its default" },
     ...JSON_OPTION,
     ...DATA_OPTIONS,
     ...CLIENT_OPTIONS,

@@ -13,12 +13,12 @@ export const doctorCommand = command({
   summary: "check that this machine can run the appliance",
   synopsis: "[OPTIONS]",
   description:
-    "Each prerequisite with its state, and the command that fixes it. A VM is booted, saved and cloned to see\n" +
-    "what works, also beside an appliance that runs. The exit code is 0 when nothing is in the way.",
+    "Prints each prerequisite with its state, and the command that fixes it. Boots, saves and clones a VM as\n" +
+    "proof, also beside a running appliance. The exit code is 0 when no prerequisite is missing.",
   examples: ["coppice doctor", "coppice doctor --json --no-boot"],
   options: {
     ...JSON_OPTION,
-    "no-boot": { type: "boolean", doc: "boot no VM; what the appliance found when it was started has to do" },
+    "no-boot": { type: "boolean", doc: "boot no VM; use the findings of the appliance's last start" },
     ...(emulation === undefined ? {} : { "vm-emulation": emulation }),
     ...DATA_OPTIONS,
   },

@@ -7,16 +7,16 @@ const { config, "data-dir": dataDir, "images-untagged-ttl": untaggedTtl, "files-
 
 export const gcCommand = command({
   name: "gc",
-  summary: "give back the space of what is past its time",
+  summary: "remove expired images and files, and free their space",
   synopsis: "[--dry-run] [OPTIONS]",
   description:
     "Removes images without a tag that are older than images.untagged_ttl, files that are\n" +
-    "older than files.ttl, and layers that nothing stands on. A running appliance does it by\n" +
-    "its own configuration, and once an hour anyway; where none runs it is done on the data\n" +
-    "directory. Bytes are those that the file system has allocated.",
+    "older than files.ttl, and layers that no image needs. A running appliance does it with\n" +
+    "its own configuration, and does it once an hour by itself. Where none runs, this command\n" +
+    "works on the data directory. Sizes are allocated bytes of the file system.",
   examples: ["coppice gc --dry-run", "coppice gc --images-untagged-ttl 7d"],
   options: {
-    "dry-run": { type: "boolean", doc: "only say what could be given back" },
+    "dry-run": { type: "boolean", doc: "only print how much could be freed" },
     ...JSON_OPTION,
     ...(config === undefined ? {} : { config }),
     ...(dataDir === undefined ? {} : { "data-dir": dataDir }),

@@ -27,8 +27,8 @@ export function installCommands(table: () => readonly Command[]): readonly Comma
       summary: "install this executable as a service, or upgrade it",
       synopsis: "[--start] [--root DIR]",
       description:
-        "Puts in place the program, the unit of systemd, the configuration with every setting as a comment, and the\n" +
-        "completions of shells. A configuration that is there stays as it is, and so does all data.",
+        "Installs the program, the systemd unit, a configuration with every setting as a comment, and\n" +
+        "shell completions. An existing configuration and all data stay as they are.",
       examples: ["sudo ./coppice install --start", "coppice install --root build/package"],
       options: {
         start: { type: "boolean", doc: "enable and (re)start the service, too" },
@@ -46,9 +46,9 @@ export function installCommands(table: () => readonly Command[]): readonly Comma
     }),
     command({
       name: "uninstall",
-      summary: "remove what install has put in place",
+      summary: "remove what install put in place",
       synopsis: "[--purge] [--root DIR]",
-      description: "Stops the service first. Data and configuration stay, unless --purge says otherwise.",
+      description: "Stops the service first. Data and configuration stay, unless --purge is given.",
       options: {
         purge: {
           type: "boolean",
