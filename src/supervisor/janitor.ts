@@ -1,10 +1,10 @@
-import { readdir, rm } from "node:fs/promises";
+import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import { deleteOperationsFinishedBefore, succeededOperations } from "../db/operations.ts";
 import { removeOutputs, sweepOutputs } from "../storage/outputs.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
-import { sweepTemporaries } from "../system/scratch.ts";
+import { removeTrees, sweepTemporaries } from "../system/scratch.ts";
 import { forgetBrokenMergedLayers, reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
@@ -28,7 +28,7 @@ export async function sweep({ layout, log }: JanitorOptions, cgroups: CgroupTree
     await cgroups.open(name)[Symbol.asyncDispose]();
   }
   for (const directory of [layout.vms, layout.tmp]) {
-    for (const name of await readdir(directory)) await rm(join(directory, name), { recursive: true, force: true });
+    await removeTrees((await readdir(directory)).map((name) => join(directory, name)));
   }
   for (const directory of [layout.root, layout.keys]) await sweepTemporaries(directory, TEMPORARY_AGE_MS);
 }

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { mkdtemp, open, readdir, rename, rm, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
+import { run } from "./exec.ts";
 import { addInodeFlags, LibcError } from "./libc.ts";
 
 /** A private directory (0700) that is gone, with all that is in it, after disposal. */
@@ -29,6 +30,27 @@ export function removedUnlessKept(remove: () => Promise<void>): Made {
 export async function scratchDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
   const path = await mkdtemp(join(parent, prefix));
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
+}
+
+/** The same for trees that strangers made: what they hold is removed by `removeTrees`. */
+export async function strangersDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
+  const path = await mkdtemp(join(parent, prefix));
+  return { path, [Symbol.asyncDispose]: () => removeTrees([path]) };
+}
+
+const REMOVAL_MS_MAX = 3_600_000;
+/** Of one command line, which the kernel bounds. */
+const REMOVED_COUNT_MAX = 500;
+
+/**
+ * Removes trees of any depth, by a program: the runtime's own removal goes by whole paths, which takes half a minute of a
+ * thread for 2000 directories in each other, and ever more for deeper ones. What is not there is no failure.
+ */
+export async function removeTrees(paths: readonly string[]): Promise<void> {
+  for (let first = 0; first < paths.length; first += REMOVED_COUNT_MAX) {
+    const argv = ["rm", "-rf", "--", ...paths.slice(first, first + REMOVED_COUNT_MAX)];
+    await run({ argv, timeoutMs: REMOVAL_MS_MAX });
+  }
 }
 
 /** FS_TOPDIR_FL of linux/fs.h. */

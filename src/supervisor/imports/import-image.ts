@@ -23,7 +23,7 @@ import { blobPath } from "../../storage/blobs.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { sharedLayerHolds } from "../../storage/layers/layer-holds.ts";
 import type { DataLayout } from "../../storage/layout.ts";
-import { scratchDirectory } from "../../system/scratch.ts";
+import { strangersDirectory } from "../../system/scratch.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
@@ -101,7 +101,7 @@ async function importImage(
 ): Promise<Prepared> {
   const { db, layout, limits, laps } = context;
   await using stack = new AsyncDisposableStack();
-  const scratch = stack.use(await scratchDirectory(layout.tmp, "import-"));
+  const scratch = stack.use(await strangersDirectory(layout.tmp, "import-"));
   const limited = toolsLimits(importCost(context.shape, context.memoryBudgetBytes));
   const group = stack.use(await context.cgroups.create(`import-${id}`, limited));
   const launcher = await context.machines.launcher(time.signal);
