@@ -2,6 +2,8 @@ import type { MachineShape } from "./vmm.ts";
 
 /** Beside the guest's memory, whatever its size, in `bytes`. */
 export const OVERHEAD_BYTES = 134_217_728;
+/** Of each processor: its thread and tables, in `bytes`; little more than half of it was measured. */
+export const PROCESSOR_BYTES = 2_097_152;
 /** What grows with the guest's memory: tables of its pages. */
 const TABLES_RATIO = 1 / 32;
 
@@ -24,6 +26,6 @@ export function templatesMemoryBytes(budgetBytes: number): number {
  * other memory were measured with 4 GiB, full, and two processors, and a guest that ran all new code. The rest is for
  * the page cache of the disks, which shrinks when there is too little room.
  */
-export function machineMemoryBytes({ memoryBytes }: MachineShape): number {
-  return memoryBytes + OVERHEAD_BYTES + Math.ceil(memoryBytes * TABLES_RATIO);
+export function machineMemoryBytes({ vcpus, memoryBytes }: MachineShape): number {
+  return memoryBytes + Math.ceil(memoryBytes * TABLES_RATIO) + OVERHEAD_BYTES + vcpus * PROCESSOR_BYTES;
 }

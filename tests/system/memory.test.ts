@@ -95,6 +95,24 @@ describe("guests that touch all of their memory", () => {
   });
 });
 
+describe("what maps a template's memory into a clone", () => {
+  const library = join(import.meta.dir, "../../build/assets/memory.so");
+  test.each([
+    ["no descriptor", {}, "no GUEST_MEMORY_FD"],
+    ["a descriptor of nothing", { GUEST_MEMORY_FD: "99" }, "no memory file"],
+    ["a descriptor of something else", { GUEST_MEMORY_FD: "0" }, "not a memory file"],
+  ])("refuses %s, before the program begins", async (_what, variables, reason) => {
+    const program = Bun.spawn(["/bin/echo", "begun"], {
+      env: { LD_PRELOAD: library, ...variables },
+      stdin: Bun.file(import.meta.path),
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    const [out, error] = await Promise.all([new Response(program.stdout).text(), new Response(program.stderr).text()]);
+    expect({ code: await program.exited, out, error }).toEqual({ code: 125, out: "", error: `memory.so: ${reason}\n` });
+  });
+});
+
 test.each(SHAPES)("a machine of %o is allowed what it counts for", async (resources) => {
   expect(await usedBudget()).toBe(0);
   const id = await appliance.spawn({ image, command: "sleep 600", shell: true, resources, disposable: true });

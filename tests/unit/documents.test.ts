@@ -25,7 +25,12 @@ import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.t
 import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
 import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
-import { OVERHEAD_BYTES, TEMPLATES_BYTES_MAX, TEMPLATES_BYTES_MIN } from "../../src/vm/machine-memory.ts";
+import {
+  OVERHEAD_BYTES,
+  PROCESSOR_BYTES,
+  TEMPLATES_BYTES_MAX,
+  TEMPLATES_BYTES_MIN,
+} from "../../src/vm/machine-memory.ts";
 import { DOCUMENTS, documentText, languagesOf, rowsOf, sectionOf } from "../support/documents.ts";
 
 const ROOT = join(import.meta.dir, "../..");
@@ -43,6 +48,7 @@ test("the limits are the limits of the code", () => {
   const configured = "`limits.image_bytes_max` and `limits.image_entries_max`";
   const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, where one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
+  const overhead = `a 32nd of that, ${size(OVERHEAD_BYTES)}, and ${size(PROCESSOR_BYTES)}`;
   const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
   const templates = `an eighth of the budget, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
   const tools = `${gib(TOOLS_MEMORY_BYTES)}, but at most half of the memory budget, or the memory of one VM where that is more`;
@@ -59,7 +65,7 @@ test("the limits are the limits of the code", () => {
     `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
     `| a directory of an imported image | ${directory} |`,
     `| memory of the programs of an import | ${tools} |`,
-    `| memory of a VM in the budget | the guest's, rounded up to a power of two, a 32nd of that, and ${size(OVERHEAD_BYTES)} |`,
+    `| memory of a VM in the budget | the guest's, rounded up to a power of two, ${overhead} for each vCPU |`,
     `| memory of templates, beside the budget | ${templates}; one template may exceed it |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
     `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
