@@ -4,7 +4,7 @@ import { ApiError } from "../domain/errors.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
 import type { Scope } from "../domain/scope.ts";
 import { ownTurn } from "../system/turns.ts";
-import { readJson } from "./body.ts";
+import { announcedLength, readJson } from "./body.ts";
 import type { BodyRooms } from "./body-room.ts";
 import { queryReader, rawQuery } from "./query.ts";
 import type { Requests } from "./requests.ts";
@@ -97,9 +97,11 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
       const reader = new QueryReading();
       return {
         introspect: (options: RouteOptions) => reader.prepare(options, { scope, rawBody: true }),
-        parse: (context: Reading) => {
-          requests.allowed(context.request, scope);
-          context.query = reader.read(context.request, context.params);
+        parse: async (context: Reading) => {
+          const { request } = context;
+          const { accountId } = requests.allowed(request, scope);
+          context.query = reader.read(request, context.params);
+          requests.hold(request, await rooms.receive(accountId, announcedLength(request), request.signal));
           // The handler takes the bytes as they come; anything but undefined keeps Elysia from reading them.
           return null;
         },

@@ -20,6 +20,8 @@ const BODY_WAIT = { waitingBytes: 67_108_864, waitMsMax: 60_000, collect: () => 
 /** An account's share takes the largest body that any route does; a request takes about four times its body's length. */
 const LARGE_BODIES = { totalBytes: 67_108_864, accountBytes: 33_554_432, ...BODY_WAIT };
 const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY_WAIT };
+/** 32 uploads of one account; they may last for hours. What they leave in memory is given back as it is written. */
+const UPLOADS = { totalBytes: 268_435_456, accountBytes: 67_108_864, ...BODY_WAIT, collect: () => undefined };
 
 /**
  * The HTTP interface: one plugin per surface. Elysia routes, and checks by the schemas of the routes; the principal is
@@ -27,7 +29,10 @@ const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY
  */
 export function createApp({ service, verifyToken, publicUrl, metrics, log }: ApiOptions) {
   const requests = new Requests({ metrics, log });
-  const access = accessPlugin(requests, new BodyRooms(MEDIUM_BODIES, LARGE_BODIES));
+  const access = accessPlugin(
+    requests,
+    new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS }),
+  );
   const address = `${publicUrl ?? ""}${V1_PREFIX}`;
   // Known when the application is; no request comes before.
   let served: readonly RunnableRoute[] = [];

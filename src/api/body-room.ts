@@ -143,19 +143,38 @@ function unaskedBytes(bytes: number): number {
   return Math.min(bytes, UNASKED_BYTES_MAX);
 }
 
-/** Rooms for bodies of two sizes, so that a client who sends a large one slowly keeps nobody's small one waiting. */
+/** What an upload takes of the memory while it comes, in `bytes`: the chunk that is written, and the one behind it. */
+const UPLOAD_BYTES = 2_097_152;
+
+export interface BodyRoomsOptions {
+  readonly medium: BodyRoomOptions;
+  readonly large: BodyRoomOptions;
+  readonly uploads: BodyRoomOptions;
+}
+
+/** Rooms for each kind of body, so that a client who sends one slowly keeps nobody's body of another kind waiting. */
 export class BodyRooms {
   readonly #medium: BodyRoom;
   readonly #large: BodyRoom;
+  readonly #uploads: BodyRoom;
 
-  constructor(medium: BodyRoomOptions, large: BodyRoomOptions) {
+  constructor({ medium, large, uploads }: BodyRoomsOptions) {
     this.#medium = new BodyRoom(medium);
     this.#large = new BodyRoom(large);
+    this.#uploads = new BodyRoom(uploads);
   }
 
   /** As `BodyRoom.take`, in the room for bodies of this size. */
   take(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     const room = bytes > MEDIUM_BODY_BYTES_MAX ? this.#large : this.#medium;
     return room.take(accountId, bytes, signal);
+  }
+
+  /**
+   * The same for an upload, which is never in memory as a whole.
+   * @param bytes that it announces; 0 for none
+   */
+  receive(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
+    return this.#uploads.take(accountId, bytes === 0 ? UPLOAD_BYTES : Math.min(bytes, UPLOAD_BYTES), signal);
   }
 }

@@ -6,6 +6,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 const MIB = 1_048_576;
 /** More of them than an account may have under way and waiting. */
 const BODIES_COUNT = 80;
+const UPLOADS_COUNT = 140;
 
 let api: Api;
 beforeAll(async () => {
@@ -15,29 +16,50 @@ beforeAll(async () => {
 afterAll(() => api[Symbol.asyncDispose]());
 
 /** A request whose body lacks its last byte. */
-async function slowBody(): Promise<Socket> {
+async function slowBody(path: string): Promise<Socket> {
   const { hostname, port } = new URL(api.url);
   const socket = connect(Number(port), hostname);
   await once(socket, "connect");
   const fields = { host: "x", authorization: `Bearer ${api.token}`, "content-length": String(MIB) };
   const lines = Object.entries(fields).map(([name, value]) => `${name}: ${value}\r\n`);
-  socket.write(`POST /v1/instances HTTP/1.1\r\n${lines.join("")}\r\n`);
+  socket.write(`POST ${path} HTTP/1.1\r\n${lines.join("")}\r\n`);
   socket.write(Buffer.alloc(MIB - 1, " "));
   return socket;
 }
 
-test("bodies that never end are refused beyond a few to the account that sends them, and to nobody else", async () => {
-  using sockets = new DisposableStack();
-  const slow: Promise<Socket>[] = Array.from({ length: BODIES_COUNT }, async () => {
-    const socket = await slowBody();
+/** Sends so many, and gives the first answer: it is to one too many, since none of the others can be answered. */
+async function firstAnswer(path: string, count: number, sockets: DisposableStack): Promise<string> {
+  const answers = Array.from({ length: count }, async () => {
+    const socket = await slowBody(path);
     sockets.defer(() => socket.destroy());
-    return socket;
+    return (await once(socket, "data")) as [Buffer];
   });
-  // The first that is answered is one too many: none of the others can be.
-  const [answer] = await Promise.race(slow.map(async (socket) => (await once(await socket, "data")) as [Buffer]));
-  expect(answer.toString()).toStartWith("HTTP/1.1 429");
-  const other = { json: { image: "tag:none", command: "x".repeat(MIB / 16) }, token: api.foreignToken };
-  errorOf(await api.call("POST", "/v1/instances", other), "not_found");
-  const small = { json: { image: "tag:none", command: "true" } };
-  errorOf(await api.call("POST", "/v1/instances", small), "not_found");
-});
+  for (const answer of answers) answer.catch(() => undefined);
+  const [first] = await Promise.race(answers);
+  return first.toString();
+}
+
+const spawn = (command: string, token: string) =>
+  api.call("POST", "/v1/instances", { json: { image: "tag:none", command }, token });
+
+test("bodies that never end are refused beyond a few to the account that sends them, and to nobody else", async () => {
+  {
+    using sockets = new DisposableStack();
+    expect(await firstAnswer("/v1/instances", BODIES_COUNT, sockets)).toStartWith("HTTP/1.1 429");
+    errorOf(await spawn("x".repeat(MIB / 16), api.foreignToken), "not_found");
+    errorOf(await spawn("true", api.token), "not_found");
+    expect((await api.call("POST", "/v1/files", { body: "x" })).status).toBe(201);
+  }
+  // Room comes back with those who leave.
+  errorOf(await spawn("x".repeat(MIB / 16), api.token), "not_found");
+}, 30_000);
+
+test("uploads that never end are, too", async () => {
+  {
+    using sockets = new DisposableStack();
+    expect(await firstAnswer("/v1/files", UPLOADS_COUNT, sockets)).toStartWith("HTTP/1.1 429");
+    expect((await api.call("POST", "/v1/files", { body: "x", token: api.foreignToken })).status).toBe(201);
+    errorOf(await spawn("x".repeat(MIB / 16), api.token), "not_found");
+  }
+  expect((await api.call("POST", "/v1/files", { body: "y" })).status).toBe(201);
+}, 30_000);

@@ -17,7 +17,7 @@ const UPLOAD = {
     responses: {
       201: jsonSpec("the file is kept; the same content has the same uuid", UploadedFile),
     },
-    errors: ["payload_too_large", "insufficient_storage"],
+    errors: ["payload_too_large", "insufficient_storage", "too_many_requests"],
   }),
 };
 

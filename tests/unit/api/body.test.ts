@@ -82,12 +82,16 @@ describe("room for bodies", () => {
       ...{ totalBytes: 2 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
       ...{ waitMsMax: 60_000, collect: () => undefined },
     };
-    const rooms = new BodyRooms(bounds, bounds);
+    const rooms = new BodyRooms({ medium: bounds, large: bounds, uploads: bounds });
     const sizes = [2 * MIB, MIB, MIB, MIB + 1, MIB];
     const takes = sizes.map((bytes) => rooms.take(alice, bytes, never));
     expect(await taken(takes)).toEqual([true, true, true, false, false]);
     (await takes[0])?.[Symbol.dispose]();
     expect(await taken(takes)).toEqual([true, true, true, true, false]);
+    const uploads = [MIB, MIB, 0].map((bytes) => rooms.receive(alice, bytes, never));
+    expect(await taken(uploads)).toEqual([true, true, false]);
+    for (const upload of uploads) (await upload)[Symbol.dispose]();
+    expect(await taken([100 * MIB, 1].map((bytes) => rooms.receive(alice, bytes, never)))).toEqual([true, false]);
   });
 
   test("is collected after much was given back, and when nothing comes any more", async () => {
