@@ -112,7 +112,7 @@ test: build ## run every ring of tests
 	@bun tests/support/run-rings.ts
 
 .PHONY: test-unit
-test-unit: deps ## run the pure tests
+test-unit: deps ## run the parts by themselves, without VMs and registries
 	@bun tests/support/run-rings.ts unit
 
 .PHONY: test-table

@@ -3,6 +3,7 @@ import { Api } from "../support/api/api.ts";
 import { programTest } from "../support/api/program.ts";
 import { sectionOf } from "../support/documents.ts";
 import { parseExposition } from "../support/exposition.ts";
+import { until } from "../support/runs.ts";
 
 let api: Api;
 beforeAll(async () => {
@@ -33,7 +34,8 @@ test("requests are counted by the pattern of their route, never by what the clie
 });
 
 programTest("the program tells of its machines, storage, disk and event loop", async () => {
-  await Bun.sleep(600);
+  const measured = async () => ((await scrape()).value("coppice_event_loop_lag_seconds_count") ?? 0) > 0;
+  await until("the event loop was measured", measured);
   const { value, types } = await scrape();
   expect(value("coppice_build_info")).toBe(1);
   expect(value("coppice_operations", { kind: "instance", state: "pending" })).toBe(0);

@@ -50,7 +50,11 @@ const RINGS: Readonly<Record<string, Ring>> = {
     paths: ["tests/tidy.test.ts"],
     limitMs: 5 * MINUTE_MS,
   },
-  unit: { what: "pure functions", paths: ["tests/unit/**/*.test.ts"], limitMs: 5 * MINUTE_MS },
+  unit: {
+    what: "the parts by themselves, without VMs and registries",
+    paths: ["tests/unit/**/*.test.ts"],
+    limitMs: 5 * MINUTE_MS,
+  },
   agent: {
     what: "the guest agent under sanitizers",
     commands: [["make", "-s", "-C", "vm-assets/agent", "native"]],

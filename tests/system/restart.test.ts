@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { Appliance, processesWith, text } from "../support/appliance.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
+import { running, until } from "../support/runs.ts";
 
 let registry: Registry;
 let appliance: Appliance;
@@ -25,18 +26,6 @@ afterAll(async () => {
 type Body = Record<string, unknown>;
 const operation = async (id: string) => (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
 
-/** Waits until the operation executes and its command has surely begun. */
-async function running(id: string): Promise<void> {
-  for (let attempt = 0; attempt < 300; attempt++) {
-    if ((await operation(id))["status"] === "EXECUTING") {
-      const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
-      if (stats.status === 200) return;
-    }
-    await Bun.sleep(100);
-  }
-  throw new Error(`operation ${id} does not run`);
-}
-
 /** What the former process left on the host, by the data directory that its machines carry in their arguments. */
 async function remains(): Promise<string[]> {
   const processes = await processesWith(appliance.dataDir);
@@ -49,8 +38,8 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     const keptImage = String((kept.result as unknown as Body)["image"]);
     const slow = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
     const cancelled = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
-    await running(slow);
-    await running(cancelled);
+    await running(appliance, slow);
+    await running(appliance, cancelled);
     const waiting = await appliance.spawn({ image: keptImage, command: "cat /root/kept", shell: true });
     expect((await operation(waiting))["status"]).toBe("PENDING");
     // Accepted, and then the end comes before the work can notice: SIGKILL follows at once.
@@ -70,11 +59,12 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
 
   test("leaves no machine, directory or half-made layer", async () => {
     const slow = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
-    await running(slow);
+    await running(appliance, slow);
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     await appliance.down(signal);
     // Death of the daemon takes its machines along; the kernel needs a moment to reap them.
-    await Bun.sleep(signal === "SIGKILL" ? 1000 : 0);
+    const gone = async () => (await appliance.machinePids()).length === 0;
+    if (signal === "SIGKILL") await until("its machines are gone", gone, 5000);
     expect(await appliance.machinePids()).toEqual([]);
     if (signal === "SIGTERM") expect(await remains()).toEqual([]);
     await appliance.up();

@@ -28,6 +28,14 @@ afterAll(async () => {
 type Body = Record<string, unknown>;
 const result = (operation: { result?: unknown }) => operation.result as unknown as Body;
 
+/** Waits until a command that computes without end has begun. */
+function begun(id: string): Promise<void> {
+  return until("the command runs", async () => {
+    const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
+    return stats.status === 200 && (((await stats.json()) as Body)["cpu_time_ms"] as number) >= BEGUN_CPU_MS;
+  });
+}
+
 describe("a command", () => {
   test.each([
     ["that does not exist", { command: "no-such-program" }, 127],
@@ -76,8 +84,8 @@ describe("a command", () => {
   test("that is cancelled ends CANCELLED and leaves no layer", async () => {
     const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
     const before = await layers();
-    const id = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
-    await Bun.sleep(1500);
+    const id = await appliance.spawn({ image: base, command: "echo x > /root/x; while :; do :; done", shell: true });
+    await begun(id);
     const response = await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
     expect(response.status).toBe(202);
     const operation = await appliance.finished(id);
@@ -104,10 +112,7 @@ describe("a machine", () => {
 
   test("that dies fails the operation and says so", async () => {
     const id = await appliance.spawn({ image: base, command: "while :; do :; done", shell: true });
-    await until("the command runs", async () => {
-      const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
-      return stats.status === 200 && (((await stats.json()) as Body)["cpu_time_ms"] as number) >= BEGUN_CPU_MS;
-    });
+    await begun(id);
     // Those of the pool die, too.
     for (const pid of await appliance.machinePids()) process.kill(pid, "SIGKILL");
     const operation = await appliance.finished(id);
