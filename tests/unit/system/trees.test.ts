@@ -1,12 +1,14 @@
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtemp, readdir, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
 import { removeTrees, strangersDirectory } from "../../../src/system/scratch.ts";
 
+setDefaultTimeout(60_000);
+
 /** No path names the last of them. */
-const DEPTH = 6000;
+const DEPTH = 4000;
 
 const deepen = (path: string) =>
   run({
