@@ -7,12 +7,14 @@ import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config/config.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import { probeDatabase } from "./db/figures.ts";
+import { layerIds } from "./db/layers.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import type { ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { tokenVerifier } from "./service/tokens.ts";
 import { IndexMemory } from "./storage/index/index-memory.ts";
+import { LayerStore } from "./storage/layers/layer-store.ts";
 import { type DataLayout, dataLayout, lockData } from "./storage/layout.ts";
 import { requireSpace } from "./storage/space.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
@@ -72,9 +74,11 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(lock);
   const db = stack.use(openDatabase(layout.database));
   const cgroups = stack.use(await openCgroups(layout.root, log));
+  const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
   const janitorOptions = {
     db,
     layout,
+    layers,
     log,
     clock,
     operationsRetentionMs: config.operations.retentionMs,
@@ -85,7 +89,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const requests = new Requests(db, layout);
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
-  const indexUpgrade = stack.use(new IndexUpgrade({ db, layout, log }));
+  const indexUpgrade = stack.use(new IndexUpgrade({ db, layout, layers, log }));
   stack.use(startJanitor(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const { diskReserveBytes } = config.limits;
@@ -95,7 +99,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
   const indexMemory = new IndexMemory();
-  const shared = { db, layout, log, clock, machines, scratchDisks, diskGuard, indexMemory, metrics, scheduler };
+  const shared = { db, layout, layers, log, clock, machines, scratchDisks, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
   const operations = stack.use(openOperations(config, { ...shared, requests, orphans, cgroups, compactor, network }));
@@ -107,6 +111,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const service = createService({
     db,
     layout,
+    layers,
     operations,
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
@@ -124,16 +129,17 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   orphans.begin();
   void orphans.ended.then(() => indexUpgrade.begin());
   const owned = stack.move();
-  const isAlive = (): boolean => {
-    try {
-      probeDatabase(db);
-      return true;
-    } catch (error) {
-      log.error("the database does not answer", { error });
-      return false;
-    }
-  };
-  return { url: listener.url, isAlive, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { url: listener.url, isAlive: () => answers(db, log), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+function answers(db: Database, log: Log): boolean {
+  try {
+    probeDatabase(db);
+    return true;
+  } catch (error) {
+    log.error("the database does not answer", { error });
+    return false;
+  }
 }
 
 /** A login shell, for one, shares its group with the daemon, and version 2 then gives its children no controllers. */
@@ -202,6 +208,7 @@ function openCompactor(
     CompactorOptions,
     | "db"
     | "layout"
+    | "layers"
     | "log"
     | "clock"
     | "machines"
@@ -228,6 +235,7 @@ function openOperations(
   parts: {
     readonly db: Database;
     readonly layout: DataLayout;
+    readonly layers: LayerStore;
     readonly log: Log;
     readonly clock: () => number;
     readonly cgroups: CgroupTree;

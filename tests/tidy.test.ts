@@ -281,6 +281,14 @@ describe("one place for each power", () => {
     expect(found).toEqual([expect.stringMatching(/^src\/api\/app\.ts:\d+: const V1_PREFIX = "\/v1";$/)]);
   });
 
+  test("files of layers are found by who holds them, in the one store of the process", () => {
+    // These work on the data directory itself, where they link what they read before they read it, or serve nobody else.
+    const others = except(source, "src/cli/backup/archive.ts", "src/cli/bench/host.ts");
+    expect(places(others, /from ".*\/layers\/(?:layers|layer-holds)\.ts"/)).toEqual([]);
+    expect(places(except(source, "src/daemon.ts", "src/cli/gc/collect.ts"), /\bnew LayerStore\(/)).toEqual([]);
+    expect(places(except(source, "src/storage/layers/layer-store.ts"), /\bnew LayerChain\(/)).toEqual([]);
+  });
+
   test("use cases know no wire", () => {
     const service = source.filter(({ path }) => path.startsWith("src/service/"));
     expect(

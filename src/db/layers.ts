@@ -55,6 +55,11 @@ export function layerChain(db: Database, id: LayerId): LayerRow[] {
   return chain.reverse();
 }
 
+/** Ids of `layerChain`. */
+export function layerIds(db: Database, topId: LayerId): LayerId[] {
+  return layerChain(db, topId).map(({ id }) => id);
+}
+
 function hasLayer(db: Database, id: LayerId): boolean {
   const statement = db.prepared("layers.has", (orm) =>
     orm

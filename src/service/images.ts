@@ -1,21 +1,20 @@
 import { getFile } from "../db/files.ts";
 import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
 import { type ImageRow, listImagesFar, removeTag, setTag } from "../db/images.ts";
-import { layerChain } from "../db/layers.ts";
 import { deleteImage } from "../db/removal.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { GuestPath } from "../domain/guest-path.ts";
-import { type FileId, type ImageId, isoTime, type OperationId } from "../domain/ids.ts";
+import { type FileId, type ImageId, isoTime, type LayerId, type OperationId } from "../domain/ids.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../domain/image.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
 import { timeBounds } from "../domain/time-bound.ts";
 import { ociArchiveChunks } from "../storage/archive/oci-archive.ts";
-import { sharedLayerHolds } from "../storage/layers/layer-holds.ts";
+import type { LayerChain } from "../storage/layers/layer-store.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";
 import { type DiffPage, diffPage } from "../storage/tree/image-diff.ts";
 import type { Credentials, ImportSource } from "../supervisor/operations/ports.ts";
 import { releaseLayers } from "../supervisor/space.ts";
-import { type ByteSource, heldLayers, layerFiles, noSuchImage, readerOf, requireImage } from "./layers.ts";
+import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { Walks } from "./walks.ts";
 
@@ -130,9 +129,9 @@ export function imageUseCases(parts: ServiceParts, walks: Walks): ImageUseCases 
     diff: (principal, request) => diff(parts, walks, principal, request),
     save(principal, id, signal) {
       const image = requireImage(parts, principal, id);
-      const { files, held } = heldLayers(parts, image);
-      const archived = { layers: files, name: image.tag, createdAt: isoTime(image.createdAt) };
-      return { chunks: ociArchiveChunks(archived, readerOf(principal.accountId, signal)), held };
+      const held = parts.layers.open(image.layerId);
+      const archived = { layers: held.files, name: image.tag, createdAt: isoTime(image.createdAt) };
+      return { chunks: ociArchiveChunks(archived, readerOf(principal.accountId, signal), held.openLayers), held };
     },
   };
 }
@@ -156,22 +155,30 @@ async function diff(parts: ServiceParts, walks: Walks, principal: Principal, req
   requireImage(parts, principal, request.id);
   using _walk = await walks.take(principal.accountId, request.signal);
   const image = requireImage(parts, principal, request.id);
-  const { now, before, against } = comparedLayers(parts, principal, image, request.against);
-  using _held = sharedLayerHolds.hold([...now, ...before].map(({ id }) => id));
-  const layers = { now: layerFiles(parts, now), before: layerFiles(parts, before) };
+  using now = parts.layers.open(image.layerId);
+  const other = comparedWith(parts, principal, image, request.against);
+  using before = openBefore(parts, other, now);
+  const layers = { now: now.files, before: before.files };
   const { after, limit } = request;
   const wanted = readerOf(principal.accountId, request.signal);
-  return { ...(await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, wanted })), against };
+  const page = await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, wanted }, now.openLayers);
+  return { ...page, against: other.id };
 }
 
-/** The layers of both images. Those of a parent are known also when the parent itself is deleted. */
-function comparedLayers(parts: ServiceParts, principal: Principal, image: ImageRow, other: ImageId | null) {
-  const { db } = parts;
-  const now = layerChain(db, image.layerId);
-  if (other !== null) {
-    const against = requireImage(parts, principal, other);
-    return { now, before: layerChain(db, against.layerId), against: against.id };
-  }
-  const parentId = getHistory(db, image.id)?.parentId ?? null;
-  return { now, before: parentId === null ? [] : now.slice(0, -1), against: parentId };
+/** What an image is compared with; `layerId` is null where its own parent is meant, which may be deleted. */
+interface Compared {
+  readonly id: ImageId | null;
+  readonly layerId: LayerId | null;
+}
+
+function comparedWith(parts: ServiceParts, principal: Principal, image: ImageRow, other: ImageId | null): Compared {
+  if (other === null) return { id: getHistory(parts.db, image.id)?.parentId ?? null, layerId: null };
+  const { id, layerId } = requireImage(parts, principal, other);
+  return { id, layerId };
+}
+
+/** The layers that an image is compared with. Those of its parent are its own but the last, whatever became of that. */
+function openBefore({ layers }: ServiceParts, { id, layerId }: Compared, now: LayerChain): LayerChain {
+  if (layerId !== null) return layers.open(layerId);
+  return layers.hold(id === null ? [] : now.ids.slice(0, -1));
 }

@@ -9,7 +9,7 @@ import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
 import { grepThreads } from "../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
 import type { Image } from "./images.ts";
-import { type ByteSource, heldLayers, heldTree, readerOf, requireImage } from "./layers.ts";
+import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import type { Walks } from "./walks.ts";
 
@@ -72,8 +72,11 @@ export interface InspectUseCases {
 }
 
 export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCases {
-  const treeOf = (principal: Principal, { id, signal }: PathRequest) =>
-    heldTree(parts, requireImage(parts, principal, id), signal);
+  /** The tree of an image, and its layers, to be disposed when it was read. */
+  const treeOf = (principal: Principal, { id, signal }: PathRequest) => {
+    const held = imageLayers(parts, principal, id);
+    return { tree: held.tree(readerOf(principal.accountId, signal)), held };
+  };
   const walkOf = async (principal: Principal, request: PathRequest) => {
     requireImage(parts, principal, request.id);
     using undo = new DisposableStack();
@@ -90,11 +93,10 @@ export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCa
       return image;
     },
     image: (principal, id) => requireImage(parts, principal, id),
-    async withPath(principal, request) {
-      const image = requireImage(parts, principal, request.id);
-      const { tree, held } = heldTree(parts, image, request.signal);
-      using _held = held;
-      await tree.stat(request.path, { follow: true });
+    async withPath(principal, { id, path, signal }) {
+      const image = requireImage(parts, principal, id);
+      using layers = parts.layers.open(image.layerId);
+      await layers.tree(readerOf(image.accountId, signal)).stat(path, { follow: true });
       return image;
     },
     async list(principal, request) {
@@ -125,8 +127,8 @@ export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCa
       return { name, chunks, held };
     },
     async grep(principal, { id, signal, ...search }) {
-      const { files, held } = heldLayers(parts, requireImage(parts, principal, id));
-      return await grepThreads.run({ ...search, layers: files }, signal, { owner: principal.accountId, held });
+      const held = imageLayers(parts, principal, id);
+      return await grepThreads.run({ ...search, layers: held.files }, signal, { owner: principal.accountId, held });
     },
   };
 }

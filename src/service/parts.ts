@@ -1,6 +1,7 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
 import type { Metrics } from "../metrics.ts";
+import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
@@ -31,6 +32,7 @@ export interface ServiceLimits {
 export interface ServiceParts {
   readonly db: Database;
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly operations: OperationsPort;
   readonly limits: ServiceLimits;
   /** registry host taken for references that name none; null refuses them */

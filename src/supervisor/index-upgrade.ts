@@ -6,7 +6,7 @@ import type { LayerId } from "../domain/ids.ts";
 import type { Log } from "../log.ts";
 import { upgradeIndex } from "../storage/index/index-upgrade.ts";
 import { FORMAT_VERSION, LayerIndexError } from "../storage/index/layer-index-format.ts";
-import { indexPath, layerBatches, removeLayer } from "../storage/layers/layers.ts";
+import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
 
@@ -16,6 +16,7 @@ const MEMO_NAME = "index-format";
 export interface IndexUpgradeOptions {
   readonly db: Database;
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly log: Log;
 }
 
@@ -47,13 +48,13 @@ export class IndexUpgrade implements AsyncDisposable {
   }
 
   async #run(): Promise<void> {
-    const { layout, log } = this.#options;
+    const { layout, layers, log } = this.#options;
     const { signal } = this.#stopped;
     const memo = join(layout.root, MEMO_NAME);
     try {
       if (Number(await readMemo(memo)) >= FORMAT_VERSION) return;
       let count = 0;
-      for await (const ids of layerBatches(layout)) {
+      for await (const ids of layers.batches()) {
         for (const id of ids) {
           signal.throwIfAborted();
           if (await this.#upgrade(id)) count += 1;
@@ -68,20 +69,22 @@ export class IndexUpgrade implements AsyncDisposable {
 
   /** False where there is nothing to do, or nothing can be done. */
   async #upgrade(id: LayerId): Promise<boolean> {
-    const { db, layout, log } = this.#options;
+    const { db, layout, layers, log } = this.#options;
+    // What is being made, or was removed since it was listed, has no row.
+    if (!existingLayers(db, [id]).has(id)) return false;
+    // Otherwise it could be removed, and the new index come to lie where nobody knows of it.
+    using held = layers.hold([id]);
     try {
-      if (!(await upgradeIndex(indexPath(layout, id), join(layout.tmp, `index-${id}`), this.#stopped.signal)))
-        return false;
+      const [files] = held.files;
+      if (files === undefined) return false;
+      return await upgradeIndex(files.index, join(layout.tmp, `index-${id}`), this.#stopped.signal);
     } catch (error) {
-      // It was removed meanwhile; or it is damaged, and whoever reads it says so.
+      // It is damaged, or missing, and whoever reads it says so.
       if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
       if (!(error instanceof LayerIndexError)) throw error;
       log.warn("the index of a layer is damaged", { layer: id, error });
       return false;
     }
-    // Whoever removed the layer in this moment has removed the index that was there before.
-    if (!existingLayers(db, [id]).has(id)) await removeLayer(layout, id);
-    return true;
   }
 }
 

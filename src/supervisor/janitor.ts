@@ -62,13 +62,13 @@ export class OrphanSweep implements AsyncDisposable {
   }
 
   async #run(): Promise<void> {
-    const { db, layout, log } = this.#options;
+    const { db, layout, layers, log } = this.#options;
     const { signal } = this.#stopped;
     try {
-      for (const id of await forgetBrokenMergedLayers({ db, layout })) {
+      for (const id of await forgetBrokenMergedLayers({ db, layers })) {
         log.warn("a merged layer without its files was forgotten", { layer: id });
       }
-      await reclaimOrphans({ db, layout }, { dryRun: false, signal });
+      await reclaimOrphans({ db, layout, layers }, { dryRun: false, signal });
       await sweepOutputs(layout, (ids) => succeededOperations(db, ids), signal);
     } catch (error) {
       if (!signal.aborted) log.error("what a former process left was not removed", { error });

@@ -8,8 +8,7 @@ import type { LayerId } from "../domain/ids.ts";
 import type { Reclaimed } from "../domain/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
-import { sharedLayerHolds } from "../storage/layers/layer-holds.ts";
-import { hasLayerFiles, layerBatches, layerBytes, removeLayer } from "../storage/layers/layers.ts";
+import type { LayerStore } from "../storage/layers/layer-store.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
 
 /** Merged layers that nobody used for so long are made again when somebody does. */
@@ -23,6 +22,7 @@ const NEVER = new AbortController().signal;
 export interface SpaceOptions {
   readonly db: Database;
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly log: Log;
   readonly clock: () => number;
   /** how long a file that no instance uses is kept, in `milliseconds`; null: for ever */
@@ -59,7 +59,7 @@ function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: SpaceOptions): ExpiryBou
 }
 
 async function foreseeAll(options: SpaceOptions): Promise<Reclaimed> {
-  const { images, layers, files, blobs } = await foresee(options.db, boundsOf(options), sharedLayerHolds.held);
+  const { images, layers, files, blobs } = await foresee(options.db, boundsOf(options), options.layers.held);
   let fileBytes = 0;
   for (const sha256 of blobs) fileBytes += await releaseBlob(options, sha256, true);
   return { images, layers: layers.length, layerBytes: await sizeOf(options, layers), files, fileBytes };
@@ -77,7 +77,8 @@ class Reclaiming {
   }
 
   async run(): Promise<Reclaimed> {
-    const { db } = this.#options;
+    const { db, layers } = this.#options;
+    const isHeld = (id: LayerId) => layers.passOver(id);
     const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
     if (imagesBeforeMs !== null) {
       await this.#all(
@@ -142,15 +143,15 @@ class Reclaiming {
  */
 export async function forgetBrokenMergedLayers({
   db,
-  layout,
-}: Pick<SpaceOptions, "db" | "layout">): Promise<LayerId[]> {
+  layers,
+}: Pick<SpaceOptions, "db" | "layers">): Promise<LayerId[]> {
   const broken: LayerId[] = [];
   for await (const ids of batches(allMergedLayers(db))) {
-    for (const id of ids) if (!(await hasLayerFiles(layout, id))) broken.push(id);
+    for (const id of ids) if (!(await layers.has(id))) broken.push(id);
   }
   for (const id of broken) {
     deleteMergedLayer(db, id);
-    await removeLayer(layout, id);
+    await layers.remove(id);
   }
   return broken;
 }
@@ -160,17 +161,17 @@ export async function forgetBrokenMergedLayers({
  * meanwhile: one that is not recorded yet looks like that.
  */
 export async function reclaimOrphans(
-  { db, layout }: Pick<SpaceOptions, "db" | "layout">,
+  { db, layout, layers }: Pick<SpaceOptions, "db" | "layout" | "layers">,
   { dryRun, signal }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
 ): Promise<Reclaimed> {
   const orphans = new Set<LayerId>();
   let layerBytes = 0;
-  for await (const ids of layerBatches(layout)) {
+  for await (const ids of layers.batches()) {
     signal?.throwIfAborted();
     const known = existingLayers(db, ids);
     const unknown = ids.filter((id) => !known.has(id) && !orphans.has(id));
     for (const id of unknown) orphans.add(id);
-    layerBytes += dryRun ? await sizeOf({ layout }, unknown) : await removeLayers({ layout }, unknown);
+    layerBytes += dryRun ? await sizeOf({ layers }, unknown) : await removeLayers({ layers }, unknown);
   }
   let files = 0;
   let fileBytes = 0;
@@ -188,20 +189,20 @@ export async function reclaimOrphans(
  * Removes the layers that stood below a deleted image and that nothing else refers to. It is safe beside running
  * instances, captures and readers.
  */
-export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layout">, top: LayerId): Promise<void> {
+export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layers">, top: LayerId): Promise<void> {
   await releaseAll(options, [top]);
 }
 
 /** The same for several. */
-async function releaseAll(options: Pick<SpaceOptions, "db" | "layout">, tops: readonly LayerId[]): Promise<void> {
-  const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, tops, isHeld));
+async function releaseAll(options: Pick<SpaceOptions, "db" | "layers">, tops: readonly LayerId[]): Promise<void> {
+  const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, tops, (id) => options.layers.passOver(id)));
   await removeLayers(options, ids);
 }
 
 /** Removes layers whose images are gone as soon as their last reader is done, until disposal, which waits for that. */
-export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layout" | "log">): AsyncDisposable {
+export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layers" | "log">): AsyncDisposable {
   let work: Promise<void> = Promise.resolve();
-  const listening = sharedLayerHolds.onFreed((ids) => {
+  const listening = options.layers.onFreed((ids) => {
     work = work
       .then(() => releaseAll(options, ids))
       .catch((error: unknown) => options.log.warn("layers that were read were not removed", { error }));
@@ -214,17 +215,15 @@ export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layout" | "l
   };
 }
 
-const isHeld = (id: LayerId): boolean => sharedLayerHolds.passOver(id);
-
-async function sizeOf({ layout }: Pick<SpaceOptions, "layout">, ids: readonly LayerId[]): Promise<number> {
+async function sizeOf({ layers }: Pick<SpaceOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
   let bytes = 0;
-  for (const id of ids) bytes += await layerBytes(layout, id);
+  for (const id of ids) bytes += await layers.sizeBytes(id);
   return bytes;
 }
 
-async function removeLayers(options: Pick<SpaceOptions, "layout">, ids: readonly LayerId[]): Promise<number> {
+async function removeLayers(options: Pick<SpaceOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
   const bytes = await sizeOf(options, ids);
-  for (const id of ids) await removeLayer(options.layout, id);
+  for (const id of ids) await options.layers.remove(id);
   return bytes;
 }
 

@@ -2,7 +2,6 @@ import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { silentLog } from "../../src/log.ts";
-import { sharedLayerHolds } from "../../src/storage/layers/layer-holds.ts";
 import { layerPath, listLayers } from "../../src/storage/layers/layers.ts";
 import { Api } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
@@ -73,14 +72,15 @@ describe("what is read of an image that is deleted meanwhile", () => {
     await using own = await Api.start({ log: silentLog });
     const id = await own.addImage([[{ path: "whole", type: "f", content: piece }]]);
     const removed: string[] = [];
-    using _freed = sharedLayerHolds.onFreed((ids) => {
+    const store = own.parts.layers;
+    using _freed = store.onFreed((ids) => {
       for (const each of ids) rmSync(layerPath(own.parts.layout, each));
       removed.push(...ids);
     });
-    const hold = sharedLayerHolds.hold.bind(sharedLayerHolds);
-    using _hold = spyOn(sharedLayerHolds, "hold").mockImplementation((ids) => {
+    const hold = store.hold.bind(store);
+    using _hold = spyOn(store, "hold").mockImplementation((ids) => {
       const held = hold(ids);
-      for (const each of ids) sharedLayerHolds.passOver(each);
+      for (const each of ids) store.passOver(each);
       return held;
     });
     const { status, bytes } = await own.call("GET", `/v1/inspect/${id}/download?path=/whole`);

@@ -2,7 +2,6 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { HISTORY_COMMAND_BYTES_MAX } from "../../src/db/history.ts";
 import type { ImageId } from "../../src/domain/ids.ts";
-import { sharedLayerHolds } from "../../src/storage/layers/layer-holds.ts";
 import { layerPath, listLayers } from "../../src/storage/layers/layers.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
@@ -281,7 +280,7 @@ describe('"DELETE /images/{uuid}"', () => {
   heldTest("leaves a reader of the image undisturbed", async () => {
     const image = await api.addImage([[{ path: "f", type: "f", content: "still here" }]]);
     const layers = [...(await listLayers(api.parts.layout))];
-    const held = sharedLayerHolds.hold(layers);
+    const held = api.parts.layers.hold(layers);
     expect(await remove(image)).toBe(204);
     const paths = layers.map((id) => layerPath(api.parts.layout, id));
     expect(paths.filter((path) => !existsSync(path))).toEqual([]);

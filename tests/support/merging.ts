@@ -1,15 +1,17 @@
 import { rmSync, writeFileSync } from "node:fs";
 import { openDatabase } from "../../src/db/database.ts";
+import { layerIds } from "../../src/db/layers.ts";
 import { type MergedLayerRow, mergedLayersByUse } from "../../src/db/merged-layers.ts";
 import { accounts, images, layers } from "../../src/db/schema.ts";
 import type { ImageId, LayerId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
 import { IndexMemory } from "../../src/storage/index/index-memory.ts";
+import { LayerStore } from "../../src/storage/layers/layer-store.ts";
 import { layerPath } from "../../src/storage/layers/layers.ts";
+import type { StagedLayer } from "../../src/storage/layers/staged-layer.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { DiskGuard } from "../../src/supervisor/disk-guard.ts";
-import type { StagedLayer } from "../../src/supervisor/instance/staged-layer.ts";
 import { ScratchDisks } from "../../src/supervisor/machines/scratch-disks.ts";
 import { Compactor, type CompactorOptions } from "../../src/supervisor/merging/compact.ts";
 import type { MergeJob } from "../../src/supervisor/merging/merge-layers.ts";
@@ -40,6 +42,7 @@ export class Merging implements AsyncDisposable {
   readonly directory = testDirectory("merging");
   readonly layout: DataLayout = dataLayout(this.directory);
   readonly db = openDatabase(`${this.directory}/db`);
+  readonly layers = new LayerStore({ layout: this.layout, chainOf: (topId) => layerIds(this.db, topId) });
   readonly scheduler: Scheduler;
   readonly merges: FakeMerge[] = [];
   readonly metrics = createMetrics();
@@ -63,10 +66,10 @@ export class Merging implements AsyncDisposable {
 
   /** One more compactor on the same data, as after a restart. */
   open(more: Partial<CompactorOptions> = {}): Compactor {
-    const { layout, db, scheduler, metrics } = this;
+    const { layout, layers, db, scheduler, metrics } = this;
     const none = () => Promise.reject(new Error("there are no machines"));
     return new Compactor({
-      ...{ layout, db, scheduler, metrics, log: silentLog, clock: () => this.now, shape: SHAPE },
+      ...{ layout, layers, db, scheduler, metrics, log: silentLog, clock: () => this.now, shape: SHAPE },
       machines: { take: none, takeAside: none, launcher: none },
       diskGuard: new DiskGuard({ directory: layout.root, reserveBytes: 0, log: silentLog }),
       indexMemory: new IndexMemory(),
@@ -95,7 +98,7 @@ export class Merging implements AsyncDisposable {
   /** Starts from a chain and ends at once; gives the layers that were attached. */
   async use(topId: LayerId): Promise<readonly LayerId[]> {
     using attachment = await this.compactor.attach(alice, topId, never);
-    return attachment.layers;
+    return attachment.ids;
   }
 
   rows(): MergedLayerRow[] {
@@ -111,7 +114,7 @@ export class Merging implements AsyncDisposable {
     const weights: number[] = [];
     const merge: FakeMerge = {
       ...{ job, signal, weights, isDiscarded: false },
-      finish: (sizeBytes = LAYER_BYTES * job.layers.length) => resolve(this.#staged(merge, sizeBytes)),
+      finish: (sizeBytes = LAYER_BYTES * job.layers.ids.length) => resolve(this.#staged(merge, sizeBytes)),
       fail: () => reject(new Error("the merge failed")),
     };
     job.onMachine?.((cpuWeight) => void weights.push(cpuWeight));
@@ -138,6 +141,7 @@ export class Merging implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.compactor[Symbol.asyncDispose]();
+    this.layers[Symbol.dispose]();
     this.db[Symbol.dispose]();
     rmSync(this.directory, { recursive: true });
   }

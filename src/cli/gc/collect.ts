@@ -1,8 +1,10 @@
 import { askForGc } from "../../api/operator/control.ts";
 import type { Config } from "../../config/config.ts";
 import { openDatabase } from "../../db/database.ts";
+import { layerIds } from "../../db/layers.ts";
 import type { Reclaimed } from "../../domain/reclaimed.ts";
 import type { Log } from "../../log.ts";
+import { LayerStore } from "../../storage/layers/layer-store.ts";
 import { dataLayout, hasData, lockData } from "../../storage/layout.ts";
 import { reclaim, reclaimOrphans } from "../../supervisor/space.ts";
 
@@ -25,7 +27,9 @@ export async function collectGarbage(config: Config, log: Log, dryRun: boolean):
   if (lock === null) throw new GcError("an appliance uses the data directory and does not answer: it may be starting");
   using db = openDatabase(layout.database);
   const { files, images } = config;
-  const options = { db, layout, log, clock: Date.now, filesTtlMs: files.ttlMs, untaggedTtlMs: images.untaggedTtlMs };
+  using layers = new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) });
+  const policy = { filesTtlMs: files.ttlMs, untaggedTtlMs: images.untaggedTtlMs };
+  const options = { db, layout, layers, log, clock: Date.now, ...policy };
   const expired = await reclaim(options, { dryRun });
   const orphans = await reclaimOrphans(options, { dryRun });
   return {

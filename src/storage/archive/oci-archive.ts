@@ -1,6 +1,6 @@
 import type { ByteString } from "../../domain/guest-path.ts";
 import type { LayerEntry, LayerIndex } from "../index/layer-index.ts";
-import { type LayerFiles, type OpenLayers, sharedOpenLayers } from "../layers/open-layers.ts";
+import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { Pacer, type Wanted } from "../pacer.ts";
 import type { ImageEntry } from "../tree/directory-merge.ts";
 import { entryPieces, Gatherer } from "./archive.ts";
@@ -40,11 +40,7 @@ interface Descriptor {
  * left without a byte for long: while a digest is computed, the directory of the blobs is named again and again.
  * @throws what `wanted` throws
  */
-export async function* ociArchiveChunks(
-  image: ArchivedImage,
-  wanted: Wanted | null = null,
-  open: OpenLayers = sharedOpenLayers,
-): Chunks {
+export async function* ociArchiveChunks(image: ArchivedImage, wanted: Wanted | null, open: OpenLayers): Chunks {
   const layers: Descriptor[] = [];
   const written = new Set<string>();
   yield directoryHeader("blobs/");
@@ -79,11 +75,7 @@ export async function* ociArchiveChunks(
  * looks like such a mark is left out, because it would take something away.
  * @throws what `wanted` throws
  */
-export async function* layerChunks(
-  files: LayerFiles,
-  wanted: Wanted | null = null,
-  open: OpenLayers = sharedOpenLayers,
-): Chunks {
+export async function* layerChunks(files: LayerFiles, wanted: Wanted | null, open: OpenLayers): Chunks {
   using lease = open.acquire(files);
   const gatherer = new Gatherer();
   using links = new LinkTable(open.linkBudget);

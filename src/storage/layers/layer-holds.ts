@@ -10,7 +10,7 @@ export class LayerHolds {
   readonly #passedOver = new Set<LayerId>();
   readonly #listeners = new Set<(ids: readonly LayerId[]) => void>();
 
-  /** Holds layers until disposal, which is idempotent. Take it in the turn in which their rows were read. */
+  /** Holds layers until disposal, which is idempotent. `LayerStore.hold` says when. */
   hold(ids: readonly LayerId[]): Disposable {
     for (const id of ids) this.#counts.set(id, (this.#counts.get(id) ?? 0) + 1);
     let isHeld = true;
@@ -53,6 +53,3 @@ export class LayerHolds {
     else this.#counts.delete(id);
   }
 }
-
-/** The holds of this process. */
-export const sharedLayerHolds = new LayerHolds();

@@ -5,7 +5,6 @@ import { parseUuid } from "../../domain/ids.ts";
 import { syncPath } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import { type DataLayout, nameBatches } from "../layout.ts";
-import { sharedOpenLayers } from "./open-layers.ts";
 
 const DISK_SUFFIX = ".disk";
 const INDEX_SUFFIX = ".index";
@@ -42,7 +41,6 @@ export async function publishLayer(
 
 /** Removes what there is of a layer. Readers that have it open finish undisturbed. */
 export async function removeLayer(layout: DataLayout, id: LayerId): Promise<void> {
-  sharedOpenLayers.forget(indexPath(layout, id));
   await rm(indexPath(layout, id), { force: true });
   await rm(layerPath(layout, id), { force: true });
 }

@@ -5,7 +5,6 @@ import { LayerIndex } from "../index/layer-index.ts";
 import {
   ARCHIVE_LINKS_BYTES_MAX,
   INDEX_PAGES_BYTES_MAX,
-  OPEN_LAYERS_COUNT_MAX,
   SMALL_INDEX_BYTES_MAX,
   SMALL_INDEXES_BYTES_MAX,
 } from "../limits.ts";
@@ -183,6 +182,3 @@ export class OpenLayers implements Disposable {
     if (layer.diskFd !== null) closeSync(layer.diskFd);
   }
 }
-
-/** The layers of this process. Layers are immutable and their ids are never used twice. */
-export const sharedOpenLayers = new OpenLayers(OPEN_LAYERS_COUNT_MAX);

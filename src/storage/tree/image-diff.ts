@@ -1,6 +1,6 @@
 import type { ByteString, GuestPath } from "../../domain/guest-path.ts";
 import type { DiffChange } from "../../domain/history.ts";
-import { type LayerFiles, type OpenLayers, sharedOpenLayers } from "../layers/open-layers.ts";
+import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { DIFF_PATHS_BYTES_MAX } from "../limits.ts";
 import type { Wanted } from "../pacer.ts";
 import {
@@ -58,7 +58,7 @@ export interface ComparedLayers {
 export async function* imageDiff(
   layers: ComparedLayers,
   after: GuestPath | null,
-  open: OpenLayers = sharedOpenLayers,
+  open: OpenLayers,
 ): AsyncGenerator<Difference, void, undefined> {
   for await (const { difference } of new ImageDiff(layers, mergeTools(open, null)).run(after)) {
     if (difference !== null) yield difference;
@@ -87,7 +87,7 @@ export interface DiffPage {
 export async function diffPage(
   layers: ComparedLayers,
   { after, limit, msMax, wanted }: DiffBounds,
-  open: OpenLayers = sharedOpenLayers,
+  open: OpenLayers,
 ): Promise<DiffPage> {
   const deadline = performance.now() + msMax;
   const found: Difference[] = [];

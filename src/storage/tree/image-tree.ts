@@ -2,7 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { type ByteString, displayName, type GuestPath } from "../../domain/guest-path.ts";
 import type { Entry } from "../../domain/listing.ts";
 import { LinkTable } from "../archive/archive-links.ts";
-import { type LayerFiles, type LayerLease, type OpenLayers, sharedOpenLayers } from "../layers/open-layers.ts";
+import type { LayerFiles, LayerLease, OpenLayers } from "../layers/open-layers.ts";
 import { Pacer, type Wanted } from "../pacer.ts";
 import {
   Levels,
@@ -37,7 +37,7 @@ export class ImageTree {
    * @param layers in the order of `layerChain`: the lowest first, at least one
    * @param wanted ends everything that is done with the tree as soon as it throws
    */
-  constructor(layers: readonly LayerFiles[], open: OpenLayers = sharedOpenLayers, wanted: Wanted | null = null) {
+  constructor(layers: readonly LayerFiles[], open: OpenLayers, wanted: Wanted | null = null) {
     if (layers.length === 0) throw new RangeError("an image has at least one layer");
     this.#layers = layers.toReversed();
     this.#open = open;

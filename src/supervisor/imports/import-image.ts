@@ -21,7 +21,8 @@ import { requireWithin, type TreeLimits, type TreeUsage, treeUsage, watchTree } 
 import { type UnpackOptions, unpack } from "../../oci/umoci.ts";
 import { blobPath } from "../../storage/blobs.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
-import { sharedLayerHolds } from "../../storage/layers/layer-holds.ts";
+import type { LayerStore } from "../../storage/layers/layer-store.ts";
+import { indexDisk, type LayerParts, type ListedDisk, type StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { strangersDirectory } from "../../system/scratch.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
@@ -29,7 +30,6 @@ import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { listBaseMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
-import { indexDisk, type LayerParts, type ListedDisk, type StagedLayer, stageLayer } from "../instance/staged-layer.ts";
 import { attachDisks } from "../instance/steps.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
 import type { OperationRef } from "../operations/events.ts";
@@ -43,6 +43,7 @@ const BASE_RECIPE = "linux/amd64 3";
 export interface ImportContext {
   readonly db: Database;
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly machines: MachineSource;
   readonly log: Log;
   readonly registries: RegistryHosts;
@@ -99,7 +100,7 @@ async function importImage(
   submission: ImportSubmission,
   time: Pick<ToolBounds, "timeoutMs" | "signal">,
 ): Promise<Prepared> {
-  const { db, layout, limits, laps } = context;
+  const { db, layout, layers, limits, laps } = context;
   await using stack = new AsyncDisposableStack();
   const scratch = stack.use(await strangersDirectory(layout.tmp, "import-"));
   const limited = toolsLimits(importCost(context.shape, context.memoryBudgetBytes));
@@ -115,7 +116,7 @@ async function importImage(
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
   const sharing = (known: LayerRow): Prepared => {
-    stack.use(sharedLayerHolds.hold([known.id]));
+    stack.use(layers.hold([known.id]));
     return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
   };
   // So far, the digest is what somebody says. It opens to an account what this account has verified, and nothing else.
@@ -202,7 +203,7 @@ async function listAndStage(
     goal: "the image was listed",
     log,
   });
-  return await stageLayer(context.layout, files, listed);
+  return await context.layers.publish(files, listed);
 }
 
 /** Writes the index of a base disk. The machine is gone when this returns, throws or is aborted. */

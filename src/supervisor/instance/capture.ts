@@ -2,6 +2,8 @@ import { join } from "node:path";
 import type { Laps } from "../../metrics.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { haveSameRoot } from "../../storage/layers/layer-root.ts";
+import type { LayerStore } from "../../storage/layers/layer-store.ts";
+import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
@@ -10,7 +12,6 @@ import type { DiskUse } from "../disk-guard.ts";
 import { NotKeptError } from "./capture-failure.ts";
 import { captureMs } from "./guest-budgets.ts";
 import { GuestTime, lateText } from "./guest-time.ts";
-import { type Indexing, type StagedLayer, stageLayer } from "./staged-layer.ts";
 import { endScratch, type Guest } from "./steps.ts";
 
 /** `details.reason` of a run whose files could not be kept in time. */
@@ -28,6 +29,7 @@ export interface FinishedRun {
 
 export interface CaptureTools {
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly laps: Laps;
   /** takes the files that the run makes grow */
   readonly diskUse: Pick<DiskUse, "add">;
@@ -42,7 +44,7 @@ export interface CaptureTools {
  * @throws NotKeptError when the guest takes longer for it than honest work of that size would
  */
 export async function captureScratch(
-  { layout, laps, diskUse, ...indexing }: CaptureTools & Indexing,
+  { layout, layers, laps, diskUse, ...indexing }: CaptureTools & Indexing,
   guest: Guest,
   run: FinishedRun,
 ): Promise<StagedLayer | null> {
@@ -53,7 +55,7 @@ export async function captureScratch(
   const names = { mounted: "the file system of the run", listed: "the new layer" };
   const listed = await endScratch(guest, files, { time, names, indexing, onStep: (step) => laps.lap(step) });
   if (listed.entryCount === 0 && haveSameRoot(files.indexPath, run.parentIndex)) return null;
-  return await stageLayer(layout, files, listed);
+  return await layers.publish(files, listed);
 }
 
 /** The time for all that comes after the command. */

@@ -6,6 +6,8 @@ import { OutputCapture } from "../../domain/output.ts";
 import type { Log } from "../../log.ts";
 import type { Phase } from "../../metrics.ts";
 import { blobStream } from "../../storage/blobs.ts";
+import type { LayerChain } from "../../storage/layers/layer-store.ts";
+import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
@@ -18,7 +20,6 @@ import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
 import { rethrowPathError } from "./path-errors.ts";
 import { RunningInstance } from "./running-instance.ts";
-import type { Indexing, StagedLayer } from "./staged-layer.ts";
 import { stampScratch } from "./steps.ts";
 
 /** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
@@ -31,9 +32,9 @@ const HOME_DEFAULT = "/root";
 export interface InstanceJob {
   readonly operationId: OperationId;
   readonly submission: InstanceRequest;
-  /** raw disks of the image's layers, the lowest first */
-  readonly layerDisks: readonly string[];
-  /** index of the topmost of them */
+  /** what is attached */
+  readonly image: LayerChain;
+  /** index of the image's topmost layer, which another may stand in for */
   readonly parentIndex: string;
 }
 
@@ -152,12 +153,15 @@ function prepare(
   instance: RunningInstance,
   tools: InstanceTools,
   {
-    job: { layerDisks: layers, submission },
+    job: { image, submission },
     scratchPath,
     time,
   }: Pick<Running, "job" | "scratchPath"> & { readonly time: GuestTime },
 ): Step[] {
-  const { attached, mounted } = instance.attach({ layers, scratch: { path: scratchPath, use: "root" } });
+  const { attached, mounted } = instance.attach({
+    layers: image.files.map(({ disk }) => disk),
+    scratch: { path: scratchPath, use: "root" },
+  });
   const steps: Step[] = [
     { phase: "attach", name: "attaching the disks", done: attached },
     { phase: "mount", name: "mounting the image", done: mounted },

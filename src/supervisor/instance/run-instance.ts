@@ -4,7 +4,6 @@ import { ApiError } from "../../domain/errors.ts";
 import type { ImageId, OperationId } from "../../domain/ids.ts";
 import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
 import type { OutputCapture } from "../../domain/output.ts";
-import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { removeOutputs, writeOutputs } from "../../storage/outputs.ts";
 import { type Made, removedUnlessKept } from "../../system/scratch.ts";
@@ -29,14 +28,14 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       return costOf(resources);
     },
     prepare: async (operation, submission, { signal, laps }) => {
-      const { db, layout } = context;
+      const { db, layout, layers } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
       await using stack = new AsyncDisposableStack();
-      const attachment = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
-      const layerDisks = attachment.layers.map((id) => layerPath(layout, id));
-      const parentIndex = indexPath(layout, image.layerId);
-      const job = { operationId: operation.id, submission, layerDisks, parentIndex };
+      const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
+      const [parent] = stack.use(layers.hold([image.layerId])).files;
+      if (parent === undefined) throw new Error("an image without a layer");
+      const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index };
       // Over once the machine is gone, and what it wrote is either removed or kept on purpose.
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       const bounded = AbortSignal.any([signal, diskUse.full]);

@@ -1,10 +1,10 @@
 import { join } from "node:path";
+import { type Indexing, indexDisk, type LayerParts, type ListedDisk } from "../../storage/layers/staged-layer.ts";
 import type { Agent } from "../../vm/agent/agent.ts";
 import type { Disk, Machine } from "../../vm/vmm.ts";
 import { endedEarly } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { GuestTime } from "./guest-time.ts";
-import { type Indexing, indexDisk, type LayerParts, type ListedDisk } from "./staged-layer.ts";
 
 /*
  * Steps that runs, imports, merges and rehearsals have in common. Each is taken in a machine that the caller owns, and

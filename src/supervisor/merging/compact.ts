@@ -4,7 +4,7 @@ import { insertMergedLayer, mergedLayersOn, touchMergedLayers } from "../../db/m
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
-import { sharedLayerHolds } from "../../storage/layers/layer-holds.ts";
+import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import { requireSpace } from "../../storage/space.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import { LAYERS_COUNT_MAX } from "../../vm/agent/protocol.ts";
@@ -51,11 +51,6 @@ export interface CompactorOptions extends MergeTools {
   readonly diskReserveBytes: number;
   /** default is `mergeLayers` */
   readonly merge?: typeof mergeLayers;
-}
-
-/** What to attach for an image, the lowest first. It stays until disposal. */
-export interface Attachment extends Disposable {
-  readonly layers: readonly LayerId[];
 }
 
 /** A chain that somebody started from. */
@@ -121,7 +116,7 @@ export class Compactor implements AsyncDisposable {
    * chain is merged first.
    * @throws ApiError when that fails; the reason of `signal`
    */
-  async attach(accountId: AccountId, topId: LayerId, signal: AbortSignal): Promise<Attachment> {
+  async attach(accountId: AccountId, topId: LayerId, signal: AbortSignal): Promise<LayerChain> {
     let chain = this.#chain(accountId, topId);
     while (chain.plan.length > LAYERS_COUNT_MAX) {
       await this.#shorten(chain, signal);
@@ -131,8 +126,7 @@ export class Compactor implements AsyncDisposable {
     this.#touch(chain, TOUCH_MS);
     this.#want(chain);
     // Last, because what comes before may fail, and still in the turn in which the chain was read.
-    const held = sharedLayerHolds.hold(layers);
-    return { layers, [Symbol.dispose]: () => held[Symbol.dispose]() };
+    return this.#options.layers.hold(layers);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -336,11 +330,10 @@ export class Compactor implements AsyncDisposable {
     const topId = layers[segments.at(-1)?.last ?? 0]?.id;
     if (belowId === undefined || topId === undefined) throw new RangeError("a base is never merged");
     requireSpace(layout.root, diskReserveBytes + totalBytes(segments));
-    const ids = idsOf(segments);
-    using _held = sharedLayerHolds.hold(ids);
+    using merged = this.#options.layers.hold(idsOf(segments));
     const startedAt = performance.now();
     const diskBytes = Math.min(mergeDiskBytes(segments), this.#options.diskBytesMax);
-    const job = { layers: ids, size: mergeSize(segments), diskBytes, ...rest };
+    const job = { layers: merged, size: mergeSize(segments), diskBytes, ...rest };
     await using staged = await (this.#options.merge ?? mergeLayers)(this.#options, job, signal);
     const { id, sizeBytes, entryCount } = staged;
     // An equal one may have come first, by a run that could not wait; or the layers are gone with their image.
@@ -351,7 +344,7 @@ export class Compactor implements AsyncDisposable {
     this.#space.suspect(accountId);
     this.#wake.resolve();
     const duration_ms = Math.round(performance.now() - startedAt);
-    const fields = { layers: ids.length, of: chain.plan.length, layer: id, size_bytes: sizeBytes, duration_ms };
+    const fields = { layers: segments.length, of: chain.plan.length, layer: id, size_bytes: sizeBytes, duration_ms };
     log.info("layers were merged", { urgency, ...fields });
     return true;
   }

@@ -1,15 +1,14 @@
 import { join } from "node:path";
-import type { LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
-import { layerPath } from "../../storage/layers/layers.ts";
+import type { LayerChain, LayerStore } from "../../storage/layers/layer-store.ts";
+import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { mergeMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
-import { type Indexing, type StagedLayer, stageLayer } from "../instance/staged-layer.ts";
 import { attachDisks, endScratch, type Guest, stampScratch } from "../instance/steps.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
@@ -17,6 +16,7 @@ import type { MergeSize } from "./merge-policy.ts";
 
 export interface MergeTools {
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
   readonly diskGuard: Pick<DiskGuard, "watch">;
@@ -28,8 +28,7 @@ export interface MergeTools {
 }
 
 export interface MergeJob {
-  /** the lowest first */
-  readonly layers: readonly LayerId[];
+  readonly layers: LayerChain;
   /** of all of them */
   readonly size: MergeSize;
   /** of the disk that they are merged into */
@@ -53,7 +52,7 @@ export function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSigna
 }
 
 async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
-  using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.length} layers`, isSpare: true });
+  using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.ids.length} layers`, isSpare: true });
   const bounded = AbortSignal.any([signal, diskUse.full]);
   await using ready = await tools.machines.takeAside(tools.shape, bounded);
   job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));
@@ -69,7 +68,7 @@ async function mergeIn(
   const diskPath = await stampScratch(guest, tools.scratchDisks, job.diskBytes);
   const files = { diskPath, indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.diskUse.add(path);
-  const layers = job.layers.map((id) => layerPath(tools.layout, id));
+  const layers = job.layers.files.map(({ disk }) => disk);
   const { attached, mounted } = attachDisks(guest, { layers, scratch: { path: diskPath, use: "bare" } });
   const time = new GuestTime({ allowedMs: () => mergeMs(job.size) });
   await time.wait("attaching the layers", attached);
@@ -77,5 +76,5 @@ async function mergeIn(
   await time.wait("merging the layers", guest.agent.merge());
   const names = { mounted: "the merged layer", listed: "the merged layer" };
   const listed = await endScratch(guest, files, { time, names, indexing: tools });
-  return await stageLayer(tools.layout, files, listed);
+  return await tools.layers.publish(files, listed);
 }

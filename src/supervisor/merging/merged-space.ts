@@ -10,9 +10,7 @@ import {
 } from "../../db/merged-layers.ts";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
-import { sharedLayerHolds } from "../../storage/layers/layer-holds.ts";
-import { removeLayer } from "../../storage/layers/layers.ts";
-import type { DataLayout } from "../../storage/layout.ts";
+import type { LayerStore } from "../../storage/layers/layer-store.ts";
 
 /** What was used in this time is not given up for another merge: two chains would take turns for ever. */
 const KEEP_MS = 600_000;
@@ -23,7 +21,7 @@ const TRIM_COUNT_MAX = 500;
 
 export interface MergedSpaceOptions {
   readonly db: Database;
-  readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly log: Log;
   readonly clock: () => number;
   /** merged layers of an account take at most this share of the bytes of its layers */
@@ -112,10 +110,10 @@ export class MergedSpace {
 
   /** False when somebody holds it. */
   async #remove({ id, sizeBytes }: MergedLayerRow): Promise<boolean> {
-    const { db, layout, log } = this.#options;
-    if (sharedLayerHolds.isHeld(id)) return false;
+    const { db, layers, log } = this.#options;
+    if (layers.isHeld(id)) return false;
     deleteMergedLayer(db, id);
-    await removeLayer(layout, id);
+    await layers.remove(id);
     log.info("a merged layer was removed", { layer: id, size_bytes: sizeBytes });
     return true;
   }

@@ -9,6 +9,7 @@ import { listen } from "../../../src/api/server.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import type { Making } from "../../../src/db/history.ts";
 import { getImage } from "../../../src/db/images.ts";
+import { layerIds } from "../../../src/db/layers.ts";
 import { startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import type { ErrorBody, ErrorCode } from "../../../src/domain/errors.ts";
@@ -18,6 +19,7 @@ import { createMetrics } from "../../../src/metrics.ts";
 import type { ServiceLimits, ServiceParts } from "../../../src/service/parts.ts";
 import { createService } from "../../../src/service/service.ts";
 import { issueToken, tokenVerifier } from "../../../src/service/tokens.ts";
+import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
@@ -65,6 +67,7 @@ interface ApiParts {
   readonly pid: number;
   readonly db: Database;
   readonly layout: DataLayout;
+  readonly layers: LayerStore;
   readonly keys: TokenKeys;
   readonly operations: HeldOperations;
   readonly routes: readonly Route[];
@@ -111,6 +114,7 @@ export class Api implements AsyncDisposable {
     const layout = dataLayout(directory);
     await layout.ensure();
     const db = stack.use(openDatabase(layout.database));
+    const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
     const keys = await TokenKeys.open(layout.keys);
     const offset = { offsetMs: 0 };
     const clock = () => Date.now() + offset.offsetMs;
@@ -121,6 +125,7 @@ export class Api implements AsyncDisposable {
     const service = createService({
       db,
       layout,
+      layers,
       operations,
       limits,
       defaultRegistry: null,
@@ -143,6 +148,7 @@ export class Api implements AsyncDisposable {
       pid: "pid" in served ? served.pid : process.pid,
       db,
       layout,
+      layers,
       keys,
       operations,
       token,

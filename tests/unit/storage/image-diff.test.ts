@@ -2,13 +2,14 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import fc from "fast-check";
 import { type ByteString, type GuestPath, textToByteString } from "../../../src/domain/guest-path.ts";
-import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
+import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { type Difference, imageDiff } from "../../../src/storage/tree/image-diff.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import type { TestRecord } from "../../support/index-stream.ts";
 import { makeLayer, testDirectory } from "../../support/layer-files.ts";
 
 const directory = testDirectory("image-diff");
+const open = new OpenLayers(8);
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 async function all(differences: AsyncIterable<Difference>): Promise<string[]> {
@@ -20,7 +21,7 @@ async function all(differences: AsyncIterable<Difference>): Promise<string[]> {
 /** Everything that an image shows, with what tells one entry from another here. */
 async function contentOf(layers: readonly LayerFiles[]): Promise<Map<string, string>> {
   if (layers.length === 0) return new Map();
-  const tree = new ImageTree(layers);
+  const tree = new ImageTree(layers, open);
   const content = new Map<string, string>();
   for await (const { path, place } of tree.walk(await tree.stat("/" as GuestPath, { follow: true }))) {
     const { type, mode } = place.entry;
@@ -71,12 +72,12 @@ describe("any two images", () => {
         const expected = [...new Set([...a.keys(), ...b.keys()])]
           .filter((path) => !a.has(path) || !b.has(path) || a.get(path) !== b.get(path))
           .map((path) => `${a.has(path) ? (b.has(path) ? "changed" : "added") : "removed"} ${path}`);
-        const found = await all(imageDiff({ now, before }, null));
+        const found = await all(imageDiff({ now, before }, null, open));
         expect(found.toSorted()).toEqual(expected.toSorted());
         expect(new Set(found).size).toBe(found.length);
         for (const [index, line] of found.entries()) {
           const after = line.slice(line.indexOf("/")) as GuestPath;
-          expect(await all(imageDiff({ now, before }, after))).toEqual(found.slice(index + 1));
+          expect(await all(imageDiff({ now, before }, after, open))).toEqual(found.slice(index + 1));
         }
       }),
       { numRuns: 200 },
@@ -99,7 +100,7 @@ describe("two images that share layers", () => {
   ])("differ by a file's %s", async (_what, change) => {
     const base = await makeLayer(directory, [{ path: "", type: "d" }, file("f")]);
     const top = await makeLayer(directory, [{ path: "", type: "d" }, file("f", change)]);
-    expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["changed /f"]);
+    expect(await all(imageDiff({ now: [base, top], before: [base] }, null, open))).toEqual(["changed /f"]);
   });
 
   test("do not differ by the time of a directory, nor by a link or device written again alike", async () => {
@@ -111,7 +112,7 @@ describe("two images that share layers", () => {
     const base = await makeLayer(directory, [{ path: "", type: "d" }, ...alike]);
     const later = alike.map((record) => (record.type === "d" ? { ...record, mtimeSeconds: 9n } : record));
     const top = await makeLayer(directory, [{ path: "", type: "d", mtimeSeconds: 9n }, ...later]);
-    expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual([]);
+    expect(await all(imageDiff({ now: [base, top], before: [base] }, null, open))).toEqual([]);
   });
 
   test("are compared without a look at what they share", async () => {
@@ -124,7 +125,10 @@ describe("two images that share layers", () => {
       const started = performance.now();
       expect((await contentOf([base])).size).toBe(20_001);
       const walked = performance.now();
-      expect(await all(imageDiff({ now: [base, top], before: [base] }, null))).toEqual(["removed /f5", "added /new"]);
+      expect(await all(imageDiff({ now: [base, top], before: [base] }, null, open))).toEqual([
+        "removed /f5",
+        "added /new",
+      ]);
       walks.push(walked - started);
       comparisons.push(performance.now() - walked);
     }
@@ -137,9 +141,9 @@ test("names sort by their bytes, and a cursor may name what is not there", async
   const names = ["a", "a!", "a/b", "ab", "é"].map((name) => textToByteString(name));
   const records = names.map((path): TestRecord => ({ path, type: path === "a" ? "d" : "f" }));
   const now = [await makeLayer(directory, [{ path: "", type: "d" }, ...records])];
-  const list = await all(imageDiff({ now, before: [] }, null));
+  const list = await all(imageDiff({ now, before: [] }, null, open));
   expect(list.slice(1)).toEqual(["a", "a/b", "a!", "ab", "é"].map((name) => `added /${textToByteString(name)}`));
-  const after = (path: string) => all(imageDiff({ now, before: [] }, path as ByteString as GuestPath));
+  const after = (path: string) => all(imageDiff({ now, before: [] }, path as ByteString as GuestPath, open));
   expect(await after("/a/a")).toEqual(list.slice(2));
   expect(await after("/aa/x/y")).toEqual(list.slice(4));
   expect(await after("/zz/")).toEqual(list.slice(5));

@@ -7,6 +7,7 @@ import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
+import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../../src/storage/limits.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import { encodeStreamHeader, encodeStreamRecord } from "../../support/index-stream.ts";
@@ -73,7 +74,7 @@ describe("an index of 200,000 entries", () => {
     const others = await Promise.all(
       Array.from({ length: 8 }, () => makeLayer(directory, [{ path: "d7", type: "d" }])),
     );
-    const tree = new ImageTree([layer, ...others]);
+    const tree = new ImageTree([layer, ...others], new OpenLayers(2));
     const stat = () => tree.stat("/d7/file-77" as GuestPath, { follow: true });
     await stat();
     expect(await bytesReadBy(stat)).toBeLessThan(2 * STAT_BYTES_MAX);
@@ -89,7 +90,7 @@ describe("a file of 16 TiB without content", () => {
       [{ path: "huge", type: "f", size: BigInt(size), extents: [[size - 1024, 1024, 1024]] }],
       Buffer.alloc(4096, 7),
     );
-    const tree = new ImageTree([layer]);
+    const tree = new ImageTree([layer], new OpenLayers(1));
     const huge = await tree.stat("/huge" as GuestPath, { follow: true });
     expect(huge.size).toBe(size);
     const started = performance.now();
@@ -100,7 +101,7 @@ describe("a file of 16 TiB without content", () => {
 
   test("gives its zeros one chunk at a time, and ends when the reader goes", async () => {
     const layer = await makeLayer(directory, [{ path: "huge", type: "f", size: BigInt(size) }]);
-    const tree = new ImageTree([layer]);
+    const tree = new ImageTree([layer], new OpenLayers(1));
     const reader = tree.read(await tree.stat("/huge" as GuestPath, { follow: true })).getReader();
     const before = process.memoryUsage().rss;
     for (let chunk = 0; chunk < 400; chunk++) expect((await reader.read()).value?.byteLength).toBeLessThanOrEqual(MIB);

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { chmod, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -8,6 +8,7 @@ import { silentLog } from "../../../src/log.ts";
 import { isIndexIntact, upgradeIndex } from "../../../src/storage/index/index-upgrade.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { FORMAT_VERSION, LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
+import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { indexPath } from "../../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { IndexUpgrade } from "../../../src/supervisor/index-upgrade.ts";
@@ -109,26 +110,32 @@ describe("the job beside a running appliance", () => {
   });
   afterEach(() => opened[Symbol.dispose]());
 
-  test("rewrites what is old once, passes over what is damaged, and keeps nothing of what was removed", async () => {
+  test("rewrites what is old once, holding it, and passes over what is damaged or has no row", async () => {
     const { db } = opened;
     const layout = dataLayout(at("data"));
     await layout.ensure();
-    const kept = someLayer();
-    const operationId = addExecuting(db, { kind: "image_import" });
-    expect(
-      publishOperation(db, { operationId, result: {}, now: 1, layer: kept, image: someImage(kept.id) }),
-    ).not.toBeNull();
-    const [damaged, removed] = [newId<LayerId>(), newId<LayerId>()];
-    for (const id of [kept.id, removed]) await writeFile(indexPath(layout, id), OLD_INDEX);
-    await writeFile(indexPath(layout, damaged), OLD_INDEX.subarray(0, 100));
+    const [kept, damaged] = [someLayer(), someLayer()];
+    for (const layer of [kept, damaged]) {
+      const operationId = addExecuting(db, { kind: "image_import" });
+      const published = { operationId, result: {}, now: 1, layer, image: someImage(layer.id) };
+      expect(publishOperation(db, published)).not.toBeNull();
+    }
+    const unknown = newId<LayerId>();
+    for (const id of [kept.id, unknown]) await writeFile(indexPath(layout, id), OLD_INDEX);
+    await writeFile(indexPath(layout, damaged.id), OLD_INDEX.subarray(0, 100));
+    using layers = new LayerStore({ layout, chainOf: (id) => [id] });
+    using hold = spyOn(layers, "hold");
     const pass = async () => {
-      await using upgrade = new IndexUpgrade({ db, layout, log: silentLog });
+      await using upgrade = new IndexUpgrade({ db, layout, layers, log: silentLog });
       upgrade.begin();
       await upgrade.ended;
     };
     await pass();
     expect(await versionOf(indexPath(layout, kept.id))).toBe(FORMAT_VERSION);
-    expect((await readdir(layout.layers)).sort()).toEqual([`${damaged}.index`, `${kept.id}.index`].sort());
+    expect(await versionOf(indexPath(layout, unknown))).toBe(FORMAT_VERSION - 1);
+    expect((await readFile(indexPath(layout, damaged.id))).length).toBe(100);
+    expect(hold.mock.calls.flat(2).sort()).toEqual([kept.id, damaged.id].sort());
+    expect(layers.held).toEqual([]);
     expect((await readdir(layout.tmp)).filter((name) => name.startsWith("index-"))).toEqual([]);
     // It is remembered: what comes later is never of an older version.
     await writeFile(indexPath(layout, kept.id), OLD_INDEX);

@@ -49,7 +49,7 @@ describe("when chains are merged", () => {
     await noMoreThan(merging, 0);
     merging.now += 2000;
     const merge = await started(merging, 1);
-    expect(merge.job.layers).toEqual(ids.slice(1));
+    expect(merge.job.layers.ids).toEqual(ids.slice(1));
     expect(merge.weights).toEqual([5]);
     merge.finish();
     await until("it is published", () => merging.rows().length === 1);
@@ -69,7 +69,7 @@ describe("when chains are merged", () => {
     merging.now += 60_000;
     await noMoreThan(merging, 0);
     await merging.use(merging.chain(1, seven));
-    expect((await started(merging, 1)).job.layers.length).toBe(8);
+    expect((await started(merging, 1)).job.layers.ids.length).toBe(8);
   });
 
   test("a chain is forgotten for the one that goes on from it, and the latest is first", async () => {
@@ -87,9 +87,9 @@ describe("when chains are merged", () => {
     await Bun.sleep(A_WHILE_MS);
     merging.now += 2000;
     const latest = await started(merging, 1);
-    expect(latest.job.layers).toEqual(idsOf(merging, second).slice(1));
+    expect(latest.job.layers.ids).toEqual(idsOf(merging, second).slice(1));
     latest.finish();
-    expect((await started(merging, 2)).job.layers).toEqual(idsOf(merging, further).slice(1));
+    expect((await started(merging, 2)).job.layers.ids).toEqual(idsOf(merging, further).slice(1));
   });
 
   test("of many chains the oldest are forgotten, and remembered when they are used again", async () => {
@@ -103,7 +103,7 @@ describe("when chains are merged", () => {
     run[Symbol.dispose]();
     await Bun.sleep(A_WHILE_MS);
     merging.now += 2000;
-    expect((await started(merging, 1)).job.layers.at(-1)).toBe(chains[0]);
+    expect((await started(merging, 1)).job.layers.ids.at(-1)).toBe(chains[0]);
   });
 
   test("a merge makes way for a run that needs its place, and is done again", async () => {
@@ -132,7 +132,7 @@ describe("on a host without rest", () => {
     const top = merging.chain(1, short);
     await merging.use(top);
     const merge = await started(merging, 1);
-    expect(merge.job.layers).toEqual(idsOf(merging, top).slice(1));
+    expect(merge.job.layers.ids).toEqual(idsOf(merging, top).slice(1));
     // Its memory is counted, and nothing tells it to end.
     expect(merging.scheduler.used.memoryBytes).toBe(COST.memoryBytes);
     expect(merging.scheduler.waitingCount(bob)).toBe(1);
@@ -176,7 +176,7 @@ describe("on a host without rest", () => {
     const counts: number[] = [];
     for (let at = 1; at <= 3; at++) {
       const merge = await started(merging, at);
-      counts.push(merge.job.layers.length);
+      counts.push(merge.job.layers.ids.length);
       merge.finish();
     }
     expect(counts).toEqual([40, 33, 26]);
@@ -220,7 +220,7 @@ describe("what merged layers take", () => {
     await using some = await Merging.start(2, { mergedShare: 0.25 });
     await some.use(some.chain(30));
     some.now += 2000;
-    expect((await started(some, 1)).job.layers.length).toBe(7);
+    expect((await started(some, 1)).job.layers.ids.length).toBe(7);
   });
 
   test("what is part of a larger one goes first, when nobody holds it any more", async () => {
@@ -234,7 +234,7 @@ describe("what merged layers take", () => {
     const { id } = first as { id: LayerId };
     const top = merging.chain(23, older);
     using held = await merging.compactor.attach(alice, top, never);
-    expect(held.layers).toContain(id);
+    expect(held.ids).toContain(id);
     (await started(merging, 2)).finish(47 * LAYER_BYTES);
     await until("it is published", () => merging.rows().length === 2);
     // Together they are beyond the share; the first is in use.
@@ -282,7 +282,7 @@ describe("merges that come to nothing", () => {
     await merging.use(top);
     merging.now += 2000;
     const above = await started(merging, 2);
-    expect(above.job.layers).toEqual(idsOf(merging, top).slice(4));
+    expect(above.job.layers.ids).toEqual(idsOf(merging, top).slice(4));
     above.finish();
     await until("it is published", () => merging.rows().length === 1);
     // A minute later it is tried again, now together with what is above it; that counts as the same thing.
@@ -290,7 +290,7 @@ describe("merges that come to nothing", () => {
     await merging.use(top);
     merging.now += 2000;
     const again = await started(merging, 3);
-    expect(again.job.layers.length).toBe(4);
+    expect(again.job.layers.ids.length).toBe(4);
     again.fail();
     await until("it has failed again", async () => {
       return (await merging.value("coppice_layer_merges_total", { urgency: "idle", outcome: "failed" })) === 2;
@@ -361,7 +361,7 @@ describe("a chain that no machine could have", () => {
     const top = merging.chain(130);
     const both = [merging.use(top), merging.use(top)];
     const merge = await started(merging, 1);
-    expect(merge.job.layers.length).toBe(64);
+    expect(merge.job.layers.ids.length).toBe(64);
     expect(merge.weights).toEqual([]);
     merge.finish();
     const [first, second] = await Promise.all(both);

@@ -8,7 +8,6 @@ import { getOperation, listOperations } from "../../../src/db/operations.ts";
 import { accounts } from "../../../src/db/schema.ts";
 import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
-import { sharedLayerHolds } from "../../../src/storage/layers/layer-holds.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { requireSpace, whileSpace } from "../../../src/storage/space.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
@@ -135,5 +134,5 @@ test("a run that cannot note what it attaches does not hold it", async () => {
   merging.db.orm.run(sql`pragma query_only = on`);
   await expect(merging.use(top)).rejects.toThrow("readonly");
   merging.db.orm.run(sql`pragma query_only = off`);
-  expect(merging.rows().filter(({ id }) => sharedLayerHolds.isHeld(id))).toEqual([]);
+  expect(merging.rows().filter(({ id }) => merging.layers.isHeld(id))).toEqual([]);
 });

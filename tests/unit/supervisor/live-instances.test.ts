@@ -1,11 +1,12 @@
 import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
 import { CgroupGoneError } from "../../../src/cgroup/stats.ts";
-import type { OperationId } from "../../../src/domain/ids.ts";
+import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
 import { silentLog } from "../../../src/log.ts";
 import { Laps } from "../../../src/metrics.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
+import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { execute } from "../../../src/supervisor/instance/execute.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
@@ -109,9 +110,11 @@ test("a run enters the machine that it has, and the one that takes its place", a
     ...{ imageId: "i", argv: ["true"], env: {}, cwd: "/", timeoutSeconds: 1, files: [], truncateOutputAtBytes: 1 },
     ...{ stdin: null, hostname: null, disposable: true, resources: { ...SHAPE, diskBytes: 1 } },
   } as unknown as Parameters<typeof execute>[1]["submission"];
-  const tools = { layout, machines, scratchDisks, instances, log: silentLog, laps: new Laps() };
+  using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
+  using image = layers.open("a" as LayerId);
+  const tools = { layout, layers, machines, scratchDisks, instances, log: silentLog, laps: new Laps() };
   const more = { diskUse: { add: () => undefined }, indexMemory: new IndexMemory() };
-  const job = { operationId: ID, submission, layerDisks: ["/disk"], parentIndex: "/index" };
+  const job = { operationId: ID, submission, image, parentIndex: "/index" };
   // What the second machine is asked to mount, it refuses.
   await expect(execute({ ...tools, ...more }, job, never)).rejects.toMatchObject({ details: { errno: 22 } });
   expect(memory).toHaveLength(2);

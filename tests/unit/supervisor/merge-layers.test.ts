@@ -3,6 +3,7 @@ import { mkdirSync, rmSync } from "node:fs";
 import type { LayerId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
+import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { DiskGuard } from "../../../src/supervisor/disk-guard.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
@@ -31,8 +32,10 @@ test("a merge whose machine is killed goes on in another one, once, and tells th
   };
   const scratchDisks = { stamp: async () => undefined } as unknown as ScratchDisks;
   vmm.killedAt.push("attach", "mount");
+  using layers = new LayerStore({ layout, chainOf: () => [] });
+  using held = layers.hold(["a" as LayerId]);
   const job = {
-    layers: ["a" as LayerId],
+    layers: held,
     size: { sizeBytes: 1, entryCount: 1 },
     diskBytes: 1,
     onMachine: () => void weighed.push(vmm.live.size),
@@ -40,6 +43,7 @@ test("a merge whose machine is killed goes on in another one, once, and tells th
   using diskGuard = new DiskGuard({ directory, reserveBytes: 0, log: silentLog });
   const tools = {
     layout,
+    layers,
     machines,
     scratchDisks,
     diskGuard,

@@ -10,6 +10,7 @@ import { loadConfig } from "../../../src/config/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage, setTag } from "../../../src/db/images.ts";
+import { layerIds } from "../../../src/db/layers.ts";
 import { allMergedLayers, insertMergedLayer } from "../../../src/db/merged-layers.ts";
 import { failOperation, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -17,7 +18,7 @@ import { deleteImage } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
-import { sharedLayerHolds } from "../../../src/storage/layers/layer-holds.ts";
+import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { outputPath } from "../../../src/storage/outputs.ts";
@@ -41,19 +42,22 @@ const NOW = 1_000_000;
 let directory: string;
 let layout: DataLayout;
 let db: Database;
+let layers: LayerStore;
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), "coppice-space-"));
   layout = dataLayout(directory);
   await layout.ensure();
   db = openDatabase(layout.database);
+  layers = new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) });
 });
 afterEach(async () => {
+  layers[Symbol.dispose]();
   db[Symbol.dispose]();
   await rm(directory, { recursive: true });
 });
 
 const options = (more: Partial<SpaceOptions> = {}): SpaceOptions => ({
-  ...{ db, layout, log: silentLog, clock: () => NOW, filesTtlMs: null, untaggedTtlMs: null },
+  ...{ db, layout, layers, log: silentLog, clock: () => NOW, filesTtlMs: null, untaggedTtlMs: null },
   ...more,
 });
 const real = { dryRun: false };
@@ -161,7 +165,7 @@ describe("a dry run", () => {
       }
     }
     const policy = options({ untaggedTtlMs: 1000, filesTtlMs: 1000, clock: () => later });
-    const held = sharedLayerHolds.hold([layerOf(chain[2] as ImageId)]);
+    const held = layers.hold([layerOf(chain[2] as ImageId)]);
     const foreseen = await reclaim(policy, { dryRun: true });
     // Six of the chain and the branch; of layers, those above the one that is read, and two that stand in.
     expect(foreseen).toMatchObject({ images: 7, layers: 4 + 1 + 2, files: 2 });
@@ -214,7 +218,7 @@ test("a start removes half-written files, but not what another process may be wr
 test("layers that are being read are removed by a later pass", async () => {
   const image = await addImage(null, 100);
   const layer = layerOf(image);
-  const held = sharedLayerHolds.hold([layer]);
+  const held = layers.hold([layer]);
   deleteImage(db, alice, image);
   expect(await reclaim(options(), real)).toEqual(NOTHING);
   expect(existsSync(layerPath(layout, layer))).toBe(true);
@@ -229,7 +233,7 @@ test("layers that were passed over go when the last reader is done, and only tho
   const base = await addImage(null, 100);
   const top = await addImage(base, 100);
   const [baseLayer, topLayer] = [layerOf(base), layerOf(top)];
-  const readers = [sharedLayerHolds.hold([baseLayer, topLayer]), sharedLayerHolds.hold([baseLayer, topLayer])];
+  const readers = [layers.hold([baseLayer, topLayer]), layers.hold([baseLayer, topLayer])];
   deleteImage(db, alice, top);
   await releaseLayers(options(), topLayer);
   readers[0]?.[Symbol.dispose]();
@@ -239,7 +243,7 @@ test("layers that were passed over go when the last reader is done, and only tho
   await until("the layer is gone", async () => !(await listLayers(layout)).has(topLayer));
   expect((await listLayers(layout)).has(baseLayer)).toBe(true);
   // One that nobody wanted to remove stays, whoever reads it.
-  sharedLayerHolds.hold([baseLayer])[Symbol.dispose]();
+  layers.hold([baseLayer])[Symbol.dispose]();
   await Bun.sleep(50);
   expect((await listLayers(layout)).has(baseLayer)).toBe(true);
 });
@@ -341,7 +345,7 @@ describe("what a former process left", () => {
     };
     const [whole, broken] = [await add(alice), await add(bob)];
     await rm(layerPath(layout, broken));
-    expect(await forgetBrokenMergedLayers({ db, layout })).toEqual([broken]);
+    expect(await forgetBrokenMergedLayers({ db, layers })).toEqual([broken]);
     expect(allMergedLayers(db)).toEqual([whole]);
     expect((await listLayers(layout)).has(broken)).toBe(false);
   });

@@ -1,11 +1,8 @@
 import { stat } from "node:fs/promises";
 import type { LayerId } from "../../domain/ids.ts";
-import type { IndexMemory } from "../../storage/index/index-memory.ts";
-import { writeLayerIndex } from "../../storage/index/layer-index-writer.ts";
-import { publishLayer, removeLayer } from "../../storage/layers/layers.ts";
-import type { DataLayout } from "../../storage/layout.ts";
-import { type Made, removedUnlessKept } from "../../system/scratch.ts";
-import { allocatedBytes } from "../../system/sparse.ts";
+import type { Made } from "../../system/scratch.ts";
+import type { IndexMemory } from "../index/index-memory.ts";
+import { writeLayerIndex } from "../index/layer-index-writer.ts";
 
 /** A disk that is to be a layer, and its index. */
 export interface LayerParts {
@@ -44,12 +41,4 @@ export async function indexDisk(
   const diskBytes = (await stat(files.diskPath)).size;
   const { entryCount } = await writeLayerIndex({ stream, path: files.indexPath, diskBytes, memory, signal });
   return { entryCount, diskBytes };
-}
-
-/** Moves a disk and its index into the layer store. The disk must have no writer any more. */
-export async function stageLayer(layout: DataLayout, files: LayerParts, listed: ListedDisk): Promise<StagedLayer> {
-  const id = Bun.randomUUIDv7() as LayerId;
-  const sizeBytes = await allocatedBytes(files.diskPath);
-  await publishLayer(layout, { id, temporaryDisk: files.diskPath, temporaryIndex: files.indexPath });
-  return { id, ...listed, sizeBytes, ...removedUnlessKept(() => removeLayer(layout, id)) };
 }
