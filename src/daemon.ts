@@ -109,6 +109,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
+    log,
     db,
     layout,
     layers,

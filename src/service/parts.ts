@@ -1,5 +1,6 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
+import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
@@ -39,6 +40,7 @@ export interface ServiceParts {
   readonly defaultRegistry: string | null;
   /** `milliseconds` since the epoch */
   readonly clock: () => number;
+  readonly log: Log;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
   readonly version: string;

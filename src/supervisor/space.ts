@@ -187,10 +187,15 @@ export async function reclaimOrphans(
 
 /**
  * Removes the layers that stood below a deleted image and that nothing else refers to. It is safe beside running
- * instances, captures and readers.
+ * instances, captures and readers. It never fails, as the image is deleted whatever becomes of them: what cannot be
+ * removed now, on a full disk for one, goes with the next pass.
  */
-export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layers">, top: LayerId): Promise<void> {
-  await releaseAll(options, [top]);
+export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layers" | "log">, top: LayerId): Promise<void> {
+  try {
+    await releaseAll(options, [top]);
+  } catch (error) {
+    options.log.warn("layers of a deleted image were not removed: the next pass does it", { error });
+  }
 }
 
 /** The same for several. */

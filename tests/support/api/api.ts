@@ -123,6 +123,7 @@ export class Api implements AsyncDisposable {
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...parts } = overrides;
     const limits = parts.limits ?? LIMITS;
     const service = createService({
+      log,
       db,
       layout,
       layers,

@@ -331,6 +331,25 @@ test("the images of a deleted operation stay, and so do operations of a deleted 
   expect(getImage(db, alice, child)?.parentId).toBeNull();
 });
 
+test("layers that a full disk keeps go with the next pass, and the deletion of their image stands", async () => {
+  const image = await addImage(null, 100);
+  const layer = layerOf(image);
+  deleteImage(db, alice, image);
+  const full = Object.assign(new Error("database or disk is full"), { code: "SQLITE_FULL" });
+  const onFullDisk = {
+    ...options(),
+    db: {
+      transaction() {
+        throw full;
+      },
+    } as unknown as Database,
+  };
+  await releaseLayers(onFullDisk, layer);
+  expect((await listLayers(layout)).has(layer)).toBe(true);
+  expect((await reclaim(options(), real)).layers).toBe(1);
+  expect((await listLayers(layout)).has(layer)).toBe(false);
+});
+
 describe("what a former process left", () => {
   test("of merged layers is forgotten where a file of one is missing, and kept where it is whole", async () => {
     const base = await addImage(null, 1);
