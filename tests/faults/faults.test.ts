@@ -12,6 +12,7 @@ import { cgroupNamespace } from "../../src/daemon.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { listLayers } from "../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
+import { OPEN_LAYERS_COUNT_MAX } from "../../src/storage/limits.ts";
 import { run } from "../../src/system/exec.ts";
 import { Appliance, processesWith } from "../support/appliance.ts";
 import { allLayerIds } from "../support/database.ts";
@@ -38,8 +39,8 @@ const DISK_BYTES = 3_221_225_472;
 const DISK_FILES = 60_000;
 const RESERVE_BYTES = 67_108_864;
 const FIND_MS = 20_000;
-/** Descriptors beyond those of a daemon that has just started: caches, and what is open for the next reader. */
-const DESCRIPTORS_MORE_MAX = 60;
+/** Descriptors beyond those of a daemon that has just started: indexes that stay open for the next reader, and a few. */
+const DESCRIPTORS_MORE_MAX = OPEN_LAYERS_COUNT_MAX + 60;
 /** A pool of one machine: its monitor, and the launcher that waits for it. */
 const POOL_PROCESSES_COUNT = 2;
 const POOL_MS_MAX = 60_000;
