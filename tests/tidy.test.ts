@@ -119,11 +119,8 @@ function importsOf(text: string): Import[] {
   ];
 }
 
-/** `src/vm/qemu/qemu.ts` lives in `vm`, `src/main.ts` in `main.ts`. */
-function home(path: string): string {
-  const inside = relative("src", path);
-  return inside.includes("/") ? dirname(inside) : inside;
-}
+/** The top folder below src that a file lies in; a file beside the folders is its own. */
+const topOf = (path: string): string => relative("src", path).split("/")[0] ?? "";
 
 /** What the table says of a file: the entry of the longest name that it lies in. */
 function entryOf(table: typeof MAY_IMPORT, path: string): readonly string[] | undefined {
@@ -140,7 +137,7 @@ function importProblem(from: string, { specifier, typeOnly }: Import): string | 
   if (specifier.startsWith(".") && !/\.\w+$/.test(specifier)) return "has no extension";
   const target = relative(join(ROOT, "src"), resolve(ROOT, dirname(from), specifier));
   const folder = target.includes("/") && !target.startsWith("..") ? (target.split("/")[0] ?? "") : target;
-  const own = home(from).split("/")[0] ?? "";
+  const own = topOf(from);
   if (folder === own || (target === "log.ts" && typeOnly)) return null;
   const allowed = entryOf(MAY_IMPORT, from);
   if (allowed === undefined) return "comes from a place that the table does not know";
@@ -151,7 +148,7 @@ function importProblem(from: string, { specifier, typeOnly }: Import): string | 
 }
 
 function packageProblem(from: string, specifier: string): string | null {
-  const own = home(from).split("/")[0] ?? "";
+  const own = topOf(from);
   if (/^(node:|bun:|bun$)/.test(specifier)) return own === "domain" ? "domain is pure" : null;
   const name = specifier
     .split("/")

@@ -109,14 +109,8 @@ export function dropPages(start: bigint, length: bigint): void {
   checked("madvise", libc.madvise(start, length, MADV_DONTNEED));
 }
 
-const SEEK_SET = 0;
 const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
-
-/** Moves the file position, in `bytes` from the start. */
-export function seek(fd: number, offset: number): void {
-  checked("lseek", libc.lseek(fd, offset, SEEK_SET));
-}
 
 /** Where the next data at or after `offset` begins, or null when there is none before the end. */
 export function seekData(fd: number, offset: number): number | null {
