@@ -26,7 +26,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // These work on the data directory or the host itself, where no appliance need run.
   "cli/token.ts": ["service/tokens.ts", "db", "storage", "domain", "config"],
   "cli/backup": ["db", "domain", "storage", "system", "version.ts"],
-  "cli/gc": ["api/operator/control.ts", "config", "db", "domain", "log.ts", "storage", "supervisor/space.ts"],
+  "cli/gc": ["api/operator/control.ts", "config", "db", "domain", "log.ts", "storage", "supervisor/reclaim.ts"],
   "cli/doctor": ["cgroup", "config", "log.ts", "storage", "supervisor", "system", "vm"],
   "cli/install": [
     ...["config", "system/exec.ts", "version.ts"],

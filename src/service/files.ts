@@ -2,7 +2,7 @@ import { type FileRow, getFile, upsertFile } from "../db/files.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { FileId } from "../domain/ids.ts";
 import { receiveBlob } from "../storage/blobs.ts";
-import { whileSpace } from "../storage/space.ts";
+import { whileSpace } from "../storage/free-space.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 /** An uploaded file. Times are `milliseconds` since the epoch. */

@@ -13,7 +13,7 @@ import type { LayerChain } from "../storage/layers/layer-store.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";
 import { type DiffPage, diffPage } from "../storage/tree/image-diff.ts";
 import type { Credentials, ImportSource } from "../supervisor/operations/ports.ts";
-import { releaseLayers } from "../supervisor/space.ts";
+import { releaseLayers } from "../supervisor/reclaim.ts";
 import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { Walks } from "./walks.ts";

@@ -1,7 +1,7 @@
 import { statSync } from "node:fs";
 import { ApiError } from "../domain/errors.ts";
 import type { Log } from "../log.ts";
-import { fileShortage, freeSpace } from "../storage/space.ts";
+import { fileShortage, freeSpace } from "../storage/free-space.ts";
 import { BLOCK_BYTES } from "../system/sparse.ts";
 import { sleepUnlessAborted } from "../system/waiting.ts";
 

@@ -5,7 +5,7 @@ import { deleteOperationsFinishedBefore, succeededOperations } from "../db/opera
 import { removeOutputs, sweepOutputs } from "../storage/outputs.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
 import { removeTrees, sweepTemporaries } from "../system/scratch.ts";
-import { forgetBrokenMergedLayers, reclaim, reclaimOrphans, releaseWhenRead, type SpaceOptions } from "./space.ts";
+import { forgetBrokenMergedLayers, type ReclaimOptions, reclaim, reclaimOrphans, releaseWhenRead } from "./reclaim.ts";
 
 /** Rows that one pass removes in one transaction: it must not hold the event loop. */
 const BATCH_COUNT = 40;
@@ -13,7 +13,7 @@ const PASS_INTERVAL_MS = 3_600_000;
 /** The command line makes keys beside the daemon, which takes no longer than this. */
 const TEMPORARY_AGE_MS = 3_600_000;
 
-export interface JanitorOptions extends SpaceOptions {
+export interface JanitorOptions extends ReclaimOptions {
   /** how long ended operations are kept, in `milliseconds` */
   readonly operationsRetentionMs: number;
 }

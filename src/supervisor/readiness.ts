@@ -1,8 +1,8 @@
 import type { Database } from "../db/database.ts";
-import { probeDatabase } from "../db/figures.ts";
+import { probeDatabase } from "../db/totals.ts";
 import type { Check, Readiness } from "../domain/readiness.ts";
+import { requireSpace } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import { requireSpace } from "../storage/space.ts";
 import { findProgram } from "../system/exec.ts";
 import type { MachineSupply } from "./machines/machine-supply.ts";
 

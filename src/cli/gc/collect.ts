@@ -6,7 +6,7 @@ import type { Reclaimed } from "../../domain/reclaimed.ts";
 import type { Log } from "../../log.ts";
 import { LayerStore } from "../../storage/layers/layer-store.ts";
 import { dataLayout, hasData, lockData } from "../../storage/layout.ts";
-import { reclaim, reclaimOrphans } from "../../supervisor/space.ts";
+import { reclaim, reclaimOrphans } from "../../supervisor/reclaim.ts";
 
 /** The data directory is not there, or is in use by a daemon that does not answer. */
 export class GcError extends Error {

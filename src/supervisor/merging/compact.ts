@@ -4,8 +4,8 @@ import { insertMergedLayer, mergedLayersOn, touchMergedLayers } from "../../db/m
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
+import { requireSpace } from "../../storage/free-space.ts";
 import type { LayerChain } from "../../storage/layers/layer-store.ts";
-import { requireSpace } from "../../storage/space.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import { LAYERS_COUNT_MAX } from "../../vm/agent/protocol.ts";
 import { CpuWeight } from "../../vm/cpu-weight.ts";

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import Libsql from "libsql";
-import { storeFigures } from "../../../src/db/figures.ts";
 import { descendants, lineage } from "../../../src/db/history.ts";
 import { listImages, listImagesFar } from "../../../src/db/images.ts";
 import { listOperations, listOperationsFar } from "../../../src/db/operations.ts";
 import { FAR_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
+import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
@@ -89,7 +89,7 @@ test("a long lineage is told in pages, upwards and downwards", async () => {
 });
 
 test("sums are read in the thread", async () => {
-  expect(await storeFigures(store.db)).toEqual({
+  expect(await storeTotals(store.db)).toEqual({
     imageCount: ROWS_COUNT,
     layerCount: 1,
     layerBytes: 7,

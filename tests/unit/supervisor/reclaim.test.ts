@@ -26,11 +26,11 @@ import { openStaging } from "../../../src/storage/staging.ts";
 import { OrphanSweep, startJanitor, sweep } from "../../../src/supervisor/janitor.ts";
 import {
   forgetBrokenMergedLayers,
+  type ReclaimOptions,
   reclaim,
   releaseLayers,
   releaseWhenRead,
-  type SpaceOptions,
-} from "../../../src/supervisor/space.ts";
+} from "../../../src/supervisor/reclaim.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api/layers.ts";
 import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
@@ -56,7 +56,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true });
 });
 
-const options = (more: Partial<SpaceOptions> = {}): SpaceOptions => ({
+const options = (more: Partial<ReclaimOptions> = {}): ReclaimOptions => ({
   ...{ db, layout, layers, log: silentLog, clock: () => NOW, filesTtlMs: null, untaggedTtlMs: null },
   ...more,
 });

@@ -1,25 +1,25 @@
 import { statfsSync, statSync } from "node:fs";
 import type { Database } from "../db/database.ts";
-import { type StoreFigures, storeFigures } from "../db/figures.ts";
+import { type StoreTotals, storeTotals } from "../db/totals.ts";
 import type { Metrics } from "../metrics.ts";
+import { fileRoom } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import { fileRoom } from "../storage/space.ts";
 import type { MachineSupply } from "./machines/machine-supply.ts";
 import type { Compactor } from "./merging/compact.ts";
 import type { Operations } from "./operations/operations.ts";
 import type { Scheduler } from "./operations/scheduler.ts";
 
 /** Sums over whole tables are this old at most, in `milliseconds`: scraping must not become a load. */
-const FIGURES_AGE_MS_MAX = 15_000;
+const TOTALS_AGE_MS_MAX = 15_000;
 /** How often the event loop's lag is measured. */
 const LAG_INTERVAL_MS = 250;
 
-const NO_FIGURES: StoreFigures = {
+const NO_TOTALS: StoreTotals = {
   ...{ imageCount: 0, layerCount: 0, layerBytes: 0, mergedLayerCount: 0, mergedLayerBytes: 0 },
   ...{ fileCount: 0, fileBytes: 0 },
 };
 
-export interface FigureSources {
+export interface GaugeSources {
   readonly db: Database;
   readonly layout: DataLayout;
   readonly machines: MachineSupply;
@@ -32,8 +32,8 @@ export interface FigureSources {
   readonly revision: string;
 }
 
-/** Adds the figures that are looked up when they are asked for, and measures the event loop until it is disposed. */
-export function watchFigures(metrics: Metrics, sources: FigureSources): Disposable {
+/** Registers the gauges that are read at each scrape, and samples the lag of the event loop until disposal. */
+export function registerGauges(metrics: Metrics, sources: GaugeSources): Disposable {
   addWork(metrics, sources);
   addStorage(metrics, sources);
   addProcess(metrics, sources);
@@ -47,7 +47,7 @@ export function watchFigures(metrics: Metrics, sources: FigureSources): Disposab
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 
-function addWork({ registry }: Metrics, sources: FigureSources): void {
+function addWork({ registry }: Metrics, sources: GaugeSources): void {
   const { machines, operations, scheduler, compactor, poolSize } = sources;
   registry.gauge("coppice_operations", "Operations that wait or run, by kind and state.", () =>
     operations.counts().map(({ kind, state, count }) => [{ kind, state }, count] as const),
@@ -76,23 +76,23 @@ function addWork({ registry }: Metrics, sources: FigureSources): void {
   ]);
 }
 
-function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: FigureSources): void {
-  let figures: StoreFigures = NO_FIGURES;
+function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: GaugeSources): void {
+  let totals: StoreTotals = NO_TOTALS;
   let readAt = Number.NEGATIVE_INFINITY;
   let reading: Promise<void> | null = null;
   const read = async (): Promise<void> => {
-    figures = await storeFigures(db);
+    totals = await storeTotals(db);
     readAt = performance.now();
   };
   registry.before(async () => {
-    if (performance.now() - readAt <= FIGURES_AGE_MS_MAX) return;
-    // Whoever asks meanwhile waits for the same figures.
+    if (performance.now() - readAt <= TOTALS_AGE_MS_MAX) return;
+    // Concurrent scrapes share one read.
     reading ??= read().finally(() => {
       reading = null;
     });
     await reading;
   });
-  const current = (): StoreFigures => figures;
+  const current = (): StoreTotals => totals;
   registry.gauge("coppice_storage_bytes", "What is kept, by class, as allocated on the disk.", () => [
     [{ class: "layers" }, current().layerBytes],
     [{ class: "merged_layers" }, current().mergedLayerBytes],
@@ -119,7 +119,7 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Fig
   });
 }
 
-function addProcess({ registry }: Metrics, { version, revision }: FigureSources): void {
+function addProcess({ registry }: Metrics, { version, revision }: GaugeSources): void {
   registry.gauge("coppice_build_info", "Always 1; the labels say what runs.", () => [[{ version, revision }, 1]]);
   registry.gauge("process_resident_memory_bytes", "Resident memory of the daemon.", () => [
     [{}, process.memoryUsage.rss()],

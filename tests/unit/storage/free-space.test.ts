@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { tmpdir } from "node:os";
-import { fileRoom, requireSpace } from "../../../src/storage/space.ts";
+import { fileRoom, requireSpace } from "../../../src/storage/free-space.ts";
 
 test("files that must be left are a twentieth where there are few, and 20,000 where there are many", () => {
   expect(fileRoom({ files: 1000, ffree: 70 })).toEqual({ total: 1000, free: 70, reserve: 50 });

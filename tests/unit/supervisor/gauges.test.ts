@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { createMetrics } from "../../../src/metrics.ts";
-import { type FigureSources, watchFigures } from "../../../src/supervisor/figures.ts";
+import { type GaugeSources, registerGauges } from "../../../src/supervisor/gauges.ts";
 import { parseExposition } from "../../support/exposition.ts";
 import { Merging } from "../../support/merging.ts";
 
@@ -9,10 +9,10 @@ test("who asks while the sums are being read is told them, too", async () => {
   merging.chain(3);
   const metrics = createMetrics();
   const { db, layout, scheduler, compactor } = merging;
-  const idle = { counts: () => ({ waiting: 0, ready: 0, inUse: 0 }) } as FigureSources["machines"];
-  const none = { counts: () => [] as ReturnType<FigureSources["operations"]["counts"]> } as FigureSources["operations"];
+  const idle = { counts: () => ({ waiting: 0, ready: 0, inUse: 0 }) } as GaugeSources["machines"];
+  const none = { counts: () => [] as ReturnType<GaugeSources["operations"]["counts"]> } as GaugeSources["operations"];
   const sources = { db, layout, scheduler, compactor, machines: idle, operations: none };
-  using _watch = watchFigures(metrics, { ...sources, poolSize: 0, diskReserveBytes: 0, version: "", revision: "" });
+  using _watch = registerGauges(metrics, { ...sources, poolSize: 0, diskReserveBytes: 0, version: "", revision: "" });
   const texts = await Promise.all([1, 2, 3].map(() => metrics.registry.render()));
   const counts = texts.map((text) => parseExposition(text).value("coppice_storage_objects", { class: "layers" }));
   expect(counts).toEqual([4, 4, 4]);

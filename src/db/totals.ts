@@ -1,8 +1,8 @@
 import { sql } from "drizzle-orm";
 import type { Database } from "./database.ts";
 
-/** Sums over whole tables, for the figures that are watched. `bytes` are those that the file system has allocated. */
-export interface StoreFigures {
+/** Totals over whole tables. `bytes` are those that the file system has allocated. */
+export interface StoreTotals {
   readonly imageCount: number;
   readonly layerCount: number;
   readonly layerBytes: number;
@@ -37,9 +37,9 @@ const SUMS = `
 `;
 
 /** Reads whole tables, in a thread. */
-export async function storeFigures(db: Database): Promise<StoreFigures> {
+export async function storeTotals(db: Database): Promise<StoreTotals> {
   const [row = []] = await db.scans.all({ sql: SUMS, params: [] });
-  return Object.fromEntries(NAMES.map((name, index) => [name, Number(row[index])])) as unknown as StoreFigures;
+  return Object.fromEntries(NAMES.map((name, index) => [name, Number(row[index])])) as unknown as StoreTotals;
 }
 
 /** Throws when the database does not answer. */

@@ -19,7 +19,7 @@ const BATCH_COUNT = 20;
 const FOUND_COUNT_MAX = 5000;
 const NEVER = new AbortController().signal;
 
-export interface SpaceOptions {
+export interface ReclaimOptions {
   readonly db: Database;
   readonly layout: DataLayout;
   readonly layers: LayerStore;
@@ -43,13 +43,13 @@ interface Forgotten {
  * With `dryRun` it only says what that would be.
  */
 export async function reclaim(
-  options: SpaceOptions,
+  options: ReclaimOptions,
   { dryRun, signal = NEVER }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
 ): Promise<Reclaimed> {
   return dryRun ? await foreseeAll(options) : await new Reclaiming(options, signal).run();
 }
 
-function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: SpaceOptions): ExpiryBounds {
+function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: ReclaimOptions): ExpiryBounds {
   const now = clock();
   return {
     imagesBeforeMs: untaggedTtlMs === null ? null : now - untaggedTtlMs,
@@ -58,7 +58,7 @@ function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: SpaceOptions): ExpiryBou
   };
 }
 
-async function foreseeAll(options: SpaceOptions): Promise<Reclaimed> {
+async function foreseeAll(options: ReclaimOptions): Promise<Reclaimed> {
   const { images, layers, files, blobs } = await foresee(options.db, boundsOf(options), options.layers.held);
   let fileBytes = 0;
   for (const sha256 of blobs) fileBytes += await releaseBlob(options, sha256, true);
@@ -67,11 +67,11 @@ async function foreseeAll(options: SpaceOptions): Promise<Reclaimed> {
 
 /** One pass: what is to go is found in the thread and then forgotten a little at a time. */
 class Reclaiming {
-  readonly #options: SpaceOptions;
+  readonly #options: ReclaimOptions;
   readonly #signal: AbortSignal;
   readonly #total = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
 
-  constructor(options: SpaceOptions, signal: AbortSignal) {
+  constructor(options: ReclaimOptions, signal: AbortSignal) {
     this.#options = options;
     this.#signal = signal;
   }
@@ -144,7 +144,7 @@ class Reclaiming {
 export async function forgetBrokenMergedLayers({
   db,
   layers,
-}: Pick<SpaceOptions, "db" | "layers">): Promise<LayerId[]> {
+}: Pick<ReclaimOptions, "db" | "layers">): Promise<LayerId[]> {
   const broken: LayerId[] = [];
   for await (const ids of batches(allMergedLayers(db))) {
     for (const id of ids) if (!(await layers.has(id))) broken.push(id);
@@ -161,7 +161,7 @@ export async function forgetBrokenMergedLayers({
  * meanwhile: one that is not recorded yet looks like that.
  */
 export async function reclaimOrphans(
-  { db, layout, layers }: Pick<SpaceOptions, "db" | "layout" | "layers">,
+  { db, layout, layers }: Pick<ReclaimOptions, "db" | "layout" | "layers">,
   { dryRun, signal }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
 ): Promise<Reclaimed> {
   const orphans = new Set<LayerId>();
@@ -190,7 +190,10 @@ export async function reclaimOrphans(
  * instances, captures and readers. It never fails, as the image is deleted whatever becomes of them: what cannot be
  * removed now, on a full disk for one, goes with the next pass.
  */
-export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layers" | "log">, top: LayerId): Promise<void> {
+export async function releaseLayers(
+  options: Pick<ReclaimOptions, "db" | "layers" | "log">,
+  top: LayerId,
+): Promise<void> {
   try {
     await releaseAll(options, [top]);
   } catch (error) {
@@ -199,13 +202,13 @@ export async function releaseLayers(options: Pick<SpaceOptions, "db" | "layers" 
 }
 
 /** The same for several. */
-async function releaseAll(options: Pick<SpaceOptions, "db" | "layers">, tops: readonly LayerId[]): Promise<void> {
+async function releaseAll(options: Pick<ReclaimOptions, "db" | "layers">, tops: readonly LayerId[]): Promise<void> {
   const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, tops, (id) => options.layers.passOver(id)));
   await removeLayers(options, ids);
 }
 
 /** Removes layers whose images are gone as soon as their last reader is done, until disposal, which waits for that. */
-export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layers" | "log">): AsyncDisposable {
+export function releaseWhenRead(options: Pick<ReclaimOptions, "db" | "layers" | "log">): AsyncDisposable {
   let work: Promise<void> = Promise.resolve();
   const listening = options.layers.onFreed((ids) => {
     work = work
@@ -220,20 +223,20 @@ export function releaseWhenRead(options: Pick<SpaceOptions, "db" | "layers" | "l
   };
 }
 
-async function sizeOf({ layers }: Pick<SpaceOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
+async function sizeOf({ layers }: Pick<ReclaimOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
   let bytes = 0;
   for (const id of ids) bytes += await layers.sizeBytes(id);
   return bytes;
 }
 
-async function removeLayers(options: Pick<SpaceOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
+async function removeLayers(options: Pick<ReclaimOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
   const bytes = await sizeOf(options, ids);
   for (const id of ids) await options.layers.remove(id);
   return bytes;
 }
 
 async function releaseBlob(
-  { db, layout }: Pick<SpaceOptions, "db" | "layout">,
+  { db, layout }: Pick<ReclaimOptions, "db" | "layout">,
   sha256: string,
   dryRun: boolean,
 ): Promise<number> {
