@@ -1,12 +1,13 @@
 import { mkdir, rm, statfs, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { run } from "../../src/system/exec.ts";
+import { CommandError, run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 
 const TOOL_MS = 60_000;
 const UNMOUNT_ATTEMPTS_COUNT = 20;
 const UNMOUNT_PAUSE_MS = 250;
+const FILL_ATTEMPTS_COUNT = 50;
 /** Blocks that the file system gives to nobody but what it needs itself. */
 const SLACK_BYTES = 65_536;
 
@@ -44,12 +45,26 @@ export class SmallDisk implements AsyncDisposable {
     return bavail * bsize;
   }
 
-  /** Takes everything but `leftBytes`. */
+  /** Takes everything but `leftBytes`, while others write to the disk, too. */
   async fill(leftBytes: number): Promise<void> {
+    for (let attempt = 1; !(await this.#takeAllBut(leftBytes)); attempt++) {
+      if (attempt === FILL_ATTEMPTS_COUNT) throw new Error(`others write to ${this.path} faster than it can be filled`);
+    }
+    if (leftBytes === 0) await this.#fillRest();
+  }
+
+  /** False when others took some of the free space before the ballast could. */
+  async #takeAllBut(leftBytes: number): Promise<boolean> {
     await this.release();
     const bytes = (await this.freeBytes()) - leftBytes - SLACK_BYTES;
-    await tool("fallocate", "-l", String(bytes), this.#ballast);
-    if (leftBytes === 0) await this.#fillRest();
+    if (bytes <= 0) return true;
+    try {
+      await tool("fallocate", "-l", String(bytes), this.#ballast);
+      return true;
+    } catch (error) {
+      if (error instanceof CommandError && error.stderrTail.includes("No space left")) return false;
+      throw error;
+    }
   }
 
   /** Makes files, until there can be no more than `left` others. */
