@@ -11,23 +11,23 @@ import type { Principal, ServiceParts } from "./parts.ts";
 
 export interface StatsRequest {
   readonly id: OperationId;
-  /** ends the samples */
+  /** ends the stream of samples */
   readonly signal: AbortSignal;
 }
 
 export interface InstanceUseCases {
   /**
-   * Queues a run of a command. Names are resolved now, not when the instance starts: a tag that moves later does not
-   * move the instance.
-   * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file, and as `submitInstance`
+   * Queues a run of a command. The image and the files are resolved now: the instance keeps its image when a tag moves
+   * before it starts.
+   * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file; as `submitInstance` does
    */
   spawn(principal: Principal, request: SpawnInput): Promise<OperationId>;
   /**
-   * Samples of a running instance, one a second until it ends.
+   * Samples a running instance, once a second until it ends.
    * @throws ApiError `not_found`, or `conflict` when the instance is not running
    */
   stats(principal: Principal, request: StatsRequest): AsyncIterable<InstanceStats>;
-  /** One sample. @throws as `stats` does */
+  /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
 }
 

@@ -8,7 +8,7 @@ import { LongOutput, readOutput } from "../storage/outputs.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
-/** An operation; of an instance, `result` is without the outputs. Times are `milliseconds` since the epoch. */
+/** An operation. The `result` of an instance does not include the outputs. Times are `milliseconds` since the epoch. */
 export type Operation = Pick<
   OperationRow,
   "id" | "kind" | "status" | "createdAt" | "startedAt" | "finishedAt" | "result" | "error"
@@ -19,26 +19,26 @@ export interface ListOperations extends ListRequest {
   readonly kind?: OperationKind | undefined;
 }
 
-/** What was captured of a stream: all of it, or a file that is open until disposal. */
+/** The captured output of a stream: all its bytes, or a file that stays open until disposal. */
 export type Output =
   | { readonly kind: "short"; readonly bytes: Uint8Array }
   | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "isAscii" | "text">);
 
 export interface OperationUseCases {
-  /** The newest first. @throws ApiError `validation_error` for a bound of the time */
+  /** Lists operations, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
   list(principal: Principal, request: ListOperations): Promise<readonly Operation[]>;
   /** @throws ApiError `not_found` */
   get(principal: Principal, id: OperationId): Operation;
   /**
-   * The operation after its end, or as it is when `waitMs` have passed or `signal` fires.
+   * Waits until the operation ends, `waitMs` pass or `signal` fires, and returns the operation as it is then.
    * @throws ApiError `not_found`
    */
   wait(principal: Principal, id: OperationId, waitMs: number, signal: AbortSignal): Promise<Operation>;
-  /** Asks for the end of an operation. @throws ApiError `not_found`, or `conflict` when it has ended */
+  /** Asks the operation to end, and returns it. @throws ApiError `not_found`, or `conflict` when it has ended */
   cancel(principal: Principal, id: OperationId): Operation;
-  /** What the service logged about it since the service was started. @throws ApiError `not_found` */
+  /** The lines that the service has logged about the operation since the service started. @throws ApiError `not_found` */
   log(principal: Principal, id: OperationId): readonly OperationLine[];
-  /** Output of an instance that ended; `operation` is one that was given to the principal. */
+  /** Reads an output of an instance that has ended. `operation` must come from one of these use cases. */
   output(operation: Operation, stream: OutputStream): Promise<Output>;
 }
 

@@ -9,7 +9,7 @@ import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { accepted, type Surface } from "./surface.ts";
 import { InstanceStatsSchema } from "./wire.ts";
 
-/** Room for standard input of 10 MiB in base64, or with many escapes, and for all arguments, in `bytes`. */
+/** Largest body in `bytes`: a standard input of 10 MiB in base64 or with many escapes, and all arguments. */
 const SPAWN_BODY_BYTES_MAX = 33_554_432;
 
 const SPAWN = {
@@ -30,10 +30,11 @@ const STATS = {
   ...about({
     id: "instanceStats",
     tag: "Instances",
-    summary: "What a running instance uses of the host: one event a second until it ends, or one object",
+    summary: "Read the resource usage of a running instance: an event every second until it ends, or one object",
     responses: {
       200: {
-        description: "with once=true one object, otherwise server-sent events whose data is such an object each",
+        description:
+          "with once=true one object; otherwise server-sent events, each of which has such an object as data",
         content: { "application/json": InstanceStatsSchema, "text/event-stream": Type.String() },
       },
     },
@@ -94,7 +95,7 @@ function statsOf(sample: InstanceStats) {
   };
 }
 
-/** The client's leaving ends the samples by `left`; the instance's end ends the stream with an event of its own. */
+/** Streams samples as events. A client that disconnects aborts `left`; the end of the instance is an `end` event. */
 function eventStream(samples: AsyncIterable<InstanceStats>, left: AbortController): Reply {
   const encoder = new TextEncoder();
   const iterator = samples[Symbol.asyncIterator]();

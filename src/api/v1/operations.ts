@@ -13,7 +13,7 @@ import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { streamed } from "../stream.ts";
 import type { Surface } from "./surface.ts";
 
-/** How soon to look again at an operation that has not ended, in `seconds`. */
+/** Interval at which a client should poll an operation that has not ended, in `seconds`. */
 const RETRY_AFTER_SECONDS = 1;
 
 const LIST = {
@@ -21,7 +21,7 @@ const LIST = {
   ...about({
     id: "listOperations",
     tag: "Operations",
-    summary: "List operations, the newest first; results come without stdout and stderr",
+    summary: "List operations, the newest first; results do not include stdout and stderr",
     responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
   }),
 };
@@ -31,7 +31,7 @@ const GET = {
   ...about({
     id: "getOperation",
     tag: "Operations",
-    summary: "Read an operation, if wanted after its end",
+    summary: "Read an operation, at once or after waiting for its end",
     responses: { 200: jsonSpec("the operation", Operation, RETRY_AFTER) },
     errors: ["not_found"],
   }),
@@ -51,8 +51,8 @@ const LOG = {
   ...about({
     id: "operationLog",
     tag: "Operations",
-    summary: "Read what the service logged about an operation since it was started",
-    responses: { 200: jsonSpec("lines of the log, the oldest first", Type.Array(LogLine)) },
+    summary: "Read the lines that the service has logged about an operation since the service started",
+    responses: { 200: jsonSpec("the log lines, the oldest first", Type.Array(LogLine)) },
     errors: ["not_found"],
   }),
 };
@@ -84,7 +84,7 @@ export function operationRoutes(surface: Surface) {
       "/:id",
       async ({ request, principal, params }) => {
         const operation = surface.service.operations.cancel(principal, params.id as OperationId);
-        // The route has the type of its schema alone.
+        // Elysia types the handler's result by the schema, which does not allow a `Response`.
         return respond(await operationReply(surface, operation, 202), request) as never;
       },
       { writes: "operations:cancel", ...CANCEL },
@@ -121,7 +121,7 @@ async function operationReply({ service }: Surface, operation: StoredOperation, 
   return { ...(await streamed(JSON_TYPE, jsonPieces(shown), held.move())), status };
 }
 
-/** An operation as the interface shows it; its row has the result in the same shape. */
+/** The wire form of an operation. `result` has that form already. */
 function operationOf({ createdAt, startedAt, finishedAt, ...operation }: StoredOperation, result: unknown) {
   return {
     id: operation.id,
@@ -142,7 +142,7 @@ function resultWithoutOutput({ status, result }: StoredOperation): Record<string
   return rest;
 }
 
-/** An output object whose content may be read while it is sent. */
+/** An output object. The content of a long one is read while it is sent. */
 type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { readonly content: LongText });
 
 function isLong(result: Record<string, unknown> | null): boolean {

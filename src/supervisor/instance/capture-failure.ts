@@ -5,29 +5,29 @@ import { AgentClosedError, AgentError, AgentProtocolError } from "../../vm/agent
 import type { Machine, MachineExit } from "../../vm/vmm.ts";
 import { endedEarly, explain, MachineLostError } from "../machines/machines.ts";
 
-/** `details.reason` where the guest's own end is not the reason. */
+/** `details.reason` when no end of the machine gives a more precise one. */
 const CAPTURE_FAILED = "capture_failed";
-/** A monitor answers at once; one that does not has failed in another way. */
+/** Bounds the query for the machine's state, which a healthy monitor answers at once. */
 const STATE_MS_MAX = 5000;
-/** Ends of a machine that its guest brings about. */
+/** Ends of a machine that its guest can cause. */
 const GUEST_REASONS: readonly MachineExit["reason"][] = ["guest_panic", "guest_reset", "guest_shutdown"];
 
 /**
- * A guest did not give the files of its run. Another attempt would not change that: it is no failure of the service, and
- * the command has its result.
+ * A guest failed to deliver the files of its run. A second attempt would fail, too, so this is a conflict and no failure
+ * of the service; the command has its result.
  */
-export class NotKeptError extends ApiError {
+export class CaptureError extends ApiError {
   constructor(why: string, details: ErrorDetails, options?: ErrorOptions) {
-    super("conflict", `the files of the run were not kept: ${why}`, details, options);
+    super("conflict", `the files of the run could not be captured: ${why}`, details, options);
   }
 }
 
 /**
- * Captures what a command left. It ran as root, so whatever the guest says or does from then on may be its doing; what
- * the host, its disk or the monitor did is told as that.
- * @throws NotKeptError where the guest is the cause; else what `capture` throws
+ * Runs `capture` after the command, and decides who caused its failure. The command ran as root, so it may cause
+ * everything that the guest says or does from then on; it cannot cause a failure of the host, its disk or the monitor.
+ * @throws CaptureError when the guest is the cause; otherwise the error of `capture`
  */
-export async function fromGuest<T>(machine: Machine, capture: () => Promise<T>): Promise<T> {
+export async function captureOrBlame<T>(machine: Machine, capture: () => Promise<T>): Promise<T> {
   try {
     return await capture();
   } catch (error) {
@@ -35,6 +35,7 @@ export async function fromGuest<T>(machine: Machine, capture: () => Promise<T>):
   }
 }
 
+/** The error to throw for a failed capture. */
 async function blame(error: unknown, machine: Machine): Promise<unknown> {
   const isAnswer =
     error instanceof AgentError || error instanceof AgentProtocolError || error instanceof LayerIndexError;
@@ -44,5 +45,5 @@ async function blame(error: unknown, machine: Machine): Promise<unknown> {
   if (!(explained instanceof ApiError)) return explained;
   const exit = explained instanceof MachineLostError ? explained.exit : null;
   if (exit !== null && !GUEST_REASONS.includes(exit.reason)) return explained;
-  return new NotKeptError(explained.message, { reason: CAPTURE_FAILED, ...explained.details }, { cause: error });
+  return new CaptureError(explained.message, { reason: CAPTURE_FAILED, ...explained.details }, { cause: error });
 }

@@ -9,19 +9,19 @@ import { scratchDirectory } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import type { DiskUse } from "../disk-guard.ts";
-import { NotKeptError } from "./capture-failure.ts";
+import { CaptureError } from "./capture-failure.ts";
 import { captureMs } from "./guest-budgets.ts";
 import { GuestTime, lateText } from "./guest-time.ts";
-import { endScratch, type Guest } from "./steps.ts";
+import { type Guest, sealScratch } from "./steps.ts";
 
-/** `details.reason` of a run whose files could not be kept in time. */
+/** `details.reason` of a run whose files could not be captured in time. */
 const CAPTURE_TIMEOUT = "capture_timeout";
 
-/** A command that has ended, with what it left. */
+/** A run whose command has ended. */
 export interface FinishedRun {
-  /** path of the scratch disk */
+  /** host path of the scratch disk */
   readonly disk: string;
-  /** index of the layer below */
+  /** host path of the index of the image's top layer */
   readonly parentIndex: string;
   /** how long the command ran, in `milliseconds` */
   readonly ranMs: number;
@@ -31,17 +31,17 @@ export interface CaptureTools {
   readonly layout: DataLayout;
   readonly layers: LayerStore;
   readonly laps: Laps;
-  /** takes the files that the run makes grow */
+  /** watches the size of the files that the run writes */
   readonly diskUse: Pick<DiskUse, "add">;
-  /** of all indexes that are being written */
+  /** the memory budget that all index writers share */
   readonly indexMemory: IndexMemory;
 }
 
 /**
- * Turns the scratch of a machine whose command has ended into a layer: freezes and indexes it in the
- * guest, ends the machine, and only then, when nothing can write to the disk any more, publishes it.
- * Null when the run changed nothing, neither below the root nor of the root itself, which it took from the image.
- * @throws NotKeptError when the guest takes longer for it than honest work of that size would
+ * Turns the scratch disk of a finished run into a layer: freezes and indexes it in the guest, kills the machine, and only
+ * then, when nothing can write to the disk any more, publishes it.
+ * Null when the run changed nothing: no entry was added, and the root directory is that of the image.
+ * @throws CaptureError when the guest takes longer than honest work of that size would
  */
 export async function captureScratch(
   { layout, layers, laps, diskUse, ...indexing }: CaptureTools & Indexing,
@@ -53,12 +53,12 @@ export async function captureScratch(
   const files = { diskPath: run.disk, indexPath: join(directory.path, "index") };
   diskUse.add(files.indexPath);
   const names = { mounted: "the file system of the run", listed: "the new layer" };
-  const listed = await endScratch(guest, files, { time, names, indexing, onStep: (step) => laps.lap(step) });
+  const listed = await sealScratch(guest, files, { time, names, indexing, onStep: (step) => laps.lap(step) });
   if (listed.entryCount === 0 && haveSameRoot(files.indexPath, run.parentIndex)) return null;
   return await layers.publish(files, listed);
 }
 
-/** The time for all that comes after the command. */
+/** The time budget of all steps after the command. */
 async function captureTime(machine: Machine, { disk, ranMs }: FinishedRun): Promise<GuestTime> {
   const writtenBytes = await allocatedBytes(disk);
   const { memoryBytes } = machine.shape;
@@ -66,7 +66,7 @@ async function captureTime(machine: Machine, { disk, ranMs }: FinishedRun): Prom
     allowedMs: async (listedBytes) =>
       captureMs({ writtenBytes, nowBytes: await allocatedBytes(disk), memoryBytes, listedBytes, ranMs }),
     late: (step, allowedMs) =>
-      new NotKeptError(lateText(step, allowedMs), {
+      new CaptureError(lateText(step, allowedMs), {
         reason: CAPTURE_TIMEOUT,
         step,
         allowed_ms: Math.round(allowedMs),

@@ -14,15 +14,15 @@ import { inMachine, type MachineSource, withReplacement } from "../machines/mach
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
-import { fromGuest, NotKeptError } from "./capture-failure.ts";
+import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
 import { rethrowPathError } from "./path-errors.ts";
 import { RunningInstance } from "./running-instance.ts";
-import { stampScratch } from "./steps.ts";
+import { createScratch } from "./steps.ts";
 
-/** The agent enforces the time limit; this long after it the host stops waiting for the agent's word. */
+/** The agent enforces the time limit; the host waits this much longer for the agent's report. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
 
@@ -32,13 +32,13 @@ const HOME_DEFAULT = "/root";
 export interface InstanceJob {
   readonly operationId: OperationId;
   readonly submission: InstanceRequest;
-  /** what is attached */
+  /** the layers to attach; merged layers may stand in for those of the image */
   readonly image: LayerChain;
-  /** index of the image's topmost layer, which another may stand in for */
+  /** host path of the index of the image's own top layer */
   readonly parentIndex: string;
 }
 
-/** What a run came to. `layer` is null when nothing was captured: see `captured`. */
+/** Outcome of a run. */
 export interface InstanceOutcome {
   readonly exitCode: number;
   readonly timedOut: boolean;
@@ -48,9 +48,9 @@ export interface InstanceOutcome {
   readonly memoryBytes: number;
   readonly stdout: OutputCapture;
   readonly stderr: OutputCapture;
-  /** the changed files; null when nothing changed or nothing was to be kept */
+  /** the changed files; null when nothing changed, or nothing was captured */
   readonly layer: StagedLayer | null;
-  /** false when disposable, or when the machine had to be killed before its files could be read */
+  /** false for a disposable run, and for one whose machine was killed before its files could be read */
   readonly captured: boolean;
 }
 
@@ -58,14 +58,14 @@ export interface InstanceTools extends CaptureTools {
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
   readonly log: Log;
-  /** knows the instance, as long as there is one */
+  /** registers the instance while it has a machine */
   readonly instances: LiveInstances;
 }
 
 /**
- * Runs the command of an instance in a machine of its own, which is replaced, once, when it ends before the command
- * began. The machine is gone when this returns, throws or is aborted.
- * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
+ * Runs the command of an instance in a machine of its own. A machine that ends before the command began is replaced
+ * once. The machine is gone when this returns or throws.
+ * @throws ApiError that names the cause when the guest or the host failed; the reason of `signal`
  */
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
@@ -73,7 +73,7 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   return await withReplacement(() => executeOnce(tools, job, run, signal), { goal: "the command began", log });
 }
 
-/** @throws MachineLostError only where the command has not begun; otherwise as `execute` */
+/** @throws MachineLostError only when the command has not begun; otherwise as `execute` does */
 async function executeOnce(
   tools: InstanceTools,
   job: InstanceJob,
@@ -85,21 +85,20 @@ async function executeOnce(
   using _entered = run.enter(instance);
   const progress: Progress = { ended: null };
   try {
-    return await inMachine(instance, signal, () => runIn(instance, { ...tools, signal }, job, progress));
+    return await inMachine(instance, signal, () => runAndCapture(instance, { ...tools, signal }, job, progress));
   } catch (error) {
     throw instance.hasBegun ? await withFigures(error, progress, instance) : error;
   }
 }
 
-/** How far a command came. */
 interface Progress {
-  /** set once it has ended */
+  /** null until the command has ended */
   ended: RunFigures | null;
 }
 
 /**
- * The error, with what the command came to, or had used when it was cut off: then the machine's figures are the only
- * ones left.
+ * Adds the figures of the command to the details of an error. When the command has not ended, only the host can still
+ * measure what it has used.
  */
 async function withFigures(error: unknown, { ended }: Progress, instance: RunningInstance): Promise<unknown> {
   if (!(error instanceof ApiError)) return error;
@@ -114,7 +113,7 @@ async function hostFigures(instance: RunningInstance): Promise<Pick<RunFigures, 
   return { cpuTimeMs, memoryBytes: memoryPeakBytes };
 }
 
-async function runIn(
+async function runAndCapture(
   instance: RunningInstance,
   tools: InstanceTools & Indexing,
   job: InstanceJob,
@@ -122,18 +121,18 @@ async function runIn(
 ): Promise<InstanceOutcome> {
   const { isolation } = instance;
   const { resources, disposable } = job.submission;
-  const scratchPath = await stampScratch(instance, tools.scratchDisks, resources.diskBytes);
+  const scratchPath = await createScratch(instance, tools.scratchDisks, resources.diskBytes);
   tools.diskUse.add(scratchPath);
   const run = await runCommand(instance, tools, { job, scratchPath, progress });
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
   if (!run.agentAnswers || disposable) return notCaptured;
   const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
   try {
-    const layer = await fromGuest(instance.machine, () => captureScratch(tools, instance, finished));
+    const layer = await captureOrBlame(instance.machine, () => captureScratch(tools, instance, finished));
     return { ...run.figures, isolation, layer, captured: true };
   } catch (error) {
-    if (!run.figures.timedOut || !(error instanceof NotKeptError)) throw error;
-    // The run has its result: it ran over. What it does to its machine afterwards costs it its files, not the result.
+    if (!run.figures.timedOut || !(error instanceof CaptureError)) throw error;
+    // A run that timed out succeeds without an image when its guest cannot be captured.
     await instance.machine.kill();
     return notCaptured;
   }
@@ -146,8 +145,8 @@ interface Step {
 }
 
 /**
- * Begins everything that comes before the command, in one burst: the agent works requests off in order, waits
- * for the disks by itself, and after a failed step the later ones fail too.
+ * Starts all steps that precede the command at once: the agent handles requests in order, waits for the disks by itself,
+ * and fails every step after one that failed.
  */
 function prepare(
   instance: RunningInstance,
@@ -156,7 +155,7 @@ function prepare(
     job: { image, submission },
     scratchPath,
     time,
-  }: Pick<Running, "job" | "scratchPath"> & { readonly time: GuestTime },
+  }: Pick<CommandContext, "job" | "scratchPath"> & { readonly time: GuestTime },
 ): Step[] {
   const { attached, mounted } = instance.attach({
     layers: image.files.map(({ disk }) => disk),
@@ -172,23 +171,22 @@ function prepare(
         path: parseGuestPathText(file.path),
         mode: file.mode,
         sizeBytes: file.sizeBytes,
-        content: time.counting(openedWhenRead(() => blobStream(tools.layout, file.sha256))),
+        content: time.counting(openLazily(() => blobStream(tools.layout, file.sha256))),
       })
       .catch((error: unknown) => rethrowPathError(error, file.path, "placing"));
-    // Each is waited for in turn; the failure of one that is not waited for yet follows from an earlier one.
+    // The steps are awaited in order, and a later one fails because an earlier one did: report the earlier failure.
     done.catch(() => undefined);
     steps.push({ phase: "files", name: `placing ${file.path}`, done });
   }
   return steps;
 }
 
-/** A stream that takes a descriptor only when its turn comes: a run may have a thousand files. */
-async function* openedWhenRead(open: () => AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+/** Opens the stream when its first chunk is read: a run may have a thousand files, and each takes a descriptor. */
+async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield* open();
 }
 
-/** What a command needs to run. */
-interface Running {
+interface CommandContext {
   readonly job: InstanceJob;
   readonly scratchPath: string;
   readonly progress: Progress;
@@ -199,16 +197,20 @@ type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 interface FinishedCommand {
   readonly figures: RunFigures;
   readonly ranMs: number;
-  /** false when the agent did not say how the command ended: its machine is good for nothing any more */
+  /** false when the agent did not report the end of the command: its machine is of no further use */
   readonly agentAnswers: boolean;
 }
 
-async function runCommand(instance: RunningInstance, tools: InstanceTools, running: Running): Promise<FinishedCommand> {
+async function runCommand(
+  instance: RunningInstance,
+  tools: InstanceTools,
+  context: CommandContext,
+): Promise<FinishedCommand> {
   const { laps } = tools;
-  const { job, progress } = running;
+  const { job, progress } = context;
   const { submission } = job;
   const time = new GuestTime({ allowedMs: prepareMs });
-  const steps = prepare(instance, tools, { ...running, time });
+  const steps = prepare(instance, tools, { ...context, time });
   const stdout = new OutputCapture(submission.truncateOutputAtBytes);
   const stderr = new OutputCapture(submission.truncateOutputAtBytes);
   const timeoutMs = submission.timeoutSeconds * 1000;
@@ -220,29 +222,29 @@ async function runCommand(instance: RunningInstance, tools: InstanceTools, runni
   }
   await time.wait("starting the command", command.started);
   const startedAt = performance.now();
-  // Its final word may not come in time: the command may have starved the agent.
+  // The report may never come: the command may have starved the agent.
   const exit = await withinTime(command.exit, timeoutMs + EXIT_GRACE_MS, () => null);
   const ranMs = performance.now() - startedAt;
   laps.lap("exec");
-  const end = exit === null ? await cutOff(instance) : reported(exit);
+  const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
   progress.ended = { ...end, stdout, stderr };
   return { figures: progress.ended, ranMs, agentAnswers: exit !== null };
 }
 
 type CommandEnd = Omit<RunFigures, "stdout" | "stderr">;
 
-/** The end of a command whose machine has to be ended with it. */
-async function cutOff(instance: RunningInstance): Promise<CommandEnd> {
+/** The end of a command that the agent did not report; the figures are those of the host. */
+async function unreportedEnd(instance: RunningInstance): Promise<CommandEnd> {
   return { exitCode: SIGKILL_EXIT_CODE, timedOut: true, oomKilled: false, ...(await hostFigures(instance)) };
 }
 
-function reported({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes }: AgentExit): CommandEnd {
+function reportedEnd({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes }: AgentExit): CommandEnd {
   const figures = { cpuTimeMs: Number(cpuTimeUs / 1000n), memoryBytes: Number(memoryPeakBytes) };
   return { exitCode, timedOut, oomKilled, ...figures };
 }
 
 function execSpec({ operationId, submission }: InstanceJob): AgentExecSpec {
-  // The end of a version 7 UUID is random, its beginning is the time.
+  // A version 7 UUID starts with the time; its last 12 digits are random.
   const hostname = submission.hostname ?? `coppice-${operationId.slice(-12)}`;
   return {
     argv: [...submission.argv],

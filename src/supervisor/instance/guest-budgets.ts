@@ -1,74 +1,74 @@
 import type { MergeSize } from "../merging/merge-policy.ts";
 
 /*
- * What honest work takes in a guest, and what it is allowed. On an idle host an emulated guest with one processor takes
- * 70 µs to list an entry, which is 80 bytes of the listing, and writes 100 MiB/s; one under KVM is quicker by ten times.
- * Each allowance is that of the emulated guest times four to six, which leaves room for a host that is busy with as many
- * other machines, or has a slow disk; and each budget begins with a fixed part, for steps whose size nobody knows.
+ * Time budgets of the work in a guest. On an idle host, an emulated guest with one processor takes 70 µs to list an
+ * entry, which is 80 bytes of the listing, and writes 100 MiB/s; a guest under KVM is ten times as fast. Each budget is
+ * four to six times what the emulated guest takes, which leaves room for a host that runs as many other machines, or has
+ * a slow disk. Each begins with a fixed part, for steps whose size is unknown.
  */
 
 const MIB_BYTES = 1_048_576;
-/** For what a guest writes out or copies: 16 MiB/s. */
+/** Time for a MiB that a guest flushes or copies: 16 MiB/s. */
 const MIB_WRITE_MS = 1000 / 16;
-/** For what the host sends a guest: emulated, 40 MiB/s are usual. */
+/** Time for a MiB that the host sends to a guest: 8 MiB/s; emulated guests usually take 40 MiB/s. */
 const MIB_PUT_MS = 1000 / 8;
-/** For the listing of a disk. */
+/** Time for an entry when a disk is listed. */
 const ENTRY_LIST_MS = 0.3;
 const ENTRY_LISTING_BYTES = 80;
-/** Finding the files of many layers, copying one and listing it: emulated, 300 µs are usual. */
+/** Time to find an entry in many layers, copy and list it; emulated guests usually take 300 µs. */
 const ENTRY_MERGE_MS = 2;
-/** A merge has only the processor time that nobody else wants. */
+/** A merge gets only processor time that no other work wants. */
 const MERGE_RATIO = 4;
 
-/** Disks are found and mounted, the command is started: a second under emulation, more for a hundred layers. */
+/** Time to find and mount the disks and to start the command: emulated, about a second, more with a hundred layers. */
 const PREPARE_MS = 120_000;
-/** The same for a disk that is only listed. */
+/** Time to find and mount a disk that is only listed. */
 const LIST_MS = 120_000;
 const MERGE_MS = 60_000;
-/** Beside what the size of the work gives. */
+/** The fixed part of the budget of a capture. */
 export const CAPTURE_MS = 30_000;
 /**
- * A guest lists what its command has made in a fifth of the time that making it took, with one processor that emulates.
- * Several processors make more at a time, and only one lists.
+ * Listing files may take this many times as long as the command ran. With one emulated processor, listing takes a fifth
+ * of the time in which the files were made; several processors make more files in that time, but only one lists them.
  */
 const LISTING_RATIO = 4;
 
-/** What an instance may take until its command runs. `sentBytes`: of the input files, as far as the guest took them. */
+/** Budget until the command of an instance starts. `sentBytes`: size of the input files that the guest has taken so far. */
 export function prepareMs(sentBytes: number): number {
   return PREPARE_MS + (sentBytes / MIB_BYTES) * MIB_PUT_MS;
 }
 
-/** What a run's end is measured by. */
+/** The figures from which the budget of a capture is computed. */
 export interface CaptureSize {
-  /** of the scratch disk, as allocated on the host's, when the command had ended */
+  /** allocated size of the scratch disk on the host when the command had ended */
   readonly writtenBytes: number;
-  /** as it is now: what was in the guest's memory is written out meanwhile */
+  /** allocated size of the scratch disk now; it grows while the guest flushes its memory */
   readonly nowBytes: number;
-  /** memory of the guest, which is as much as can be left to write */
+  /** memory of the guest, which bounds what it can still have to flush */
   readonly memoryBytes: number;
-  /** of the listing, as far as it came */
+  /** size of the listing so far */
   readonly listedBytes: number;
   /** how long the command ran */
   readonly ranMs: number;
 }
 
 /**
- * What everything after the command may take. A guest may claim any number of entries, so a listing gets no more time
- * than it could have taken to make them.
+ * Budget of all steps after the command. A guest may claim any number of entries, so the time for listing is also
+ * bounded by the time in which the command could have made them.
  */
 export function captureMs({ writtenBytes, nowBytes, memoryBytes, listedBytes, ranMs }: CaptureSize): number {
-  // What is on the disk when the command ends need not be written again; the guest's memory holds no more than this.
+  // The guest can only have to flush what its memory holds.
   const bytes = Math.min(Math.max(writtenBytes, nowBytes), memoryBytes);
   const listingMs = Math.min((listedBytes / ENTRY_LISTING_BYTES) * ENTRY_LIST_MS, LISTING_RATIO * ranMs);
   return CAPTURE_MS + (bytes / MIB_BYTES) * MIB_WRITE_MS + listingMs;
 }
 
-/** What the listing of a base disk may take, its mounting included. `entryCount`: of the tree that it was made of. */
+/** Budget to mount and list a base disk. `entryCount`: entries of the tree that it was made from. */
 export function listBaseMs(entryCount: number): number {
   return LIST_MS + entryCount * ENTRY_LIST_MS;
 }
 
-/** What a merge of layers of that size may take in all. */
+/** Budget of a whole merge of layers of that size. */
 export function mergeMs({ sizeBytes, entryCount }: MergeSize): number {
   return MERGE_RATIO * (MERGE_MS + (sizeBytes / MIB_BYTES) * MIB_WRITE_MS + entryCount * ENTRY_MERGE_MS);
 }

@@ -1,23 +1,23 @@
 import { ApiError } from "../../domain/errors.ts";
 import { withinTime } from "../../system/waiting.ts";
 
-/** A wait is looked at again no sooner, in `milliseconds`: a guest earns time in small pieces. */
+/** Shortest interval between two evaluations of the budget, in `milliseconds`: a guest may earn time in small pieces. */
 const LOOK_MS_MIN = 250;
 
 export interface GuestTimeOptions {
   /**
-   * What the waits may come to by now, in `milliseconds`; it may grow while the guest does what it was asked for.
-   * `movedBytes` is what passed through `stream` and `counting`.
+   * Total time that the waits may take, in `milliseconds`. It may grow while the guest makes progress.
+   * `movedBytes` is the number of bytes that passed through `stream` and `counting`.
    */
   readonly allowedMs: (movedBytes: number) => number | Promise<number>;
-  /** What to throw when a step has used up the rest; default is an ApiError `unavailable` that names the step. */
+  /** Makes the error for a step that exceeds the budget; the default is an ApiError `unavailable` that names the step. */
   readonly late?: (step: string, allowedMs: number) => Error;
 }
 
 /**
- * The time for which the host waits for one guest, over several steps: one account that all of them draw on. No step has
- * a clock of its own, so that a guest cannot stretch a wait by answering a little at a time. Only waits count, not
- * what the host does between them. One wait at a time.
+ * A time budget that several steps of work in one guest share. A step has no clock of its own, so a guest cannot stretch
+ * a wait by answering a little at a time. Only the waits count, not the host's work between them. There must be only one
+ * wait at a time.
  */
 export class GuestTime {
   readonly #options: GuestTimeOptions;
@@ -30,12 +30,12 @@ export class GuestTime {
   }
 
   /**
-   * Waits for a step. What is late goes on unobserved: the caller ends it by ending the machine.
-   * @throws what `late` makes; what `work` throws
+   * Waits for a step. A late step is not stopped: the caller must kill the machine.
+   * @throws the error of `late`; the error of `work`
    */
   async wait<T>(step: string, work: Promise<T>): Promise<T> {
     const settled = work.then((value) => ({ value }));
-    // Nobody may be waiting any more when it fails.
+    // It may fail after this wait has given up.
     settled.catch(() => undefined);
     const startedAt = performance.now();
     const spentMs = () => this.#spentMs + (performance.now() - startedAt);
@@ -55,7 +55,7 @@ export class GuestTime {
     }
   }
 
-  /** Passes on what a guest sends; only the waits for it count. Who stops early must end the machine. */
+  /** Passes on the chunks that a guest sends. A caller that stops early must kill the machine. */
   async *stream(step: string, source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
     const chunks = source[Symbol.asyncIterator]();
     for (;;) {
@@ -66,7 +66,7 @@ export class GuestTime {
     }
   }
 
-  /** Passes on what a guest is sent, as fast as it takes that. */
+  /** Passes on the chunks that a guest is sent, and counts each once the guest has taken it. */
   async *counting(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
     for await (const chunk of source) {
       yield chunk;
@@ -79,7 +79,7 @@ export class GuestTime {
   }
 }
 
-/** What a person reads of a wait that was over before its step. */
+/** The message for a step that exceeded the budget. */
 export function lateText(step: string, allowedMs: number): string {
-  return `${step} was not done within the ${Math.round(allowedMs / 1000)} s that it and the steps before it may take`;
+  return `${step} did not finish within the ${Math.round(allowedMs / 1000)} s allowed for it and the steps before it`;
 }

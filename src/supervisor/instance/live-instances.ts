@@ -6,17 +6,17 @@ import type { RunningInstance } from "./running-instance.ts";
 
 const STATS_INTERVAL_MS = 1000;
 
-/** The run of an operation, while instances can come and go for it. Disposal tells that no more come. */
+/** The run of an operation. It may have several instances, one after another; disposal means that no more will come. */
 export interface LiveRun extends Disposable {
-  /** The instance that the run has now, until disposal; it takes the place of the one before. */
+  /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
   enter(instance: RunningInstance): Disposable;
 }
 
-/** Finds the instance that an operation has now. A run whose machine is lost too early gets another one. */
+/** Finds the current instance of an operation. A run whose machine is lost before the command began gets another one. */
 export class LiveInstances {
   readonly #runs = new Map<OperationId, Run>();
 
-  /** Opens the run of an operation, which must have none. */
+  /** Opens the run of an operation, which must not have one yet. */
   open(id: OperationId): LiveRun {
     const run = new Run(() => this.#runs.delete(id));
     this.#runs.set(id, run);
@@ -29,8 +29,8 @@ export class LiveInstances {
   }
 
   /**
-   * Looks at the instance at once and then every second until it ends, or `signal` fires; null when there was none yet. A
-   * machine that takes the place of another begins at zero again.
+   * Samples the instance at once and then every second until it ends or `signal` fires; null when it has no machine yet.
+   * The figures start again at zero when the machine is replaced.
    */
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
     const run = this.#runs.get(id);
@@ -47,11 +47,11 @@ async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal)
 
 class Run implements LiveRun {
   current: RunningInstance | null = null;
-  /** stays when it has left */
+  /** the last one that entered; it stays after that has been disposed */
   latest: RunningInstance | null = null;
   readonly #onOver: () => void;
   #isOver = false;
-  /** resolves when another instance has entered, or none can any more */
+  /** resolves when another instance enters, or none can any more */
   #changed = Promise.withResolvers<void>();
 
   constructor(onOver: () => void) {
@@ -70,12 +70,12 @@ class Run implements LiveRun {
     };
   }
 
-  /** The instance that takes the place of one whose machine is gone; null when none does, or `signal` fires. */
+  /** Waits for the instance that replaces one whose machine is gone; null when none does, or `signal` fires. */
   async after(instance: RunningInstance, signal: AbortSignal): Promise<RunningInstance | null> {
-    // A machine is replaced only where the command had not begun.
+    // A machine is replaced only when the command had not begun.
     if (instance.hasBegun || signal.aborted) return null;
     if (this.latest === instance && !this.#isOver) {
-      // A signal that fires is the end of the wait, no failure.
+      // The rejection only says that `signal` fired.
       await untilAborted(this.#changed.promise, signal).catch(() => undefined);
     }
     return this.latest === instance || signal.aborted ? null : this.latest;

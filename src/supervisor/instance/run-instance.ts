@@ -20,7 +20,7 @@ export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse">
   readonly compactor: Compactor;
 }
 
-/** The work of instances: run, and capture what is to be published as its image. */
+/** Does the work of instances: runs the command, and captures its changes as the image to publish. */
 export function instanceWorker(context: InstanceContext): Worker<InstanceRequest> {
   return {
     cost: (resources) => {
@@ -36,7 +36,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       const [parent] = stack.use(layers.hold([image.layerId])).files;
       if (parent === undefined) throw new Error("an image without a layer");
       const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index };
-      // Over once the machine is gone, and what it wrote is either removed or kept on purpose.
+      // The watch ends when the machine is gone, and its files were either removed or captured.
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       const bounded = AbortSignal.any([signal, diskUse.full]);
       const outcome = await execute({ ...context, laps, diskUse }, job, bounded);
@@ -52,7 +52,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
   };
 }
 
-/** Writes what was captured of the streams. */
+/** Writes the captured output streams to disk. */
 async function storeOutputs(layout: DataLayout, id: OperationId, { stdout, stderr }: InstanceOutcome): Promise<Made> {
   await using undo = new AsyncDisposableStack();
   const stored = undo.use(removedUnlessKept(() => removeOutputs(layout, id)));
@@ -61,7 +61,7 @@ async function storeOutputs(layout: DataLayout, id: OperationId, { stdout, stder
   return stored;
 }
 
-/** The image of the result: a new one, the input where nothing changed, none where nothing was kept. */
+/** The image of the result: a new one, the input image when nothing changed, null when nothing was captured. */
 function capturedImage(outcome: InstanceOutcome, input: ImageId): ImageId | null {
   if (!outcome.captured) return null;
   return outcome.layer === null ? input : (Bun.randomUUIDv7() as ImageId);
@@ -92,7 +92,7 @@ function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredIn
   };
 }
 
-/** A limit of 0 leaves nothing of what was written: then there is no file either. */
+/** An output is empty, and has no file, also when the limit of its size is 0. */
 function storedOutput(output: OutputCapture): StoredOutput {
   return { truncated: output.truncated, ...(output.isEmpty ? { empty: true } : {}) };
 }

@@ -8,27 +8,27 @@ import { explain, type MachineSource, type ReadyMachine } from "../machines/mach
 import { rethrowPathError } from "./path-errors.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
-/** Numbers of processes: the agent, and the command that an instance is there for. What runs beside it has 2 and up. */
+/** Process numbers of an instance. Further processes get 2 and up. */
 export const Spid = { agent: 0, command: 1 } as const;
 
 /**
- * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; nobody has to wait
- * for them.
+ * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
+ * awaited.
  */
 export interface InstanceProcess extends ExecHandle {
-  /** number of the process in its instance, given in the order of the starts */
+  /** number of the process within its instance, in the order of the starts */
   readonly spid: number;
-  /** Rejects with `invalid_path` for a working directory that cannot be entered. */
+  /** Rejects with `invalid_path` when the working directory cannot be entered. */
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
 }
 
-/** Takes what a process wrote; it must copy what it keeps. */
+/** Receives the output of a process. A chunk is valid only during the call: a sink must copy the bytes that it keeps. */
 export type OutputSink = (stream: OutputStream, chunk: Uint8Array) => void;
 
 /**
- * What there is of an instance from the moment when it has a machine until that is gone: the machine, the agent in it,
- * the disks that were attached, and the processes that run. Disposal ends the machine.
+ * An instance from the moment it has a machine until that is gone: the machine, its agent, the attached disks and the
+ * running processes. Disposal kills the machine.
  */
 export class RunningInstance implements Guest, AsyncDisposable {
   readonly #ready: ReadyMachine;
@@ -59,27 +59,27 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#ready.isolation;
   }
 
-  /** What was attached; null before that. */
+  /** The attached disks; null before `attach`. */
   get disks(): GuestDisks | null {
     return this.#disks;
   }
 
-  /** The command was started, and may have ended since: another machine cannot take the place of this one any more. */
+  /** True once the command has started, even if it has ended: from then on the machine must not be replaced. */
   get hasBegun(): boolean {
     return this.#begun;
   }
 
-  /** Processes that run, or are being started, in the order of their numbers. */
+  /** Processes that run or are being started, in the order of their numbers. */
   get processes(): readonly InstanceProcess[] {
     return [...this.#processes.values()];
   }
 
-  /** The process with that number; null when there is none, or it has ended. */
+  /** The running process with that number; null when there is none. */
   process(spid: number): InstanceProcess | null {
     return this.#processes.get(spid) ?? null;
   }
 
-  /** What the machine has used until now. @throws CgroupGoneError once it is gone */
+  /** The resources that the machine has used until now. @throws CgroupGoneError when the machine is gone */
   stats(): Promise<CgroupStats> {
     return this.machine.cgroup.stats();
   }
@@ -90,7 +90,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return attachDisks(this, disks);
   }
 
-  /** Starts the command that the instance is there for, once, as soon as the agent has done what it was asked before. */
+  /** Starts the command of the instance after the agent's earlier requests. @throws Error when it was called before */
   start(spec: AgentExecSpec, onOutput: OutputSink): InstanceProcess {
     if (this.#command !== null) throw new Error("an instance has one command");
     const handle = this.agent.exec(spec, onOutput);
@@ -104,8 +104,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Starts a process beside the command, which it sees: its namespaces are those of the command.
-   * @throws ApiError `conflict` when the command does not run
+   * Starts a process beside the command, in the command's namespaces.
+   * @throws ApiError `conflict` when the command is not running
    */
   exec(spec: AgentExecSpec, onOutput: OutputSink): InstanceProcess {
     const beside = this.#running();
@@ -114,9 +114,9 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Connects to 127.0.0.1:`port` of the guest.
-   * @throws AgentRefusedError when nobody takes the connection; ApiError `conflict` when the command does not run, and
-   *   whatever else failed in the guest
+   * Connects to 127.0.0.1:`port` in the guest.
+   * @throws AgentRefusedError when nothing listens on the port; ApiError `conflict` when the command is not running, and
+   *   other codes when the guest fails
    */
   async dial(port: number): Promise<AgentConnection> {
     this.#running();
@@ -129,7 +129,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
 
   #running(): ExecHandle {
     if (this.#command === null || !this.#begun || !this.#processes.has(Spid.command)) {
-      throw new ApiError("conflict", "the command of the instance does not run");
+      throw new ApiError("conflict", "the command of the instance is not running");
     }
     return this.#command;
   }
@@ -145,7 +145,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     this.#processes.set(spid, added);
     const remove = () => void this.#processes.delete(spid);
     handle.exit.then(remove, remove);
-    // These settle when the agent is lost, whichever is being waited for.
+    // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);
     added.exit.catch(() => undefined);
     return added;

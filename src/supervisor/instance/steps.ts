@@ -7,8 +7,8 @@ import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { GuestTime } from "./guest-time.ts";
 
 /*
- * Steps that runs, imports, merges and rehearsals have in common. Each is taken in a machine that the caller owns, and
- * bounded by the time that the caller allows.
+ * Steps that runs, imports, merges and rehearsals have in common. Each works in a machine that the caller owns, within
+ * the caller's time budget.
  */
 
 /** A machine and the agent in it. */
@@ -17,33 +17,33 @@ export interface Guest {
   readonly agent: Agent;
 }
 
-/** What a guest is to see. */
+/** Disks to attach to a guest. */
 export interface GuestDisks {
-  /** raw disks of layers on the host, the lowest first */
+  /** host paths of the layers' raw disks, the lowest layer first */
   readonly layers: readonly string[];
   /**
-   * a disk of `stampScratch` on top of them, as the root of commands, or "bare", beside the layers, for what they are
-   * merged into; null: the layers are only read
+   * a disk of `createScratch`. "root": mounted over the layers as the root file system of commands; "bare": mounted
+   * beside the layers, as the target of a merge. null: the layers are only read
    */
   readonly scratch: { readonly path: string; readonly use: "root" | "bare" } | null;
 }
 
 const SCRATCH_SERIAL = "S";
 
-/** Writes an empty scratch disk into the machine's directory, and gives its path on the host. */
-export async function stampScratch(
+/** Creates an empty scratch disk in the machine's directory, and returns its host path. */
+export async function createScratch(
   { machine }: Pick<Guest, "machine">,
-  scratchDisks: Pick<ScratchDisks, "stamp">,
+  scratchDisks: Pick<ScratchDisks, "create">,
   diskBytes: number,
 ): Promise<string> {
   const path = join(machine.directory, SCRATCH_SERIAL);
-  await scratchDisks.stamp(diskBytes, path);
+  await scratchDisks.create(diskBytes, path);
   return path;
 }
 
 /**
- * Begins to attach disks and to mount them, in one burst: the agent waits for the disks by itself. `attached` is to be
- * awaited first, because the failure of the other may follow from that of it.
+ * Starts to attach disks and to mount them at once: the agent waits for the disks by itself. Await `attached` first: when
+ * it fails, `mounted` fails as a consequence.
  */
 export function attachDisks(
   { machine, agent }: Guest,
@@ -60,26 +60,26 @@ export function attachDisks(
     layers: layers.length,
     scratch: scratch?.use === "bare" ? "bare" : scratch !== null,
   });
-  // Who waits for the first does not wait for the second yet.
+  // Either may reject while the caller still awaits something else.
   attached.catch(() => undefined);
   mounted.catch(() => undefined);
   return { attached, mounted };
 }
 
-/** Names that a person may read of the steps of `endScratch`. */
+/** Names that error messages about the steps of `sealScratch` use. */
 export interface ScratchNames {
-  /** what is unmounted, such as `the file system of the run` */
+  /** name of the mounted scratch, such as `the file system of the run` */
   readonly mounted: string;
-  /** what is listed, such as `the new layer` */
+  /** name of the resulting layer, such as `the new layer` */
   readonly listed: string;
 }
 
 /**
- * Makes the scratch of a guest unchanging, writes its index and ends the machine: nothing can write to the disk then.
- * @param onStep is told of each step that took time
+ * Freezes the scratch of a guest, writes its index and kills the machine, after which nothing can write to the disk.
+ * @param onStep called after each step whose duration is recorded
  * @throws MachineLostError when the machine ended by itself, or lost a write
  */
-export async function endScratch(
+export async function sealScratch(
   { machine, agent }: Guest,
   files: LayerParts,
   {

@@ -5,7 +5,7 @@ import { buildBaseDisk } from "../../oci/base-disk.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { publishFile, scratchDirectory } from "../../system/scratch.ts";
 import { GuestTime } from "../instance/guest-time.ts";
-import { attachDisks, type Guest, stampScratch } from "../instance/steps.ts";
+import { attachDisks, createScratch, type Guest } from "../instance/steps.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 const BUILD_MS_MAX = 60_000;
@@ -55,7 +55,7 @@ export class Rehearsal {
 
   async #perform({ machine, agent }: Guest): Promise<void> {
     if (machine.detach === undefined) return;
-    const path = await stampScratch({ machine }, this.#scratchDisks, this.#diskBytes);
+    const path = await createScratch({ machine }, this.#scratchDisks, this.#diskBytes);
     const disks = attachDisks({ machine, agent }, { layers: [this.#disk], scratch: { path, use: "root" } });
     const put = { path: FILE, mode: FILE_MODE, sizeBytes: CONTENT.byteLength, content: once(CONTENT) };
     const prepared = [disks.attached, disks.mounted, agent.putFile(put)];

@@ -24,7 +24,7 @@ export class ScratchDisks {
   }
 
   /** Writes an empty disk of at least `diskBytes` to `path`. */
-  async stamp(diskBytes: number, path: string): Promise<void> {
+  async create(diskBytes: number, path: string): Promise<void> {
     await stampScratch(await this.#template(scratchBytes(diskBytes)), path);
   }
 

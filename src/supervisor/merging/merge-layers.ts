@@ -9,7 +9,7 @@ import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { mergeMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
-import { attachDisks, endScratch, type Guest, stampScratch } from "../instance/steps.ts";
+import { attachDisks, createScratch, type Guest, sealScratch } from "../instance/steps.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { MergeSize } from "./merge-policy.ts";
@@ -65,7 +65,7 @@ async function mergeIn(
   job: MergeJob,
 ): Promise<StagedLayer> {
   await using directory = await scratchDirectory(tools.layout.tmp, "merge-");
-  const diskPath = await stampScratch(guest, tools.scratchDisks, job.diskBytes);
+  const diskPath = await createScratch(guest, tools.scratchDisks, job.diskBytes);
   const files = { diskPath, indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.diskUse.add(path);
   const layers = job.layers.files.map(({ disk }) => disk);
@@ -75,6 +75,6 @@ async function mergeIn(
   await time.wait("mounting the layers", mounted);
   await time.wait("merging the layers", guest.agent.merge());
   const names = { mounted: "the merged layer", listed: "the merged layer" };
-  const listed = await endScratch(guest, files, { time, names, indexing: tools });
+  const listed = await sealScratch(guest, files, { time, names, indexing: tools });
   return await tools.layers.publish(files, listed);
 }

@@ -3,8 +3,8 @@ import { startTimer } from "../../system/waiting.ts";
 import type { OperationEvents } from "./events.ts";
 
 /**
- * Those who wait for operations to end, or to be left to the next start of the service. Whoever leaves is forgotten, so
- * that a client that asks again and again holds nothing of an operation that lives long.
+ * Callbacks that run when an operation ends or is postponed to the next start of the service. A waiter that leaves early
+ * is removed, so that a client that polls a long operation does not add up waiters.
  */
 export class EndWaiters implements Disposable {
   readonly #waiters = new Map<OperationId, Set<() => void>>();
@@ -16,16 +16,16 @@ export class EndWaiters implements Disposable {
     });
   }
 
-  /** Those who wait now. */
+  /** Number of current waiters, of all operations. */
   get count(): number {
     return [...this.#waiters.values()].reduce((sum, { size }) => sum + size, 0);
   }
 
-  /** Calls `wake` when the operation ends, unless disposed before. The operation must not have ended yet. */
+  /** Calls `wake` when the operation ends, unless it is disposed before. The operation must not have ended yet. */
   add(id: OperationId, wake: () => void): Disposable {
     const waiters = this.#waiters.get(id) ?? new Set();
     this.#waiters.set(id, waiters);
-    // A function of its own, so that one that is added twice is two waiters.
+    // The set compares functions: the wrapper keeps a function that is added twice two waiters.
     const waiter = () => wake();
     waiters.add(waiter);
     return {
@@ -35,7 +35,7 @@ export class EndWaiters implements Disposable {
     };
   }
 
-  /** Resolves when the operation ends, `timeoutMs` passed or `signal` fired. The operation must not have ended yet. */
+  /** Resolves when the operation ends, `timeoutMs` passes or `signal` fires. The operation must not have ended yet. */
   async wait(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void> {
     if (signal.aborted) return;
     const { promise: over, resolve } = Promise.withResolvers<void>();
@@ -48,7 +48,7 @@ export class EndWaiters implements Disposable {
     await over;
   }
 
-  /** Wakes nobody: who waits still has a timer. */
+  /** Does not wake the waiters: their own timers end their waits. */
   [Symbol.dispose](): void {
     this.#subscription[Symbol.dispose]();
     this.#waiters.clear();

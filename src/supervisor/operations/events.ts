@@ -11,24 +11,24 @@ export interface OperationRef {
   readonly kind: OperationKind;
 }
 
-/** Something that happened to an operation; its row says the same already. */
+/** A change of an operation's state. It is emitted after the row has been updated. */
 export type OperationEvent =
   | { readonly type: "started"; readonly operation: OperationRef }
-  /** it stays PENDING, and the next start of the service takes it up */
+  /** the service stops; the operation stays PENDING and runs after the next start */
   | { readonly type: "postponed"; readonly operation: OperationRef }
   | {
       readonly type: "ended";
       readonly operation: OperationRef;
       readonly status: EndStatus;
-      /** null on SUCCESS, and where a cancel ended what had not begun */
+      /** null on SUCCESS, and when a cancel ended an operation that had not begun */
       readonly error: ErrorBody | null;
-      /** steps with their `milliseconds`; none of an operation that this process did not run */
+      /** steps with their duration in `milliseconds`; empty when another process ran the operation */
       readonly phases: readonly (readonly [Phase, number])[];
     };
 
 type Listener = (event: OperationEvent) => void;
 
-/** Tells subscribers, in the order of their subscription, what happened to operations. */
+/** Emits operation events to subscribers, in the order in which they subscribed. */
 export class OperationEvents {
   readonly #listeners = new Set<Listener>();
   readonly #log: Log;
@@ -37,25 +37,25 @@ export class OperationEvents {
     this.#log = log;
   }
 
-  /** Calls `listener` in the turn of each event, until disposal. */
+  /** Calls `listener` synchronously with each event, until it is disposed. */
   subscribe(listener: Listener): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
   }
 
-  /** A subscriber that throws harms neither the others nor the operation. */
+  /** Never throws: an error of one subscriber is logged and affects neither the others nor the operation. */
   emit(event: OperationEvent): void {
     for (const listener of this.#listeners) {
       try {
         listener(event);
       } catch (error) {
-        this.#log.error("an event of an operation was not taken", { operation: event.operation.id, error });
+        this.#log.error("a subscriber failed to handle an operation event", { operation: event.operation.id, error });
       }
     }
   }
 }
 
-/** Writes a line for each event. */
+/** Logs the start and the end of each operation. */
 export function logEvents(events: OperationEvents, log: Log): Disposable {
   return events.subscribe((event) => {
     const { id, kind } = event.operation;
@@ -68,7 +68,7 @@ export function logEvents(events: OperationEvents, log: Log): Disposable {
   });
 }
 
-/** Counts ends and the time of their steps. */
+/** Counts the operations that end, and records the duration of their steps. */
 export function countEvents(
   events: OperationEvents,
   metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">,

@@ -1,25 +1,25 @@
 import type { Log, LogFields, LogLevel } from "../../log.ts";
 
-/** Operations of which lines are kept, the youngest; older ones are in the journal of the system only. */
+/** The log lines of this many operations are kept, the newest; lines of older ones are in the system's journal only. */
 const OPERATIONS_COUNT_MAX = 2000;
 const LINES_COUNT_MAX = 50;
 const TEXT_CHARACTERS_MAX = 1000;
 
-/** Fields that the owner of an operation may read; others may tell of the host. */
+/** The fields that the owner of an operation may read; other fields may reveal details of the host. */
 const SHOWN_FIELDS = ["request", "kind", "status", "error", "reason"] as const;
 
-/** What the log said about an operation. */
+/** A log line about an operation. */
 export interface OperationLine {
   /** `milliseconds` since the epoch */
   readonly at: number;
   readonly level: LogLevel;
   readonly message: string;
   readonly fields: Readonly<Record<string, string>>;
-  /** `milliseconds` of each step, in the last line */
+  /** duration of each step in `milliseconds`; only the last line has it */
   readonly phases?: Readonly<Record<string, number>>;
 }
 
-/** Keeps the latest lines about each operation in memory, for those who cannot read the journal of the system. */
+/** Keeps the log lines of each operation in memory, for callers of the API, who cannot read the system's journal. */
 export class OperationLog {
   readonly #lines = new Map<string, OperationLine[]>();
   readonly #clock: () => number;
@@ -28,18 +28,18 @@ export class OperationLog {
     this.#clock = clock;
   }
 
-  /** The oldest first; empty for an operation that is unknown here. */
+  /** The lines of an operation, the oldest first; empty when none are kept. */
   lines(operation: string): readonly OperationLine[] {
     return this.#lines.get(operation) ?? [];
   }
 
-  /** A log that does what `log` does, and keeps what names an operation. */
+  /** Wraps `log`: the result passes every line on to it, and keeps the lines that have an `operation` field. */
   listenTo(log: Log, bound: LogFields = {}): Log {
     const at =
       (level: LogLevel) =>
       (message: string, fields: LogFields = {}): void => {
         log[level](message, fields);
-        // Debug lines come with every request, and seldom name an operation.
+        // Every request writes debug lines, and few of them name an operation: return before the fields are copied.
         if (fields["operation"] === undefined && bound["operation"] === undefined) return;
         this.#take(level, message, { ...bound, ...fields });
       };

@@ -34,7 +34,7 @@ import type { Cost, Scheduler } from "./scheduler.ts";
 import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
 import type { Prepared, WorkContext, Worker } from "./work.ts";
 
-/** How often the end of an operation is tried to be recorded while the database cannot be written. */
+/** Delay before the next attempt to record the end of an operation when the database could not be written. */
 const RECORD_RETRY_MS = 1000;
 const STOPPING = new ApiError("unavailable", "the service is stopping");
 const CANCELLED = new ApiError("conflict", "the operation was cancelled");
@@ -47,16 +47,16 @@ const CREDENTIALS_GONE = new ApiError(
 
 const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or CPUs than this host's budget");
 
-/** An operation that was queued or runs in this process. While it waits, its request is on the disk only. */
-interface Live extends OperationRef {
+/** An operation that is queued or runs in this process. While it waits, its request is on disk only. */
+interface LiveOperation extends OperationRef {
   readonly resources: RequestedResources | null;
   credentials: Credentials | null;
-  /** its place among what waits; given back when it starts, or leaves */
+  /** its place in the waiting room; disposed when it starts, or ends without having started */
   readonly place: Disposable;
   readonly abort: AbortController;
   readonly laps: Laps;
   started: boolean;
-  /** its row is terminal; what was needed for it may still have to be tidied away */
+  /** its row is terminal; resources of the work may still have to be disposed of */
   ended: boolean;
 }
 
@@ -73,26 +73,26 @@ export interface OperationsOptions {
   readonly metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">;
   readonly scheduler: Scheduler;
   readonly workers: Workers;
-  /** where the worker of instances enters what runs */
+  /** the worker of instances enters the running ones here */
   readonly instances: Pick<LiveInstances, "stats">;
-  /** @throws ApiError `insufficient_storage` when there is too little room for more work */
+  /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
   readonly requireSpace: () => void;
-  /** Resolves when no room is about to be given back. */
+  /** Resolves when no run is being ended to free disk space. */
   readonly spaceSettled: (signal: AbortSignal) => Promise<void>;
   readonly readiness: () => Readiness;
-  /** Resolves when work may begin, and it is known that machines can run; throws an ApiError when they cannot. */
+  /** Resolves when work may begin: machines are known to run. @throws ApiError when they cannot */
   readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
   readonly waiting: WaitingRoomLimits;
 }
 
 /**
- * Runs operations: a row before any work, one compare-and-set per step of its life, one end. Work prepares what is to be
- * published; only this class publishes it, or ends the operation otherwise, and tells `events` once that it did.
+ * Runs operations. Each one is a row before its work begins, changes state by compare-and-set, and ends exactly once. A
+ * worker prepares a publication; only this class publishes it or ends the operation in another way, and emits one event.
  */
 export class Operations implements OperationsPort, AsyncDisposable {
   readonly events: OperationEvents;
   readonly #options: OperationsOptions;
-  readonly #live = new Map<OperationId, Live>();
+  readonly #live = new Map<OperationId, LiveOperation>();
   readonly #room: WaitingRoom;
   readonly #runs = new Set<Promise<void>>();
   readonly #waiters: EndWaiters;
@@ -108,7 +108,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.use(logEvents(this.events, options.log));
   }
 
-  /** Ends what a former process left running and queues what it had not begun. */
+  /** Ends the operations that a former process left EXECUTING, and queues those that it left PENDING. */
   recover(): void {
     const { db, clock } = this.#options;
     const ended = recoverOperations(db, {
@@ -156,9 +156,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
     return samples === null ? null : this.#untilEnd(live, samples, over, signal);
   }
 
-  /** Passes samples on until the operation ends, or `signal` fires; `over` ends them. */
+  /** Passes `samples` on until the operation ends or `signal` fires; aborting `over` ends them. */
   async *#untilEnd(
-    live: Live,
+    live: LiveOperation,
     samples: AsyncIterable<InstanceStats>,
     over: AbortController,
     signal: AbortSignal,
@@ -175,7 +175,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     return this.#options.readiness();
   }
 
-  /** Operations of this process that have not ended, by kind and state. */
+  /** Number of operations of this process that have not ended, by kind and state. */
   counts(): { readonly kind: OperationKind; readonly state: "pending" | "executing"; readonly count: number }[] {
     const live = [...this.#live.values()];
     return OPERATION_KINDS.flatMap((kind) =>
@@ -187,7 +187,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     );
   }
 
-  /** Requests that wait for an end, and streams of figures that last until one. */
+  /** Number of requests that wait for the end of an operation, and of streams that last until it. */
   get waitersCount(): number {
     return this.#waiters.count;
   }
@@ -197,7 +197,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     while (this.#runs.size > 0) await Promise.allSettled(this.#runs);
   }
 
-  /** Ends what runs as FAILED; what waits stays PENDING for the next start. */
+  /** Ends running operations as FAILED; waiting ones stay PENDING for the next start. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopped.abort();
     for (const live of this.#live.values()) live.abort.abort(STOPPED);
@@ -216,7 +216,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const { credentials = null, ...uses } = more;
     if (this.#stopped.signal.aborted) throw STOPPING;
     requireSpace();
-    // Whatever is being stored counts, while others submit, too.
+    // The place is taken before the request is stored, so that concurrent submissions cannot exceed the limits.
     using stack = new DisposableStack();
     const place = stack.use(this.#room.take(accountId, sizeBytes));
     const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind };
@@ -230,9 +230,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
     return { id: operation.id };
   }
 
-  #enqueue(operation: OperationRef, more: Pick<Live, "resources" | "credentials" | "place">): void {
+  #enqueue(operation: OperationRef, more: Pick<LiveOperation, "resources" | "credentials" | "place">): void {
     const { id } = operation;
-    const live: Live = {
+    const live: LiveOperation = {
       ...operation,
       ...more,
       abort: new AbortController(),
@@ -250,8 +250,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#runs.add(run);
   }
 
-  /** The whole life of one operation in this process; never throws. */
-  async #run(live: Live): Promise<void> {
+  /** Runs one operation from the queue to its end; never throws. */
+  async #run(live: LiveOperation): Promise<void> {
     try {
       await this.#execute(live);
     } catch (error) {
@@ -260,17 +260,17 @@ export class Operations implements OperationsPort, AsyncDisposable {
     if (live.ended) await this.#forget(live);
   }
 
-  /** Takes an operation from the queue to its success. @throws what it did not succeed for; CANCELLED for a cancel */
-  async #execute(live: Live): Promise<void> {
+  /** Takes an operation from the queue to SUCCESS. @throws the cause of a failure; CANCELLED after a cancel */
+  async #execute(live: LiveOperation): Promise<void> {
     const { scheduler, db, clock } = this.#options;
     const { signal } = live.abort;
     await this.#options.machinesKnown(signal);
     const cost = this.#cost(live);
     if (!scheduler.fitsEver(cost)) throw TOO_LARGE;
     using _ticket = await scheduler.admit(live.accountId, cost, signal);
-    // The wait may have been long.
+    // During a long wait, machines may have become unusable.
     await this.#options.machinesKnown(signal);
-    // What waited is not to fail because of a run that is being ended for the room it took.
+    // A run that used up the disk may be ending right now; its space is free in a moment.
     await this.#options.spaceSettled(signal);
     await ownTurn(live.accountId);
     signal.throwIfAborted();
@@ -283,9 +283,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps }));
   }
 
-  /** Nobody who waits for the end has to wait for the tidying, too. @throws CANCELLED when a cancel was accepted */
-  async #publish(live: Live, prepared: Prepared): Promise<void> {
-    await using _tidied = { [Symbol.asyncDispose]: () => this.#tidy(live, prepared) };
+  /** The end is announced before the work's resources are disposed of. @throws CANCELLED when a cancel was accepted */
+  async #publish(live: LiveOperation, prepared: Prepared): Promise<void> {
+    await using _disposed = { [Symbol.asyncDispose]: () => this.#dispose(live, prepared) };
     await ownTurn(live.accountId);
     const { db, clock } = this.#options;
     const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() });
@@ -295,28 +295,28 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#ended(live, "SUCCESS", null);
   }
 
-  /** Its failure changes nothing of how the operation ends. */
-  async #tidy(live: Live, prepared: Prepared): Promise<void> {
+  /** Never throws: the end of the operation stands whether or not its resources can be disposed of. */
+  async #dispose(live: LiveOperation, prepared: Prepared): Promise<void> {
     try {
       await prepared[Symbol.asyncDispose]();
     } catch (error) {
-      this.#options.log.error("what an operation needed was not tidied away", { operation: live.id, error });
+      this.#options.log.error("cannot dispose of the resources of an operation", { operation: live.id, error });
     }
   }
 
-  /** Tells of the end, which the row has already. */
-  #ended(live: Live, status: EndStatus, error: ErrorBody | null): void {
+  /** Announces the end, which the row records already. */
+  #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null): void {
     live.ended = true;
     this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended });
   }
 
-  #cost({ kind, resources }: Live): Cost {
+  #cost({ kind, resources }: LiveOperation): Cost {
     const { imports, instances } = this.#options.workers;
     return (kind === "instance" ? instances : imports).cost(resources);
   }
 
   /** Reads the request and does the work. */
-  async #prepare(live: Live, context: WorkContext): Promise<Prepared> {
+  async #prepare(live: LiveOperation, context: WorkContext): Promise<Prepared> {
     const { requests, workers } = this.#options;
     switch (live.kind) {
       case "image_import": {
@@ -329,23 +329,24 @@ export class Operations implements OperationsPort, AsyncDisposable {
     }
   }
 
-  /** What stays of the request is removed by the next start at the latest. */
-  async #forget({ id }: Live): Promise<void> {
+  /** Removes the request's files. When that fails, the next start removes them. */
+  async #forget({ id }: LiveOperation): Promise<void> {
     try {
       await this.#options.requests.forget(id);
     } catch (error) {
-      this.#options.log.warn("what an operation was sent was not removed", { operation: id, error });
+      this.#options.log.warn("cannot remove the request of an operation", { operation: id, error });
     }
   }
 
   /**
-   * Ends an operation that did not succeed: CANCELLED where a cancel had been accepted, otherwise FAILED. On a full
-   * disk that cannot be recorded at once; what a stop leaves EXECUTING, the next start ends. Never throws.
+   * Ends an operation that did not succeed: CANCELLED when a cancel had been accepted, otherwise FAILED. A full disk may
+   * delay the record, so this retries until the service stops; the next start ends the rows that are still EXECUTING.
+   * Never throws.
    */
-  async #end(live: Live, error: unknown): Promise<void> {
+  async #end(live: LiveOperation, error: unknown): Promise<void> {
     const { db, clock, log } = this.#options;
     const { signal: stopped } = this.#stopped;
-    // Work that had not begun stays PENDING: a stop is no failure of it.
+    // Work that had not begun stays PENDING, and runs after the next start.
     if (live.ended || (stopped.aborted && !live.started)) return;
     const body = this.#body(live.id, error);
     for (;;) {
@@ -354,7 +355,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
         if (status !== null) this.#ended(live, status, body);
         return;
       } catch (problem) {
-        log.error("the end of an operation was not recorded", { operation: live.id, error: problem });
+        log.error("cannot record the end of an operation", { operation: live.id, error: problem });
       }
       if (stopped.aborted) return;
       await sleepUnlessAborted(RECORD_RETRY_MS, stopped);
@@ -373,6 +374,6 @@ export class Operations implements OperationsPort, AsyncDisposable {
   }
 }
 
-function refOf({ id, accountId, kind }: Live): OperationRef {
+function refOf({ id, accountId, kind }: LiveOperation): OperationRef {
   return { id, accountId, kind };
 }

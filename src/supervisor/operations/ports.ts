@@ -9,13 +9,13 @@ export type ImportSource =
   /** an uploaded file */
   | { readonly kind: "archive"; readonly fileId: FileId; readonly sha256: string };
 
-/** What a registry wants to know of who asks. It is held in memory only, and no longer than the import. */
+/** Credentials for a registry. They are held in memory only, and no longer than the import. */
 export interface Credentials {
   readonly username: string;
   readonly password: string;
 }
 
-/** An import that was checked and may be queued. */
+/** A validated import that may be queued. */
 export interface ImportSubmission {
   readonly source: ImportSource;
   readonly credentials: Credentials | null;
@@ -34,47 +34,52 @@ export interface SubmittedFile {
   readonly mode: number;
 }
 
-/** An instance that was checked and whose names were resolved. */
+/** A validated instance, with its image and files resolved. */
 export interface InstanceSubmission {
   readonly imageId: ImageId;
-  /** what execve gets; `argv[0]` without a slash is looked up through PATH */
+  /** arguments of execve; `argv[0]` without a slash is looked up in PATH */
   readonly argv: readonly string[];
-  /** only what the request gave; PATH, HOME and HOSTNAME are added by the run where they are missing */
+  /** the variables of the request only; the run adds PATH, HOME and HOSTNAME when they are missing */
   readonly env: Readonly<Record<string, string>>;
   /** absolute, normalised path, as text */
   readonly cwd: string;
   readonly timeoutSeconds: number;
   readonly files: readonly SubmittedFile[];
   readonly truncateOutputAtBytes: number;
-  /** ASCII, or `base64:` and standard base64 (see `decodeStdin`); null is /dev/null */
+  /** ASCII, or `base64:` followed by standard base64 (see `decodeStdin`); null is /dev/null */
   readonly stdin: string | null;
   readonly hostname: string | null;
   readonly disposable: boolean;
   readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
 }
 
-/** An instance whose turn has come. */
+/** An instance that the scheduler has admitted. */
 export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
-  /** reads standard input from its beginning, in chunks; null is /dev/null */
+  /** opens standard input and reads it from the start, in chunks; null is /dev/null */
   readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 
-/** What became of a request to cancel; `accepted` covers both "ended already" and "will end soon". */
+/**
+ * Outcome of a cancel request. `accepted`: the operation is CANCELLED, or will be soon; `terminal`: it had ended before.
+ */
 export type CancelOutcome = "accepted" | "terminal" | "not_found";
 
-/** The long-running work, as the HTTP interface sees it. Every operation is a row before `submit…` returns. */
+/** Long-running work, as the use cases see it. The row of an operation exists before `submitImport` or `submitInstance` returns. */
 export interface OperationsPort {
-  /** @throws ApiError `unavailable`, `too_many_requests`, `insufficient_storage`, or `not_found` for what is gone meanwhile */
+  /**
+   * @throws ApiError `unavailable`, `too_many_requests`, `insufficient_storage`, or `not_found` when the image or a file
+   *   was removed meanwhile
+   */
   submitImport(accountId: AccountId, submission: ImportSubmission): Promise<{ readonly id: OperationId }>;
   /** @throws as `submitImport` does */
   submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }>;
-  /** Asks for the end of a PENDING or EXECUTING operation; asking twice is accepted twice. */
+  /** Asks a PENDING or EXECUTING operation to end. A second request is accepted, too. */
   cancel(accountId: AccountId, id: OperationId): CancelOutcome;
-  /** Resolves when the operation is in a terminal state, `timeoutMs` passed, or `signal` fired; never throws. */
+  /** Resolves when the operation has ended, `timeoutMs` passes, or `signal` fires; never throws. */
   waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void>;
   /**
-   * Looks at the running instance at once and then every second until it ends; null when it does not run.
-   * The caller checks beforehand that the instance belongs to the account.
+   * Samples the running instance at once and then every second until it ends; null when it is not running.
+   * The caller must have checked that the instance belongs to the account.
    */
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null;
   readiness(): Readiness;

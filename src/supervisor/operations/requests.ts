@@ -8,25 +8,25 @@ import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../.
 import { type Made, removedUnlessKept } from "../../system/scratch.ts";
 import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "./ports.ts";
 
-/** A standard input of at most so many `bytes` is stored in a row, which needs no write of its own; others are files. */
+/** A standard input of at most this many `bytes` is stored in the request's row; a larger one is stored as a file. */
 const STDIN_IN_ROW_BYTES_MAX = 65_536;
 
-/** What of an instance's request is deleted when it ends. */
+/** The part of an instance's request that is deleted when the instance ends. */
 interface InstanceSecrets {
   readonly env: Readonly<Record<string, string>>;
-  /** as the request spelled it; null when there is none, and when it is a file */
+  /** as the request spelled it; null when there is none, or when a file holds it */
   readonly stdin: string | null;
-  /** size of the file that has it, in `bytes` */
+  /** size of the file that holds standard input, in `bytes`; null when there is no such file */
   readonly stdinFileBytes: number | null;
 }
 
 type ImportBody = Omit<ImportSubmission, "credentials">;
 type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources">;
 
-/** A request in the form in which it waits. */
+/** A request in the form in which it is stored while it waits. */
 export interface WaitingRequest {
   readonly row: NewRequest & { readonly sizeBytes: number };
-  /** what is stored as a file */
+  /** standard input that is stored as a file; null when there is none, or when the row holds it */
   readonly stdin: Uint8Array | null;
 }
 
@@ -50,7 +50,7 @@ function jsonBytes(value: object): number {
   return Buffer.byteLength(JSON.stringify(value));
 }
 
-/** Requests on the disk: rows, and a file for a large standard input. Nothing of them stays in memory. */
+/** Stores the requests of operations on disk, as rows and files for large standard inputs. It keeps nothing in memory. */
 export class Requests {
   readonly #db: Database;
   readonly #layout: DataLayout;
@@ -60,7 +60,7 @@ export class Requests {
     this.#layout = layout;
   }
 
-  /** Stores what no row takes. */
+  /** Writes the file of a large standard input. It is removed at disposal, unless it is kept. */
   async stage(id: OperationId, { stdin }: WaitingRequest): Promise<Made> {
     await using undo = new AsyncDisposableStack();
     const staged = undo.use(removedUnlessKept(() => removeStdin(this.#layout, id)));
@@ -73,7 +73,7 @@ export class Requests {
     return { ...(this.#stored(id).body as ImportBody), credentials };
   }
 
-  /** @throws ApiError `unavailable` when its standard input is not there */
+  /** @throws ApiError `unavailable` when the request or its standard input is gone */
   async readInstance(id: OperationId): Promise<InstanceRequest> {
     const { body, secrets, resources } = this.#stored(id);
     if (secrets === null || resources === null) throw requestGone();
@@ -86,12 +86,12 @@ export class Requests {
     return { ...(body as InstanceBody), env, resources, stdin: open };
   }
 
-  /** Removes what rows do not hold of the request of an operation that ended. */
+  /** Removes the files of an ended operation's request. */
   async forget(id: OperationId): Promise<void> {
     await removeStdin(this.#layout, id);
   }
 
-  /** Removes what a former process left of operations that ended. No request may be staged meanwhile. */
+  /** Removes request files that a former process left of ended operations. No request may be staged meanwhile. */
   async sweep(): Promise<void> {
     await sweepStdin(this.#layout, (ids) => liveOperationsOf(this.#db, ids));
   }

@@ -2,44 +2,44 @@ import { machineMemoryBytes } from "../../vm/machine-memory.ts";
 import { templateShape } from "../../vm/templates.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 
-/** What a piece of work holds of the host while it runs. */
+/** The share of the host's budget that a piece of work holds while it runs. */
 export interface Cost {
   readonly memoryBytes: number;
   readonly vcpus: number;
 }
 
-/** What a machine takes of the host's budget that is given out for this shape: all that its control group allows it. */
+/** The cost of a machine of this shape: the limits of its control group. */
 export function costOf(shape: MachineShape): Cost {
   const rounded = templateShape(shape);
   return { vcpus: rounded.vcpus, memoryBytes: machineMemoryBytes(rounded) };
 }
 
-/** Holds a cost of the budget until it is disposed. */
+/** Holds a share of the budget until it is disposed. */
 export interface Ticket extends Disposable {
   readonly cost: Cost;
 }
 
-/** A place that is held only as long as nobody else needs it. */
+/** Permission to run while no other work needs the host. */
 export interface IdleTicket extends Disposable {
-  /** fires when work that counts waits or would exceed the budget: what runs here must end, and its place be given back */
+  /** fires when other work needs the budget: the holder must stop and dispose of the ticket */
   readonly yield: AbortSignal;
 }
 
-interface IdlePlace {
+interface IdleWork {
   readonly cost: Cost;
   readonly admit: () => void;
   readonly yield: AbortController;
 }
 
 /**
- * How long a piece of work that does not fit waits while smaller ones pass it; after that the host is
- * left to drain until it fits, so that a stream of small work cannot starve a large one. Meanwhile every
- * other account that runs nothing may have one piece of work admitted: it does not wait for the draining.
+ * How long smaller work may pass a piece of work that does not fit. After that the scheduler reserves the host for it:
+ * nothing else is admitted until it fits, so that a stream of small work cannot starve a large one. The exception is one
+ * piece of work for each other account that runs nothing.
  */
 const RESERVATION_MS = 30_000;
 
 const NOTHING: Cost = { memoryBytes: 0, vcpus: 0 };
-const YIELDED = new Error("other work needs the place");
+const YIELDED = new Error("other work needs the budget");
 
 interface Waiting {
   readonly accountId: string;
@@ -49,8 +49,8 @@ interface Waiting {
 }
 
 /**
- * Admits work within a budget of memory and CPU: first come first served within an account, and
- * between accounts the one with the least running work first, then the one that was served longest ago.
+ * Admits work within a budget of memory and CPUs: first come, first served within an account; between accounts, the one
+ * with the least running work first, then the one that was served longest ago.
  */
 export class Scheduler {
   readonly #budget: Cost;
@@ -59,10 +59,10 @@ export class Scheduler {
   readonly #running = new Map<string, number>();
   /** Turn at which an account with waiting or running work was last served. */
   readonly #servedAt = new Map<string, number>();
-  /** Work that is done only when there is room: it waits, and it runs, without anybody waiting for it. */
-  readonly #idleWaiting = new Set<IdlePlace>();
-  readonly #idleRunning = new Set<IdlePlace>();
-  /** The work that the host drains for, and the accounts that were let by since. */
+  /** Background work, which runs only while the budget has room for it and no other work waits. */
+  readonly #idleWaiting = new Set<IdleWork>();
+  readonly #idleRunning = new Set<IdleWork>();
+  /** The work that the host is reserved for, and the accounts that have had work admitted since. */
   #reservation: { readonly entry: Waiting; readonly passed: Set<string> } | null = null;
   #turn = 0;
   #usedMemoryBytes = 0;
@@ -78,7 +78,7 @@ export class Scheduler {
     return cost.memoryBytes <= this.#budget.memoryBytes && cost.vcpus <= this.#budget.vcpus;
   }
 
-  /** Work of an account that waits. */
+  /** Number of pieces of work of an account that wait. */
   waitingCount(accountId: string): number {
     return this.#waiting.reduce((count, entry) => count + (entry.accountId === accountId ? 1 : 0), 0);
   }
@@ -87,7 +87,7 @@ export class Scheduler {
     return this.#budget;
   }
 
-  /** What running work holds of the budget. */
+  /** The share of the budget that running work holds; background work is not counted. */
   get used(): Cost {
     return { memoryBytes: this.#usedMemoryBytes, vcpus: this.#usedVcpus };
   }
@@ -97,7 +97,7 @@ export class Scheduler {
   }
 
   /**
-   * Waits for a place. Work whose signal fires leaves the queue at once.
+   * Waits for a share of the budget. When `signal` fires, the work leaves the queue at once.
    * @throws the reason of `signal`
    */
   admit(accountId: string, cost: Cost, signal: AbortSignal): Promise<Ticket> {
@@ -124,33 +124,33 @@ export class Scheduler {
   }
 
   /**
-   * Waits for room that nobody else wants. What is admitted here is not counted when other work is: that goes first
-   * at any time, and `yield` tells this one to end.
+   * Waits until the budget has room that no other work wants. Work that is admitted here does not count against the
+   * budget of other work: when that needs the room, `yield` fires and this work must end.
    * @throws the reason of `signal`
    */
   admitIdle(cost: Cost, signal: AbortSignal): Promise<IdleTicket> {
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<IdleTicket>();
     const onAbort = () => {
-      this.#idleWaiting.delete(place);
+      this.#idleWaiting.delete(work);
       reject(signal.reason);
     };
-    const place: IdlePlace = {
+    const work: IdleWork = {
       cost,
       yield: new AbortController(),
       admit: () => {
         signal.removeEventListener("abort", onAbort);
-        resolve({ yield: place.yield.signal, [Symbol.dispose]: () => this.#leaveIdle(place) });
+        resolve({ yield: work.yield.signal, [Symbol.dispose]: () => this.#endIdle(work) });
       },
     };
     signal.addEventListener("abort", onAbort, { once: true });
-    this.#idleWaiting.add(place);
+    this.#idleWaiting.add(work);
     this.#dispatch();
     return promise;
   }
 
-  #leaveIdle(place: IdlePlace): void {
-    if (this.#idleRunning.delete(place)) this.#dispatch();
+  #endIdle(work: IdleWork): void {
+    if (this.#idleRunning.delete(work)) this.#dispatch();
   }
 
   #dispatch(): void {
@@ -158,16 +158,16 @@ export class Scheduler {
       this.#waiting.splice(this.#waiting.indexOf(entry), 1);
       entry.admit(this.#take(entry));
     }
-    if (!this.#hasRoomForIdle(NOTHING)) for (const place of this.#idleRunning) place.yield.abort(YIELDED);
-    for (const place of this.#idleWaiting) {
-      if (!this.#hasRoomForIdle(place.cost)) continue;
-      this.#idleWaiting.delete(place);
-      this.#idleRunning.add(place);
-      place.admit();
+    if (!this.#hasRoomForIdle(NOTHING)) for (const work of this.#idleRunning) work.yield.abort(YIELDED);
+    for (const work of this.#idleWaiting) {
+      if (!this.#hasRoomForIdle(work.cost)) continue;
+      this.#idleWaiting.delete(work);
+      this.#idleRunning.add(work);
+      work.admit();
     }
   }
 
-  /** Nobody waits, and everything that runs fits the budget together with `cost`. */
+  /** True when no other work waits, and `cost` fits the budget beside everything that runs. */
   #hasRoomForIdle({ memoryBytes, vcpus }: Cost): boolean {
     const costs = [...this.#idleRunning].map(({ cost }) => cost);
     const idleMemoryBytes = costs.reduce((sum, cost) => sum + cost.memoryBytes, memoryBytes);
@@ -189,12 +189,12 @@ export class Scheduler {
     );
     const nowMs = this.#clock();
     const overdue = order.find((entry) => nowMs - entry.enqueuedAtMs >= RESERVATION_MS && !this.#fits(entry.cost));
-    if (overdue !== undefined && this.fitsEver(overdue.cost)) return this.#letBy(overdue, order);
+    if (overdue !== undefined && this.fitsEver(overdue.cost)) return this.#nextPast(overdue, order);
     return order.find((entry) => this.#fits(entry.cost)) ?? null;
   }
 
-  /** What may be admitted although the host drains for `reserved`. */
-  #letBy(reserved: Waiting, order: readonly Waiting[]): Waiting | null {
+  /** The entry that may pass `reserved`, for which the host is reserved; null when there is none. */
+  #nextPast(reserved: Waiting, order: readonly Waiting[]): Waiting | null {
     if (this.#reservation?.entry !== reserved) this.#reservation = { entry: reserved, passed: new Set() };
     const { passed } = this.#reservation;
     const mayPass = ({ accountId, cost }: Waiting): boolean =>

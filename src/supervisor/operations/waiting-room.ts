@@ -1,19 +1,19 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId } from "../../domain/ids.ts";
 
-/** Operations of one account that may wait; more is a mistake of the client. */
+/** Largest number of waiting operations of one account. */
 export const WAITING_COUNT_MAX = 1000;
-/** What their requests may take of the disk together, in `bytes`: 50 standard inputs of the largest size. */
+/** Largest size of their requests together, in `bytes`: 50 standard inputs of the largest size. */
 export const WAITING_BYTES_MAX = 536_870_912;
 
 export interface WaitingRoomLimits {
-  /** operations of one account that may wait */
+  /** largest number of waiting operations of one account */
   readonly countMax: number;
-  /** what their requests may take of the disk together, in `bytes`; a single one may take any */
+  /** largest size of their requests together, in `bytes`; a single request may be larger */
   readonly bytesMax: number;
 }
 
-/** Counts what waits of each account. */
+/** Counts and bounds the waiting operations of each account. */
 export class WaitingRoom {
   readonly #limits: WaitingRoomLimits;
   readonly #accounts = new Map<AccountId, { count: number; bytes: number }>();
@@ -23,8 +23,8 @@ export class WaitingRoom {
   }
 
   /**
-   * Takes a place for a request of `sizeBytes`, until disposal, which is idempotent.
-   * @throws ApiError `too_many_requests` when the account has no more
+   * Takes a place for a request of `sizeBytes`. Disposal gives it back and is idempotent.
+   * @throws ApiError `too_many_requests` when the account has reached a limit
    */
   take(accountId: AccountId, sizeBytes: number): Disposable {
     const { countMax, bytesMax } = this.#limits;
@@ -33,13 +33,13 @@ export class WaitingRoom {
       throw new ApiError("too_many_requests", `${countMax} operations of this account are waiting already`);
     }
     if (count > 0 && bytes + sizeBytes > bytesMax) {
-      const text = `the requests of this account's operations that wait have ${bytes} bytes already`;
+      const text = `the waiting operations of this account have ${bytes} bytes of requests already`;
       throw new ApiError("too_many_requests", text, { limit_bytes: bytesMax });
     }
     return this.add(accountId, sizeBytes);
   }
 
-  /** Takes a place whatever the limits say: for what waits already when the service starts. */
+  /** Takes a place regardless of the limits: for operations that were waiting before the service started. */
   add(accountId: AccountId, sizeBytes: number): Disposable {
     const account = this.#accounts.get(accountId) ?? { count: 0, bytes: 0 };
     this.#accounts.set(accountId, account);

@@ -6,28 +6,28 @@ import type { Cost } from "./scheduler.ts";
 
 export interface WorkContext {
   readonly signal: AbortSignal;
-  /** takes the time of each step as it ends */
+  /** records the duration of each step when it ends */
   readonly laps: Laps;
 }
 
-/** Work that is done but for its publication. Disposal removes everything that the work made and that was not kept. */
+/** Finished work that is not published yet. Disposal removes the files that the work made, unless they were kept. */
 export interface Prepared extends AsyncDisposable {
   readonly publication: Publication;
-  /** Keeps the files that rows refer to now. It is called as soon as the publication is committed, and must not fail. */
+  /** Keeps the files that the published rows refer to. It is called right after the commit and must not throw. */
   keep(published: Published): void;
 }
 
-/** How the operations of one kind are done. */
+/** Does the work of one kind of operation. */
 export interface Worker<Request> {
-  /** What an operation holds of the host while it is done; asked for before its request is read. */
+  /** The share of the host's budget that an operation holds while it runs; called before its request is read. */
   cost(resources: RequestedResources | null): Cost;
-  /** Does everything but the publication, which is left to the caller; throws what made it fail. */
+  /** Does everything except the publication, which the caller does. @throws the cause of the failure */
   prepare(operation: OperationRef, request: Request, context: WorkContext): Promise<Prepared>;
 }
 
 /**
- * Prepared work that owns what is on `stack`.
- * @param keep makes the disposal of what is on the stack leave the files of the publication
+ * Makes prepared work that owns the resources on `stack`.
+ * @param keep marks the files of the publication, so that disposing of the stack leaves them in place
  */
 export function prepared(stack: AsyncDisposableStack, publication: Publication, keep: Prepared["keep"]): Prepared {
   const owned = stack.move();

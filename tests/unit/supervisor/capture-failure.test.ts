@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
-import { fromGuest, NotKeptError } from "../../../src/supervisor/instance/capture-failure.ts";
+import { CaptureError, captureOrBlame } from "../../../src/supervisor/instance/capture-failure.ts";
 import { endedEarly } from "../../../src/supervisor/machines/machines.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
@@ -19,7 +19,7 @@ const machine = (ending: MachineExit | null): Machine =>
   }) as unknown as Machine;
 
 const failing = (error: Error, ending: MachineExit | null): Promise<unknown> =>
-  fromGuest(machine(ending), () => Promise.reject(error)).catch((thrown: unknown) => thrown);
+  captureOrBlame(machine(ending), () => Promise.reject(error)).catch((thrown: unknown) => thrown);
 
 describe("a failure of a capture is the guest's doing", () => {
   test.each([
@@ -31,7 +31,7 @@ describe("a failure of a capture is the guest's doing", () => {
     ["a shutdown", endedEarly(exit("guest_shutdown")), exit("guest_shutdown")],
   ])("by %s", async (_name, error, ending) => {
     const thrown = await failing(error, ending);
-    expect(thrown).toBeInstanceOf(NotKeptError);
+    expect(thrown).toBeInstanceOf(CaptureError);
     expect(thrown).toMatchObject({ code: "conflict", details: { reason: ending?.reason ?? "capture_failed" } });
   });
 });
@@ -44,7 +44,7 @@ describe("it is the host's where", () => {
   ] as const)("%s, whatever the agent says meanwhile", async (_name, ending, code) => {
     for (const error of [new AgentError(EBUSY, "busy"), new AgentClosedError("closed"), endedEarly(ending)]) {
       const thrown = await failing(error, ending);
-      expect(thrown).not.toBeInstanceOf(NotKeptError);
+      expect(thrown).not.toBeInstanceOf(CaptureError);
       expect(thrown).toMatchObject({ code, details: { reason: ending.reason } });
     }
   });

@@ -27,7 +27,7 @@ describe("the time of a guest", () => {
 
   test("ends a wait for nothing, and every later one, even one that is over soon", async () => {
     const time = new GuestTime({ allowedMs: () => 50 });
-    const late = { code: "unavailable", message: expect.stringContaining("the first step was not done") };
+    const late = { code: "unavailable", message: expect.stringContaining("the first step did not finish") };
     expect(await time.wait("the first step", NEVER).catch((error: unknown) => error)).toMatchObject(late);
     await expect(time.wait("a later step", soon(1))).rejects.toThrow("a later step");
   });
@@ -76,7 +76,7 @@ describe("the time of a guest", () => {
     );
     using _drip = { [Symbol.dispose]: () => clearInterval(drip) };
     const error = (await listing.catch((caught: unknown) => caught)) as Error;
-    expect(error.message).toContain("listing the new layer was not done");
+    expect(error.message).toContain("listing the new layer did not finish");
     guest.channel.deliver(null);
   });
 

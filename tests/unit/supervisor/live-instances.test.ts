@@ -99,7 +99,7 @@ test("a run enters the machine that it has, and the one that takes its place", a
   const looks: AsyncIterator<InstanceStats>[] = [];
   const memory: unknown[] = [];
   const scratchDisks = {
-    stamp: async () => {
+    create: async () => {
       // The first look lasts over both machines.
       looks.push(follow(instances));
       memory.push((await looks[0]?.next())?.value?.memoryBytes);

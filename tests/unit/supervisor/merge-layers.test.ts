@@ -30,7 +30,7 @@ test("a merge whose machine is killed goes on in another one, once, and tells th
     takeAside: pool.takeAside.bind(pool),
     launcher: async () => "/launch",
   };
-  const scratchDisks = { stamp: async () => undefined } as unknown as ScratchDisks;
+  const scratchDisks = { create: async () => undefined } as unknown as ScratchDisks;
   vmm.killedAt.push("attach", "mount");
   using layers = new LayerStore({ layout, chainOf: () => [] });
   using held = layers.hold(["a" as LayerId]);

@@ -71,7 +71,7 @@ test("processes run beside the command, are numbered, and are forgotten when the
 
 test("nothing is started or dialled beside a command that does not run yet, or any more", async () => {
   const { guest, instance, onOutput, begin } = await scripted();
-  const none = { code: "conflict", message: "the command of the instance does not run" };
+  const none = { code: "conflict", message: "the command of the instance is not running" };
   expect(() => instance.exec(SPEC, onOutput)).toThrow(ApiError);
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(instance.hasBegun).toBe(false);
@@ -81,7 +81,7 @@ test("nothing is started or dialled beside a command that does not run yet, or a
   guest.send(AgentFrame.exit, session, OK);
   await command.exit;
   expect(instance.hasBegun).toBe(true);
-  expect(() => instance.exec(SPEC, onOutput)).toThrow("does not run");
+  expect(() => instance.exec(SPEC, onOutput)).toThrow("is not running");
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
 });
