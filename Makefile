@@ -112,8 +112,12 @@ test: build ## run every ring of tests
 	@bun tests/support/run-rings.ts
 
 .PHONY: test-unit
-test-unit: deps ## run the parts by themselves, without VMs and registries
+test-unit: deps ## run the logic of the parts, without programs, sockets and VMs
 	@bun tests/support/run-rings.ts unit
+
+.PHONY: test-parts
+test-parts: deps ## run the parts that start programs or talk over sockets, with real ones
+	@bun tests/support/run-rings.ts parts
 
 .PHONY: test-table
 test-table: deps ## write the table of tests/README.md: which tests cover which row of the specification

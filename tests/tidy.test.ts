@@ -266,6 +266,12 @@ describe("one place for each power", () => {
     expect(places(except(source, "src/system/exec.ts"), pattern)).toEqual([]);
   });
 
+  test("unit tests start no program, and listen nowhere", () => {
+    const unit = everything.filter(({ path }) => path.startsWith("tests/unit/"));
+    // What a test starts by a module of the source, the ring itself refuses: tests/support/unit-only.ts.
+    expect(places(unit, /\bBun\.(?:spawn|serve|listen|udpSocket|\$)|node:child_process|\bcreateServer\b/)).toEqual([]);
+  });
+
   test("the environment is read in config.ts", () => {
     const pattern = /\bprocess\.env\b|\bBun\.env\b|\bimport\.meta\.env\b/;
     // The build names the variable that it replaces.

@@ -14,6 +14,8 @@ interface Ring {
   /** files of tests, as patterns */
   readonly paths: readonly string[];
   readonly except?: RegExp;
+  /** is loaded before the tests */
+  readonly preload?: string;
   /** commands that count as a test each, and run before the others */
   readonly commands?: readonly (readonly string[])[];
   /** against the built executable, not the sources */
@@ -51,8 +53,14 @@ const RINGS: Readonly<Record<string, Ring>> = {
     limitMs: 5 * MINUTE_MS,
   },
   unit: {
-    what: "the parts by themselves, without VMs and registries",
+    what: "the logic of the parts: nothing starts a program, and nothing listens",
     paths: ["tests/unit/**/*.test.ts"],
+    preload: "./tests/support/unit-only.ts",
+    limitMs: 5 * MINUTE_MS,
+  },
+  parts: {
+    what: "the parts that start programs or talk over sockets, with real ones",
+    paths: ["tests/parts/**/*.test.ts"],
     limitMs: 5 * MINUTE_MS,
   },
   agent: {
@@ -151,8 +159,9 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
     say(`${name} has no test`);
     return { ...commands, failed: commands.failed + 1, skipped: [], failures: [...failures, "no test"] };
   }
+  const preload = ring.preload === undefined ? [] : [`--preload=${ring.preload}`];
   const { code, output } = await runProgram(
-    [process.execPath, "test", `--timeout=${TEST_MS_MAX}`, ...files.map((path) => `./${path}`)],
+    [process.execPath, "test", `--timeout=${TEST_MS_MAX}`, ...preload, ...files.map((path) => `./${path}`)],
     ring,
     deadline,
   );

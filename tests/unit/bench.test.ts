@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { rowOf } from "../../src/cli/bench/figures.ts";
 import { Ledger } from "../bench/ledger.ts";
-import { perfProblem, turnsOf } from "../bench/turns.ts";
+import { turnsOf } from "../bench/turns.ts";
 
 test("a ledger says each line at once, and keeps them whatever fails later", () => {
   const said: string[] = [];
@@ -47,10 +47,4 @@ test("a turn of the event loop takes what its thread had of the processor", () =
   ].join("\n");
   expect(turnsOf(script, 7).map((ms) => Number(ms.toFixed(3)))).toEqual([4, 0.5]);
   expect(() => turnsOf("", 7)).toThrow("no turn");
-});
-
-test("where perf cannot record, the reason is told", async () => {
-  expect(await perfProblem("/nowhere/perf.data", process.pid)).toMatch(
-    /^perf (is not installed|cannot record here: \S)/,
-  );
 });

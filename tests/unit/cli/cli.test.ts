@@ -258,18 +258,6 @@ describe("doctor", () => {
     expect(mountOptions(mounts, "/var/lib/x/y")).toEqual(["rw", "nosuid"]);
     expect(mountOptions(mounts, "/variable")).toEqual(["rw", "relatime"]);
   });
-
-  test("JSON for scripts: the exit code agrees with the verdict", async () => {
-    const { code, stdout } = await cli(["doctor", "--json", "--no-boot"], {
-      environment: { COPPICE_DATA_DIR: tmpdir() },
-    });
-    const { healthy, findings } = JSON.parse(stdout.toString());
-    expect(code).toBe(healthy ? 0 : 1);
-    expect(findings.map(({ name }: { name: string }) => name)).toEqual(
-      expect.arrayContaining(["processor", "root", "kvm", "qemu", "skopeo", "umoci", "cgroups", "data directory"]),
-    );
-    expect(healthy).toBe(findings.every(({ state }: { state: string }) => state !== "problem"));
-  });
 });
 
 test("sizes, durations and tables", () => {

@@ -3,7 +3,6 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
-import { askForGc, listenForOperator } from "../../../src/api/operator/control.ts";
 import type { CgroupTree } from "../../../src/cgroup/cgroup.ts";
 import { collectGarbage } from "../../../src/cli/gc/collect.ts";
 import { loadConfig } from "../../../src/config/config.ts";
@@ -282,29 +281,6 @@ describe("coppice gc", () => {
     expect(existsSync(layerPath(layout, orphan.id))).toBe(true);
     expect(await collectGarbage(config(), silentLog, false)).toEqual(foreseen);
     expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
-  });
-
-  test("asks the daemon where one runs, also after one that died", async () => {
-    await writeFile(layout.control, "what a dead daemon left");
-    const asked: boolean[] = [];
-    const answer = { ...NOTHING, images: 3 };
-    const gc = async (dryRun: boolean) => {
-      asked.push(dryRun);
-      return answer;
-    };
-    {
-      await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
-      expect(await collectGarbage(config(), silentLog, true)).toEqual(answer);
-      expect(await askForGc(layout.control, false)).toEqual(answer);
-    }
-    expect(asked).toEqual([true, false]);
-    expect(await askForGc(layout.control, false)).toBeNull();
-  });
-
-  test("tells what went wrong there", async () => {
-    const gc = () => Promise.reject(new Error("disk on fire"));
-    await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
-    expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("disk on fire");
   });
 
   test("leaves a directory alone that is in use, and one that is none", async () => {

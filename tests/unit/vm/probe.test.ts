@@ -3,13 +3,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/log.ts";
-import { run } from "../../../src/system/exec.ts";
+import { CommandError } from "../../../src/system/exec.ts";
 import { type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
 import { FakeVmm, type Phase } from "../../support/fake-vmm.ts";
 
 const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
 const never = new AbortController().signal;
+const KILLED = { argv: ["qemu"], exitCode: null, signal: "SIGKILL", timedOut: false, stderrTail: "" };
 
 describe("probe", () => {
   async function withMemo(work: (memoPath: string) => Promise<void>): Promise<void> {
@@ -137,7 +138,7 @@ describe("probe", () => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
       let asked = 0;
       const open = async () => {
-        if (++asked === 1) await run({ argv: ["/bin/sh", "-c", "kill -9 $$"], timeoutMs: 5000 });
+        if (++asked === 1) throw new CommandError("killed", KILLED);
         return kvm;
       };
       const candidates = [{ vmm: "qemu" as const, acceleration: "kvm" as const, open }, candidate(tcg)];

@@ -1,0 +1,15 @@
+import { expect, test } from "bun:test";
+import { tmpdir } from "node:os";
+import { cli } from "../../support/cli.ts";
+
+test("doctor --json is for scripts: its exit code agrees with the verdict", async () => {
+  const { code, stdout } = await cli(["doctor", "--json", "--no-boot"], {
+    environment: { COPPICE_DATA_DIR: tmpdir() },
+  });
+  const { healthy, findings } = JSON.parse(stdout.toString());
+  expect(code).toBe(healthy ? 0 : 1);
+  expect(findings.map(({ name }: { name: string }) => name)).toEqual(
+    expect.arrayContaining(["processor", "root", "kvm", "qemu", "skopeo", "umoci", "cgroups", "data directory"]),
+  );
+  expect(healthy).toBe(findings.every(({ state }: { state: string }) => state !== "problem"));
+});
