@@ -8,41 +8,41 @@ import { createZstdDecompress } from "node:zlib";
 import { forgetMappings } from "../system/memory.ts";
 import { scratchDirectory, syncPath } from "../system/scratch.ts";
 
-/** What a machine is started with, as paths on the host. */
+/** Host paths of the files that a machine is started with. */
 export interface VmAssets {
   readonly kernel: string;
   readonly initramfs: string;
   readonly launcher: string;
-  /** what is preloaded into a clone's QEMU */
+  /** library that is preloaded into the QEMU of a clone */
   readonly memory: string;
-  /** SHA-256 over all of them, in hexadecimal */
+  /** SHA-256 over all files, in hexadecimal */
   readonly hash: string;
 }
 
-/** The files by name, with their permissions: all but the launcher are read by VMs' own uids. */
+/** The files and their permissions. VMMs read all of them but the launcher under uids of their own. */
 export const ASSET_MODES = { vmlinux: 0o444, "initramfs.cpio": 0o444, launch: 0o555, "memory.so": 0o444 } as const;
 export type AssetName = keyof typeof ASSET_MODES;
 
-/** List of the files inside the executable, made by the build. */
+/** The list of the files inside the executable, written by the build. */
 export interface AssetManifest {
   readonly hash: string;
   readonly files: Readonly<Record<AssetName, { readonly sha256: string; readonly sizeBytes: number }>>;
 }
 
-/** Directory in the executable that the build fills with `manifest.json` and `<name>.zst`. */
+/** Directory inside the executable that the build fills with `manifest.json` and `<name>.zst`. */
 export const EMBEDDED_DIRECTORY = "embedded-assets";
 
-/** The manifest inside the executable; null when running from source. */
+/** The manifest inside the executable; null when the program runs from source. */
 export async function embeddedManifest(): Promise<AssetManifest | null> {
   if (!Bun.isStandaloneExecutable) return null;
   return (await Bun.file(embeddedPath("manifest.json")).json()) as AssetManifest;
 }
 
 /**
- * Finds the assets. An executable unpacks its own to `assets/<hash>` of the data directory,
- * at once or not at all, and checks every byte then; later starts look only at the sizes. From source the files of
- * the last `make assets` are used.
- * @throws Error when they are missing or damaged
+ * Finds the assets. The executable unpacks its own to `assets/<hash>` in the data directory, atomically, and verifies
+ * every hash while it unpacks; later starts compare only the sizes. A program that runs from source uses the files of
+ * the last `make assets`.
+ * @throws Error when a file is missing or damaged
  */
 export async function resolveAssets(dataDirectory: string): Promise<VmAssets> {
   const manifest = await embeddedManifest();
@@ -55,13 +55,13 @@ export async function resolveAssets(dataDirectory: string): Promise<VmAssets> {
     forgetMappings(process.execPath);
   }
   for (const name of await readdir(parent)) {
-    // Of an earlier version, or of an unpacking that was interrupted.
+    // Left by an earlier version, or by an interrupted unpacking.
     if (name !== manifest.hash) await rm(join(parent, name), { recursive: true, force: true });
   }
   return assetsIn(directory, manifest.hash);
 }
 
-/** Manifest of the files in a directory, for the build and for running from source. */
+/** Manifest of the files in a directory; the build and a run from source make one. */
 export async function manifestOf(directory: string): Promise<AssetManifest> {
   const all = createHash("sha256");
   const entries: [string, { sha256: string; sizeBytes: number }][] = [];
@@ -115,7 +115,7 @@ async function unpack(manifest: AssetManifest, parent: string, directory: string
     const path = join(staged, name);
     const sha256 = await decompress(embeddedPath(`${name}.zst`), path);
     if (sha256 !== manifest.files[name].sha256)
-      throw new Error(`the executable is damaged: ${name} has another SHA-256`);
+      throw new Error(`the executable is damaged: ${name} has the wrong SHA-256`);
     await chmod(path, ASSET_MODES[name]);
     await syncPath(path);
   }
@@ -125,7 +125,7 @@ async function unpack(manifest: AssetManifest, parent: string, directory: string
   await syncPath(parent);
 }
 
-/** Streams, so that the size of a kernel never shows in the daemon's memory. Returns the SHA-256 of the result. */
+/** Decompresses as a stream, so that the daemon never holds a whole kernel in memory. Returns the result's SHA-256. */
 async function decompress(from: string, to: string): Promise<string> {
   const hash = createHash("sha256");
   const hashing = new Transform({

@@ -1,40 +1,40 @@
 import type { Acceleration, VmmName } from "./vmm.ts";
 
-/** The ways to run machines, the best first; the first that works is taken. */
+/** The ways to run machines, best first. The daemon uses the first that works. */
 export const PREFERENCE: readonly { readonly vmm: VmmName; readonly acceleration: Acceleration }[] = [
   { vmm: "cloud-hypervisor", acceleration: "kvm" },
   { vmm: "qemu", acceleration: "kvm" },
   { vmm: "qemu", acceleration: "tcg" },
 ];
 
-/** What is known of one way. */
-export interface WayFound {
+/** The state of one way to run machines on this host. */
+export interface CandidateReport {
   readonly vmm: VmmName;
   readonly acceleration: Acceleration;
-  /** null: nobody tried */
+  /** null: not tried */
   readonly ok: boolean | null;
-  /** why not; empty when ok */
+  /** why it does not work; empty when it works */
   readonly reason: string;
-  /** how long the trial took, in `milliseconds`; null when there was none */
+  /** duration of the trial in `milliseconds`; null when there was none */
   readonly durationMs: number | null;
 }
 
 export interface Choice {
-  /** null: none works, as far as is known */
-  readonly chosen: WayFound | null;
-  /** one sentence a way, in the order of preference */
+  /** null: none is known to work */
+  readonly chosen: CandidateReport | null;
+  /** one sentence for each way, in the order of preference */
   readonly reasons: readonly string[];
 }
 
 const NAMES: Record<VmmName, string> = { "cloud-hypervisor": "Cloud Hypervisor", qemu: "QEMU" };
 
-/** A way by the name that a person reads. */
+/** The name of a way, for people. */
 export function wayName({ vmm, acceleration }: { vmm: VmmName; acceleration: Acceleration }): string {
   return acceleration === "kvm" ? `${NAMES[vmm]} with KVM` : `${NAMES[vmm]} with emulation`;
 }
 
-/** Explains which way machines run on this host, and why none that is better does. */
-export function explainChoice(found: readonly WayFound[]): Choice {
+/** Explains which way this host uses, and why it does not use a better one. */
+export function explainChoice(found: readonly CandidateReport[]): Choice {
   const known = PREFERENCE.map(({ vmm, acceleration }) => {
     const way = found.find((each) => each.vmm === vmm && each.acceleration === acceleration);
     return way ?? { vmm, acceleration, ok: null, reason: "", durationMs: null };
@@ -50,6 +50,6 @@ export function explainChoice(found: readonly WayFound[]): Choice {
   return { chosen, reasons };
 }
 
-function trial({ durationMs }: WayFound): string {
+function trial({ durationMs }: CandidateReport): string {
   return durationMs === null ? "" : ` (booted, saved, cloned and given a disk in ${durationMs} ms)`;
 }

@@ -1,12 +1,12 @@
 /**
- * Shares of the host's processors that machines, and the programs of imports, get when others want them, too; the
- * default of the kernel is 100.
+ * CPU weights of cgroups: shares of the host's processors when there is competition for them. The kernel's default
+ * is 100.
  */
 export const CpuWeight = {
-  /** All of them beside the daemon, however many there are: every client waits for what the daemon does. */
+  /** All machines and imports together, against the daemon: every client waits for the daemon. */
   together: 50,
-  /** Each among the others; the programs of an import count together as one. */
+  /** One machine in use against the others; all programs of one import share this weight. */
   inUse: 50,
-  /** What waits, or is made to wait, takes what nobody else wants; not so little that it never gets ready. */
+  /** Waiting clones and background work run on idle processors, but still get enough to become ready. */
   waiting: 5,
 } as const;

@@ -12,13 +12,13 @@ import {
   memfdCreate,
 } from "../system/libc.ts";
 
-/** Every seal: the contents and the size stay, and so does the sealing. */
+/** All seals: neither the contents, nor the size, nor the seals can change. */
 export const SEALS_ALL = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-/** A VMM that has just exited may have its memory mapped for a moment longer. */
+/** The kernel may unmap the memory of a VMM a moment after its exit. */
 const SEAL_ATTEMPTS_MAX = 50;
 const SEAL_PAUSE_MS = 2;
 
-/** Anonymous memory of `sizeBytes` as a descriptor, which the caller closes. @throws LibcError */
+/** Creates anonymous memory of `sizeBytes`. The caller closes the descriptor. @throws LibcError */
 export function createMemfd(name: string, sizeBytes: number): number {
   const fd = memfdCreate(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ftruncateSync(fd, sizeBytes);
@@ -26,8 +26,8 @@ export function createMemfd(name: string, sizeBytes: number): number {
 }
 
 /**
- * Makes the content and size of a memfd final, for whoever holds or opens it.
- * @throws LibcError when somebody keeps it mapped for writing
+ * Makes the contents and the size of a memfd final for every process that has it open or opens it.
+ * @throws LibcError when a process keeps it mapped for writing
  */
 export async function sealMemfd(fd: number): Promise<void> {
   for (let attempt = 1; ; attempt++) {
@@ -42,7 +42,7 @@ export async function sealMemfd(fd: number): Promise<void> {
   }
 }
 
-/** Seals of a memfd, as a set of bits. */
+/** The seals of a memfd, as a bit set. */
 export function sealsOf(fd: number): number {
   return getSeals(fd);
 }

@@ -4,11 +4,11 @@ import type { Log } from "../log.ts";
 import { retryPauseMs, sleepUnlessAborted, untilAborted } from "../system/waiting.ts";
 import type { Agent } from "./agent/agent.ts";
 import { CpuWeight } from "./cpu-weight.ts";
-import { tellingEnd, VmmError } from "./machine-end.ts";
+import { VmmError, withExitReason } from "./machine-end.ts";
 import { awaitHello, NoTemplateError, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
 import type { Machine, MachineShape, Vmm } from "./vmm.ts";
 
-/** A machine whose agent answers, has fresh entropy and knows the time. Disposal ends it. */
+/** A machine whose agent answers and whose guest has fresh entropy and the right time. Disposal ends it. */
 export interface PooledMachine extends AsyncDisposable {
   readonly machine: Machine;
   readonly agent: Agent;
@@ -18,61 +18,61 @@ export interface PooledMachine extends AsyncDisposable {
 export interface PoolOptions {
   readonly vmm: Vmm;
   readonly templates: TemplateStore;
-  /** the shape of which clones wait */
+  /** the shape of the waiting clones */
   readonly shape: MachineShape;
-  /** clones that wait */
+  /** number of waiting clones */
   readonly size: number;
   readonly log: Log;
-  /** boots every machine from cold, as where cloning does not work */
+  /** boots every machine from cold, for hosts on which cloning does not work */
   readonly coldBootOnly?: boolean;
   /**
-   * Does with a clone that waits what its next user will do, and takes that back. Missing where nothing is quicker the
-   * second time; a clone with which it fails is ended.
+   * Runs in a waiting clone what its next user will run, and undoes it. Omitted where a second run is not faster than
+   * the first. A clone whose rehearsal fails is ended.
    */
   readonly rehearse?: (waiting: WaitingMachine) => Promise<void>;
-  /** the host is short of memory: only half as many clones wait then */
+  /** while it returns true, only half as many clones wait */
   readonly isShortOfMemory?: () => boolean;
-  /** how often that is looked at, in `milliseconds` */
+  /** interval between calls of `isShortOfMemory`, in `milliseconds` */
   readonly memoryIntervalMs?: number;
-  /** from a machine's start to its greeting, in `milliseconds` */
+  /** longest time from a machine's start to its greeting, in `milliseconds` */
   readonly helloTimeoutMs?: number;
 }
 
-/** The machine that was just taken gets the processors first. */
+/** Delay before a clone is replaced: the machine that was just taken gets the processors first. */
 const REFILL_DELAY_MS = 100;
-/** A clone that failed is made again at once; the pauses after further failures grow up to this. */
+/** Longest pause before another clone is made after several failures; the first retry is immediate. */
 const REFILL_PAUSE_MS_MAX = 30_000;
-/** Without a failure for so long, those before do not count. */
+/** A failure this long ago no longer counts. */
 const FAILURES_FORGOTTEN_MS = 60_000;
 
-/** While clones are being taken, those that come after are made first. */
+/** Clones rehearse only when none was taken for this long; until then, missing clones are made first. */
 const REHEARSAL_DELAY_MS = 300;
-/** How often the pool looks whether the host is short of memory. */
+/** Default interval for checking whether the host is short of memory. */
 const MEMORY_INTERVAL_MS = 5000;
 
-/** A machine that nobody uses yet. */
+/** A clone that is ready and that nobody has taken. */
 export interface WaitingMachine {
   readonly machine: Machine;
   readonly agent: Agent;
 }
 
-interface Waiting extends WaitingMachine {
+interface WaitingClone extends WaitingMachine {
   rehearsed: boolean;
   ended: boolean;
 }
 
-/** Gives out machines: a clone that waits, else a fresh clone, else one booted from cold. */
+/** Hands out machines: a waiting clone if there is one, else a new clone, else a machine booted from cold. */
 export class Pool implements AsyncDisposable {
   readonly #options: PoolOptions;
   readonly #shape: MachineShape;
   readonly #isolation: Isolation;
-  readonly #waiting: Waiting[] = [];
+  readonly #waiting: WaitingClone[] = [];
   readonly #closing = new AbortController();
   readonly #disposals = new Set<Promise<void>>();
   readonly #timer: NodeJS.Timeout;
   #refill: Promise<void> | null = null;
   #takenAt = Number.NEGATIVE_INFINITY;
-  /** Clones in a row that failed to be made, to rehearse or to wait: one that is taken ends the row. */
+  /** Clones that failed one after another, to be made, to rehearse or to wait. Taking a clone resets it. */
   #failuresCount = 0;
   #failedAt = Number.NEGATIVE_INFINITY;
 
@@ -80,28 +80,28 @@ export class Pool implements AsyncDisposable {
     this.#options = options;
     this.#shape = templateShape(options.shape);
     this.#isolation = options.vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
-    this.#timer = setInterval(() => this.#adapt(), options.memoryIntervalMs ?? MEMORY_INTERVAL_MS);
+    this.#timer = setInterval(() => this.#adaptToMemory(), options.memoryIntervalMs ?? MEMORY_INTERVAL_MS);
     this.#timer.unref();
   }
 
-  /** Clones that wait now. */
+  /** Number of waiting clones. */
   get waitingCount(): number {
     return this.#waiting.length;
   }
 
-  /** Those of them that cannot become any quicker. */
+  /** Number of waiting clones that need no rehearsal any more. */
   get readyCount(): number {
     const { rehearse } = this.#options;
     return rehearse === undefined ? this.#waiting.length : this.#waiting.filter(({ rehearsed }) => rehearsed).length;
   }
 
-  /** What those that wait have used so far, by machine. */
+  /** Resource usage of the waiting clones so far, by machine id. */
   async usage(): Promise<Map<string, CgroupStats>> {
     const used = this.#waiting.map(async ({ machine }) => [machine.id, await machine.cgroup.stats()] as const);
     return new Map(await Promise.all(used));
   }
 
-  /** False while machines of the pool's shape have nothing to be cloned from; one that is made on demand counts. */
+  /** False while there is no template for the pool's shape although the pool needs one. */
   get hasTemplate(): boolean {
     const { templates, size, coldBootOnly } = this.#options;
     return size === 0 || coldBootOnly === true || templates.has(this.#shape);
@@ -112,7 +112,7 @@ export class Pool implements AsyncDisposable {
     this.#fill(0);
   }
 
-  /** Resolves when nothing is being cloned for the pool. */
+  /** Resolves when the pool is not making clones. */
   async idle(): Promise<void> {
     while (this.#refill !== null) await this.#refill;
   }
@@ -133,10 +133,10 @@ export class Pool implements AsyncDisposable {
   }
 
   /**
-   * A machine of at least `shape`, but none of those that wait: they are for who is in a hurry.
+   * A machine of at least `shape` that is none of the waiting clones: background work leaves those to the instances.
    * @throws as `take`
    */
-  async takeAside(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
+  async takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
     this.#closing.signal.throwIfAborted();
     signal.throwIfAborted();
     return await this.#takeNew(templateShape(shape), signal);
@@ -155,7 +155,7 @@ export class Pool implements AsyncDisposable {
       this.#takenAt = performance.now();
       this.#fill(REFILL_DELAY_MS);
       try {
-        const taken = await this.#ready(waiting.machine, waiting.agent, signal);
+        const taken = await this.#makeReady(waiting.machine, waiting.agent, signal);
         this.#failuresCount = 0;
         return taken;
       } catch (error) {
@@ -182,7 +182,7 @@ export class Pool implements AsyncDisposable {
 
   async #takeClone(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
     const machine = await this.#clone(shape, signal);
-    const taken = await this.#ready(machine, openAgent(machine, this.#options.log), signal);
+    const taken = await this.#makeReady(machine, openAgent(machine, this.#options.log), signal);
     this.#failuresCount = 0;
     return taken;
   }
@@ -193,27 +193,27 @@ export class Pool implements AsyncDisposable {
     const agent = openAgent(machine, this.#options.log);
     await awaitHello(machine, agent, signal, this.#options.helloTimeoutMs);
     stack.move();
-    return await this.#ready(machine, agent, signal);
+    return await this.#makeReady(machine, agent, signal);
   }
 
-  /** One that has rehearsed, if there is one. */
-  #next(): Waiting | undefined {
+  /** Removes a waiting clone from the list, preferably one that has rehearsed. */
+  #next(): WaitingClone | undefined {
     const index = this.#waiting.findIndex(({ rehearsed }) => rehearsed);
     return this.#waiting.splice(Math.max(0, index), 1)[0];
   }
 
-  /** Building a template outlives the request that asked for it: the next one will want it too. */
+  /** A template that is being built is finished even when `signal` aborts: the next request will need it too. */
   async #clone(shape: MachineShape, signal: AbortSignal, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     const template = await untilAborted(this.#options.templates.get(shape), signal);
     return await this.#options.vmm.clone(template, cpuWeight);
   }
 
-  /** Syncs at the last moment, so that the time is right. Ends the machine when that fails. */
-  async #ready(machine: Machine, agent: Agent, signal: AbortSignal): Promise<PooledMachine> {
+  /** Syncs the guest as late as possible, so that its clock is right. Ends the machine when that fails. */
+  async #makeReady(machine: Machine, agent: Agent, signal: AbortSignal): Promise<PooledMachine> {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
     machine.cgroup.weigh(CpuWeight.inUse);
-    await tellingEnd(machine, () => untilAborted(syncAgent(agent), signal), signal);
+    await withExitReason(machine, () => untilAborted(syncAgent(agent), signal), signal);
     stack.move();
     return {
       machine,
@@ -230,8 +230,8 @@ export class Pool implements AsyncDisposable {
     });
   }
 
-  /** Gives up clones that the host has no memory for, and makes those that it has room for again. */
-  #adapt(): void {
+  /** Ends clones when the host is short of memory, and makes them again when it no longer is. */
+  #adaptToMemory(): void {
     if (this.#closing.signal.aborted) return;
     while (this.#waiting.length > this.#targetCount) {
       const [surplus] = this.#waiting.splice(-1);
@@ -260,7 +260,7 @@ export class Pool implements AsyncDisposable {
     }
   }
 
-  /** Before the next clone, in `milliseconds`. */
+  /** Counts a failure and returns the pause before the next clone, in `milliseconds`. */
   #pauseAfterFailure(): number {
     const now = performance.now();
     if (now - this.#failedAt > FAILURES_FORGOTTEN_MS) this.#failuresCount = 0;
@@ -271,7 +271,12 @@ export class Pool implements AsyncDisposable {
 
   async #add(): Promise<void> {
     const machine = await this.#clone(this.#shape, this.#closing.signal, CpuWeight.waiting);
-    const waiting: Waiting = { machine, agent: openAgent(machine, this.#options.log), rehearsed: false, ended: false };
+    const waiting: WaitingClone = {
+      machine,
+      agent: openAgent(machine, this.#options.log),
+      rehearsed: false,
+      ended: false,
+    };
     await this.#check(waiting);
     this.#waiting.push(waiting);
     void machine.exited.then((exit) => {
@@ -287,17 +292,17 @@ export class Pool implements AsyncDisposable {
     });
   }
 
-  /** A clone that has answered once is alive, and answers quicker when it is taken. */
-  async #check({ machine, agent }: Waiting): Promise<void> {
+  /** Checks that a clone answers. Its next answer is also faster. */
+  async #check({ machine, agent }: WaitingClone): Promise<void> {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
     machine.cgroup.weigh(CpuWeight.waiting);
     const { signal } = this.#closing;
-    await tellingEnd(machine, () => untilAborted(syncAgent(agent), signal), signal);
+    await withExitReason(machine, () => untilAborted(syncAgent(agent), signal), signal);
     stack.move();
   }
 
-  /** Lets one clone rehearse, which cannot be taken meanwhile; false when there is none that has to. */
+  /** Lets one clone rehearse, which cannot be taken meanwhile. Returns false when no clone needs to. */
   async #rehearseNext(): Promise<boolean> {
     const { rehearse } = this.#options;
     const waiting = this.#waiting.find(({ rehearsed }) => !rehearsed);
@@ -311,7 +316,7 @@ export class Pool implements AsyncDisposable {
     await using stack = new AsyncDisposableStack();
     stack.use(waiting.machine);
     await untilAborted(rehearse(waiting), this.#closing.signal);
-    // It was in nobody's view meanwhile.
+    // While it was out of the list, the handler of its exit did not remove it.
     if (waiting.ended) throw new VmmError("a machine ended while it rehearsed");
     waiting.rehearsed = true;
     this.#waiting.push(waiting);
@@ -319,7 +324,7 @@ export class Pool implements AsyncDisposable {
     return true;
   }
 
-  #discard({ machine }: Waiting): void {
+  #discard({ machine }: WaitingClone): void {
     const disposal = this.#dispose(machine).finally(() => this.#disposals.delete(disposal));
     this.#disposals.add(disposal);
   }
@@ -328,7 +333,7 @@ export class Pool implements AsyncDisposable {
     try {
       await machine[Symbol.asyncDispose]();
     } catch (error) {
-      this.#options.log.error("a machine was not removed", { machine: machine.id, error });
+      this.#options.log.error("a machine could not be removed", { machine: machine.id, error });
     }
   }
 }

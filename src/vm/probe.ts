@@ -4,18 +4,18 @@ import { join } from "node:path";
 import type { Log } from "../log.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
 import { AgentError, AgentProtocolError } from "./agent/agent.ts";
-import { signalled, tellingEnd, VmmError } from "./machine-end.ts";
+import { signalKindOf, VmmError, withExitReason } from "./machine-end.ts";
 import { buildTemplate, MachineUnresponsiveError, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
 
-/** File in the data directory that remembers verdicts, so that a restart does not try again what cannot work. */
+/** File in the data directory that remembers verdicts, so that a restart does not retry a way that cannot work. */
 export const PROBE_MEMO_NAME = "probe.json";
 
-/** A way to run machines, in the order of preference. */
+/** One way to run machines. The order of candidates is the order of preference. */
 export interface ProbeCandidate {
   readonly vmm: VmmName;
   readonly acceleration: Acceleration;
-  /** @throws Error with the reason why this host does not have it */
+  /** @throws Error with the reason why this host cannot use it */
   open(): Promise<Vmm>;
 }
 
@@ -23,60 +23,60 @@ export interface CandidateVerdict {
   readonly vmm: VmmName;
   readonly acceleration: Acceleration;
   readonly ok: boolean;
-  /** why not; empty when ok */
+  /** why it does not work; empty when it works */
   readonly reason: string;
   readonly durationMs: number;
 }
 
 export interface ProbeVerdict {
-  /** null: no machine can run here */
+  /** null: no machine can run on this host */
   readonly acceleration: Acceleration | null;
   readonly candidates: readonly CandidateVerdict[];
-  /** version of the chosen VMM; empty when none */
+  /** version of the chosen VMM; empty when there is none */
   readonly version: string;
 }
 
 export interface ProbeResult {
   readonly verdict: ProbeVerdict;
   readonly vmm: Vmm | null;
-  /** what the trial saved, of which clones can be made; null when the verdict was remembered. The caller owns it. */
+  /** the template that the trial saved; null when the verdict was remembered. The caller owns it. */
   readonly template: Template | null;
 }
 
 export interface ProbeOptions {
   readonly candidates: readonly ProbeCandidate[];
-  /** shape of the trial and, rounded up, of the template that it leaves */
+  /** shape of the trial's machine, and, rounded up, of the template that it saves */
   readonly shape: MachineShape;
   /** JSON file that remembers verdicts */
   readonly memoPath: string;
   /** hash of kernel, initramfs and launcher */
   readonly assetsHash: string;
-  /** bound of one trial, in `milliseconds`; a working one takes a second with KVM and three under emulation */
+  /** longest duration of one trial, in `milliseconds`; a trial takes a second with KVM and three under emulation */
   readonly timeoutMs: number;
-  /** default: the kernel's */
+  /** default: the boot id that the kernel reports */
   readonly bootId?: string;
   readonly log: Log;
   readonly signal: AbortSignal;
 }
 
 const PROBE_DISK_BYTES = 1_048_576;
-/** Verdicts of this many settings are kept; a host has few. */
+/** Number of verdicts that the file keeps; a host needs few. */
 const MEMOS_COUNT_MAX = 32;
 const ENODEV = 19;
 /**
- * Trials of one way in a row, as long as a signal cuts them off: who ends one VMM need not be after all of them, and a
- * crash may be one of the program's rare ones.
+ * Trials of one candidate in a row while signals end its VMM: another process may have ended only this one, and a crash
+ * may be rare.
  */
 const TRIALS_COUNT_MAX = { signal: 3, crash: 2 } as const;
 
-/** Verdict as it is remembered; it holds for one VMM, one kernel and one boot of the host. */
+/** A remembered verdict. It is valid for one VMM, one kernel and one boot of the host. */
 interface Memo extends CandidateVerdict {
   readonly key: string;
 }
 
 /**
- * Finds the first candidate that really runs machines: it boots our kernel and agent, saves, clones and hot-plugs.
- * A device such as /dev/kvm may open and still not be able to.
+ * Finds the first candidate that really runs machines: boots Coppice's kernel and agent, saves the machine, clones it and
+ * hot-plugs a disk. A device such as /dev/kvm may open on hosts where none of that works.
  * @throws the reason of `signal`
  */
 export async function probe(options: ProbeOptions): Promise<ProbeResult> {
@@ -90,7 +90,7 @@ export async function probe(options: ProbeOptions): Promise<ProbeResult> {
     const fields = { vmm: candidate.vmm, acceleration: candidate.acceleration, ok, duration_ms: durationMs };
     options.log.info("acceleration probed", ok ? fields : { ...fields, reason });
     if (vmm === null) continue;
-    // Refusals are remembered only beside a success: a host on which nothing works may just be too busy now.
+    // Failures are stored only together with a success: a host on which nothing works may just be overloaded.
     if (template !== null) await writeFileAtomic(options.memoPath, `${JSON.stringify(memos, null, 2)}\n`);
     return {
       verdict: { acceleration: candidate.acceleration, candidates: verdicts, version: vmm.version },
@@ -107,7 +107,7 @@ interface Judgement {
   readonly template: Template | null;
 }
 
-/** Judges a way, and once more where a signal cut that off. */
+/** Tries a candidate, again when a signal interrupted the trial. */
 async function judge(candidate: ProbeCandidate, options: ProbeOptions, memos: Memo[]): Promise<Judgement> {
   for (let trials = 1; ; trials++) {
     const { cutOffBy, memo, ...judgement } = await judgeOnce(candidate, options, memos);
@@ -116,7 +116,7 @@ async function judge(candidate: ProbeCandidate, options: ProbeOptions, memos: Me
       return judgement;
     }
     const { vmm, acceleration, reason } = judgement.verdict;
-    options.log.warn("the trial of a way to run machines was cut off, and is made again", {
+    options.log.warn("a signal interrupted the trial of a way to run machines; it is repeated", {
       vmm,
       acceleration,
       reason,
@@ -125,9 +125,9 @@ async function judge(candidate: ProbeCandidate, options: ProbeOptions, memos: Me
 }
 
 interface Trial extends Judgement {
-  /** by which kind of signal; null: it was not */
-  readonly cutOffBy: ReturnType<typeof signalled>;
-  /** what is new and will hold; null: nothing */
+  /** kind of the signal that ended the trial; null when none did */
+  readonly cutOffBy: ReturnType<typeof signalKindOf>;
+  /** the verdict to remember; null when it may change */
   readonly memo: Memo | null;
 }
 
@@ -139,13 +139,13 @@ async function judgeOnce(candidate: ProbeCandidate, options: ProbeOptions, memos
   };
   const failed = (error: unknown) => {
     const verdict = found(error instanceof Error ? error.message : String(error));
-    return { verdict, vmm: null, template: null, cutOffBy: signalled(error), memo: null };
+    return { verdict, vmm: null, template: null, cutOffBy: signalKindOf(error), memo: null };
   };
   let vmm: Vmm;
   try {
     vmm = await candidate.open();
   } catch (error) {
-    // Not remembered: looking again costs nothing, and the operator may install what is missing.
+    // Not remembered: opening again is cheap, and the operator may install what is missing.
     return failed(error);
   }
   const key = [vmm.name, vmm.acceleration, vmm.version, options.assetsHash, options.bootId ?? hostBootId()].join("\n");
@@ -156,58 +156,58 @@ async function judgeOnce(candidate: ProbeCandidate, options: ProbeOptions, memos
     return { verdict, vmm: ok ? vmm : null, template: null, cutOffBy: null, memo: null };
   }
   try {
-    const { template } = await attempt(vmm, options);
+    const { template } = await runTrial(vmm, options);
     const verdict = found("");
     return { verdict, vmm, template, cutOffBy: null, memo: { key, ...verdict } };
   } catch (error) {
     options.signal.throwIfAborted();
     const failure = failed(error);
-    return isOfTheWay(error) ? { ...failure, memo: { key, ...failure.verdict } } : failure;
+    return isLastingFailure(error) ? { ...failure, memo: { key, ...failure.verdict } } : failure;
   }
 }
 
-/** True for what will fail again in the same way: not what a signal or a shortage of the host did. */
-function isOfTheWay(error: unknown): boolean {
+/** True for a failure that would repeat itself, false for one that a signal or a shortage on the host caused. */
+function isLastingFailure(error: unknown): boolean {
   const isOfMachine = [VmmError, AgentError, AgentProtocolError].some((kind) => error instanceof kind);
-  return isOfMachine && signalled(error) !== "signal";
+  return isOfMachine && signalKindOf(error) !== "signal";
 }
 
-/** The trial, bounded. @throws MachineUnresponsiveError that names the setting when the time was up */
-async function attempt(vmm: Vmm, options: ProbeOptions): Promise<{ template: Template }> {
-  const late = AbortSignal.timeout(options.timeoutMs);
+/** Runs the trial within its time limit. @throws MachineUnresponsiveError that names the setting when time is up */
+async function runTrial(vmm: Vmm, options: ProbeOptions): Promise<{ template: Template }> {
+  const timeout = AbortSignal.timeout(options.timeoutMs);
   try {
-    return await tryOut(vmm, options, late);
+    return await tryMachine(vmm, options, timeout);
   } catch (error) {
-    if (!late.aborted) throw error;
-    // What failed then did so because its machine was given up.
+    if (!timeout.aborted) throw error;
+    // The abort ended the machine, which caused the error.
     const seconds = options.timeoutMs / 1000;
     const detail = error instanceof MachineUnresponsiveError ? `: ${error.message}` : "";
-    throw new MachineUnresponsiveError(`its trial did not end within ${seconds} s (vm.probe_timeout)${detail}`, {
+    throw new MachineUnresponsiveError(`the trial did not finish within ${seconds} s (vm.probe_timeout)${detail}`, {
       cause: error,
     });
   }
 }
 
-/** Does with a machine what every instance will need. */
-async function tryOut(
+/** Does with a machine everything that an instance needs. */
+async function tryMachine(
   vmm: Vmm,
   { shape, log, signal, timeoutMs }: ProbeOptions,
-  late: AbortSignal,
+  timeout: AbortSignal,
 ): Promise<{ template: Template }> {
-  const both = AbortSignal.any([signal, late]);
+  const either = AbortSignal.any([signal, timeout]);
   await using stack = new AsyncDisposableStack();
   const template = stack.use(
     await buildTemplate(vmm, templateShape(shape), { log, signal, helloTimeoutMs: timeoutMs }),
   );
-  both.throwIfAborted();
+  either.throwIfAborted();
   await using machine = await vmm.clone(template);
-  // A clone that hangs is ended, which ends every wait for its agent.
-  const onLate = () => void machine.kill().catch((error) => log.error("a machine was not ended", { error }));
-  both.addEventListener("abort", onLate);
-  using _listener = { [Symbol.dispose]: () => both.removeEventListener("abort", onLate) };
+  // Ending the clone ends every wait for its agent.
+  const onAbort = () => void machine.kill().catch((error) => log.error("a machine was not ended", { error }));
+  either.addEventListener("abort", onAbort);
+  using _listener = { [Symbol.dispose]: () => either.removeEventListener("abort", onAbort) };
   const agent = openAgent(machine, log);
   const path = join(machine.directory, "L00");
-  await tellingEnd(
+  await withExitReason(
     machine,
     async () => {
       await syncAgent(agent);
@@ -216,14 +216,14 @@ async function tryOut(
       await machine.attach([{ serial: "L00", path, readOnly: false }]);
       await expectDisk(agent.mount({ layers: 1, scratch: false }));
     },
-    both,
+    either,
   );
-  both.throwIfAborted();
+  either.throwIfAborted();
   stack.move();
   return { template };
 }
 
-/** The disk is blank, so it cannot be mounted: any other error than its absence proves that the guest has it. */
+/** The disk is blank, so mounting must fail. Any error but ENODEV proves that the guest has found the disk. */
 async function expectDisk(mounted: Promise<void>): Promise<void> {
   try {
     await mounted;
@@ -241,7 +241,7 @@ async function readMemos(path: string): Promise<Memo[]> {
     const memos: unknown = JSON.parse(await readFile(path, "utf8"));
     return Array.isArray(memos) ? memos.filter(isMemo).slice(-MEMOS_COUNT_MAX) : [];
   } catch (error) {
-    // No file yet, or not ours: the probe then runs, and writes it anew.
+    // There is no file yet, or it is not the probe's: all candidates are tried, and the file is written.
     if (error instanceof SyntaxError || (error as NodeJS.ErrnoException).code === "ENOENT") return [];
     throw error;
   }

@@ -2,41 +2,41 @@ import type { Log } from "../log.ts";
 import { retryPauseMs, withinTime } from "../system/waiting.ts";
 import { Agent, AgentProtocolError } from "./agent/agent.ts";
 import { SYNC_ENTROPY_BYTES } from "./agent/protocol.ts";
-import { MachineEndedError, tellingEnd, VmmError } from "./machine-end.ts";
+import { MachineEndedError, VmmError, withExitReason } from "./machine-end.ts";
 import { TEMPLATES_BYTES_MAX } from "./machine-memory.ts";
 import type { Machine, MachineShape, Template, Vmm } from "./vmm.ts";
 
-/** From start to greeting: half a second with KVM, two under emulation, many on a host with more to do. */
+/** From start to greeting. It takes half a second with KVM, two under emulation, and much longer on a busy host. */
 export const HELLO_TIMEOUT_MS = 60_000;
-/** A clone answers in tenths of a second. */
+/** A clone normally answers within tenths of a second. */
 const SYNC_TIMEOUT_MS = 20_000;
-/** What a template knows of its boot ages: its time of day, its entropy, the files it was made from. */
+/** A template's time of day, entropy and files grow old. */
 const TEMPLATE_AGE_MS_MAX = 86_400_000;
-/** A template that cannot be renewed is tried again after this time, and after twice the time with each further failure. */
+/** Pause before a failed renewal is retried; it doubles with each further failure, up to the maximum. */
 const RENEW_RETRY_MS_MIN = 60_000;
 const RENEW_RETRY_MS_MAX = 3_600_000;
-/** Of a shape that has none a template is built again at once; the pauses after further failures grow up to this. */
+/** Longest pause before a failed first build is retried; the first retry is immediate. */
 const BUILD_PAUSE_MS_MAX = 30_000;
 const TEMPLATES_COUNT_MAX = 8;
-/** Smallest shape: kernel, agent and the memory that the agent keeps for itself. */
+/** Smallest shape: room for the kernel, the agent and the memory that the agent reserves. */
 const MEMORY_BYTES_MIN = 134_217_728;
 const STUCK_POLL_MS = 250;
-/** An agent that is gone may be the first sign of a machine that is ending. */
+/** An agent that is gone may be the first sign of a machine that is ending; this is the longest wait for its exit. */
 const EXIT_WAIT_MS = 500;
-/** Of a console in an error, in `bytes`. */
+/** Part of a console that an error shows, in `bytes`. */
 const CONSOLE_BYTES_MAX = 2048;
 
-/** The agent did not greet, did not answer in time, or its machine is known to get nowhere. */
+/** The agent did not greet or answer in time, or its machine is known to be stuck. */
 export class MachineUnresponsiveError extends VmmError {
   override readonly name = "MachineUnresponsiveError";
 }
 
-/** There is no template now, and none is made: the machine is to be booted from cold. */
+/** There is no template and none can be built now: the caller boots from cold. */
 export class NoTemplateError extends Error {
   override readonly name = "NoTemplateError";
 }
 
-/** Rounds up to a shape of which there is one template for many requests: powers of two of memory. */
+/** Rounds memory up to a power of two, so that one template serves many requests. */
 export function templateShape({ vcpus, memoryBytes }: MachineShape): MachineShape {
   return { vcpus, memoryBytes: 2 ** Math.ceil(Math.log2(Math.max(memoryBytes, MEMORY_BYTES_MIN))) };
 }
@@ -47,7 +47,7 @@ export function openAgent(machine: Machine, log: Log): Agent {
 }
 
 /**
- * Waits for the greeting of a machine that boots.
+ * Waits for the greeting of a booting machine.
  * @throws MachineUnresponsiveError with the end of the console; the reason of `signal`
  */
 export async function awaitHello(
@@ -69,14 +69,14 @@ export async function awaitHello(
 }
 
 async function watchStuck(machine: Machine, stuck: AbortController): Promise<void> {
-  // A machine that cannot be asked is about to end, which its exit tells better.
+  // A machine that does not answer this question is about to end; its exit gives the reason.
   const reason = await machine.stuck().catch(() => null);
   if (reason !== null) stuck.abort(new MachineUnresponsiveError(reason));
 }
 
 async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
   if (cause instanceof AgentProtocolError) {
-    return new MachineUnresponsiveError(`the guest's greeting is refused: ${cause.message}`, { cause });
+    return new MachineUnresponsiveError(`the guest's greeting is invalid: ${cause.message}`, { cause });
   }
   const ended = await withinTime(machine.exited, EXIT_WAIT_MS, () => null);
   const console = ended === null ? await machine.console() : "";
@@ -85,7 +85,7 @@ async function notGreeted(machine: Machine, cause: unknown): Promise<Error> {
   return new MachineUnresponsiveError(`the guest did not greet: ${ended?.detail ?? seen}`, { cause: end });
 }
 
-/** Gives a guest the time and entropy of its own. @throws MachineUnresponsiveError */
+/** Gives a guest the time and entropy of its own. @throws MachineUnresponsiveError when it does not answer in time */
 export async function syncAgent(agent: Agent): Promise<void> {
   const realtimeNs = BigInt(Date.now()) * 1_000_000n;
   const entropy = crypto.getRandomValues(new Uint8Array(SYNC_ENTROPY_BYTES));
@@ -94,7 +94,7 @@ export async function syncAgent(agent: Agent): Promise<void> {
   });
 }
 
-/** Boots a machine and saves it: what clones begin with is booted, has its modules loaded, and is idle. */
+/** Boots a machine, syncs it so that the guest loads its late modules, and saves it while it is idle. */
 export async function buildTemplate(
   vmm: Vmm,
   shape: MachineShape,
@@ -103,7 +103,7 @@ export async function buildTemplate(
   await using machine = await vmm.bootForTemplate(shape);
   const agent = openAgent(machine, options.log);
   await awaitHello(machine, agent, options.signal, options.helloTimeoutMs);
-  await tellingEnd(machine, () => syncAgent(agent), options.signal);
+  await withExitReason(machine, () => syncAgent(agent), options.signal);
   return await vmm.save(machine);
 }
 
@@ -114,31 +114,31 @@ interface Entry {
   /** null while the template is being built */
   built: Template | null;
   renewing: boolean;
-  /** of attempts to renew it */
+  /** failed attempts to renew it */
   failuresCount: number;
-  /** before it there is no further attempt; `milliseconds` since the epoch */
+  /** earliest time of the next attempt, in `milliseconds` since the epoch */
   retryAtMs: number;
 }
 
 export interface TemplateStoreOptions {
   readonly vmm: Vmm;
   readonly log: Log;
-  /** a template that exists already, of the probe for one; the store owns it then */
+  /** an existing template, such as the probe's; the store takes ownership of it */
   readonly first?: Template;
   /**
-   * Of templates together, in `bytes`, those that were dropped counted until their last clone has ended; the last one
-   * that was made may exceed it.
+   * Limit for all templates together, in `bytes`. Dropped templates count until their last clone has ended. The newest
+   * template may exceed the limit.
    */
   readonly memoryBytesMax?: number;
-  /** from a machine's start to its greeting, in `milliseconds` */
+  /** longest time from a machine's start to its greeting, in `milliseconds` */
   readonly helloTimeoutMs?: number;
-  /** `milliseconds` since the epoch */
+  /** the current time, in `milliseconds` since the epoch */
   readonly clock?: () => number;
 }
 
 /**
- * Templates by shape: built when first needed, one at a time; renewed daily and after an update of the VMM; the least
- * recently used dropped beyond a few, and where they take too much memory.
+ * Templates by shape. A template is built when it is first needed, one at a time, and renewed daily and after an update
+ * of the VMM. The least recently used ones are dropped when there are too many or when they take too much memory.
  */
 export class TemplateStore implements AsyncDisposable {
   readonly #vmm: Vmm;
@@ -146,13 +146,13 @@ export class TemplateStore implements AsyncDisposable {
   readonly #clock: () => number;
   readonly #helloTimeoutMs: number;
   readonly #memoryBytesMax: number;
-  /** In the order of use, the latest last. */
+  /** In the order of use, most recent last. */
   readonly #entries = new Map<string, Entry>();
-  /** Shapes of which none could be built, by their keys; `retryAtMs` on the clock that nobody sets. */
+  /** Failed builds by the key of their shape; `retryAtMs` is on the monotonic clock. */
   readonly #failed = new Map<string, { readonly count: number; readonly retryAtMs: number; readonly error: unknown }>();
   readonly #closing = new AbortController();
   readonly #background = new Set<Promise<void>>();
-  /** Dropped, but in the memory of clones. */
+  /** Dropped templates whose memory clones still use. */
   readonly #retired = new Set<Template>();
   #isBuilding = false;
 
@@ -168,17 +168,17 @@ export class TemplateStore implements AsyncDisposable {
     this.#entries.set(key, newEntry(key, first.shape, Promise.resolve(first), first));
   }
 
-  /** What templates take of the host's memory now, in `bytes`, without one that is being built. */
+  /** Host memory of all templates, in `bytes`, without the one that is being built. */
   get memoryBytes(): number {
     for (const template of this.#retired) if (!template.isInUse) this.#retired.delete(template);
-    const kept = [...this.#entries.values()].flatMap(({ built }) => built ?? []);
-    return [...kept, ...this.#retired].reduce((sum, { memoryBytes }) => sum + memoryBytes, 0);
+    const exempt = [...this.#entries.values()].flatMap(({ built }) => built ?? []);
+    return [...exempt, ...this.#retired].reduce((sum, { memoryBytes }) => sum + memoryBytes, 0);
   }
 
   /**
-   * A template of exactly this shape. It may be disposed any time after the next wait: clone it at once.
-   * @throws NoTemplateError when one would have to be built, and another is being built or there is no room for it;
-   * what made the building fail, at once during the pause after that
+   * A template of exactly this shape. The store may dispose of it at any later turn of the event loop: clone it at once.
+   * @throws NoTemplateError when one would have to be built, but another is being built or there is no room for it;
+   *   the error of the build, also to every call during the pause after it
    */
   async get(shape: MachineShape): Promise<Template> {
     this.#closing.signal.throwIfAborted();
@@ -192,7 +192,7 @@ export class TemplateStore implements AsyncDisposable {
     return await entry.template;
   }
 
-  /** True when there is a template of this shape, built to its end. */
+  /** True when there is a finished template of this shape. */
   has(shape: MachineShape): boolean {
     return (this.#entries.get(keyOf(shape))?.built ?? null) !== null;
   }
@@ -240,7 +240,7 @@ export class TemplateStore implements AsyncDisposable {
           duration_ms: durationMs,
         });
       },
-      // The caller of `get` is told; the next one after the pause tries again.
+      // The caller of `get` gets the error; the first call after the pause tries again.
       (error: unknown) => {
         this.#isBuilding = false;
         if (this.#entries.get(key) !== entry) return;
@@ -254,8 +254,8 @@ export class TemplateStore implements AsyncDisposable {
   }
 
   /**
-   * Clones go on with the old one until the new one is there. Where none can be made, of a VMM that was updated and does
-   * not boot for one, a machine is lost to that now and then, not with every clone.
+   * Clones use the old template until the new one is ready. An updated VMM may be unable to boot a template; then each
+   * attempt costs one machine, which is why the pauses between attempts grow.
    */
   #renew(old: Entry): void {
     if (old.renewing || this.#isBuilding || this.#clock() < old.retryAtMs) return;
@@ -281,13 +281,13 @@ export class TemplateStore implements AsyncDisposable {
   }
 
   /**
-   * Drops templates that nobody uses until there are `countMax` and they have room, but never the one used last, nor
-   * `kept`, which somebody waits for.
+   * Drops unused templates until at most `countMax` are left and the rest fits the limit, but neither the most recently
+   * used one nor `exempt`, which a caller waits for.
    */
-  #evict(countMax: number, kept: Entry | null = null): void {
+  #evict(countMax: number, exempt: Entry | null = null): void {
     for (const entry of [...this.#entries.values()].slice(0, -1)) {
       if (this.#entries.size <= countMax && this.memoryBytes <= this.#memoryBytesMax) return;
-      if (entry === kept || entry.built === null || entry.built.isInUse || entry.renewing) continue;
+      if (entry === exempt || entry.built === null || entry.built.isInUse || entry.renewing) continue;
       this.#entries.delete(entry.key);
       this.#drop(entry);
     }
@@ -300,7 +300,7 @@ export class TemplateStore implements AsyncDisposable {
           this.#retired.add(template);
           return template[Symbol.asyncDispose]();
         },
-        // A template that was not built leaves nothing to dispose; its error went to who asked for it.
+        // A failed build leaves nothing to dispose of, and its caller has the error.
         () => undefined,
       ),
     );

@@ -1,6 +1,6 @@
 import type { Cgroup } from "../cgroup/cgroup.ts";
 
-/** Size of a machine; a template serves one shape. */
+/** Size of a machine. A template serves one shape. */
 export interface MachineShape {
   readonly vcpus: number;
   /** guest memory in `bytes`, a multiple of 1 MiB */
@@ -10,16 +10,16 @@ export interface MachineShape {
 export type Acceleration = "kvm" | "tcg";
 export type VmmName = "qemu" | "cloud-hypervisor";
 
-/** A raw disk to be attached to a running machine. */
+/** A raw disk to attach to a running machine. */
 export interface Disk {
-  /** at most 20 bytes; `L00`, `L01`, … for layers, the lowest first, and `S` for the scratch */
+  /** at most 20 bytes: `L00`, `L01`, … for layers, lowest first, and `S` for the scratch */
   readonly serial: string;
-  /** host path of a raw file on the file system of the machine's directory */
+  /** host path of a raw file, on the file system of the machine's directory */
   readonly path: string;
   readonly readOnly: boolean;
 }
 
-/** Why a machine is gone. */
+/** Why a machine ended. */
 export interface MachineExit {
   readonly reason:
     | "killed"
@@ -29,70 +29,70 @@ export interface MachineExit {
     | "disk_full"
     | "disk_error"
     | "vmm_died";
-  /** what a person should read: exit status or signal, the last lines of the VMM and the guest's console */
+  /** the description for people: exit status or signal, and the last lines of the VMM and of the guest's console */
   readonly detail: string;
-  /** the VMM and how it ended, in a few words, where nobody here ended it */
+  /** the VMM and how it ended, in a few words; absent when the daemon ended it */
   readonly monitor?: string;
-  /** a signal ended the VMM: one that it was sent, which says nothing about the VMM, or one that it crashed with */
+  /** set when a signal ended the VMM: "signal" for one that another process sent, "crash" for a fault of the VMM */
   readonly by?: "signal" | "crash";
 }
 
-/** The agent's byte stream. Bytes that arrive before `onData` is set are kept. */
+/** The byte stream to the agent. Bytes that arrive before `onData` is called are kept. */
 export interface ByteChannel {
-  /** Queues `bytes`; resolves when the transport took them, rejects when the channel closed. */
+  /** Queues `bytes`. Resolves when the transport has accepted them, rejects when the channel is closed. */
   write(bytes: Uint8Array): Promise<void>;
-  /** The one reader; `null` means that the channel closed. */
+  /** Sets the only reader. The handler gets `null` when the channel closes. */
   onData(handler: (chunk: Uint8Array | null) => void): void;
   pause(): void;
   resume(): void;
 }
 
-/** One virtual machine: a jailed VMM process, its cgroup and its private directory. */
+/** One virtual machine: a jailed VMM process with its cgroup and its private directory. */
 export interface Machine extends AsyncDisposable {
   readonly id: string;
-  /** pid of the VMM itself on the host */
+  /** pid of the VMM on the host */
   readonly pid: number;
   readonly uid: number;
   readonly shape: MachineShape;
-  /** private directory, which the VMM sees as /vm; removed by disposal */
+  /** private directory, which the VMM sees as /vm; disposal removes it */
   readonly directory: string;
   readonly cgroup: Cgroup;
   readonly channel: ByteChannel;
-  /** settles when the VMM process is gone; never rejects */
+  /** resolves when the VMM's process has ended; never rejects */
   readonly exited: Promise<MachineExit>;
   /**
-   * Hot-plugs disks in one burst. A read-only disk is hard-linked into the machine's directory; a
-   * writable one must lie there already and is given to the machine's uid.
+   * Hot-plugs disks in one burst. A read-only disk is hard-linked into the machine's directory. A writable disk must
+   * already lie there; it is given to the machine's uid.
    */
   attach(disks: readonly Disk[]): Promise<void>;
   /**
-   * Unplugs all disks, once the guest has let go of them, and removes them from the machine's directory. Missing where
-   * a machine that was used is never used again.
+   * Unplugs all disks, once the guest has unmounted them, and removes them from the machine's directory. Omitted by VMMs
+   * whose used machines are never used again.
    */
   detach?(): Promise<void>;
   pause(): Promise<void>;
   resume(): Promise<void>;
-  /** The last bytes of the guest's console, for the report about one that does not answer; may be empty. */
+  /** The last bytes of the guest's console, for reports; may be empty. */
   console(): Promise<string>;
-  /** Why the machine will get nowhere although it runs, for one whose agent has not greeted yet; null: it may. */
+  /** Why a machine that has not greeted yet never will, although it runs; null while there is hope. */
   stuck(): Promise<string | null>;
   /**
-   * Why the machine is ending although it may still answer; null: it is not. What its VMM told before this call counts,
-   * so that a disk that lost a write of the guest is never taken for a good one.
+   * Why the machine is about to end although it may still answer; null when it is not. Takes into account everything that
+   * the VMM reported before this call, so that a disk that lost a write of the guest is never accepted.
    */
   failure(): Promise<MachineExit | null>;
-  /** SIGKILL to the whole cgroup, then waits until it is empty; idempotent. */
+  /** Sends SIGKILL to the whole cgroup and waits until it is empty. Idempotent. */
   kill(): Promise<MachineExit>;
 }
 
-/** A saved machine of which copy-on-write clones are made. */
+/** A saved machine, from which copy-on-write clones are made. */
 export interface Template extends AsyncDisposable {
   readonly shape: MachineShape;
   /** `milliseconds` since the epoch */
   readonly createdAt: number;
-  /** what it takes of the host's memory, in `bytes`: the same for as long as it or a clone of it is there */
+  /** host memory that it takes, in `bytes`; constant until the template and its last clone are gone */
   readonly memoryBytes: number;
-  /** a clone of it is there, which keeps its memory even when the template is disposed */
+  /** true while it has clones, which keep its memory even after the template is disposed of */
   readonly isInUse: boolean;
 }
 
@@ -101,14 +101,14 @@ export interface Vmm {
   readonly name: VmmName;
   readonly version: string;
   readonly acceleration: Acceleration;
-  /** True when the host has another VMM than the newest templates were saved with. Missing: it is never told. */
+  /** True when the host's VMM is not the one that saved the newest templates. Omitted when the VMM cannot know. */
   readonly isOutdated?: boolean;
-  /** Boots from cold with the embedded kernel and initramfs. */
+  /** Boots a machine from cold with the embedded kernel and initramfs. */
   boot(shape: MachineShape): Promise<Machine>;
-  /** Boots a machine whose memory can be saved. */
+  /** Boots a machine that can be saved. */
   bootForTemplate(shape: MachineShape): Promise<Machine>;
-  /** Saves a machine of `bootForTemplate` that is idle, and ends it. */
+  /** Saves an idle machine of `bootForTemplate`, and ends it. */
   save(machine: Machine): Promise<Template>;
-  /** @param cpuWeight its share of the processors, see `CpuWeight`; default is that of a machine in use */
+  /** @param cpuWeight see `CpuWeight`; default: the weight of a machine in use */
   clone(template: Template, cpuWeight?: number): Promise<Machine>;
 }

@@ -70,7 +70,7 @@ export class Merging implements AsyncDisposable {
     const none = () => Promise.reject(new Error("there are no machines"));
     return new Compactor({
       ...{ layout, layers, db, scheduler, metrics, log: silentLog, clock: () => this.now, shape: SHAPE },
-      machines: { take: none, takeAside: none, launcher: none },
+      machines: { take: none, takeUnpooled: none, launcher: none },
       diskGuard: new DiskGuard({ directory: layout.root, reserveBytes: 0, log: silentLog }),
       indexMemory: new IndexMemory(),
       scratchDisks: new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp }),

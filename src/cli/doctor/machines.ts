@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from "node:fs";
 import { CommandError, run } from "../../system/exec.ts";
-import { explainChoice, type WayFound } from "../../vm/choice.ts";
+import { type CandidateReport, explainChoice } from "../../vm/choice.ts";
 import { findCloudHypervisor } from "../../vm/cloud-hypervisor/cloud-hypervisor.ts";
 import {
   CLOUD_HYPERVISOR_MAJOR_MIN,
@@ -97,7 +97,7 @@ const INSTALL =
   `  # VERSION: v${CLOUD_HYPERVISOR_MAJOR_MIN}.0 or newer; compare the sum with the one that the release page shows`;
 
 function choiceFinding(facts: HostFacts, cloudHypervisor: Finding, verdicts: readonly Verdict[]): Finding {
-  const found = verdicts as readonly (Verdict & WayFound)[];
+  const found = verdicts as readonly (Verdict & CandidateReport)[];
   const tried = found.some(({ vmm }) => vmm === "cloud-hypervisor");
   const obstacle = facts.kvm ? cloudHypervisor.summary : "there is no /dev/kvm";
   const hopeless = !tried && (cloudHypervisor.state !== "ok" || !facts.kvm);

@@ -85,8 +85,8 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
     return this.#take((pool) => pool.take(shape, signal), signal);
   }
 
-  takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
-    return this.#take((pool) => pool.takeAside(shape, signal), signal);
+  takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
+    return this.#take((pool) => pool.takeUnpooled(shape, signal), signal);
   }
 
   async launcher(signal: AbortSignal): Promise<string> {
@@ -148,7 +148,7 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
 
   /** Shows that a machine can be started. @throws what makes that fail */
   async #startOne(signal: AbortSignal): Promise<void> {
-    await using _machine = await this.#opened?.pool.takeAside(this.#options.shape, signal);
+    await using _machine = await this.#opened?.pool.takeUnpooled(this.#options.shape, signal);
   }
 
   #count(taken: ReadyMachine): ReadyMachine {

@@ -10,7 +10,7 @@ import {
   AgentProtocolError,
   AgentRefusedError,
 } from "../../vm/agent/agent.ts";
-import { endOf, VmmError } from "../../vm/machine-end.ts";
+import { machineExitOf, VmmError } from "../../vm/machine-end.ts";
 import type { Machine, MachineExit, MachineShape } from "../../vm/vmm.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. */
@@ -25,7 +25,7 @@ export interface MachineSource {
   /** @throws ApiError `unavailable` where no virtual machine monitor may be used; the reason of `signal` */
   take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
   /** The same, but never one of those that wait for whoever is in a hurry. */
-  takeAside(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
+  takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
   /** Host path of the launcher that jails machines, and tools too. @throws as `take` does */
   launcher(signal: AbortSignal): Promise<string>;
 }
@@ -141,7 +141,7 @@ function monitorOf({ monitor }: MachineExit): string {
 /** What a caller may know of a machine that could not be had. What fails in other words may hold paths of the host. */
 export function startFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
-  const exit = endOf(error);
+  const exit = machineExitOf(error);
   const detail = error instanceof VmmError ? error.message : "";
   const why = exit === null ? detail : endedBefore("the virtual machine ran", exit);
   const message = `virtual machines cannot be started${why === "" ? "" : `: ${why}`}`;

@@ -54,7 +54,7 @@ export function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSigna
 async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
   using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.ids.length} layers`, isSpare: true });
   const bounded = AbortSignal.any([signal, diskUse.full]);
-  await using ready = await tools.machines.takeAside(tools.shape, bounded);
+  await using ready = await tools.machines.takeUnpooled(tools.shape, bounded);
   job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));
   return await inMachine(ready, bounded, () => mergeIn(ready, { ...tools, diskUse, signal: bounded }, job));
 }

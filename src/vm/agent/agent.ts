@@ -22,55 +22,58 @@ export { AgentClosedError, AgentError, type AgentExecSpec, type AgentExit, Agent
 
 const ERRNO_TOO_BIG = 7;
 
-/** A running command. Both promises reject when the agent fails or is lost. */
+/** A running command. Both promises reject when the agent reports an error or is lost. */
 export interface ExecHandle {
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
-  /** Sends a signal to the command, or to its process group; without effect once it ended. */
+  /** Sends a signal to the command or to its process group. Does nothing after the command has ended. */
   signal(number: number, options?: { readonly group: boolean }): void;
-  /** Standard input, in the order of the calls; resolves when all is sent: true, or false when nobody takes it any more. */
+  /**
+   * Writes to standard input, in the order of the calls. Resolves to true when all bytes are sent, to false when the
+   * command reads no more.
+   */
   write(bytes: Uint8Array): Promise<boolean>;
-  /** The end of standard input, behind everything that was written. */
+  /** Ends standard input after everything written so far. */
   end(): Promise<void>;
-  /** The new size of the command's terminal; without effect once it ended, or where there is none. */
+  /** Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. */
   resize(size: TerminalSize): Promise<void>;
 }
 
-/** A connection to a port of the guest. Its two directions end by themselves, as those of a socket do. */
+/** A connection to a port of the guest. Each direction ends on its own, as with a socket. */
 export interface AgentConnection extends AsyncDisposable {
-  /** Bytes of the guest up to its end, for one reader. @throws AgentClosedError after a reset */
+  /** The guest's bytes, for one reader. @throws AgentClosedError after a reset */
   chunks(): AsyncGenerator<Uint8Array>;
-  /** In the order of the calls; resolves when all is sent: true, or false when nobody takes it any more. */
+  /** Sends bytes in the order of the calls. Resolves to true when all are sent, to false when the guest reads no more. */
   write(bytes: Uint8Array): Promise<boolean>;
-  /** The host's end, behind everything that was written. */
+  /** Ends the host's direction after everything written so far. */
   end(): Promise<void>;
-  /** Ends both directions at once; without effect when the connection is over. Disposal does the same. */
+  /** Ends both directions at once; does nothing when the connection is over. Disposal does the same. */
   reset(): void;
 }
 
-/** A scratch that stands still. Disposal thaws it. */
+/** A scratch that nobody can write to. Disposal thaws it. */
 export interface Quiesced extends AsyncDisposable {
   /**
-   * Lets writes go on; the same for every call. Resolves to the ns that nothing changed.
-   * @throws AgentError when writes went on before, so that a copy is worth nothing: ETIMEDOUT, the limit was over;
-   *   ECANCELED, a process reached its time limit; EINVAL, the guest thawed it
+   * Allows writes again; further calls return the same promise. Resolves to the time without writes, in nanoseconds.
+   * @throws AgentError when writes went on before this call, so that a copy of the scratch is useless: ETIMEDOUT, the
+   *   limit ended; ECANCELED, a process reached its time limit; EINVAL, the guest thawed the file system
    */
   thaw(): Promise<bigint>;
 }
 
 export interface AgentOptions {
-  /** takes what the guest wants to tell the operator */
+  /** receives log lines from the guest */
   readonly log?: (text: string) => void;
 }
 
 /**
- * Client of the agent in a guest. Requests may be sent without waiting for those before them: the agent works them
- * off in order, and after a failed step the later ones fail too. Every method rejects with AgentError when the guest
- * reports a failure, AgentProtocolError when it sends what no agent may, AgentClosedError when it is gone.
+ * Client of the agent in a guest. Requests need not wait for earlier ones: the agent handles them in order, and after a
+ * failed step the later ones fail too. Every method rejects with AgentError when the guest reports a failure,
+ * AgentProtocolError when the guest breaks the protocol, and AgentClosedError when the stream is closed.
  */
 export class Agent {
   readonly #link: AgentLink;
-  /** Sessions of the commands that were started here, for those that are to run beside them. */
+  /** Session ids of the commands of this guest, for commands that join their namespaces. */
   readonly #ids = new WeakMap<ExecHandle, number>();
 
   private constructor(channel: ByteChannel, options: AgentOptions) {
@@ -91,7 +94,10 @@ export class Agent {
     return await Promise.race([this.#link.hello, aborted.promise]);
   }
 
-  /** Sets the guest's clock and reseeds its random numbers: clones share what their template knew. Ends a hold. */
+  /**
+   * Sets the guest's clock and reseeds its random number generator, which a clone otherwise shares with its template.
+   * Ends a hold.
+   */
   async sync({ realtimeNs, entropy }: { realtimeNs: bigint; entropy: Uint8Array }): Promise<void> {
     if (entropy.byteLength !== protocol.SYNC_ENTROPY_BYTES) throw new Error("entropy of a wrong length");
     const nonce = crypto.getRandomValues(new BigUint64Array(1))[0] ?? 0n;
@@ -103,9 +109,9 @@ export class Agent {
   }
 
   /**
-   * Makes the stream stand still between two frames, so that the machine can be copied with it: commands run on, their
-   * output waits. What is asked for meanwhile waits for the `sync` that ends the hold; who stops waiting for the answer
-   * must send that, too. Waits for the end of everything but running commands and open connections.
+   * Stops the stream between two frames, so that the machine can be copied. Commands go on; their output waits, and so do
+   * new requests, until `sync` ends the hold. A caller that stops waiting for the answer must call `sync` as well. Waits
+   * until only running commands and open connections are left.
    */
   async hold(): Promise<void> {
     const session = new ReplySession(AgentFrame.done, true);
@@ -113,15 +119,18 @@ export class Agent {
   }
 
   /**
-   * Finds the disks by their serials and mounts them; with a scratch, as the root of the commands to come, or with a
-   * "bare" one beside the layers, to be filled by `merge`.
+   * Finds the disks by their serials and mounts them. With a scratch, their overlay becomes the root of later commands. A
+   * "bare" scratch is mounted without an overlay, for `merge`.
    */
   async mount({ layers, scratch }: { layers: number; scratch: boolean | "bare" }): Promise<void> {
     const flags = scratch === "bare" ? protocol.MountFlag.bare : scratch ? protocol.MountFlag.scratch : 0;
     await this.#request(AgentFrame.done, HostFrame.mount, packIntegers([16, layers], [16, flags]));
   }
 
-  /** Owned by root where no other is named. @throws Error when `content` is not `sizeBytes` long: the machine must be ended then */
+  /**
+   * Writes a file, owned by root unless `owner` is given.
+   * @throws Error when `content` does not have `sizeBytes`; the caller must then end the machine
+   */
   async putFile(options: {
     path: GuestPath;
     mode: number;
@@ -139,19 +148,19 @@ export class Agent {
         leftBytes -= chunk.byteLength;
         if (leftBytes < 0) break;
         for (const part of split(chunk, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
-          // Whoever refused the file takes no more of it.
+          // A guest that refused the file ignores the rest.
           if (session.ended) return;
           await this.#link.send(HostFrame.putData, id, part);
         }
       }
-      if (leftBytes !== 0 && !session.ended) throw new Error("a file's content is not as long as it was said to be");
+      if (leftBytes !== 0 && !session.ended) throw new Error("the content of a file does not have its announced size");
     });
     await session.answer;
   }
 
   /**
-   * Starts a command; `beside`: in the namespaces of a command that runs. `onOutput` must copy what it keeps. Rejects
-   * with AgentError EAGAIN when too many run, ESRCH when there is no such command any more.
+   * Starts a command; with `beside`, in the namespaces of that running command. `onOutput` must copy the bytes it keeps.
+   * The handle rejects with AgentError EAGAIN when too many commands run, ESRCH when `beside` has ended.
    */
   exec(
     spec: AgentExecSpec,
@@ -159,7 +168,7 @@ export class Agent {
     options: { readonly beside?: ExecHandle } = {},
   ): ExecHandle {
     let id = 0;
-    // Null: the command was not started, or has ended.
+    // Null when the command was not started or has ended.
     const idOfRunning = async (): Promise<number | null> => {
       await opened.catch(() => undefined);
       return session.ended ? null : id;
@@ -200,7 +209,7 @@ export class Agent {
 
   /**
    * Connects to 127.0.0.1:`port` of the guest.
-   * @throws AgentRefusedError when nobody takes the connection; AgentError EAGAIN when there are too many
+   * @throws AgentRefusedError when no program accepts; AgentError EAGAIN when the guest has too many connections
    */
   async dial(port: number): Promise<AgentConnection> {
     let id = 0;
@@ -236,22 +245,22 @@ export class Agent {
     };
   }
 
-  /** Makes of all layers the one that can stand in for them, in the bare scratch. */
+  /** Merges all layers into the bare scratch, as one layer that can replace them. */
   async merge(): Promise<void> {
     await this.#request(AgentFrame.done, HostFrame.merge);
   }
 
-  /** Ends what the commands left, and makes the scratch unchanging. */
+  /** Ends all processes that commands left behind, and makes the scratch read-only. */
   async freeze(): Promise<void> {
     await this.#request(AgentFrame.done, HostFrame.freeze);
   }
 
-  /** Writes out what the guest holds of the scratch in memory, while commands run: a `quiesce` behind it is quick. */
+  /** Writes the guest's cached data to the scratch while commands run, so that a following `quiesce` is short. */
   async flush(): Promise<void> {
     await this.#request(AgentFrame.done, HostFrame.flush);
   }
 
-  /** Stops all writes to the scratch, while commands run; for `limitMs` (1 to QUIESCE_MS_MAX) at most. */
+  /** Stops all writes to the scratch while commands run, for at most `limitMs` (1 to QUIESCE_MS_MAX milliseconds). */
   async quiesce(limitMs: number): Promise<Quiesced> {
     const session = new QuiesceSession();
     let id = 0;
@@ -267,18 +276,18 @@ export class Agent {
       return await session.ended;
     };
     const dispose = async () => {
-      // How it ended is told to who asks for it.
+      // Callers of `thaw` get the error.
       await thaw().catch(() => undefined);
     };
     return { thaw, [Symbol.asyncDispose]: dispose };
   }
 
-  /** Lets go of all disks, so that the machine can be given others; after a freeze, or where only layers are mounted. */
+  /** Unmounts and forgets all disks, so that others can be attached. Allowed after `freeze`, or with layers only. */
   async release(): Promise<void> {
     await this.#request(AgentFrame.done, HostFrame.release);
   }
 
-  /** Bytes of the listing of a disk. Who stops early must end the machine. */
+  /** Streams the listing of a disk. A caller that stops early must end the machine. */
   async *index(disk: number | "scratch"): AsyncGenerator<Uint8Array> {
     let sessionId = 0;
     const grant = (bytes: number) => this.#grant(sessionId, Stream.stdout, bytes);
@@ -297,7 +306,7 @@ export class Agent {
     return await session.answer;
   }
 
-  /** Takes its turn before the first wait, so that requests keep the order of their calls. */
+  /** Enters the queue before its first await, so that requests keep the order of their calls. */
   async #sendExec(
     session: ExecSession,
     spec: AgentExecSpec,
@@ -309,7 +318,7 @@ export class Agent {
       throw new AgentError(ERRNO_TOO_BIG, "the command line is too long");
     if (host !== undefined) await host.started;
     const beside = host === undefined ? 0 : this.#ids.get(host);
-    if (beside === undefined) throw new Error("the command to run beside is none of this guest");
+    if (beside === undefined) throw new Error("the command to run beside was not started in this guest");
     await this.#link.open(session, async (id) => {
       onId(id);
       await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, beside));
@@ -324,7 +333,7 @@ export class Agent {
   }
 }
 
-/** Writes what a command takes of `chunks`, and the end behind it. */
+/** Writes `chunks` to a command's standard input until the command reads no more, then ends it. */
 async function feed(
   { write, end }: ExecHandle,
   chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,

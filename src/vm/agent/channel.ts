@@ -1,10 +1,10 @@
 import type { Socket } from "bun";
 import type { ByteChannel } from "../vmm.ts";
 
-/** What is kept for a reader that is not there yet or has paused; more than that stops the socket. */
+/** Limit of bytes that wait for a missing or paused reader, in `bytes`. Above it the socket is paused. */
 const UNREAD_BYTES_MAX = 1_048_576;
 
-/** The stream was closed, by the other side or by `close`. */
+/** The other side or `close` closed the stream. */
 export class ChannelClosedError extends Error {
   override readonly name = "ChannelClosedError";
 }
@@ -17,7 +17,7 @@ interface PendingWrite {
 
 /** A byte channel over a connected stream socket, which it owns. */
 export class SocketChannel implements ByteChannel, AsyncDisposable {
-  /** descriptor of the socket, for passing descriptors beside the bytes */
+  /** descriptor of the socket, for sending descriptors with the bytes */
   readonly fd: number;
   #socket: Socket | null = null;
   #handler: ((chunk: Uint8Array | null) => void) | null = null;
@@ -27,7 +27,7 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
   #paused = false;
   #stopped = false;
   #closed = false;
-  #closeTold = false;
+  #closeDelivered = false;
 
   private constructor(fd: number) {
     this.fd = fd;
@@ -42,11 +42,11 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
         data: (_: Socket, chunk: Uint8Array) => channel.#onBytes(chunk),
         drain: () => channel.#flush(),
         close: () => channel.#onClose(),
-        // The close that follows tells the reader and the writers.
+        // The close event follows, and the reader and the writers learn of it there.
         error: () => undefined,
       },
     };
-    // Bun takes a descriptor here, which its types do not know.
+    // Bun accepts a descriptor here, but its types do not declare that.
     channel.#socket = await (Bun.connect as unknown as (options: object) => Promise<Socket>)(options);
     return channel;
   }
@@ -104,8 +104,8 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
       this.#stopped = false;
       this.#socket?.resume();
     }
-    if (this.#closed && !this.#closeTold && !this.#paused && this.#handler !== null) {
-      this.#closeTold = true;
+    if (this.#closed && !this.#closeDelivered && !this.#paused && this.#handler !== null) {
+      this.#closeDelivered = true;
       this.#handler(null);
     }
   }

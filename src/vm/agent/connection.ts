@@ -13,10 +13,10 @@ import {
 
 const REASONS: ReadonlySet<number> = new Set(Object.values(Refusal));
 
-/** A connection that the host asked for, as one session. */
+/** The session of a connection that the host opened. */
 export class ConnectionSession implements Session {
   readonly class = "connection";
-  /** resolves when the guest's program has taken the connection. @throws AgentRefusedError */
+  /** resolves when a program in the guest has accepted. @throws AgentRefusedError */
   readonly opened: Promise<void>;
   readonly #opening = Promise.withResolvers<void>();
   readonly #inbound: InboundStream;
@@ -34,7 +34,7 @@ export class ConnectionSession implements Session {
     this.opened.catch(() => undefined);
   }
 
-  /** true when nothing more may be sent for it */
+  /** true when the host may send no more frames */
   get over(): boolean {
     return this.#over || this.#sentReset;
   }
@@ -52,12 +52,12 @@ export class ConnectionSession implements Session {
     this.#outbound.stop();
   }
 
-  /** The host's end goes out. */
+  /** Records that the host's NET_END is being sent. */
   sendEnd(): void {
     this.#sentEnd = true;
   }
 
-  /** A reset goes out: the frames that still come, up to the answer, are dropped. */
+  /** Records that the host's NET_RESET is being sent. Frames that arrive before the answer are dropped. */
   sendReset(): void {
     this.#sentReset = true;
     this.#outbound.stop();
@@ -66,7 +66,7 @@ export class ConnectionSession implements Session {
     this.#inbound.finish(error);
   }
 
-  /** Bytes of the guest, for one reader. @throws AgentClosedError after a reset */
+  /** The guest's bytes, for one reader. @throws AgentClosedError after a reset */
   chunks(): AsyncGenerator<Uint8Array> {
     return this.#inbound.chunks();
   }

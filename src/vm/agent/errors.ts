@@ -10,20 +10,20 @@ export class AgentError extends Error {
   }
 }
 
-/** Bytes that no honest agent sends; the machine must be killed. */
+/** The guest sent bytes that an honest agent never sends. The machine must be killed. */
 export class AgentProtocolError extends Error {
   override readonly name = "AgentProtocolError";
 }
 
-/** The stream closed before the final frame. */
+/** The stream closed before the last frame of a session. */
 export class AgentClosedError extends Error {
   override readonly name = "AgentClosedError";
 }
 
-/** The guest did not take a connection. */
+/** The guest did not accept a connection. */
 export class AgentRefusedError extends Error {
   override readonly name = "AgentRefusedError";
-  /** a value of Refusal in protocol.ts */
+  /** a value of `Refusal` in protocol.ts */
   readonly reason: number;
 
   constructor(reason: number) {

@@ -4,26 +4,26 @@ import { AgentFrame, FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX } from "./proto
 export interface Frame {
   readonly type: number;
   readonly session: number;
-  /** valid until the decoder's next `push` */
+  /** valid until the next `push` to the decoder */
   readonly payload: Uint8Array;
 }
 
 const AGENT_FRAME_TYPES: ReadonlySet<number> = new Set(Object.values(AgentFrame));
 
-/** Cuts the agent's byte stream into frames. Every byte may be hostile; memory is bounded by one frame. */
+/** Splits the agent's byte stream into frames. Every byte may be hostile; it keeps at most one frame in memory. */
 export class FrameDecoder {
   readonly #types: ReadonlySet<number>;
   readonly #partial = new Uint8Array(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
   #partialBytes = 0;
 
-  /** @param types frame types that the other side may send */
+  /** @param types the frame types that the other side may send */
   constructor(types: ReadonlySet<number> = AGENT_FRAME_TYPES) {
     this.#types = types;
   }
 
   /**
-   * Takes the next bytes of the stream and gives each whole frame to `take`.
-   * @throws AgentProtocolError for a header that is not allowed; the decoder must not be used then
+   * Takes the next bytes of the stream, and calls `take` with each complete frame.
+   * @throws AgentProtocolError for an invalid header; the decoder must not be used afterwards
    */
   push(chunk: Uint8Array, take: (frame: Frame) => void): void {
     let rest = this.#completePartial(chunk, take);
@@ -36,12 +36,12 @@ export class FrameDecoder {
     this.#keep(rest);
   }
 
-  /** True when the stream may end here. */
+  /** True when the stream may end here, at the end of a frame. */
   get empty(): boolean {
     return this.#partialBytes === 0;
   }
 
-  /** Fills a frame that was cut by the end of a chunk; returns what lies behind it. */
+  /** Completes a frame that began in an earlier chunk. Returns the bytes after it. */
   #completePartial(chunk: Uint8Array, take: (frame: Frame) => void): Uint8Array {
     let rest = chunk;
     while (this.#partialBytes > 0) {
@@ -65,7 +65,7 @@ export class FrameDecoder {
     this.#partialBytes += bytes.byteLength;
   }
 
-  /** Payload length of the header at the start of `bytes`. */
+  /** Payload length in the header at the start of `bytes`. */
   #payloadBytes(bytes: Uint8Array): number {
     const view = viewOf(bytes);
     const length = view.getUint32(0, true);
@@ -90,7 +90,7 @@ export function viewOf(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** One frame as bytes; `parts` together are its payload. */
+/** Encodes a frame; `parts` are joined to its payload. */
 export function encodeFrame(type: number, session: number, ...parts: readonly Uint8Array[]): Uint8Array {
   const payloadBytes = parts.reduce((sum, part) => sum + part.byteLength, 0);
   if (payloadBytes > FRAME_PAYLOAD_BYTES_MAX) throw new Error(`a payload of ${payloadBytes} bytes fits no frame`);
@@ -107,7 +107,7 @@ export function encodeFrame(type: number, session: number, ...parts: readonly Ui
   return bytes;
 }
 
-/** Little-endian integers in a row: [bits, value] each. */
+/** Packs little-endian integers, each given as [bits, value]. */
 export function packIntegers(...fields: readonly (readonly [16 | 32 | 64, number | bigint])[]): Uint8Array {
   const bytes = new Uint8Array(fields.reduce((sum, [bits]) => sum + bits / 8, 0));
   const view = viewOf(bytes);

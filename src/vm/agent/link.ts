@@ -5,21 +5,21 @@ import * as protocol from "./protocol.ts";
 import { AgentFrame } from "./protocol.ts";
 import { guestText, type Session, type SessionClass } from "./sessions.ts";
 
-/** Lines that one guest may add to the host's log. */
+/** Limit of lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
 const ERRNO_TRY_AGAIN = 11;
 
-/** How many sessions of each class the agent has room for, and whether a further one waits for its turn or is refused. */
+/** Limits of sessions by class, and whether a further session waits (`waits`) or is refused. */
 const CLASSES: Readonly<Record<SessionClass, { readonly countMax: number; readonly waits: boolean }>> = {
   process: { countMax: protocol.PROCESSES_COUNT_MAX, waits: false },
   task: { countMax: protocol.TASKS_COUNT_MAX, waits: true },
   connection: { countMax: protocol.CONNECTIONS_COUNT_MAX, waits: false },
 };
 
-/** A HOLD that was sent and no SYNC has ended. */
+/** A HOLD that the host sent and has not ended with a SYNC. */
 interface Hold {
   readonly released: PromiseWithResolvers<void>;
-  /** answered: nothing may come any more, until SYNC was sent, which ends it */
+  /** answered: the agent may send nothing. ending: the SYNC is being sent. */
   state: "sent" | "answered" | "ending";
 }
 
@@ -28,8 +28,8 @@ export interface Hello {
 }
 
 /**
- * The stream to one agent: the table of the sessions that the host opened, and the order in which their frames are sent.
- * Every byte that comes may be hostile: what no honest agent sends closes the link with AgentProtocolError.
+ * The stream to one agent: the sessions that the host opened, and the order of their frames. Every byte from the guest
+ * may be hostile; a violation of the protocol closes the link with AgentProtocolError.
  */
 export class AgentLink {
   readonly #channel: ByteChannel;
@@ -38,11 +38,11 @@ export class AgentLink {
   readonly #sessions = new Map<number, Session>();
   readonly #counts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
   readonly #hello = Promise.withResolvers<Hello>();
-  /** Who waits for a session to end. */
+  /** Callbacks that wait for a session to end. */
   readonly #waiting: (() => void)[] = [];
-  /** The end of the transmission before: a request's frames are sent together. */
+  /** The end of the last transmission: the frames of one request are sent without others in between. */
   #transmission: Promise<unknown> = Promise.resolve();
-  /** From the sending of HOLD on: what waits for the SYNC that ends it. */
+  /** Set from the sending of HOLD to the SYNC that ends it. */
   #hold: Hold | null = null;
   #lastSession = 0;
   #greeted = false;
@@ -56,14 +56,14 @@ export class AgentLink {
     channel.onData((chunk) => this.#onBytes(chunk));
   }
 
-  /** What the agent said first. */
+  /** The agent's greeting. */
   get hello(): Promise<Hello> {
     return this.#hello.promise;
   }
 
   /**
-   * Opens a session in its turn and sends its frames; resolves when they are sent.
-   * @throws AgentError EAGAIN when as many processes or connections are alive as the agent has room for
+   * Waits for its turn, opens a session and sends its frames. Resolves when they are sent.
+   * @throws AgentError EAGAIN when the agent has no room for another process or connection
    */
   open(session: Session, transmit: (id: number) => Promise<void>): Promise<void> {
     return this.#inTurn(async () => {
@@ -76,20 +76,20 @@ export class AgentLink {
     });
   }
 
-  /** Waits while the stream is held. @throws AgentClosedError */
+  /** Sends a frame, after the end of a hold if there is one. @throws AgentClosedError */
   async send(type: number, session: number, ...payload: readonly Uint8Array[]): Promise<void> {
     while (this.#hold !== null) await this.#hold.released.promise;
     await this.#write(type, session, ...payload);
   }
 
-  /** Sends what nobody waits for; a failure shows in the session. */
+  /** Sends a frame without waiting. A failure fails the session. */
   post(type: number, session: number, ...payload: readonly Uint8Array[]): void {
     this.send(type, session, ...payload).catch(() => undefined);
   }
 
   /**
-   * Sends HOLD once all tasks are done. From then on nothing is sent, and nothing may come after the answer, until
-   * `endHold`. The hold ends by itself when the agent refuses it.
+   * Sends HOLD when all tasks are done. Until the SYNC nothing else is sent, and after the answer nothing may arrive. The
+   * hold ends when the agent refuses it.
    */
   async hold(session: Session, answer: Promise<unknown>): Promise<void> {
     await this.#inTurn(async () => {
@@ -108,7 +108,7 @@ export class AgentLink {
     await answer;
   }
 
-  /** Sends a SYNC, at once when the stream is held: it ends the hold, and everything that waited is sent behind it. */
+  /** Sends a SYNC. During a hold it is sent at once and ends the hold; waiting frames follow it. */
   async sync(session: Session, payload: readonly Uint8Array[]): Promise<void> {
     const hold = this.#hold;
     if (hold === null) return await this.open(session, (id) => this.send(protocol.HostFrame.sync, id, ...payload));
@@ -118,7 +118,7 @@ export class AgentLink {
     this.#release(hold);
   }
 
-  /** Closes the link: every session fails with the first reason. */
+  /** Closes the link and fails every session with the first error. */
   fail(error: Error): Error {
     if (this.#closed !== null) return this.#closed;
     this.#closed = error;
@@ -142,7 +142,7 @@ export class AgentLink {
   #register(session: Session): number {
     if (this.#closed !== null) throw this.#closed;
     this.#lastSession += 1;
-    // Two thousand million requests: by then the machine is older than any limit allows.
+    // Two thousand million requests: a machine does not live that long.
     if (this.#lastSession >= protocol.SESSION_GUEST_BIT) throw this.fail(new AgentClosedError("no session is left"));
     this.#sessions.set(this.#lastSession, session);
     this.#counts[session.class] += 1;
@@ -180,14 +180,14 @@ export class AgentLink {
     try {
       this.#decoder.push(chunk, (frame) => this.#onFrame(frame));
     } catch (error) {
-      // Only what the guest sent is its fault; a failing reader of output must be seen as what it is.
+      // AgentProtocolError blames the guest. An exception of an output handler must keep its type.
       this.fail(error instanceof Error ? error : new Error(String(error)));
       this.#channel.pause();
     }
   }
 
   #onFrame(frame: Frame): void {
-    // What waits behind a frame that closed the link is not looked at.
+    // Frames after one that closed the link are ignored.
     if (this.#closed !== null) return;
     if (this.#hold?.state === "answered") throw new AgentProtocolError(`a frame of type ${frame.type} during a hold`);
     if (frame.session === 0) {

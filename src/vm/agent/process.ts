@@ -13,7 +13,7 @@ import {
 const EXIT_FLAGS_ALL = ExitFlag.timedOut | ExitFlag.oomKilled;
 const SIGNALS_COUNT = 64;
 
-/** What the kernel counted of a command and of the children that it waited for; times in µs, memory in KiB. */
+/** The kernel's accounting of a command and the children that it waited for. Times in µs, memory in KiB. */
 export interface ProcessUsage {
   readonly userTimeUs: bigint;
   readonly systemTimeUs: bigint;
@@ -26,7 +26,7 @@ export interface ProcessUsage {
   readonly involuntarySwitches: bigint;
 }
 
-/** What a command came to, as the guest measured it. */
+/** The result of a command, as the guest measured it. */
 export interface AgentExit {
   /** 128+n when signal n ended the command */
   readonly exitCode: number;
@@ -53,22 +53,22 @@ export interface AgentExecSpec {
   readonly argv: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly cwd: string;
-  /** of the UTS namespace; what runs beside another has the one of that */
+  /** hostname of its UTS namespace; ignored for a command that runs beside another */
   readonly hostname: string;
-  /** 0: none, for what runs beside another */
+  /** time limit in `milliseconds`; 0 (none) is allowed for a command that runs beside another */
   readonly timeoutMs: number;
   /**
-   * read as the command takes it, and left when the command ends; absent: /dev/null, or a terminal at which nothing is
-   * typed but by `write`; "open": what `write` gives, until `end`
+   * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null, or a
+   * terminal with no input but that of `write`. "open": the input of `write`, until `end`.
    */
   readonly stdin?: AsyncIterable<Uint8Array> | Iterable<Uint8Array> | "open";
   /** absent: root */
   readonly user?: { readonly uid: number; readonly gid: number };
-  /** absent: standard streams are pipes */
+  /** absent: the standard streams are pipes */
   readonly terminal?: TerminalSize;
 }
 
-/** A running command as one session. */
+/** The session of a running command. */
 export class ExecSession implements Session {
   readonly class = "process";
   readonly #started = Promise.withResolvers<void>();
@@ -88,7 +88,7 @@ export class ExecSession implements Session {
         new ReceiveWindow((bytes) => grant(stream, bytes), WINDOW_BYTES_INITIAL),
       ]),
     );
-    // A caller may wait for one of them only.
+    // A caller may wait for only one of them.
     this.#started.promise.catch(() => undefined);
     this.#exit.promise.catch(() => undefined);
   }
@@ -151,7 +151,7 @@ export class ExecSession implements Session {
   }
 }
 
-/** What wait(2) says: a signal and whether memory was dumped, or an exit code. Null: nothing that ended says so. */
+/** Decodes a status of wait(2): an exit code, or a signal and whether it dumped core. Null when it is neither. */
 function parseWaitStatus(status: number): { exitCode: number; signal: number | null; coreDumped: boolean } | null {
   const signal = status & 0x7f;
   if (status > 0xffff || signal > SIGNALS_COUNT || (signal !== 0 && status > 0xff)) return null;
@@ -187,7 +187,7 @@ function parseExit(frame: Frame): AgentExit {
   };
 }
 
-/** The payload of EXEC_OPEN. @param beside session of the process whose namespaces the command joins; 0: its own */
+/** The payload of EXEC_OPEN. @param beside session id of the process whose namespaces the command joins, or 0 */
 export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, beside: number): Uint8Array {
   const flags = (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
   return packIntegers(
@@ -202,7 +202,7 @@ export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, beside: n
   );
 }
 
-/** u32 length and bytes each: hostname, cwd; u32 count and arguments; u32 count and environment. */
+/** Each text as u32 length and bytes: hostname, cwd; u32 count and arguments; u32 count and environment. */
 export function encodeSpec(spec: AgentExecSpec): Uint8Array {
   const environment = Object.entries(spec.env).map(([name, value]) => `${name}=${value}`);
   const count = (list: readonly unknown[]) => packIntegers([32, list.length]);

@@ -3,27 +3,27 @@ import { AgentError, AgentProtocolError } from "./errors.ts";
 import { type Frame, viewOf } from "./frames.ts";
 import { AgentFrame, INPUT_WINDOW_BYTES_INITIAL, INPUT_WINDOW_BYTES_MAX, Stream } from "./protocol.ts";
 
-/** Text of the guest in an error or a log line, in `bytes`. */
+/** Longest text of the guest in an error or a log line, in `bytes`. */
 const TEXT_BYTES_MAX = 1024;
 
-/** What a session takes room of in the agent. */
+/** The limit of the agent that a session counts against. */
 export type SessionClass = "process" | "task" | "connection";
 
 /** One request under way. */
 export interface Session {
   readonly class: SessionClass;
-  /** true: its DONE is the last frame until the next SYNC */
+  /** true: after its DONE the agent sends nothing until the next SYNC */
   readonly holds?: boolean;
-  /** Takes a frame; true when it was the last one. @throws AgentProtocolError */
+  /** Handles a frame; returns true for the last one of the session. @throws AgentProtocolError */
   onFrame(frame: Frame): boolean;
-  /** Ends the session: no frame will come any more. */
+  /** Ends the session with an error; no frame follows. */
   fail(error: Error): void;
 }
 
 /** Gives the agent credit for more bytes of a stream. */
 export type Grant = (stream: number, bytes: number) => void;
 
-/** Text of the guest for people: short, and without control characters that a terminal obeys. */
+/** Text of the guest for people: shortened, with control characters replaced. */
 export function guestText(bytes: Uint8Array): string {
   const text = Buffer.from(bytes.subarray(0, TEXT_BYTES_MAX)).toString("utf8");
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
@@ -34,13 +34,13 @@ export function unexpected(frame: Frame): AgentProtocolError {
   return new AgentProtocolError(`a frame of type ${frame.type} and ${frame.payload.byteLength} bytes out of place`);
 }
 
-/** The payload, which has exactly that many bytes. @throws AgentProtocolError */
+/** The payload, if it has exactly `bytes` bytes. @throws AgentProtocolError */
 export function checkLength(frame: Frame, bytes: number): DataView {
   if (frame.payload.byteLength !== bytes) throw unexpected(frame);
   return viewOf(frame.payload);
 }
 
-/** The payload of an ERROR. @throws AgentProtocolError */
+/** Decodes the payload of an ERROR. @throws AgentProtocolError */
 export function parseError(frame: Frame): AgentError {
   if (frame.payload.byteLength < 8) throw unexpected(frame);
   const view = viewOf(frame.payload);
@@ -48,19 +48,19 @@ export function parseError(frame: Frame): AgentError {
   return new AgentError(view.getUint32(0, true), guestText(frame.payload.subarray(8)));
 }
 
-/** A request that one frame answers, with a number in it. */
+/** A request whose answer is one frame with a number. */
 export class ReplySession implements Session {
   readonly class = "task";
   readonly holds: boolean;
   readonly answer: Promise<bigint>;
-  /** true once nothing more needs to be sent for the request */
+  /** true when no more frames need to be sent for the request */
   ended = false;
   readonly #type: number;
   readonly #settle = Promise.withResolvers<bigint>();
 
   /**
-   * @param type of the answer
-   * @param holds whether the answer is the last frame until the next SYNC
+   * @param type frame type of the answer
+   * @param holds true when the agent sends nothing after the answer until the next SYNC
    */
   constructor(type: number, holds = false) {
     this.#type = type;
@@ -84,7 +84,7 @@ export class ReplySession implements Session {
   }
 }
 
-/** A scratch that stands still, as one session. */
+/** The session of a quiesced scratch. */
 export class QuiesceSession implements Session {
   readonly class = "task";
   readonly #still = Promise.withResolvers<void>();
@@ -93,7 +93,7 @@ export class QuiesceSession implements Session {
   #isStill = false;
 
   constructor() {
-    // A caller may wait for one of them only.
+    // A caller may wait for only one of them.
     this.#still.promise.catch(() => undefined);
     this.#ended.promise.catch(() => undefined);
   }
@@ -102,7 +102,7 @@ export class QuiesceSession implements Session {
     return this.#still.promise;
   }
 
-  /** ns that it stood still */
+  /** time without writes, in nanoseconds */
   get ended(): Promise<bigint> {
     return this.#ended.promise;
   }
@@ -129,7 +129,7 @@ export class QuiesceSession implements Session {
   }
 }
 
-/** How much of a stream the agent may still send. */
+/** The credit of one stream of the agent. */
 export class ReceiveWindow {
   readonly #grant: (bytes: number) => void;
   readonly #sizeBytesMax: number;
@@ -137,7 +137,7 @@ export class ReceiveWindow {
   #creditBytes: number;
   #consumedBytes = 0;
 
-  /** @param sizeBytesMax what the window grows to once as much was read as it had at first */
+  /** @param sizeBytesMax size to which the window grows once the reader has consumed half of the initial size */
   constructor(grant: (bytes: number) => void, sizeBytes: number, sizeBytesMax = sizeBytes) {
     this.#grant = grant;
     this.#sizeBytes = sizeBytes;
@@ -145,15 +145,15 @@ export class ReceiveWindow {
     this.#creditBytes = sizeBytes;
   }
 
-  /** @throws AgentProtocolError for more than there is credit for */
+  /** @throws AgentProtocolError when the agent sent more than its credit */
   receive(bytes: number): void {
-    if (bytes > this.#creditBytes) throw new AgentProtocolError("output beyond its credit");
+    if (bytes > this.#creditBytes) throw new AgentProtocolError("the agent sent more than its credit");
     this.#creditBytes -= bytes;
   }
 
   consume(bytes: number): void {
     this.#consumedBytes += bytes;
-    // In pieces of half a window, so that a frame of ours answers many of theirs.
+    // Granted in steps of half a window, so that one WINDOW frame answers many frames of the agent.
     if (this.#consumedBytes < this.#sizeBytes / 2) return;
     const grantedBytes = this.#consumedBytes + this.#sizeBytesMax - this.#sizeBytes;
     this.#sizeBytes = this.#sizeBytesMax;
@@ -163,7 +163,7 @@ export class ReceiveWindow {
   }
 }
 
-/** Bytes of the guest that wait for their reader, who bounds them by the window. */
+/** Bytes of the guest that wait for their reader. The window bounds them. */
 export class InboundStream {
   readonly #window: ReceiveWindow;
   readonly #pending = new ByteBlocks();
@@ -174,20 +174,20 @@ export class InboundStream {
     this.#window = window;
   }
 
-  /** @throws AgentProtocolError for more than there is credit for */
+  /** @throws AgentProtocolError when the agent sent more than its credit */
   push(bytes: Uint8Array): void {
     this.#window.receive(bytes.byteLength);
     this.#pending.push(bytes);
     this.#wake?.();
   }
 
-  /** The end behind what was pushed; the first one counts. */
+  /** Marks the end of the stream, after the bytes that were pushed. The first call counts. */
   finish(error: Error | null): void {
     this.#outcome ??= { error };
     this.#wake?.();
   }
 
-  /** Chunks as they come, for one reader. @throws the error that the stream ended with */
+  /** Chunks as they arrive, for one reader. @throws the error given to `finish` */
   async *chunks(): AsyncGenerator<Uint8Array> {
     for (;;) {
       for (let chunk = this.#pending.take(); chunk !== null; chunk = this.#pending.take()) {
@@ -203,13 +203,13 @@ export class InboundStream {
   }
 }
 
-/** Sends bytes as the agent gives credit, one write after the other. */
+/** Sends bytes within the credit that the agent grants, one write after another. */
 export class OutboundStream {
   readonly #send: (bytes: Uint8Array) => Promise<void>;
   readonly #pieceBytesMax: number;
   readonly #stream: number;
   #creditBytes = INPUT_WINDOW_BYTES_INITIAL;
-  /** what was called before: writes keep their order */
+  /** the previous write: writes keep their order */
   #last: Promise<unknown> = Promise.resolve();
   #ended = false;
   #wake: (() => void) | null = null;
@@ -220,7 +220,7 @@ export class OutboundStream {
     this.#send = send;
   }
 
-  /** Takes a WINDOW. @throws AgentProtocolError for one of another stream, or for more credit than there can be */
+  /** Handles a WINDOW. @throws AgentProtocolError when it is for another stream or exceeds the largest credit */
   credit(frame: Frame): void {
     const view = checkLength(frame, 8);
     const bytes = view.getUint32(4, true);
@@ -230,7 +230,7 @@ export class OutboundStream {
     this.#wake?.();
   }
 
-  /** Resolves when all bytes are sent: true; or false when nobody takes them any more. */
+  /** Resolves to true when all bytes are sent, to false when the other side reads no more. */
   write(bytes: Uint8Array): Promise<boolean> {
     return this.#inTurn(async () => {
       let rest = bytes;
@@ -243,7 +243,7 @@ export class OutboundStream {
     });
   }
 
-  /** Does `work` behind every write, unless nobody takes anything any more. */
+  /** Runs `work` after every write, unless the other side reads no more. */
   async close(work: () => Promise<void>): Promise<void> {
     await this.#inTurn(async () => {
       if (!this.#ended) await work();
@@ -251,7 +251,7 @@ export class OutboundStream {
     });
   }
 
-  /** Nobody takes anything any more. */
+  /** The other side reads no more. */
   stop(): void {
     this.#ended = true;
     this.#wake?.();
@@ -276,7 +276,7 @@ export class OutboundStream {
   }
 }
 
-/** The listing of a disk. What the reader has not taken yet is bounded by the window. */
+/** The session of a disk's listing. The window bounds the bytes that wait for the reader. */
 export class IndexSession implements Session {
   readonly class = "task";
   readonly #inbound: InboundStream;
@@ -302,7 +302,7 @@ export class IndexSession implements Session {
     this.#inbound.finish(error);
   }
 
-  /** Chunks as they come. Who stops early must end the machine: the agent then waits for credit for ever. */
+  /** Chunks as they arrive. A reader that stops early must end the machine, because the agent waits for credit. */
   chunks(): AsyncGenerator<Uint8Array> {
     return this.#inbound.chunks();
   }

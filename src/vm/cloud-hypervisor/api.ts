@@ -1,20 +1,20 @@
 import { VmmError } from "../machine-end.ts";
 import type { DiskConfig, PciDeviceInfo, RestoreConfig, VmConfig, VmInfo, VmmPingResponse, VmState } from "./schema.ts";
 
-/** How long an ordinary call may take: most only flip a state. */
+/** Time limit of an ordinary call; most of them only change a state. */
 const CALL_TIMEOUT_MS = 10_000;
-/** Creates devices and memory, and reads the kernel. */
+/** Time limit of a call that creates devices and memory, and reads the kernel. */
 const BOOT_TIMEOUT_MS = 20_000;
-/** Memory that is written or read per second at the least, when a snapshot is made or copied back. */
+/** Lowest rate, in bytes per `millisecond`, at which a snapshot writes or reads memory. */
 const MEMORY_BYTES_PER_MS = 50_000;
-/** Longest answer that is read: `vm.info` of a machine with all its disks has some hundred KiB. */
+/** Longest answer, in `bytes`: `vm.info` of a machine with all its disks has some hundred KiB. */
 const ANSWER_BYTES_MAX = 4_194_304;
-/** What an error may show of a refusal. */
+/** Length of a refusal's reason in an error, in characters. */
 const REASON_TEXT_MAX = 1000;
 
 const VM_STATES: readonly string[] = ["Created", "Running", "Shutdown", "Paused", "BreakPoint"] satisfies VmState[];
 
-/** The VMM answered, and refused. */
+/** The VMM refused a call. */
 export class CloudHypervisorApiError extends VmmError {
   override readonly name = "CloudHypervisorApiError";
   readonly endpoint: string;
@@ -27,15 +27,15 @@ export class CloudHypervisorApiError extends VmmError {
   }
 }
 
-/** The VMM did not answer, in time or at all, or with something that is no answer. Its state is unknown. */
+/** The VMM did not answer in time, or its answer is invalid. Its state is unknown. */
 export class CloudHypervisorLostError extends VmmError {
   override readonly name = "CloudHypervisorLostError";
 }
 
 /**
- * Client of one VMM's REST API. Calls are made one after another: the VMM works them off so, and takes only ten
- * connections. The VMM may have been taken over by its guest, so answers are bounded and checked.
- * Every method throws CloudHypervisorApiError or CloudHypervisorLostError.
+ * Client of one VMM's REST API. It makes one call at a time: the VMM handles calls one after another and accepts only ten
+ * connections. A guest may have taken over its VMM, so answers are bounded and checked. Every method throws
+ * CloudHypervisorApiError or CloudHypervisorLostError.
  */
 export class CloudHypervisorApi {
   readonly #socket: string;
@@ -61,8 +61,8 @@ export class CloudHypervisorApi {
   }
 
   /**
-   * Not for a machine with dozens of disks: with an answer of some 50 KB a v53 that was built with glibc reads a file of
-   * /proc for its allocator, for which its own filter of system calls ends it. The static binaries do not.
+   * Do not call it for a machine with dozens of disks. For an answer of some 50 KB, the allocator of a v53 that was built
+   * with glibc reads a file in /proc, and the VMM's own filter of system calls kills it. Static builds do not do that.
    */
   async info(): Promise<VmInfo> {
     const { state } = objectOf(await this.#call("GET", "vm.info", CALL_TIMEOUT_MS));
@@ -80,12 +80,12 @@ export class CloudHypervisorApi {
     await this.#call("PUT", "vm.resume", CALL_TIMEOUT_MS);
   }
 
-  /** Writes `memoryBytes` of memory, and the state, to the directory of `url`. */
+  /** Writes `memoryBytes` of memory and the device state to the directory of `url`. */
   async snapshot(url: string, memoryBytes: number): Promise<void> {
     await this.#call("PUT", "vm.snapshot", memoryTimeoutMs(memoryBytes), { destination_url: url });
   }
 
-  /** The machine is paused afterwards, as it was when it was saved. */
+  /** Restores a saved machine, which is then paused. */
   async restore(config: RestoreConfig, memoryBytes: number): Promise<void> {
     await this.#call("PUT", "vm.restore", memoryTimeoutMs(memoryBytes), config);
   }
@@ -98,17 +98,17 @@ export class CloudHypervisorApi {
     return { id, bdf };
   }
 
-  /** Asks the guest to let go of a device; it is gone some time after. */
+  /** Asks the guest to release a device, which disappears some time later. */
   async removeDevice(id: string): Promise<void> {
     await this.#call("PUT", "vm.remove-device", CALL_TIMEOUT_MS, { id });
   }
 
-  /** Ends the machine; the VMM stays. */
+  /** Ends the machine, but not the VMM. */
   async shutdown(): Promise<void> {
     await this.#call("PUT", "vm.shutdown", CALL_TIMEOUT_MS);
   }
 
-  /** Ends the VMM, which exits with 0 soon after it answered. */
+  /** Ends the VMM, which exits with 0 soon after its answer. */
   async shutdownVmm(): Promise<void> {
     await this.#call("PUT", "vmm.shutdown", CALL_TIMEOUT_MS);
   }
@@ -131,7 +131,7 @@ export class CloudHypervisorApi {
         unix: this.#socket,
         method,
         signal,
-        // Connections that are kept would count against the VMM's ten.
+        // A kept connection would count against the VMM's limit of ten.
         keepalive: false,
         redirect: "manual",
         ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } }),
@@ -171,16 +171,16 @@ async function boundedText(response: Response): Promise<string> {
   return Buffer.concat(chunks).toString("utf8");
 }
 
-/** An error's body is a list of messages, the outermost first (vmm/src/api/http/mod.rs, `error_response`). */
+/** The body of an error is a list of messages, outermost first (vmm/src/api/http/mod.rs, `error_response`). */
 function reasonOf(text: string): string {
   let reason = text;
   try {
     const chain: unknown = JSON.parse(text);
     if (Array.isArray(chain)) reason = chain.map(String).join(": ");
   } catch (error) {
-    // Whoever answers something else than JSON is shown as it is.
+    // A body that is not JSON is shown as it is.
     if (!(error instanceof SyntaxError)) throw error;
   }
-  // A build for debugging adds a backtrace.
+  // Debug builds append a backtrace.
   return (reason.split("\n\nStack backtrace")[0] ?? "").replace(/\s+/g, " ").slice(0, REASON_TEXT_MAX).trim() || "-";
 }

@@ -8,7 +8,7 @@ import { CpuWeight } from "../cpu-weight.ts";
 import { LANDLOCK_VERSION_MIN, landlockVersion } from "../jail/landlock.ts";
 import type { UidPool } from "../jail/uid-pool.ts";
 import { prepareVmmRoot } from "../jail/vmm-root.ts";
-import { tellingEnd } from "../machine-end.ts";
+import { withExitReason } from "../machine-end.ts";
 import type { Machine, MachineShape, Template, Vmm } from "../vmm.ts";
 import { CloudHypervisorApiError } from "./api.ts";
 import { buildRestoreConfig, buildVmConfig, SNAPSHOT_URL } from "./config.ts";
@@ -37,33 +37,33 @@ export interface CloudHypervisorOptions {
   readonly assets: VmAssets;
   /** parent of the machines' directories, on the file system of the layers */
   readonly vmsDirectory: string;
-  /** where the VMM's root is kept */
+  /** directory for the VMM's root */
   readonly runtimeDirectory: string;
   readonly cgroups: CgroupTree;
   /** largest disk that a machine may write, in `bytes` */
   readonly diskBytesMax: number;
   readonly uids: UidPool;
   readonly log: Log;
-  /** default: where packages put it */
+  /** path of the program; default: the first of `CLOUD_HYPERVISOR_PROGRAMS` that exists */
   readonly program?: string;
 }
 
 const KVM = "/dev/kvm";
 const USERFAULTFD = "/dev/userfaultfd";
 const VERSION_TIMEOUT_MS = 60_000;
-/** State and configuration in a snapshot, beside the memory; 0.3 MiB where it was measured. */
+/** Limit for a snapshot without its memory; 0.3 MiB were measured. */
 const STATE_BYTES_MAX = 67_108_864;
-/** For the guest's side of a closed stream to be gone before it is saved. */
+/** Time for the guest to notice that its stream is closed, before it is saved. */
 const SETTLE_MS = 50;
 
-/** The program, where it is looked for; null when it is nowhere. */
+/** Path of the installed program; null when it is not installed. */
 export function findCloudHypervisor(): string | null {
   return CLOUD_HYPERVISOR_PROGRAMS.find((path) => existsSync(path)) ?? null;
 }
 
 /**
  * Opens Cloud Hypervisor with KVM.
- * @throws CloudHypervisorVersionError when it is absent or too old; Error when /dev/kvm cannot be opened
+ * @throws CloudHypervisorVersionError when it is missing or too old; Error when /dev/kvm cannot be opened
  */
 export async function openCloudHypervisor(options: CloudHypervisorOptions): Promise<Vmm> {
   const program = options.program ?? findCloudHypervisor();
@@ -76,21 +76,21 @@ export async function openCloudHypervisor(options: CloudHypervisorOptions): Prom
   const { stdout } = await run({ argv: [program, "--version"], timeoutMs: VERSION_TIMEOUT_MS });
   const version = parseCloudHypervisorVersion(Buffer.from(stdout).toString("utf8"));
   requireCloudHypervisorVersion(version, program);
-  // Opening tells at once what a failing VM would tell late and in other words.
+  // An open shows a problem at once; a VM would fail late and with a less clear error.
   closeSync(openSync(KVM, "r+"));
   const root = await prepareVmmRoot({ program, modules: [], data: [] }, options.runtimeDirectory);
   const host = {
     ...options,
     program,
     root,
-    // The VM's user gets a node of its own, which needs no permission on the host's (docs/snapshot_restore.md).
+    // The launcher makes a device node for the VM's user, so the host's node needs no permission (docs/snapshot_restore.md).
     devices: existsSync(USERFAULTFD) ? [KVM, USERFAULTFD] : [KVM],
   };
   const landlock = landlockVersion() >= LANDLOCK_VERSION_MIN;
   return new CloudHypervisor(host, { version, diskBytesMax: options.diskBytesMax, landlock });
 }
 
-interface Found {
+interface DriverSettings {
   readonly version: CloudHypervisorVersion;
   readonly diskBytesMax: number;
   readonly landlock: boolean;
@@ -103,17 +103,17 @@ class CloudHypervisor implements Vmm {
   readonly #host: CloudHypervisorHost;
   readonly #diskBytesMax: number;
   readonly #landlock: boolean;
-  /** whether the VMM keeps the end of a console for a reader that comes late */
+  /** whether the VMM keeps the end of the console for a reader that connects late */
   readonly #keepsConsole: boolean;
-  /** How memory is restored, once the first clone has shown it. */
+  /** How clones restore memory; set by the first clone. */
   #restoreMode: Promise<MemoryRestoreMode> | null = null;
 
-  constructor(host: CloudHypervisorHost, found: Found) {
+  constructor(host: CloudHypervisorHost, settings: DriverSettings) {
     this.#host = host;
-    this.version = found.version.text;
-    this.#keepsConsole = found.version.major >= CONSOLE_KEPT_MAJOR_MIN;
-    this.#diskBytesMax = found.diskBytesMax;
-    this.#landlock = found.landlock;
+    this.version = settings.version.text;
+    this.#keepsConsole = settings.version.major >= CONSOLE_KEPT_MAJOR_MIN;
+    this.#diskBytesMax = settings.diskBytesMax;
+    this.#landlock = settings.landlock;
   }
 
   async boot(shape: MachineShape): Promise<Machine> {
@@ -121,7 +121,7 @@ class CloudHypervisor implements Vmm {
   }
 
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
-    // It writes its memory to a file, and has no disk.
+    // It writes its memory to a file and has no disk.
     return await this.#boot(shape, { fileBytesMax: Math.max(shape.memoryBytes, STATE_BYTES_MAX) });
   }
 
@@ -129,8 +129,8 @@ class CloudHypervisor implements Vmm {
     await using ending = new AsyncDisposableStack();
     ending.use(machine);
     if (!(machine instanceof CloudHypervisorMachine)) throw new Error("this machine cannot be saved");
-    await tellingEnd(machine, () => writeSnapshot(machine));
-    // Nothing of it may be left that could still write.
+    await withExitReason(machine, () => writeSnapshot(machine));
+    // No process may be left that could still write to the snapshot.
     await machine.kill();
     const directory = join(this.#host.vmsDirectory, Bun.randomUUIDv7());
     return await CloudHypervisorTemplate.take(machine, directory, this.#host.log);
@@ -141,7 +141,7 @@ class CloudHypervisor implements Vmm {
     if (this.#restoreMode !== null) return await this.#restore(template, await this.#restoreMode, cpuWeight);
     const mode = Promise.withResolvers<MemoryRestoreMode>();
     this.#restoreMode = mode.promise;
-    // Others that wait are told the same error; without any it is known here already.
+    // Concurrent clones get the same error; without any, nobody would handle this rejection.
     mode.promise.catch(() => undefined);
     try {
       const probed = await this.#probeRestore(template, cpuWeight);
@@ -155,8 +155,8 @@ class CloudHypervisor implements Vmm {
   }
 
   /**
-   * The first clone shows whether memory can be restored on demand: that needs more of the host (userfaultfd) than can
-   * be told by looking. It is decided only when copying works where that did not.
+   * Tries on the first clone whether memory can be restored on demand. That needs userfaultfd, whose permissions cannot be
+   * checked without using it. The mode "Copy" is kept only when it works where "OnDemand" did not.
    */
   async #probeRestore(
     template: CloudHypervisorTemplate,
@@ -183,26 +183,26 @@ class CloudHypervisor implements Vmm {
     undo.use(machine);
     await template.placeIn(machine);
     await this.#placePayload(machine);
-    await tellingEnd(machine, () => this.#load(machine, mode));
+    await withExitReason(machine, () => this.#load(machine, mode));
     undo.move();
     return machine;
   }
 
-  /** Restores the machine that its VMM was given, and brings it to run. */
+  /** Restores the snapshot in the machine's directory and resumes the machine. */
   async #load(machine: CloudHypervisorMachine, mode: MemoryRestoreMode): Promise<void> {
     await machine.api.restore(buildRestoreConfig(mode), machine.shape.memoryBytes);
     const { state } = await machine.api.info();
     if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
     await closeRunDirectory(machine);
-    // Else nothing is read until somebody asks: a guest that floods its console would keep the daemon busy.
+    // A newer VMM keeps the console itself, and a guest that floods it would keep a reader busy.
     if (!this.#keepsConsole) await machine.openConsole();
     await machine.resume();
     machine.openChannel();
-    // What waits in a stream that is not connected grows old, the time of day for one.
+    // Requests must not wait for the connection: a SYNC, for example, carries the current time.
     await machine.channelOpen();
   }
 
-  /** A restored machine has no use for them, but its VMM opens what its configuration names (vmm/src/vm.rs). */
+  /** A restored machine does not use these files, but its VMM opens every file in its configuration (vmm/src/vm.rs). */
   async #placePayload(machine: Machine): Promise<void> {
     const { kernel, initramfs } = this.#host.assets;
     await placeFile(kernel, join(machine.directory, "vmlinux"));
@@ -214,11 +214,11 @@ class CloudHypervisor implements Vmm {
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await this.#placePayload(machine);
-    await tellingEnd(machine, async () => {
+    await withExitReason(machine, async () => {
       await machine.api.create(buildVmConfig(shape, this.#landlock));
-      // A reset takes the console with it, and at this age there is no other witness.
+      // A reset discards the console, and before the agent greets nothing else can explain it.
       await machine.openConsole();
-      // The guest runs when this returns, but nothing runs in it that is not ours.
+      // After this call the guest runs, but only code of Coppice runs in it.
       await machine.api.boot();
     });
     await closeRunDirectory(machine);
@@ -228,7 +228,7 @@ class CloudHypervisor implements Vmm {
   }
 }
 
-/** Has the VMM write a snapshot of its machine, and then end both. */
+/** Makes the VMM write a snapshot of its machine, then ends both. */
 async function writeSnapshot(machine: CloudHypervisorMachine): Promise<void> {
   machine.closeChannel();
   await Bun.sleep(SETTLE_MS);

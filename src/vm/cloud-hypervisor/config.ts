@@ -6,7 +6,7 @@ export const JAIL = {
   directory: "/vm",
   kernel: "/vm/vmlinux",
   initramfs: "/vm/initramfs",
-  /** what the VMM may make files in, until its sockets are there */
+  /** directory in which the VMM creates its sockets; closed afterwards */
   run: "/vm/run",
   vsock: "/vm/run/vsock.sock",
   console: "/vm/run/console.sock",
@@ -16,41 +16,42 @@ export const JAIL = {
 /** Files of a snapshot (docs/snapshot_restore.md). */
 export const SNAPSHOT_FILES = ["config.json", "state.json", "memory-ranges"] as const;
 
-/** Where the agent listens; vm-assets/agent/guest/vsock.c has the same number. */
+/** Vsock port of the agent; vm-assets/agent/guest/vsock.c has the same number. */
 export const AGENT_PORT = 1024;
 /**
- * Every guest has the same address: the device lives in its own VMM, and what tells guests apart is the VMM's socket
- * (docs/vsock.md). 0 to 2 are taken.
+ * The vsock address of every guest. It may be the same for all: the device belongs to one VMM, whose socket identifies
+ * the guest (docs/vsock.md). 0 to 2 are reserved.
  */
 const GUEST_CID = 3;
 
 /**
- * quiet: each byte of the console is an exit. panic=1: after it told of its panic a guest leaves a second to read its
- * console, which a reset would take with it. cryptomgr.notests: self-tests of ciphers are an eighth of the boot. What follows `--` is for the agent.
+ * quiet: each byte on the console costs a VM exit. panic=1: a guest that panics resets after one second, in which the
+ * console can be read; the reset discards it. cryptomgr.notests: self-tests of ciphers take an eighth of the boot. The
+ * agent gets the arguments after `--`.
  */
 const KERNEL_COMMAND_LINE = "quiet panic=1 cryptomgr.notests console=ttyS0 -- vsock";
 
 /**
- * A PCI segment has 32 devices, one of them its bridge (v54 saves that beyond the first). The first has rng, vsock and
- * pvpanic beside it. All segments are made at boot.
+ * A PCI segment has 32 slots, one of them for its bridge (v54 gives the other segments that slot, too). The first
+ * segment also holds rng, vsock and pvpanic. All segments exist from boot.
  */
 const SEGMENT_DISKS_COUNT = 31;
 const FIRST_SEGMENT_DISKS_COUNT = SEGMENT_DISKS_COUNT - 3;
 const SEGMENTS_COUNT = 5;
-/** Disks that fit: 128 layers, a scratch and some more. */
+/** Number of slots for disks: 128 layers, a scratch and some spare. */
 export const DISKS_COUNT_MAX = FIRST_SEGMENT_DISKS_COUNT + (SEGMENTS_COUNT - 1) * SEGMENT_DISKS_COUNT;
 
 /** Descriptors of the VMM. */
 export interface CloudHypervisorDescriptors {
-  /** a listening socket */
+  /** a listening socket for the API */
   readonly api: number;
-  /** what the events are written to */
+  /** the socket to which the VMM writes its events */
   readonly events: number;
 }
 
 /**
- * The command line. Everything about the machine comes through the API, Landlock too: as an option it is refused without
- * a kernel beside it. seccomp is on by default; it is named because nothing here is as meant without it.
+ * The command line. The machine is configured through the API, and so is Landlock, because the command line accepts it
+ * only with a kernel. seccomp is on by default; it is given explicitly because the jail depends on it.
  */
 export function buildCloudHypervisorArgs(program: string, descriptors: CloudHypervisorDescriptors): string[] {
   return [
@@ -58,12 +59,12 @@ export function buildCloudHypervisorArgs(program: string, descriptors: CloudHype
     ...["--api-socket", `fd=${descriptors.api}`],
     ...["--event-monitor", `fd=${descriptors.events}`],
     ...["--seccomp", "true"],
-    // A guest that powers off leaves a VMM that can be asked, and so is told apart from a VMM that gave up.
+    // The VMM stays after the guest powers off, so that this differs from a VMM that gave up.
     "--no-shutdown",
   ];
 }
 
-/** The machine, without disks. */
+/** The machine's configuration, without disks. @throws Error when the memory is not a multiple of 1 MiB */
 export function buildVmConfig(shape: MachineShape, landlock: boolean): VmConfig {
   if (!Number.isInteger(shape.memoryBytes / 1_048_576)) throw new Error("guest memory must be a multiple of 1 MiB");
   return {
@@ -72,21 +73,21 @@ export function buildVmConfig(shape: MachineShape, landlock: boolean): VmConfig 
     payload: { kernel: JAIL.kernel, initramfs: JAIL.initramfs, cmdline: KERNEL_COMMAND_LINE },
     rng: { src: "/dev/urandom" },
     serial: { mode: "Socket", socket: JAIL.console },
-    // By default this one writes to the VMM's standard output.
+    // The default would write this console to the VMM's standard output.
     console: { mode: "Off" },
     vsock: { cid: GUEST_CID, socket: JAIL.vsock, id: "agent" },
     pvpanic: true,
     platform: { num_pci_segments: SEGMENTS_COUNT },
     landlock_enable: landlock,
-    // The directory covers the disks that come later, and the snapshot. Rules of a template are its clones' too.
+    // The rule for the directory covers later disks and the snapshot. Clones inherit the rules of their template.
     ...(landlock ? { landlock_rules: [{ path: JAIL.directory, access: "rw" as const }, USERFAULTFD_RULE] } : {}),
   };
 }
 
-/** What is not there has no effect. */
+/** A rule for a path that does not exist has no effect. */
 const USERFAULTFD_RULE = { path: "/dev/userfaultfd", access: "rw" } as const;
 
-/** A disk as /vm/<serial>; `index` counts the machine's disks from 0. @throws Error when there is no slot left */
+/** A disk at /vm/<serial>; `index` counts the machine's disks from 0. @throws Error when no slot is left */
 export function buildDiskConfig(serial: string, readOnly: boolean, index: number): DiskConfig {
   if (index >= DISKS_COUNT_MAX) throw new Error("no address left for another disk");
   const beyondFirst = Math.floor((index - FIRST_SEGMENT_DISKS_COUNT) / SEGMENT_DISKS_COUNT);
@@ -96,7 +97,7 @@ export function buildDiskConfig(serial: string, readOnly: boolean, index: number
     id: `disk-${serial}`,
     serial,
     pci_segment: index < FIRST_SEGMENT_DISKS_COUNT ? 0 : beyondFirst + 1,
-    // Guessing the format of what a guest wrote would let it choose another one.
+    // If the VMM guessed the format from the contents, the guest could choose another format.
     image_type: "Raw",
     sparse: !readOnly,
   };
@@ -106,5 +107,5 @@ export function buildRestoreConfig(mode: MemoryRestoreMode): RestoreConfig {
   return { source_url: SNAPSHOT_URL, memory_restore_mode: mode };
 }
 
-/** Only this form of URL is known (vmm/src/migration/mod.rs). */
+/** The only form of URL that the VMM accepts (vmm/src/migration/mod.rs). */
 export const SNAPSHOT_URL = `file://${JAIL.snapshot}`;

@@ -1,4 +1,4 @@
-/** One event of `--event-monitor`. */
+/** One event of the VMM's `--event-monitor`. */
 export interface CloudHypervisorEvent {
   /** `vmm`, `vm`, `guest` or `virtio-device` */
   readonly source: string;
@@ -6,19 +6,19 @@ export interface CloudHypervisorEvent {
   readonly properties: Readonly<Record<string, string>>;
 }
 
-/** Longest event that is believed, in `bytes`; real ones have some hundred. */
+/** Longest accepted event, in `bytes`; real ones have some hundred. */
 const EVENT_BYTES_MAX = 65_536;
 const NEWLINE = 0x0a;
 
-/** The stream of events is not one. */
+/** The VMM sent bytes that are not events. */
 export class CloudHypervisorEventError extends Error {
   override readonly name = "CloudHypervisorEventError";
 }
 
 /**
- * Splits the stream of the event monitor: indented JSON objects, an empty line after each (event_monitor/src/lib.rs and
- * vmm/src/lib.rs, `start_event_monitor_thread`). The VMM may have been taken over by its guest: lengths are bounded
- * and types are checked.
+ * Splits the stream of the event monitor into indented JSON objects, each followed by an empty line
+ * (event_monitor/src/lib.rs and vmm/src/lib.rs, `start_event_monitor_thread`). A guest may have taken over its VMM, so
+ * lengths are bounded and types are checked.
  */
 export class CloudHypervisorEventDecoder {
   #kept: Uint8Array = new Uint8Array(0);
@@ -39,7 +39,7 @@ export class CloudHypervisorEventDecoder {
   }
 }
 
-/** Where the empty line is that ends the event at `start`; -1 when it did not come yet. */
+/** Position of the empty line that ends the event at `start`; -1 while it is missing. */
 function endOfEvent(bytes: Buffer, start: number): number {
   for (let at = bytes.indexOf(NEWLINE, start); at >= 0; at = bytes.indexOf(NEWLINE, at + 1)) {
     if (bytes[at + 1] === NEWLINE) return at;

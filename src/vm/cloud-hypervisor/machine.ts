@@ -14,27 +14,28 @@ import { ConsoleTail } from "./console.ts";
 import { type CloudHypervisorEvent, CloudHypervisorEventDecoder, CloudHypervisorEventError } from "./events.ts";
 import { VsockChannel } from "./vsock.ts";
 
-/** For reports. */
+/** Name of the VMM, for reports. */
 export const PROGRAM_NAME = "Cloud Hypervisor";
-/** An agent that was saved listening accepts in milliseconds. */
+/** Time limit for connecting to a clone's agent, which normally accepts within milliseconds. */
 const CONNECT_MS_MAX = 20_000;
-/** The last lines of a console are on their way when it is asked for, or when the event of the guest's end is. */
+/** Time for the last lines of the console, or for the VMM's exit, to arrive. */
 const CONSOLE_SETTLE_MS = 50;
 /**
- * Processor time in the host's kernel without as much in the guest. A boot that hardware runs stays below the
- * time; a KVM that emulates the guest's instructions leaves nearly nothing for the guest.
+ * A guest is stuck when it has used this much time in the host's kernel, and a small fraction of it (STUCK_RATIO) in the
+ * guest. A boot on real hardware stays below the time; a KVM that emulates instructions spends nearly no time in the
+ * guest.
  */
 const STUCK_KERNEL_MS = 2000;
 const STUCK_RATIO = 20;
 
 export interface CloudHypervisorMachineParts extends JailedMachineParts {
-  /** the directory of the machine's sockets by a path that is short enough for their names */
+  /** short path to the directory of the machine's sockets, because a socket's path is limited to 107 bytes */
   readonly socketDirectory: string;
   readonly api: CloudHypervisorApi;
   readonly events: SocketChannel;
 }
 
-/** A Cloud Hypervisor with its one machine. */
+/** A Cloud Hypervisor with its machine. */
 export class CloudHypervisorMachine extends JailedMachine implements Machine {
   readonly api: CloudHypervisorApi;
   readonly #child: ChildProcess;
@@ -55,23 +56,23 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
     parts.events.onData((chunk) => this.#onEventBytes(chunk));
   }
 
-  /** The agent's stream; there once the machine runs. */
+  /** The agent's stream. @throws Error before `openChannel` */
   get channel(): ByteChannel {
     if (this.#channel === null) throw new Error("this machine has no channel yet");
     return this.#channel;
   }
 
-  /** Reads the console from now on; its socket is there once the machine is created or restored. */
+  /** Starts to read the console. Its socket exists once the machine is created or restored. */
   async openConsole(): Promise<void> {
     this.#console ??= this.#owned.use(await ConsoleTail.open(join(this.#socketDirectory, "console.sock")));
   }
 
-  /** Begins to connect to the agent, whose machine must not be saved before `closeChannel`. */
+  /** Starts to connect to the agent. The machine must not be saved before `closeChannel`. */
   openChannel(): void {
     this.#channel = this.#owned.use(VsockChannel.open(join(this.#socketDirectory, "vsock.sock"), AGENT_PORT));
   }
 
-  /** @throws Error when the agent is not there in time, or the machine ends */
+  /** Waits for the connection to the agent. @throws VmmError when it takes too long, or when the machine ends */
   async channelOpen(): Promise<void> {
     const connected = this.#channel?.connected ?? Promise.reject(new Error("this machine has no channel yet"));
     await withinTime(connected, CONNECT_MS_MAX, () => {
@@ -90,7 +91,7 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
       const config = buildDiskConfig(disk.serial, disk.readOnly, this.#disksCount);
       await this.api.addDisk(config);
       this.#disksCount++;
-      // A guest that may have found some of the disks must not mistake them for all.
+      // Unplug on failure, so that the guest does not take some of the disks for all.
       undo.defer(() => this.api.removeDevice(config.id).catch(() => undefined));
     }
     undo.move();
@@ -104,7 +105,7 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
     await this.api.resume();
   }
 
-  /** Ends the machine and its VMM by asking, which shows that both are well. @throws Error when they are not */
+  /** Ends the machine and its VMM through the API, which shows that both are healthy. @throws VmmError if they are not */
   async end(): Promise<void> {
     this.#endingByHost = true;
     await this.api.shutdown();
@@ -121,7 +122,7 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
     try {
       await this.openConsole();
     } catch (error) {
-      // A VMM that is gone took its console with it, which is no reason to lose the report.
+      // The console ended with its VMM; the report is made without it.
       if (error instanceof LibcError) return "";
       throw error;
     }
@@ -140,7 +141,7 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
   }
 
   #onEventBytes(chunk: Uint8Array | null): void {
-    // The end of the stream comes with the end of the process, which tells more.
+    // The process exits as well, and its status tells more than the end of this stream.
     if (chunk === null) return;
     try {
       for (const event of this.#events.push(chunk)) this.#onEvent(event);
@@ -151,18 +152,18 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
   }
 
   #onEvent({ source, event, properties }: CloudHypervisorEvent): void {
-    // crash_loaded: a kernel that panicked goes on to write its own dump; there is none here.
+    // crash_loaded, another value of this property, means that the guest writes a dump; guests here do not.
     if (source === "guest" && event === "panic") {
       void this.process.end("guest_panic", `the guest kernel panicked (${(properties["event"] ?? "").slice(0, 32)})`);
     }
     if (source !== "vm") return;
-    // The VMM is about to boot the guest again by itself: it has no switch against that.
+    // The VMM would boot the guest again, and has no option against it.
     if (event === "rebooting") void this.process.end("guest_reset", "the guest reset itself");
-    // Told for a guest that powered off and, just before it exits, by a VMM that gives up.
+    // The VMM sends this when the guest powers off, and also just before it exits by itself.
     if (event === "shutdown" && !this.#endingByHost) void this.#afterShutdown();
   }
 
-  /** A VMM that gave up exits; after a guest's power-off it stays, by `--no-shutdown`. */
+  /** A VMM that gave up exits. After a power-off by the guest it stays, because of `--no-shutdown`. */
   async #afterShutdown(): Promise<void> {
     const exited = await withinTime(this.#child.exited, CONSOLE_SETTLE_MS, () => null);
     if (exited === null) await this.process.end("guest_shutdown", "the guest is off");

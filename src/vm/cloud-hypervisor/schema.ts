@@ -1,13 +1,13 @@
 /*
- * The parts of Cloud Hypervisor's REST API that are used, with the names and spellings of its OpenAPI document
- * (vmm/src/api/openapi/cloud-hypervisor.yaml). Fields that are left at their default are not listed. Nothing here
- * came after v52; the program drops fields that it does not know, so a wrong name would go unseen there.
+ * The parts of Cloud Hypervisor's REST API that Coppice uses, spelled as in its OpenAPI document
+ * (vmm/src/api/openapi/cloud-hypervisor.yaml). Fields with their default values are omitted. All fields exist in v52.
+ * The VMM ignores unknown fields, so it would not report a misspelled name.
  */
 
 export interface CpusConfig {
   readonly boot_vcpus: number;
   readonly max_vcpus: number;
-  /** whether the guest sees the processor's virtualisation; the program's default is true */
+  /** whether the guest may use hardware virtualisation; the VMM's default is true */
   readonly nested: boolean;
 }
 
@@ -29,7 +29,7 @@ export interface DiskConfig {
   readonly serial: string;
   readonly pci_segment: number;
   readonly image_type: "Raw";
-  /** whether what the guest discards becomes holes of the file */
+  /** whether a discard by the guest makes holes in the file */
   readonly sparse: boolean;
 }
 

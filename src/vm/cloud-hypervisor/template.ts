@@ -7,14 +7,14 @@ import { SNAPSHOT_FILES } from "./config.ts";
 import type { CloudHypervisorMachine } from "./machine.ts";
 import { placeFile } from "./start.ts";
 
-/** Reads all of the memory; a GiB takes a second. */
+/** Time limit for making holes. It reads all of the memory; a GiB takes a second. */
 const HOLES_TIMEOUT_MS = 120_000;
 
-/** A snapshot in a directory of its own, which nobody changes any more. */
+/** A snapshot in a directory of its own, whose files no longer change. */
 export class CloudHypervisorTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt = Date.now();
-  /** It lies on the disk, and what a clone touches of it is the clone's own copy (docs/snapshot_restore.md). */
+  /** The memory lies on the disk, and pages that a clone touches belong to the clone (docs/snapshot_restore.md). */
   readonly memoryBytes = 0;
   readonly isInUse = false;
   readonly #directory: string;
@@ -24,14 +24,14 @@ export class CloudHypervisorTemplate implements Template {
     this.#directory = directory;
   }
 
-  /** Makes a place in the machine's directory for its VMM to write a snapshot to. */
+  /** Makes the directory in which the machine's VMM can write a snapshot. */
   static async prepare(machine: CloudHypervisorMachine): Promise<void> {
     const directory = snapshotDirectory(machine.directory);
     await mkdir(directory, { mode: 0o700 });
     await chown(directory, machine.uid, machine.uid);
   }
 
-  /** Takes the snapshot over from a machine whose VMM is gone. @throws Error when it is not whole */
+  /** Takes over the snapshot of a machine whose VMM is gone. @throws Error when a file is missing or not a plain file */
   static async take(machine: CloudHypervisorMachine, directory: string, log: Log): Promise<CloudHypervisorTemplate> {
     const snapshot = snapshotDirectory(machine.directory);
     await chown(snapshot, 0, 0);
@@ -47,7 +47,7 @@ export class CloudHypervisorTemplate implements Template {
     return new CloudHypervisorTemplate(machine.shape, directory);
   }
 
-  /** Gives a machine's VMM the snapshot to read. It stays readable when the template is disposed. */
+  /** Gives a machine's VMM the snapshot to read. It stays readable after the template is disposed of. */
   async placeIn(machine: CloudHypervisorMachine): Promise<void> {
     const directory = snapshotDirectory(machine.directory);
     await mkdir(directory, { mode: 0o710 });
@@ -65,7 +65,7 @@ function snapshotDirectory(directory: string): string {
   return join(directory, "snapshot");
 }
 
-/** What is owned by the daemon from here on must not be a link to something else of the host. */
+/** Refuses links, which would give the daemon ownership of another file of the host. */
 async function regularFile(path: string) {
   const file = await lstat(path);
   if (!file.isFile()) throw new Error(`${path} of a snapshot is not a file`);
@@ -73,14 +73,14 @@ async function regularFile(path: string) {
 }
 
 /**
- * Memory that is not shared is written whole, zeros included (vmm/src/memory_manager.rs). Holes save the disk, and
- * the time of reading when all of it is copied.
+ * The VMM writes private memory completely, zeros included (vmm/src/memory_manager.rs). Holes save room on the disk, and
+ * time when clones copy all memory.
  */
 async function makeHoles(path: string, log: Log): Promise<void> {
   try {
     await run({ argv: ["/usr/bin/fallocate", "--dig-holes", path], timeoutMs: HOLES_TIMEOUT_MS });
   } catch (error) {
-    // A file system without holes: the template works the same, and takes more room.
+    // On a file system without holes the template works as well, but takes more room.
     if (!(error instanceof CommandError)) throw error;
     log.debug("a template keeps its zeros", { error });
   }

@@ -2,26 +2,26 @@
 export interface CloudHypervisorVersion {
   readonly major: number;
   readonly minor: number;
-  /** as the program tells it, without the `v` */
+  /** the version that the program prints, without the `v` */
   readonly text: string;
 }
 
 /**
- * The first release with all that is used here: restoring memory on demand (release-notes.md, v52.0), and
- * connections of the vsock device that are reset by a restore instead of hanging.
+ * First release with everything that is needed: restoring memory on demand (release-notes.md, v52.0), and vsock
+ * connections that a restore resets instead of leaving them open.
  */
 export const CLOUD_HYPERVISOR_MAJOR_MIN = 52;
-/** Where packages and people put it; the first that exists is taken. */
+/** Usual paths of the program; the first that exists is used. */
 export const CLOUD_HYPERVISOR_PROGRAMS = ["/usr/local/bin/cloud-hypervisor", "/usr/bin/cloud-hypervisor"] as const;
 export const CLOUD_HYPERVISOR_RELEASES = "github.com/cloud-hypervisor/cloud-hypervisor/releases";
 
-/** The program is absent, older than what is needed, or says something else than a version. */
+/** The program is missing, too old, or does not print a version. */
 export class CloudHypervisorVersionError extends Error {
   override readonly name = "CloudHypervisorVersionError";
 }
 
 /**
- * Reads what `cloud-hypervisor --version` prints, `cloud-hypervisor v53.0` or, when built from a checkout,
+ * Parses the output of `cloud-hypervisor --version`: `cloud-hypervisor v53.0` or, when built from a checkout,
  * `cloud-hypervisor v53.0-246-gae44c2971`.
  * @throws CloudHypervisorVersionError
  */
@@ -35,7 +35,7 @@ export function parseCloudHypervisorVersion(output: string): CloudHypervisorVers
   return { text, major: Number(major), minor: Number(minor) };
 }
 
-/** @throws CloudHypervisorVersionError that says which version there is, which is needed and where to get it */
+/** @throws CloudHypervisorVersionError that names the found version, the needed one and where to get it */
 export function requireCloudHypervisorVersion(version: CloudHypervisorVersion, program: string): void {
   if (version.major >= CLOUD_HYPERVISOR_MAJOR_MIN) return;
   throw new CloudHypervisorVersionError(

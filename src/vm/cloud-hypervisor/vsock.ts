@@ -2,11 +2,11 @@ import { connectUnix } from "../../system/unix-sockets.ts";
 import { ChannelClosedError, SocketChannel } from "../agent/channel.ts";
 import type { ByteChannel } from "../vmm.ts";
 
-/** Between attempts: a guest that boots takes some hundred milliseconds until its agent listens. */
+/** Pause between attempts: a booting guest takes some hundred milliseconds until its agent listens. */
 const RETRY_MS = 5;
-/** An attempt without an answer: the VMM gives up on a silent guest after two seconds by itself, but need not. */
+/** Time limit of an attempt. The VMM should give up on a silent guest after two seconds, but may not. */
 const ATTEMPT_MS = 3000;
-/** Longest answer to the handshake, in `bytes`: `OK`, a space, a port number, a line end. */
+/** Longest answer to the handshake, in `bytes`: `OK`, a space, a port number, a line feed. */
 const ANSWER_BYTES_MAX = 32;
 const NEWLINE = 0x0a;
 const ANSWER = /^OK \d{1,10}$/;
@@ -18,13 +18,13 @@ interface PendingWrite {
 }
 
 /**
- * The agent's byte stream over the VMM's vsock device, whose host side is a unix socket: `CONNECT port` asks for the
- * guest's listener, `OK port` says that it accepted (docs/vsock.md). It connects by itself, again and again until the
- * agent has said its first byte: before that a connection may be one that the guest's kernel refused, or that ended
- * with the life that a snapshot was taken of. After it the stream is never reconnected.
+ * The agent's byte stream over the VMM's vsock device. The host side is a unix socket: `CONNECT port` asks for the
+ * guest's listener, `OK port` confirms the connection (docs/vsock.md). The channel tries to connect until the agent has
+ * sent its first byte: an earlier connection may be one that the guest's kernel refused, or one that ended when the
+ * guest's snapshot was taken. Afterwards the channel never reconnects.
  */
 export class VsockChannel implements ByteChannel, AsyncDisposable {
-  /** Settles when the agent has said its first byte; rejects when the channel is closed before. */
+  /** Resolves when the agent has sent its first byte; rejects when the channel is closed before that. */
   readonly connected: Promise<void>;
   readonly #connection = Promise.withResolvers<void>();
   readonly #path: string;
@@ -32,7 +32,7 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
   #stream: SocketChannel | null = null;
   #connected = false;
   #closed = false;
-  #closeTold = false;
+  #closeDelivered = false;
   #paused = false;
   #handler: ((chunk: Uint8Array | null) => void) | null = null;
   #first: Uint8Array | null = null;
@@ -42,14 +42,14 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     this.#path = path;
     this.#port = port;
     this.connected = this.#connection.promise;
-    // Not everybody waits for it.
+    // A caller may not wait for it.
     this.connected.catch(() => undefined);
   }
 
-  /** Begins to connect; bytes may be written at once. @param path of the VMM's socket, at most 107 bytes */
+  /** Starts to connect; bytes may be written at once. @param path the VMM's socket, at most 107 bytes */
   static open(path: string, port: number): VsockChannel {
     const channel = new VsockChannel(path, port);
-    // It never rejects: what goes wrong is either tried again or closes the channel.
+    // It never rejects: an error leads to another attempt, or closes the channel.
     void channel.#connect();
     return channel;
   }
@@ -91,13 +91,13 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     }
   }
 
-  /** One connection, up to the agent's first byte; null when it came to nothing. */
+  /** Makes one connection and waits for the agent's first byte; null when the attempt failed. */
   async #attempt(): Promise<SocketChannel | null> {
     let stream: SocketChannel;
     try {
       stream = await SocketChannel.open(connectUnix(this.#path));
     } catch {
-      // Whatever it is (nobody listens yet, the queue is full, the VMM is gone), it is tried again until `close`.
+      // Nobody listens yet, the queue is full or the VMM is gone: `#connect` tries again until `close`.
       return null;
     }
     this.#stream = stream;
@@ -107,12 +107,12 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     stream.onData((chunk) => {
       const first = chunk === null ? null : decoder.push(chunk);
       if (first === undefined) return;
-      // What follows stays in the stream.
+      // Later bytes wait in the stream.
       stream.pause();
       greeting.resolve(first);
     });
     stream.write(Buffer.from(`CONNECT ${this.#port}\n`)).catch((error: Error) => {
-      // The reader is told of the end as well.
+      // The reader learns of the end as well.
       if (!(error instanceof ChannelClosedError)) throw error;
     });
     const late = setTimeout(() => greeting.resolve(null), ATTEMPT_MS);
@@ -143,10 +143,10 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     const first = this.#first;
     this.#first = null;
     if (first !== null) this.#handler(first);
-    // The handler may have paused again.
+    // The handler may have paused the channel again.
     if (this.#connected && !this.#paused) this.#stream?.resume();
-    if (this.#closed && !this.#closeTold && !this.#paused) {
-      this.#closeTold = true;
+    if (this.#closed && !this.#closeDelivered && !this.#paused) {
+      this.#closeDelivered = true;
       this.#handler(null);
     }
   }
@@ -161,11 +161,11 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
   }
 }
 
-/** Takes the handshake's answer off the front of a stream. */
+/** Removes the answer to the handshake from the start of a stream. */
 class HandshakeDecoder {
   #head: Uint8Array | null = new Uint8Array(0);
 
-  /** What follows the answer, once there is some; null when the answer is none; undefined: wait. */
+  /** The bytes after the answer, once there are some; null for an invalid answer; undefined to wait for more. */
   push(chunk: Uint8Array): Uint8Array | null | undefined {
     if (this.#head === null) return chunk;
     const bytes = Buffer.concat([this.#head, chunk]);

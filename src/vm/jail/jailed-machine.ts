@@ -2,7 +2,7 @@ import type { Cgroup } from "../../cgroup/cgroup.ts";
 import type { MachineExit, MachineShape } from "../vmm.ts";
 import { MachineProcess, type MachineProcessParts } from "./machine-process.ts";
 
-/** What a machine is made of, whichever monitor runs it. */
+/** The parts of a machine that do not depend on its VMM. */
 export interface JailedMachineParts extends Omit<MachineProcessParts, "program" | "console"> {
   readonly id: string;
   readonly uid: number;
@@ -11,7 +11,7 @@ export interface JailedMachineParts extends Omit<MachineProcessParts, "program" 
   readonly directory: string;
 }
 
-/** A machine whose monitor runs jailed, as far as that is the same for every monitor: its place on the host, and its end. */
+/** The base of every machine: the host resources of a jailed VMM, and its end. */
 export abstract class JailedMachine implements AsyncDisposable {
   readonly id: string;
   readonly uid: number;
@@ -22,7 +22,7 @@ export abstract class JailedMachine implements AsyncDisposable {
   readonly exited: Promise<MachineExit>;
   protected readonly process: MachineProcess;
 
-  /** @param program the monitor's name, for reports */
+  /** @param program name of the VMM, for reports */
   constructor(parts: JailedMachineParts, program: string) {
     this.id = parts.id;
     this.uid = parts.uid;
@@ -37,7 +37,7 @@ export abstract class JailedMachine implements AsyncDisposable {
     });
   }
 
-  /** The last bytes of the guest's console; empty where the monitor does not answer. */
+  /** The last bytes of the guest's console; empty when the VMM does not answer. */
   abstract console(): Promise<string>;
 
   kill(): Promise<MachineExit> {
@@ -48,8 +48,8 @@ export abstract class JailedMachine implements AsyncDisposable {
     return this.process[Symbol.asyncDispose]();
   }
 
-  /** Called once the processes are gone, before anybody learns of it. */
+  /** Called when the processes are gone, before `exited` resolves. */
   protected onExit(): void {
-    // Nothing, unless the monitor has something of its own to close.
+    // For VMMs with resources of their own to close.
   }
 }

@@ -8,12 +8,12 @@ const SYS_LANDLOCK_CREATE_RULESET = 444;
 const LANDLOCK_CREATE_RULESET_VERSION = 1;
 
 /**
- * Cloud Hypervisor's rules need all of this version (Linux 6.2; its vmm/src/landlock.rs), and it refuses to start a machine
- * below it.
+ * Lowest version that supports all of Cloud Hypervisor's rules (Linux 6.2; vmm/src/landlock.rs). Below it, Cloud
+ * Hypervisor refuses to start a machine.
  */
 export const LANDLOCK_VERSION_MIN = 3;
 
-/** Version of the kernel's Landlock interface; 0 where it is not built in or not enabled. */
+/** Version of the kernel's Landlock interface; 0 when the kernel lacks it or has it disabled. */
 export function landlockVersion(): number {
   return Math.max(0, Number(libc.syscall(SYS_LANDLOCK_CREATE_RULESET, null, 0, LANDLOCK_CREATE_RULESET_VERSION)));
 }

@@ -4,17 +4,17 @@ import type { Disk } from "../vmm.ts";
 
 const SERIAL = /^[A-Z0-9]{1,20}$/;
 
-/** A directory that belongs to root: the VMM can reach what is placed there, and make nothing. */
+/** Makes a directory that belongs to root: the VMM can open the files in it, and cannot create any. */
 export async function privateDirectory(stack: AsyncDisposableStack, path: string, gid: number): Promise<string> {
   await mkdir(path, { mode: 0o710 });
   stack.defer(() => rm(path, { recursive: true, force: true }));
   await chown(path, 0, gid);
-  // The umask of a service is strict.
+  // mkdir applies the umask, which is strict in a service.
   await chmod(path, 0o710);
   return path;
 }
 
-/** Makes a disk visible to a machine's VMM as /vm/<serial>. */
+/** Makes a disk visible to a machine's VMM as /vm/<serial>. @throws Error for a bad serial or path */
 export async function placeDisk(machine: { readonly directory: string; readonly uid: number }, disk: Disk) {
   if (!SERIAL.test(disk.serial)) throw new Error(`not a disk serial: ${JSON.stringify(disk.serial)}`);
   const path = join(machine.directory, disk.serial);
@@ -27,7 +27,7 @@ export async function placeDisk(machine: { readonly directory: string; readonly 
   await chmod(path, 0o600);
 }
 
-/** Text of a guest or a VMM for a log: line ends stay, other control characters do not. */
+/** Text of a guest or a VMM for a log: replaces control characters, except line feeds. */
 export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
   return text.replaceAll("\r", "").replace(/[\x00-\x09\x0b-\x1f\x7f-\x9f]/g, "?");

@@ -1,23 +1,23 @@
-/** Tells which processes are left of those that had a user id. */
+/** Knows the processes that run under a user id. */
 export interface UidUsers {
-  /** ids of processes; none when there is nothing left to look at */
+  /** pids of the remaining processes; empty when there are none, or when the cgroup is removed */
   pids(): Promise<readonly number[]>;
 }
 
-/** A user id that no other live VM has. It is given back at disposal, or later: when no process that had it is left. */
+/** A user id that no other live VM has. After disposal it is free again once no process runs under it. */
 export interface UidLease extends AsyncDisposable {
   readonly uid: number;
-  /** Names who has the id from now on. */
-  giveTo(users: UidUsers): void;
+  /** Sets the source that knows the processes of this id. */
+  usedBy(users: UidUsers): void;
 }
 
-/** Gives each VM a user of its own: what one VMM leaves behind, another cannot touch. */
+/** Gives each VM a user of its own, so that no VMM can touch what another one left behind. */
 export class UidPool {
   readonly #base: number;
   readonly #count: number;
   readonly #used = new Set<number>();
-  /** ids whose leases are over while processes were left, with those who can tell of them */
-  readonly #outlived = new Map<number, UidUsers>();
+  /** ids whose leases are disposed of while processes still run under them */
+  readonly #lingering = new Map<number, UidUsers>();
   #next = 0;
 
   constructor(base: number, count: number) {
@@ -25,11 +25,11 @@ export class UidPool {
     this.#count = count;
   }
 
-  /** The id that was unused for the longest time. @throws Error when all are taken */
+  /** Leases the id that was unused for the longest time. @throws Error when all ids are taken */
   async acquire(): Promise<UidLease> {
-    for (const [uid, users] of this.#outlived) {
-      // Another caller may have found the same meanwhile, and given the id away already.
-      if (!(await isInUse(users)) && this.#outlived.delete(uid)) this.#used.delete(uid);
+    for (const [uid, users] of this.#lingering) {
+      // Another caller may have freed this id during the wait; only the one that deletes it may free it.
+      if (!(await isInUse(users)) && this.#lingering.delete(uid)) this.#used.delete(uid);
     }
     for (let tried = 0; tried < this.#count; tried++) {
       const uid = this.#base + ((this.#next + tried) % this.#count);
@@ -45,23 +45,23 @@ export class UidPool {
     let users: UidUsers | null = null;
     return {
       uid,
-      giveTo: (given) => {
+      usedBy: (given) => {
         users = given;
       },
       [Symbol.asyncDispose]: async () => {
-        if (users !== null && (await isInUse(users))) this.#outlived.set(uid, users);
+        if (users !== null && (await isInUse(users))) this.#lingering.set(uid, users);
         else this.#used.delete(uid);
       },
     };
   }
 }
 
-/** Where nobody can tell, it is. */
+/** Assumes that an id is in use when its processes cannot be listed. */
 async function isInUse(users: UidUsers): Promise<boolean> {
   try {
     return (await users.pids()).length > 0;
   } catch {
-    // The control group cannot be read.
+    // The cgroup cannot be read.
     return true;
   }
 }

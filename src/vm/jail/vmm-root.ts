@@ -4,26 +4,26 @@ import { basename, dirname, join } from "node:path";
 import { run } from "../../system/exec.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 
-/** What a VMM needs of the host's files. */
+/** Host files that a VMM needs. */
 export interface VmmFiles {
   /** absolute path of the VMM */
   readonly program: string;
-  /** objects that it loads by itself; those that this host does not have are left out */
+  /** shared objects that it loads at run time; those that this host does not have are skipped */
   readonly modules: readonly string[];
-  /** firmware and the like; left out likewise */
+  /** firmware and other data; missing files are skipped, too */
   readonly data: readonly string[];
 }
 
 const DYNAMIC_LOADER = "/lib64/ld-linux-x86-64.so.2";
 const LOADER_TIMEOUT_MS = 10_000;
-/** Mount points of the launcher. */
+/** Directories on which the launcher mounts. */
 const MOUNT_POINTS = ["vm", "proc", "dev"] as const;
-/** Part of the name, so that a change of what is in a root makes a new one. */
+/** Part of the directory's name. Change it when the contents of a root change for the same files. */
 const FORMAT = "1";
 
 /**
- * Makes the root directory that a jailed VMM sees: the program, its shared libraries, modules and firmware, at their
- * paths on the host, and nothing else. It is made anew when any of them changed, and older ones are removed but `kept`.
+ * Makes the root directory of a jailed VMM. It contains the program, its shared libraries, modules and firmware at their
+ * host paths, and nothing else. A changed file makes a new root; older ones are removed, except those in `kept`.
  * @throws CommandError when the dynamic loader refuses the program
  */
 export async function prepareVmmRoot(
@@ -32,7 +32,7 @@ export async function prepareVmmRoot(
   kept: ReadonlySet<string> = new Set(),
 ): Promise<string> {
   const sources = await closure(files);
-  // Each program has its own, and keeps those of the others.
+  // Each VMM has a prefix of its own, so that it does not remove the roots of another.
   const prefix = `${basename(files.program)}-`;
   const name = `${prefix}${await fingerprint(sources)}`;
   const final = join(directory, name);
@@ -49,7 +49,7 @@ export async function prepareVmmRoot(
   return final;
 }
 
-/** The files and every shared object that the loader would give them, without doubles. */
+/** The files and all shared objects that the loader resolves for them, without duplicates. */
 async function closure(files: VmmFiles): Promise<string[]> {
   const present = async (paths: readonly string[]): Promise<string[]> => {
     const found = await Promise.all(paths.map(exists));
@@ -69,7 +69,7 @@ async function closure(files: VmmFiles): Promise<string[]> {
 const PROGRAM_HEADERS_BYTES_MAX = 8192;
 const PT_INTERP = 3;
 
-/** Whether an ELF program names no loader: the host's one may crash on such a file. */
+/** True for an ELF program without an interpreter. The host's loader may crash on such a file. */
 async function isStaticProgram(path: string): Promise<boolean> {
   const head = Buffer.from(await Bun.file(path).slice(0, PROGRAM_HEADERS_BYTES_MAX).arrayBuffer());
   const [table, size, count] = [Number(head.readBigUInt64LE(32)), head.readUInt16LE(54), head.readUInt16LE(56)];
@@ -98,7 +98,7 @@ async function build(sources: readonly string[], root: string): Promise<void> {
     await copyFile(source, target);
     await chmod(target, 0o555);
   }
-  // The umask may have cut these, and the VMM's user is nobody's friend.
+  // The umask may have removed bits, and the VMM's user needs those for others.
   for (const entry of await readdir(root, { recursive: true, withFileTypes: true })) {
     if (entry.isDirectory()) await chmod(join(entry.parentPath, entry.name), 0o755);
   }
@@ -110,7 +110,7 @@ async function exists(path: string): Promise<boolean> {
     await stat(path);
     return true;
   } catch (error) {
-    // ENOENT is the question's answer.
+    // Only ENOENT means that the file does not exist.
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
     throw error;
   }

@@ -1,14 +1,14 @@
 import { statSync } from "node:fs";
 import { prepareVmmRoot, type VmmFiles } from "./vmm-root.ts";
 
-/** A root that stays until it is given back. */
+/** A root that is not removed before it is disposed of. */
 export interface HeldRoot extends Disposable {
   readonly path: string;
 }
 
 /**
- * Roots of one VMM: the newest, of the host's files as they are now, and those that templates were saved with: what one
- * version saved, another may not load.
+ * The roots of one VMM: the newest, made from the host's current files, and those of saved templates. A state that one
+ * version saved may not load in another.
  */
 export class VmmRoots {
   readonly #files: VmmFiles;
@@ -27,7 +27,7 @@ export class VmmRoots {
 
   /** @throws CommandError when the dynamic loader refuses the program */
   static async open(files: VmmFiles, directory: string): Promise<VmmRoots> {
-    // Looked at first: a program that changes meanwhile is found to have changed.
+    // Read before the copy, so that a change during the copy is noticed later.
     const program = stateOf(files.program);
     return new VmmRoots(files, directory, await prepareVmmRoot(files, directory), program);
   }
@@ -36,25 +36,25 @@ export class VmmRoots {
     return this.#current;
   }
 
-  /** True when the host's program was replaced since the newest root was made. A look takes microseconds. */
+  /** True when the host's program was replaced after the newest root was made. One check takes microseconds. */
   get isOutdated(): boolean {
     const program = stateOf(this.#files.program);
-    // While it is being replaced there may be none.
+    // During a package update the program may be missing for a moment.
     return program !== null && program !== this.#program;
   }
 
-  /** Holds the newest root, after a look at the program and all its libraries. @throws as `open` */
+  /** Checks the program and all its libraries, and holds the newest root. @throws as `open` */
   async refresh(): Promise<HeldRoot> {
     const prepared = this.#preparing.then(() => this.#prepare());
     this.#preparing = prepared.then(
       () => undefined,
-      // It is told to who asked; the next one tries again.
+      // The caller gets the error; the next call tries again.
       () => undefined,
     );
     return this.hold(await prepared);
   }
 
-  /** Holds a root that is held, or the newest. */
+  /** Holds the newest root, or one that is held already. */
   hold(path: string): HeldRoot {
     this.#held.push(path);
     let isHeld = true;
@@ -69,7 +69,7 @@ export class VmmRoots {
 
   async #prepare(): Promise<string> {
     const program = stateOf(this.#files.program);
-    // Machines are being started from these: they go with the next change, or when the daemon starts again.
+    // Machines may be starting from these roots; a later change or the next start of the daemon removes them.
     const kept = new Set([this.#current, ...this.#held]);
     this.#current = await prepareVmmRoot(this.#files, this.#directory, kept);
     this.#program = program;
@@ -77,7 +77,7 @@ export class VmmRoots {
   }
 }
 
-/** Differs when the file was replaced or written; null when there is none. */
+/** A string that changes when the file is replaced or written; null when there is no file. */
 function stateOf(path: string): string | null {
   const state = statSync(path, { throwIfNoEntry: false });
   return state === undefined ? null : `${state.dev}:${state.ino}:${state.size}:${state.mtimeMs}:${state.ctimeMs}`;

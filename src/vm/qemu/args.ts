@@ -1,13 +1,15 @@
 import type { Acceleration, MachineShape } from "../vmm.ts";
 
-/** Descriptors of the VMM, by what is behind them. */
+/** Descriptors of QEMU by their purpose. */
 export interface QemuDescriptors {
   readonly qmp: number;
   readonly agent: number;
 }
 
-/** What a machine starts from. `cold` cannot be saved; `template` can; a `clone` is
- * given a template's memory while it starts, and waits for its state. */
+/**
+ * How a machine starts. A `cold` one cannot be saved, a `template` can. A `clone` maps a template's memory while it
+ * starts, and waits for its device state.
+ */
 export type QemuStart =
   | { readonly kind: "cold"; readonly kernel: number; readonly initramfs: number }
   | { readonly kind: "template"; readonly kernel: number; readonly initramfs: number; readonly memory: number }
@@ -21,22 +23,22 @@ export interface QemuArgsOptions {
 }
 
 export const QEMU_PROGRAM = "/usr/bin/qemu-system-x86_64";
-/** Kept of the guest's console by the VMM, in `bytes`; a power of two. */
+/** Size of the ring that keeps the end of the guest's console in QEMU, in `bytes`; a power of two. */
 export const CONSOLE_BYTES = 16_384;
 
 /**
- * quiet: a console line costs an exit or more a byte. panic=-1: a panicked guest resets at once, which the VMM
- * reports. cryptomgr.notests: self-tests of ciphers are an eighth of the boot. init_on_alloc=0: emulated, the zeroing
- * of every allocation is most of what a system call costs, and it protects the guest's kernel only from its own root.
+ * quiet: each byte on the console costs at least one VM exit. panic=-1: a guest that panics resets at once, which QEMU
+ * reports. cryptomgr.notests: self-tests of ciphers take an eighth of the boot. init_on_alloc=0: under emulation,
+ * zeroing of allocations is most of the cost of a system call, and it protects the guest's kernel only from its own root.
  */
 const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests init_on_alloc=0 console=ttyS0";
 
-/** Translated code per VM, in `MiB`: the default of a GiB would let a long run grow to it. */
+/** Cache of translated code per VM, in `MiB`. QEMU's default of 1 GiB would let a long run grow to that size. */
 const TRANSLATION_CACHE_MIB = 64;
 
 /**
- * A processor that says its string instructions are fast is given them for every copy and every page to clear, and
- * emulated they go byte by byte.
+ * Without the flags for fast string instructions: a kernel that sees them copies and clears every page with string
+ * instructions, which emulation executes byte by byte.
  */
 const EMULATED_PROCESSOR = "max,-erms,-fsrm";
 
@@ -46,8 +48,8 @@ const ACCELERATORS: Record<Acceleration, readonly string[]> = {
 };
 
 /**
- * QEMU's command line. Everything that makes the machine is the same for a template and its clones, in the same
- * order: the saved state is bound to it. No path of the host appears: files come as descriptors.
+ * QEMU's command line. Everything that defines the machine is equal for a template and its clones, and in the same
+ * order, because the saved state depends on it. It contains no host path: files are passed as descriptors.
  */
 export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuArgsOptions): string[] {
   const memoryMiB = shape.memoryBytes / 1_048_576;
@@ -55,7 +57,7 @@ export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuA
   return [
     QEMU_PROGRAM,
     ...["-nodefaults", "-no-user-config", "-display", "none"],
-    // A panic or reset stops the machine, so that its console can be read before it is killed.
+    // A panic or reset stops the machine, so that its console can be read before QEMU is killed.
     ...["-action", "panic=pause,reboot=shutdown,shutdown=pause"],
     ...ACCELERATORS[acceleration],
     ...["-smp", `${shape.vcpus}`, "-m", `${memoryMiB}`],
@@ -74,7 +76,7 @@ export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuA
   ];
 }
 
-/** share=on puts a template's memory into the descriptor's file. */
+/** share=on writes the memory of a template's machine to the file of the descriptor. */
 function memoryBackend(start: QemuStart, memoryMiB: number): string {
   if (start.kind !== "template") return `memory-backend-ram,id=m0,size=${memoryMiB}M`;
   return `memory-backend-file,id=m0,size=${memoryMiB}M,mem-path=/proc/self/fd/${start.memory},share=on`;

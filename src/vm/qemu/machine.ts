@@ -8,16 +8,16 @@ import { CONSOLE_BYTES } from "./args.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 
 /**
- * Instructions that KVM may emulate before the agent greets. Hardware runs the guest by itself and leaves to KVM what
- * touches devices, thousands in a boot; a KVM that reaches this number runs it a thousand times too slow.
+ * Limit of instructions that KVM emulates before the agent greets. On real hardware KVM emulates only device accesses,
+ * thousands in a boot. A KVM that reaches this number runs the guest a thousand times too slowly.
  */
 const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 const DETACH_MS_MAX = 10_000;
-/** For reports. */
+/** Name of the VMM, for reports. */
 export const PROGRAM_NAME = "QEMU";
-const TOLD_TO_END = `${PROGRAM_NAME} was told to end by a signal`;
-const TOLD_TO_END_BY = { monitor: `${PROGRAM_NAME}, told to end by a signal`, by: "signal" } as const;
-/** What the SCSI controller takes. */
+const SIGTERM_TEXT = `${PROGRAM_NAME} was told to end by a signal`;
+const SIGTERM_EXIT = { monitor: `${PROGRAM_NAME}, told to end by a signal`, by: "signal" } as const;
+/** Highest logical unit number of the SCSI controller. */
 const LUN_MAX = 16_383;
 
 export interface QemuMachineParts extends JailedMachineParts {
@@ -31,9 +31,9 @@ export class QemuMachine extends JailedMachine implements Machine {
   readonly qmp: Qmp;
   #pausing = false;
   #nextLun = 0;
-  /** Disks that are plugged in. */
+  /** Attached disks. */
   readonly #disks: { readonly serial: string; readonly node: string }[] = [];
-  /** Who waits for a device to be gone. */
+  /** Callbacks by device id, called when the guest has released the device. */
   readonly #deletions = new Map<string, () => void>();
 
   constructor(parts: QemuMachineParts) {
@@ -45,7 +45,7 @@ export class QemuMachine extends JailedMachine implements Machine {
 
   async attach(disks: readonly Disk[]): Promise<void> {
     for (const disk of disks) await placeDisk(this, disk);
-    // One burst: the monitor works it off while the guest finds the first disk.
+    // In one burst: QEMU processes the commands while the guest finds the first disk.
     await Promise.all(disks.flatMap((disk) => this.#plug(disk)));
   }
 
@@ -55,7 +55,7 @@ export class QemuMachine extends JailedMachine implements Machine {
     const node = `disk${lun}`;
     this.#disks.push({ serial: disk.serial, node });
     const readOnly = { "read-only": disk.readOnly };
-    // A flush need not reach the host's disk: a scratch counts only once the host has synced it itself.
+    // A flush by the guest need not reach the host's disk: the host syncs a scratch itself before it publishes it.
     const cache = { direct: false, "no-flush": !disk.readOnly };
     const common = { ...readOnly, cache, discard: disk.readOnly ? "ignore" : "unmap" };
     const file = { driver: "file", filename: `/vm/${disk.serial}`, ...common };
@@ -70,8 +70,8 @@ export class QemuMachine extends JailedMachine implements Machine {
         lun,
         drive: node,
         serial: disk.serial,
-        // The guest stops before it learns of a failed access, so that nothing it says can come of a lost write; the
-        // machine is then ended (BLOCK_IO_ERROR).
+        // A failed access stops the guest before the guest learns of it, so that no result can depend on a lost write. The
+        // event BLOCK_IO_ERROR then ends the machine.
         werror: "stop",
         rerror: "stop",
       }),
@@ -83,7 +83,7 @@ export class QemuMachine extends JailedMachine implements Machine {
     for (const { node } of disks) {
       const deleted = new Promise<void>((resolve) => this.#deletions.set(deviceOf(node), resolve));
       await this.qmp.execute("device_del", { id: deviceOf(node) });
-      // The node is in use until the device is gone.
+      // The node stays in use until the device is gone.
       await withinTime(deleted, DETACH_MS_MAX, () => {
         throw new Error(`the guest keeps ${node}`);
       });
@@ -103,27 +103,27 @@ export class QemuMachine extends JailedMachine implements Machine {
     this.#pausing = false;
   }
 
-  /** The last bytes of the guest's console; what was read is gone. Empty when the VMM does not answer. */
+  /** The last bytes of the guest's console. Reading consumes them. Empty when QEMU does not answer. */
   async console(): Promise<string> {
     try {
       const text = await this.qmp.execute("ringbuf-read", { device: "console", size: CONSOLE_BYTES });
       return typeof text === "string" ? printable(text) : "";
     } catch (error) {
-      // A monitor that is gone or refuses leaves the report without a console, which is no reason to lose the report.
+      // Without an answer, the report is made without a console.
       if (error instanceof QmpError || error instanceof QmpClosedError) return "";
       throw error;
     }
   }
 
   async failure(): Promise<MachineExit | null> {
-    // Events come before the answer to what was asked after them.
+    // QEMU sends the events of the past before its answer.
     await this.qmp.execute("query-status").catch(ignoreClosed);
     return this.process.ending;
   }
 
   async stuck(): Promise<string | null> {
     const targets = { target: "vcpu", providers: [{ provider: "kvm" }] };
-    // QEMU refuses the question where there is no KVM.
+    // QEMU refuses this command where there is no KVM.
     const answer = await this.qmp.execute("query-stats", targets).catch(() => []);
     const count = emulatedInstructions(answer);
     if (count < EMULATED_INSTRUCTIONS_MAX) return null;
@@ -140,14 +140,17 @@ export class QemuMachine extends JailedMachine implements Machine {
     if (event === "GUEST_PANICKED") void this.process.end("guest_panic", "the guest kernel panicked");
     if (event === "SHUTDOWN") {
       if (data["reason"] === "guest-reset") void this.process.end("guest_reset", "the guest reset itself");
-      else if (data["reason"] === "host-signal") void this.process.end("vmm_died", TOLD_TO_END, TOLD_TO_END_BY);
+      else if (data["reason"] === "host-signal") void this.process.end("vmm_died", SIGTERM_TEXT, SIGTERM_EXIT);
       else void this.process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
     }
     if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();
     if (event === "STOP" && !this.#pausing) void this.#checkStop();
   }
 
-  /** A stop that nobody asked for: KVM could not go on with the guest, or an end that has its own event. */
+  /**
+   * Handles a stop that the daemon did not request: either KVM could not continue the guest, or an end that has an event
+   * of its own.
+   */
   async #checkStop(): Promise<void> {
     const answer = await this.qmp.execute("query-status").catch(() => null);
     const status = (answer as { status?: unknown } | null)?.status;
@@ -160,12 +163,12 @@ function deviceOf(node: string): string {
   return `scsi-${node}`;
 }
 
-/** The end of the monitor is told by the machine's exit. */
+/** Ignores a closed monitor, because the machine's exit reports it. */
 function ignoreClosed(error: unknown): void {
   if (!(error instanceof QmpClosedError)) throw error;
 }
 
-/** Sum of KVM's counter over all processors, in the answer to `query-stats`. */
+/** KVM's count of emulated instructions over all processors, in the answer to `query-stats`. */
 export function emulatedInstructions(answer: unknown): number {
   let sum = 0;
   for (const processor of Array.isArray(answer) ? answer : []) {

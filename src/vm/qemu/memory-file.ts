@@ -3,33 +3,33 @@ import { copyFileRange, seekData, seekHole } from "../../system/libc.ts";
 import { createMemfd, sealMemfd } from "../descriptors.ts";
 
 /**
- * A memory file holds what a template knows of its guest's memory: a table, then the pages it names, one after another.
- * vm-assets/memory/memory.c reads it; keep in sync with it. Numbers have 64 bits, little endian.
+ * A memory file holds a template's guest memory: a table, then the pages that it lists, one after another. Numbers are
+ * 64-bit little-endian. vm-assets/memory/memory.c reads the format; change both together.
  */
 export const MEMORY_FILE_MAGIC = 0x314d454d49504f43n;
 const HEADER_NUMBERS_COUNT = 4;
 const NUMBER_BYTES = 8;
 const PAGE_BYTES = 4096;
-/** Bytes per step of a copy, half a millisecond; the event loop turns in between. */
+/** Size of one copy, in `bytes`. It takes half a millisecond; the event loop runs in between. */
 const STEP_BYTES = 1_048_576;
 
 export interface SealedFile {
   /** a sealed memfd, which the caller closes */
   readonly fd: number;
-  /** what it takes of the host's memory, which stays so */
+  /** host memory that it takes, in `bytes`; constant */
   readonly sizeBytes: number;
 }
 
 interface Extent {
-  /** in the guest's memory, in `bytes` */
+  /** position in the guest's memory, in `bytes` */
   readonly offset: number;
   readonly length: number;
 }
 
 /**
- * Copies the pages that a memfd of guest memory holds to a sealed memory file. A file with holes would grow with every
- * page of a hole that somebody touches through a mapping, private or not, and would stay so; this one has none.
- * @param memory nobody writes to it any more
+ * Copies the pages that exist in a memfd of guest memory to a sealed memory file without holes. Any access to a hole
+ * through a mapping, even a private one, would allocate a page of the file, which stays as long as the file does.
+ * @param memory a memfd that nobody writes to any more
  * @throws LibcError when the host has no memory left
  */
 export async function packMemory(memory: number, memoryBytes: number): Promise<SealedFile> {
@@ -47,8 +47,8 @@ export async function packMemory(memory: number, memoryBytes: number): Promise<S
 }
 
 /**
- * A sealed copy of a memfd: the kernel counts pages for the control group of who wrote them, and keeps a group that was
- * removed for as long as any of its pages is there.
+ * A sealed copy of a memfd, charged to the daemon's cgroup. The kernel charges a page to the cgroup of its writer, and
+ * keeps a removed cgroup in memory as long as any of its pages exists.
  * @throws LibcError when the host has no memory left
  */
 export async function sealedCopy(from: number, sizeBytes: number): Promise<SealedFile> {
@@ -67,7 +67,7 @@ async function sealedFile(name: string, sizeBytes: number, fill: (fd: number) =>
   return { fd, sizeBytes };
 }
 
-/** Whole pages that hold data. */
+/** Ranges of pages that hold data. */
 function extentsOf(fd: number, sizeBytes: number): Extent[] {
   const extents: Extent[] = [];
   for (let offset = 0; offset < sizeBytes; ) {

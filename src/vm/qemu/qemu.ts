@@ -13,7 +13,7 @@ import { privateDirectory } from "../jail/machine-files.ts";
 import type { UidPool } from "../jail/uid-pool.ts";
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
-import { gone, notStarted, tellingEnd, VmmError } from "../machine-end.ts";
+import { throwStartFailure, throwVmmGone, VmmError, withExitReason } from "../machine-end.ts";
 import { machineMemoryBytes } from "../machine-memory.ts";
 import type { Acceleration, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
 import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./args.ts";
@@ -26,12 +26,12 @@ export interface QemuOptions {
   readonly acceleration: Acceleration;
   /** parent of the machines' directories, on the file system of the layers */
   readonly vmsDirectory: string;
-  /** where the VMM's root is kept */
+  /** directory for the VMM's root */
   readonly runtimeDirectory: string;
   readonly cgroups: CgroupTree;
   /** largest disk that a machine may write, in `bytes` */
   readonly diskBytesMax: number;
-  /** shared by everything that starts machines */
+  /** shared by all VMMs of the daemon */
   readonly uids: UidPool;
   readonly log: Log;
 }
@@ -49,23 +49,23 @@ const QEMU_FILES: VmmFiles = {
 };
 
 const DEVICES: Record<Acceleration, readonly string[]> = { kvm: ["/dev/kvm"], tcg: [] };
-/** Descriptors of the VMM in the order of `extraFds`. */
+/** Descriptors of QEMU, in the order of `extraFds`. */
 const QMP_FD = 3;
 const AGENT_FD = 4;
 const FIRST_FILE_FD = 5;
 /**
- * Of a clone, whose descriptors are the template's memory, its state, and what maps the first into the guest;
- * vm-assets/memory/memory.c has the same names.
+ * Environment of a clone. Its files are the template's memory, the template's device state and the library that maps
+ * the memory into the guest. vm-assets/memory/memory.c has the same names.
  */
 const CLONE_ENVIRONMENT = {
   LD_PRELOAD: `/proc/self/fd/${FIRST_FILE_FD + 2}`,
   GUEST_MEMORY_FD: `${FIRST_FILE_FD}`,
 };
 const PIDS_MAX = 256;
-/** State of a template's devices; 0.4 MiB where it was measured. */
+/** Limit for the device state of a template; 0.4 MiB were measured. */
 const STATE_BYTES_MAX = 67_108_864;
 const VERSION_TIMEOUT_MS = 60_000;
-/** What an error may show of a refusal. */
+/** Length of a refusal's reason in an error, in characters. */
 const REASON_TEXT_MAX = 500;
 const MIGRATION_TIMEOUT_MS = 30_000;
 const MIGRATION_POLL_MS = 2;
@@ -75,7 +75,7 @@ const MIGRATION_POLL_MS = 2;
  * @throws CommandError when QEMU is not installed; Error when the acceleration's device cannot be opened
  */
 export async function openQemu(options: QemuOptions): Promise<Vmm> {
-  // Opening tells at once what a failing VM would tell late and in other words.
+  // An open shows a problem at once; a VM would fail late and with a less clear error.
   for (const device of DEVICES[options.acceleration]) closeSync(openSync(device, "r+"));
   const { stdout } = await run({ argv: [QEMU_PROGRAM, "--version"], timeoutMs: VERSION_TIMEOUT_MS });
   const version = /version ([^\n]+)/.exec(Buffer.from(stdout).toString("utf8"))?.[1] ?? "unknown";
@@ -89,8 +89,8 @@ interface SavedMachine {
   readonly state: SealedFile;
 }
 
-/** What a machine of `bootForTemplate` is saved from. */
-interface Source {
+/** Resources of a machine of `bootForTemplate` that are needed to save it. */
+interface TemplateSource {
   readonly memory: number;
   readonly root: string;
 }
@@ -100,7 +100,7 @@ class QemuTemplate implements Template {
   readonly shape: MachineShape;
   readonly createdAt = Date.now();
   readonly memoryBytes: number;
-  /** of the QEMU that saved it, and that loads it again */
+  /** root of the QEMU that saved it; clones run the same QEMU */
   readonly root: string;
   readonly #memory: number;
   readonly #state: number;
@@ -120,7 +120,7 @@ class QemuTemplate implements Template {
     return this.#usersCount > 0;
   }
 
-  /** Counts a machine that has the memory mapped, until it is disposed. */
+  /** Counts a machine that maps the memory, until the result is disposed of. */
   use(): Disposable {
     this.#usersCount += 1;
     return {
@@ -130,7 +130,7 @@ class QemuTemplate implements Template {
     };
   }
 
-  /** @throws Error after disposal, when the numbers may be those of other files */
+  /** @throws Error after disposal, when the numbers may belong to other files */
   get descriptors(): { readonly memory: number; readonly state: number } {
     if (this.#owned.disposed) throw new Error("the template is gone");
     return { memory: this.#memory, state: this.#state };
@@ -147,8 +147,8 @@ class Qemu implements Vmm {
   readonly acceleration: Acceleration;
   readonly #options: QemuOptions;
   readonly #roots: VmmRoots;
-  /** Of machines of `bootForTemplate` that were not saved yet. */
-  readonly #sources = new WeakMap<Machine, Source>();
+  /** Machines of `bootForTemplate` that are not saved yet. */
+  readonly #sources = new WeakMap<Machine, TemplateSource>();
 
   constructor(options: QemuOptions, version: string, roots: VmmRoots) {
     this.#options = options;
@@ -171,7 +171,7 @@ class Qemu implements Vmm {
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
     using files = new DisposableStack();
     const [kernel, initramfs] = this.#openAssets(files);
-    await using memory = closing(createMemfd("guest-memory", shape.memoryBytes));
+    await using memory = ownedDescriptor(createMemfd("guest-memory", shape.memoryBytes));
     const root = memory.owned.use(await this.#roots.refresh());
     const start = { kind: "template", kernel: FIRST_FILE_FD, initramfs: FIRST_FILE_FD + 1, memory: FIRST_FILE_FD + 2 };
     const machine = await this.#start(shape, start as QemuStart, [kernel, initramfs, memory.fd], {
@@ -190,14 +190,14 @@ class Qemu implements Vmm {
     this.#sources.delete(machine);
     await using owned = new AsyncDisposableStack();
     const { path: root } = owned.use(this.#roots.hold(source.root));
-    await using written = closing(createMemfd("device-state", 0));
-    await tellingEnd(machine, async () => {
+    await using written = ownedDescriptor(createMemfd("device-state", 0));
+    await withExitReason(machine, async () => {
       await machine.pause();
       await machine.qmp.sendDescriptor("state", written.fd);
       await machine.qmp.execute("migrate", { uri: "fd:state" });
       await this.#migrated(machine.qmp);
     });
-    // What is copied is final when the last writer is gone.
+    // Memory and state are final when their last writer is gone.
     await machine.kill();
     const memory = await packMemory(source.memory, machine.shape.memoryBytes);
     owned.defer(() => closeSync(memory.fd));
@@ -209,18 +209,19 @@ class Qemu implements Vmm {
   async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(template instanceof QemuTemplate)) throw new Error("this template is not QEMU's");
     using files = new DisposableStack();
-    // Descriptors of their own: the template may be disposed meanwhile, and each reader has its own place in the state.
+    // Descriptors of its own: the template may be disposed of during the clone, and each reader needs its own offset in
+    // the state.
     const memory = reopen(files, template.descriptors.memory, "r");
     const state = reopen(files, template.descriptors.state, "r");
     const preloaded = openOn(files, this.#options.assets.memory, "r");
     const owned = new AsyncDisposableStack();
     owned.use(template.use());
     const { shape, root } = template;
-    const place = { root, owned, cpuWeight };
-    const machine = await this.#start(shape, { kind: "clone" }, [memory, state, preloaded], place);
+    const options = { root, owned, cpuWeight };
+    const machine = await this.#start(shape, { kind: "clone" }, [memory, state, preloaded], options);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
-    await tellingEnd(machine, async () => {
+    await withExitReason(machine, async () => {
       await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
       await this.#migrated(machine.qmp);
       await machine.resume();
@@ -234,7 +235,7 @@ class Qemu implements Vmm {
     return [openOn(files, kernel, "r"), openOn(files, initramfs, "r")];
   }
 
-  /** Starts a jailed QEMU and waits for its monitor. `owned` goes to the machine. */
+  /** Starts a jailed QEMU and waits for its monitor. The machine takes ownership of `owned`. */
   async #start(
     shape: MachineShape,
     start: QemuStart,
@@ -249,7 +250,7 @@ class Qemu implements Vmm {
     const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
     const limits = { memoryBytes: machineMemoryBytes(shape), pids: PIDS_MAX, cpuWeight };
     const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
-    lease.giveTo(cgroup);
+    lease.usedBy(cgroup);
     const process = this.#launch(shape, start, files, { root, uid, directory, cgroup });
     stack.defer(async () => {
       process.kill("SIGKILL");
@@ -260,7 +261,7 @@ class Qemu implements Vmm {
     const channel = stack.use(await SocketChannel.open(agentFd));
     const qmp = await this.#openMonitor(monitor, process, start);
     const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
-    if (pid === undefined) return await gone(PROGRAM_NAME, process);
+    if (pid === undefined) return await throwVmmGone(PROGRAM_NAME, process);
     return new QemuMachine({ id, uid, pid, shape, directory, cgroup, channel, qmp, process, owned: stack.move() });
   }
 
@@ -268,17 +269,17 @@ class Qemu implements Vmm {
     shape: MachineShape,
     start: QemuStart,
     files: readonly number[],
-    place: { root: string; uid: number; directory: string; cgroup: Cgroup },
+    jail: { root: string; uid: number; directory: string; cgroup: Cgroup },
   ): ChildProcess {
     const { acceleration } = this;
     return launch({
       launcher: this.#options.assets.launcher,
-      root: place.root,
-      directory: place.directory,
-      uid: place.uid,
-      cgroups: place.cgroup.directories,
+      root: jail.root,
+      directory: jail.directory,
+      uid: jail.uid,
+      cgroups: jail.cgroup.directories,
       devices: DEVICES[acceleration],
-      // Disks that may be written are attached later; a template writes its state and nothing else.
+      // Writable disks are attached later. A template's machine writes nothing but its state.
       fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
       extraFds: ["socket", "socket", ...files],
       environment: start.kind === "clone" ? CLONE_ENVIRONMENT : {},
@@ -287,7 +288,7 @@ class Qemu implements Vmm {
   }
 
   async #openMonitor(monitor: SocketChannel, process: ChildProcess, start: QemuStart): Promise<Qmp> {
-    const died = process.exited.then((status) => notStarted(PROGRAM_NAME, status, process.stderrTail()));
+    const died = process.exited.then((status) => throwStartFailure(PROGRAM_NAME, status, process.stderrTail()));
     const opened = (async () => {
       const qmp = await Qmp.open(monitor);
       if (start.kind === "cold") return qmp;
@@ -295,13 +296,13 @@ class Qemu implements Vmm {
       await qmp.execute("migrate-set-capabilities", { capabilities });
       return qmp;
     })();
-    // The loser of the race fails later, when nobody listens any more.
+    // The loser of the race may reject later, when nobody handles it.
     opened.catch(() => undefined);
     died.catch(() => undefined);
-    return await Promise.race([opened.catch(async (error) => preferDeath(error, died)), died]);
+    return await Promise.race([opened.catch(async (error) => preferExit(error, died)), died]);
   }
 
-  /** Waits until the state is saved or loaded. */
+  /** Waits until QEMU has saved or loaded the state. @throws VmmError when that fails or takes too long */
   async #migrated(qmp: Qmp): Promise<void> {
     const deadline = performance.now() + MIGRATION_TIMEOUT_MS;
     for (;;) {
@@ -315,8 +316,8 @@ class Qemu implements Vmm {
   }
 }
 
-/** A monitor that closes says less than the exit that follows; wait for that, but not for ever. */
-async function preferDeath(error: unknown, died: Promise<never>): Promise<never> {
+/** Waits for the exit that explains a closed monitor, within a limit, and throws the given error if none comes. */
+async function preferExit(error: unknown, died: Promise<never>): Promise<never> {
   await withinTime(died, 1000, () => null);
   throw error;
 }
@@ -332,8 +333,8 @@ function reopen(stack: DisposableStack | AsyncDisposableStack, fd: number, flags
   return openOn(stack, `/proc/self/fd/${fd}`, flags);
 }
 
-/** A descriptor that is closed unless its owner is moved. */
-function closing(fd: number) {
+/** A descriptor that is closed by disposal, unless its owner was moved. */
+function ownedDescriptor(fd: number) {
   const owned = new AsyncDisposableStack();
   owned.defer(() => closeSync(fd));
   return { fd, owned, [Symbol.asyncDispose]: () => owned.disposeAsync() };

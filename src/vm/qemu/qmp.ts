@@ -2,11 +2,11 @@ import { sendWithDescriptor } from "../../system/unix-sockets.ts";
 import { VmmError } from "../machine-end.ts";
 import type { ByteChannel } from "../vmm.ts";
 
-/** Longest message of the monitor that is believed, in `bytes`. */
+/** Longest message that the monitor may send, in `bytes`. */
 const MESSAGE_BYTES_MAX = 4_194_304;
-/** Commands under way at once; the monitor itself reads only a few ahead. */
+/** Limit of unanswered commands; the monitor itself reads only a few ahead. */
 const COMMANDS_COUNT_MAX = 1024;
-/** How long any command may take: those used here only start or look at work. */
+/** Time limit of a command: the commands used here only start work or query it. */
 const COMMAND_TIMEOUT_MS = 30_000;
 const NEWLINE = 0x0a;
 
@@ -22,7 +22,7 @@ export class QmpError extends VmmError {
   override readonly name = "QmpError";
 }
 
-/** The monitor is gone, did not answer in time, or said something that is not its protocol. */
+/** The monitor is gone, did not answer in time, or broke its protocol. */
 export class QmpClosedError extends VmmError {
   override readonly name = "QmpClosedError";
 }
@@ -34,7 +34,7 @@ interface Pending {
   readonly timer: Timer;
 }
 
-/** Client of QEMU's machine protocol. The VMM may have been taken over by its guest: its words are checked. */
+/** Client of the QEMU machine protocol. A guest may have taken over its VMM, so every message is checked. */
 export class Qmp {
   readonly #channel: ByteChannel & { readonly fd?: number };
   readonly #pending = new Map<number, Pending>();
@@ -50,7 +50,7 @@ export class Qmp {
     this.#channel = channel;
   }
 
-  /** Opens the monitor; resolves when it takes commands. @throws QmpClosedError */
+  /** Opens the monitor. Resolves when it accepts commands. @throws QmpClosedError */
   static async open(channel: ByteChannel & { readonly fd?: number }): Promise<Qmp> {
     const qmp = new Qmp(channel);
     channel.onData((chunk) => (chunk === null ? qmp.#fail("the monitor closed") : qmp.#onBytes(chunk)));
@@ -58,24 +58,24 @@ export class Qmp {
     return qmp;
   }
 
-  /** Takes events, those before this call included. */
+  /** Sets the handler of events, which also gets those from before this call. */
   onEvent(handler: (event: QmpEvent) => void): void {
     this.#onEvent = handler;
     for (const event of this.#early.splice(0)) handler(event);
   }
 
   /**
-   * Sends a command without waiting for those before it; answers keep the order.
-   * @throws QmpError when it is refused; QmpClosedError when no answer will come
+   * Sends a command without waiting for earlier ones; answers come in order.
+   * @throws QmpError when QEMU refuses it; QmpClosedError when no answer will come
    */
   execute(command: string, args?: Json): Promise<unknown> {
     return this.#send(command, args, (bytes) => {
-      // A failed write means that the monitor closed, which fails the command too.
+      // The write fails only when the monitor closes, which also fails the command.
       this.#channel.write(bytes).catch(() => undefined);
     });
   }
 
-  /** Gives the VMM a copy of a descriptor, under a name. Nothing may be under way. */
+  /** Gives QEMU a copy of a descriptor under a name. No other command may be under way. */
   sendDescriptor(name: string, fd: number): Promise<unknown> {
     return this.#send("getfd", { fdname: name }, (bytes) => {
       if (this.#channel.fd === undefined) throw new QmpClosedError("the monitor takes no descriptors");
@@ -115,7 +115,7 @@ export class Qmp {
   #onLine(line: string): void {
     const message = parseObject(line);
     if (message === null) {
-      this.#fail("the monitor sent what is not JSON");
+      this.#fail("the monitor sent a line that is not JSON");
     } else if (!this.#greeted) {
       this.#greeted = "QMP" in message;
       if (!this.#greeted) this.#fail("the monitor did not greet");
@@ -135,7 +135,7 @@ export class Qmp {
     const id = message["id"];
     const pending = typeof id === "number" ? this.#pending.get(id) : undefined;
     if (typeof id !== "number" || pending === undefined) {
-      this.#fail("the monitor answered what nobody asked");
+      this.#fail("the monitor answered a command that was not sent");
       return;
     }
     this.#pending.delete(id);
@@ -169,7 +169,7 @@ function parseObject(text: string): Json | null {
     const value: unknown = JSON.parse(text);
     return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Json) : null;
   } catch {
-    // SyntaxError: the caller tells what that means.
+    // SyntaxError: the caller reports it.
     return null;
   }
 }

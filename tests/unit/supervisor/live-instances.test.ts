@@ -94,7 +94,7 @@ test("a run enters the machine that it has, and the one that takes its place", a
   await using templates = new TemplateStore({ vmm, log: silentLog });
   await using pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog });
   const take = pool.take.bind(pool);
-  const machines = { take, takeAside: take, launcher: async () => "/launch" };
+  const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };
   const instances = new LiveInstances();
   const looks: AsyncIterator<InstanceStats>[] = [];
   const memory: unknown[] = [];

@@ -27,7 +27,7 @@ test("a merge whose machine is killed goes on in another one, once, and tells th
   const weighed: number[] = [];
   const machines = {
     take: pool.take.bind(pool),
-    takeAside: pool.takeAside.bind(pool),
+    takeUnpooled: pool.takeUnpooled.bind(pool),
     launcher: async () => "/launch",
   };
   const scratchDisks = { create: async () => undefined } as unknown as ScratchDisks;

@@ -29,7 +29,7 @@ async function scripted() {
     },
   } as unknown as ReadyMachine;
   const take = async () => ready;
-  const machines = { take, takeAside: take, launcher: async () => "/launch" };
+  const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };
   const instance = await RunningInstance.take(machines, SHAPE, never);
   const heard: string[] = [];
   const onOutput = (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`);

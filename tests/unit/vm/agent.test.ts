@@ -119,14 +119,14 @@ describe("requests", () => {
     expect(pulled).toBeLessThan(10);
   });
 
-  test("a file that is not as long as said fails", async () => {
+  test("a file whose content does not have its announced size fails", async () => {
     for (const sizeBytes of [1, 3]) {
       const { agent } = open();
       const content = (async function* () {
         yield text("ab");
       })();
       const put = agent.putFile({ path: parseGuestPathText("/f"), mode: 0o644, sizeBytes, content });
-      expect((await failure(put)).message).toContain("not as long");
+      expect((await failure(put)).message).toContain("announced size");
     }
   });
 

@@ -135,7 +135,7 @@ describe("user ids of machines", () => {
     let left: () => Promise<number[]> = () => Promise.resolve([7]);
     {
       await using lease = await pool.acquire();
-      lease.giveTo({ pids: () => left() });
+      lease.usedBy({ pids: () => left() });
     }
     await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
     left = () => Promise.reject(new Error("EIO"));
@@ -155,7 +155,7 @@ describe("user ids of machines", () => {
       await using stack = new AsyncDisposableStack();
       const lease = stack.use(await pool.acquire());
       stack.use(cgroup);
-      lease.giveTo(cgroup);
+      lease.usedBy(cgroup);
     };
     await expect(start()).rejects.toThrow("keeps 1 processes");
     await expect(pool.acquire()).rejects.toThrow("all 1 user ids");

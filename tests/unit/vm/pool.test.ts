@@ -46,7 +46,7 @@ describe("pool", () => {
     expect([first, second].map(weights)).toEqual([[waiting], [waiting]]);
     await using taken = await pool.take(SHAPE, never);
     expect(weights(taken.machine)).toEqual([waiting, inUse]);
-    await using fresh = await pool.takeAside(SHAPE, never);
+    await using fresh = await pool.takeUnpooled(SHAPE, never);
     expect(weights(fresh.machine)).toEqual([inUse]);
   });
 
@@ -68,7 +68,7 @@ describe("pool", () => {
     pool.start();
     await pool.idle();
     const waiting = [...vmm.live];
-    await using taken = await pool.takeAside(SHAPE, never);
+    await using taken = await pool.takeUnpooled(SHAPE, never);
     expect(waiting).not.toContain(taken.machine as (typeof waiting)[0]);
     expect(pool.waitingCount).toBe(2);
   });

@@ -76,7 +76,7 @@ describe("probe", () => {
       const vmm = new FakeVmm();
       vmm.script = { mute: true };
       const { verdict } = await probe(options(memoPath, [vmm], { timeoutMs: 50 }));
-      expect(verdict.candidates[0]?.reason).toMatch(/^its trial did not end within 0\.05 s \(vm\.probe_timeout\)/);
+      expect(verdict.candidates[0]?.reason).toMatch(/^the trial did not finish within 0\.05 s \(vm\.probe_timeout\)/);
       expect(vmm.live.size).toBe(0);
     }));
 
