@@ -9,7 +9,7 @@ import type { Compactor } from "./merging/compact.ts";
 import type { Operations } from "./operations/operations.ts";
 import type { Scheduler } from "./operations/scheduler.ts";
 
-/** Sums over whole tables are this old at most, in `milliseconds`: scraping must not become a load. */
+/** Sums over whole tables are cached this long, in `milliseconds`, so that scrapes are cheap. */
 const TOTALS_AGE_MS_MAX = 15_000;
 /** How often the event loop's lag is measured. */
 const LAG_INTERVAL_MS = 250;
@@ -59,18 +59,18 @@ function addWork({ registry }: Metrics, sources: GaugeSources): void {
       [{ state: "in_use" }, inUse],
     ] as const;
   });
-  registry.gauge("coppice_pool_ready", "Virtual machines in the pool that have rehearsed, where that helps.", () => [
+  registry.gauge("coppice_pool_ready", "Virtual machines in the pool that are fully prepared.", () => [
     [{}, machines.counts().ready],
   ]);
   registry.gauge("coppice_pool_size", "Virtual machines that should wait in the pool.", () => [[{}, poolSize]]);
-  registry.gauge("coppice_budget_memory_bytes", "Memory that machines and imports may take, and have taken.", () => [
+  registry.gauge("coppice_budget_memory_bytes", "Memory budget of machines and imports: total and used.", () => [
     [{ state: "total" }, scheduler.budget.memoryBytes],
     [{ state: "used" }, scheduler.used.memoryBytes],
   ]);
   registry.gauge("coppice_layer_merges_waiting", "Chains of layers that wait to be merged.", () => [
     [{}, compactor.waitingCount],
   ]);
-  registry.gauge("coppice_budget_vcpus", "Virtual CPUs that virtual machines may take, and have taken.", () => [
+  registry.gauge("coppice_budget_vcpus", "Virtual CPU budget of virtual machines: total and used.", () => [
     [{ state: "total" }, scheduler.budget.vcpus],
     [{ state: "used" }, scheduler.used.vcpus],
   ]);
@@ -93,34 +93,40 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Gau
     await reading;
   });
   const current = (): StoreTotals => totals;
-  registry.gauge("coppice_storage_bytes", "What is kept, by class, as allocated on the disk.", () => [
+  registry.gauge("coppice_storage_bytes", "Allocated size of stored objects, by class.", () => [
     [{ class: "layers" }, current().layerBytes],
     [{ class: "merged_layers" }, current().mergedLayerBytes],
     [{ class: "files" }, current().fileBytes],
     [{ class: "database" }, databaseBytes(layout.database)],
   ]);
-  registry.gauge("coppice_storage_objects", "What is kept, by class.", () => [
+  registry.gauge("coppice_storage_objects", "Number of stored objects, by class.", () => [
     [{ class: "images" }, current().imageCount],
     [{ class: "layers" }, current().layerCount],
     [{ class: "merged_layers" }, current().mergedLayerCount],
     [{ class: "files" }, current().fileCount],
   ]);
-  registry.gauge("coppice_disk_bytes", "The file system of the data directory.", () => {
-    const { blocks, bavail, bsize } = statfsSync(layout.root);
-    return [
-      [{ state: "total" }, blocks * bsize],
-      [{ state: "free" }, bavail * bsize],
-      [{ state: "reserve" }, diskReserveBytes],
-    ];
-  });
-  registry.gauge("coppice_disk_files", "Files that the file system of the data directory can have.", () => {
+  registry.gauge(
+    "coppice_disk_bytes",
+    "Size of the data directory's file system: total, free, and the reserve.",
+    () => {
+      const { blocks, bavail, bsize } = statfsSync(layout.root);
+      return [
+        [{ state: "total" }, blocks * bsize],
+        [{ state: "free" }, bavail * bsize],
+        [{ state: "reserve" }, diskReserveBytes],
+      ];
+    },
+  );
+  registry.gauge("coppice_disk_files", "Number of files (inodes) of the data directory's file system.", () => {
     const room = fileRoom(statfsSync(layout.root));
     return Object.entries(room ?? {}).map(([state, count]) => [{ state }, count] as const);
   });
 }
 
 function addProcess({ registry }: Metrics, { version, revision }: GaugeSources): void {
-  registry.gauge("coppice_build_info", "Always 1; the labels say what runs.", () => [[{ version, revision }, 1]]);
+  registry.gauge("coppice_build_info", "Always 1; the labels tell the version and revision that run.", () => [
+    [{ version, revision }, 1],
+  ]);
   registry.gauge("process_resident_memory_bytes", "Resident memory of the daemon.", () => [
     [{}, process.memoryUsage.rss()],
   ]);
@@ -134,10 +140,10 @@ function addProcess({ registry }: Metrics, { version, revision }: GaugeSources):
     "counter",
   );
   const startedAt = Date.now() / 1000 - process.uptime();
-  registry.gauge("process_start_time_seconds", "When the daemon started, since the epoch.", () => [[{}, startedAt]]);
+  registry.gauge("process_start_time_seconds", "Start time of the daemon, since the epoch.", () => [[{}, startedAt]]);
 }
 
-/** The write-ahead log counts: it can be larger than the file itself. */
+/** Size of the database with its write-ahead log, which can be larger than the database file. */
 function databaseBytes(path: string): number {
   return [path, `${path}-wal`].reduce((sum, file) => sum + (statSync(file, { throwIfNoEntry: false })?.size ?? 0), 0);
 }

@@ -10,7 +10,7 @@ import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { writeFileAtomic } from "../system/scratch.ts";
 
-/** File in the data directory with the version that all indexes have at least: no later start looks at them again. */
+/** File in the data directory with the lowest version of all indexes; when it is current, they are not read again. */
 const MEMO_NAME = "index-format";
 
 export interface IndexUpgradeOptions {
@@ -21,8 +21,8 @@ export interface IndexUpgradeOptions {
 }
 
 /**
- * Rewrites the indexes that an older version wrote, one after the other, beside everything else: until then they are read
- * as they are. Disposal ends it; the next start goes on.
+ * Rewrites indexes of an older format version in the background, one at a time. Readers take both formats. Disposal stops
+ * it; the next start goes on.
  */
 export class IndexUpgrade implements AsyncDisposable {
   readonly #options: IndexUpgradeOptions;
@@ -37,7 +37,7 @@ export class IndexUpgrade implements AsyncDisposable {
     this.#work = this.#run();
   }
 
-  /** Resolves when it has ended, whatever it came to. */
+  /** Resolves when it has ended, with or without success. */
   get ended(): Promise<void> {
     return this.#work;
   }
@@ -61,25 +61,25 @@ export class IndexUpgrade implements AsyncDisposable {
         }
       }
       await writeFileAtomic(memo, String(FORMAT_VERSION));
-      if (count > 0) log.info("indexes of layers were brought up to date", { count, version: FORMAT_VERSION });
+      if (count > 0) log.info("upgraded the indexes of layers", { count, version: FORMAT_VERSION });
     } catch (error) {
-      if (!signal.aborted) log.error("indexes of layers were not brought up to date", { error });
+      if (!signal.aborted) log.error("cannot upgrade the indexes of layers", { error });
     }
   }
 
-  /** False where there is nothing to do, or nothing can be done. */
+  /** False when the index is current, missing or damaged. */
   async #upgrade(id: LayerId): Promise<boolean> {
     const { db, layout, layers, log } = this.#options;
-    // What is being made, or was removed since it was listed, has no row.
+    // A layer without a row is being made, or was removed after it was listed.
     if (!existingLayers(db, [id]).has(id)) return false;
-    // Otherwise it could be removed, and the new index come to lie where nobody knows of it.
+    // The hold keeps the layer from being removed meanwhile, which would leave the new index as an orphan.
     using held = layers.hold([id]);
     try {
       const [files] = held.files;
       if (files === undefined) return false;
       return await upgradeIndex(files.index, join(layout.tmp, `index-${id}`), this.#stopped.signal);
     } catch (error) {
-      // It is damaged, or missing, and whoever reads it says so.
+      // Readers report a missing index.
       if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
       if (!(error instanceof LayerIndexError)) throw error;
       log.warn("the index of a layer is damaged", { layer: id, error });
@@ -88,7 +88,7 @@ export class IndexUpgrade implements AsyncDisposable {
   }
 }
 
-/** Empty where there is none yet. */
+/** Content of the memo; empty when there is none. */
 async function readMemo(path: string): Promise<string> {
   try {
     return await readFile(path, "utf8");

@@ -5,12 +5,12 @@ import { deleteOperationsFinishedBefore, succeededOperations } from "../db/opera
 import { removeOutputs, sweepOutputs } from "../storage/outputs.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
 import { removeTrees, sweepTemporaries } from "../system/scratch.ts";
-import { forgetBrokenMergedLayers, type ReclaimOptions, reclaim, reclaimOrphans, releaseWhenRead } from "./reclaim.ts";
+import { type ReclaimOptions, reclaim, reclaimOrphans, releaseWhenRead, removeBrokenMergedLayers } from "./reclaim.ts";
 
-/** Rows that one pass removes in one transaction: it must not hold the event loop. */
+/** Rows that one transaction removes: it must not block the event loop. */
 const BATCH_COUNT = 40;
 const PASS_INTERVAL_MS = 3_600_000;
-/** The command line makes keys beside the daemon, which takes no longer than this. */
+/** Younger temporary files may belong to a command line that creates a key beside the daemon. */
 const TEMPORARY_AGE_MS = 3_600_000;
 
 export interface JanitorOptions extends ReclaimOptions {
@@ -19,8 +19,8 @@ export interface JanitorOptions extends ReclaimOptions {
 }
 
 /**
- * Removes the machines of a former process and the files that it was making. Nothing else may run yet: work in progress
- * looks like garbage.
+ * Removes the machines and temporary files of a former process. Nothing else may run yet, because work in progress
+ * looks the same.
  */
 export async function sweep({ layout, log }: JanitorOptions, cgroups: CgroupTree): Promise<void> {
   for (const name of await cgroups.list()) {
@@ -34,8 +34,8 @@ export async function sweep({ layout, log }: JanitorOptions, cgroups: CgroupTree
 }
 
 /**
- * A pass over everything that is kept, to remove what no row refers to. It takes the longer the more there is, and nobody
- * who only asks has to wait for it. Disposal ends it.
+ * Removes stored files that no row refers to, in one pass over all of them. Its duration grows with their number, so the
+ * API answers reads meanwhile. Disposal stops it.
  */
 export class OrphanSweep implements AsyncDisposable {
   readonly #options: JanitorOptions;
@@ -47,7 +47,7 @@ export class OrphanSweep implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** Resolves when it has ended, whatever it found: until then no operation may run, and nothing make layers. */
+  /** Resolves when the pass has ended. Until then no operation may run, and nothing may make layers. */
   get ended(): Promise<void> {
     return this.#ended.promise;
   }
@@ -65,20 +65,20 @@ export class OrphanSweep implements AsyncDisposable {
     const { db, layout, layers, log } = this.#options;
     const { signal } = this.#stopped;
     try {
-      for (const id of await forgetBrokenMergedLayers({ db, layers })) {
-        log.warn("a merged layer without its files was forgotten", { layer: id });
+      for (const id of await removeBrokenMergedLayers({ db, layers })) {
+        log.warn("removed a merged layer whose files are missing", { layer: id });
       }
       await reclaimOrphans({ db, layout, layers }, { dryRun: false, signal });
       await sweepOutputs(layout, (ids) => succeededOperations(db, ids), signal);
     } catch (error) {
-      if (!signal.aborted) log.error("what a former process left was not removed", { error });
+      if (!signal.aborted) log.error("cannot remove the files that a former process left", { error });
     }
   }
 }
 
 /**
- * Removes what is older than its retention, now and every hour, and deleted layers when they have been read, until it
- * is disposed.
+ * Removes objects that have passed their retention, now and every hour, and deleted layers as soon as their last reader
+ * is done. Disposal stops it.
  */
 export function startJanitor(options: JanitorOptions): AsyncDisposable {
   const stopped = new AbortController();
@@ -97,16 +97,16 @@ export function startJanitor(options: JanitorOptions): AsyncDisposable {
   };
 }
 
-/** One pass; what goes wrong is logged, and the next pass tries again. */
+/** One pass. It never throws: a failure is logged, and the next pass tries again. */
 async function expire(options: JanitorOptions, signal: AbortSignal): Promise<void> {
   try {
     for (const name of await removeAbandonedStaging(options.layout)) {
-      options.log.warn("what an interrupted backup or restore left was removed", { directory: name });
+      options.log.warn("removed the directory of an interrupted backup or restore", { directory: name });
     }
     await expireOperations(options, signal);
     if (!signal.aborted) await reclaim(options, { dryRun: false, signal });
   } catch (error) {
-    options.log.error("expiry failed", { error });
+    options.log.error("cannot remove expired objects", { error });
   }
 }
 

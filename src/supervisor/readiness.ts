@@ -6,7 +6,7 @@ import type { DataLayout } from "../storage/layout.ts";
 import { findProgram } from "../system/exec.ts";
 import type { MachineSupply } from "./machines/machine-supply.ts";
 
-/** Programs without which no image can be imported, or no file system made. */
+/** Programs that imports need, and that create file systems. */
 const TOOLS = ["skopeo", "umoci", "mkfs.erofs", "mke2fs"] as const;
 
 export interface ReadinessOptions {
@@ -16,7 +16,7 @@ export interface ReadinessOptions {
   readonly diskReserveBytes: number;
 }
 
-/** Looks at everything that an instance or an import needs; cheap enough to be asked every second. */
+/** Checks everything that an instance or an import needs; cheap enough to be called every second. */
 export function readinessOf({ db, layout, machines, diskReserveBytes }: ReadinessOptions): Readiness {
   const { isolation, acceleration, template } = machines.state();
   const checks: Check[] = [
@@ -26,12 +26,12 @@ export function readinessOf({ db, layout, machines, diskReserveBytes }: Readines
     { name: "database", ...verdict(reasonOf(() => probeDatabase(db))) },
     { name: "registry_tools", ...verdict(missingTools()) },
   ];
-  // Without acceleration there is no template, and one reason is enough.
+  // Without acceleration there is no template; one reason is enough.
   const bad = checks.filter(({ ok, name }) => !ok && (name !== "template" || acceleration === ""));
   return { ready: bad.length === 0, isolation, reason: bad.map(({ reason }) => reason).join("; "), checks };
 }
 
-/** An empty reason means that all is well. */
+/** An empty reason means success. */
 function verdict(reason: string): Omit<Check, "name"> {
   return { ok: reason === "", reason };
 }

@@ -11,11 +11,11 @@ import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
 
-/** Merged layers that nobody used for so long are made again when somebody does. */
+/** Merged layers that were not used for this long are removed; they are made again when they are needed. */
 const MERGED_TTL_MS = 7 * 86_400_000;
-/** Rows that one transaction removes: it must not hold the event loop. */
+/** Rows that one transaction removes: it must not block the event loop. */
 const BATCH_COUNT = 20;
-/** Rows that are found at a time. */
+/** Rows that one search returns. */
 const FOUND_COUNT_MAX = 5000;
 const NEVER = new AbortController().signal;
 
@@ -25,22 +25,22 @@ export interface ReclaimOptions {
   readonly layers: LayerStore;
   readonly log: Log;
   readonly clock: () => number;
-  /** how long a file that no instance uses is kept, in `milliseconds`; null: for ever */
+  /** retention of a file that no instance uses, in `milliseconds`; null: for ever */
   readonly filesTtlMs: number | null;
-  /** how long an image without a tag is kept after its last use, in `milliseconds`; null: for ever */
+  /** retention of an image without a tag after its last use, in `milliseconds`; null: for ever */
   readonly untaggedTtlMs: number | null;
 }
 
-/** What one transaction forgot. */
-interface Forgotten {
+/** The objects whose rows one transaction deleted. */
+interface DeletedRows {
   readonly images?: number;
   readonly layers?: readonly LayerId[];
   readonly files?: readonly FileRow[];
 }
 
 /**
- * Removes what is past its time and what nothing refers to; layers that are being read go when they have been read.
- * With `dryRun` it only says what that would be.
+ * Removes expired and unreferenced objects, and returns their number and size. Layers that are being read are removed
+ * when their last reader is done. With `dryRun` it removes nothing.
  */
 export async function reclaim(
   options: ReclaimOptions,
@@ -65,7 +65,7 @@ async function foreseeAll(options: ReclaimOptions): Promise<Reclaimed> {
   return { images, layers: layers.length, layerBytes: await sizeOf(options, layers), files, fileBytes };
 }
 
-/** One pass: what is to go is found in the thread and then forgotten a little at a time. */
+/** One pass. A thread searches for the rows to delete; they are then deleted in small transactions. */
 class Reclaiming {
   readonly #options: ReclaimOptions;
   readonly #signal: AbortSignal;
@@ -81,7 +81,7 @@ class Reclaiming {
     const isHeld = (id: LayerId) => layers.passOver(id);
     const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
     if (imagesBeforeMs !== null) {
-      await this.#all(
+      await this.#removeFound(
         (limit) => expiredImages(db, imagesBeforeMs, limit),
         (tx, ids) => {
           const tops = deleteExpiredImages(tx, ids, imagesBeforeMs);
@@ -89,43 +89,43 @@ class Reclaiming {
         },
       );
     }
-    await this.#each((tx) => ({
+    await this.#removeBatches((tx) => ({
       layers: deleteMergedLayersUnusedSince(tx, mergedBeforeMs, { limit: BATCH_COUNT, isHeld }),
     }));
-    await this.#all(
+    await this.#removeFound(
       (limit) => unreferencedLayers(db, limit),
       (tx, ids) => ({ layers: deleteUnreferencedLayers(tx, ids, isHeld) }),
     );
     if (filesBeforeMs !== null) {
-      await this.#each((tx) => ({ files: deleteFilesUnusedSince(tx, filesBeforeMs, BATCH_COUNT) }));
+      await this.#removeBatches((tx) => ({ files: deleteFilesUnusedSince(tx, filesBeforeMs, BATCH_COUNT) }));
     }
     return this.#total;
   }
 
-  /** Forgets what `find` finds until that is no more, or none of it can go now. */
-  async #all<Id>(
+  /** Removes the rows that `find` returns until it returns no more, or none of them can be removed now. */
+  async #removeFound<Id>(
     find: (limit: number) => Promise<Id[]>,
-    forget: (tx: Orm, ids: readonly Id[]) => Forgotten,
+    deleteRows: (tx: Orm, ids: readonly Id[]) => DeletedRows,
   ): Promise<void> {
     for (let full = true; full && !this.#signal.aborted; ) {
       const found = await find(FOUND_COUNT_MAX);
       let count = 0;
       for await (const ids of batches(found, BATCH_COUNT)) {
-        if (!this.#signal.aborted) count += await this.#take((tx) => forget(tx, ids));
+        if (!this.#signal.aborted) count += await this.#remove((tx) => deleteRows(tx, ids));
       }
       full = found.length === FOUND_COUNT_MAX && count > 0;
     }
   }
 
-  /** The same where it is found as soon as it is looked for. */
-  async #each(forget: (tx: Orm) => Forgotten): Promise<void> {
-    for (let count = 1; count > 0 && !this.#signal.aborted; ) count = await this.#take(forget);
+  /** Removes batches of rows that `deleteRows` finds itself, because an index makes that quick. */
+  async #removeBatches(deleteRows: (tx: Orm) => DeletedRows): Promise<void> {
+    for (let count = 1; count > 0 && !this.#signal.aborted; ) count = await this.#remove(deleteRows);
   }
 
-  /** Does it in one transaction, removes what has no row then, and says how much that was. */
-  async #take(forget: (tx: Orm) => Forgotten): Promise<number> {
+  /** Deletes rows in one transaction, removes the files that have no row any more, and returns the number of rows. */
+  async #remove(deleteRows: (tx: Orm) => DeletedRows): Promise<number> {
     const { db } = this.#options;
-    const { images = 0, layers = [], files = [] } = db.transaction(forget);
+    const { images = 0, layers = [], files = [] } = db.transaction(deleteRows);
     this.#total.images += images;
     this.#total.layers += layers.length;
     this.#total.layerBytes += await removeLayers(this.#options, layers);
@@ -138,10 +138,10 @@ class Reclaiming {
 }
 
 /**
- * Forgets merged layers of which a file is missing, as after the restore of a data directory without them: a chain that
- * is attached through one could not run. Nothing may attach or merge meanwhile.
+ * Removes merged layers that miss a file, as they do after the restore of a data directory: no chain can be attached
+ * through them. Nothing may attach or merge layers meanwhile.
  */
-export async function forgetBrokenMergedLayers({
+export async function removeBrokenMergedLayers({
   db,
   layers,
 }: Pick<ReclaimOptions, "db" | "layers">): Promise<LayerId[]> {
@@ -157,8 +157,8 @@ export async function forgetBrokenMergedLayers({
 }
 
 /**
- * Removes the files of layers and contents that no row names: what an end without warning left. Nothing may make layers
- * meanwhile: one that is not recorded yet looks like that.
+ * Removes the files of layers and uploads that no row names, which a process leaves when it is killed. Nothing may make
+ * layers meanwhile, because a layer without a row yet looks the same.
  */
 export async function reclaimOrphans(
   { db, layout, layers }: Pick<ReclaimOptions, "db" | "layout" | "layers">,
@@ -186,9 +186,9 @@ export async function reclaimOrphans(
 }
 
 /**
- * Removes the layers that stood below a deleted image and that nothing else refers to. It is safe beside running
- * instances, captures and readers. It never fails, as the image is deleted whatever becomes of them: what cannot be
- * removed now, on a full disk for one, goes with the next pass.
+ * Removes the layers of a deleted image that nothing else refers to. It is safe beside running instances, captures and
+ * readers. It never throws, because the image is deleted already: when a layer cannot be removed, on a full disk for
+ * example, the next pass removes it.
  */
 export async function releaseLayers(
   options: Pick<ReclaimOptions, "db" | "layers" | "log">,
@@ -197,23 +197,26 @@ export async function releaseLayers(
   try {
     await releaseAll(options, [top]);
   } catch (error) {
-    options.log.warn("layers of a deleted image were not removed: the next pass does it", { error });
+    options.log.warn("cannot remove the layers of a deleted image yet: the next pass tries again", { error });
   }
 }
 
-/** The same for several. */
+/** Removes the layers of several deleted images. */
 async function releaseAll(options: Pick<ReclaimOptions, "db" | "layers">, tops: readonly LayerId[]): Promise<void> {
   const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, tops, (id) => options.layers.passOver(id)));
   await removeLayers(options, ids);
 }
 
-/** Removes layers whose images are gone as soon as their last reader is done, until disposal, which waits for that. */
+/**
+ * Removes layers of deleted images as soon as their last reader is done. Disposal stops that, and waits for a removal
+ * that is under way.
+ */
 export function releaseWhenRead(options: Pick<ReclaimOptions, "db" | "layers" | "log">): AsyncDisposable {
   let work: Promise<void> = Promise.resolve();
   const listening = options.layers.onFreed((ids) => {
     work = work
       .then(() => releaseAll(options, ids))
-      .catch((error: unknown) => options.log.warn("layers that were read were not removed", { error }));
+      .catch((error: unknown) => options.log.warn("cannot remove layers after their last read", { error }));
   });
   return {
     [Symbol.asyncDispose]: async () => {

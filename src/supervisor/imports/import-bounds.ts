@@ -4,18 +4,18 @@ import { CpuWeight } from "../../vm/cpu-weight.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import { type Cost, costOf } from "../operations/scheduler.ts";
 
-/** Memory of the programs of one import, in `bytes`: what mkfs.erofs takes for as many files as it is given. */
+/** Memory limit of the programs of one import, in `bytes`: mkfs.erofs needs this for the largest tree that it is given. */
 export const TOOLS_MEMORY_BYTES = 2_147_483_648;
 const TOOLS_PIDS_COUNT = 512;
-/** Share of the budget that the programs of one import take at most, unless a machine takes more: another import, or runs, go on beside it. */
+/** Largest share of the budget for the programs of one import, so that other imports or runs can go on beside it. */
 const TOOLS_BUDGET_RATIO = 0.5;
 
-/** Files of a pull: thrice as many as an image may have layers, what skopeo writes for itself, and room to spare. */
+/** Files of a pull: three for each layer that an image may have, skopeo's own, and some to spare. */
 const PULL_ENTRIES_MAX = 65_536;
 
 /**
- * What an import holds of a budget of `budgetBytes`: the memory of its programs or that of its machine, whichever is
- * more, for the one comes after the other. Where the machine fits the budget, the import does.
+ * The cost of an import, for a memory budget of `budgetBytes`: the memory of its programs or of its machine, whichever is
+ * larger, because they run one after the other. An import fits every budget that its machine fits.
  */
 export function importCost(shape: MachineShape, budgetBytes: number): Cost {
   const machine = costOf(shape);
@@ -24,8 +24,8 @@ export function importCost(shape: MachineShape, budgetBytes: number): Cost {
 }
 
 /**
- * The control group that the programs of one import share: of memory they may take what the import holds of the budget,
- * but never more than the programs of any import.
+ * Limits of the control group that the programs of one import share: the memory that the import holds of the budget, but
+ * at most `TOOLS_MEMORY_BYTES`.
  */
 export function toolsLimits({ memoryBytes }: Cost): CgroupLimits {
   return {
@@ -36,11 +36,11 @@ export function toolsLimits({ memoryBytes }: Cost): CgroupLimits {
 }
 
 /**
- * While it is pulled, an image is there as its archive, as that one's content, and as a layout, whose layers are mostly
- * compressed. Its files are those of skopeo, not those that it unpacks to.
+ * Limits of the directory of a pull. An image exists there as its archive, as the archive's content, and as a layout,
+ * whose layers are mostly compressed. The files counted are skopeo's, not those of the unpacked image.
  */
 export function pullLimits({ bytesMax }: TreeLimits, archiveBytes: number): TreeLimits {
-  const bytes = `pulling the image takes more than twice the ${bytesMax} bytes that the operator allows one to unpack to`;
+  const bytes = `pulling the image takes more than twice the ${bytesMax} bytes that the operator allows an unpacked image`;
   return {
     bytesMax: 2 * bytesMax + archiveBytes,
     entriesMax: PULL_ENTRIES_MAX,

@@ -37,7 +37,7 @@ import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
 import { type Prepared, prepared, type WorkContext, type Worker } from "../operations/work.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 
-/** Part of a base's key: changes whenever the same manifest would give another disk, or would be verified less. */
+/** Part of a base's key. It changes when the same manifest would give another disk, or is verified more strictly. */
 const BASE_RECIPE = "linux/amd64 3";
 
 export interface ImportContext {
@@ -47,17 +47,17 @@ export interface ImportContext {
   readonly machines: MachineSource;
   readonly log: Log;
   readonly registries: RegistryHosts;
-  /** what skopeo runs in */
+  /** the network of skopeo, which leads through the gate only */
   readonly network: ToolNetwork;
   /** shape of the machine that lists the image's files */
   readonly shape: MachineShape;
-  /** what all that runs at a time may take of the host, in `bytes` */
+  /** memory budget of all operations together, in `bytes` */
   readonly memoryBudgetBytes: number;
-  /** ends the import when what it writes takes too much of the disk: its archives may unpack to anything */
+  /** ends the import when it fills the disk: an archive may unpack to any size */
   readonly diskGuard: Pick<DiskGuard, "watch">;
-  /** what one image may unpack to */
+  /** limits of an unpacked image */
   readonly limits: TreeLimits;
-  /** of all indexes that are being written */
+  /** the memory budget that all index writers share */
   readonly indexMemory: IndexMemory;
   readonly cgroups: CgroupTree;
 }
@@ -67,7 +67,7 @@ interface Base {
   readonly key: string;
 }
 
-/** The work of imports: pull and verify, unpack, build the base disk, and list it in a machine. */
+/** Does the work of imports: pulls and verifies an image, unpacks it, builds the base disk and lists it in a machine. */
 export function importWorker(context: ImportContext): Worker<ImportSubmission> {
   const { shape, memoryBudgetBytes } = context;
   return {
@@ -119,7 +119,7 @@ async function importImage(
     stack.use(layers.hold([known.id]));
     return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
   };
-  // So far, the digest is what somebody says. It opens to an account what this account has verified, and nothing else.
+  // The digest is only claimed so far, so it gives an account a base only when that account has verified the base before.
   const proved = findProvedBase(db, accountId, base.key);
   if (proved !== null) return sharing(proved);
 
@@ -141,7 +141,7 @@ async function importImage(
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
   return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, ({ hasOwnLayer }) => {
-    // Another import of the same base may have come first: then its layer serves, and these files go.
+    // When another import has published the same base first, its layer is used and these files are removed.
     if (hasOwnLayer) layer.keep();
   });
 }
@@ -151,7 +151,7 @@ async function archiveBytes(layout: DataLayout, { source }: ImportSubmission): P
   return source.kind === "archive" ? (await stat(blobPath(layout, source.sha256))).size : 0;
 }
 
-/** Unpacks an image, and tells how much it came to. @throws ApiError as `unpack` and `requireWithin` do */
+/** Unpacks an image, and returns the size of the result. @throws ApiError as `unpack` and `requireWithin` do */
 async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise<TreeUsage> {
   const staging = dirname(options.into);
   await mkdir(staging, { mode: 0o755 });
@@ -162,11 +162,11 @@ async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise
   return await requireWithin(staging, limits, options);
 }
 
-/** Where the image of an import is. */
+/** The source of an import's image. */
 interface Source {
-  /** of the manifest for this platform, as the source has it: neither that manifest nor a layer need be there */
+  /** digest that the source claims for the manifest of this platform; the manifest and its layers may be missing */
   readonly digest: string;
-  /** Makes an OCI layout of all that this manifest names, verified. */
+  /** Copies everything that the manifest names into an OCI layout, and verifies it. */
   copyTo(directory: string): Promise<ImageLayout>;
 }
 
@@ -206,13 +206,13 @@ async function listAndStage(
   return await context.layers.publish(files, listed);
 }
 
-/** Writes the index of a base disk. The machine is gone when this returns, throws or is aborted. */
+/** Writes the index of a base disk. The machine is gone when this returns or throws. */
 async function listFiles(
   { machines, shape, laps, indexMemory }: ImportContext & { readonly laps: Laps },
   { entries, ...files }: LayerParts & { readonly entries: number },
   signal: AbortSignal,
 ): Promise<ListedDisk> {
-  // A machine that was lost may have left a part of it.
+  // A machine that was lost may have left a partial index.
   await rm(files.indexPath, { force: true });
   await using ready = await machines.take(shape, signal);
   laps.lap("clone");
@@ -245,7 +245,7 @@ function publicationOf(
   };
 }
 
-/** What the history says of where an image came from. */
+/** The source as the history of the image shows it. */
 function sourceText(source: ImportSource): string {
   return source.kind === "archive" ? `archive sha256:${source.sha256}` : source.reference;
 }

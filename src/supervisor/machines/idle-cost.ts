@@ -2,31 +2,32 @@ import type { Log } from "../../log.ts";
 import { writeFileAtomic } from "../../system/scratch.ts";
 import type { Pool } from "../../vm/pool.ts";
 
-/** How often the cost is looked for, and over how long it is measured. */
+/** Interval between measurements, and the duration of each. */
 const INTERVAL_MS = 60_000;
 const MEASURE_MS = 10_000;
 
-/** Of machines that wait in the pool and do nothing, on average; for `doctor`. */
+/** Average cost of a machine that waits in the pool; `doctor` shows it. */
 export interface IdleCost {
   /** `milliseconds` since the epoch */
   readonly at: number;
+  /** number of machines */
   readonly count: number;
-  /** of each, in `bytes` */
+  /** of each machine, in `bytes` */
   readonly memoryBytes: number;
-  /** of each, in percent of one CPU */
+  /** of each machine, in percent of one CPU */
   readonly cpuPercent: number;
 }
 
-/** Measures now and then what the pool costs while nobody uses it, and leaves the last figures at `path`. */
+/** Measures the cost of the idle pool every minute, and writes the latest figures to `path`, until it is disposed. */
 export function watchIdleCost(options: { readonly pool: Pool; readonly path: string; readonly log: Log }): Disposable {
   const { pool, path, log } = options;
   const closing = new AbortController();
-  const look = async (): Promise<void> => {
+  const measure = async (): Promise<void> => {
     const cost = await idleCost(pool, MEASURE_MS);
     if (cost !== null && !closing.signal.aborted) await writeFileAtomic(path, `${JSON.stringify(cost)}\n`);
   };
-  // A machine may be taken and gone while it is looked at; the next look comes soon.
-  const tick = () => void look().catch((error: unknown) => log.debug("the idle cost was not measured", { error }));
+  // A machine may be taken while it is measured; the next measurement comes soon.
+  const tick = () => void measure().catch((error: unknown) => log.debug("cannot measure the idle cost", { error }));
   const timer = setInterval(tick, INTERVAL_MS);
   timer.unref();
   return {
@@ -37,7 +38,7 @@ export function watchIdleCost(options: { readonly pool: Pool; readonly path: str
   };
 }
 
-/** Null when nothing waits, or when the pool did not rest meanwhile. */
+/** Measures for `overMs`. Null when no machine waits, or the machines in the pool changed meanwhile. */
 export async function idleCost(pool: Pick<Pool, "usage" | "readyCount" | "waitingCount">, overMs: number) {
   const before = await pool.usage();
   const isReady = () => pool.readyCount === pool.waitingCount;

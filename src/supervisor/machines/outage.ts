@@ -3,32 +3,32 @@ import type { Log } from "../../log.ts";
 import { retryPauseMs, sleepUnlessAborted, untilAborted } from "../../system/waiting.ts";
 import { startFailure } from "./machines.ts";
 
-/** Longest pause between attempts while somebody may wait for their success. */
+/** Longest pause between attempts while callers wait. */
 const PAUSE_MS_MAX = 15_000;
-/** The same once that has been given up. */
+/** Longest pause once the outage has been given up. */
 const GIVEN_UP_PAUSE_MS_MAX = 60_000;
 
 export interface OutageOptions {
-  /** Ends the outage when it resolves. It throws an ApiError where a caller may know why not. */
+  /** Tries to get a machine; the outage ends when it resolves. @throws ApiError with a reason that callers may see */
   readonly attempt: (signal: AbortSignal) => Promise<void>;
-  /** after so long without success nobody waits any more, in `milliseconds` */
+  /** after this time without success callers are refused instead of kept waiting, in `milliseconds` */
   readonly giveUpMs: number;
   readonly log: Log;
-  /** ends the attempts; the reason goes to who waits */
+  /** ends the attempts; callers that wait get its reason */
   readonly signal: AbortSignal;
 }
 
 /**
- * A time in which no machine can be had. As long as it lasts it is tried whether one can: at once, and then again
- * after pauses that double.
+ * A period in which no machine can be started. Until it ends, it tries to start one, at once and then again after pauses
+ * that double.
  */
 export class Outage {
   /** Resolves when no further attempt is made: the outage is over, or the service stops. Never rejects. */
   readonly done: Promise<void>;
   readonly #options: OutageOptions;
   readonly #giveUpAtMs: number;
-  /** What those who ask now wait for. */
-  #end = unheard();
+  /** settles the waits of current callers */
+  #end = deferred();
   #failure: ApiError | null = null;
   #isGivenUp = false;
   #isAttempting = false;
@@ -39,14 +39,14 @@ export class Outage {
     this.done = this.#run();
   }
 
-  /** Why the last attempt failed; null before the first has. */
+  /** The failure of the last attempt; null before the first failure. */
   get failure(): ApiError | null {
     return this.#failure;
   }
 
   /**
-   * Resolves when the outage is over. Once it has been given up, only an attempt that is being made is waited for.
-   * @throws ApiError when it is given up; the reason of `signal`
+   * Resolves when the outage is over. Once it has been given up, this only waits for an attempt that is under way.
+   * @throws ApiError when the outage is given up; the reason of `signal`
    */
   async over(signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
@@ -67,7 +67,7 @@ export class Outage {
         this.#failure = startFailure(error);
         const leftMs = this.#giveUpAtMs - performance.now();
         if (leftMs <= 0) this.#giveUp(this.#failure);
-        // The last attempt before it is given up is made when that is due.
+        // The last attempt before giving up is made exactly at that time.
         const pauseMs = this.#isGivenUp
           ? retryPauseMs(failures, GIVEN_UP_PAUSE_MS_MAX)
           : Math.min(retryPauseMs(failures, PAUSE_MS_MAX), leftMs);
@@ -81,12 +81,12 @@ export class Outage {
   #giveUp(failure: ApiError): void {
     this.#isGivenUp = true;
     this.#end.reject(failure);
-    this.#end = unheard();
+    this.#end = deferred();
   }
 }
 
-/** A promise that may be rejected when nobody waits for it. */
-function unheard(): PromiseWithResolvers<void> {
+/** A promise that may be rejected while nobody awaits it. */
+function deferred(): PromiseWithResolvers<void> {
   const resolvers = Promise.withResolvers<void>();
   resolvers.promise.catch(() => undefined);
   return resolvers;

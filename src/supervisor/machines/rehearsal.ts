@@ -9,7 +9,7 @@ import { attachDisks, createScratch, type Guest } from "../instance/steps.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 const BUILD_MS_MAX = 60_000;
-/** A clone that waits computes only when nothing else does. */
+/** Generous, because a waiting clone gets only processor time that nothing else wants. */
 const REHEARSAL_MS_MAX = 60_000;
 const PROGRAM = "/bin/program";
 const FILE = parseGuestPathText("/tmp/file");
@@ -17,8 +17,8 @@ const CONTENT = new TextEncoder().encode("rehearsal\n");
 const FILE_MODE = 0o644;
 
 /**
- * A run of nothing, for clones that wait: an emulated processor translates code when it first runs, which is most of
- * what a short run costs. A clone that has rehearsed is quicker by three quarters of that.
+ * Warms up waiting clones with a run that does nothing. An emulated processor translates code when it first executes it,
+ * which is most of the time of a short run; a rehearsal saves three quarters of that.
  */
 export class Rehearsal {
   readonly #disk: string;
@@ -32,8 +32,8 @@ export class Rehearsal {
   }
 
   /**
-   * Makes the disk of an image with one program in it.
-   * @param options.program a static executable on the host that ends at once
+   * Builds the disk of an image that has one program, unless it exists.
+   * @param options.program a static executable on the host that exits at once
    */
   static async open(options: {
     readonly layout: DataLayout;
@@ -47,7 +47,7 @@ export class Rehearsal {
     return new Rehearsal(disk, scratchDisks, diskBytes);
   }
 
-  /** Takes the steps of an instance whose files are captured, and of an import; then takes them back. */
+  /** Goes through the steps of a captured run and of an import, and then detaches the disks again. */
   async perform(guest: Guest): Promise<void> {
     const time = new GuestTime({ allowedMs: () => REHEARSAL_MS_MAX });
     await time.wait("the rehearsal of a waiting machine", this.#perform(guest));

@@ -3,22 +3,22 @@ import { join } from "node:path";
 import { buildScratchTemplate, stampScratch } from "../../oci/scratch-disk.ts";
 import { publishFile, scratchDirectory } from "../../system/scratch.ts";
 
-/** Smallest scratch disk in `bytes`: the file system's own tables need a few MiB. */
+/** Smallest scratch disk in `bytes`; the file system's own tables need a few MiB of it. */
 const DISK_BYTES_MIN = 64 * 1_048_576;
 
-/** Formatted, empty scratch disks, one file per size, of which every instance gets a sparse copy. */
+/** Creates scratch disks as sparse copies of formatted, empty templates, one template for each size. */
 export class ScratchDisks {
   readonly #directory: string;
   readonly #temporary: string;
   readonly #templates = new Map<number, Promise<string>>();
 
-  /** @param directories where the templates live, and where they are made */
+  /** @param directories `templates` holds finished templates; they are built in `temporary` */
   constructor(directories: { readonly templates: string; readonly temporary: string }) {
     this.#directory = directories.templates;
     this.#temporary = directories.temporary;
   }
 
-  /** Makes the template of a size ahead of its first use. */
+  /** Builds the template of a size before its first use. */
   async prepare(diskBytes: number): Promise<void> {
     await this.#template(scratchBytes(diskBytes));
   }
@@ -33,7 +33,7 @@ export class ScratchDisks {
     if (known !== undefined) return known;
     const made = this.#make(diskBytes);
     this.#templates.set(diskBytes, made);
-    // The next instance tries again: the cause may be a full disk.
+    // The cause may pass, as a full disk does: the next instance tries again.
     made.catch(() => this.#templates.delete(diskBytes));
     return made;
   }
@@ -49,7 +49,7 @@ export class ScratchDisks {
   }
 }
 
-/** Virtual size of the disk that a request for `diskBytes` gets: the next power of two, so that there are few. */
+/** Virtual size of the disk for a request of `diskBytes`: the next power of two, so that there are few templates. */
 export function scratchBytes(diskBytes: number): number {
   return 2 ** Math.ceil(Math.log2(Math.max(diskBytes, DISK_BYTES_MIN)));
 }

@@ -52,7 +52,7 @@ export function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSigna
 }
 
 async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
-  using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.ids.length} layers`, isSpare: true });
+  using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.ids.length} layers`, isExpendable: true });
   const bounded = AbortSignal.any([signal, diskUse.full]);
   await using ready = await tools.machines.takeUnpooled(tools.shape, bounded);
   job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));

@@ -13,7 +13,7 @@ const NEVER = new AbortController().signal;
 
 let directory: string;
 let owned: DisposableStack;
-/** room besides what the writers of a test take */
+/** free space before the writers of a test take theirs */
 let roomBytes: number;
 let looksCount: number;
 let guard: DiskGuard;
@@ -26,11 +26,11 @@ beforeEach(() => {
   files = new Map();
   roomBytes = 100 * MIB;
   looksCount = 0;
-  const room = () => {
+  const freeBytes = () => {
     looksCount += 1;
     return roomBytes - [...files.values()].reduce((sum, bytes) => sum + bytes, 0);
   };
-  guard = owned.use(new DiskGuard({ directory, reserveBytes: RESERVE_BYTES, log: silentLog, room }));
+  guard = owned.use(new DiskGuard({ directory, reserveBytes: RESERVE_BYTES, log: silentLog, freeBytes }));
 });
 
 afterEach(() => owned.dispose());
@@ -38,8 +38,8 @@ afterEach(() => owned.dispose());
 const path = (name: string) => join(directory, name);
 
 /** Something that writes a file, which others may write too. */
-function writer(name: string, isSpare = false): DiskUse {
-  const use = owned.use(guard.watch({ name, isSpare }));
+function writer(name: string, isExpendable = false): DiskUse {
+  const use = owned.use(guard.watch({ name, isExpendable }));
   writeFileSync(path(name), "");
   files.set(name, 0);
   use.add(path(name));

@@ -24,11 +24,11 @@ import { outputPath } from "../../../src/storage/outputs.ts";
 import { openStaging } from "../../../src/storage/staging.ts";
 import { OrphanSweep, startJanitor, sweep } from "../../../src/supervisor/janitor.ts";
 import {
-  forgetBrokenMergedLayers,
   type ReclaimOptions,
   reclaim,
   releaseLayers,
   releaseWhenRead,
+  removeBrokenMergedLayers,
 } from "../../../src/supervisor/reclaim.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api/layers.ts";
@@ -340,7 +340,7 @@ describe("what a former process left", () => {
     };
     const [whole, broken] = [await add(alice), await add(bob)];
     await rm(layerPath(layout, broken));
-    expect(await forgetBrokenMergedLayers({ db, layers })).toEqual([broken]);
+    expect(await removeBrokenMergedLayers({ db, layers })).toEqual([broken]);
     expect(allMergedLayers(db)).toEqual([whole]);
     expect((await listLayers(layout)).has(broken)).toBe(false);
   });
