@@ -1,5 +1,6 @@
 import type { Socket } from "bun";
 import type { ByteChannel } from "../vmm.ts";
+import { Inbox } from "./inbox.ts";
 
 /** Limit of bytes that wait for a missing or paused reader, in `bytes`. Above it the socket is paused. */
 const UNREAD_BYTES_MAX = 1_048_576;
@@ -20,14 +21,11 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
   /** descriptor of the socket, for sending descriptors with the bytes */
   readonly fd: number;
   #socket: Socket | null = null;
-  #handler: ((chunk: Uint8Array | null) => void) | null = null;
-  #unread: Uint8Array[] = [];
-  #unreadBytes = 0;
-  #writes: PendingWrite[] = [];
-  #paused = false;
+  readonly #inbox = new Inbox();
+  readonly #writes: PendingWrite[] = [];
+  /** true while the socket is not read, because the inbox is full */
   #stopped = false;
   #closed = false;
-  #closeDelivered = false;
 
   private constructor(fd: number) {
     this.fd = fd;
@@ -60,17 +58,17 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
   }
 
   onData(handler: (chunk: Uint8Array | null) => void): void {
-    this.#handler = handler;
-    this.#deliver();
+    this.#inbox.onData(handler);
+    this.#refill();
   }
 
   pause(): void {
-    this.#paused = true;
+    this.#inbox.pause();
   }
 
   resume(): void {
-    this.#paused = false;
-    this.#deliver();
+    this.#inbox.resume();
+    this.#refill();
   }
 
   close(): void {
@@ -83,31 +81,17 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
   }
 
   #onBytes(chunk: Uint8Array): void {
-    this.#unread.push(chunk);
-    this.#unreadBytes += chunk.byteLength;
-    this.#deliver();
-    if (this.#unreadBytes > UNREAD_BYTES_MAX && !this.#stopped) {
+    this.#inbox.push(chunk);
+    if (this.#inbox.byteLength > UNREAD_BYTES_MAX && !this.#stopped) {
       this.#stopped = true;
       this.#socket?.pause();
     }
   }
 
-  #deliver(): void {
-    while (this.#handler !== null && !this.#paused) {
-      const chunk = this.#unread.shift();
-      if (chunk === undefined) break;
-      this.#unreadBytes -= chunk.byteLength;
-      this.#handler(chunk);
-    }
-    if (this.#unread.length > 0) return;
-    if (this.#stopped) {
-      this.#stopped = false;
-      this.#socket?.resume();
-    }
-    if (this.#closed && !this.#closeDelivered && !this.#paused && this.#handler !== null) {
-      this.#closeDelivered = true;
-      this.#handler(null);
-    }
+  #refill(): void {
+    if (!this.#stopped || this.#inbox.byteLength > 0) return;
+    this.#stopped = false;
+    this.#socket?.resume();
   }
 
   #flush(): void {
@@ -128,6 +112,6 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
     this.#closed = true;
     const error = new ChannelClosedError("the stream is closed");
     for (const write of this.#writes.splice(0)) write.reject(error);
-    this.#deliver();
+    this.#inbox.end();
   }
 }

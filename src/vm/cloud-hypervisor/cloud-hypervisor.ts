@@ -1,12 +1,9 @@
 import { closeSync, existsSync, openSync } from "node:fs";
 import { join } from "node:path";
-import type { CgroupTree } from "../../cgroup/cgroup.ts";
-import type { Log } from "../../log.ts";
 import { run } from "../../system/exec.ts";
-import type { VmAssets } from "../assets.ts";
 import { CpuWeight } from "../cpu-weight.ts";
+import type { VmmHost } from "../jail/jailed-vmm.ts";
 import { LANDLOCK_VERSION_MIN, landlockVersion } from "../jail/landlock.ts";
-import type { UidPool } from "../jail/uid-pool.ts";
 import { prepareVmmRoot } from "../jail/vmm-root.ts";
 import { withExitReason } from "../machine-end.ts";
 import type { Machine, MachineShape, Template, Vmm } from "../vmm.ts";
@@ -33,17 +30,7 @@ import {
   requireCloudHypervisorVersion,
 } from "./version.ts";
 
-export interface CloudHypervisorOptions {
-  readonly assets: VmAssets;
-  /** parent of the machines' directories, on the file system of the layers */
-  readonly vmsDirectory: string;
-  /** directory for the VMM's root */
-  readonly runtimeDirectory: string;
-  readonly cgroups: CgroupTree;
-  /** largest disk that a machine may write, in `bytes` */
-  readonly diskBytesMax: number;
-  readonly uids: UidPool;
-  readonly log: Log;
+export interface CloudHypervisorOptions extends VmmHost {
   /** path of the program; default: the first of `CLOUD_HYPERVISOR_PROGRAMS` that exists */
   readonly program?: string;
 }
@@ -87,12 +74,11 @@ export async function openCloudHypervisor(options: CloudHypervisorOptions): Prom
     devices: existsSync(USERFAULTFD) ? [KVM, USERFAULTFD] : [KVM],
   };
   const landlock = landlockVersion() >= LANDLOCK_VERSION_MIN;
-  return new CloudHypervisor(host, { version, diskBytesMax: options.diskBytesMax, landlock });
+  return new CloudHypervisor(host, { version, landlock });
 }
 
 interface DriverSettings {
   readonly version: CloudHypervisorVersion;
-  readonly diskBytesMax: number;
   readonly landlock: boolean;
 }
 
@@ -101,7 +87,6 @@ class CloudHypervisor implements Vmm {
   readonly version: string;
   readonly acceleration = "kvm";
   readonly #host: CloudHypervisorHost;
-  readonly #diskBytesMax: number;
   readonly #landlock: boolean;
   /** whether the VMM keeps the end of the console for a reader that connects late */
   readonly #keepsConsole: boolean;
@@ -112,12 +97,11 @@ class CloudHypervisor implements Vmm {
     this.#host = host;
     this.version = settings.version.text;
     this.#keepsConsole = settings.version.major >= CONSOLE_KEPT_MAJOR_MIN;
-    this.#diskBytesMax = settings.diskBytesMax;
     this.#landlock = settings.landlock;
   }
 
   async boot(shape: MachineShape): Promise<Machine> {
-    return await this.#boot(shape, { fileBytesMax: this.#diskBytesMax });
+    return await this.#boot(shape, { fileBytesMax: this.#host.diskBytesMax });
   }
 
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
@@ -177,7 +161,7 @@ class CloudHypervisor implements Vmm {
 
   async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode, cpuWeight: number): Promise<Machine> {
     const { shape } = template;
-    const bounds = { fileBytesMax: this.#diskBytesMax, cpuWeight };
+    const bounds = { fileBytesMax: this.#host.diskBytesMax, cpuWeight };
     const machine = await startCloudHypervisor(this.#host, shape, bounds);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);

@@ -1,34 +1,21 @@
 import { closeSync, constants, openSync } from "node:fs";
 import { chmod, chown, copyFile, link, mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import type { CgroupTree } from "../../cgroup/cgroup.ts";
-import type { Log } from "../../log.ts";
-import type { ChildProcess } from "../../system/exec.ts";
 import { listenUnix } from "../../system/unix-sockets.ts";
-import { withinTime } from "../../system/waiting.ts";
 import { SocketChannel } from "../agent/channel.ts";
-import type { VmAssets } from "../assets.ts";
 import { CpuWeight } from "../cpu-weight.ts";
-import { JAIL_LIMITS, launch } from "../jail/launch.ts";
-import { privateDirectory } from "../jail/machine-files.ts";
-import type { UidPool } from "../jail/uid-pool.ts";
-import { throwStartFailure, throwVmmGone } from "../machine-end.ts";
-import { machineMemoryBytes } from "../machine-memory.ts";
+import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
+import { JAIL_LIMITS } from "../jail/launch.ts";
 import type { MachineShape } from "../vmm.ts";
 import { CloudHypervisorApi } from "./api.ts";
 import { buildCloudHypervisorArgs } from "./config.ts";
 import { CloudHypervisorMachine, PROGRAM_NAME } from "./machine.ts";
 
 /** Settings that all VMMs of a driver share. */
-export interface CloudHypervisorHost {
+export interface CloudHypervisorHost extends VmmHost {
   readonly program: string;
   readonly root: string;
-  readonly assets: VmAssets;
-  readonly vmsDirectory: string;
-  readonly cgroups: CgroupTree;
-  readonly uids: UidPool;
   readonly devices: readonly string[];
-  readonly log: Log;
 }
 
 /** Limits of one VMM. */
@@ -56,75 +43,39 @@ export async function startCloudHypervisor(
   bounds: CloudHypervisorBounds,
 ): Promise<CloudHypervisorMachine> {
   await using stack = new AsyncDisposableStack();
-  const id = Bun.randomUUIDv7();
-  const lease = stack.use(await host.uids.acquire());
-  const { uid } = lease;
-  const directory = await privateDirectory(stack, join(host.vmsDirectory, id), uid);
+  const { fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
+  const home = await openMachineHome(stack, host, { shape, pidsMax: LIMITS.threadsMax, cpuWeight });
+  const { uid, directory } = home;
   const shortPath = openDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
   await chown(runDirectory(directory), uid, uid);
-  const { fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
-  const limits = { memoryBytes: machineMemoryBytes(shape), pids: LIMITS.threadsMax, cpuWeight };
-  const cgroup = stack.use(await host.cgroups.create(id, limits));
-  lease.usedBy(cgroup);
-  const process = launchOn(`${shortPath}/api.sock`, host, {
-    uid,
-    directory,
-    cgroups: cgroup.directories,
-    fileBytesMax,
-  });
-  stack.defer(async () => {
-    process.kill("SIGKILL");
-    await process.exited;
-  });
+  const process = withListener(`${shortPath}/api.sock`, (listener) =>
+    launchVmm(stack, host.assets, home, {
+      root: host.root,
+      devices: host.devices,
+      fileBytesMax,
+      limits: LIMITS,
+      // io_uring is for disks, userfaultfd for restoring memory on demand.
+      calls: ["io-uring", "userfaultfd"],
+      extraFds: [listener, "socket"],
+      program: buildCloudHypervisorArgs(host.program, { api: API_FD, events: EVENTS_FD }),
+    }),
+  );
   const events = stack.use(await SocketChannel.open(process.fds[0] ?? -1));
   const api = new CloudHypervisorApi(`${shortPath}/api.sock`);
-  await waitForPing(api, process);
-  const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
-  if (pid === undefined) return await throwVmmGone(PROGRAM_NAME, process);
+  await firstAnswer(PROGRAM_NAME, process, api.ping());
+  const pid = await vmmPid(PROGRAM_NAME, process, home);
   const socketDirectory = openDirectory(stack, runDirectory(directory));
-  const parts = { id, uid, pid, shape, directory, socketDirectory, cgroup, api, events, process };
+  const parts = { ...home, pid, shape, socketDirectory, api, events, process };
   return new CloudHypervisorMachine({ ...parts, owned: stack.move() });
 }
 
 /** Opens the listening socket for the VMM: calls can connect at once, and the VMM needs no right to create a file. */
-function launchOn(
-  socket: string,
-  host: CloudHypervisorHost,
-  jail: { uid: number; directory: string; cgroups: readonly string[]; fileBytesMax: number },
-): ChildProcess {
-  using listener = new DisposableStack();
+function withListener<T>(socket: string, start: (fd: number) => T): T {
+  using stack = new DisposableStack();
   const fd = listenUnix(socket);
-  listener.defer(() => closeSync(fd));
-  return launch({
-    launcher: host.assets.launcher,
-    root: host.root,
-    directory: jail.directory,
-    uid: jail.uid,
-    cgroups: jail.cgroups,
-    devices: host.devices,
-    fileBytesMax: jail.fileBytesMax,
-    limits: LIMITS,
-    // io_uring is for disks, userfaultfd for restoring memory on demand.
-    calls: ["io-uring", "userfaultfd"],
-    extraFds: [fd, "socket"],
-    program: buildCloudHypervisorArgs(host.program, { api: API_FD, events: EVENTS_FD }),
-  });
-}
-
-async function waitForPing(api: CloudHypervisorApi, process: ChildProcess): Promise<void> {
-  const died = process.exited.then((status) => throwStartFailure(PROGRAM_NAME, status, process.stderrTail()));
-  const answered = api.ping();
-  // The loser of the race may reject later, when nobody handles it.
-  died.catch(() => undefined);
-  answered.catch(() => undefined);
-  // A closed connection says less than the exit that follows; wait for that, within a limit.
-  const explained = answered.catch(async (error) => {
-    await withinTime(died, 1000, () => null);
-    throw error;
-  });
-  explained.catch(() => undefined);
-  await Promise.race([explained, died]);
+  stack.defer(() => closeSync(fd));
+  return start(fd);
 }
 
 function runDirectory(directory: string): string {

@@ -1,5 +1,6 @@
 import { connectUnix } from "../../system/unix-sockets.ts";
 import { ChannelClosedError, SocketChannel } from "../agent/channel.ts";
+import { Inbox } from "../agent/inbox.ts";
 import type { ByteChannel } from "../vmm.ts";
 
 /** Pause between attempts: a booting guest takes some hundred milliseconds until its agent listens. */
@@ -11,12 +12,6 @@ const ANSWER_BYTES_MAX = 32;
 const NEWLINE = 0x0a;
 const ANSWER = /^OK \d{1,10}$/;
 
-interface PendingWrite {
-  readonly bytes: Uint8Array;
-  readonly resolve: () => void;
-  readonly reject: (error: Error) => void;
-}
-
 /**
  * The agent's byte stream over the VMM's vsock device. The host side is a unix socket: `CONNECT port` asks for the
  * guest's listener, `OK port` confirms the connection (docs/vsock.md). The channel tries to connect until the agent has
@@ -25,18 +20,15 @@ interface PendingWrite {
  */
 export class VsockChannel implements ByteChannel, AsyncDisposable {
   /** Resolves when the agent has sent its first byte; rejects when the channel is closed before that. */
-  readonly connected: Promise<void>;
-  readonly #connection = Promise.withResolvers<void>();
+  readonly connected: Promise<unknown>;
+  readonly #connection = Promise.withResolvers<SocketChannel>();
   readonly #path: string;
   readonly #port: number;
+  readonly #inbox = new Inbox();
+  /** of the attempt that is under way, later the one that is used */
   #stream: SocketChannel | null = null;
   #connected = false;
   #closed = false;
-  #closeDelivered = false;
-  #paused = false;
-  #handler: ((chunk: Uint8Array | null) => void) | null = null;
-  #first: Uint8Array | null = null;
-  #writes: PendingWrite[] = [];
 
   private constructor(path: string, port: number) {
     this.#path = path;
@@ -54,25 +46,24 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     return channel;
   }
 
-  write(bytes: Uint8Array): Promise<void> {
-    if (this.#closed) return Promise.reject(new ChannelClosedError("the stream is closed"));
-    if (this.#connected && this.#stream !== null) return this.#stream.write(bytes);
-    return new Promise((resolve, reject) => this.#writes.push({ bytes, resolve, reject }));
+  async write(bytes: Uint8Array): Promise<void> {
+    const stream = await this.#connection.promise;
+    await stream.write(bytes);
   }
 
   onData(handler: (chunk: Uint8Array | null) => void): void {
-    this.#handler = handler;
-    this.#deliver();
+    this.#inbox.onData(handler);
+    this.#flow();
   }
 
   pause(): void {
-    this.#paused = true;
+    this.#inbox.pause();
     this.#stream?.pause();
   }
 
   resume(): void {
-    this.#paused = false;
-    this.#deliver();
+    this.#inbox.resume();
+    this.#flow();
   }
 
   close(): void {
@@ -128,36 +119,25 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
 
   #start(stream: SocketChannel, first: Uint8Array): void {
     this.#connected = true;
-    this.#first = first;
+    this.#inbox.push(first);
     stream.onData((chunk) => {
       if (chunk === null) this.#onClose();
-      else this.#handler?.(chunk);
+      else this.#inbox.push(chunk);
     });
-    for (const { bytes, resolve, reject } of this.#writes.splice(0)) stream.write(bytes).then(resolve, reject);
-    this.#connection.resolve();
-    this.#deliver();
+    this.#connection.resolve(stream);
+    this.#flow();
   }
 
-  #deliver(): void {
-    if (this.#handler === null || this.#paused) return;
-    const first = this.#first;
-    this.#first = null;
-    if (first !== null) this.#handler(first);
-    // The handler may have paused the channel again.
-    if (this.#connected && !this.#paused) this.#stream?.resume();
-    if (this.#closed && !this.#closeDelivered && !this.#paused) {
-      this.#closeDelivered = true;
-      this.#handler(null);
-    }
+  /** Resumes the stream, which the handshake or `pause` stopped, as soon as the reader takes chunks. */
+  #flow(): void {
+    if (this.#connected && this.#inbox.isFlowing) this.#stream?.resume();
   }
 
   #onClose(): void {
     if (this.#closed) return;
     this.#closed = true;
-    const error = new ChannelClosedError("the stream is closed");
-    this.#connection.reject(error);
-    for (const { reject } of this.#writes.splice(0)) reject(error);
-    this.#deliver();
+    this.#connection.reject(new ChannelClosedError("the stream is closed"));
+    this.#inbox.end();
   }
 }
 

@@ -1,39 +1,20 @@
 import { closeSync, fstatSync, openSync } from "node:fs";
-import { join } from "node:path";
-import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
-import type { Log } from "../../log.ts";
-import { type ChildProcess, run } from "../../system/exec.ts";
-import { withinTime } from "../../system/waiting.ts";
+import { run } from "../../system/exec.ts";
 import { SocketChannel } from "../agent/channel.ts";
-import type { VmAssets } from "../assets.ts";
 import { CpuWeight } from "../cpu-weight.ts";
 import { createMemfd } from "../descriptors.ts";
-import { launch } from "../jail/launch.ts";
-import { privateDirectory } from "../jail/machine-files.ts";
-import type { UidPool } from "../jail/uid-pool.ts";
+import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
-import { throwStartFailure, throwVmmGone, VmmError, withExitReason } from "../machine-end.ts";
-import { machineMemoryBytes } from "../machine-memory.ts";
+import { VmmError, withExitReason } from "../machine-end.ts";
 import type { Acceleration, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
 import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./args.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, type SealedFile, sealedCopy } from "./memory-file.ts";
 import { Qmp } from "./qmp.ts";
 
-export interface QemuOptions {
-  readonly assets: VmAssets;
+export interface QemuOptions extends VmmHost {
   readonly acceleration: Acceleration;
-  /** parent of the machines' directories, on the file system of the layers */
-  readonly vmsDirectory: string;
-  /** directory for the VMM's root */
-  readonly runtimeDirectory: string;
-  readonly cgroups: CgroupTree;
-  /** largest disk that a machine may write, in `bytes` */
-  readonly diskBytesMax: number;
-  /** shared by all VMMs of the daemon */
-  readonly uids: UidPool;
-  readonly log: Log;
 }
 
 const QEMU_FILES: VmmFiles = {
@@ -244,40 +225,10 @@ class Qemu implements Vmm {
   ): Promise<QemuMachine> {
     await using stack = new AsyncDisposableStack();
     if (owned !== undefined) stack.use(owned);
-    const id = Bun.randomUUIDv7();
-    const lease = stack.use(await this.#options.uids.acquire());
-    const { uid } = lease;
-    const directory = await privateDirectory(stack, join(this.#options.vmsDirectory, id), uid);
-    const limits = { memoryBytes: machineMemoryBytes(shape), pids: PIDS_MAX, cpuWeight };
-    const cgroup = stack.use(await this.#options.cgroups.create(id, limits));
-    lease.usedBy(cgroup);
-    const process = this.#launch(shape, start, files, { root, uid, directory, cgroup });
-    stack.defer(async () => {
-      process.kill("SIGKILL");
-      await process.exited;
-    });
-    const [qmpFd = -1, agentFd = -1] = process.fds;
-    const monitor = stack.use(await SocketChannel.open(qmpFd));
-    const channel = stack.use(await SocketChannel.open(agentFd));
-    const qmp = await this.#openMonitor(monitor, process, start);
-    const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
-    if (pid === undefined) return await throwVmmGone(PROGRAM_NAME, process);
-    return new QemuMachine({ id, uid, pid, shape, directory, cgroup, channel, qmp, process, owned: stack.move() });
-  }
-
-  #launch(
-    shape: MachineShape,
-    start: QemuStart,
-    files: readonly number[],
-    jail: { root: string; uid: number; directory: string; cgroup: Cgroup },
-  ): ChildProcess {
+    const home = await openMachineHome(stack, this.#options, { shape, pidsMax: PIDS_MAX, cpuWeight });
     const { acceleration } = this;
-    return launch({
-      launcher: this.#options.assets.launcher,
-      root: jail.root,
-      directory: jail.directory,
-      uid: jail.uid,
-      cgroups: jail.cgroup.directories,
+    const process = launchVmm(stack, this.#options.assets, home, {
+      root,
       devices: DEVICES[acceleration],
       // Writable disks are attached later. A template's machine writes nothing but its state.
       fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
@@ -285,21 +236,12 @@ class Qemu implements Vmm {
       environment: start.kind === "clone" ? CLONE_ENVIRONMENT : {},
       program: buildQemuArgs({ acceleration, shape, descriptors: { qmp: QMP_FD, agent: AGENT_FD }, start }),
     });
-  }
-
-  async #openMonitor(monitor: SocketChannel, process: ChildProcess, start: QemuStart): Promise<Qmp> {
-    const died = process.exited.then((status) => throwStartFailure(PROGRAM_NAME, status, process.stderrTail()));
-    const opened = (async () => {
-      const qmp = await Qmp.open(monitor);
-      if (start.kind === "cold") return qmp;
-      const capabilities = ["x-ignore-shared", "events"].map((capability) => ({ capability, state: true }));
-      await qmp.execute("migrate-set-capabilities", { capabilities });
-      return qmp;
-    })();
-    // The loser of the race may reject later, when nobody handles it.
-    opened.catch(() => undefined);
-    died.catch(() => undefined);
-    return await Promise.race([opened.catch(async (error) => preferExit(error, died)), died]);
+    const [qmpFd = -1, agentFd = -1] = process.fds;
+    const monitor = stack.use(await SocketChannel.open(qmpFd));
+    const channel = stack.use(await SocketChannel.open(agentFd));
+    const qmp = await firstAnswer(PROGRAM_NAME, process, openMonitor(monitor, start));
+    const pid = await vmmPid(PROGRAM_NAME, process, home);
+    return new QemuMachine({ ...home, pid, shape, channel, qmp, process, owned: stack.move() });
   }
 
   /** Waits until QEMU has saved or loaded the state. @throws VmmError when that fails or takes too long */
@@ -316,10 +258,13 @@ class Qemu implements Vmm {
   }
 }
 
-/** Waits for the exit that explains a closed monitor, within a limit, and throws the given error if none comes. */
-async function preferExit(error: unknown, died: Promise<never>): Promise<never> {
-  await withinTime(died, 1000, () => null);
-  throw error;
+/** Opens the monitor, with the capabilities that saving and loading a machine need. */
+async function openMonitor(monitor: SocketChannel, start: QemuStart): Promise<Qmp> {
+  const qmp = await Qmp.open(monitor);
+  if (start.kind === "cold") return qmp;
+  const capabilities = ["x-ignore-shared", "events"].map((capability) => ({ capability, state: true }));
+  await qmp.execute("migrate-set-capabilities", { capabilities });
+  return qmp;
 }
 
 function openOn(stack: DisposableStack | AsyncDisposableStack, path: string, flags: string): number {

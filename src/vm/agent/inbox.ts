@@ -1,0 +1,60 @@
+/** Chunks of a stream for its one reader, who may come late and may pause. The end is delivered once, after the last chunk. */
+export class Inbox {
+  readonly #chunks: Uint8Array[] = [];
+  #bytes = 0;
+  #handler: ((chunk: Uint8Array | null) => void) | null = null;
+  #paused = false;
+  #ended = false;
+  #endDelivered = false;
+
+  /** `bytes` that the reader has not taken yet */
+  get byteLength(): number {
+    return this.#bytes;
+  }
+
+  /** True while a chunk goes to the reader as soon as it is pushed. */
+  get isFlowing(): boolean {
+    return this.#handler !== null && !this.#paused;
+  }
+
+  push(chunk: Uint8Array): void {
+    this.#chunks.push(chunk);
+    this.#bytes += chunk.byteLength;
+    this.#deliver();
+  }
+
+  /** Ends the stream; later calls change nothing. */
+  end(): void {
+    this.#ended = true;
+    this.#deliver();
+  }
+
+  /** @param handler gets the chunks, then `null` for the end; it may pause the inbox */
+  onData(handler: (chunk: Uint8Array | null) => void): void {
+    this.#handler = handler;
+    this.#deliver();
+  }
+
+  pause(): void {
+    this.#paused = true;
+  }
+
+  resume(): void {
+    this.#paused = false;
+    this.#deliver();
+  }
+
+  #deliver(): void {
+    while (this.#handler !== null && !this.#paused) {
+      const chunk = this.#chunks.shift();
+      if (chunk === undefined) {
+        if (!this.#ended || this.#endDelivered) return;
+        this.#endDelivered = true;
+        this.#handler(null);
+        return;
+      }
+      this.#bytes -= chunk.byteLength;
+      this.#handler(chunk);
+    }
+  }
+}
