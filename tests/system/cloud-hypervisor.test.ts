@@ -7,7 +7,7 @@ import { silentLog } from "../../src/log.ts";
 import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor/cloud-hypervisor.ts";
 import { buildDiskConfig, buildVmConfig, DISKS_COUNT_MAX } from "../../src/vm/cloud-hypervisor/config.ts";
 import type { CloudHypervisorMachine } from "../../src/vm/cloud-hypervisor/machine.ts";
-import { landlockVersion } from "../../src/vm/jail/landlock.ts";
+import { LANDLOCK_VERSION_MIN, landlockVersion } from "../../src/vm/jail/landlock.ts";
 import { UidPool } from "../../src/vm/jail/uid-pool.ts";
 import { buildTemplate } from "../../src/vm/templates.ts";
 import type { Disk, Machine } from "../../src/vm/vmm.ts";
@@ -122,7 +122,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     expect([api.isSocket(), api.uid]).toEqual([true, 0]);
   });
 
-  test.skipIf(landlockVersion() < 3)("with KVM is held by Landlock to its directory", async () => {
+  test.skipIf(landlockVersion() < LANDLOCK_VERSION_MIN)("with KVM is held by Landlock to its directory", async () => {
     // The program can read itself but for Landlock, and the launcher lets it.
     const program = { ...buildDiskConfig("X", true, 0), path: PROGRAM ?? "" };
     await expect(own(machine).api.addDisk(program)).rejects.toThrow("Permission denied");

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
+import { PROBE_MEMO_NAME } from "../../src/vm/probe.ts";
 import { Appliance, type Finished } from "../support/appliance.ts";
 import { pushBusybox, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
@@ -63,7 +64,7 @@ const failure = (operation: Finished) => (operation as unknown as { error: Recor
 describe("runs succeed when a monitor is killed", () => {
   test("in the first probe, which does not remember that", async () => {
     await appliance.down();
-    const memo = join(appliance.dataDir, "probe.json");
+    const memo = join(appliance.dataDir, PROBE_MEMO_NAME);
     await rm(memo);
     await appliance.up();
     const ids = await spawnMany();
@@ -149,7 +150,7 @@ describe("while no way to run machines works", () => {
   const HOPELESS = ["--vm-probe-timeout", "1ms"];
   const restart = async (flags: readonly string[]): Promise<void> => {
     await appliance.down();
-    await rm(join(appliance.dataDir, "probe.json"), { force: true });
+    await rm(join(appliance.dataDir, PROBE_MEMO_NAME), { force: true });
     appliance.flags = flags;
     await appliance.up();
   };

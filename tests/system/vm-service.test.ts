@@ -7,7 +7,7 @@ import { dataLayout } from "../../src/storage/layout.ts";
 import { openSupply } from "../../src/supervisor/machines/open-supply.ts";
 import { ScratchDisks } from "../../src/supervisor/machines/scratch-disks.ts";
 import { Pool } from "../../src/vm/pool.ts";
-import { type ProbeCandidate, probe } from "../../src/vm/probe.ts";
+import { PROBE_MEMO_NAME, type ProbeCandidate, probe } from "../../src/vm/probe.ts";
 import { TemplateStore } from "../../src/vm/templates.ts";
 import type { Acceleration, Vmm } from "../../src/vm/vmm.ts";
 import { footprint, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
@@ -65,7 +65,7 @@ describe("probe", () => {
     const options = {
       candidates: [candidate("kvm"), candidate("tcg")],
       shape: TEST_SHAPE,
-      memoPath: join(host.directory, "probe.json"),
+      memoPath: join(host.directory, PROBE_MEMO_NAME),
       assetsHash: "a",
       timeoutMs: 15_000,
       log: silentLog,

@@ -1,6 +1,7 @@
 import { accessSync, constants, existsSync, readFileSync, statfsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/config.ts";
+import { IDLE_COST_NAME, type IdleCost } from "../../supervisor/machines/idle-cost.ts";
 import { CommandError, run } from "../../system/exec.ts";
 import { resolveAssets } from "../../vm/assets.ts";
 import { wayName } from "../../vm/choice.ts";
@@ -39,7 +40,7 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
     ...machineFindings(await hostFacts(), verdicts),
     isolationFinding(config, kvm.state === "ok" || (process.getuid?.() !== 0 && existsSync("/dev/kvm"))),
     trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
-    ...poolFinding(readText(join(config.dataDir, "idle-cost.json"))),
+    ...poolFinding(readText(join(config.dataDir, IDLE_COST_NAME))),
     ...(await Promise.all(TOOLS.map(programFinding))),
     cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
     dataFinding(config.dataDir),
@@ -169,7 +170,7 @@ function failedTrial(obstacle: string): Finding {
 /** What machines cost that only wait; nothing where that was not measured yet. */
 export function poolFinding(text: string | null): Finding[] {
   if (text === null || !text.startsWith("{")) return [];
-  const { count, memoryBytes, cpuPercent } = JSON.parse(text) as Record<"count" | "memoryBytes" | "cpuPercent", number>;
+  const { count, memoryBytes, cpuPercent } = JSON.parse(text) as IdleCost;
   const machines = `${count} ${count === 1 ? "machine waits" : "machines wait"}`;
   const summary = `${machines}: ${shownSize(memoryBytes)} and ${cpuPercent} % of a CPU each, when last measured`;
   return [{ name: "idle pool", state: "ok", summary, meaning: "pool.size sets how many VMs wait", fix: null }];

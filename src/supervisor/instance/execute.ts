@@ -10,6 +10,7 @@ import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
+import { rethrowPathError } from "../machines/guest-errors.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
@@ -18,7 +19,6 @@ import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
-import { rethrowPathError } from "./path-errors.ts";
 import { RunningInstance } from "./running-instance.ts";
 import { createScratch } from "./steps.ts";
 

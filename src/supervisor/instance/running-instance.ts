@@ -4,8 +4,8 @@ import type { Isolation } from "../../domain/operation.ts";
 import type { Agent, AgentConnection, AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
 import type { OutputStream } from "../../vm/agent/process.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
+import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain, type MachineSource, type ReadyMachine } from "../machines/machines.ts";
-import { rethrowPathError } from "./path-errors.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
 /** Process numbers of an instance. Further processes get 2 and up. */

@@ -2,6 +2,9 @@ import type { Log } from "../../log.ts";
 import { writeFileAtomic } from "../../system/scratch.ts";
 import type { Pool } from "../../vm/pool.ts";
 
+/** Name of the file in the data directory that has the last `IdleCost`, as JSON. */
+export const IDLE_COST_NAME = "idle-cost.json";
+
 /** Interval between measurements, and the duration of each. */
 const INTERVAL_MS = 60_000;
 const MEASURE_MS = 10_000;

@@ -1,4 +1,4 @@
-import { ApiError, type ErrorCode } from "../../domain/errors.ts";
+import { ApiError } from "../../domain/errors.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import { LayerIndexError } from "../../storage/index/layer-index-format.ts";
@@ -12,6 +12,7 @@ import {
 } from "../../vm/agent/agent.ts";
 import { machineExitOf, VmmError } from "../../vm/machine-end.ts";
 import type { Machine, MachineExit, MachineShape } from "../../vm/vmm.ts";
+import { agentFailure } from "./guest-errors.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. */
 export interface ReadyMachine extends AsyncDisposable {
@@ -43,19 +44,6 @@ const EXIT_TEXT: Record<MachineExit["reason"], string> = {
   disk_full: "the disk of the service is full",
   disk_error: "the disk of the service failed",
   vmm_died: "the virtual machine monitor died",
-};
-
-/** Linux error numbers of a guest's report that are the request's doing. */
-const ERRNO_CODES: Readonly<Record<number, ErrorCode>> = {
-  7: "validation_error", // E2BIG
-  17: "invalid_path", // EEXIST
-  18: "invalid_path", // EXDEV: in /proc, /sys or /dev, which are no part of the image
-  20: "invalid_path", // ENOTDIR
-  21: "invalid_path", // EISDIR
-  26: "invalid_path", // ETXTBSY
-  28: "insufficient_storage", // ENOSPC
-  36: "invalid_path", // ENAMETOOLONG
-  40: "invalid_path", // ELOOP
 };
 
 /** A machine was lost while somebody worked in it. */
@@ -159,14 +147,7 @@ export async function explain(error: unknown, machine: Machine): Promise<unknown
   if (error instanceof AgentProtocolError) {
     return new ApiError("unavailable", `the guest agent broke its protocol: ${error.message}`, {}, { cause: error });
   }
-  if (error instanceof AgentError) {
-    return new ApiError(
-      ERRNO_CODES[error.errno] ?? "unavailable",
-      error.message,
-      { errno: error.errno },
-      { cause: error },
-    );
-  }
+  if (error instanceof AgentError) return agentFailure(error);
   if (error instanceof LayerIndexError) {
     return new ApiError("unavailable", `the guest's file listing was refused: ${error.message}`, {}, { cause: error });
   }

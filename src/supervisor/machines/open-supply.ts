@@ -14,7 +14,7 @@ import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeVerdict, probe } from "
 import { openQemu } from "../../vm/qemu/qemu.ts";
 import { HELLO_TIMEOUT_MS, TemplateStore } from "../../vm/templates.ts";
 import type { Acceleration, MachineShape } from "../../vm/vmm.ts";
-import { watchIdleCost } from "./idle-cost.ts";
+import { IDLE_COST_NAME, watchIdleCost } from "./idle-cost.ts";
 import type { Supply } from "./machine-supply.ts";
 import { Rehearsal } from "./rehearsal.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
@@ -38,9 +38,6 @@ export interface SupplyOptions {
   /** largest scratch disk that an instance may ask for, rounded as scratch disks are */
   readonly diskBytesMax: number;
 }
-
-/** What the pool was seen to cost. */
-const IDLE_COST_FILE = "idle-cost.json";
 
 /** What the drivers of all virtual machine monitors need. */
 type CandidateOptions = Parameters<typeof openCloudHypervisor>[0] &
@@ -122,7 +119,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   pool.start();
   // Much of what a start executes is executed by nothing else.
   void pool.idle().then(() => dropCode(process.execPath));
-  const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_FILE), log });
+  const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_NAME), log });
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
   return {
     pool,

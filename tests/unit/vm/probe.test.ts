@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/log.ts";
 import { CommandError } from "../../../src/system/exec.ts";
-import { type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
+import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
 import { FakeVmm, type Phase } from "../../support/fake-vmm.ts";
 
 const MIB = 1_048_576;
@@ -16,7 +16,7 @@ describe("probe", () => {
   async function withMemo(work: (memoPath: string) => Promise<void>): Promise<void> {
     const directory = await mkdtemp(join(tmpdir(), "coppice-probe-"));
     await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
-    await work(join(directory, "probe.json"));
+    await work(join(directory, PROBE_MEMO_NAME));
   }
 
   const candidate = (vmm: FakeVmm): ProbeCandidate => ({

@@ -1,0 +1,41 @@
+import { constants } from "node:os";
+import { ApiError, type ErrorCode } from "../../domain/errors.ts";
+import { AgentError } from "../../vm/agent/agent.ts";
+
+/** Host and guest are both Linux on x86_64, and so share their error numbers. */
+const { errno } = constants;
+
+/** Errors of the guest that the request causes, whatever the attempted action. */
+const ERRNO_CODES: ReadonlyMap<number, ErrorCode> = new Map([
+  [errno.E2BIG, "validation_error"],
+  [errno.EEXIST, "invalid_path"],
+  // The path lies in /proc, /sys or /dev, which are not part of the image.
+  [errno.EXDEV, "invalid_path"],
+  [errno.ENOTDIR, "invalid_path"],
+  [errno.EISDIR, "invalid_path"],
+  [errno.ETXTBSY, "invalid_path"],
+  [errno.ENOSPC, "insufficient_storage"],
+  [errno.ENAMETOOLONG, "invalid_path"],
+  [errno.ELOOP, "invalid_path"],
+]);
+
+/** Further error numbers that mean that a path of the request does not fit the image, by the attempted action. */
+const PATH_ERRNOS = {
+  /** The path is not a regular file: a FIFO without a reader, a device, a socket, a dangling symlink. */
+  placing: [errno.ENOENT, errno.ENXIO, errno.EACCES, errno.EINVAL],
+  /** The directory cannot be created, as in /proc, is a dangling symlink, or must not be entered. */
+  entering: [errno.EPERM, errno.ENOENT, errno.EACCES, errno.EINVAL, errno.EROFS],
+} as const satisfies Record<string, readonly number[]>;
+
+/** The caller's error for a refusal of the guest agent; `unavailable` where the request is not the cause. */
+export function agentFailure(error: AgentError): ApiError {
+  const code = ERRNO_CODES.get(error.errno) ?? "unavailable";
+  return new ApiError(code, error.message, { errno: error.errno }, { cause: error });
+}
+
+/** @throws ApiError `invalid_path` when the path of the request is the cause; otherwise `error` */
+export function rethrowPathError(error: unknown, path: string, doing: keyof typeof PATH_ERRNOS): never {
+  const errnos: readonly number[] = PATH_ERRNOS[doing];
+  if (!(error instanceof AgentError) || !errnos.includes(error.errno)) throw error;
+  throw new ApiError("invalid_path", error.message, { path, errno: error.errno }, { cause: error });
+}
