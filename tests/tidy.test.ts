@@ -19,7 +19,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "metrics.ts": [],
   // What makes the product, and is not in it.
   tools: ["vm/assets.ts", "version.ts", "system/exec.ts"],
-  cli: ["domain", "config", "log.ts", "version.ts"],
+  cli: ["client", "domain", "config", "log.ts", "version.ts"],
   "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config", "log.ts", "version.ts"],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
@@ -33,7 +33,9 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
     ...["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   ],
   // What the appliance is compared with stands beside the comparison.
-  "cli/bench": ["api", "config", "db", "domain", "oci", "service", "storage", "supervisor", "system", "vm"],
+  "cli/bench": ["api", "client", "config", "db", "domain", "oci", "service", "storage", "supervisor", "system", "vm"],
+  // It becomes a part of pages: of the server it knows types, and those of one name.
+  client: ["api/app.ts"],
   // A surface says how a use case looks on the wire; it sees nothing below the use cases.
   api: ["domain", "service", "metrics.ts"],
   "api/access.ts": ["domain", "system/turns.ts"],
@@ -54,12 +56,16 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   domain: [],
 };
 
+/** Folders that may import from some others nothing but types. */
+const TYPES_ONLY: Readonly<Record<string, readonly string[]>> = { client: ["api"] };
+
 /** Packages, by who may use them; node: and bun: modules are free everywhere but in domain. */
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   domain: ["@sinclair/typebox"],
   db: ["drizzle-orm", "libsql", "drizzle-kit"],
   oci: ["@sinclair/typebox"],
   storage: ["re2js"],
+  client: ["@elysiajs/eden", "eventsource-parser"],
   // In the text of the module that the build rewrites.
   "tools/build.ts": ["@libsql/linux-x64-gnu"],
   api: ["elysia", "@sinclair/typebox"],
@@ -139,6 +145,7 @@ function importProblem(from: string, { specifier, typeOnly }: Import): string | 
   const folder = target.includes("/") && !target.startsWith("..") ? (target.split("/")[0] ?? "") : target;
   const own = topOf(from);
   if (folder === own || (target === "log.ts" && typeOnly)) return null;
+  if (!typeOnly && TYPES_ONLY[own]?.includes(folder) === true) return "may be imported as a type only";
   const allowed = entryOf(MAY_IMPORT, from);
   if (allowed === undefined) return "comes from a place that the table does not know";
   const name = target.replace(/^(\.\.\/)+/, "");
@@ -210,6 +217,8 @@ describe("imports", () => {
     expect(importProblem("src/domain/x.ts", { specifier: "node:fs", typeOnly: false })).not.toBeNull();
     expect(importProblem("src/cli/x.ts", { specifier: "../db/schema.ts", typeOnly: true })).not.toBeNull();
     expect(importProblem("src/cli/x.ts", { specifier: "../domain/ids", typeOnly: true })).not.toBeNull();
+    expect(importProblem("src/client/x.ts", { specifier: "../api/app.ts", typeOnly: false })).not.toBeNull();
+    expect(importProblem("src/client/x.ts", { specifier: "../api/app.ts", typeOnly: true })).toBeNull();
     expect(importProblem("src/vm/x.ts", { specifier: "../cgroup/stats.ts", typeOnly: false })).toBeNull();
   });
   test("form no circle, types included", () => {

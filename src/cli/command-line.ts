@@ -4,7 +4,8 @@ import { DataAccessError } from "../storage/layout.ts";
 import { VERSION } from "../version.ts";
 import { backupCommands } from "./backup/command.ts";
 import { benchCommand } from "./bench/command.ts";
-import { CliError, type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
+import { exitCodeOf } from "./client.ts";
+import { type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
 import { configCommands } from "./config.ts";
 import { doctorCommand } from "./doctor/command.ts";
 import { gcCommand } from "./gc/command.ts";
@@ -131,9 +132,11 @@ function report(thrown: unknown, name: string | undefined, io: Io): number {
     io.stderr(`${program}: ${error.message}:\n${error.problems.map((problem) => `  ${problem}\n`).join("")}`);
     return EXIT_USAGE;
   }
-  if (error instanceof CliError) {
-    if (error.message !== "") io.stderr(`${program}: ${error.message}\n`);
-    return error.exitCode;
+  const exitCode = exitCodeOf(error);
+  if (exitCode !== null) {
+    const { message } = error as Error;
+    if (message !== "") io.stderr(`${program}: ${message}\n`);
+    return exitCode;
   }
   // The second is known by its name, so that commands of the client need not load the database.
   if (error instanceof DataAccessError || (error instanceof Error && error.name === "SchemaTooNewError")) {

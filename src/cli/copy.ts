@@ -1,7 +1,9 @@
 import { chmod, lstat, mkdir, open, rename, rm, symlink, utimes } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import type { ListingItem } from "../domain/listing.ts";
-import { type ApiClient, ResponseError } from "./client.ts";
+import type { Client } from "../client/client.ts";
+import { ResponseError } from "../client/errors.ts";
+import { downloadFile, listDirectory } from "../client/transfers.ts";
+import type { ListingItem } from "../client/types.ts";
 import { CliError } from "./command.ts";
 
 /** Files that are fetched at a time. */
@@ -10,7 +12,7 @@ const PARALLEL_COUNT = 8;
 const MODE_KEPT = 0o777;
 
 export interface CopyOptions {
-  readonly client: ApiClient;
+  readonly client: Client;
   /** uuid */
   readonly image: string;
   /** absolute, inside the image */
@@ -34,7 +36,7 @@ export async function copyOut(options: CopyOptions): Promise<{ readonly specials
   const temporary = join(dirname(target), `.${basename(target)}.${process.pid}`);
   await using undo = new AsyncDisposableStack();
   undo.defer(() => rm(temporary, { recursive: true, force: true }));
-  const response = await download(options, Buffer.from(path)).catch((error: unknown) => {
+  const response = await downloadFile(options.client, options).catch((error: unknown) => {
     // Perhaps a directory; the listing tells, and refuses what is neither.
     if (error instanceof ResponseError && error.code === "invalid_path") return null;
     throw error;
@@ -45,26 +47,11 @@ export async function copyOut(options: CopyOptions): Promise<{ readonly specials
     await rename(temporary, target);
     return { specials: 0 };
   }
-  const items = await list(options, Buffer.from(path));
+  const items = await listDirectory(options.client, options);
   if ((await kindOf(target)) !== null) throw new CliError(`${target} exists`);
   const specials = await copyTree(options, temporary, items);
   await rename(temporary, target);
   return { specials };
-}
-
-/** A file's content; only the name of what it follows is decided by the appliance. */
-export function download(
-  { client, image, signal }: Pick<CopyOptions, "client" | "image" | "signal">,
-  path: Uint8Array,
-): Promise<Response> {
-  const options = { rawQuery: `path=${encoded(path)}`, deadline: false, signal };
-  return client.call("GET", `/inspect/${encodeURIComponent(image)}/download`, options);
-}
-
-async function list({ client, image, signal }: CopyOptions, path: Uint8Array): Promise<readonly ListingItem[]> {
-  const options = { rawQuery: `path=${encoded(path)}`, deadline: false, signal };
-  const url = `/inspect/${encodeURIComponent(image)}/list`;
-  return (await client.json<{ readonly items: readonly ListingItem[] }>("GET", url, options)).items;
 }
 
 interface Directory {
@@ -88,7 +75,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
     await mkdir(to, { mode: 0o700 });
     made.push(next);
     const files: FileCopy[] = [];
-    for (const item of next.items ?? (await list(options, from))) {
+    for (const item of next.items ?? (await listDirectory(options.client, { ...options, path: from }))) {
       const name = nameOf(item);
       const [source, target] = [joined(from, name), joined(to, name)];
       const mode = Number.parseInt(item.mode, 8) & MODE_KEPT;
@@ -123,7 +110,7 @@ async function copyFiles(options: CopyOptions, files: FileCopy[]): Promise<void>
 }
 
 async function copyFile(options: CopyOptions, { from, to, mode, modifiedAt }: FileCopy): Promise<void> {
-  await write(to, await download(options, from));
+  await write(to, await downloadFile(options.client, { ...options, path: from }));
   await chmod(to, mode);
   await utimes(to, new Date(), new Date(modifiedAt));
 }
@@ -149,11 +136,6 @@ function bytesOf(text: string, base64: string | undefined): Buffer {
 function joined(directory: Buffer, name: Buffer): Buffer {
   const slash = directory.at(-1) === 0x2f ? "" : "/";
   return Buffer.concat([directory, Buffer.from(slash), name]);
-}
-
-/** Bytes in a query, whatever they are. */
-function encoded(bytes: Uint8Array): string {
-  return [...bytes].map((byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
 }
 
 async function kindOf(path: string): Promise<"directory" | "other" | null> {

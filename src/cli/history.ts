@@ -1,6 +1,10 @@
-import type { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../domain/history.ts";
-import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
-import { type Command, command, expectPositionals, JSON_OPTION } from "./command.ts";
+import { answerOf } from "../client/client.ts";
+import { ResponseError } from "../client/errors.ts";
+import { given } from "../client/given.ts";
+import { imageIdOf } from "../client/transfers.ts";
+import type { DiffItem, ImageStep } from "../client/types.ts";
+import { CLIENT_OPTIONS, exitCodeOf, openClient } from "./client.ts";
+import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION } from "./command.ts";
 import { printable, shownSize, table } from "./table.ts";
 
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
@@ -19,10 +23,10 @@ export const historyCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [reference = ""] = expectPositionals(positionals, "IMAGE");
-      const client = new ApiClient(environment, options.url);
-      const path = `/images/${encodeURIComponent(await client.imageId(reference))}`;
-      const image = await client.json<ImageDetails>("GET", path);
-      const steps = await allSteps(client, `${path}/lineage`);
+      const client = openClient(environment, options.url);
+      const route = client.v1.images({ uuid: encodeURIComponent(await imageIdOf(client, reference)) });
+      const image = await answerOf(route.get());
+      const steps = await allSteps((page) => answerOf(route.lineage.get({ query: page })));
       if (options.json === true) {
         await io.stdout(`${JSON.stringify({ ...image, lineage: steps })}\n`);
         return 0;
@@ -49,10 +53,11 @@ export const historyCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [reference = ""] = expectPositionals(positionals, "IMAGE");
-      const client = new ApiClient(environment, options.url);
-      const path = `/images/${encodeURIComponent(await client.imageId(reference))}`;
-      const [root] = await client.json<ImageStep[]>("GET", `${path}/lineage`, { query: { limit: 1 } });
-      const steps = [...(root === undefined ? [] : [root]), ...(await allSteps(client, `${path}/children`, true))];
+      const client = openClient(environment, options.url);
+      const route = client.v1.images({ uuid: encodeURIComponent(await imageIdOf(client, reference)) });
+      const [root] = await answerOf(route.lineage.get({ query: { limit: 1 } }));
+      const children = await allSteps((page) => answerOf(route.children.get({ query: { recursive: true, ...page } })));
+      const steps = [...(root === undefined ? [] : [root]), ...children];
       await io.stdout(options.json === true ? `${JSON.stringify(steps)}\n` : drawTree(steps));
       return 0;
     },
@@ -67,13 +72,13 @@ export const historyCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       if (positionals.length === 0) expectPositionals(positionals, "IMAGE");
-      const client = new ApiClient(environment, options.url);
+      const client = openClient(environment, options.url);
       const deleted: string[] = [];
       const failures: ResponseError[] = [];
       for (const reference of positionals) {
         try {
-          const id = await client.imageId(reference);
-          await client.call("DELETE", `/images/${encodeURIComponent(id)}`);
+          const id = await imageIdOf(client, reference);
+          await answerOf(client.v1.images({ uuid: encodeURIComponent(id) }).delete());
           deleted.push(id);
         } catch (error) {
           // One that cannot be deleted does not keep the others.
@@ -83,7 +88,7 @@ export const historyCommands: readonly Command[] = [
         }
       }
       if (options.json === true) await io.stdout(`${JSON.stringify(deleted)}\n`);
-      return Math.max(0, ...failures.map(({ exitCode }) => exitCode));
+      return Math.max(0, ...failures.map((error) => exitCodeOf(error) ?? EXIT_FAILED));
     },
   }),
   command({
@@ -99,12 +104,12 @@ export const historyCommands: readonly Command[] = [
     },
     async run({ options, positionals, io, environment }) {
       const [reference = ""] = expectPositionals(positionals, "IMAGE");
-      const client = new ApiClient(environment, options.url);
-      const id = await client.imageId(reference);
-      const against = options.against === undefined ? undefined : await client.imageId(options.against);
+      const client = openClient(environment, options.url);
+      const uuid = encodeURIComponent(await imageIdOf(client, reference));
+      const against = options.against === undefined ? undefined : await imageIdOf(client, options.against);
       for (let cursor: string | undefined, isLast = false; !isLast; isLast = cursor === undefined) {
-        const query = { against, cursor, limit: PAGE_COUNT };
-        const page: ImageDiff = await client.json("GET", `/images/${encodeURIComponent(id)}/diff`, { query });
+        const query = { ...given({ against, cursor }), limit: PAGE_COUNT };
+        const page = await answerOf(client.v1.images({ uuid }).diff.get({ query }));
         const lines = page.items.map((item) => (options.json === true ? JSON.stringify(item) : diffLine(item)));
         if (lines.length > 0) await io.stdout(`${lines.join("\n")}\n`);
         cursor = page.next;
@@ -114,11 +119,12 @@ export const historyCommands: readonly Command[] = [
   }),
 ];
 
-async function allSteps(client: ApiClient, path: string, recursive?: true): Promise<ImageStep[]> {
+type Read = (page: { readonly limit: number; readonly offset: number }) => Promise<ImageStep[]>;
+
+async function allSteps(read: Read): Promise<ImageStep[]> {
   const steps: ImageStep[] = [];
   for (;;) {
-    const query = { recursive, limit: PAGE_COUNT, offset: steps.length };
-    const page = await client.json<ImageStep[]>("GET", path, { query });
+    const page = await read({ limit: PAGE_COUNT, offset: steps.length });
     steps.push(...page);
     if (page.length < PAGE_COUNT) return steps;
   }

@@ -1,7 +1,9 @@
 import { open, rename, rm } from "node:fs/promises";
-import type { Image } from "../domain/image.ts";
-import type { ImportResult, Operation } from "../domain/operation.ts";
-import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import { answerOf, type Client } from "../client/client.ts";
+import { given } from "../client/given.ts";
+import { downloadImage, imageIdOf, uploadFile } from "../client/transfers.ts";
+import type { ImportResult, Operation } from "../client/types.ts";
+import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
   CliError,
   type Command,
@@ -41,14 +43,14 @@ export const imageCommands: readonly Command[] = [
       const [registry = ""] = expectPositionals(positionals, "REFERENCE");
       const { tag, username } = options;
       const timeout = integerOption("timeout", options.timeout, 1);
-      const client = new ApiClient(environment, options.url);
+      const client = openClient(environment, options.url);
       const request = {
         registry,
-        ...(tag === undefined ? {} : { tag }),
-        ...(timeout === undefined ? {} : { timeout }),
+        ...given({ tag, timeout }),
         ...(username === undefined ? {} : { credentials: { username, password: await password(io) } }),
       };
-      const operation = await importImage(client, request, io);
+      const { uuid } = await answerOf(client.v1.images.import.post(request));
+      const operation = await importedBy(client, uuid, io);
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
       await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
       io.stderr(`imported ${registry}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`);
@@ -73,11 +75,11 @@ export const imageCommands: readonly Command[] = [
       const [path = ""] = expectPositionals(positionals, "FILE");
       const { tag } = options;
       const timeout = integerOption("timeout", options.timeout, 1);
-      const client = new ApiClient(environment, options.url);
+      const client = openClient(environment, options.url);
       const body = await archiveBody(path, io);
       const file = await uploadArchive(client, body, io);
-      const request = { file, ...(tag === undefined ? {} : { tag }), ...(timeout === undefined ? {} : { timeout }) };
-      const operation = await importImage(client, request, io, "/images/load");
+      const { uuid } = await answerOf(client.v1.images.load.post({ file, ...given({ tag, timeout }) }));
+      const operation = await importedBy(client, uuid, io);
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
       await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
       io.stderr(
@@ -104,10 +106,10 @@ export const imageCommands: readonly Command[] = [
       const { output } = options;
       if (output === undefined && io.stdoutIsTerminal)
         throw new UsageError("an archive is not for a terminal: --output");
-      const client = new ApiClient(environment, options.url);
-      const id = encodeURIComponent(await client.imageId(reference));
+      const client = openClient(environment, options.url);
+      const id = await imageIdOf(client, reference);
       await interruptible(io, async (signal) => {
-        const response = await client.call("GET", `/images/${id}/save`, { deadline: false, signal });
+        const response = await downloadImage(client, id, signal);
         if (output === undefined) for await (const chunk of response.body ?? []) await io.stdout(chunk);
         else await writeWhole(output, response.body ?? []);
       });
@@ -130,9 +132,14 @@ export const imageCommands: readonly Command[] = [
       expectPositionals(positionals);
       const { tagged = false, untagged = false } = options;
       if (tagged && untagged) throw new UsageError("--tagged and --untagged exclude each other");
-      const client = new ApiClient(environment, options.url);
-      const filters = { tag: options.prefix, tagged: tagged ? true : untagged ? false : undefined };
-      const images = await listed<Image>({ client, path: "/images", filters, options, io, keyOf: "uuid" });
+      const client = openClient(environment, options.url);
+      const filters = given({ tag: options.prefix, tagged: tagged ? true : untagged ? false : undefined });
+      const images = await listed({
+        read: (page) => answerOf(client.v1.images.get({ query: { ...filters, ...page } })),
+        options,
+        io,
+        keyOf: (image) => image.uuid,
+      });
       const rows = images.map((image) => [image.uuid, image.created_at, image.tag ?? "-"]);
       await io.stdout(options.json === true ? `${JSON.stringify(images)}\n` : table(["UUID", "CREATED", "TAG"], rows));
       return 0;
@@ -147,9 +154,9 @@ export const imageCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [reference = "", tag = ""] = expectPositionals(positionals, "IMAGE", "NAME");
-      const client = new ApiClient(environment, options.url);
-      const id = await client.imageId(reference);
-      const image = await client.json<Image>("PATCH", `/images/${encodeURIComponent(id)}/tag`, { json: { tag } });
+      const client = openClient(environment, options.url);
+      const uuid = encodeURIComponent(await imageIdOf(client, reference));
+      const image = await answerOf(client.v1.images({ uuid }).tag.patch({ tag }));
       if (options.json === true) await io.stdout(`${JSON.stringify(image)}\n`);
       return 0;
     },
@@ -162,9 +169,9 @@ export const imageCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [reference = ""] = expectPositionals(positionals, "IMAGE");
-      const client = new ApiClient(environment, options.url);
-      const id = await client.imageId(reference);
-      const image = await client.json<Image>("DELETE", `/images/${encodeURIComponent(id)}/tag`);
+      const client = openClient(environment, options.url);
+      const uuid = encodeURIComponent(await imageIdOf(client, reference));
+      const image = await answerOf(client.v1.images({ uuid }).tag.delete());
       if (options.json === true) await io.stdout(`${JSON.stringify(image)}\n`);
       return 0;
     },
@@ -180,8 +187,8 @@ async function password(io: Io): Promise<string> {
     .replace(/\r?\n$/, "");
 }
 
-async function importImage(client: ApiClient, request: object, io: Io, path = "/images/import"): Promise<Operation> {
-  const { uuid } = await client.json<{ uuid: string }>("POST", path, { json: request });
+/** Waits for the end of an import, which Ctrl-C cancels. @throws CliError if it ends without an image */
+async function importedBy(client: Client, uuid: string, io: Io): Promise<Operation> {
   const { operation } = await waitForOperation({ client, io, id: uuid, label: "importing", cancelOnInterrupt: true });
   if (operation === null) throw new CliError(`gave up waiting; the operation is ${uuid}`, EXIT_INTERRUPTED);
   if (operation.status === "CANCELLED") throw new CliError(`operation ${uuid} was cancelled`, EXIT_INTERRUPTED);
@@ -192,10 +199,9 @@ async function importImage(client: ApiClient, request: object, io: Io, path = "/
   return operation;
 }
 
-async function uploadArchive(client: ApiClient, body: Blob | ReadableStream<Uint8Array>, io: Io): Promise<string> {
+async function uploadArchive(client: Client, body: Blob | ReadableStream<Uint8Array>, io: Io): Promise<string> {
   using _progress = showProgress(io, "uploading");
-  const { uuid } = await client.json<{ uuid: string }>("POST", "/files", { body, deadline: false });
-  return uuid;
+  return await uploadFile(client, body);
 }
 
 /** The archive; from standard input it comes as it is read, so that its size does not matter. */

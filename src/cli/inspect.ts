@@ -1,6 +1,9 @@
-import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
+import type { Client } from "../client/client.ts";
+import { ResponseError } from "../client/errors.ts";
+import { downloadArchive, downloadFile, downloadListing, type Inspected, imageIdOf } from "../client/transfers.ts";
+import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import { type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
-import { copyOut, download } from "./copy.ts";
+import { copyOut } from "./copy.ts";
 import type { Io } from "./io.ts";
 import { interruptible } from "./wait.ts";
 
@@ -17,13 +20,9 @@ export const inspectCommands: readonly Command[] = [
     async run({ options, positionals, io, environment }) {
       const names = positionals.length > 1 ? ["IMAGE", "PATH"] : ["IMAGE"];
       const [reference = "", path = "/"] = expectPositionals(positionals, ...names);
-      const client = new ApiClient(environment, options.url);
-      const id = await client.imageId(reference);
-      const query = { path, ...(options.json === true ? {} : { text: true }) };
-      await passBody(
-        await client.call("GET", `/inspect/${encodeURIComponent(id)}/list`, { query, deadline: false }),
-        io,
-      );
+      const client = openClient(environment, options.url);
+      const image = await imageIdOf(client, reference);
+      await passBody(await downloadListing(client, { image, path, isText: options.json !== true }), io);
       if (options.json === true) await io.stdout("\n");
       return 0;
     },
@@ -37,10 +36,10 @@ export const inspectCommands: readonly Command[] = [
     options: CLIENT_OPTIONS,
     async run({ options, positionals, io, environment }) {
       const [reference = "", path = ""] = expectPositionals(positionals, "IMAGE", "PATH");
-      const client = new ApiClient(environment, options.url);
-      const image = await client.imageId(reference);
+      const client = openClient(environment, options.url);
+      const image = await imageIdOf(client, reference);
       await interruptible(io, async (signal) => {
-        await passBody(await download({ client, image, signal }, Buffer.from(path)), io);
+        await passBody(await downloadFile(client, { image, path, signal }), io);
       });
       return 0;
     },
@@ -58,8 +57,8 @@ export const inspectCommands: readonly Command[] = [
     options: CLIENT_OPTIONS,
     async run({ options, positionals, io, environment }) {
       const [reference = "", path = "", local = ""] = expectPositionals(positionals, "IMAGE", "PATH", "LOCAL");
-      const client = new ApiClient(environment, options.url);
-      const image = await client.imageId(reference);
+      const client = openClient(environment, options.url);
+      const image = await imageIdOf(client, reference);
       await interruptible(io, async (signal) => {
         if (local === "-") return await copyToStdout(client, { image, path, signal }, io);
         const { specials } = await copyOut({ client, image, path, local, signal });
@@ -70,23 +69,15 @@ export const inspectCommands: readonly Command[] = [
   }),
 ];
 
-interface Place {
-  readonly image: string;
-  readonly path: string;
-  readonly signal: AbortSignal;
-}
-
-async function copyToStdout(client: ApiClient, { image, path, signal }: Place, io: Io): Promise<void> {
+async function copyToStdout(client: Client, inspected: Inspected, io: Io): Promise<void> {
   try {
-    return await passBody(await download({ client, image, signal }, Buffer.from(path)), io);
+    return await passBody(await downloadFile(client, inspected), io);
   } catch (error) {
     // A directory, or nothing that an archive can be made of either, which the next answer then says.
     if (!(error instanceof ResponseError && error.code === "invalid_path")) throw error;
   }
   if (io.stdoutIsTerminal) throw new UsageError("an archive is not for a terminal: redirect it");
-  const query = { path };
-  const options = { query, deadline: false, encoding: "identity", signal } as const;
-  await passBody(await client.call("GET", `/inspect/${encodeURIComponent(image)}/archive`, options), io);
+  await passBody(await downloadArchive(client, { ...inspected, encoding: "identity" }), io);
 }
 
 async function passBody(response: Response, io: Io): Promise<void> {

@@ -1,5 +1,8 @@
-import { OPERATION_KINDS, OPERATION_STATUSES, type Operation } from "../domain/operation.ts";
-import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import { answerOf } from "../client/client.ts";
+import { given } from "../client/given.ts";
+import type { Operation, OperationsQuery } from "../client/types.ts";
+import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
+import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
   CliError,
   type Command,
@@ -33,10 +36,16 @@ export const operationCommands: readonly Command[] = [
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
+      const client = openClient(environment, options.url);
       const { status, kind } = options;
-      const client = new ApiClient(environment, options.url);
-      const request = { client, path: "/operations", filters: { status, kind }, options, io, keyOf: "id" };
-      const operations = await listed<Operation>(request);
+      // The appliance refuses a status or kind that it does not know.
+      const filters = given({ status, kind }) as Pick<OperationsQuery, "status" | "kind">;
+      const operations = await listed({
+        read: (page) => answerOf(client.v1.operations.get({ query: { ...filters, ...page } })),
+        options,
+        io,
+        keyOf: (operation) => operation.id,
+      });
       const text = table(["ID", "KIND", "STATUS", "CREATED", "TOOK", "OUTCOME"], operations.map(row));
       await io.stdout(options.json === true ? `${JSON.stringify(operations)}\n` : text);
       return 0;
@@ -50,8 +59,8 @@ export const operationCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
-      const client = new ApiClient(environment, options.url);
-      const operation = await client.json<Operation>("GET", `/operations/${encodeURIComponent(id)}`);
+      const client = openClient(environment, options.url);
+      const operation = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).get());
       await io.stdout(options.json === true ? `${JSON.stringify(operation, null, 2)}\n` : details(operation));
       return 0;
     },
@@ -64,12 +73,11 @@ export const operationCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
-      const client = new ApiClient(environment, options.url);
-      const path = encodeURIComponent(id);
+      const client = openClient(environment, options.url);
       const { operation } = await waitForOperation({
         client,
         io,
-        id: path,
+        id,
         label: `waiting for ${id}`,
         cancelOnInterrupt: false,
       });
@@ -85,8 +93,8 @@ export const operationCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
-      const client = new ApiClient(environment, options.url);
-      const operation = await client.json<Operation>("DELETE", `/operations/${encodeURIComponent(id)}`);
+      const client = openClient(environment, options.url);
+      const operation = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
       if (options.json === true) await io.stdout(`${JSON.stringify(operation)}\n`);
       return 0;
     },

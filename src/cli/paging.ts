@@ -1,5 +1,5 @@
+import { given } from "../client/given.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
-import type { ApiClient } from "./client.ts";
 import { integerOption, UsageError } from "./command.ts";
 import type { Io } from "./io.ts";
 
@@ -18,40 +18,42 @@ interface PagingValues {
   readonly all?: boolean | undefined;
 }
 
-interface Listed {
-  readonly created_at: string;
+/** Query of one page. */
+interface Page {
+  readonly since?: string;
+  readonly until?: string;
+  readonly limit: number;
+  readonly offset?: number;
 }
 
-export interface ListingRequest {
-  readonly client: ApiClient;
-  readonly path: string;
-  /** filters beside those of `options` */
-  readonly filters: Readonly<Record<string, string | boolean | undefined>>;
+export interface ListingRequest<Item> {
+  readonly read: (page: Page) => Promise<readonly Item[]>;
   readonly options: PagingValues;
   readonly io: Io;
-  /** what no two items share */
-  readonly keyOf: string;
+  /** the part of an item that no other item shares */
+  readonly keyOf: (item: Item) => string;
 }
 
 /** Lists page by page, as much as the options ask for. @throws UsageError */
-export async function listed<T extends Listed>(request: ListingRequest): Promise<T[]> {
-  const { client, path, filters, options, io, keyOf } = request;
-  const given = integerOption("limit", options.limit, 1);
-  if (given !== undefined && options.all === true) throw new UsageError("--limit and --all exclude each other");
-  const wanted = options.all === true ? Number.POSITIVE_INFINITY : (given ?? LIMIT_DEFAULT);
-  const items = new Map<unknown, T>();
+export async function listed<Item extends { readonly created_at: string }>(
+  request: ListingRequest<Item>,
+): Promise<Item[]> {
+  const { read, options, io, keyOf } = request;
+  const count = integerOption("limit", options.limit, 1);
+  if (count !== undefined && options.all === true) throw new UsageError("--limit and --all exclude each other");
+  const wanted = options.all === true ? Number.POSITIVE_INFINITY : (count ?? LIMIT_DEFAULT);
+  const items = new Map<string, Item>();
   let { until } = options;
   for (let offset = 0; items.size < wanted; ) {
     const limit = Math.min(LIMIT_MAX, wanted - items.size);
-    const query = { ...filters, since: options.since, until, limit, ...(offset > 0 ? { offset } : {}) };
-    const page = await client.json<T[]>("GET", path, { query });
-    for (const item of page) items.set((item as Record<string, unknown>)[keyOf], item);
+    const page = await read({ ...given({ since: options.since, until }), limit, ...(offset > 0 ? { offset } : {}) });
+    for (const item of page) items.set(keyOf(item), item);
     offset += page.length;
     // What is made while we read would push the rest along.
     until = [...items.values()][0]?.created_at ?? until;
     if (page.length < limit) break;
   }
-  if (given === undefined && items.size === wanted) {
+  if (count === undefined && items.size === wanted) {
     io.stderr(`these are the newest ${wanted}; --all lists everything\n`);
   }
   return [...items.values()];

@@ -1,11 +1,14 @@
 import { isAscii } from "node:buffer";
 import { stat } from "node:fs/promises";
+import { answerOf, type Client } from "../client/client.ts";
+import { given } from "../client/given.ts";
+import { uploadFile } from "../client/transfers.ts";
+import type { InstanceResult, Operation, OutputObject, SpawnRequest } from "../client/types.ts";
 import type { Environment } from "../config/config.ts";
 import { isTag } from "../domain/image.ts";
 import { STDIN_BASE64_PREFIX, STDIN_BYTES_MAX } from "../domain/instance.ts";
-import type { InstanceResult, Operation } from "../domain/operation.ts";
-import { OUTPUT_BYTES_MAX, type OutputObject } from "../domain/output.ts";
-import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
+import { OUTPUT_BYTES_MAX } from "../domain/output.ts";
+import { CLIENT_OPTIONS, exitCodeOf, openClient } from "./client.ts";
 import {
   CliError,
   command,
@@ -55,14 +58,14 @@ export const runCommand = command({
   ],
   options: OPTIONS,
   async run({ options, positionals, io, environment }) {
-    const client = new ApiClient(environment, options.url);
+    const client = openClient(environment, options.url);
     const request = requestOf(options, positionals, environment);
     try {
       return await runToItsEnd(client, request, options, io);
     } catch (error) {
       // 1 would look like an exit code of the command.
-      if (error instanceof CliError && error.exitCode === EXIT_FAILED) {
-        throw new CliError(error.message, EXIT_NOT_RUN, { cause: error });
+      if (exitCodeOf(error) === EXIT_FAILED) {
+        throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
       }
       throw error;
     }
@@ -71,7 +74,7 @@ export const runCommand = command({
 
 type Options = OptionValues<typeof OPTIONS>;
 
-async function runToItsEnd(client: ApiClient, request: Request, options: Options, io: Io): Promise<number> {
+async function runToItsEnd(client: Client, request: Request, options: Options, io: Io): Promise<number> {
   const { tag } = options;
   const { placements, fields } = request;
   const operation = await spawnAndWait(
@@ -85,7 +88,7 @@ async function runToItsEnd(client: ApiClient, request: Request, options: Options
   );
   const result = resultOf(operation);
   if (tag !== undefined && result.image !== undefined) {
-    await client.call("PATCH", `/images/${result.image}/tag`, { json: { tag } });
+    await answerOf(client.v1.images({ uuid: result.image }).tag.patch({ tag }));
   }
   if (options.json === true) await io.stdout(`${JSON.stringify(operation)}\n`);
   else await passOutput(result, io);
@@ -93,7 +96,7 @@ async function runToItsEnd(client: ApiClient, request: Request, options: Options
 }
 
 interface Request {
-  readonly fields: Record<string, unknown>;
+  readonly fields: SpawnRequest;
   readonly placements: readonly Placement[];
 }
 
@@ -109,17 +112,14 @@ function requestOf(options: Options, positionals: readonly string[], environment
   if (options.tag !== undefined && !isTag(options.tag))
     throw new UsageError(`--tag ${options.tag} is no name of a tag`);
   const timeout = integerOption("timeout", options.timeout, 1);
-  const env = Object.fromEntries((options.env ?? []).map((entry) => variable(entry, environment)));
+  const env = options.env && Object.fromEntries(options.env.map((entry) => variable(entry, environment)));
   const placements = (options.file ?? []).map(placement);
   const fields = {
     image: options.image,
     command: name,
     ...(args.length > 0 ? { args } : {}),
     ...(options.shell === true ? { shell: true } : {}),
-    ...(options.env === undefined ? {} : { env }),
-    ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
-    ...(options.hostname === undefined ? {} : { hostname: options.hostname }),
-    ...(timeout === undefined ? {} : { timeout }),
+    ...given({ env, cwd: options.cwd, hostname: options.hostname, timeout }),
     disposable: options.disposable ?? false,
     truncate_output_at: OUTPUT_BYTES_MAX,
   };
@@ -146,16 +146,20 @@ function placement(entry: string): Placement {
   return { local: entry.slice(0, at), remote: entry.slice(at + 1) };
 }
 
-async function upload(placements: readonly Placement[], client: ApiClient, io: Io): Promise<Record<string, unknown>> {
-  const files: Record<string, unknown> = {};
+type Files = Record<string, { readonly uuid: string; readonly mode: string }>;
+
+async function upload(placements: readonly Placement[], client: Client, io: Io): Promise<Files> {
+  const files: Files = {};
   for (const { local, remote } of placements) {
     const found = await stat(local).catch((error: NodeJS.ErrnoException) => {
       throw new CliError(`cannot read ${local}: ${error.code}`);
     });
     if (!found.isFile()) throw new CliError(`${local} is not a regular file`);
     using _progress = showProgress(io, `uploading ${local}`);
-    const { uuid } = await client.json<{ uuid: string }>("POST", "/files", { body: Bun.file(local), deadline: false });
-    files[remote] = { uuid, mode: (found.mode & 0o777).toString(8).padStart(4, "0") };
+    files[remote] = {
+      uuid: await uploadFile(client, Bun.file(local)),
+      mode: (found.mode & 0o777).toString(8).padStart(4, "0"),
+    };
   }
   return files;
 }
@@ -176,8 +180,8 @@ async function stdinOf(source: string, io: Io): Promise<string> {
     : STDIN_BASE64_PREFIX + bytes.toString("base64");
 }
 
-async function spawnAndWait(client: ApiClient, request: Record<string, unknown>, io: Io): Promise<Operation> {
-  const { uuid } = await client.json<{ uuid: string }>("POST", "/instances", { json: request });
+async function spawnAndWait(client: Client, request: SpawnRequest, io: Io): Promise<Operation> {
+  const { uuid } = await answerOf(client.v1.instances.post(request));
   const { operation, interrupted } = await waitForOperation({
     client,
     io,

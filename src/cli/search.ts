@@ -1,6 +1,18 @@
-import type { GrepResult } from "../domain/grep.ts";
-import { ApiClient, CLIENT_OPTIONS } from "./client.ts";
-import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
+import { answerOf } from "../client/client.ts";
+import { given } from "../client/given.ts";
+import { downloadArchive, imageIdOf } from "../client/transfers.ts";
+import type { QueryPath } from "../client/types.ts";
+import { LIMIT_MAX } from "../domain/listing.ts";
+import { CLIENT_OPTIONS, openClient } from "./client.ts";
+import {
+  type Command,
+  command,
+  EXIT_FAILED,
+  expectPositionals,
+  integerOption,
+  JSON_OPTION,
+  UsageError,
+} from "./command.ts";
 import { printable } from "./table.ts";
 
 export const searchCommands: readonly Command[] = [
@@ -21,10 +33,12 @@ export const searchCommands: readonly Command[] = [
     async run({ options, positionals, io, environment }) {
       const names = positionals.length > 2 ? ["IMAGE", "PATTERN", "PATH"] : ["IMAGE", "PATTERN"];
       const [reference = "", pattern = "", path] = expectPositionals(positionals, ...names);
-      const client = new ApiClient(environment, options.url);
-      const id = await client.imageId(reference);
-      const query = { pattern, path, glob: options.glob, limit: options.limit ?? "1000" };
-      const result = await client.json<GrepResult>("GET", `/inspect/${encodeURIComponent(id)}/grep`, { query });
+      const client = openClient(environment, options.url);
+      const limit = integerOption("limit", options.limit, 1) ?? LIMIT_MAX;
+      const uuid = encodeURIComponent(await imageIdOf(client, reference));
+      // The appliance takes the path as bytes; Eden writes text as those of its UTF-8.
+      const query = { pattern, ...given({ path: path as QueryPath | undefined, glob: options.glob }), limit };
+      const result = await answerOf(client.v1.inspect({ uuid }).grep.get({ query }));
       const lines = result.matches.map((match) => `${printable(match.path)}:${match.line}:${printable(match.text)}\n`);
       await io.stdout(options.json === true ? `${JSON.stringify(result)}\n` : lines.join(""));
       if (result.truncated)
@@ -47,14 +61,10 @@ export const searchCommands: readonly Command[] = [
     async run({ options, positionals, io, environment }) {
       const [reference = "", path = ""] = expectPositionals(positionals, "IMAGE", "PATH");
       if (io.stdoutIsTerminal) throw new UsageError("an archive is not for a terminal: redirect it");
-      const client = new ApiClient(environment, options.url);
-      const id = await client.imageId(reference);
+      const client = openClient(environment, options.url);
+      const image = await imageIdOf(client, reference);
       const encoding = options.gzip === true ? "gzip" : "identity";
-      const response = await client.call("GET", `/inspect/${encodeURIComponent(id)}/archive`, {
-        query: { path },
-        deadline: false,
-        encoding,
-      });
+      const response = await downloadArchive(client, { image, path, encoding });
       for await (const chunk of response.body ?? []) await io.stdout(chunk);
       return 0;
     },

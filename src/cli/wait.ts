@@ -1,5 +1,7 @@
-import { isTerminal, type Operation } from "../domain/operation.ts";
-import { type ApiClient, ResponseError, UnreachableError } from "./client.ts";
+import { answerOf, type Client } from "../client/client.ts";
+import { ResponseError, UnreachableError } from "../client/errors.ts";
+import type { Operation } from "../client/types.ts";
+import { isTerminal } from "../domain/operation.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import type { Io } from "./io.ts";
 import { shownDuration } from "./table.ts";
@@ -15,7 +17,7 @@ const FRAME_MS = 120;
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
 
 export interface WaitOptions {
-  readonly client: ApiClient;
+  readonly client: Client;
   readonly io: Io;
   readonly id: string;
   /** what stands in the progress line */
@@ -33,6 +35,7 @@ export interface Waited {
 /** Waits until an operation has ended; tells on a terminal that it does. */
 export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   const { client, io, id } = options;
+  const route = client.v1.operations({ id: encodeURIComponent(id) });
   const stop = new AbortController();
   let interrupted: Waited["interrupted"] = null;
   using progress = showProgress(io, options.label);
@@ -50,10 +53,7 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   let wait = shortWait;
   for (let unreachableSince: number | null = null; ; ) {
     try {
-      const operation = await client.json<Operation>("GET", `/operations/${id}`, {
-        query: { wait },
-        signal: stop.signal,
-      });
+      const operation = await answerOf(route.get({ query: { wait }, fetch: { signal: stop.signal } }));
       unreachableSince = null;
       if (isTerminal(operation.status)) return { operation, interrupted };
       const isQueued = operation.status === "PENDING";
@@ -69,9 +69,9 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   }
 }
 
-async function cancel(client: ApiClient, id: string): Promise<void> {
+async function cancel(client: Client, id: string): Promise<void> {
   try {
-    await client.call("DELETE", `/operations/${id}`);
+    await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
   } catch (error) {
     // It ended in the meantime: there is nothing to cancel.
     if (!(error instanceof ResponseError && error.status === 409)) throw error;

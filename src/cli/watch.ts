@@ -1,18 +1,11 @@
+import { answerOf, type Client } from "../client/client.ts";
+import { ResponseError } from "../client/errors.ts";
+import type { LogLine, Operation, OutputObject, Usage } from "../client/types.ts";
 import { LIMIT_MAX } from "../domain/listing.ts";
-import type { Operation } from "../domain/operation.ts";
-import type { LogLine } from "../domain/operation-log.ts";
-import type { OutputObject } from "../domain/output.ts";
-import { ApiClient, CLIENT_OPTIONS, ResponseError } from "./client.ts";
+import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION } from "./command.ts";
 import type { Io } from "./io.ts";
 import { printable, shownDuration, shownSize, table } from "./table.ts";
-
-/** What a running instance uses, as the interface tells it. */
-interface Usage {
-  readonly cpu_time_ms: number;
-  readonly memory_bytes: number;
-  readonly pids: number;
-}
 
 type Active = Operation & { readonly usage: Usage | null };
 
@@ -24,11 +17,11 @@ export const watchCommands: readonly Command[] = [
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const client = new ApiClient(environment, options.url);
+      const client = openClient(environment, options.url);
       const now = Date.now();
       const lists = await Promise.all(
-        ["EXECUTING", "PENDING"].map((status) =>
-          client.json<Operation[]>("GET", "/operations", { query: { status, limit: LIMIT_MAX } }),
+        (["EXECUTING", "PENDING"] as const).map((status) =>
+          answerOf(client.v1.operations.get({ query: { status, limit: LIMIT_MAX } })),
         ),
       );
       const active = await Promise.all(
@@ -56,10 +49,10 @@ export const watchCommands: readonly Command[] = [
     },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
-      const client = new ApiClient(environment, options.url);
-      const path = `/operations/${encodeURIComponent(id)}`;
-      if (options.output === true) return await printOutput(await client.json<Operation>("GET", path), io);
-      const lines = await client.json<LogLine[]>("GET", `${path}/log`);
+      const client = openClient(environment, options.url);
+      const route = client.v1.operations({ id: encodeURIComponent(id) });
+      if (options.output === true) return await printOutput(await answerOf(route.get()), io);
+      const lines = await answerOf(route.log.get());
       await io.stdout(
         lines.map((line) => (options.json === true ? `${JSON.stringify(line)}\n` : shown(line))).join(""),
       );
@@ -72,10 +65,10 @@ export const watchCommands: readonly Command[] = [
 ];
 
 /** Null for what is no instance, or has none of a machine yet, or has just ended. */
-async function usageOf(client: ApiClient, { id, kind, status }: Operation): Promise<Usage | null> {
+async function usageOf(client: Client, { id, kind, status }: Operation): Promise<Usage | null> {
   if (kind !== "instance" || status !== "EXECUTING") return null;
   try {
-    return await client.json<Usage>("GET", `/instances/${id}/stats`, { query: { once: true } });
+    return await answerOf(client.v1.instances({ uuid: id }).stats.get({ query: { once: true } }));
   } catch (error) {
     if (error instanceof ResponseError && (error.status === 409 || error.status === 404)) return null;
     throw error;

@@ -1,4 +1,6 @@
-import { ApiClient, CLIENT_OPTIONS } from "../client.ts";
+import { answerOf } from "../../client/client.ts";
+import { imageIdOf } from "../../client/transfers.ts";
+import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import {
   type Command,
   command,
@@ -60,9 +62,9 @@ export const benchCommand: Command = command({
     const { url, config, "data-dir": dataDir, quick = false } = options;
     const parts = partsOf(options.only);
     const rounds = integerOption("rounds", options.rounds, 1);
-    const client = new ApiClient(environment, url);
-    const image = await client.imageId(options.image);
-    await client.json("GET", `/images/${image}`);
+    const client = openClient(environment, url);
+    const image = await imageIdOf(client, options.image);
+    await answerOf(client.v1.images({ uuid: image }).get());
     // Loaded only here: no other command of the client needs machines.
     const local = await import("./host.ts");
     const target = {

@@ -1,4 +1,5 @@
-import type { Operation } from "../../domain/operation.ts";
+import { answerOf } from "../../client/client.ts";
+import { listDirectory } from "../../client/transfers.ts";
 import { figureOf, interleaved, quantile, rowOf, timed } from "./figures.ts";
 import type { PeerServer } from "./host.ts";
 import { type LoadTarget, rateOf, spansAt } from "./load.ts";
@@ -19,9 +20,9 @@ export async function looksPart(target: BenchTarget, { rows, remarks, missing }:
   const { signal } = target.options;
   const query = { path: "/bin/sh" };
   const values = await interleaved(target.rounds(25, 5) * LOOKS_PER_ROUND, {
-    list: () => timed(() => client.json("GET", `/inspect/${image}/list`, { query: { path: "/" }, signal })),
+    list: () => timed(() => listDirectory(client, { image, path: "/", signal })),
     stat: () => timed(() => client.call("HEAD", `/inspect/${image}/`, { query, signal })),
-    operations: () => timed(() => client.json("GET", "/operations", { query: { limit: 100 }, signal })),
+    operations: () => timed(() => answerOf(client.v1.operations.get({ query: { limit: 100 }, fetch: { signal } }))),
   });
   rows.push(
     rowOf({ ...ENDS, name: "list the root of the image", values: values.list, atMost: 5 }),
@@ -37,14 +38,15 @@ export async function looksPart(target: BenchTarget, { rows, remarks, missing }:
 export async function ratesPart(target: BenchTarget, { rows, remarks, missing }: Findings): Promise<void> {
   const { client, image, options } = target;
   await target.run(image, "true", { disposable: true });
-  const [operation] = await client.json<Operation[]>("GET", "/operations", { query: { limit: 1, kind: "instance" } });
-  const ours: LoadTarget = client.target(`/operations/${operation?.id}`);
+  const [operation] = await answerOf(client.v1.operations.get({ query: { limit: 1, kind: "instance" } }));
+  const id = operation?.id ?? "";
+  const ours: LoadTarget = client.target(`/operations/${id}`);
   if (!ours.url.startsWith("http://")) {
     return void missing.push({ name: "GET of an operation", text: "the load is made over plain HTTP only" });
   }
   const name = "GET of an operation";
   const from = `request sent, ${CONNECTIONS_COUNT} connections`;
-  using peer = await routePeer(target, await client.json("GET", `/operations/${operation?.id}`));
+  using peer = await routePeer(target, await answerOf(client.v1.operations({ id }).get()));
   await rateOf(ours, CONNECTIONS_COUNT, WARM_UP_MS);
   await target.poolFull();
   const durationMs = options.quick ? 1000 : 3000;
@@ -104,7 +106,7 @@ async function untilExecuting({ client, options }: BenchTarget, id: string): Pro
   const deadline = performance.now() + BUSY_MS_MAX;
   for (;;) {
     options.signal.throwIfAborted();
-    const { status } = await client.json<Operation>("GET", `/operations/${id}`);
+    const { status } = await answerOf(client.v1.operations({ id }).get());
     if (status === "EXECUTING") return;
     if (status !== "PENDING" || performance.now() > deadline) throw new Error(`two VMs do not run: one is ${status}`);
     await Bun.sleep(POLL_MS);

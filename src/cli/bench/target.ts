@@ -1,6 +1,8 @@
+import { answerOf, type Client } from "../../client/client.ts";
+import { ResponseError } from "../../client/errors.ts";
+import type { InstanceResult, Operation, SpawnRequest } from "../../client/types.ts";
 import type { Config } from "../../config/config.ts";
-import { type InstanceResult, isTerminal, type Operation } from "../../domain/operation.ts";
-import { type ApiClient, ResponseError } from "../client.ts";
+import { isTerminal } from "../../domain/operation.ts";
 import { CliError } from "../command.ts";
 import { type Row, timed } from "./figures.ts";
 import type * as Local from "./host.ts";
@@ -21,7 +23,7 @@ export interface Findings {
 }
 
 export interface TargetOptions {
-  readonly client: ApiClient;
+  readonly client: Client;
   readonly image: string;
   readonly quick: boolean;
   /** how often each is measured, where the user said so */
@@ -43,7 +45,7 @@ export class BenchTarget implements AsyncDisposable {
     this.options = options;
   }
 
-  get client(): ApiClient {
+  get client(): Client {
     return this.options.client;
   }
 
@@ -57,12 +59,12 @@ export class BenchTarget implements AsyncDisposable {
   }
 
   /** Time from the request to the answer that says SUCCESS, once machines wait, in `milliseconds`. */
-  async spawn(image: string, command: string, more: Record<string, unknown> = {}): Promise<number> {
+  async spawn(image: string, command: string, more: Partial<SpawnRequest> = {}): Promise<number> {
     await this.poolFull();
     return await timed(() => this.run(image, command, more));
   }
 
-  async run(image: string, command: string, more: Record<string, unknown> = {}): Promise<InstanceResult> {
+  async run(image: string, command: string, more: Partial<SpawnRequest> = {}): Promise<InstanceResult> {
     const id = await this.start(image, command, more);
     const operation = await this.#ended(id, WAIT_SECONDS, this.options.signal);
     const { status, error, result } = operation;
@@ -74,23 +76,23 @@ export class BenchTarget implements AsyncDisposable {
   }
 
   /** Starts an instance, which is ended with this at the latest. */
-  async start(image: string, command: string, more: Record<string, unknown> = {}): Promise<string> {
+  async start(image: string, command: string, more: Partial<SpawnRequest> = {}): Promise<string> {
     const { client, signal } = this.options;
-    const json = { image, command, shell: true, ...more };
-    const { uuid } = await client.json<{ uuid: string }>("POST", "/instances", { json, signal });
+    const request = { image, command, shell: true, ...more };
+    const { uuid } = await answerOf(client.v1.instances.post(request, { fetch: { signal } }));
     this.#running.add(uuid);
     return uuid;
   }
 
   async stop(id: string): Promise<void> {
-    await this.client.call("DELETE", `/operations/${id}`).catch(unless(409));
+    await answerOf(this.client.v1.operations({ id }).delete()).catch(unless(409));
     await this.#ended(id, CANCEL_WAIT_SECONDS, AbortSignal.timeout(CANCEL_WAIT_SECONDS * 1000));
   }
 
   /** Deletes images that were made here, the latest first. */
   async deleteMade(): Promise<void> {
     for (let id = this.#images.pop(); id !== undefined; id = this.#images.pop()) {
-      await this.client.call("DELETE", `/images/${id}`).catch(unless(404));
+      await answerOf(this.client.v1.images({ uuid: id }).delete()).catch(unless(404));
     }
   }
 
@@ -121,8 +123,9 @@ export class BenchTarget implements AsyncDisposable {
   }
 
   async #ended(id: string, wait: number, signal: AbortSignal): Promise<Operation> {
+    const route = this.client.v1.operations({ id });
     for (;;) {
-      const operation = await this.client.json<Operation>("GET", `/operations/${id}`, { query: { wait }, signal });
+      const operation = await answerOf(route.get({ query: { wait }, fetch: { signal } }));
       if (!isTerminal(operation.status)) continue;
       this.#running.delete(id);
       return operation;

@@ -1,0 +1,44 @@
+import { type EventSourceMessage, EventSourceParserStream } from "eventsource-parser/stream";
+import type { CallOptions, Client } from "./client.ts";
+import { AnswerError, UnreachableError } from "./errors.ts";
+
+/** Longest event that is read: output of a command comes in far smaller ones. */
+const EVENT_CHARACTERS_MAX = 16_777_216;
+
+export interface EventOptions extends Pick<CallOptions, "query" | "signal"> {
+  /** id of the last event that was seen, after which the stream begins */
+  readonly lastEventId?: string;
+}
+
+/**
+ * The events of a route below /v1 that answers with `text/event-stream`, as they come; comments are skipped. The
+ * connection is closed when the caller leaves the loop.
+ * @throws ResponseError, AnswerError, UnreachableError if the connection breaks, the reason of `signal`
+ */
+export async function* readEvents(
+  client: Client,
+  path: string,
+  { lastEventId, ...options }: EventOptions = {},
+): AsyncGenerator<EventSourceMessage, void> {
+  const headers: Record<string, string> = { accept: "text/event-stream" };
+  if (lastEventId !== undefined) headers["last-event-id"] = lastEventId;
+  const response = await client.call("GET", path, { ...options, headers, deadline: false });
+  const type = response.headers.get("content-type");
+  if (type?.startsWith("text/event-stream") !== true || response.body === null) {
+    await response.body?.cancel();
+    throw new AnswerError(`${path} has no events: its content type is ${type}`);
+  }
+  const events = response.body
+    .pipeThrough(new TextDecoderStream())
+    .pipeThrough(new EventSourceParserStream({ maxBufferSize: EVENT_CHARACTERS_MAX }));
+  const iterator = events[Symbol.asyncIterator]();
+  await using _end = { [Symbol.asyncDispose]: async () => void (await iterator.return?.()) };
+  for (;;) {
+    const step = await iterator.next().catch((error: Error) => {
+      if (options.signal?.aborted) throw options.signal.reason;
+      throw new UnreachableError(`the events of ${path} broke off: ${error.message}`, { cause: error });
+    });
+    if (step.done === true) return;
+    yield step.value;
+  }
+}

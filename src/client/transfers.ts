@@ -1,0 +1,82 @@
+import type { CallOptions, Client } from "./client.ts";
+import { AnswerError } from "./errors.ts";
+import type { DirectoryListing, UploadedFile } from "./types.ts";
+
+/** A file or directory of an image. */
+export interface Inspected {
+  /** uuid */
+  readonly image: string;
+  /** absolute; bytes where the path need not be UTF-8 */
+  readonly path: string | Uint8Array;
+  readonly signal?: AbortSignal;
+}
+
+/** The content of a file; symlinks are followed inside the image. @throws ResponseError, UnreachableError */
+export function downloadFile(client: Client, file: Inspected): Promise<Response> {
+  return inspect(client, "download", file);
+}
+
+/** A directory or a file as a tar archive, which stays compressed if `encoding` is gzip. @throws as `downloadFile` */
+export function downloadArchive(
+  client: Client,
+  { encoding, ...directory }: Inspected & { readonly encoding: "gzip" | "identity" },
+): Promise<Response> {
+  return inspect(client, "archive", directory, { encoding });
+}
+
+/** The entries of a directory. @throws as `downloadFile` */
+export async function listDirectory(client: Client, directory: Inspected): Promise<DirectoryListing["items"]> {
+  const response = await inspect(client, "list", directory);
+  return ((await response.json()) as DirectoryListing).items;
+}
+
+/** A directory as the appliance lists it: JSON, or lines for people if `isText` is true. @throws as `downloadFile` */
+export function downloadListing(
+  client: Client,
+  { image, path, isText }: { readonly image: string; readonly path: string; readonly isText: boolean },
+): Promise<Response> {
+  const query = { path, ...(isText ? { text: true } : {}) };
+  return client.call("GET", `/inspect/${encodeURIComponent(image)}/list`, { query, deadline: false });
+}
+
+/** The image as an OCI layout in a tar archive. @throws as `downloadFile` */
+export function downloadImage(client: Client, image: string, signal: AbortSignal): Promise<Response> {
+  return client.call("GET", `/images/${encodeURIComponent(image)}/save`, { deadline: false, signal });
+}
+
+/** Stores the bytes of a body, and returns the file's uuid. @throws as `downloadFile` */
+export async function uploadFile(
+  client: Client,
+  body: Blob | ReadableStream<Uint8Array>,
+  options: Pick<CallOptions, "signal"> = {},
+): Promise<string> {
+  const response = await client.call("POST", "/files", { ...options, body, deadline: false });
+  return ((await response.json()) as UploadedFile).uuid;
+}
+
+/** The uuid of an image that is given as `<uuid>` or `tag:<name>`. @throws ResponseError, UnreachableError, AnswerError */
+export async function imageIdOf(client: Client, reference: string): Promise<string> {
+  if (!reference.startsWith("tag:")) return reference;
+  const query = { tag: reference.slice("tag:".length) };
+  const response = await client.call("GET", "/inspect/", { query });
+  const id = /\/inspect\/([0-9a-f-]{36})\/?$/.exec(response.headers.get("location") ?? "")?.[1];
+  if (id !== undefined) return id;
+  throw new AnswerError(`the appliance did not say which image ${reference} is`);
+}
+
+/** The query is written here: Eden knows no bytes, and would write the text that stands for them as UTF-8. */
+function inspect(
+  client: Client,
+  view: "download" | "archive" | "list",
+  { image, path, signal }: Inspected,
+  options: CallOptions = {},
+): Promise<Response> {
+  const bytes = typeof path === "string" ? new TextEncoder().encode(path) : path;
+  const encoded = Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
+  return client.call("GET", `/inspect/${encodeURIComponent(image)}/${view}`, {
+    ...options,
+    ...(signal === undefined ? {} : { signal }),
+    rawQuery: `path=${encoded}`,
+    deadline: false,
+  });
+}
