@@ -46,6 +46,8 @@ const RINGS: Readonly<Record<string, Ring>> = {
   check: {
     what: "types, style, and the rules of the source",
     commands: [
+      // Types are those of the modules that the lock names, which must fit package.json.
+      [process.execPath, "install", "--frozen-lockfile", "--silent"],
       ["biome", "check", "--error-on-warnings", "."],
       [process.execPath, "check"],
     ],
