@@ -2,7 +2,7 @@ import type { AccountId } from "../domain/ids.ts";
 import type { Orm } from "./database.ts";
 import { accounts } from "./schema.ts";
 
-/** An account exists from its first token, file or operation on. */
+/** Adds the account if it is new. Accounts come into being with their first token, file or operation. */
 export function ensureAccount(orm: Orm, id: AccountId, now: number): void {
   orm.insert(accounts).values({ id, createdAt: now }).onConflictDoNothing().run();
 }

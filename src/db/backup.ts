@@ -31,21 +31,21 @@ export function backupContents(db: Database): BackupContents {
   };
 }
 
-/** Writes the database as it is at this moment to a new file, while others go on using it. */
+/** Writes a consistent copy of the database to a new file. Other connections can go on meanwhile. */
 export function snapshotDatabase(db: Database, path: string): void {
   db.orm.run(sql`vacuum into ${path}`);
 }
 
 /**
- * Forgets all merged layers: they are a cache, whose files no backup holds. A schema that is older than they are has
- * none.
+ * Deletes the rows of all merged layers, which are a cache: backups do not contain their files. Does nothing with a schema
+ * from before the table existed.
  */
 export function forgetMergedLayers(db: Database): void {
   const table = db.orm.get<[number] | undefined>(sql`select 1 from sqlite_master where name = 'merged_layers'`);
   if (table !== undefined) db.orm.run(sql`delete from merged_layers`);
 }
 
-/** What is wrong with the file of the database, or null. */
+/** The first fault that SQLite's integrity check finds; null when there is none. */
 export function checkDatabase(db: Database): string | null {
   const row = db.orm.get<{ integrity_check: string }>(sql`pragma integrity_check(1)`);
   const text = Object.values(row)[0];

@@ -6,71 +6,71 @@ import Libsql from "libsql";
 import { MIGRATIONS, type Migration } from "./migrations.ts";
 import { Scans } from "./scans.ts";
 
-/** How long a statement waits for a writer of another process, in `milliseconds`; it blocks the event loop. */
+/** How long a statement waits for a writer in another process, in `milliseconds`. The wait blocks the event loop. */
 const BUSY_TIMEOUT_MS = 2000;
-/** After so many statements that wrote, about a thousand pages, the log is written back into the file, in the thread. */
+/** Number of writing statements, about a thousand pages, after which the scan thread checkpoints the log. */
 const CHECKPOINT_WRITES_COUNT = 250;
-/** With so many pages in the log a commit writes it back by itself: the thread failed, or could not keep up. */
+/** Number of pages in the log at which a commit checkpoints it, when the thread failed or could not keep up. */
 const CHECKPOINT_PAGES_MAX = 2048;
-/** The write-ahead log is cut back to this after a checkpoint, in `bytes`. */
+/** Size to which a checkpoint truncates the write-ahead log, in `bytes`. */
 const JOURNAL_BYTES_MAX = 67_108_864;
 
 export interface RunResult {
   readonly changes: number;
 }
 
-/** Rows that are kept until something is written. */
-const KEPT_COUNT_MAX = 1000;
-/** Statements that begin otherwise may write. */
-const READS = /^\s*select\b/i;
-/** Statements that are kept prepared: to prepare one takes longer than to execute most. */
+/** Limit of cached reads. */
+const CACHE_COUNT_MAX = 1000;
+/** Statements that cannot write. */
+const SELECT_STATEMENT = /^\s*select\b/i;
+/** Limit of prepared statements. Preparing a statement takes longer than executing most of them. */
 const STATEMENTS_COUNT_MAX = 500;
-/** A statement holds what it was executed with; one that got a longer text than this is not kept, in `characters`. */
+/** Statements executed with a longer text are not kept, in `characters`: a statement keeps its last parameters. */
 const PARAMETER_LENGTH_MAX = 65_536;
 
-/** Query builder of drizzle; also the type of a transaction's handle. */
+/** Drizzle's query builder; also the type of a transaction's handle. */
 export type Orm = BaseSQLiteDatabase<"sync", RunResult>;
 
-/** The newest migration that the file has is not one of ours: a newer version wrote it. */
+/** A newer version of the program wrote the file: its newest migration is unknown here. */
 export class SchemaTooNewError extends Error {
   override readonly name = "SchemaTooNewError";
 }
 
-/** The file lacks migrations, and the caller did not ask for them. */
+/** The file lacks migrations, and the caller did not want them applied. */
 export class SchemaTooOldError extends Error {
   override readonly name = "SchemaTooOldError";
 }
 
 /**
- * What to do about migrations that the file lacks. `migrate` applies them, which a daemon of an older version does not
- * survive: only whoever holds the data directory's lock may ask for it. `require` refuses the file, and `keep` takes
- * it as it is, for what needs no more than the tables that every version has.
+ * What to do when the file lacks migrations. `migrate` applies them; because a running daemon of an older version would
+ * fail then, the caller must hold the lock of the data directory. `require` refuses the file. `keep` opens it unchanged, for
+ * callers that use only tables that every version has.
  */
 export type SchemaPolicy = "migrate" | "require" | "keep";
 
 /**
- * One connection to the embedded store. Everything is synchronous, so a transaction is never
- * interleaved with another one of this process.
+ * One connection to the embedded database. All calls are synchronous, so the transactions of this process never
+ * interleave.
  */
 export class Database implements Disposable {
   readonly orm: Orm;
-  /** for statements that read for longer than the event loop may stand still */
+  /** for statements that would block the event loop for too long */
   readonly scans: Scans;
   readonly #client: Libsql.Database;
   readonly #statements = new Map<string, Libsql.Statement>();
   readonly #prepared = new Map<string, unknown>();
-  readonly #kept = new Map<string, unknown>();
-  #keptVersion = 0;
-  #isKeptCurrent = false;
+  readonly #cache = new Map<string, unknown>();
+  #cacheVersion = 0;
+  #isCacheCurrent = false;
   #writesCount = 0;
 
   constructor(client: Libsql.Database, path: string) {
     this.#client = client;
     this.scans = new Scans(path);
     const dialect = new SQLiteSyncDialect();
-    // The session is written for better-sqlite3, whose interface libsql has; the types do not know that.
+    // The session is written for better-sqlite3. libsql has the same interface, which the types do not express.
     const session = new BetterSQLiteSession(
-      observed(client, this.#statements, () => this.#onWrite()) as never,
+      drizzleClient(client, this.#statements, () => this.#onWrite()) as never,
       dialect,
       undefined,
       {},
@@ -79,25 +79,25 @@ export class Database implements Disposable {
   }
 
   /**
-   * Runs `work` in one write transaction; what it throws rolls everything back. It takes the write lock at
-   * once, so that a read inside it is never outdated by a writer of another process.
+   * Runs `work` in one write transaction, which an exception rolls back. The transaction takes the write lock when it
+   * begins, so that writers in other processes cannot outdate what it reads.
    */
   transaction<T>(work: (tx: Orm) => T): T {
     return this.orm.transaction((tx) => work(tx as unknown as Orm), { behavior: "immediate" });
   }
 
   /**
-   * Runs `work` without waiting for the disk: a power failure before the next write undoes what it wrote. Nothing else
-   * is lost, and a crash of this process loses nothing. Inside a transaction it is as durable as that.
+   * Runs `work` without syncing its writes to the disk. A power failure before the next synced write undoes them; a crash
+   * of this process does not. Inside a transaction it has no effect.
    */
-  unsynced<T>(work: () => T): T {
+  withoutSync<T>(work: () => T): T {
     if (this.#client.inTransaction) return work();
     this.#client.exec("PRAGMA synchronous = NORMAL");
     using _synced = { [Symbol.dispose]: () => this.#client.exec("PRAGMA synchronous = FULL") };
     return work();
   }
 
-  /** The statement of `build`, prepared once in the life of the connection. */
+  /** A statement made by `build`, prepared once per connection. */
   prepared<T>(name: string, build: (orm: Orm) => T): T {
     let statement = this.#prepared.get(name);
     if (statement === undefined) {
@@ -108,42 +108,42 @@ export class Database implements Disposable {
   }
 
   /**
-   * What `read` gives, which is asked again only after a write of whomever: for rows that are read much more often
-   * than anything is written. A write of another process is seen from the next turn of the event loop on. The result is
-   * shared, so nobody may change it.
+   * The cached result of `read`, for rows that are read much more often than anything is written. Every write of this
+   * connection clears the cache at once; a write of another process clears it by the next turn of the event loop. The
+   * result is shared, so callers must not change it.
    */
-  kept<T>(key: string, read: () => T): T {
-    if (!this.#isKeptCurrent) this.#lookForWrites();
-    if (this.#kept.has(key)) return this.#kept.get(key) as T;
+  cached<T>(key: string, read: () => T): T {
+    if (!this.#isCacheCurrent) this.#checkForeignWrites();
+    if (this.#cache.has(key)) return this.#cache.get(key) as T;
     const value = read();
-    if (this.#kept.size >= KEPT_COUNT_MAX) this.#kept.clear();
-    this.#kept.set(key, value);
+    if (this.#cache.size >= CACHE_COUNT_MAX) this.#cache.clear();
+    this.#cache.set(key, value);
     return value;
   }
 
-  /** Looks for commits of other connections, the command line's for example; those of this one are observed. */
-  #lookForWrites(): void {
+  /** Clears the cache after commits of other connections, for example those of the command line. */
+  #checkForeignWrites(): void {
     const statement = this.prepared("data_version", () => this.#client.prepare("PRAGMA data_version").raw(true));
     const [version] = statement.get() as unknown as [number];
-    if (version !== this.#keptVersion) this.#kept.clear();
-    this.#keptVersion = version;
-    // A look takes a tenth of the time of an answer, and many are given in one turn.
-    this.#isKeptCurrent = true;
+    if (version !== this.#cacheVersion) this.#cache.clear();
+    this.#cacheVersion = version;
+    // This check takes a tenth of the time of a request. One check per turn of the event loop serves all its requests.
+    this.#isCacheCurrent = true;
     setImmediate(() => {
-      this.#isKeptCurrent = false;
+      this.#isCacheCurrent = false;
     });
   }
 
   #onWrite(): void {
-    this.#kept.clear();
+    this.#cache.clear();
     this.#writesCount += 1;
     if (this.#writesCount < CHECKPOINT_WRITES_COUNT) return;
     this.#writesCount = 0;
-    // Where it fails the log stays as it is until the next time, and a commit bounds it in the end.
+    // When this fails, the next checkpoint does the work. In the end, a commit bounds the log.
     void this.scans.all({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] }).catch(() => undefined);
   }
 
-  /** Writes the log back into the file and closes it; idempotent. */
+  /** Checkpoints the log and closes the connection. Idempotent. */
   [Symbol.dispose](): void {
     if (!this.#client.open) return;
     this.scans[Symbol.dispose]();
@@ -155,10 +155,10 @@ export class Database implements Disposable {
 }
 
 /**
- * The client as drizzle's session uses it, which keeps `statements` prepared by their text, and says `onWrite`
- * whenever what was read before may be outdated.
+ * The client in the form that drizzle's session uses. Keeps prepared statements by their text, and calls `onWrite`
+ * whenever cached reads may be outdated.
  */
-function observed(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: () => void) {
+function drizzleClient(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: () => void) {
   return {
     prepare(sql: string) {
       const known = statements.get(sql);
@@ -169,8 +169,8 @@ function observed(client: Libsql.Database, statements: Map<string, Libsql.Statem
           statements.delete(sql);
         }
       });
-      if (!READS.test(sql)) observeWrites(statement, onWrite);
-      readRawOnce(statement);
+      if (!SELECT_STATEMENT.test(sql)) observeWrites(statement, onWrite);
+      makeRaw(statement);
       if (statements.size >= STATEMENTS_COUNT_MAX) statements.clear();
       statements.set(sql, statement);
       return statement;
@@ -178,7 +178,7 @@ function observed(client: Libsql.Database, statements: Map<string, Libsql.Statem
     transaction(work: (tx: Orm) => unknown) {
       return {
         immediate(tx: Orm): unknown {
-          // What was read inside is wrong when all of it was rolled back.
+          // A rollback outdates what was cached inside the transaction.
           using _outdated = { [Symbol.dispose]: onWrite };
           return inTransaction(client, () => work(tx));
         },
@@ -188,8 +188,8 @@ function observed(client: Libsql.Database, statements: Map<string, Libsql.Statem
 }
 
 /**
- * Runs `work` in one write transaction. The client's own way to do it rolls back what SQLite has rolled back already, as
- * it does by itself on a full disk, and then only that second failure is seen.
+ * Runs `work` in one write transaction. Unlike the client's own helper, it does not roll back a transaction that SQLite
+ * has already rolled back, as it does on a full disk: that second error would hide the first.
  */
 function inTransaction<T>(client: Libsql.Database, work: () => T): T {
   client.exec("BEGIN IMMEDIATE");
@@ -204,10 +204,10 @@ function inTransaction<T>(client: Libsql.Database, work: () => T): T {
 }
 
 /**
- * The session asks for raw rows before every execution of a statement, which costs as much as a look-up; a statement
- * that gives them once gives them always.
+ * Makes a statement return raw rows permanently. The session requests that before every execution, which costs as much
+ * as a look-up by key.
  */
-function readRawOnce(statement: Libsql.Statement): void {
+function makeRaw(statement: Libsql.Statement): void {
   const asRaw = statement.raw.bind(statement);
   let isRaw = false;
   statement.raw = (() => {
@@ -239,25 +239,25 @@ function observeWrites(statement: Libsql.Statement, onWrite: () => void): void {
   }
 }
 
-/** `column` has one of `values`, of which there may be more than a statement can have parameters. */
+/** Tests whether `column` is one of `values`, which may be more than the parameters that a statement can have. */
 export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL {
   return sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;
 }
 
 /**
- * Opens the store at `path` (made when absent) and, unless told otherwise, brings its schema up to date.
+ * Opens the database at `path` and creates it when it does not exist. By default applies missing migrations.
  * @throws SchemaTooNewError when a newer version of the program wrote the file
  * @throws SchemaTooOldError when the file lacks migrations and `schema` is `require`
  */
 export function openDatabase(path: string, schema: SchemaPolicy = "migrate"): Database {
   const client = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
   try {
-    // The log and its index get the mode of the file.
+    // SQLite gives the log and its index the mode of this file.
     chmodSync(path, 0o600);
     client.exec("PRAGMA journal_mode = WAL");
     // An acknowledged write must survive a power failure; NORMAL would only keep the file consistent.
     client.exec("PRAGMA synchronous = FULL");
-    // Requests hold what nobody else may read (stdin, environment), and are deleted when their operation ends.
+    // Requests contain secrets (stdin, environment) that must be erased when their operation ends.
     client.exec("PRAGMA secure_delete = ON");
     client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
     client.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES_MAX}`);
@@ -275,14 +275,14 @@ export function openDatabase(path: string, schema: SchemaPolicy = "migrate"): Da
 }
 
 /**
- * Applies what is missing, in one transaction. It is our own because drizzle's one reads the state before it
- * takes the write lock: two processes that open a new file at once would both apply everything.
+ * Applies missing migrations in one transaction. Drizzle's own function reads the state before it takes the write lock,
+ * so two processes that open a new file at once would both apply everything.
  */
 function migrate(client: Libsql.Database, migrations: readonly Migration[]): void {
   inTransaction(client, () => {
     client.exec("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
     const missing = missingMigrations(client, migrations);
-    // The check below reads every table to its end, which only a change of the schema is worth.
+    // The check below reads every table, so it runs only after a change of the schema.
     if (missing.length === 0) return;
     const insert = client.prepare("INSERT INTO migrations (name, created_at) VALUES (?, ?)");
     for (const migration of missing) {
@@ -294,7 +294,7 @@ function migrate(client: Libsql.Database, migrations: readonly Migration[]): voi
   });
 }
 
-/** Migrations that the file does not have yet. @throws SchemaTooNewError */
+/** Migrations that the file lacks. @throws SchemaTooNewError */
 function missingMigrations(client: Libsql.Database, migrations: readonly Migration[]): readonly Migration[] {
   const table = client.prepare("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migrations'").get();
   if (table === undefined) return migrations;

@@ -5,52 +5,59 @@ import { isUnusedSince } from "./files.ts";
 import { isExpired, isUnreferenced } from "./removal.ts";
 import { files, images, layers, mergedLayers } from "./schema.ts";
 
-// What this finds grows with the store, so that it is read in the thread; whoever removes it looks again.
+// These queries read whole tables, so they run in the scan thread. Deletions check each row again.
 
-/** At most `limit` images that are past their time, the oldest first. */
+/** At most `limit` expired images, oldest first. */
 export async function expiredImages(db: Database, beforeMs: number, limit: number): Promise<ImageId[]> {
   const query = db.orm.select({ id: images.id }).from(images).where(isExpired(db.orm, beforeMs));
   return await db.scans.ids<ImageId>(query.orderBy(asc(images.createdAt)).limit(limit));
 }
 
-/** At most `limit` layers that neither an image nor another layer stands on. */
+/** At most `limit` layers without an image and without a layer above them. */
 export async function unreferencedLayers(db: Database, limit: number): Promise<LayerId[]> {
   return await db.scans.ids<LayerId>(
     db.orm.select({ id: layers.id }).from(layers).where(isUnreferenced(db.orm)).limit(limit),
   );
 }
 
-/** Bounds of the times of last use, in `milliseconds`; null: nothing is too old. */
+/** Limits on the time of last use, in `milliseconds` since the epoch; null: nothing expires. */
 export interface ExpiryBounds {
   readonly imagesBeforeMs: number | null;
   readonly mergedBeforeMs: number;
   readonly filesBeforeMs: number | null;
 }
 
-/** What would go if all that is past its time went. */
-export interface Foreseen {
+/** What would be deleted if everything expired were deleted. */
+export interface ExpiryPreview {
   readonly images: number;
   readonly layers: readonly LayerId[];
   readonly files: number;
-  /** contents that no file would have any more */
+  /** SHA-256 of contents that no file would refer to any more */
   readonly blobs: readonly string[];
 }
 
-/** @param held layers that stay, and with them what they stand on */
-export async function foresee(db: Database, bounds: ExpiryBounds, held: readonly LayerId[]): Promise<Foreseen> {
+/**
+ * Determines what would be deleted.
+ * @param held layers that stay, with all layers below them
+ */
+export async function previewExpiry(
+  db: Database,
+  bounds: ExpiryBounds,
+  held: readonly LayerId[],
+): Promise<ExpiryPreview> {
   const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = bounds;
-  const gone = db.orm
+  const expired = db.orm
     .select({ id: images.id })
     .from(images)
     .where(imagesBeforeMs === null ? sql`0` : isExpired(db.orm, imagesBeforeMs));
-  const goneImages = await db.scans.ids<ImageId>(gone);
-  const goneLayers = await db.scans.ids<LayerId>(
+  const expiredImageIds = await db.scans.ids<ImageId>(expired);
+  const layerIds = await db.scans.ids<LayerId>(
     db.orm
       .select({ id: layers.id })
       .from(layers)
       .where(sql`${layers.id} not in (
       with recursive reached(id) as (
-        select layer_id from images where not ${isOneOf(images.id, goneImages)}
+        select layer_id from images where not ${isOneOf(images.id, expiredImageIds)}
         union
         select value from json_each(${JSON.stringify(held)})
         union
@@ -60,23 +67,23 @@ export async function foresee(db: Database, bounds: ExpiryBounds, held: readonly
     )`),
   );
   const unused = sql`${mergedLayers.lastUsedAt} < ${mergedBeforeMs} and not ${isOneOf(mergedLayers.id, held)}`;
-  const orphaned = sql`${isOneOf(mergedLayers.topId, goneLayers)} or ${isOneOf(mergedLayers.belowId, goneLayers)}`;
-  const standIns = await db.scans.ids<LayerId>(
+  const orphaned = sql`${isOneOf(mergedLayers.topId, layerIds)} or ${isOneOf(mergedLayers.belowId, layerIds)}`;
+  const mergedIds = await db.scans.ids<LayerId>(
     db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(sql`(${unused}) or ${orphaned}`),
   );
-  const goneFiles = filesBeforeMs === null ? { files: 0, blobs: [] } : await foreseeFiles(db, filesBeforeMs);
-  return { images: goneImages.length, layers: [...standIns, ...goneLayers], ...goneFiles };
+  const expiredFiles = filesBeforeMs === null ? { files: 0, blobs: [] } : await previewFileExpiry(db, filesBeforeMs);
+  return { images: expiredImageIds.length, layers: [...mergedIds, ...layerIds], ...expiredFiles };
 }
 
-async function foreseeFiles(db: Database, beforeMs: number): Promise<Pick<Foreseen, "files" | "blobs">> {
+async function previewFileExpiry(db: Database, beforeMs: number): Promise<Pick<ExpiryPreview, "files" | "blobs">> {
   const query = db.orm
-    .select({ goneCount: sql`sum(${isUnusedSince(db.orm, beforeMs)})`, count: sql`count(*)`, sha256: files.sha256 })
+    .select({ expiredCount: sql`sum(${isUnusedSince(db.orm, beforeMs)})`, count: sql`count(*)`, sha256: files.sha256 })
     .from(files)
     .groupBy(files.sha256)
     .having(sql`sum(${isUnusedSince(db.orm, beforeMs)}) > 0`);
   const rows = await db.scans.all(query.toSQL());
   return {
-    files: rows.reduce((sum, [goneCount]) => sum + Number(goneCount), 0),
-    blobs: rows.filter(([goneCount, count]) => goneCount === count).map(([, , sha256]) => String(sha256)),
+    files: rows.reduce((sum, [expiredCount]) => sum + Number(expiredCount), 0),
+    blobs: rows.filter(([expiredCount, count]) => expiredCount === count).map(([, , sha256]) => String(sha256)),
   };
 }

@@ -6,7 +6,7 @@ import { files, operationFiles } from "./schema.ts";
 
 export type FileRow = typeof files.$inferSelect;
 
-/** Names the content for the account; the same content keeps the uuid that it got first. */
+/** Adds the content to the account's files. A content that is there already keeps its uuid and counts as used now. */
 export function upsertFile(
   db: Database,
   file: { readonly accountId: AccountId; readonly sha256: string; readonly sizeBytes: number; readonly now: number },
@@ -23,7 +23,7 @@ export function upsertFile(
   });
 }
 
-/** By uuid, by hash, or by both, which must then agree. */
+/** Finds a file by its uuid, its hash, or both; null when there is none, or when both do not name the same file. */
 export function getFile(
   db: Database,
   accountId: AccountId,
@@ -45,15 +45,15 @@ export function getFile(
   return row ?? null;
 }
 
-/** The file was last used before `beforeMs`, and no operation still needs it. */
+/** The file was last used before `beforeMs`, and no live operation needs it. */
 export function isUnusedSince(orm: Orm, beforeMs: number) {
   const need = orm.select({ one: sql`1` }).from(operationFiles).where(eq(operationFiles.fileId, files.id));
   return and(lt(files.lastUsedAt, beforeMs), notExists(need));
 }
 
 /**
- * Forgets at most `limit` files that `isUnusedSince`, the oldest first; returns the rows, whose blobs may be
- * unreferenced now.
+ * Deletes at most `limit` files for which `isUnusedSince` holds, the least recently used first. Returns their rows: their
+ * blobs may be unreferenced now.
  */
 export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number): FileRow[] {
   const rows = tx
@@ -67,12 +67,12 @@ export function deleteFilesUnusedSince(tx: Orm, beforeMs: number, limit: number)
   return rows;
 }
 
-/** True when any account has a file of this content. */
+/** True when a file of any account has this content. */
 export function isBlobReferenced(orm: Orm, sha256: string): boolean {
   return orm.select({ id: files.id }).from(files).where(eq(files.sha256, sha256)).limit(1).get() !== undefined;
 }
 
-/** Which of these contents any account has a file of. */
+/** The contents among `sha256s` that files of any account have. */
 export function referencedBlobs(db: Database, sha256s: readonly string[]): Set<string> {
   const rows = db.orm.selectDistinct({ sha256: files.sha256 }).from(files).where(isOneOf(files.sha256, sha256s)).all();
   return new Set(rows.map((row) => row.sha256));

@@ -1,27 +1,27 @@
 import { asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { FAR_OFFSET_MIN } from "./scans.ts";
+import { LARGE_OFFSET_MIN } from "./scans.ts";
 import { history, images, tags } from "./schema.ts";
 
-/** Longest command that is kept, all its arguments together, in `bytes`. */
+/** Longest command that is stored, all arguments together, in `bytes`. */
 export const HISTORY_COMMAND_BYTES_MAX = 65_536;
 
-/** Trees of more images than these are walked in a thread. */
+/** Number of images in a tree above which the tree is walked in the scan thread. */
 const WALK_COUNT_MAX = 1000;
 
-/** How an image came to be: by a command, or from a registry. Neither env nor stdin are kept. */
-export interface Making {
+/** How an image was made: by a command, or by an import of `source`. Environment and stdin are not stored. */
+export interface ImageOrigin {
   readonly command?: readonly string[];
   readonly exitCode?: number;
   readonly timedOut?: boolean;
   readonly source?: string;
 }
 
-/** A step of a lineage. The image itself may be deleted. */
+/** A step of a lineage. Its image may be deleted (`exists`). */
 export type HistoryRow = typeof history.$inferSelect & { readonly exists: boolean; readonly tag: string | null };
 
-/** Writes the step of an image that is being published. */
+/** Inserts the step of an image that is being published. */
 export function insertHistory(
   tx: Orm,
   step: {
@@ -30,7 +30,7 @@ export function insertHistory(
       readonly parentId: ImageId | null;
       readonly digest?: string;
       readonly sizeBytes: number;
-      readonly making?: Making;
+      readonly origin?: ImageOrigin;
     };
     readonly operationId: OperationId;
     readonly startedAt: number | null;
@@ -38,18 +38,18 @@ export function insertHistory(
   },
 ): void {
   const { image, operationId, startedAt, now } = step;
-  const { id, parentId, digest, sizeBytes, making = {} } = image;
-  const command = making.command === undefined ? null : cutCommand(making.command);
+  const { id, parentId, digest, sizeBytes, origin = {} } = image;
+  const command = origin.command === undefined ? null : cutCommand(origin.command);
   tx.insert(history)
     .values({
       imageId: id,
       parentId,
       operationId,
       command,
-      commandCut: command !== null && command.length < (making.command?.length ?? 0),
-      exitCode: making.exitCode ?? null,
-      timedOut: making.timedOut ?? false,
-      source: making.source ?? null,
+      commandCut: command !== null && command.length < (origin.command?.length ?? 0),
+      exitCode: origin.exitCode ?? null,
+      timedOut: origin.timedOut ?? false,
+      source: origin.source ?? null,
       digest: digest ?? null,
       sizeBytes,
       startedAt,
@@ -58,7 +58,7 @@ export function insertHistory(
     .run();
 }
 
-/** The first arguments that fit; an argument is kept whole or not at all. */
+/** The first arguments that fit. Arguments are never cut in the middle. */
 function cutCommand(command: readonly string[]): readonly string[] {
   let totalBytes = 0;
   const end = command.findIndex((argument) => {
@@ -92,7 +92,7 @@ function selectSteps(orm: Orm) {
     .leftJoin(tags, eq(tags.imageId, history.imageId));
 }
 
-/** The image and what it was made from, the image first and its base last, deleted ones included. */
+/** The lineage of an image, from the image down to its base, including deleted images. */
 export async function lineage(db: Database, id: ImageId, page: Page): Promise<HistoryRow[]> {
   const query = db.orm.select({ id: sql<ImageId>`id` }).from(
     sql`(
@@ -104,10 +104,10 @@ export async function lineage(db: Database, id: ImageId, page: Page): Promise<Hi
         select id from walk limit ${page.limit} offset ${page.offset}
       ) as page`,
   );
-  return stepsOf(db, await idsOf(db, query, page.offset >= FAR_OFFSET_MIN));
+  return stepsOf(db, await idsOf(db, query, page.offset >= LARGE_OFFSET_MIN));
 }
 
-/** What was made from the image, the oldest first: by one run, or with `recursive` by any number. */
+/** Images made from this one, oldest first: by one run, or by any number of runs when `recursive`. */
 export async function descendants(
   db: Database,
   id: ImageId,
@@ -127,7 +127,7 @@ export async function descendants(
     .orderBy(asc(history.createdAt), asc(history.imageId))
     .limit(options.limit)
     .offset(options.offset);
-  const isLong = options.offset >= FAR_OFFSET_MIN || (options.recursive && isLongerThan(db, walk, WALK_COUNT_MAX));
+  const isLong = options.offset >= LARGE_OFFSET_MIN || (options.recursive && isLongerThan(db, walk, WALK_COUNT_MAX));
   return stepsOf(db, await idsOf(db, query, isLong));
 }
 
@@ -141,20 +141,23 @@ interface IdQuery {
   all(): { readonly id: ImageId }[];
 }
 
-/** What takes long is read in a thread. */
+/** Runs a long query in the scan thread. */
 async function idsOf(db: Database, query: IdQuery, isLong: boolean): Promise<ImageId[]> {
   if (!isLong) return query.all().map(({ id }) => id);
   return await db.scans.ids<ImageId>(query);
 }
 
-/** The steps of a page, in its order; one that was forgotten meanwhile is left out. */
+/** The steps of a page, in the order of `ids`. Steps that were deleted meanwhile are left out. */
 function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
   const rows = selectSteps(db.orm).where(isOneOf(history.imageId, ids)).all();
   const byId = new Map(rows.map((row) => [row.imageId, row]));
   return ids.flatMap((id) => byId.get(id) ?? []);
 }
 
-/** Forgets the step of a deleted image when nothing that exists was made from it, and then those above it likewise. */
+/**
+ * Deletes the step of a deleted image if no existing step was made from it, and then its ancestors under the same
+ * condition.
+ */
 export function pruneHistory(tx: Orm, deleted: ImageId): void {
   tx.run(sql`
     delete from history where image_id in (

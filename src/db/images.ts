@@ -2,10 +2,10 @@ import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizz
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { FAR_OFFSET_MIN } from "./scans.ts";
+import { LARGE_OFFSET_MIN } from "./scans.ts";
 import { images, tags } from "./schema.ts";
 
-/** An image with the tag that it shows. */
+/** An image and its tag. */
 export type ImageRow = typeof images.$inferSelect & { readonly tag: string | null };
 
 export interface ImageFilter {
@@ -37,7 +37,7 @@ export function getImage(db: Database, accountId: AccountId, id: ImageId): Image
   return findImage(db.orm, accountId, id);
 }
 
-/** The image of a uuid, or the one that carries a tag. */
+/** Finds an image by its uuid or by its tag; null when the account has none. */
 export function resolveImage(db: Database, accountId: AccountId, reference: ImageReference): ImageRow | null {
   if ("uuid" in reference) return getImage(db, accountId, reference.uuid);
   const row = db.orm
@@ -49,11 +49,14 @@ export function resolveImage(db: Database, accountId: AccountId, reference: Imag
   return row ?? null;
 }
 
-/** With more tags than these that begin alike, images are looked through in a thread instead of being put in order. */
-const TAGS_AT_ONCE_COUNT_MAX = 1000;
+/**
+ * When more tags than this match a prefix, the scan thread walks the images in their order. Otherwise the images of all
+ * matching tags are sorted.
+ */
+const SORTED_TAGS_COUNT_MAX = 1000;
 
-/** Newest first, then by id; a page past the end is empty. */
-export function listImages(db: Database, accountId: AccountId, filter: ImageFilter): ImageRow[] {
+/** Newest first, then by id; a page past the end is empty. Blocks the event loop: only for small offsets and prefixes. */
+export function listImagesSync(db: Database, accountId: AccountId, filter: ImageFilter): ImageRow[] {
   if (isContradiction(filter)) return [];
   const page = imagePage(db.orm, accountId, filter).as("page");
   return db.orm
@@ -65,12 +68,12 @@ export function listImages(db: Database, accountId: AccountId, filter: ImageFilt
     .all();
 }
 
-/** The same for any offset and any prefix: what takes long is done in a thread. */
-export async function listImagesFar(db: Database, accountId: AccountId, filter: ImageFilter): Promise<ImageRow[]> {
+/** Newest first, then by id; a page past the end is empty. Runs long queries in the scan thread. */
+export async function listImages(db: Database, accountId: AccountId, filter: ImageFilter): Promise<ImageRow[]> {
   if (isContradiction(filter)) return [];
   const { tagPrefix, offset } = filter;
   const isBroad = Boolean(tagPrefix) && haveManyTags(db, accountId, tagPrefix ?? "");
-  if (!isBroad && offset < FAR_OFFSET_MIN) return listImages(db, accountId, filter);
+  if (!isBroad && offset < LARGE_OFFSET_MIN) return listImagesSync(db, accountId, filter);
   const page = isBroad ? pageByTimeOfPrefix : imagePage;
   const ids = await db.scans.ids<ImageId>(page(db.orm, accountId, filter));
   return db.orm
@@ -82,7 +85,7 @@ export async function listImagesFar(db: Database, accountId: AccountId, filter: 
     .all();
 }
 
-/** An image without a tag has none that begins with anything. */
+/** An untagged image has no tag that could match a prefix. */
 function isContradiction({ tagged, tagPrefix }: ImageFilter): boolean {
   return tagged === false && tagPrefix !== undefined;
 }
@@ -92,10 +95,10 @@ function haveManyTags(db: Database, accountId: AccountId, prefix: string): boole
     .select({ one: sql`1` })
     .from(tags)
     .where(and(eq(tags.accountId, accountId), beginsWith(prefix)))
-    .limit(TAGS_AT_ONCE_COUNT_MAX + 1)
+    .limit(SORTED_TAGS_COUNT_MAX + 1)
     .as("page");
   const [row] = db.orm.select({ count: sql<number>`count(*)` }).from(some).all();
-  return (row?.count ?? 0) > TAGS_AT_ONCE_COUNT_MAX;
+  return (row?.count ?? 0) > SORTED_TAGS_COUNT_MAX;
 }
 
 function imagePage(orm: Orm, accountId: AccountId, filter: ImageFilter) {
@@ -109,14 +112,14 @@ function timeBounds(filter: ImageFilter) {
   );
 }
 
-/** Tags are ASCII, so that whatever follows the prefix in one sorts before the last code point. */
+/** Tags are ASCII, so every tag with the prefix sorts before the prefix followed by the last code point. */
 function beginsWith(prefix: string) {
   return and(gte(tags.name, prefix), lt(tags.name, `${prefix}\u{10ffff}`));
 }
 
-/** Found in a covering index, so that a large offset does not read the rows that it skips. */
+/** Reads only a covering index, so that a large offset does not read the skipped rows. */
 function pageByTime(orm: Orm, accountId: AccountId, filter: ImageFilter) {
-  // Every tag begins with the empty prefix, and an image without a tag does not.
+  // The empty prefix matches every tag, but not an image without a tag.
   const tagged = filter.tagged ?? (filter.tagPrefix === "" ? true : undefined);
   return orm
     .select({ id: images.id })
@@ -133,7 +136,7 @@ function pageByTime(orm: Orm, accountId: AccountId, filter: ImageFilter) {
     .offset(filter.offset);
 }
 
-/** Reads every tag that begins so, and puts what they are on in order. */
+/** Reads all tags with the prefix, and sorts their images. */
 function pageByPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
   return orm
     .select({ id: images.id })
@@ -145,23 +148,23 @@ function pageByPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
     .offset(filter.offset);
 }
 
-/** The same page, found by reading the images in their order until enough of them have such a tag. */
+/** The same page, found by reading images in their order until enough of them have a matching tag. */
 function pageByTimeOfPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
   const prefix = filter.tagPrefix ?? "";
-  const has = orm
+  const hasMatchingTag = orm
     .select({ one: sql`1` })
     .from(tags)
     .where(and(eq(tags.imageId, images.id), beginsWith(prefix)));
   return orm
     .select({ id: images.id })
     .from(images)
-    .where(and(eq(images.accountId, accountId), eq(images.tagged, true), exists(has), timeBounds(filter)))
+    .where(and(eq(images.accountId, accountId), eq(images.tagged, true), exists(hasMatchingTag), timeBounds(filter)))
     .orderBy(desc(images.createdAt), desc(images.id))
     .limit(filter.limit)
     .offset(filter.offset);
 }
 
-/** Gives the image this one tag; an image that had the tag loses it. Null when the account has no such image. */
+/** Gives the image this tag, and takes it from the image that had it. Null when the account has no such image. */
 export function setTag(db: Database, accountId: AccountId, imageId: ImageId, name: string): ImageRow | null {
   return db.transaction((tx) => {
     if (findImage(tx, accountId, imageId) === null) return null;
@@ -170,7 +173,7 @@ export function setTag(db: Database, accountId: AccountId, imageId: ImageId, nam
   });
 }
 
-/** `setTag` inside the transaction of a caller that knows that the image is the account's. */
+/** `setTag` for a transaction whose caller has checked that the image belongs to the account. */
 export function moveTag(orm: Orm, accountId: AccountId, imageId: ImageId, name: string): void {
   const previous = orm
     .delete(tags)
@@ -183,7 +186,7 @@ export function moveTag(orm: Orm, accountId: AccountId, imageId: ImageId, name: 
   orm.update(images).set({ tagged: true }).where(eq(images.id, imageId)).run();
 }
 
-/** Takes the image's tag away, when it has one. Null when the account has no such image. */
+/** Removes the image's tag, if it has one. Null when the account has no such image. */
 export function removeTag(db: Database, accountId: AccountId, imageId: ImageId): ImageRow | null {
   return db.transaction((tx) => {
     if (findImage(tx, accountId, imageId) === null) return null;

@@ -10,27 +10,27 @@ export function getLayer(db: Database, id: LayerId): LayerRow | null {
 }
 
 /**
- * The base layer that was made of the same digest, platform and recipe. It may be another account's: only who has
- * verified all that it was made of may have it.
+ * The base layer with this key: manifest digest, platform and recipe of the tools. Another account may have imported it,
+ * so the caller must first verify all of the image's content.
  */
 export function findBaseLayer(db: Database, baseKey: string): LayerRow | null {
   return db.orm.select().from(layers).where(eq(layers.baseKey, baseKey)).get() ?? null;
 }
 
-/** The same where an import of the account has verified that once: then the digest alone is enough. */
-export function findProvedBase(db: Database, accountId: AccountId, baseKey: string): LayerRow | null {
+/** The same, if an import of this account has verified all content before: then the key is enough. */
+export function findProvenBase(db: Database, accountId: AccountId, baseKey: string): LayerRow | null {
   const isProved = and(eq(baseProofs.layerId, layers.id), eq(baseProofs.accountId, accountId));
   const query = db.orm.select(getTableColumns(layers)).from(layers).innerJoin(baseProofs, isProved);
   return query.where(eq(layers.baseKey, baseKey)).get() ?? null;
 }
 
-/** Rows that are remembered of one database; those that were used last. */
+/** Limit of cached rows per database; the most recently used are kept. */
 const KNOWN_ROWS_COUNT_MAX = 20_000;
 const knownRows = new WeakMap<Database, Map<LayerId, LayerRow>>();
 
 /**
- * The layers that `id` stands on, the lowest first and `id` last; empty when there is no such layer. A row never
- * changes, and what it stands on goes only after it: so only the first one has to be looked for every time.
+ * The layers from the lowest up to `id`; empty when there is no such layer. Rows never change, and a layer is deleted
+ * before those below it. So only the existence of `id` is checked in the database; other rows come from a cache.
  */
 export function layerChain(db: Database, id: LayerId): LayerRow[] {
   if (!hasLayer(db, id)) return [];
@@ -43,7 +43,7 @@ export function layerChain(db: Database, id: LayerId): LayerRow[] {
     chain.push(...rows);
     next = row?.parentId ?? null;
   }
-  // The lowest were needed by most, and stay longest.
+  // Lower layers are part of more chains, so they count as used last.
   for (const row of chain) {
     known.delete(row.id);
     known.set(row.id, row);
@@ -55,7 +55,7 @@ export function layerChain(db: Database, id: LayerId): LayerRow[] {
   return chain.reverse();
 }
 
-/** Ids of `layerChain`. */
+/** The ids of `layerChain`. */
 export function layerIds(db: Database, topId: LayerId): LayerId[] {
   return layerChain(db, topId).map(({ id }) => id);
 }
@@ -71,7 +71,7 @@ function hasLayer(db: Database, id: LayerId): boolean {
   return statement.get({ id }) !== undefined;
 }
 
-/** `layerChain` without what is remembered. */
+/** Reads `layerChain` from the database, lowest first. */
 function readChain(db: Database, id: LayerId): LayerRow[] {
   const statement = db.prepared("layers.chain", (orm) =>
     orm
@@ -93,7 +93,7 @@ function readChain(db: Database, id: LayerId): LayerRow[] {
   return statement.all({ id });
 }
 
-/** Which of `ids` have a row, merged layers included: disks and indexes of others are garbage. */
+/** The subset of `ids` that have a row, as a layer or as a merged layer. Files of all others are garbage. */
 export function existingLayers(db: Database, ids: readonly LayerId[]): Set<LayerId> {
   const own = db.orm.select({ id: layers.id }).from(layers).where(isOneOf(layers.id, ids));
   const merged = db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(isOneOf(mergedLayers.id, ids));

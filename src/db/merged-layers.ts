@@ -3,13 +3,13 @@ import type { AccountId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { images, layers, mergedLayers } from "./schema.ts";
 
-/** As a limit, none. */
+/** SQLite's limit for all rows. */
 const ALL = -1;
 
 export type MergedLayerRow = typeof mergedLayers.$inferSelect;
 
-/** Merged layers of an account whose topmost layer is one of `topIds`. */
-export function mergedLayersOn(db: Database, accountId: AccountId, topIds: readonly LayerId[]): MergedLayerRow[] {
+/** Merged layers of an account whose top layer is one of `topIds`. */
+export function mergedLayersWithTop(db: Database, accountId: AccountId, topIds: readonly LayerId[]): MergedLayerRow[] {
   const statement = db.prepared("merged_layers.on", (orm) =>
     orm
       .select()
@@ -25,7 +25,10 @@ export function mergedLayersOn(db: Database, accountId: AccountId, topIds: reado
   return statement.all({ accountId, topIds: JSON.stringify(topIds) });
 }
 
-/** Records a merged layer; false, and nothing is changed, when a layer that it refers to is gone, or another came first. */
+/**
+ * Inserts a merged layer. Returns false, and changes nothing, when a layer that it refers to was deleted, or when the run
+ * of layers has a merged layer already.
+ */
 export function insertMergedLayer(
   db: Database,
   row: Omit<MergedLayerRow, "createdAt" | "lastUsedAt"> & { readonly now: number },
@@ -47,7 +50,7 @@ export function insertMergedLayer(
   });
 }
 
-/** Notes a use, where the last one that was noted is older than `beforeMs`: not every run has to write. */
+/** Sets the time of last use where it is older than `beforeMs`, so that not every run writes. */
 export function touchMergedLayers(
   db: Database,
   ids: readonly LayerId[],
@@ -61,7 +64,7 @@ export function touchMergedLayers(
     .run();
 }
 
-/** Makes merged layers look as if they had last been used at that time. */
+/** Sets the time of last use of merged layers. */
 export function setMergedLayersUsedAt(db: Database, ids: readonly LayerId[], lastUsedAt: number): void {
   if (ids.length === 0) return;
   db.orm
@@ -71,7 +74,7 @@ export function setMergedLayersUsedAt(db: Database, ids: readonly LayerId[], las
     .run();
 }
 
-/** Merged layers of an account, at most `limit` where that is given, the one that was not used for longest first. */
+/** Merged layers of an account, at most `limit`, the least recently used first. */
 export function mergedLayersByUse(db: Database, accountId: AccountId, limit = ALL): MergedLayerRow[] {
   return db.orm
     .select()
@@ -82,13 +85,13 @@ export function mergedLayersByUse(db: Database, accountId: AccountId, limit = AL
     .all();
 }
 
-/** Sum of the sizes of an account's merged layers in `bytes`; of those only that were used after a time, and others than `except`. */
+/** Sizes of an account's merged layers in `bytes`, optionally only of those used after a time or not in `except`. */
 export function mergedBytesOf(
   db: Database,
   accountId: AccountId,
-  which: { readonly usedAfterMs?: number; readonly except?: readonly LayerId[] } = {},
+  filter: { readonly usedAfterMs?: number; readonly except?: readonly LayerId[] } = {},
 ): number {
-  const { usedAfterMs, except = [] } = which;
+  const { usedAfterMs, except = [] } = filter;
   const [row] = db.orm
     .select({ bytes: sql<number>`coalesce(sum(${mergedLayers.sizeBytes}), 0)` })
     .from(mergedLayers)
@@ -114,12 +117,12 @@ export function allMergedLayers(db: Database): LayerId[] {
   return rows.map((row) => row.id);
 }
 
-/** Forgets a merged layer; the caller removes its files. */
+/** Deletes the row of a merged layer. The caller removes its files. */
 export function deleteMergedLayer(db: Database, id: LayerId): void {
   db.orm.delete(mergedLayers).where(eq(mergedLayers.id, id)).run();
 }
 
-/** Forgets the merged layers that refer to one of these, and returns them: their files are garbage then. */
+/** Deletes the merged layers that refer to one of these layers, and returns their ids. The caller removes the files. */
 export function deleteMergedLayersOf(tx: Orm, layerIds: readonly LayerId[]): LayerId[] {
   const rows = tx
     .delete(mergedLayers)
@@ -129,7 +132,7 @@ export function deleteMergedLayersOf(tx: Orm, layerIds: readonly LayerId[]): Lay
   return rows.map((row) => row.id);
 }
 
-/** Forgets at most `limit` merged layers that were last used before `beforeMs`, and returns them. */
+/** Deletes at most `limit` merged layers that were last used before `beforeMs`, and returns their ids. */
 export function deleteMergedLayersUnusedSince(
   tx: Orm,
   beforeMs: number,
@@ -146,16 +149,16 @@ export function deleteMergedLayersUnusedSince(
   return ids;
 }
 
-/** With more images than these the sum of an account's layers is made in the thread. */
-const SUM_AT_ONCE_COUNT_MAX = 1000;
+/** Number of images of an account above which its layers are summed up in the scan thread. */
+const INLINE_SUM_COUNT_MAX = 1000;
 
-/** Bytes of the layers that images of an account stand on, those it shares included. */
+/** Size of all layers under an account's images, in `bytes`, layers shared with other accounts included. */
 export async function layerBytesOf(db: Database, accountId: AccountId): Promise<number> {
   const some = db.orm
     .select({ id: images.id })
     .from(images)
     .where(eq(images.accountId, accountId))
-    .limit(SUM_AT_ONCE_COUNT_MAX + 1)
+    .limit(INLINE_SUM_COUNT_MAX + 1)
     .all();
   const query = db.orm
     .select({ bytes: sql<number>`coalesce(sum(${layers.sizeBytes}), 0)` })
@@ -170,6 +173,6 @@ export async function layerBytesOf(db: Database, accountId: AccountId): Promise<
         select id from reached
       )`,
     );
-  const [row = []] = some.length > SUM_AT_ONCE_COUNT_MAX ? await db.scans.all(query.toSQL()) : query.values();
+  const [row = []] = some.length > INLINE_SUM_COUNT_MAX ? await db.scans.all(query.toSQL()) : query.values();
   return Number(row[0]);
 }

@@ -25,7 +25,7 @@ import {
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
-import { FAR_OFFSET_MIN } from "./scans.ts";
+import { LARGE_OFFSET_MIN } from "./scans.ts";
 import { images, operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
@@ -50,7 +50,7 @@ export interface OperationFilter {
   readonly untilMs?: number | undefined;
 }
 
-/** The one status that `change` leads to, from wherever it is allowed. */
+/** The status that `change` leads to. @throws Error when there is not exactly one */
 function targetOf(change: OperationTransition): OperationStatus {
   const targets = new Set(sourcesOf(change).map((source) => next(source, change)));
   const [target] = targets;
@@ -58,7 +58,7 @@ function targetOf(change: OperationTransition): OperationStatus {
   return target;
 }
 
-/** Compare-and-set: applies `change` where the life cycle (and `guard`) allows it. */
+/** Compare-and-set: applies `change` if the operation's status and `guard` allow it. Returns whether they did. */
 function transition(
   orm: Orm,
   id: OperationId,
@@ -74,7 +74,7 @@ function transition(
   return changes === 1;
 }
 
-/** A transition to a terminal status, after which the secrets of the request are nobody's business any more. */
+/** A transition to a terminal status, which also deletes the request's secrets. */
 function end(
   orm: Orm,
   id: OperationId,
@@ -88,16 +88,16 @@ function end(
 }
 
 /**
- * Ends an EXECUTING operation with its result, for a caller that publishes in the same transaction.
- * False, and nothing changed, when it is no longer EXECUTING or a cancel was accepted.
+ * Ends an EXECUTING operation with its result, in the caller's transaction. Returns false, and changes nothing, when it is
+ * not EXECUTING or a cancel was accepted.
  */
 export function succeedOperation(orm: Orm, id: OperationId, result: Record<string, unknown>, now: number): boolean {
   return end(orm, id, "succeed", { result, finishedAt: now }, isNull(operations.cancelRequestedAt));
 }
 
 /**
- * Writes the row that precedes all work; it is PENDING.
- * @throws ApiError `not_found` when the image or a file is gone
+ * Inserts the operation as PENDING, before any work begins.
+ * @throws ApiError `not_found` when the image or a file does not exist any more
  */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
   const { id, accountId, kind, request, hadCredentials, imageId, now } = operation;
@@ -126,13 +126,13 @@ export function getOperation(db: Database, accountId: AccountId, id: OperationId
       .where(eq(operations.id, sql.placeholder("id")))
       .prepare(),
   );
-  // Clients ask for the same operation many times between two of its changes.
-  const row = db.kept(`operation ${id}`, () => statement.get({ id }) ?? null);
+  // Clients poll an operation many times between two changes.
+  const row = db.cached(`operation ${id}`, () => statement.get({ id }) ?? null);
   return row?.accountId === accountId ? row : null;
 }
 
-/** Newest first, then by id; a page past the end is empty. */
-export function listOperations(db: Database, accountId: AccountId, filter: OperationFilter): OperationRow[] {
+/** Newest first, then by id; a page past the end is empty. Blocks the event loop: only for small offsets. */
+export function listOperationsSync(db: Database, accountId: AccountId, filter: OperationFilter): OperationRow[] {
   const page = operationPage(db.orm, accountId, filter).as("page");
   return db.orm
     .select(getTableColumns(operations))
@@ -142,13 +142,13 @@ export function listOperations(db: Database, accountId: AccountId, filter: Opera
     .all();
 }
 
-/** The same for any offset: what is skipped is skipped in a thread, where it takes long. */
-export async function listOperationsFar(
+/** Newest first, then by id; a page past the end is empty. Skips a large offset in the scan thread. */
+export async function listOperations(
   db: Database,
   accountId: AccountId,
   filter: OperationFilter,
 ): Promise<OperationRow[]> {
-  if (filter.offset < FAR_OFFSET_MIN) return listOperations(db, accountId, filter);
+  if (filter.offset < LARGE_OFFSET_MIN) return listOperationsSync(db, accountId, filter);
   const ids = await db.scans.ids<OperationId>(operationPage(db.orm, accountId, filter));
   return db.orm
     .select()
@@ -158,7 +158,7 @@ export async function listOperationsFar(
     .all();
 }
 
-/** The page is found in a covering index, so that a large offset does not read the rows that it skips. */
+/** Reads only a covering index, so that a large offset does not read the skipped rows. */
 function operationPage(orm: Orm, accountId: AccountId, filter: OperationFilter) {
   const { status, kind, sinceMs, untilMs } = filter;
   return orm
@@ -179,16 +179,16 @@ function operationPage(orm: Orm, accountId: AccountId, filter: OperationFilter) 
 }
 
 /**
- * PENDING to EXECUTING; false when it is not PENDING any more. After a power failure it may be PENDING again, and is
- * then begun anew: nothing of it was published.
+ * Changes PENDING to EXECUTING. Returns false when the operation is not PENDING. A power failure may undo the change; then
+ * the operation starts again, which is safe because it has not published anything.
  */
 export function startOperation(db: Database, id: OperationId, now: number): boolean {
-  return db.unsynced(() => transition(db.orm, id, "start", { startedAt: now }));
+  return db.withoutSync(() => transition(db.orm, id, "start", { startedAt: now }));
 }
 
 /**
- * Ends an operation FAILED; or CANCELLED when a cancel had been accepted, which is a promise. Returns which, or null when
- * it had already ended.
+ * Ends an operation FAILED, or CANCELLED when a cancel was accepted, because an accepted cancel is a promise. Returns the
+ * new status; null when the operation had already ended.
  */
 export function failOperation(
   db: Database,
@@ -208,8 +208,8 @@ function fail(orm: Orm, id: OperationId, error: ErrorBody, now: number): "FAILED
 export type CancelOutcome = "cancelling" | "cancelled" | "terminal" | "not_found";
 
 /**
- * What DELETE of an operation does: PENDING ends CANCELLED at once; EXECUTING is marked, once, so that it can
- * no longer be published, and whoever executes it ends it; a terminal one stays as it is.
+ * Cancels an operation. PENDING becomes CANCELLED at once. EXECUTING is marked, so that it can no longer be published; its
+ * executor then ends it. A terminal operation does not change.
  */
 export function requestCancel(db: Database, accountId: AccountId, id: OperationId, now: number): CancelOutcome {
   return db.transaction((tx) => {
@@ -238,12 +238,12 @@ function liveOperations(db: Database, status: OperationStatus): OperationRow[] {
     .all();
 }
 
-/** Of all accounts, oldest first. */
+/** PENDING operations of all accounts, oldest first. */
 export function pendingOperations(db: Database): OperationRow[] {
   return liveOperations(db, "PENDING");
 }
 
-/** Of all accounts, oldest first. */
+/** EXECUTING operations of all accounts, oldest first. */
 export function executingOperations(db: Database): OperationRow[] {
   return liveOperations(db, "EXECUTING");
 }
@@ -253,14 +253,14 @@ export interface RecoveredOperation {
   readonly id: OperationId;
   readonly accountId: AccountId;
   readonly kind: OperationKind;
-  /** CANCELLED where a cancel had been accepted; FAILED where it was executing, or its credentials are gone */
+  /** CANCELLED when a cancel was accepted; FAILED when it was executing or its credentials are lost */
   readonly status: "FAILED" | "CANCELLED";
   readonly error: ErrorBody;
 }
 
 /**
- * After a restart, before anything runs: ends what was EXECUTING (`interrupted`) and what waited with
- * credentials that only the memory held (`credentialsLost`). What is PENDING then can run.
+ * To be called after a restart, before any work: ends operations that were EXECUTING (`interrupted`), and those that waited
+ * with credentials that only the memory held (`credentialsLost`). Other PENDING operations can run.
  */
 export function recoverOperations(
   db: Database,
@@ -276,7 +276,7 @@ export function recoverOperations(
   });
 }
 
-/** Which of `ids` ended SUCCESS: only these have outputs. */
+/** The subset of `ids` that ended SUCCESS. Only those have outputs. */
 export function succeededOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
   const rows = db.orm
     .select({ id: operations.id })
@@ -286,7 +286,7 @@ export function succeededOperations(db: Database, ids: readonly OperationId[]): 
   return new Set(rows.map((row) => row.id));
 }
 
-/** Removes at most `limit` terminal operations that finished before `beforeMs`, the oldest first. */
+/** Deletes at most `limit` terminal operations that finished before `beforeMs`, oldest first. Returns their ids. */
 export function deleteOperationsFinishedBefore(db: Database, beforeMs: number, limit: number): OperationId[] {
   return db.transaction((tx) => {
     const rows = tx

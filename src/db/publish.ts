@@ -1,17 +1,17 @@
 import { eq } from "drizzle-orm";
 import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
 import type { Database, Orm } from "./database.ts";
-import { insertHistory, type Making } from "./history.ts";
+import { type ImageOrigin, insertHistory } from "./history.ts";
 import { moveTag } from "./images.ts";
 import { succeedOperation } from "./operations.ts";
 import { baseProofs, images, type LayerFormat, layers, operations } from "./schema.ts";
 
-/** A layer whose files are in place, but which no row names yet. */
+/** A layer whose files are in place, but which has no row yet. */
 export interface NewLayer {
   readonly id: LayerId;
   readonly parentId: LayerId | null;
   readonly format: LayerFormat;
-  /** of a base only: manifest digest, platform and recipe of the tools */
+  /** only for a base: manifest digest, platform and recipe of the tools */
   readonly baseKey?: string;
   readonly sizeBytes: number;
   readonly diskBytes: number;
@@ -23,10 +23,10 @@ export interface NewImage {
   readonly parentId: ImageId | null;
   readonly layerId: LayerId;
   readonly digest?: string;
-  /** what it added to its parent, in `bytes` */
+  /** size that it adds to its parent, in `bytes` */
   readonly sizeBytes: number;
-  /** how it came to be, for its lineage */
-  readonly making?: Making;
+  /** how it was made, for its lineage */
+  readonly origin?: ImageOrigin;
 }
 
 /** What becomes visible when an operation succeeds. */
@@ -34,22 +34,22 @@ export interface Publication {
   readonly result: Record<string, unknown>;
   readonly layer?: NewLayer | undefined;
   readonly image?: NewImage | undefined;
-  /** moves to the image */
+  /** the tag to move to the image */
   readonly tag?: string | undefined;
-  /** the account has verified all that the image's layer, which is a base, was made of */
+  /** the account has verified all content of the image's layer, which is a base */
   readonly provesBase?: boolean;
 }
 
-/** What a publication came to. */
+/** The outcome of a publication. */
 export interface Published {
-  /** false when a layer of the same `baseKey` was there already: the image has that one, and the files of the own are garbage */
+  /** false when a base with the same key existed: the image uses that one, and the files of the new layer are garbage */
   readonly hasOwnLayer: boolean;
 }
 
 /**
- * Ends an operation SUCCESS and makes its layer, image and tag visible, all or nothing. Null, and nothing changed, when
- * the operation is no longer EXECUTING or a cancel was accepted: the caller then removes the layer's files and ends the
- * operation by `failOperation`.
+ * Ends an operation SUCCESS and makes its layer, image and tag visible, in one transaction. Returns null, and changes
+ * nothing, when the operation is not EXECUTING or a cancel was accepted; the caller then removes the layer's files and
+ * calls `failOperation`.
  */
 export function publishOperation(
   db: Database,
@@ -84,7 +84,7 @@ function publish(tx: Orm, operationId: OperationId, publication: Publication, no
   return published;
 }
 
-/** The id of the inserted layer, or of the base that is already there under the same key. */
+/** Inserts a layer. Returns its id, or the id of an existing base with the same key. */
 function insertLayer(tx: Orm, layer: NewLayer, now: number): LayerId {
   if (layer.baseKey !== undefined) {
     const existing = tx.select({ id: layers.id }).from(layers).where(eq(layers.baseKey, layer.baseKey)).get();

@@ -9,8 +9,8 @@ import { images, layers, operations } from "./schema.ts";
 export type DeleteOutcome = { readonly deleted: LayerId } | "in_use" | "not_found";
 
 /**
- * Deletes an image and its tag. Its top layer, which is returned, and those below it may be unreferenced then.
- * An image that a PENDING or EXECUTING operation starts from stays.
+ * Deletes an image and its tag, unless a live operation uses it. Returns its top layer: that layer and those below it may
+ * be unreferenced now.
  */
 export function deleteImage(db: Database, accountId: AccountId, id: ImageId): DeleteOutcome {
   return db.transaction((tx) => {
@@ -37,9 +37,9 @@ function removeImages(tx: Orm, ids: readonly ImageId[]): void {
   for (const id of ids) pruneHistory(tx, id);
 }
 
-/** Deletes those of `ids` that `isExpired` holds for still; returns their top layers. */
+/** Deletes those of `ids` that are still expired. Returns their top layers. */
 export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: number): LayerId[] {
-  // That they have no tag and are old is looked at here: as a condition it would make the database read all that are.
+  // Tag and age are checked here: in the query, they would make SQLite read all expired images by their index.
   const rows = tx
     .select({ id: images.id, layerId: images.layerId, tagged: images.tagged, createdAt: images.createdAt })
     .from(images)
@@ -58,7 +58,7 @@ export function isExpired(orm: Orm, beforeMs: number) {
   return and(eq(images.tagged, false), lt(images.createdAt, beforeMs), isUnused(orm, beforeMs));
 }
 
-/** No operation started from the image since `beforeMs`, or is still to. */
+/** No live operation uses the image, and none was created with it since `beforeMs`. */
 function isUnused(orm: Orm, beforeMs: number) {
   const use = orm
     .select({ id: operations.id })
@@ -71,7 +71,7 @@ function isUnused(orm: Orm, beforeMs: number) {
 
 const child = alias(layers, "child");
 
-/** Neither an image nor another layer stands on the layer. */
+/** The layer has no image and no layer above it. */
 export function isUnreferenced(orm: Orm) {
   return and(
     notExists(orm.select({ one: sql`1` }).from(images).where(eq(images.layerId, layers.id))),
@@ -80,8 +80,8 @@ export function isUnreferenced(orm: Orm) {
 }
 
 /**
- * Forgets those of `candidates` that nothing refers to, and then what they alone stood on; a layer that `isHeld`
- * stays. What stood in for them goes, too. The caller removes the files of what is returned.
+ * Deletes the rows of unreferenced `candidates`, then of layers below them that become unreferenced, down to the first that
+ * `isHeld`. Merged layers that refer to them are deleted as well. Returns all ids; the caller removes the files.
  */
 export function deleteUnreferencedLayers(
   tx: Orm,
@@ -91,15 +91,15 @@ export function deleteUnreferencedLayers(
   return candidates.flatMap((candidate) => {
     const chain = unreferencedChain(tx, candidate);
     const held = chain.findIndex(isHeld);
-    const gone = held === -1 ? chain : chain.slice(0, held);
-    if (gone.length === 0) return [];
-    const standIns = deleteMergedLayersOf(tx, gone);
-    tx.delete(layers).where(isOneOf(layers.id, gone)).run();
-    return [...standIns, ...gone];
+    const removed = held === -1 ? chain : chain.slice(0, held);
+    if (removed.length === 0) return [];
+    const mergedIds = deleteMergedLayersOf(tx, removed);
+    tx.delete(layers).where(isOneOf(layers.id, removed)).run();
+    return [...mergedIds, ...removed];
   });
 }
 
-/** The layer, where nothing refers to it, and those below it to which nothing else does, downwards. */
+/** The layer, if it is unreferenced, followed by the layers below it that only this chain refers to. */
 function unreferencedChain(tx: Orm, top: LayerId): LayerId[] {
   const rows = tx.all<{ id: LayerId }>(sql`
     with recursive gone(id, parent_id) as (

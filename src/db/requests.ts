@@ -12,23 +12,23 @@ import {
   type RequestedResources,
 } from "./schema.ts";
 
-/** What is kept of a request after its operation has ended, in `characters`: as much as of a command in the history. */
+/** Requests with a longer body are deleted when their operation ends, in `characters`. Commands have the same limit. */
 const KEPT_LENGTH_MAX = 65_536;
 
-/** What is stored of a request. */
+/** The stored parts of a request. */
 export interface NewRequest {
-  /** stays as long as the operation, unless it is long; never holds a secret */
+  /** kept as long as the operation, unless it is long; never contains a secret */
   readonly body: object;
-  /** goes when the operation ends */
+  /** deleted when the operation ends */
   readonly secrets?: object | null;
   readonly resources?: RequestedResources | null;
-  /** of everything that waits for the operation on the disk */
+  /** size of everything that waits on the disk for the operation, in `bytes` */
   readonly sizeBytes?: number;
-  /** files that it needs: they count as used now, and stay until the operation has ended */
+  /** files that the operation needs: they count as used now, and stay until it ends */
   readonly fileIds?: readonly FileId[];
 }
 
-/** @throws ApiError `not_found` when a file is gone */
+/** @throws ApiError `not_found` when a file does not exist any more */
 export function insertRequest(tx: Orm, operationId: OperationId, request: NewRequest, now: number): void {
   const { body, secrets = null, resources = null, sizeBytes = 0 } = request;
   tx.insert(operationRequests).values({ operationId, body, resources, sizeBytes }).run();
@@ -42,7 +42,7 @@ export function insertRequest(tx: Orm, operationId: OperationId, request: NewReq
     .run();
 }
 
-/** Takes from the request of an operation that ended what nobody needs any more, and what is secret first of all. */
+/** Deletes the secrets of an ended operation, its claims on files, and its body if that is long. */
 export function forgetSecrets(tx: Orm, id: OperationId): void {
   tx.delete(operationSecrets).where(eq(operationSecrets.operationId, id)).run();
   tx.delete(operationFiles).where(eq(operationFiles.operationId, id)).run();
@@ -51,7 +51,7 @@ export function forgetSecrets(tx: Orm, id: OperationId): void {
     .run();
 }
 
-/** A request as it is stored; `secrets` is null when there were none, and after the operation's end. */
+/** A request as it is stored; `secrets` is null when there are none, and after the operation has ended. */
 export interface StoredRequest {
   readonly body: object;
   readonly secrets: object | null;
@@ -68,7 +68,7 @@ export function operationRequest(db: Database, id: OperationId): StoredRequest |
   return row ?? null;
 }
 
-/** An operation that waits, as the queue needs to know it. */
+/** A waiting operation, with what the queue needs to know. */
 export interface QueuedOperation {
   readonly id: OperationId;
   readonly accountId: AccountId;
@@ -77,7 +77,7 @@ export interface QueuedOperation {
   readonly sizeBytes: number;
 }
 
-/** All that are PENDING, oldest first, without what they were asked for. */
+/** All PENDING operations, oldest first, without the bodies of their requests. */
 export function queuedOperations(db: Database): QueuedOperation[] {
   const { id, accountId, kind, status, createdAt, finishedAt } = operations;
   return db.orm
@@ -90,7 +90,7 @@ export function queuedOperations(db: Database): QueuedOperation[] {
     .map((row) => ({ ...row, sizeBytes: row.sizeBytes ?? 0 }));
 }
 
-/** Which of `ids` have not ended. */
+/** The subset of `ids` that have not ended. */
 export function liveOperationsOf(db: Database, ids: readonly OperationId[]): Set<OperationId> {
   const rows = db.orm
     .select({ id: operations.id })

@@ -1,6 +1,6 @@
 import Libsql from "libsql";
 
-/** Asks the thread to close its connection, before it is ended; it answers "closed". */
+/** Asks the thread to close its connection before it is terminated. It answers "closed". */
 export type CloseRequest = "close";
 export type CloseReply = "closed";
 
@@ -16,10 +16,10 @@ export type ScanReply =
   | { readonly id: number; readonly rows: readonly (readonly unknown[])[] }
   | { readonly id: number; readonly cause: string };
 
-/** As long as the main thread waits for a writer of another process, in `milliseconds`. */
+/** How long a statement waits for a writer in another process, in `milliseconds`; the same as in the main thread. */
 const BUSY_TIMEOUT_MS = 2000;
 
-// The thread that long scans run in, on a connection of its own.
+// The thread for long queries, with a connection of its own.
 declare const self: Worker;
 
 let client: Libsql.Database | null = null;
@@ -29,17 +29,17 @@ self.onmessage = async ({ data }: MessageEvent<ScanRequest | CloseRequest>) => {
   self.postMessage(data === "close" ? ("closed" satisfies CloseReply) : answer(data));
 };
 
-/** A thread that ends does not close what it opened, and a connection is closed only with the last of its statements. */
+/** A terminated thread does not close its connection, and libsql closes one only after the last of its statements. */
 async function close(): Promise<void> {
   client?.close();
   client = null;
   Bun.gc(true);
-  // Native objects are given back when the event loop turns.
+  // Bun releases native objects in the next turn of the event loop.
   await new Promise((resolve) => setImmediate(resolve));
   Bun.gc(true);
 }
 
-/** The library takes an option for it and does not honour it, so the connection itself is told not to write. */
+/** Opens a connection that cannot write. libsql ignores its own option for that. */
 function open(path: string): Libsql.Database {
   const opened = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
   opened.exec("PRAGMA query_only = ON");

@@ -1,17 +1,17 @@
 import type { CloseReply, CloseRequest, ScanReply, ScanRequest } from "./scan-worker.ts";
 
-/** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
+/** In the executable, all source is one module, and workers lie below it at their paths in the source. */
 const WORKER = new URL(Bun.isStandaloneExecutable ? "./db/scan-worker.js" : "./scan-worker.ts", import.meta.url);
 
-/** The thread and its connection are given back after this long without a scan, in `milliseconds`. */
+/** Time without a query after which the thread and its connection are closed, in `milliseconds`. */
 const IDLE_MS = 30_000;
 
-/** Rows that are skipped within a millisecond; more of them are skipped in the thread. */
-export const FAR_OFFSET_MIN = 5000;
+/** Offset from which a query runs in the thread. Skipping fewer rows takes less than a millisecond. */
+export const LARGE_OFFSET_MIN = 5000;
 
 type Rows = readonly (readonly unknown[])[];
 
-/** Statements that read for long, in a thread of their own: the event loop goes on meanwhile. */
+/** Runs long queries in a thread, so that they do not block the event loop. */
 export class Scans implements Disposable {
   readonly #path: string;
   readonly #waiting = new Map<number, PromiseWithResolvers<Rows>>();
@@ -24,7 +24,7 @@ export class Scans implements Disposable {
   }
 
   /**
-   * Rows of a statement that only reads, as arrays of its columns. It sees what was committed before.
+   * Rows of a reading statement, each as an array of its columns. It sees everything that was committed before the call.
    * @throws Error when the statement fails or the thread ends
    */
   async all(query: { readonly sql: string; readonly params: readonly unknown[] }): Promise<Rows> {
@@ -35,7 +35,7 @@ export class Scans implements Disposable {
     return await waiting.promise;
   }
 
-  /** The first column of what a query gives, as ids. @throws as `all` does */
+  /** The first column of a query's rows, as ids. @throws as `all` does */
   async ids<Id extends string>(query: {
     toSQL(): { readonly sql: string; readonly params: readonly unknown[] };
   }): Promise<Id[]> {
@@ -71,8 +71,8 @@ export class Scans implements Disposable {
   }
 
   /**
-   * Ends the thread once it has done what it was given and closed its connection, and keeps no process for that. Ended
-   * before, its descriptors would stay, and within a statement the library would abort the process.
+   * Ends the thread when it has answered everything and closed its connection; meanwhile it does not keep the process alive.
+   * Terminating it earlier would leak descriptors, and abort the process if a statement is running.
    */
   #retire(): void {
     const worker = this.#worker;

@@ -17,7 +17,7 @@ import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
 export const LAYER_FORMATS = ["erofs", "ext4"] as const;
 export type LayerFormat = (typeof LAYER_FORMATS)[number];
 
-/** Every time is an integer, in `milliseconds` since the epoch; every size is in `bytes`. */
+/** In all tables, times are integers in `milliseconds` since the epoch, and sizes are in `bytes`. */
 export const accounts = sqliteTable("accounts", {
   id: text("id").$type<AccountId>().primaryKey(),
   createdAt: integer("created_at").notNull(),
@@ -27,12 +27,12 @@ export const layers = sqliteTable(
   "layers",
   {
     id: text("id").$type<LayerId>().primaryKey(),
-    /** the layer right below; null for a base */
+    /** the next lower layer; null for a base */
     parentId: text("parent_id")
       .$type<LayerId>()
       .references((): AnySQLiteColumn => layers.id),
     format: text("format", { enum: LAYER_FORMATS }).notNull(),
-    /** what a base was made of, verified: manifest digest, platform and recipe of the tools; null for one that is not shared */
+    /** verified origin of a base: manifest digest, platform and recipe of the tools; null for a layer that is not shared */
     baseKey: text("base_key"),
     /** allocated on the host's disk */
     sizeBytes: integer("size_bytes").notNull(),
@@ -48,8 +48,8 @@ export const layers = sqliteTable(
 );
 
 /**
- * An import of the account fetched the manifest and every blob that a base was made of, and verified them by their
- * digests. Only then may the account have the base: whoever knows a digest can have an index name it.
+ * Proof that an import of the account fetched the manifest and all blobs of a base, and verified them by their digests. An
+ * account without a proof may not use the base: anybody who knows a digest could put it into an index.
  */
 export const baseProofs = sqliteTable(
   "base_proofs",
@@ -75,7 +75,7 @@ export const images = sqliteTable(
       .$type<AccountId>()
       .notNull()
       .references(() => accounts.id),
-    /** the image that the operation started from, as long as it exists; `history` knows it for longer */
+    /** the image that the operation started from, while it exists; `history` keeps it longer */
     parentId: text("parent_id")
       .$type<ImageId>()
       .references((): AnySQLiteColumn => images.id, { onDelete: "set null" }),
@@ -88,9 +88,9 @@ export const images = sqliteTable(
       .notNull()
       .references(() => layers.id),
     digest: text("digest"),
-    /** what the image added to its parent */
+    /** size that the image added to its parent */
     sizeBytes: integer("size_bytes").notNull(),
-    /** mirrors whether `tags` has a row, so that both listings have an index; written only with that row */
+    /** true when `tags` has a row for it, so that both listings have an index; written only together with that row */
     tagged: integer("tagged", { mode: "boolean" }).notNull().default(false),
     createdAt: integer("created_at").notNull(),
   },
@@ -105,8 +105,8 @@ export const images = sqliteTable(
 );
 
 /**
- * Layers that stand in for a run of others: a cache. Their files lie beside those of the layers, and their ids are of
- * the same kind. No image and no layer refers to them.
+ * Merged layers: each replaces a run of layers of a long chain. They are a cache. Their files lie beside those of layers,
+ * and their ids have the same type. No image and no layer refers to them.
  */
 export const mergedLayers = sqliteTable(
   "merged_layers",
@@ -116,12 +116,12 @@ export const mergedLayers = sqliteTable(
       .$type<AccountId>()
       .notNull()
       .references(() => accounts.id),
-    /** the layer right below the run */
+    /** the layer below the run */
     belowId: text("below_id")
       .$type<LayerId>()
       .notNull()
       .references(() => layers.id),
-    /** the topmost layer of the run */
+    /** the top layer of the run */
     topId: text("top_id")
       .$type<LayerId>()
       .notNull()
@@ -139,8 +139,8 @@ export const mergedLayers = sqliteTable(
 );
 
 /**
- * How an image came to be. A row stays while the image or one made from it exists, so that a lineage has no
- * gaps where images were deleted; it outlives the operation's row, too.
+ * How images were made. A row stays while its image or one made from it exists, so that a lineage has no gaps where images
+ * were deleted. It also outlives the row of its operation.
  */
 export const history = sqliteTable(
   "history",
@@ -152,14 +152,14 @@ export const history = sqliteTable(
     operationId: text("operation_id").$type<OperationId>().notNull(),
     /** argv of a run; null for an import */
     command: text("command", { mode: "json" }).$type<readonly string[]>(),
-    /** the command was longer than what is kept of it */
+    /** true when `command` is only the beginning of the command */
     commandCut: integer("command_cut", { mode: "boolean" }).notNull().default(false),
     exitCode: integer("exit_code"),
     timedOut: integer("timed_out", { mode: "boolean" }).notNull().default(false),
-    /** reference that an import was asked for; null for a run */
+    /** reference of an import; null for a run */
     source: text("source"),
     digest: text("digest"),
-    /** what the step added */
+    /** size that the step added */
     sizeBytes: integer("size_bytes").notNull(),
     startedAt: integer("started_at"),
     createdAt: integer("created_at").notNull(),
@@ -221,7 +221,7 @@ export const operations = sqliteTable(
     imageId: text("image_id")
       .$type<ImageId>()
       .references(() => images.id, { onDelete: "set null" }),
-    /** the request carried secrets that are held in memory only */
+    /** the request had secrets, which only the memory holds */
     hadCredentials: integer("had_credentials", { mode: "boolean" }).notNull().default(false),
     error: text("error", { mode: "json" }).$type<ErrorBody>(),
     result: text("result", { mode: "json" }).$type<Record<string, unknown>>(),
@@ -241,28 +241,28 @@ export const operations = sqliteTable(
   ],
 );
 
-/** What a machine of an operation is to have. */
+/** Resources of an operation's machine. */
 export interface RequestedResources {
   readonly vcpus: number;
   readonly memoryBytes: number;
   readonly diskBytes: number;
 }
 
-/** What an operation was asked for. Nothing here is secret. */
+/** Requests without their secrets. */
 export const operationRequests = sqliteTable("operation_requests", {
   operationId: text("operation_id")
     .$type<OperationId>()
     .primaryKey()
     .references(() => operations.id, { onDelete: "cascade" }),
-  /** a long one is kept no longer than until the operation ends */
+  /** deleted when the operation ends if it is long */
   body: text("body", { mode: "json" }).$type<object>().notNull(),
-  /** of an instance only; beside the body, because the queue asks for it without the rest */
+  /** only for an instance; a column of its own, because the queue reads it without the body */
   resources: text("resources", { mode: "json" }).$type<RequestedResources>(),
-  /** of everything that waits for the operation, secrets and standard input included */
+  /** everything that waits for the operation, secrets and standard input included */
   sizeBytes: integer("size_bytes").notNull().default(0),
 });
 
-/** The part of requests that nobody else may ever read: env and standard input. It goes when the operation ends. */
+/** Secret parts of requests: environment and standard input. Deleted when the operation ends. */
 export const operationSecrets = sqliteTable("operation_secrets", {
   operationId: text("operation_id")
     .$type<OperationId>()
@@ -271,7 +271,7 @@ export const operationSecrets = sqliteTable("operation_secrets", {
   body: text("body", { mode: "json" }).$type<object>().notNull(),
 });
 
-/** Files that an operation needs, until it ends. */
+/** Files that live operations need. */
 export const operationFiles = sqliteTable(
   "operation_files",
   {

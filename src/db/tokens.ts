@@ -11,12 +11,12 @@ export interface NewToken {
   readonly accountId: AccountId;
   readonly scopes: string[];
   readonly keyId: string;
-  /** `milliseconds` since the epoch, as all times here */
+  /** like all times here, in `milliseconds` since the epoch */
   readonly issuedAt: number;
   readonly expiresAt: number;
 }
 
-/** Records an issued token; a token without a row is not valid. */
+/** Records an issued token. A token without a row is invalid. */
 export function insertToken(db: Database, token: NewToken): TokenRow {
   return db.transaction((tx) => {
     ensureAccount(tx, token.accountId, token.issuedAt);
@@ -35,7 +35,7 @@ export function getToken(db: Database, jti: string): TokenRow | null {
   return statement.get({ jti }) ?? null;
 }
 
-/** Newest first; of one account, or of all. */
+/** Newest first; of one account, or of all accounts. */
 export function listTokens(db: Database, accountId?: AccountId): TokenRow[] {
   return db.orm
     .select()
@@ -45,7 +45,7 @@ export function listTokens(db: Database, accountId?: AccountId): TokenRow[] {
     .all();
 }
 
-/** False when there is no such token or it was revoked before. */
+/** Revokes a token. False when there is no such token, or when it was revoked before. */
 export function revokeToken(db: Database, jti: string, now: number): boolean {
   const { changes } = db.orm
     .update(tokens)

@@ -1,6 +1,6 @@
 import { getFile } from "../db/files.ts";
 import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
-import { type ImageRow, listImagesFar, removeTag, setTag } from "../db/images.ts";
+import { type ImageRow, listImages, removeTag, setTag } from "../db/images.ts";
 import { deleteImage } from "../db/removal.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { GuestPath } from "../domain/guest-path.ts";
@@ -99,7 +99,7 @@ export function imageUseCases(parts: ServiceParts, walks: Walks): ImageUseCases 
   };
   return {
     async list({ accountId }, { limit, offset, tagged, tagPrefix, ...times }) {
-      return await listImagesFar(db, accountId, { limit, offset, tagged, tagPrefix, ...timeBounds(times, clock()) });
+      return await listImages(db, accountId, { limit, offset, tagged, tagPrefix, ...timeBounds(times, clock()) });
     },
     async import(principal, { source, credentials = null, tag = null, timeoutSeconds }) {
       const { id } = await operations.submitImport(principal.accountId, {

@@ -1,4 +1,4 @@
-import { getOperation, listOperationsFar, type OperationRow } from "../db/operations.ts";
+import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { OperationId } from "../domain/ids.ts";
 import { isTerminal, type OperationKind, type OperationStatus } from "../domain/operation.ts";
@@ -52,7 +52,7 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
   return {
     async list({ accountId }, { limit, offset, status, kind, ...times }) {
       const bounds = timeBounds(times, clock());
-      return await listOperationsFar(db, accountId, { limit, offset, status, kind, ...bounds });
+      return await listOperations(db, accountId, { limit, offset, status, kind, ...bounds });
     },
     get,
     async wait(principal, id, waitMs, signal) {

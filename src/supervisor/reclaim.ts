@@ -1,5 +1,5 @@
 import type { Database, Orm } from "../db/database.ts";
-import { type ExpiryBounds, expiredImages, foresee, unreferencedLayers } from "../db/expiry.ts";
+import { type ExpiryBounds, expiredImages, previewExpiry, unreferencedLayers } from "../db/expiry.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
 import { existingLayers } from "../db/layers.ts";
 import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
@@ -46,7 +46,7 @@ export async function reclaim(
   options: ReclaimOptions,
   { dryRun, signal = NEVER }: { readonly dryRun: boolean; readonly signal?: AbortSignal },
 ): Promise<Reclaimed> {
-  return dryRun ? await foreseeAll(options) : await new Reclaiming(options, signal).run();
+  return dryRun ? await preview(options) : await new Reclaiming(options, signal).run();
 }
 
 function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: ReclaimOptions): ExpiryBounds {
@@ -58,8 +58,8 @@ function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: ReclaimOptions): ExpiryB
   };
 }
 
-async function foreseeAll(options: ReclaimOptions): Promise<Reclaimed> {
-  const { images, layers, files, blobs } = await foresee(options.db, boundsOf(options), options.layers.held);
+async function preview(options: ReclaimOptions): Promise<Reclaimed> {
+  const { images, layers, files, blobs } = await previewExpiry(options.db, boundsOf(options), options.layers.held);
   let fileBytes = 0;
   for (const sha256 of blobs) fileBytes += await releaseBlob(options, sha256, true);
   return { images, layers: layers.length, layerBytes: await sizeOf(options, layers), files, fileBytes };

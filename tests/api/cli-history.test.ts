@@ -22,9 +22,9 @@ let right = "";
 beforeAll(async () => {
   api = await Api.start();
   base = await api.addImage([BASE], { tag: "base" });
-  left = await api.addRun(base, STEP, { making: { command: ["/bin/sh", "-c", "make; ls"], exitCode: 2 }, at: 1000 });
-  below = await api.addRun(left, [], { making: { command: ["echo", "it's", "\x1b[31m"], exitCode: 0 }, at: 2000 });
-  right = await api.addRun(base, STEP, { making: { command: ["true"], timedOut: true }, at: 3000 });
+  left = await api.addRun(base, STEP, { origin: { command: ["/bin/sh", "-c", "make; ls"], exitCode: 2 }, at: 1000 });
+  below = await api.addRun(left, [], { origin: { command: ["echo", "it's", "\x1b[31m"], exitCode: 0 }, at: 2000 });
+  right = await api.addRun(base, STEP, { origin: { command: ["true"], timedOut: true }, at: 3000 });
 });
 afterAll(() => api[Symbol.asyncDispose]());
 

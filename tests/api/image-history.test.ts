@@ -79,8 +79,8 @@ describe('"GET /images/{uuid}"', () => {
 describe('"GET /images/{uuid}/lineage"', () => {
   test("has operation, command, exit code, bytes and times, the image first", async () => {
     const base = await api.addImage([BASE]);
-    const making = { command: ["/bin/sh", "-c", "make; exit 3"], exitCode: 3, timedOut: false };
-    const child = await api.addRun(base, STEP, { making });
+    const origin = { command: ["/bin/sh", "-c", "make; exit 3"], exitCode: 3, timedOut: false };
+    const child = await api.addRun(base, STEP, { origin });
     const { json } = await get(`${child}/lineage`);
     expect(json).toEqual([
       {
@@ -91,7 +91,7 @@ describe('"GET /images/{uuid}/lineage"', () => {
         deleted: false,
         operation: expect.any(String),
         kind: "instance",
-        command: making.command,
+        command: origin.command,
         exit_code: 3,
         timed_out: false,
         started_at: expect.any(String),
@@ -113,14 +113,14 @@ describe('"GET /images/{uuid}/lineage"', () => {
   test("keeps what fits of a long command, and says so", async () => {
     const base = await api.addImage([BASE]);
     const command = ["tool", "x".repeat(HISTORY_COMMAND_BYTES_MAX - 4), "one too many"];
-    const child = await api.addRun(base, STEP, { making: { command } });
+    const child = await api.addRun(base, STEP, { origin: { command } });
     const [step] = (await get(`${child}/lineage`)).json;
     expect(step).toMatchObject({ command: command.slice(0, 2), command_truncated: true });
   });
 
   test("has no gap where an image was deleted, and ends when nothing is left of it", async () => {
     const base = await api.addImage([BASE]);
-    const middle = await api.addRun(base, STEP, { making: { command: ["middle"], exitCode: 0 } });
+    const middle = await api.addRun(base, STEP, { origin: { command: ["middle"], exitCode: 0 } });
     const leaf = await api.addRun(middle, [{ path: "leaf", type: "f", content: "" }]);
     expect(await remove(middle)).toBe(204);
     const steps = (await get(`${leaf}/lineage`)).json;

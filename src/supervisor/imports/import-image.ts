@@ -2,7 +2,7 @@ import { link, mkdir, rm, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Database } from "../../db/database.ts";
-import { findBaseLayer, findProvedBase, type LayerRow } from "../../db/layers.ts";
+import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts";
 import type { NewLayer, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
@@ -120,7 +120,7 @@ async function importImage(
     return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
   };
   // The digest is only claimed so far, so it gives an account a base only when that account has verified the base before.
-  const proved = findProvedBase(db, accountId, base.key);
+  const proved = findProvenBase(db, accountId, base.key);
   if (proved !== null) return sharing(proved);
 
   const image = await copyTo(join(scratch.path, "layout"));
@@ -236,10 +236,10 @@ function publicationOf(
   const { tag } = submission;
   const { digest } = base;
   const result: ImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
-  const making = { source: sourceText(submission.source) };
+  const origin = { source: sourceText(submission.source) };
   return {
     result,
-    image: { id: image, parentId: null, layerId, digest, sizeBytes, making },
+    image: { id: image, parentId: null, layerId, digest, sizeBytes, origin },
     tag: tag ?? undefined,
     provesBase: true,
   };

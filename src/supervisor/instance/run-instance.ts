@@ -71,10 +71,10 @@ function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | 
   const { layer, exitCode, timedOut } = outcome;
   if (layer === null || captured === null) return {};
   const { id, sizeBytes, diskBytes, entryCount } = layer;
-  const making = { command, exitCode, timedOut };
+  const origin = { command, exitCode, timedOut };
   return {
     layer: { id, parentId: input.layerId, format: "ext4" as const, sizeBytes, diskBytes, entryCount },
-    image: { id: captured, parentId: input.id, layerId: id, sizeBytes, making },
+    image: { id: captured, parentId: input.id, layerId: id, sizeBytes, origin },
   };
 }
 

@@ -1,6 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import { layerChain } from "../../db/layers.ts";
-import { insertMergedLayer, mergedLayersOn, touchMergedLayers } from "../../db/merged-layers.ts";
+import { insertMergedLayer, mergedLayersWithTop, touchMergedLayers } from "../../db/merged-layers.ts";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
@@ -139,7 +139,7 @@ export class Compactor implements AsyncDisposable {
   #chain(accountId: AccountId, topId: LayerId): Chain {
     const layers = layerChain(this.#options.db, topId);
     // The usual chain of a base and a run has nothing that could stand in.
-    const standIns = layers.length < 3 ? [] : mergedLayersOn(this.#options.db, accountId, idsOf(layers));
+    const standIns = layers.length < 3 ? [] : mergedLayersWithTop(this.#options.db, accountId, idsOf(layers));
     return { accountId, topId, layers, plan: planAttach(layers, standIns) };
   }
 
@@ -352,7 +352,7 @@ export class Compactor implements AsyncDisposable {
   /** What a merge of a chain may amount to, without what other chains use being given up for it. */
   #room({ accountId, layers, plan }: Chain, allowedBytes: number): Pick<MergeLimits, "bytesMax" | "addedBytesMax"> {
     const { db, diskBytesMax } = this.#options;
-    const own = new Set(idsOf(mergedLayersOn(db, accountId, idsOf(layers))));
+    const own = new Set(idsOf(mergedLayersWithTop(db, accountId, idsOf(layers))));
     const ownBytes = totalBytes(plan.filter(isStandIn));
     const addedBytesMax = this.#space.roomBytes(accountId, allowedBytes, { own, ownBytes });
     return { bytesMax: diskBytesMax / 2, addedBytesMax };

@@ -7,7 +7,7 @@ import type { ApiOptions } from "../../../src/api/options.ts";
 import { describe, type Route } from "../../../src/api/route.ts";
 import { listen } from "../../../src/api/server.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
-import type { Making } from "../../../src/db/history.ts";
+import type { ImageOrigin } from "../../../src/db/history.ts";
 import { getImage } from "../../../src/db/images.ts";
 import { layerIds } from "../../../src/db/layers.ts";
 import { startOperation } from "../../../src/db/operations.ts";
@@ -229,7 +229,7 @@ export class Api implements AsyncDisposable {
   async addRun(
     parent: string,
     fixtures: readonly LayerFixture[],
-    options: { readonly account?: string; readonly making?: Making; readonly at?: number } = {},
+    options: { readonly account?: string; readonly origin?: ImageOrigin; readonly at?: number } = {},
   ): Promise<ImageId> {
     const { db, layout } = this.parts;
     const now = options.at ?? Date.now();
@@ -247,7 +247,7 @@ export class Api implements AsyncDisposable {
       result: { exit_code: 0 },
       now,
       layer: { id, parentId: below.layerId, format: "ext4", sizeBytes, diskBytes, entryCount },
-      image: { id: imageId, parentId, layerId: id, sizeBytes, making: options.making ?? { command: ["true"] } },
+      image: { id: imageId, parentId, layerId: id, sizeBytes, origin: options.origin ?? { command: ["true"] } },
     });
     return imageId;
   }

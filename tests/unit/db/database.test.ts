@@ -7,7 +7,7 @@ import Libsql from "libsql";
 import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage } from "../../../src/db/images.ts";
-import { findBaseLayer, findProvedBase, getLayer } from "../../../src/db/layers.ts";
+import { findBaseLayer, findProvenBase, getLayer } from "../../../src/db/layers.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -46,9 +46,9 @@ describe("the database", () => {
 
   test("waits for the disk again after what need not be synced, whatever becomes of it", () => {
     const synchronous = () => Object.values(db.orm.get(sql.raw("pragma synchronous")) as object)[0];
-    expect(db.unsynced(synchronous)).toBe(1);
+    expect(db.withoutSync(synchronous)).toBe(1);
     expect(synchronous()).toBe(2);
-    expect(() => db.unsynced(() => db.orm.run(sql.raw("insert into nothing values (1)")))).toThrow();
+    expect(() => db.withoutSync(() => db.orm.run(sql.raw("insert into nothing values (1)")))).toThrow();
     expect(synchronous()).toBe(2);
     expect(startOperation(db, addOperation(db), 1)).toBe(true);
     expect(synchronous()).toBe(2);
@@ -197,7 +197,7 @@ describe("the database", () => {
     {
       using upgraded = openDatabase(path);
       expect(findBaseLayer(upgraded, "key")).toBeNull();
-      expect(findProvedBase(upgraded, alice, "key")).toBeNull();
+      expect(findProvenBase(upgraded, alice, "key")).toBeNull();
       expect(getLayer(upgraded, "base" as LayerId)).toMatchObject({ id: "base", baseKey: null });
       expect(getImage(upgraded, alice, "image" as ImageId)?.layerId).toBe("base" as LayerId);
     }

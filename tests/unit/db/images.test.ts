@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
-import { getImage, type ImageFilter, listImages, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
-import { existingLayers, findBaseLayer, findProvedBase, getLayer, layerChain } from "../../../src/db/layers.ts";
+import { getImage, type ImageFilter, listImagesSync, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
+import { existingLayers, findBaseLayer, findProvenBase, getLayer, layerChain } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
@@ -38,7 +38,7 @@ function addImage(options: { tag?: string; now?: number; accountId?: AccountId }
 }
 
 const list = (filter: Partial<ImageFilter> = {}) =>
-  listImages(db, alice, { limit: 100, offset: 0, ...filter }).map((image) => image.id);
+  listImagesSync(db, alice, { limit: 100, offset: 0, ...filter }).map((image) => image.id);
 const tagOf = (id: ImageId) => getImage(db, alice, id)?.tag;
 
 describe("publishing", () => {
@@ -84,20 +84,20 @@ describe("publishing", () => {
     };
     const base = someLayer({ baseKey: "key" });
     const first = publishing(alice, base);
-    expect(findProvedBase(db, alice, "key")?.id).toBe(base.id);
-    expect(findProvedBase(db, alice, "other")).toBeNull();
-    expect(findProvedBase(db, bob, "key")).toBeNull();
+    expect(findProvenBase(db, alice, "key")?.id).toBe(base.id);
+    expect(findProvenBase(db, alice, "other")).toBeNull();
+    expect(findProvenBase(db, bob, "key")).toBeNull();
     // A run on it proves nothing to anybody else, and an import that came second gets the first one's layer.
     const second = publishing(bob);
-    expect(findProvedBase(db, bob, "key")?.id).toBe(base.id);
+    expect(findProvenBase(db, bob, "key")?.id).toBe(base.id);
     const third = publishing(bob, base, false);
     deleteImage(db, alice, first);
-    expect(findProvedBase(db, alice, "key")?.id).toBe(base.id);
+    expect(findProvenBase(db, alice, "key")?.id).toBe(base.id);
     for (const id of [second, third]) deleteImage(db, bob, id);
     expect(deleteUnreferencedLayers(db.orm, [base.id], () => false)).toEqual([base.id]);
     publishing(bob);
-    expect(findProvedBase(db, alice, "key")).toBeNull();
-    expect(findProvedBase(db, bob, "key")).not.toBeNull();
+    expect(findProvenBase(db, alice, "key")).toBeNull();
+    expect(findProvenBase(db, bob, "key")).not.toBeNull();
   });
 
   test("a run can publish an image, or nothing but its result", () => {

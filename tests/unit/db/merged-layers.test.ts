@@ -7,7 +7,7 @@ import {
   layerBytesOf,
   mergedBytesOf,
   mergedLayersByUse,
-  mergedLayersOn,
+  mergedLayersWithTop,
   touchMergedLayers,
 } from "../../../src/db/merged-layers.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -49,7 +49,7 @@ describe("merged layers", () => {
     const { layers } = chain(test.db, 6);
     const merged = merge(test.db, layers[0], layers[3]);
     const found = (layer: LayerId | undefined, account = alice) =>
-      mergedLayersOn(test.db, account, layers.slice(0, layers.indexOf(layer as LayerId) + 1)).map(({ id }) => id);
+      mergedLayersWithTop(test.db, account, layers.slice(0, layers.indexOf(layer as LayerId) + 1)).map(({ id }) => id);
     expect(found(layers[3])).toEqual([merged as LayerId]);
     expect(found(layers[5])).toEqual([merged as LayerId]);
     expect(found(layers[2])).toEqual([]);

@@ -7,7 +7,7 @@ import {
   failOperation,
   getOperation,
   insertOperation,
-  listOperations,
+  listOperationsSync,
   type OperationFilter,
   pendingOperations,
   recoverOperations,
@@ -184,7 +184,7 @@ describe("an operation", () => {
     const id = addOperation(db);
     expect(() => addOperation(db, { id, accountId: bob, now: 99 })).toThrow("UNIQUE");
     expect(row(id).createdAt).toBe(1);
-    expect(listOperations(db, bob, { limit: 10, offset: 0 })).toEqual([]);
+    expect(listOperationsSync(db, bob, { limit: 10, offset: 0 })).toEqual([]);
   });
 
   test("cannot start from an image that does not exist", () => {
@@ -244,7 +244,7 @@ describe("a request", () => {
 
 describe("listings", () => {
   const list = (filter: Partial<OperationFilter> = {}) =>
-    listOperations(db, alice, { limit: 100, offset: 0, ...filter }).map((found) => found.id);
+    listOperationsSync(db, alice, { limit: 100, offset: 0, ...filter }).map((found) => found.id);
 
   test("are newest first, then by id, in pages, for one account", () => {
     const ids = Array.from({ length: 20 }, (_, n) => addOperation(db, { now: Math.floor(n / 4) }));
@@ -272,7 +272,7 @@ describe("listings", () => {
       if (n % 3 > 0) startOperation(db, id, n);
       if (n % 3 > 1) failOperation(db, id, error, n);
     }
-    const all = listOperations(db, alice, { limit: 100, offset: 0 });
+    const all = listOperationsSync(db, alice, { limit: 100, offset: 0 });
     for (const status of [undefined, ...OPERATION_STATUSES]) {
       for (const kind of [undefined, "instance", "image_import"] as const) {
         const expected = all.filter((o) => (status ?? o.status) === o.status && (kind ?? o.kind) === o.kind);

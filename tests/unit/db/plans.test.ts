@@ -4,18 +4,18 @@ import { openDatabase } from "../../../src/db/database.ts";
 import { expiredImages, unreferencedLayers } from "../../../src/db/expiry.ts";
 import { deleteFilesUnusedSince, getFile } from "../../../src/db/files.ts";
 import { descendants, lineage } from "../../../src/db/history.ts";
-import { getImage, listImages, listImagesFar, resolveImage } from "../../../src/db/images.ts";
-import { findBaseLayer, findProvedBase, layerChain } from "../../../src/db/layers.ts";
-import { mergedLayersOn } from "../../../src/db/merged-layers.ts";
+import { getImage, listImages, listImagesSync, resolveImage } from "../../../src/db/images.ts";
+import { findBaseLayer, findProvenBase, layerChain } from "../../../src/db/layers.ts";
+import { mergedLayersWithTop } from "../../../src/db/merged-layers.ts";
 import {
   deleteOperationsFinishedBefore,
   executingOperations,
   getOperation,
-  listOperationsFar,
+  listOperations,
   pendingOperations,
 } from "../../../src/db/operations.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
-import { FAR_OFFSET_MIN } from "../../../src/db/scans.ts";
+import { LARGE_OFFSET_MIN } from "../../../src/db/scans.ts";
 import { getToken } from "../../../src/db/tokens.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
@@ -142,13 +142,13 @@ describe("a page is found in a covering index", () => {
   const cases: [string, () => unknown][] = [
     ...operations.map(([name, filter]): [string, () => unknown] => [
       `of operations: ${name}`,
-      () => listOperationsFar(store.db, alice, { ...PAGE, ...filter }),
+      () => listOperations(store.db, alice, { ...PAGE, ...filter }),
     ]),
     ...images
       .filter(([, filter]) => !("tagPrefix" in filter && "tagged" in filter && filter.tagged === false))
       .map(([name, filter]): [string, () => unknown] => [
         `of images: ${name}`,
-        () => listImagesFar(store.db, alice, { ...PAGE, ...filter }),
+        () => listImages(store.db, alice, { ...PAGE, ...filter }),
       ]),
     ["of children of an image", () => descendants(store.db, base, children)],
   ];
@@ -168,11 +168,11 @@ test("images that are deleted are found by their ids, not among all that are old
 });
 
 describe("what grows with the store is read in the thread", () => {
-  const far = { limit: 10, offset: FAR_OFFSET_MIN };
+  const far = { limit: 10, offset: LARGE_OFFSET_MIN };
   const cases: Record<string, () => unknown> = {
-    "operations that are far behind": () => listOperationsFar(store.db, alice, far),
-    "images that are far behind": () => listImagesFar(store.db, alice, far),
-    "images with a tag that begins as many do": () => listImagesFar(store.db, alice, { ...PAGE, tagPrefix: "tag-" }),
+    "operations that are far behind": () => listOperations(store.db, alice, far),
+    "images that are far behind": () => listImages(store.db, alice, far),
+    "images with a tag that begins as many do": () => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-" }),
     "the origin of an image that is far behind": () => lineage(store.db, base, far),
     "children that are far behind": () => descendants(store.db, base, { ...far, recursive: false }),
     "images that nobody needs": () => expiredImages(store.db, 0, 10),
@@ -184,14 +184,14 @@ describe("what grows with the store is read in the thread", () => {
   });
 
   test("in the order of a listing, where a prefix is that of many tags", async () => {
-    const plan = await plansOf(() => listImagesFar(store.db, alice, { ...PAGE, tagPrefix: "tag-" }));
+    const plan = await plansOf(() => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-" }));
     expect(scans(plan)).toEqual([]);
     // That of the page only.
     expect(sorts(plan)).toHaveLength(1);
   });
 
   test("and little is read at once", async () => {
-    const narrow = await statementsOf(() => listImagesFar(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
+    const narrow = await statementsOf(() => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
     expect(narrow.inThread).toEqual([]);
     expect((await statementsOf(() => lineage(store.db, base, PAGE))).inThread).toEqual([]);
   });
@@ -202,13 +202,13 @@ describe("nothing reads a whole table", () => {
     "to get an operation": () => getOperation(store.db, alice, newId()),
     "to get an image": () => getImage(store.db, alice, newId<ImageId>()),
     "to find a tag": () => resolveImage(store.db, alice, { tag: "x" }),
-    "to list by the beginning of a tag": () => listImages(store.db, alice, { ...PAGE, tagPrefix: "a" }),
+    "to list by the beginning of a tag": () => listImagesSync(store.db, alice, { ...PAGE, tagPrefix: "a" }),
     "to find a file": () => getFile(store.db, alice, { sha256: "x" }),
     "to check a token": () => getToken(store.db, newId()),
     "to find what waits after a start": () => pendingOperations(store.db),
     "to find what was cut off": () => executingOperations(store.db),
     "to find a base": () => findBaseLayer(store.db, "key"),
-    "to find a base that is proved": () => findProvedBase(store.db, alice, "key"),
+    "to find a base that is proved": () => findProvenBase(store.db, alice, "key"),
     "to follow a chain": () => layerChain(store.db, newId<LayerId>()),
     "to follow a lineage": () => lineage(store.db, base, PAGE),
     "to find what was made of an image": () => descendants(store.db, base, { ...PAGE, recursive: true }),
@@ -216,7 +216,7 @@ describe("nothing reads a whole table", () => {
     "to delete them": () => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0),
     "to delete layers": () => deleteUnreferencedLayers(store.db.orm, ["layer" as LayerId], () => true),
     "to find files that nobody uses": () => deleteFilesUnusedSince(store.db.orm, 0, 10),
-    "to find merged layers of a chain": () => mergedLayersOn(store.db, alice, [newId<LayerId>()]),
+    "to find merged layers of a chain": () => mergedLayersWithTop(store.db, alice, [newId<LayerId>()]),
     "to forget old operations": () => deleteOperationsFinishedBefore(store.db, 0, 10),
   };
   for (const [name, work] of Object.entries(cases)) {

@@ -2,15 +2,15 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import Libsql from "libsql";
 import { descendants, lineage } from "../../../src/db/history.ts";
-import { listImages, listImagesFar } from "../../../src/db/images.ts";
-import { listOperations, listOperationsFar } from "../../../src/db/operations.ts";
-import { FAR_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
+import { listImages, listImagesSync } from "../../../src/db/images.ts";
+import { listOperations, listOperationsSync } from "../../../src/db/operations.ts";
+import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
-const ROWS_COUNT = FAR_OFFSET_MIN + 300;
-const FAR = { limit: 100, offset: FAR_OFFSET_MIN + 100 };
+const ROWS_COUNT = LARGE_OFFSET_MIN + 300;
+const FAR = { limit: 100, offset: LARGE_OFFSET_MIN + 100 };
 /** A scan of about a second. */
 const LONG =
   "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) AS c FROM n";
@@ -51,27 +51,26 @@ beforeAll(() => {
 afterAll(() => store[Symbol.dispose]());
 
 test("a far page is the page that the event loop would find", async () => {
-  const operations = await listOperationsFar(store.db, alice, FAR);
+  const operations = await listOperations(store.db, alice, FAR);
   expect(operations.length).toBe(100);
-  expect(operations).toEqual(listOperations(store.db, alice, FAR));
+  expect(operations).toEqual(listOperationsSync(store.db, alice, FAR));
   const bounds = { ...FAR, status: "FAILED", sinceMs: 5, untilMs: ROWS_COUNT } as const;
-  expect(await listOperationsFar(store.db, alice, bounds)).toEqual(listOperations(store.db, alice, bounds));
-  const images = await listImagesFar(store.db, alice, FAR);
+  expect(await listOperations(store.db, alice, bounds)).toEqual(listOperationsSync(store.db, alice, bounds));
+  const images = await listImages(store.db, alice, FAR);
   expect(images.length).toBe(100);
-  expect(images).toEqual(listImages(store.db, alice, FAR));
-  expect(await listImagesFar(store.db, alice, { limit: 10, offset: ROWS_COUNT })).toEqual([]);
+  expect(images).toEqual(listImagesSync(store.db, alice, FAR));
+  expect(await listImages(store.db, alice, { limit: 10, offset: ROWS_COUNT })).toEqual([]);
 });
 
 test("a page of tags that begin alike is the same, however it is found", async () => {
-  const all = listImages(store.db, alice, { limit: ROWS_COUNT, offset: 0, tagPrefix: "tag-" });
+  const all = listImagesSync(store.db, alice, { limit: ROWS_COUNT, offset: 0, tagPrefix: "tag-" });
   expect(all.length).toBe(Math.ceil(ROWS_COUNT / 2));
-  const page = (filter: object) =>
-    listImagesFar(store.db, alice, { limit: 20, offset: 0, tagPrefix: "tag-", ...filter });
+  const page = (filter: object) => listImages(store.db, alice, { limit: 20, offset: 0, tagPrefix: "tag-", ...filter });
   expect(await page({})).toEqual(all.slice(0, 20));
   expect(await page({ tagged: true, offset: 1000 })).toEqual(all.slice(1000, 1020));
   expect(await page({ untilMs: 19 })).toEqual(all.slice(-10));
   expect(await page({ tagPrefix: "tag-10", offset: 10, limit: 5 })).toEqual(
-    listImages(store.db, alice, { limit: 5, offset: 10, tagPrefix: "tag-10" }),
+    listImagesSync(store.db, alice, { limit: 5, offset: 10, tagPrefix: "tag-10" }),
   );
   expect(await page({ tagged: false })).toEqual([]);
   expect(await page({ tagged: false, tagPrefix: "" })).toEqual([]);

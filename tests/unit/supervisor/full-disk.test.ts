@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { sql } from "drizzle-orm";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
-import { getOperation, listOperations } from "../../../src/db/operations.ts";
+import { getOperation, listOperationsSync } from "../../../src/db/operations.ts";
 import { accounts } from "../../../src/db/schema.ts";
 import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
@@ -86,7 +86,7 @@ test("below the reserve nothing is taken, and what waited fails before it begins
   while (begun === 0) await Bun.sleep(1);
   isLow = true;
   await expect(operations.submitImport(ACCOUNT, IMPORT)).rejects.toThrow("nearly full");
-  expect(listOperations(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
+  expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
   gate.resolve();
   await ended(operations, first.id);
   expect(await ended(operations, second.id)).toMatchObject({ error: { error: "insufficient_storage" } });

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { samples } from "../../../src/cgroup/stats.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
-import { getOperation, listOperations, startOperation } from "../../../src/db/operations.ts";
+import { getOperation, listOperationsSync, startOperation } from "../../../src/db/operations.ts";
 import { accounts, images, layers } from "../../../src/db/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
@@ -143,7 +143,7 @@ describe("operations", () => {
     await executing(running.id);
     for (let index = 0; index < 3; index++) await operations.submitInstance(ACCOUNT, SUBMISSION);
     await expect(operations.submitInstance(ACCOUNT, SUBMISSION)).rejects.toThrow("waiting already");
-    expect(listOperations(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(4);
+    expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(4);
   });
 
   test("that no host could hold, or that no machine is there for, end FAILED", async () => {
