@@ -25,8 +25,8 @@ import { IndexUpgrade } from "./supervisor/index-upgrade.ts";
 import { LiveInstances } from "./supervisor/instance/live-instances.ts";
 import { instanceWorker } from "./supervisor/instance/run-instance.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
-import { MachineSupply } from "./supervisor/machines/machine-supply.ts";
-import { openSupply, type SupplyOptions } from "./supervisor/machines/open-supply.ts";
+import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
+import { openPlatform, type PlatformOptions } from "./supervisor/machines/open-platform.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/machines/scratch-disks.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/merging/compact.ts";
 import { OperationLog } from "./supervisor/operations/operation-log.ts";
@@ -160,8 +160,8 @@ export function cgroupNamespace(dataDirectory: string): string {
 
 function openMachines(
   config: Config,
-  parts: Pick<SupplyOptions, "layout" | "cgroups" | "scratchDisks" | "log">,
-): MachineSupply {
+  parts: Pick<PlatformOptions, "layout" | "cgroups" | "scratchDisks" | "log">,
+): MachineProvider {
   const { vm, pool } = config;
   const options = {
     ...parts,
@@ -174,8 +174,8 @@ function openMachines(
     diskBytes: vm.diskBytesDefault,
     diskBytesMax: scratchBytes(vm.maxima.diskBytes),
   };
-  return new MachineSupply({
-    find: (signal) => openSupply(options, signal),
+  return new MachineProvider({
+    open: (signal) => openPlatform(options, signal),
     shape: options.shape,
     giveUpMs: vm.probeGiveUpMs,
     log: parts.log,
@@ -240,7 +240,7 @@ function openOperations(
     readonly log: Log;
     readonly clock: () => number;
     readonly cgroups: CgroupTree;
-    readonly machines: MachineSupply;
+    readonly machines: MachineProvider;
     readonly scratchDisks: ScratchDisks;
     readonly diskGuard: DiskGuard;
     readonly indexMemory: IndexMemory;

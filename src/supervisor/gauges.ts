@@ -4,7 +4,7 @@ import { type StoreTotals, storeTotals } from "../db/totals.ts";
 import type { Metrics } from "../metrics.ts";
 import { fileRoom } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import type { MachineSupply } from "./machines/machine-supply.ts";
+import type { MachineProvider } from "./machines/machine-provider.ts";
 import type { Compactor } from "./merging/compact.ts";
 import type { Operations } from "./operations/operations.ts";
 import type { Scheduler } from "./operations/scheduler.ts";
@@ -22,7 +22,7 @@ const NO_TOTALS: StoreTotals = {
 export interface GaugeSources {
   readonly db: Database;
   readonly layout: DataLayout;
-  readonly machines: MachineSupply;
+  readonly machines: MachineProvider;
   readonly operations: Operations;
   readonly scheduler: Scheduler;
   readonly compactor: Compactor;

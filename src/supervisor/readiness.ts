@@ -4,7 +4,7 @@ import type { Check, Readiness } from "../domain/readiness.ts";
 import { requireSpace } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { findProgram } from "../system/exec.ts";
-import type { MachineSupply } from "./machines/machine-supply.ts";
+import type { MachineProvider } from "./machines/machine-provider.ts";
 
 /** Programs that imports need, and that create file systems. */
 const TOOLS = ["skopeo", "umoci", "mkfs.erofs", "mke2fs"] as const;
@@ -12,7 +12,7 @@ const TOOLS = ["skopeo", "umoci", "mkfs.erofs", "mke2fs"] as const;
 export interface ReadinessOptions {
   readonly db: Database;
   readonly layout: DataLayout;
-  readonly machines: MachineSupply;
+  readonly machines: MachineProvider;
   readonly diskReserveBytes: number;
 }
 

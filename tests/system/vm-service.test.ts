@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { silentLog } from "../../src/log.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
-import { openSupply } from "../../src/supervisor/machines/open-supply.ts";
+import { openPlatform } from "../../src/supervisor/machines/open-platform.ts";
 import { ScratchDisks } from "../../src/supervisor/machines/scratch-disks.ts";
 import { Pool } from "../../src/vm/pool.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, probe } from "../../src/vm/probe.ts";
@@ -32,7 +32,7 @@ async function until(condition: () => boolean | Promise<boolean>): Promise<void>
 
 test("a scratch disk that cannot be made fails nothing else while machines are looked for", async () => {
   const missing = join(host.directory, "missing");
-  const opening = openSupply(
+  const opening = openPlatform(
     {
       layout: dataLayout(host.directory),
       cgroups: host.cgroups,

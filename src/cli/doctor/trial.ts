@@ -6,7 +6,7 @@ import { openCgroupTree } from "../../cgroup/cgroup.ts";
 import type { Config } from "../../config/config.ts";
 import { silentLog } from "../../log.ts";
 import { dataLayout } from "../../storage/layout.ts";
-import { machineCandidates } from "../../supervisor/machines/open-supply.ts";
+import { machineCandidates } from "../../supervisor/machines/open-platform.ts";
 import { scratchBytes } from "../../supervisor/machines/scratch-disks.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import { resolveAssets } from "../../vm/assets.ts";

@@ -31,7 +31,7 @@ import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { listBaseMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
 import { attachDisks } from "../instance/steps.ts";
-import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
+import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { OperationRef } from "../operations/events.ts";
 import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
 import { type Prepared, prepared, type WorkContext, type Worker } from "../operations/work.ts";

@@ -3,7 +3,7 @@ import { LayerIndexError } from "../../storage/index/layer-index-format.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "../../vm/agent/agent.ts";
 import type { Machine, MachineExit } from "../../vm/vmm.ts";
-import { endedEarly, explain, MachineLostError } from "../machines/machines.ts";
+import { endedEarly, explain, MachineLostError } from "../machines/machine-errors.ts";
 
 /** `details.reason` when no end of the machine gives a more precise one. */
 const CAPTURE_FAILED = "capture_failed";

@@ -11,7 +11,7 @@ import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts
 import { withinTime } from "../../system/waiting.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
-import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
+import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";

@@ -5,7 +5,8 @@ import type { Agent, AgentConnection, AgentExecSpec, AgentExit, ExecHandle } fro
 import type { OutputStream } from "../../vm/agent/process.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
-import { explain, type MachineSource, type ReadyMachine } from "../machines/machines.ts";
+import { explain } from "../machines/machine-errors.ts";
+import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
 /** Process numbers of an instance. Further processes get 2 and up. */

@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { type Indexing, indexDisk, type LayerParts, type ListedDisk } from "../../storage/layers/staged-layer.ts";
 import type { Agent } from "../../vm/agent/agent.ts";
 import type { Disk, Machine } from "../../vm/vmm.ts";
-import { endedEarly } from "../machines/machines.ts";
+import { endedEarly } from "../machines/machine-errors.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { GuestTime } from "./guest-time.ts";
 

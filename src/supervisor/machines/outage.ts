@@ -1,7 +1,7 @@
 import type { ApiError } from "../../domain/errors.ts";
 import type { Log } from "../../log.ts";
 import { retryPauseMs, sleepUnlessAborted, untilAborted } from "../../system/waiting.ts";
-import { startFailure } from "./machines.ts";
+import { startFailure } from "./machine-errors.ts";
 
 /** Longest pause between attempts while callers wait. */
 const PAUSE_MS_MAX = 15_000;

@@ -10,7 +10,7 @@ import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { mergeMs } from "../instance/guest-budgets.ts";
 import { GuestTime } from "../instance/guest-time.ts";
 import { attachDisks, createScratch, type Guest, sealScratch } from "../instance/steps.ts";
-import { inMachine, type MachineSource, withReplacement } from "../machines/machines.ts";
+import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { MergeSize } from "./merge-policy.ts";
 

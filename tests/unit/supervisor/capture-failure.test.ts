@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { CaptureError, captureOrBlame } from "../../../src/supervisor/instance/capture-failure.ts";
-import { endedEarly } from "../../../src/supervisor/machines/machines.ts";
+import { endedEarly } from "../../../src/supervisor/machines/machine-errors.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
 import type { Machine, MachineExit } from "../../../src/vm/vmm.ts";

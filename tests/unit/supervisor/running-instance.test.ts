@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
-import type { ReadyMachine } from "../../../src/supervisor/machines/machines.ts";
+import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
 import { AgentRefusedError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers, viewOf } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Refusal, Stream } from "../../../src/vm/agent/protocol.ts";

@@ -15,35 +15,35 @@ import { openQemu } from "../../vm/qemu/qemu.ts";
 import { HELLO_TIMEOUT_MS, TemplateStore } from "../../vm/templates.ts";
 import type { Acceleration, MachineShape } from "../../vm/vmm.ts";
 import { IDLE_COST_NAME, watchIdleCost } from "./idle-cost.ts";
-import type { Supply } from "./machine-supply.ts";
+import type { MachinePlatform } from "./machine-provider.ts";
 import { Rehearsal } from "./rehearsal.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
-export interface SupplyOptions {
+export interface PlatformOptions {
   readonly layout: DataLayout;
   readonly cgroups: CgroupTree;
   readonly scratchDisks: ScratchDisks;
   readonly log: Log;
-  /** whether machines may run where the CPU has to be emulated, which is slow and no security boundary */
+  /** whether machines may run on an emulated CPU, which is slow and not a security boundary */
   readonly emulation: "never" | "allow";
-  /** of the trial of one way to run machines, in `milliseconds` */
+  /** time limit for trying one candidate, in `milliseconds` */
   readonly probeTimeoutMs: number;
   readonly uids: { readonly base: number; readonly count: number };
   readonly poolSize: number;
-  /** of all templates together, in `bytes` */
+  /** memory of all templates together, in `bytes` */
   readonly templatesMemoryBytes: number;
-  /** of instances that ask for nothing: these wait in the pool */
+  /** default shape of instances; machines of this shape wait in the pool */
   readonly shape: MachineShape;
   readonly diskBytes: number;
   /** largest scratch disk that an instance may ask for, rounded as scratch disks are */
   readonly diskBytesMax: number;
 }
 
-/** What the drivers of all virtual machine monitors need. */
+/** Options that the drivers of all virtual machine monitors share. */
 type CandidateOptions = Parameters<typeof openCloudHypervisor>[0] &
   Omit<Parameters<typeof openQemu>[0], "acceleration">;
 
-/** The ways to run machines that may be tried, in the order of preference. */
+/** The ways to run machines that may be tried, the preferred one first. */
 export function machineCandidates(common: CandidateOptions, emulation: "never" | "allow"): ProbeCandidate[] {
   const cloudHypervisor: ProbeCandidate = {
     vmm: "cloud-hypervisor",
@@ -59,10 +59,10 @@ export function machineCandidates(common: CandidateOptions, emulation: "never" |
 }
 
 /**
- * Decides how machines run on this host and opens that way.
- * @throws ApiError `unavailable` with what every candidate lacks; the reason of `signal`
+ * Decides how machines run on this host, and opens that.
+ * @throws ApiError `unavailable` that names what each candidate lacks; the reason of `signal`
  */
-export async function openSupply(options: SupplyOptions, signal: AbortSignal): Promise<Supply> {
+export async function openPlatform(options: PlatformOptions, signal: AbortSignal): Promise<MachinePlatform> {
   const { layout, log, shape } = options;
   const assets = await resolveAssets(layout.root);
   const uids = new UidPool(options.uids.base, options.uids.count);
@@ -77,9 +77,9 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   };
   const candidates = machineCandidates(common, options.emulation);
   const memoPath = join(layout.root, PROBE_MEMO_NAME);
-  // The first instance should not wait for mkfs either.
+  // The first instance should not have to wait for mkfs.
   const prepared = options.scratchDisks.prepare(options.diskBytes);
-  // It can fail before anybody waits for it, and where no machine can run nobody will.
+  // It may fail before it is awaited, and is not awaited at all when the probe throws.
   prepared.catch(() => undefined);
   await using stack = new AsyncDisposableStack();
   const { vmm, template, verdict } = await probe({
@@ -96,7 +96,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   for (const reason of explainChoice(verdict.candidates).reasons) log.info(reason);
   if (vmm === null) throw noMachines(verdict, options.emulation);
   stack.move();
-  // A host whose trials may take long boots as slowly later.
+  // An operator who allows long trials has a host that boots slowly.
   const helloTimeoutMs = Math.max(HELLO_TIMEOUT_MS, options.probeTimeoutMs);
   const first = template === null ? {} : { first: template };
   const templates = new TemplateStore({
@@ -117,7 +117,7 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
     ...(vmm.acceleration === "tcg" ? await rehearsalOf(options, assets) : {}),
   });
   pool.start();
-  // Much of what a start executes is executed by nothing else.
+  // Much code of the start never runs again: give its memory back.
   void pool.idle().then(() => dropCode(process.execPath));
   const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_NAME), log });
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
@@ -133,17 +133,17 @@ export async function openSupply(options: SupplyOptions, signal: AbortSignal): P
   };
 }
 
-/** Hardware has nothing to learn; an emulated processor translates what it runs for the first time. */
+/** Rehearsals pay only for an emulated processor, which translates code when it first executes it. */
 async function rehearsalOf(
-  { layout, scratchDisks, diskBytes, log }: SupplyOptions,
+  { layout, scratchDisks, diskBytes, log }: PlatformOptions,
   { launcher, hash }: VmAssets,
 ): Promise<{ rehearse?: (waiting: WaitingMachine) => Promise<void> }> {
   try {
     const rehearsal = await Rehearsal.open({ layout, program: { path: launcher, hash }, scratchDisks, diskBytes });
     return { rehearse: (waiting) => rehearsal.perform(waiting) };
   } catch (error) {
-    // Machines run without it, too, only slower.
-    log.warn("machines do not rehearse", { error });
+    // Machines run without rehearsals, too, only slower.
+    log.warn("cannot rehearse machines", { error });
     return {};
   }
 }

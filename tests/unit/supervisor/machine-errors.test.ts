@@ -1,12 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { silentLog } from "../../../src/log.ts";
-import {
-  inMachine,
-  MachineLostError,
-  type ReadyMachine,
-  withReplacement,
-} from "../../../src/supervisor/machines/machines.ts";
+import { MachineLostError } from "../../../src/supervisor/machines/machine-errors.ts";
+import { inMachine, type ReadyMachine, withReplacement } from "../../../src/supervisor/machines/machine-source.ts";
 import { AgentClosedError } from "../../../src/vm/agent/agent.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
 import { QmpClosedError, QmpError } from "../../../src/vm/qemu/qmp.ts";

@@ -2,10 +2,10 @@ import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { silentLog } from "../../../src/log.ts";
 import {
-  MachineSupply,
-  type MachineSupplyOptions,
-  type Supply,
-} from "../../../src/supervisor/machines/machine-supply.ts";
+  type MachinePlatform,
+  MachineProvider,
+  type MachineProviderOptions,
+} from "../../../src/supervisor/machines/machine-provider.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
@@ -16,83 +16,83 @@ const LONG_MS = 3_600_000;
 const never = new AbortController().signal;
 const REFUSAL = new ApiError("unavailable", "no virtual machine can run on this host");
 
-function supplyOf(find: MachineSupplyOptions["find"], giveUpMs: number): MachineSupply {
-  return new MachineSupply({ find, shape: SHAPE, giveUpMs, log: silentLog });
+function providerOf(open: MachineProviderOptions["open"], giveUpMs: number): MachineProvider {
+  return new MachineProvider({ open, shape: SHAPE, giveUpMs, log: silentLog });
 }
 
-function supply(onDispose: () => void = () => undefined): Supply {
+function platform(onDispose: () => void = () => undefined): MachinePlatform {
   const pool = { hasTemplate: true, waitingCount: 1, readyCount: 1 };
   return { pool: pool as never, isolation: "vm", launcher: "/launch", [Symbol.asyncDispose]: async () => onDispose() };
 }
 
 /** Machines of a VMM of scripts, without any that wait. */
-function fakeSupply(vmm: FakeVmm, giveUpMs = LONG_MS): MachineSupply {
+function fakeProvider(vmm: FakeVmm, giveUpMs = LONG_MS): MachineProvider {
   const templates = new TemplateStore({ vmm, log: silentLog });
   const pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog });
-  return supplyOf(async () => ({ ...supply(), pool }), giveUpMs);
+  return providerOf(async () => ({ ...platform(), pool }), giveUpMs);
 }
 
-/** Fails so often, then finds a supply. */
-function findAfter(failures: number): MachineSupplyOptions["find"] & { attempts: number } {
-  const find = async (): Promise<Supply> => {
-    find.attempts += 1;
-    if (find.attempts <= failures) throw REFUSAL;
-    return supply();
+/** Fails so often, then opens a platform. */
+function openAfter(failures: number): MachineProviderOptions["open"] & { attempts: number } {
+  const open = async (): Promise<MachinePlatform> => {
+    open.attempts += 1;
+    if (open.attempts <= failures) throw REFUSAL;
+    return platform();
   };
-  find.attempts = 0;
-  return find;
+  open.attempts = 0;
+  return open;
 }
 
 describe("a host on which no machine can run", () => {
   test("is tried again at once, and who waits does not see that it failed", async () => {
-    const find = findAfter(1);
-    await using machines = supplyOf(find, LONG_MS);
+    const open = openAfter(1);
+    await using machines = providerOf(open, LONG_MS);
     expect(machines.state().acceleration).toBe("looking for a way to run virtual machines");
     await machines.known(never);
-    expect(find.attempts).toBe(2);
+    expect(open.attempts).toBe(2);
     expect(machines.state()).toEqual({ isolation: "vm", acceleration: "", template: "" });
   });
 
   test("is tried again after a pause, says why not meanwhile, and keeps those waiting who ask", async () => {
-    const find = findAfter(2);
-    await using machines = supplyOf(find, LONG_MS);
+    const open = openAfter(2);
+    await using machines = providerOf(open, LONG_MS);
     const known = machines.known(never);
     await until("it failed", () => machines.state().acceleration === REFUSAL.message);
     await Promise.all([known, machines.known(never)]);
-    expect(find.attempts).toBe(3);
+    expect(open.attempts).toBe(3);
   });
 
   test("is given up after a while, and those who ask are told why", async () => {
-    await using machines = supplyOf(findAfter(Number.POSITIVE_INFINITY), 5);
+    await using machines = providerOf(openAfter(Number.POSITIVE_INFINITY), 5);
     await expect(machines.known(never)).rejects.toThrow(REFUSAL.message);
     await expect(machines.take(SHAPE, never)).rejects.toThrow(REFUSAL.message);
     expect(machines.state()).toMatchObject({ isolation: null, acceleration: REFUSAL.message });
   });
 
   test("is tried once more when it is about to be given up", async () => {
-    const find = findAfter(3);
-    await using machines = supplyOf(find, 1400);
+    const open = openAfter(3);
+    await using machines = providerOf(open, 1400);
     await machines.known(never);
-    expect(find.attempts).toBe(4);
+    expect(open.attempts).toBe(4);
   });
 
   test("that was given up serves again once it can", async () => {
-    const slow = Promise.withResolvers<Supply>();
+    const slow = Promise.withResolvers<MachinePlatform>();
     let attempts = 0;
-    const find = async (): Promise<Supply> => {
+    const open = async (): Promise<MachinePlatform> => {
       if (++attempts === 1) throw REFUSAL;
       return await slow.promise;
     };
-    await using machines = supplyOf(find, 0);
+    await using machines = providerOf(open, 0);
     await until("it is tried again", () => attempts === 2);
     const known = machines.known(never);
-    slow.resolve(supply());
+    slow.resolve(platform());
     await known;
     expect(machines.state()).toMatchObject({ isolation: "vm", acceleration: "" });
   });
 
   test("keeps nobody who has been cancelled", async () => {
-    await using machines = supplyOf(findAfter(Number.POSITIVE_INFINITY), LONG_MS);
+    await using machines = providerOf(openAfter(Number.POSITIVE_INFINITY), LONG_MS);
     const cancel = new AbortController();
     const known = machines.known(cancel.signal);
     cancel.abort(new Error("cancelled"));
@@ -100,21 +100,21 @@ describe("a host on which no machine can run", () => {
   });
 
   test("is left alone once the service stops", async () => {
-    const find = findAfter(Number.POSITIVE_INFINITY);
-    const machines = supplyOf(find, LONG_MS);
+    const open = openAfter(Number.POSITIVE_INFINITY);
+    const machines = providerOf(open, LONG_MS);
     const known = machines.known(never).catch((error: unknown) => error);
-    await until("it failed twice", () => find.attempts === 2);
+    await until("it failed twice", () => open.attempts === 2);
     await machines[Symbol.asyncDispose]();
     expect(await known).toMatchObject({ code: "unavailable", message: "the service is stopping" });
-    expect(find.attempts).toBe(2);
+    expect(open.attempts).toBe(2);
   });
 
   test("gives back what an attempt finds while the service stops", async () => {
     let disposed = 0;
-    const slow = Promise.withResolvers<Supply>();
-    const machines = supplyOf(() => slow.promise, LONG_MS);
+    const slow = Promise.withResolvers<MachinePlatform>();
+    const machines = providerOf(() => slow.promise, LONG_MS);
     const stopped = machines[Symbol.asyncDispose]();
-    slow.resolve(supply(() => disposed++));
+    slow.resolve(platform(() => disposed++));
     await stopped;
     expect(disposed).toBe(1);
   });
@@ -123,7 +123,7 @@ describe("a host on which no machine can run", () => {
 describe("a machine that cannot be had", () => {
   test("is asked for again, at once", async () => {
     const vmm = new FakeVmm();
-    await using machines = fakeSupply(vmm);
+    await using machines = fakeProvider(vmm);
     // Of the template, and of the boot from cold that stands in for its clone.
     vmm.killedAt.push("start", "start");
     await using taken = await machines.take(SHAPE, never);
@@ -134,7 +134,7 @@ describe("a machine that cannot be had", () => {
 
   test("keeps everybody waiting while no other can be had either, and nobody after that", async () => {
     const vmm = new FakeVmm();
-    await using machines = fakeSupply(vmm);
+    await using machines = fakeProvider(vmm);
     await machines.known(never);
     vmm.failing.add("bootForTemplate").add("boot");
     const taken = machines.take(SHAPE, never);
@@ -153,7 +153,7 @@ describe("a machine that cannot be had", () => {
 
   test("is given up when none could be had for long, and told by its end", async () => {
     const vmm = new FakeVmm();
-    await using machines = fakeSupply(vmm, 5);
+    await using machines = fakeProvider(vmm, 5);
     await machines.known(never);
     vmm.failing.add("bootForTemplate");
     vmm.killedAt.push(...Array.from({ length: 20 }, () => "start" as const));
@@ -168,7 +168,7 @@ describe("a machine that cannot be had", () => {
 
   test("keeps nobody else waiting where others can be had", async () => {
     const vmm = new FakeVmm();
-    await using machines = fakeSupply(vmm);
+    await using machines = fakeProvider(vmm);
     await using _first = await machines.take(SHAPE, never);
     const { boot, bootForTemplate } = vmm;
     const refusing = (start: FakeVmm["boot"]) => (shape: typeof SHAPE) =>
@@ -185,7 +185,7 @@ describe("a machine that cannot be had", () => {
 
   test("because the disk is full is refused at once", async () => {
     const vmm = new FakeVmm();
-    await using machines = fakeSupply(vmm);
+    await using machines = fakeProvider(vmm);
     const full = Object.assign(new Error("no space left on device"), { code: "ENOSPC" });
     const refuse = () => Promise.reject(full);
     Object.assign(vmm, { boot: refuse, bootForTemplate: refuse });

@@ -4,36 +4,37 @@ import type { Log } from "../../log.ts";
 import { retryPauseMs, sleepUnlessAborted } from "../../system/waiting.ts";
 import type { Pool, PooledMachine } from "../../vm/pool.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
-import { type MachineSource, type ReadyMachine, startFailure } from "./machines.ts";
+import { startFailure } from "./machine-errors.ts";
+import type { MachineSource, ReadyMachine } from "./machine-source.ts";
 import { Outage } from "./outage.ts";
 
-/** What the probe opened; disposal ends every machine and template. */
-export interface Supply extends AsyncDisposable {
+/** The way in which this host runs machines, opened. Disposal ends every machine and template. */
+export interface MachinePlatform extends AsyncDisposable {
   readonly pool: Pool;
   readonly isolation: Isolation;
   /** host path of the launcher */
   readonly launcher: string;
 }
 
-/** What is known of machines; an empty reason means that all is well. */
-export interface SupplyState {
-  /** null until the probe has decided, or when no virtual machine monitor may be used */
+/** Whether machines can run. An empty reason means success. */
+export interface MachineState {
+  /** null until the probe has decided, or when no virtual machine monitor can be used */
   readonly isolation: Isolation | null;
-  /** why no machine can run */
+  /** reason why no machine can run */
   readonly acceleration: string;
-  /** why the machines of the pool have nothing to be cloned from */
+  /** reason why the pool has no template to clone */
   readonly template: string;
 }
 
-export interface MachineSupplyOptions {
+export interface MachineProviderOptions {
   /**
-   * Decides which VMM may be used, which can take seconds, and builds the first template. It throws an ApiError
-   * `unavailable` where none may, and is asked again.
+   * Decides which VMM is used, which can take seconds, and builds the first template. It is called again after a failure.
+   * @throws ApiError `unavailable` when no VMM can be used
    */
-  readonly find: (signal: AbortSignal) => Promise<Supply>;
-  /** of a machine that is started for nothing but to see whether one can be */
+  readonly open: (signal: AbortSignal) => Promise<MachinePlatform>;
+  /** shape of a machine that is started only to test whether machines can be started */
   readonly shape: MachineShape;
-  /** how long nothing may have worked before who waits for a machine is refused, in `milliseconds` */
+  /** after this time without any success, callers are refused instead of kept waiting, in `milliseconds` */
   readonly giveUpMs: number;
   readonly log: Log;
 }
@@ -41,36 +42,36 @@ export interface MachineSupplyOptions {
 const NO_TEMPLATE = "the template that machines are cloned from is not built";
 const NOT_YET = "waits for acceleration";
 const UNKNOWN = "looking for a way to run virtual machines";
-/** Longest pause before a machine that could not be had is asked for again, where others can be. */
+/** Longest pause before the next attempt to take one machine, when other machines can be started. */
 const TAKE_PAUSE_MS_MAX = 15_000;
 
 /**
- * Machines from the moment when it is known that there can be any; the daemon listens before that. While none can be
- * had, whoever wants one waits.
+ * Gives machines to the rest of the service. The daemon answers requests before it knows whether machines can run, so
+ * callers of `take` wait until the platform is open, and while no machine can be started.
  */
-export class MachineSupply implements MachineSource, AsyncDisposable {
-  readonly #options: MachineSupplyOptions;
+export class MachineProvider implements MachineSource, AsyncDisposable {
+  readonly #options: MachineProviderOptions;
   readonly #stopped = new AbortController();
-  #opened: Supply | null = null;
+  #opened: MachinePlatform | null = null;
   #outage: Outage | null;
   #inUseCount = 0;
 
-  constructor(options: MachineSupplyOptions) {
+  constructor(options: MachineProviderOptions) {
     this.#options = options;
     this.#outage = this.#begin(async (signal) => {
-      this.#opened = await options.find(signal);
+      this.#opened = await options.open(signal);
       options.log.info("machines can run", { isolation: this.#opened.isolation });
     });
   }
 
-  state(): SupplyState {
+  state(): MachineState {
     const failure = this.#outage?.failure?.message;
     if (this.#opened === null) return { isolation: null, acceleration: failure ?? UNKNOWN, template: NOT_YET };
     const { isolation, pool } = this.#opened;
     return { isolation, acceleration: failure ?? "", template: pool.hasTemplate ? "" : NO_TEMPLATE };
   }
 
-  /** Machines that exist now. */
+  /** Number of machines that exist now. `ready`: those waiting that need no more preparation. */
   counts(): { readonly waiting: number; readonly ready: number; readonly inUse: number } {
     const pool = this.#opened?.pool;
     return { waiting: pool?.waitingCount ?? 0, ready: pool?.readyCount ?? 0, inUse: this.#inUseCount };
@@ -108,8 +109,8 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
     return outage;
   }
 
-  /** Waits out what keeps every machine from running; what is only suspected keeps nobody. */
-  async #open(signal: AbortSignal): Promise<Supply> {
+  /** Waits for the end of an outage. An outage that no attempt has confirmed yet does not count. */
+  async #open(signal: AbortSignal): Promise<MachinePlatform> {
     for (;;) {
       signal.throwIfAborted();
       this.#stopped.signal.throwIfAborted();
@@ -120,8 +121,8 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
   }
 
   /**
-   * Asks for a machine until there is one. After a second failure it is tried whether any can be started: where none
-   * can, everybody waits for the end of that; where they can, only who wants this one.
+   * Retries until it has a machine. After a second failure it tests whether any machine can be started: if none can, that
+   * is an outage, and all callers wait for its end; otherwise only this caller waits and retries.
    */
   async #take(take: (pool: Pool) => Promise<PooledMachine>, signal: AbortSignal): Promise<ReadyMachine> {
     let failingSinceMs = Number.POSITIVE_INFINITY;
@@ -137,7 +138,7 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
         failingSinceMs = Math.min(failingSinceMs, startedAtMs);
         if (performance.now() - failingSinceMs >= this.#options.giveUpMs) throw startFailure(error);
         const pauseMs = retryPauseMs(failures, TAKE_PAUSE_MS_MAX);
-        this.#options.log.warn("a machine could not be had", { error, retry_ms: pauseMs });
+        this.#options.log.warn("cannot start a machine", { error, retry_ms: pauseMs });
         if (failures === 1) continue;
         this.#outage ??= this.#begin((stop) => this.#startOne(stop));
         await this.#outage.over(signal);
@@ -146,7 +147,7 @@ export class MachineSupply implements MachineSource, AsyncDisposable {
     }
   }
 
-  /** Shows that a machine can be started. @throws what makes that fail */
+  /** Starts a machine and ends it. @throws the reason why no machine can be started */
   async #startOne(signal: AbortSignal): Promise<void> {
     await using _machine = await this.#opened?.pool.takeUnpooled(this.#options.shape, signal);
   }
