@@ -17,7 +17,7 @@ ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch b
 # A command or file, and the Debian package that brings it.
 NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
 	xz:xz-utils zstd:zstd \
-	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
+	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs mkfs.xfs:xfsprogs \
 	setpriv:util-linux fallocate:util-linux losetup:mount \
 	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
 	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd ip:iproute2 pgrep:procps \

@@ -89,6 +89,26 @@ export function tryLock(fd: number): boolean {
   throw error;
 }
 
+const F_SETLEASE = 1024;
+const F_RDLCK = 0;
+const F_UNLCK = 2;
+
+/**
+ * Whether anybody has a file open for writing, a mapping included. It must be open for reading only, belong to this process'
+ * user, and be opened for writing by nobody meanwhile.
+ * @throws LibcError EINVAL where the file system cannot tell
+ */
+export function hasWriters(fd: number): boolean {
+  // The kernel gives a lease for reading only where nobody writes.
+  if (libc.fcntl(fd, F_SETLEASE, F_RDLCK) < 0) {
+    const error = new LibcError("fcntl", errno());
+    if (error.code === "EAGAIN" || error.code === "EWOULDBLOCK") return true;
+    throw error;
+  }
+  checked("fcntl", libc.fcntl(fd, F_SETLEASE, F_UNLCK));
+  return false;
+}
+
 const MADV_PAGEOUT = 21;
 
 /**

@@ -9,25 +9,40 @@ export const BLOCK_BYTES = 512;
 /**
  * Copies a file and keeps its holes; shares the data where the file system can. `to` must not exist; its mode is 0600.
  * What was written of it is left to the caller when this throws.
+ * @param bytesMax of data that are copied; the rest of the file is a hole then
+ * @throws the reason of `signal`
  */
-export async function copySparse(from: string, to: string): Promise<void> {
+export async function copySparse(
+  from: string,
+  to: string,
+  signal?: AbortSignal,
+  bytesMax = Number.POSITIVE_INFINITY,
+): Promise<void> {
   await using source = await open(from, "r");
   await using target = await open(to, "wx", 0o600);
   const { size } = await source.stat();
   await target.truncate(size);
   let offset = 0;
-  for (;;) {
+  for (let leftBytes = bytesMax; leftBytes > 0; ) {
     const start = seekData(source.fd, offset);
     if (start === null || start >= size) return;
-    const end = Math.min(seekHole(source.fd, start), size);
-    await copyRange(source, target, start, end);
+    const end = Math.min(seekHole(source.fd, start), size, start + leftBytes);
+    await copyRange(source, target, { start, end, signal });
+    leftBytes -= end - start;
     offset = end;
   }
 }
 
-async function copyRange(source: FileHandle, target: FileHandle, start: number, end: number): Promise<void> {
+interface Range {
+  readonly start: number;
+  readonly end: number;
+  readonly signal: AbortSignal | undefined;
+}
+
+async function copyRange(source: FileHandle, target: FileHandle, { start, end, signal }: Range): Promise<void> {
   let offset = start;
   while (offset < end) {
+    signal?.throwIfAborted();
     const copied = await copyStep(source, target, offset, Math.min(STEP_BYTES, end - offset));
     if (copied === 0) throw new Error("the file became shorter while it was copied");
     offset += copied;

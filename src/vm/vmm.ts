@@ -47,6 +47,28 @@ export interface ByteChannel {
   resume(): void;
 }
 
+/** A copy of a disk, which becomes what the disk is at one instant. Disposal ends what is left of making it. */
+export interface DiskCopy extends AsyncDisposable {
+  /**
+   * Makes the copy what the disk is now; nothing may write to the disk meanwhile (see `Agent.quiesce`). Whatever can be
+   * done before was done, so this is what a writer waits for.
+   * @throws DiskCopyLateError when it takes longer than was allowed; VmmError when the copy failed
+   */
+  finish(): Promise<void>;
+  /** After `finish`: makes the file one that nobody but this process can open or still has open for writing. */
+  seal(): Promise<void>;
+}
+
+export interface DiskCopyOptions {
+  /** of a disk that is attached and may be written */
+  readonly serial: string;
+  /** where the copy goes, on the file system of the machine's directory; no such file may be there, and the caller removes it */
+  readonly path: string;
+  /** how long `finish` may take, in `milliseconds` */
+  readonly pauseMsMax: number;
+  readonly signal: AbortSignal;
+}
+
 /** One virtual machine: a jailed VMM process with its cgroup and its private directory. */
 export interface Machine extends AsyncDisposable {
   readonly id: string;
@@ -70,6 +92,12 @@ export interface Machine extends AsyncDisposable {
    * whose used machines are never used again.
    */
   detach?(): Promise<void>;
+  /**
+   * Begins to copy a disk while the guest goes on writing to it; resolves when `DiskCopy.finish` can be called. The copy
+   * has holes where the disk has.
+   * @throws DiskCopyLateError when `finish` would take too long; VmmError; the reason of the signal
+   */
+  copyDisk(options: DiskCopyOptions): Promise<DiskCopy>;
   pause(): Promise<void>;
   resume(): Promise<void>;
   /** The last bytes of the guest's console, for reports; may be empty. */

@@ -149,6 +149,9 @@ export class FakeVmm implements Vmm {
       attach: async () => {
         if (dies("attach")) throw new QmpClosedError("the monitor closed");
       },
+      copyDisk: async () => {
+        throw new Error("a script has no disks");
+      },
       pause: async () => undefined,
       resume: async () => undefined,
       console: async () => "a console",

@@ -11,7 +11,7 @@ const FILL_ATTEMPTS_COUNT = 50;
 /** Blocks that the file system gives to nobody but what it needs itself. */
 const SLACK_BYTES = 65_536;
 
-/** An ext4 file system of a given size on a loop device of its own, which a test can fill. */
+/** A file system of a given size on a loop device of its own, which a test can fill. */
 export class SmallDisk implements AsyncDisposable {
   readonly path: string;
   readonly #image: string;
@@ -23,8 +23,18 @@ export class SmallDisk implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  /** @param files how many it can hold */
-  static async make(sizeBytes: number, files: number): Promise<SmallDisk> {
+  /** Of ext4. @param files how many it can hold */
+  static make(sizeBytes: number, files: number): Promise<SmallDisk> {
+    return SmallDisk.#make(sizeBytes, ["mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-N", String(files)]);
+  }
+
+  /** Of XFS, which can share blocks between files; 300 MiB at least. */
+  static makeSharing(sizeBytes: number): Promise<SmallDisk> {
+    return SmallDisk.#make(sizeBytes, ["mkfs.xfs", "-q", "-m", "reflink=1"]);
+  }
+
+  /** @param maker program that makes the file system in the image whose path comes last */
+  static async #make(sizeBytes: number, maker: readonly [string, ...string[]]): Promise<SmallDisk> {
     await using stack = new AsyncDisposableStack();
     const home = stack.use(await scratchDirectory(tmpdir(), "small-disk-")).path;
     const image = join(home, "image");
@@ -32,7 +42,7 @@ export class SmallDisk implements AsyncDisposable {
     await mkdir(path);
     await writeFile(image, "");
     await truncate(image, sizeBytes);
-    await tool("mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-N", String(files), image);
+    await tool(...maker, image);
     const device = (await tool("losetup", "--find", "--show", image)).trim();
     stack.defer(async () => void (await tool("losetup", "-d", device)));
     await tool("mount", device, path);

@@ -3,8 +3,9 @@ import { join } from "node:path";
 import { withinTime } from "../../system/waiting.ts";
 import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import { placeDisk, printable } from "../jail/machine-files.ts";
-import type { ByteChannel, Disk, Machine, MachineExit } from "../vmm.ts";
+import type { ByteChannel, Disk, DiskCopy, DiskCopyOptions, Machine, MachineExit } from "../vmm.ts";
 import { CONSOLE_BYTES } from "./args.ts";
+import { Mirror } from "./mirror.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 
 /**
@@ -35,6 +36,9 @@ export class QemuMachine extends JailedMachine implements Machine {
   readonly #disks: { readonly serial: string; readonly node: string }[] = [];
   /** Callbacks by device id, called when the guest has released the device. */
   readonly #deletions = new Map<string, () => void>();
+  /** Takers of events, of the copies that are being made. */
+  readonly #listeners = new Set<(event: QmpEvent) => void>();
+  #copiesCount = 0;
 
   constructor(parts: QemuMachineParts) {
     super(parts, PROGRAM_NAME);
@@ -93,6 +97,17 @@ export class QemuMachine extends JailedMachine implements Machine {
     for (const { serial } of disks) await rm(join(this.directory, serial));
   }
 
+  async copyDisk(options: DiskCopyOptions): Promise<DiskCopy> {
+    const disk = this.#disks.find(({ serial }) => serial === options.serial);
+    if (disk === undefined) throw new Error(`no disk ${options.serial} is attached`);
+    this.#copiesCount += 1;
+    const listen = (handler: (event: QmpEvent) => void): Disposable => {
+      this.#listeners.add(handler);
+      return { [Symbol.dispose]: () => void this.#listeners.delete(handler) };
+    };
+    return await Mirror.open(this, { ...options, node: disk.node, name: `copy${this.#copiesCount}`, listen });
+  }
+
   async pause(): Promise<void> {
     this.#pausing = true;
     await this.qmp.execute("stop");
@@ -130,7 +145,9 @@ export class QemuMachine extends JailedMachine implements Machine {
     return `this host's KVM emulates the guest one instruction at a time (${count} so far)`;
   }
 
-  #onEvent({ event, data }: QmpEvent): void {
+  #onEvent(told: QmpEvent): void {
+    const { event, data } = told;
+    for (const listener of this.#listeners) listener(told);
     if (event === "BLOCK_IO_ERROR") {
       const operation = data["operation"] === "read" ? "read" : "write";
       if (data["nospace"] === true)
