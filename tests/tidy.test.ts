@@ -61,7 +61,6 @@ const TYPES_ONLY: Readonly<Record<string, readonly string[]>> = { client: ["api"
 
 /** Packages, by who may use them; node: and bun: modules are free everywhere but in domain. */
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
-  domain: ["@sinclair/typebox"],
   db: ["drizzle-orm", "libsql", "drizzle-kit"],
   oci: ["@sinclair/typebox"],
   storage: ["re2js"],

@@ -1,7 +1,9 @@
 import type { TObject, TSchema } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
-import { BYTES_KEYWORD } from "../domain/query.ts";
+
+/** Keyword of a query parameter that is taken as bytes, not as UTF-8 text. */
+export const BYTES_KEYWORD = "x-coppice-bytes";
 
 const INTEGER = /^(?:0|-?[1-9]\d*)$/;
 const PERCENT = 0x25;

@@ -1,5 +1,3 @@
-import { Type } from "@sinclair/typebox";
-
 declare const brand: unique symbol;
 type Id<Name extends string> = string & { readonly [brand]: Name };
 
@@ -21,20 +19,6 @@ export function parseUuid<T extends Id<string>>(value: string): T | null {
 
 /** Account names are the `sub` of a token: short, printable and safe in a log field. */
 export const ACCOUNT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$";
-
-/** Schema of a UUID on the wire. */
-export const Uuid = Type.String({
-  pattern: UUID_PATTERN,
-  format: "uuid",
-  description: "UUID in its canonical textual form",
-  examples: ["0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
-});
-
-export const Timestamp = Type.String({
-  format: "date-time",
-  description: "ISO 8601 timestamp in UTC with milliseconds",
-  examples: ["2026-11-20T10:30:00.000Z"],
-});
 
 /** Wire form of a time in `milliseconds` since the epoch. */
 export function isoTime(ms: number): string {

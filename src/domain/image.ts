@@ -1,77 +1,15 @@
-import { type Static, Type } from "@sinclair/typebox";
 import { ApiError } from "./errors.ts";
-import { type ImageId, parseUuid, Timestamp, UUID_PATTERN, Uuid } from "./ids.ts";
+import { type ImageId, parseUuid } from "./ids.ts";
 
 /** 1 to 128 characters, the first a letter or digit. */
 export const TAG_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$";
 const tagExpression = new RegExp(TAG_PATTERN);
-const TAG_RULE = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : / - and begin with a letter or digit";
-
-export const Tag = Type.String({
-  pattern: TAG_PATTERN,
-  description: "tag name, unique per account",
-  error: `tag ${TAG_RULE}`,
-});
-
-/** Image on the wire. */
-export const Image = Type.Object({
-  uuid: Uuid,
-  tag: Type.Optional(Type.String({ description: "absent when the image has no tag" })),
-  created_at: Timestamp,
-});
-export type Image = Static<typeof Image>;
-
-export const SetTagRequest = Type.Object({ tag: Tag });
-export type SetTagRequest = Static<typeof SetTagRequest>;
+/** What a tag must be, after its name in a message. */
+export const TAG_RULE = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : / - and begin with a letter or digit";
 
 /** Bounds of the import time-out, in `seconds`. */
 export const IMPORT_TIMEOUT_SECONDS_DEFAULT = 300;
 export const IMPORT_TIMEOUT_SECONDS_MAX = 3600;
-
-export const ImportRequest = Type.Object({
-  registry: Type.String({
-    minLength: 1,
-    maxLength: 1024,
-    description: "registry image reference, <registry>/<repository>:<version> or <registry>/<repository>@<digest>",
-    examples: ["registry.example.net/library/busybox:1.36"],
-    error: "registry must be a string of 1 to 1024 characters",
-  }),
-  credentials: Type.Optional(
-    Type.Object(
-      {
-        username: Type.String({ maxLength: 1024 }),
-        password: Type.String({ maxLength: 65_536 }),
-      },
-      {
-        description: "registry credentials; never stored",
-        error: "credentials must be an object with the strings username and password",
-      },
-    ),
-  ),
-  tag: Type.Optional(Tag),
-  timeout: Type.Optional(
-    Type.Integer({
-      minimum: 1,
-      maximum: IMPORT_TIMEOUT_SECONDS_MAX,
-      default: IMPORT_TIMEOUT_SECONDS_DEFAULT,
-      description: "import time-out, in seconds",
-      error: `timeout must be an integer from 1 to ${IMPORT_TIMEOUT_SECONDS_MAX}`,
-    }),
-  ),
-});
-export type ImportRequest = Static<typeof ImportRequest>;
-
-/** Request to import an image of an archive that was uploaded as a file. */
-export const LoadRequest = Type.Object({
-  file: Type.String({
-    pattern: UUID_PATTERN,
-    description: "uuid of an uploaded file: an OCI layout archive or a docker-archive with one image",
-    error: "file must be the UUID of an uploaded file",
-  }),
-  tag: ImportRequest.properties.tag,
-  timeout: ImportRequest.properties.timeout,
-});
-export type LoadRequest = Static<typeof LoadRequest>;
 
 export type ImageReference = { readonly uuid: ImageId } | { readonly tag: string };
 

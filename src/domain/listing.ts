@@ -1,7 +1,4 @@
-import { type Static, Type } from "@sinclair/typebox";
 import type { ByteString } from "./guest-path.ts";
-import { Timestamp } from "./ids.ts";
-import { oneOf } from "./one-of.ts";
 
 export const LIMIT_DEFAULT = 100;
 export const LIMIT_MAX = 1000;
@@ -26,30 +23,3 @@ export interface Entry {
   /** target of a symlink, otherwise empty */
   readonly target: ByteString;
 }
-
-/** Kind of an entry on the wire. */
-export const EntryTypeName = oneOf(["file", "directory", "symlink", "block", "char", "fifo", "socket"]);
-export type EntryTypeName = Static<typeof EntryTypeName>;
-
-/** Entry of a directory on the wire. */
-export const ListingItem = Type.Object({
-  name: Type.String({ description: "entry name; U+FFFD stands for bytes that are not UTF-8" }),
-  name_base64: Type.Optional(Type.String({ description: "the name's bytes, present when they are not UTF-8" })),
-  size: Type.Integer(),
-  mode: Type.String({ pattern: "^[0-7]{4}$", description: "permission bits as four octal digits" }),
-  type: EntryTypeName,
-  is_regular: Type.Boolean(),
-  is_dir: Type.Boolean(),
-  is_symlink: Type.Boolean(),
-  symlink_to: Type.Optional(Type.String({ description: "target of a symlink; U+FFFD as in the name" })),
-  symlink_to_base64: Type.Optional(Type.String({ description: "the target's bytes, present when they are not UTF-8" })),
-  uid: Type.Integer(),
-  gid: Type.Integer(),
-  modified_at: Timestamp,
-});
-export type ListingItem = Static<typeof ListingItem>;
-
-export const DirectoryListing = Type.Object({
-  path: Type.String({ description: "the listed directory" }),
-  items: Type.Array(ListingItem),
-});

@@ -1,8 +1,3 @@
-import { type Static, Type } from "@sinclair/typebox";
-import { Timestamp, Uuid } from "./ids.ts";
-import { oneOf } from "./one-of.ts";
-import { OutputObject } from "./output.ts";
-
 export const OPERATION_STATUSES = ["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
 export type OperationStatus = (typeof OPERATION_STATUSES)[number];
 
@@ -42,28 +37,21 @@ export function isTerminal(status: OperationStatus): boolean {
 export const ISOLATIONS = ["vm", "vm-emulated"] as const;
 export type Isolation = (typeof ISOLATIONS)[number];
 
-/** Result of an instance operation; a listing leaves `stdout` and `stderr` out. */
-export const InstanceResult = Type.Object({
-  exit_code: Type.Integer({ description: "exit code of the command; 128+n when signal n ended it" }),
-  stdout: Type.Optional(OutputObject),
-  stderr: Type.Optional(OutputObject),
-  cpu_time_ms: Type.Integer({ description: "user and system time of the command and its children, in milliseconds" }),
-  memory_bytes: Type.Integer({ description: "peak memory of the command and its children, page cache included" }),
-  timed_out: Type.Boolean({ description: "true when the execution time limit was hit" }),
-  oom_killed: Type.Optional(Type.Boolean({ description: "present and true when the guest ran out of memory" })),
-  image: Type.Optional(
-    Type.String({ format: "uuid", description: "the captured image; absent when the instance was disposable" }),
-  ),
-  isolation: oneOf(ISOLATIONS, {
-    description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is no security boundary",
-  }),
-});
-export type InstanceResult = Static<typeof InstanceResult>;
-
-/** An instance's result as its row keeps it: the outputs themselves are files. */
-export type StoredInstanceResult = Omit<InstanceResult, "stdout" | "stderr"> & {
+/** An instance's result as its row keeps it, in the words of the interface; the outputs themselves are files. */
+export type StoredInstanceResult = {
+  /** of the command; 128+n when signal n ended it */
+  readonly exit_code: number;
   readonly stdout: StoredOutput;
   readonly stderr: StoredOutput;
+  readonly cpu_time_ms: number;
+  /** peak memory of the command and its children, page cache included */
+  readonly memory_bytes: number;
+  readonly timed_out: boolean;
+  /** present and true when the guest ran out of memory */
+  readonly oom_killed?: boolean;
+  /** uuid of the captured image; absent when the instance was disposable */
+  readonly image?: string;
+  readonly isolation: Isolation;
 };
 
 export interface StoredOutput {
@@ -72,38 +60,12 @@ export interface StoredOutput {
   readonly empty?: boolean;
 }
 
-/** Result of an image import. */
-export const ImportResult = Type.Object({
-  image: Uuid,
-  tag: Type.Optional(Type.String()),
-  digest: Type.String({ description: "digest of the imported manifest", examples: ["sha256:9f86d0…"] }),
-  size_bytes: Type.Integer({ description: "disk space of the image's base layer, in bytes" }),
-});
-export type ImportResult = Static<typeof ImportResult>;
-
-const enumOf = <const T extends readonly string[]>(values: T, description: string) =>
-  oneOf(values, { description, error: `must be one of ${values.join(", ")}` });
-
-export const OperationStatusSchema = enumOf(OPERATION_STATUSES, "where the operation is in its life");
-export const OperationKindSchema = enumOf(OPERATION_KINDS, "what the operation does");
-
-/** The error object as it stands in a FAILED operation. */
-export const ErrorObject = Type.Object({
-  error: Type.String({ description: "machine-readable error value" }),
-  message: Type.String({ description: "human-readable text" }),
-  details: Type.Record(Type.String(), Type.Unknown(), { description: "additional information; may be empty" }),
-});
-
-/** Operation on the wire. */
-export const Operation = Type.Object({
-  id: Uuid,
-  status: OperationStatusSchema,
-  kind: OperationKindSchema,
-  created_at: Timestamp,
-  started_at: Type.Optional(Timestamp),
-  finished_at: Type.Optional(Timestamp),
-  duration_ms: Type.Optional(Type.Integer({ description: "from start to finish, in milliseconds" })),
-  result: Type.Optional(Type.Union([InstanceResult, ImportResult])),
-  error: Type.Optional(ErrorObject),
-});
-export type Operation = Static<typeof Operation>;
+/** An import's result as its row keeps it, in the words of the interface. */
+export type StoredImportResult = {
+  readonly image: string;
+  readonly tag?: string;
+  /** digest of the imported manifest */
+  readonly digest: string;
+  /** disk space of the image's base layer */
+  readonly size_bytes: number;
+};

@@ -1,4 +1,3 @@
-import { type Static, Type } from "@sinclair/typebox";
 import { ByteBlocks } from "./byte-blocks.ts";
 
 /** Default of `truncate_output_at`, in bytes per stream. */
@@ -8,26 +7,6 @@ export const OUTPUT_BYTES_MAX = 10_485_760;
 
 export const OUTPUT_STREAMS = ["stdout", "stderr"] as const;
 export type OutputStream = (typeof OUTPUT_STREAMS)[number];
-
-export const OutputObject = Type.Object({
-  content: Type.String({ description: "captured text, in the given encoding" }),
-  encoding: Type.Union([Type.Literal("ascii"), Type.Literal("base64")], {
-    description: "ascii when every byte is below 0x80, otherwise base64",
-  }),
-  truncated: Type.Boolean({ description: "true when the output was cut at the truncation limit" }),
-});
-export type OutputObject = Static<typeof OutputObject>;
-
-/** Wire form of the kept part of a stream. */
-export function outputObject(kept: Uint8Array, truncated: boolean): OutputObject {
-  const bytes = Buffer.from(kept.buffer, kept.byteOffset, kept.byteLength);
-  const ascii = bytes.every((byte) => byte < 0x80);
-  return {
-    content: bytes.toString(ascii ? "latin1" : "base64"),
-    encoding: ascii ? "ascii" : "base64",
-    truncated,
-  };
-}
 
 /** Keeps the first `limitBytes` of a stream and counts the rest. */
 export class OutputCapture {

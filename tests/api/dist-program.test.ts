@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { chmod, mkdir, readdir, readFile, rm, stat, truncate } from "node:fs/promises";
 import { join, resolve } from "node:path";
-import { outputObject } from "../../src/domain/output.ts";
+import { outputObject } from "../../src/api/v1/schema/operations.ts";
 import { ScriptedAppliance } from "../support/cli.ts";
 import { Executable } from "../support/executable.ts";
 

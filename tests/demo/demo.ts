@@ -4,7 +4,7 @@
  */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
-import type { InstanceResult } from "../../src/domain/operation.ts";
+import type { InstanceResult } from "../../src/client/types.ts";
 import { Appliance } from "../support/appliance.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";

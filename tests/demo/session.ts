@@ -1,5 +1,4 @@
-import type { ImportResult, InstanceResult, Operation } from "../../src/domain/operation.ts";
-import type { OutputObject } from "../../src/domain/output.ts";
+import type { ImportResult, InstanceResult, Operation, OutputObject } from "../../src/client/types.ts";
 import type { Appliance } from "../support/appliance.ts";
 import type { Screen } from "./screen.ts";
 

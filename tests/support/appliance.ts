@@ -1,8 +1,8 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import type { Operation } from "../../src/client/types.ts";
 import { cgroupNamespace } from "../../src/daemon.ts";
-import type { Operation } from "../../src/domain/operation.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 /** A cold host probes its acceleration, which takes up to 15 s a candidate. */

@@ -1,5 +1,5 @@
 import type { TSchema } from "@sinclair/typebox";
-import { BYTES_KEYWORD } from "../../domain/query.ts";
+import { BYTES_KEYWORD } from "../query.ts";
 
 type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 export type JsonObject = { readonly [key: string]: Json };

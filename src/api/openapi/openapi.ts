@@ -1,19 +1,23 @@
 import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { ErrorCode } from "../../domain/errors.ts";
-import { FileResponse, UploadedFile } from "../../domain/file.ts";
-import { GrepMatch, GrepResult } from "../../domain/grep.ts";
-import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../../domain/history.ts";
-import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../../domain/image.ts";
-import { InstanceFile, Resources, SpawnRequest } from "../../domain/instance.ts";
-import { DirectoryListing, ListingItem } from "../../domain/listing.ts";
-import { ErrorObject, ImportResult, InstanceResult, Operation } from "../../domain/operation.ts";
-import { LogLine } from "../../domain/operation-log.ts";
-import { OutputObject } from "../../domain/output.ts";
 import { STATUS_OF_ERROR } from "../errors.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
-import { AcceptedOperation, InstanceStatsSchema } from "../v1/wire.ts";
+import { FileResponse, UploadedFile } from "../v1/schema/files.ts";
+import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../v1/schema/history.ts";
+import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../v1/schema/images.ts";
+import { DirectoryListing, GrepMatch, GrepResult, ListingItem } from "../v1/schema/inspection.ts";
+import { InstanceFile, InstanceStatsSchema, Resources, SpawnRequest } from "../v1/schema/instances.ts";
+import {
+  AcceptedOperation,
+  ErrorObject,
+  ImportResult,
+  InstanceResult,
+  LogLine,
+  Operation,
+  OutputObject,
+} from "../v1/schema/operations.ts";
 import { docsPage } from "./docs.ts";
 import { type JsonObject, SchemaWriter } from "./openapi-schema.ts";
 

@@ -3,13 +3,13 @@ import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import { displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { DownloadQuery } from "../../domain/query.ts";
 import type { OpenFile } from "../../service/inspect.ts";
 import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
 import { type ByteRange, matchesAny, parseRange } from "../range.ts";
 import { empty, type Reply, respond, TEXT_TYPE } from "../reply.ts";
 import { about, checked } from "../route.ts";
 import { directStream } from "../stream.ts";
+import { DownloadQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 /** Smaller answers are read at once, so that they carry their length. */

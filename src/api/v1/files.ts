@@ -1,12 +1,12 @@
 import type { Static } from "@sinclair/typebox";
 import { Elysia, status } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
-import { FileResponse, UploadedFile } from "../../domain/file.ts";
 import { isoTime } from "../../domain/ids.ts";
-import { FilesQuery } from "../../domain/query.ts";
 import type { Principal } from "../../service/parts.ts";
 import { announcedLength, bodyStream } from "../body.ts";
 import { about, checked, jsonSpec } from "../route.ts";
+import { FileResponse, UploadedFile } from "./schema/files.ts";
+import { FilesQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 const UPLOAD = {

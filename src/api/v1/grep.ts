@@ -1,16 +1,16 @@
 import { isUtf8 } from "node:buffer";
 import { Elysia } from "elysia";
-import { type GrepMatch, GrepResult } from "../../domain/grep.ts";
 import { type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import { GrepQuery } from "../../domain/query.ts";
 import type { FoundLine } from "../../service/inspect.ts";
 import { jsonPieces, mapped } from "../json-stream.ts";
 import { JSON_TYPE, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { streamed } from "../stream.ts";
 import { pathFields } from "./image-wire.ts";
+import { type GrepMatch, GrepResult } from "./schema/inspection.ts";
+import { GrepQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 const GREP = {

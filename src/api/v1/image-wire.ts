@@ -1,7 +1,7 @@
 import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/guest-path.ts";
 import { isoTime } from "../../domain/ids.ts";
-import type { Image } from "../../domain/image.ts";
 import type { Image as StoredImage } from "../../service/images.ts";
+import type { Image } from "./schema/images.ts";
 
 /** An image as the interface shows it. */
 export function imageOf({ id, tag, createdAt }: StoredImage): Image {

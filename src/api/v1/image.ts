@@ -1,16 +1,16 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { byteStringToBytes, type GuestPath } from "../../domain/guest-path.ts";
-import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "../../domain/history.ts";
 import { type ImageId, isoTime } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import { TYPE_NAMES } from "../../domain/listing-format.ts";
-import { ChildrenQuery, DiffQuery, PageQuery } from "../../domain/query.ts";
 import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep } from "../../service/images.ts";
 import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { directStream } from "../stream.ts";
 import { imageOf, pathFields } from "./image-wire.ts";
+import { TYPE_NAMES } from "./listing-format.ts";
+import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "./schema/history.ts";
+import { ChildrenQuery, DiffQuery, PageQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 const DETAILS = {

@@ -1,13 +1,13 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { FileId, ImageId } from "../../domain/ids.ts";
-import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../../domain/image.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import { ImagesQuery } from "../../domain/query.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { imageOf } from "./image-wire.ts";
+import { Image, ImportRequest, LoadRequest, SetTagRequest } from "./schema/images.ts";
+import { AcceptedOperation } from "./schema/operations.ts";
+import { ImagesQuery } from "./schema/query.ts";
 import { accepted, type Surface } from "./surface.ts";
-import { AcceptedOperation } from "./wire.ts";
 
 const LIST = {
   query: checked(ImagesQuery),

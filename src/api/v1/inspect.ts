@@ -1,8 +1,6 @@
 import { Elysia } from "elysia";
 import { type ByteString, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { Image } from "../../domain/image.ts";
-import { ExistsQuery, InspectByTagQuery } from "../../domain/query.ts";
 import type { Principal } from "../../service/parts.ts";
 import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec, unlisted } from "../route.ts";
@@ -11,6 +9,8 @@ import { downloadRoutes } from "./download.ts";
 import { grepRoutes } from "./grep.ts";
 import { imageOf } from "./image-wire.ts";
 import { listDirectoryRoutes } from "./list-directory.ts";
+import { Image } from "./schema/images.ts";
+import { ExistsQuery, InspectByTagQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 const BY_TAG = {

@@ -1,13 +1,13 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
-import { type InstanceStats, SpawnedInstance, SpawnRequest } from "../../domain/instance.ts";
-import { StatsQuery } from "../../domain/query.ts";
+import type { InstanceStats } from "../../domain/instance.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
+import { InstanceStatsSchema, SpawnedInstance, SpawnRequest } from "./schema/instances.ts";
+import { StatsQuery } from "./schema/query.ts";
 import { accepted, type Surface } from "./surface.ts";
-import { InstanceStatsSchema } from "./wire.ts";
 
 /** Largest body in `bytes`: a standard input of 10 MiB in base64 or with many escapes, and all arguments. */
 const SPAWN_BODY_BYTES_MAX = 33_554_432;

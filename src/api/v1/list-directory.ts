@@ -2,13 +2,13 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { DirectoryListing } from "../../domain/listing.ts";
-import { listingItem, listingLine } from "../../domain/listing-format.ts";
-import { ListQuery } from "../../domain/query.ts";
 import { jsonPieces, mapped } from "../json-stream.ts";
 import { JSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
 import { about, checked } from "../route.ts";
 import { streamed } from "../stream.ts";
+import { listingItem, listingLine } from "./listing-format.ts";
+import { DirectoryListing } from "./schema/inspection.ts";
+import { ListQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 const LIST_DIRECTORY = {

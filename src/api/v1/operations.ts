@@ -2,15 +2,15 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import { isTerminal, Operation, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
-import { LogLine } from "../../domain/operation-log.ts";
-import { OUTPUT_STREAMS, type OutputObject, type OutputStream, outputObject } from "../../domain/output.ts";
-import { OperationQuery, OperationsQuery } from "../../domain/query.ts";
+import { isTerminal, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
+import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 import type { Output, Operation as StoredOperation } from "../../service/operations.ts";
 import { jsonPieces, LongText } from "../json-stream.ts";
 import { JSON_TYPE, json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { streamed } from "../stream.ts";
+import { LogLine, Operation, type OutputObject, outputObject } from "./schema/operations.ts";
+import { OperationQuery, OperationsQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
 /** Interval at which a client should poll an operation that has not ended, in `seconds`. */

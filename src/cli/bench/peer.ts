@@ -1,8 +1,8 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { authenticate, authorize } from "../../api/auth.ts";
+import { Operation } from "../../api/v1/schema/operations.ts";
 import { openDatabase } from "../../db/database.ts";
-import { Operation } from "../../domain/operation.ts";
 import { tokenVerifier } from "../../service/tokens.ts";
 import { dataLayout } from "../../storage/layout.ts";
 import { TokenKeys } from "../../storage/token-keys.ts";

@@ -6,7 +6,7 @@ import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts
 import type { NewLayer, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import type { ImportResult } from "../../domain/operation.ts";
+import type { StoredImportResult } from "../../domain/operation.ts";
 import { parseRegistryReference } from "../../domain/registry-reference.ts";
 import type { Log } from "../../log.ts";
 import type { Laps } from "../../metrics.ts";
@@ -235,7 +235,7 @@ function publicationOf(
   const image = Bun.randomUUIDv7() as ImageId;
   const { tag } = submission;
   const { digest } = base;
-  const result: ImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
+  const result: StoredImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
   const origin = { source: sourceText(submission.source) };
   return {
     result,

@@ -2,7 +2,8 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { OUTPUT_BYTES_MAX, outputObject } from "../../../src/domain/output.ts";
+import { outputObject } from "../../../src/api/v1/schema/operations.ts";
+import { OUTPUT_BYTES_MAX } from "../../../src/domain/output.ts";
 import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
-import { outputObject } from "../../../src/domain/output.ts";
+import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";

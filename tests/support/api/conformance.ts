@@ -4,8 +4,8 @@ import { RouteTable } from "../../../src/api/elysia-gaps.ts";
 import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
 import { errorsOf } from "../../../src/api/openapi/openapi.ts";
 import type { Route } from "../../../src/api/route.ts";
+import { ErrorObject } from "../../../src/api/v1/schema/operations.ts";
 import type { ErrorCode } from "../../../src/domain/errors.ts";
-import { ErrorObject } from "../../../src/domain/operation.ts";
 import type { Answer } from "./api.ts";
 
 /** Errors that every path can answer with, whatever its route says. */

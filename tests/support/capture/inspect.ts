@@ -1,9 +1,9 @@
+import type { ListingItem } from "../../../src/client/types.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getImage } from "../../../src/db/images.ts";
 import { layerChain } from "../../../src/db/layers.ts";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
-import type { ListingItem } from "../../../src/domain/listing.ts";
 import type { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { indexPath, layerPath } from "../../../src/storage/layers/layers.ts";
 import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";

@@ -4,9 +4,9 @@ import { Value } from "@sinclair/typebox/value";
 import fc from "fast-check";
 import { queryReader, rawQuery } from "../../../src/api/query.ts";
 import { validationError } from "../../../src/api/schema.ts";
+import { DownloadQuery, ImagesQuery, OperationsQuery } from "../../../src/api/v1/schema/query.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
-import { DownloadQuery, ImagesQuery, OperationsQuery } from "../../../src/domain/query.ts";
 
 /** Reads a query and checks it by its schema, as a route does. */
 function checkedReader(schema: TObject): (raw: string) => Record<string, unknown> {

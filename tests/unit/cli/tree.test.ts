@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { drawTree } from "../../../src/cli/history.ts";
-import type { ImageStep } from "../../../src/domain/history.ts";
+import type { ImageStep } from "../../../src/client/types.ts";
 
 /** Images by name, each with the name of its parent. */
 function steps(...pairs: readonly (readonly [string, string?])[]): ImageStep[] {

@@ -1,10 +1,8 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { Timestamp, UUID_PATTERN } from "./ids.ts";
-import { Image } from "./image.ts";
-import { EntryTypeName } from "./listing.ts";
-import { oneOf } from "./one-of.ts";
-
-const Reference = (description: string) => Type.String({ pattern: UUID_PATTERN, format: "uuid", description });
+import { DIFF_CHANGES } from "../../../domain/image-diff.ts";
+import { oneOf, Reference, Timestamp } from "./common.ts";
+import { Image } from "./images.ts";
+import { EntryTypeName } from "./inspection.ts";
 
 /** One image, and what it stands on. */
 export const ImageDetails = Type.Object({
@@ -31,9 +29,6 @@ export const ImageStep = Type.Object({
   started_at: Type.Optional(Timestamp),
 });
 export type ImageStep = Static<typeof ImageStep>;
-
-export const DIFF_CHANGES = ["added", "changed", "removed"] as const;
-export type DiffChange = (typeof DIFF_CHANGES)[number];
 
 const Size = (description: string) => Type.Optional(Type.Integer({ description }));
 

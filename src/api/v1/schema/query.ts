@@ -1,10 +1,11 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { SHA256_PATTERN } from "./file.ts";
-import type { ByteString } from "./guest-path.ts";
-import { UUID_PATTERN } from "./ids.ts";
-import { LIMIT_DEFAULT, LIMIT_MAX } from "./listing.ts";
-import { OperationKindSchema, OperationStatusSchema } from "./operation.ts";
-import { TIME_BOUND_FORMS } from "./time-bound.ts";
+import { SHA256_PATTERN } from "../../../domain/file.ts";
+import type { ByteString } from "../../../domain/guest-path.ts";
+import { UUID_PATTERN } from "../../../domain/ids.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "../../../domain/listing.ts";
+import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
+import { BYTES_KEYWORD } from "../../query.ts";
+import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 
 /** Longest time that a long poll may wait, in `seconds`. */
 export const WAIT_SECONDS_MAX = 60;
@@ -94,9 +95,6 @@ export const StatsQuery = Type.Object({
 
 /** Query of the look-up by tag. */
 export const InspectByTagQuery = Type.Object({ tag: ImageTag });
-
-/** Keyword of a query parameter that is taken as bytes, not as UTF-8 text. */
-export const BYTES_KEYWORD = "x-coppice-bytes";
 
 /** Longest pattern and glob of a search. */
 export const GREP_PATTERN_CHARACTERS_MAX = 1000;

@@ -1,5 +1,6 @@
-import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "./guest-path.ts";
-import type { Entry, EntryType, ListingItem } from "./listing.ts";
+import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/guest-path.ts";
+import type { Entry, EntryType } from "../../domain/listing.ts";
+import type { ListingItem } from "./schema/inspection.ts";
 
 /** Wire names of kinds. */
 export const TYPE_NAMES = {

@@ -1,0 +1,26 @@
+import { type SchemaOptions, Type } from "@sinclair/typebox";
+import { UUID_PATTERN } from "../../../domain/ids.ts";
+
+/** Schema of a UUID on the wire. */
+export const Uuid = Type.String({
+  pattern: UUID_PATTERN,
+  format: "uuid",
+  description: "UUID in its canonical textual form",
+  examples: ["0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
+});
+
+/** Schema of a time on the wire. */
+export const Timestamp = Type.String({
+  format: "date-time",
+  description: "ISO 8601 timestamp in UTC with milliseconds",
+  examples: ["2026-11-20T10:30:00.000Z"],
+});
+
+/** Schema of the UUID of another object. */
+export const Reference = (description: string) => Type.String({ pattern: UUID_PATTERN, format: "uuid", description });
+
+/** Schema of a text that is one of `values`. Its type is spelled out, because a union of a mapped array has none. */
+export function oneOf<const Values extends readonly string[]>(values: Values, options: SchemaOptions = {}) {
+  const literals = values.map((value) => Type.Literal(value));
+  return Type.Unsafe<Values[number]>(Type.Union(literals, options));
+}

@@ -1,0 +1,51 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { GREP_BOUNDS } from "../../../domain/grep.ts";
+import { oneOf, Timestamp } from "./common.ts";
+
+/** Kind of an entry on the wire. */
+export const EntryTypeName = oneOf(["file", "directory", "symlink", "block", "char", "fifo", "socket"]);
+export type EntryTypeName = Static<typeof EntryTypeName>;
+
+/** Entry of a directory on the wire. */
+export const ListingItem = Type.Object({
+  name: Type.String({ description: "entry name; U+FFFD stands for bytes that are not UTF-8" }),
+  name_base64: Type.Optional(Type.String({ description: "the name's bytes, present when they are not UTF-8" })),
+  size: Type.Integer(),
+  mode: Type.String({ pattern: "^[0-7]{4}$", description: "permission bits as four octal digits" }),
+  type: EntryTypeName,
+  is_regular: Type.Boolean(),
+  is_dir: Type.Boolean(),
+  is_symlink: Type.Boolean(),
+  symlink_to: Type.Optional(Type.String({ description: "target of a symlink; U+FFFD as in the name" })),
+  symlink_to_base64: Type.Optional(Type.String({ description: "the target's bytes, present when they are not UTF-8" })),
+  uid: Type.Integer(),
+  gid: Type.Integer(),
+  modified_at: Timestamp,
+});
+export type ListingItem = Static<typeof ListingItem>;
+
+export const DirectoryListing = Type.Object({
+  path: Type.String({ description: "the listed directory" }),
+  items: Type.Array(ListingItem),
+});
+
+export const GrepMatch = Type.Object({
+  path: Type.String({ description: "U+FFFD stands for bytes that are not UTF-8" }),
+  path_base64: Type.Optional(Type.String({ description: "the path's bytes, present when they are not UTF-8" })),
+  line: Type.Integer({ minimum: 1, description: "number of the line" }),
+  text: Type.String({ description: "the line, without its end" }),
+  text_base64: Type.Optional(Type.String({ description: "the line's bytes, present when they are not UTF-8" })),
+  text_truncated: Type.Optional(Type.Boolean({ description: "true: this is only the beginning of the line" })),
+});
+export type GrepMatch = Static<typeof GrepMatch>;
+
+export const GrepResult = Type.Object({
+  matches: Type.Array(GrepMatch, { description: "in the order of the tree: siblings by the bytes of their names" }),
+  truncated: Type.Boolean({ description: "true: there may be more than what was found" }),
+  truncated_by: Type.Array(oneOf(GREP_BOUNDS), {
+    description: "the bounds that were met: of matches, bytes read, entries looked at, time, length of a line",
+  }),
+  files_searched: Type.Integer({ description: "files that were read; binary ones are not counted" }),
+  bytes_searched: Type.Integer(),
+});
+export type GrepResult = Static<typeof GrepResult>;

@@ -1,0 +1,115 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { CWD_DEFAULT, FILE_MODE_DEFAULT, TIMEOUT_SECONDS_DEFAULT } from "../../../domain/instance.ts";
+import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
+import { Timestamp, Uuid } from "./common.ts";
+
+/** Any key: the pattern of a plain string key does not match line ends, and would leave such entries unchecked. */
+const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
+
+export const InstanceFile = Type.Object(
+  {
+    uuid: Uuid,
+    mode: Type.Optional(
+      Type.String({
+        pattern: "^[0-7]{4}$",
+        default: FILE_MODE_DEFAULT,
+        description: "octal permissions, four digits",
+        error: "mode must be four octal digits",
+      }),
+    ),
+  },
+  { error: "a file must be an object with uuid (a file UUID) and, if wanted, mode (four octal digits)" },
+);
+
+/** What an instance may use; a shape is rounded up to the next template shape. */
+export const Resources = Type.Object({
+  vcpus: Type.Optional(Type.Integer({ minimum: 1, error: "vcpus must be an integer of at least 1" })),
+  memory_bytes: Type.Optional(Type.Integer({ minimum: 1, error: "memory_bytes must be a positive integer" })),
+  disk_bytes: Type.Optional(Type.Integer({ minimum: 1, error: "disk_bytes must be a positive integer" })),
+});
+export type Resources = Static<typeof Resources>;
+
+export const SpawnRequest = Type.Object({
+  image: Type.String({
+    description: "image UUID, or tag:<tag_name>",
+    examples: ["tag:busybox"],
+    error: "image must be an image UUID or tag:<name>",
+  }),
+  command: Type.String({
+    minLength: 1,
+    description: "executable (found through PATH), or a shell expression when shell is true",
+    error: "command must be a string of at least one character",
+  }),
+  args: Type.Optional(
+    Type.Array(Type.String(), { description: "arguments of the command", error: "args must be an array of strings" }),
+  ),
+  shell: Type.Optional(
+    Type.Boolean({ default: false, description: "run the command by /bin/sh -c", error: "shell must be a boolean" }),
+  ),
+  env: Type.Optional(
+    Type.Record(AnyKey, Type.String({ error: "env must be an object of strings" }), {
+      description: "environment variables",
+      error: "env must be an object of strings",
+    }),
+  ),
+  cwd: Type.Optional(
+    Type.String({ default: CWD_DEFAULT, description: "working directory, absolute", error: "cwd must be a string" }),
+  ),
+  timeout: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      default: TIMEOUT_SECONDS_DEFAULT,
+      description: "maximum execution time, in seconds",
+      error: "timeout must be a positive integer",
+    }),
+  ),
+  files: Type.Optional(
+    Type.Record(AnyKey, InstanceFile, {
+      description: "input files, by absolute path in the sandbox",
+      error: "files must be an object of {uuid, mode} by absolute path",
+    }),
+  ),
+  truncate_output_at: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: OUTPUT_BYTES_MAX,
+      default: OUTPUT_BYTES_DEFAULT,
+      description: "bytes kept of each output stream",
+      error: `truncate_output_at must be an integer from 0 to ${OUTPUT_BYTES_MAX}`,
+    }),
+  ),
+  stdin: Type.Optional(
+    Type.String({
+      description: "plain ASCII, or base64: followed by standard base64",
+      error: "stdin must be a string",
+    }),
+  ),
+  hostname: Type.Optional(
+    Type.String({
+      pattern: "^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$",
+      description: "host name of the sandbox",
+      error: "hostname must be 1 to 64 letters, digits, dots and hyphens, and begin and end with a letter or digit",
+    }),
+  ),
+  disposable: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "discard the file system after the run",
+      error: "disposable must be a boolean",
+    }),
+  ),
+  resources: Type.Optional(Resources),
+});
+export type SpawnRequest = Static<typeof SpawnRequest>;
+
+export const SpawnedInstance = Type.Object({ uuid: Uuid });
+
+/** One look at a running instance. */
+export const InstanceStatsSchema = Type.Object({
+  cpu_time_ms: Type.Integer({ description: "CPU time of the virtual machine so far, in milliseconds" }),
+  cpu_percent: Type.Number({ description: "share of one CPU since the look before; 200 is two CPUs" }),
+  memory_bytes: Type.Integer({ description: "memory of the virtual machine now" }),
+  memory_peak_bytes: Type.Integer({ description: "highest memory of the virtual machine so far" }),
+  pids: Type.Integer({ description: "threads of the virtual machine on the host" }),
+  at: Timestamp,
+});

@@ -1,0 +1,96 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { ISOLATIONS, OPERATION_KINDS, OPERATION_STATUSES } from "../../../domain/operation.ts";
+import { oneOf, Timestamp, Uuid } from "./common.ts";
+
+/** Answer to what starts an operation: its id, which is also in the Location header. */
+export const AcceptedOperation = Type.Object({ uuid: Uuid });
+
+export const OutputObject = Type.Object({
+  content: Type.String({ description: "captured text, in the given encoding" }),
+  encoding: Type.Union([Type.Literal("ascii"), Type.Literal("base64")], {
+    description: "ascii when every byte is below 0x80, otherwise base64",
+  }),
+  truncated: Type.Boolean({ description: "true when the output was cut at the truncation limit" }),
+});
+export type OutputObject = Static<typeof OutputObject>;
+
+/** Wire form of the kept part of a stream. */
+export function outputObject(kept: Uint8Array, truncated: boolean): OutputObject {
+  const bytes = Buffer.from(kept.buffer, kept.byteOffset, kept.byteLength);
+  const ascii = bytes.every((byte) => byte < 0x80);
+  return {
+    content: bytes.toString(ascii ? "latin1" : "base64"),
+    encoding: ascii ? "ascii" : "base64",
+    truncated,
+  };
+}
+
+/** Result of an instance operation; a listing leaves `stdout` and `stderr` out. */
+export const InstanceResult = Type.Object({
+  exit_code: Type.Integer({ description: "exit code of the command; 128+n when signal n ended it" }),
+  stdout: Type.Optional(OutputObject),
+  stderr: Type.Optional(OutputObject),
+  cpu_time_ms: Type.Integer({ description: "user and system time of the command and its children, in milliseconds" }),
+  memory_bytes: Type.Integer({ description: "peak memory of the command and its children, page cache included" }),
+  timed_out: Type.Boolean({ description: "true when the execution time limit was hit" }),
+  oom_killed: Type.Optional(Type.Boolean({ description: "present and true when the guest ran out of memory" })),
+  image: Type.Optional(
+    Type.String({ format: "uuid", description: "the captured image; absent when the instance was disposable" }),
+  ),
+  isolation: oneOf(ISOLATIONS, {
+    description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is no security boundary",
+  }),
+});
+export type InstanceResult = Static<typeof InstanceResult>;
+
+/** Result of an image import. */
+export const ImportResult = Type.Object({
+  image: Uuid,
+  tag: Type.Optional(Type.String()),
+  digest: Type.String({ description: "digest of the imported manifest", examples: ["sha256:9f86d0…"] }),
+  size_bytes: Type.Integer({ description: "disk space of the image's base layer, in bytes" }),
+});
+export type ImportResult = Static<typeof ImportResult>;
+
+const enumOf = <const T extends readonly string[]>(values: T, description: string) =>
+  oneOf(values, { description, error: `must be one of ${values.join(", ")}` });
+
+export const OperationStatusSchema = enumOf(OPERATION_STATUSES, "where the operation is in its life");
+export const OperationKindSchema = enumOf(OPERATION_KINDS, "what the operation does");
+
+/** The error object as it stands in a FAILED operation. */
+export const ErrorObject = Type.Object({
+  error: Type.String({ description: "machine-readable error value" }),
+  message: Type.String({ description: "human-readable text" }),
+  details: Type.Record(Type.String(), Type.Unknown(), { description: "additional information; may be empty" }),
+});
+
+/** Operation on the wire. */
+export const Operation = Type.Object({
+  id: Uuid,
+  status: OperationStatusSchema,
+  kind: OperationKindSchema,
+  created_at: Timestamp,
+  started_at: Type.Optional(Timestamp),
+  finished_at: Type.Optional(Timestamp),
+  duration_ms: Type.Optional(Type.Integer({ description: "from start to finish, in milliseconds" })),
+  result: Type.Optional(Type.Union([InstanceResult, ImportResult])),
+  error: Type.Optional(ErrorObject),
+});
+export type Operation = Static<typeof Operation>;
+
+/** One line of the log about an operation. */
+export const LogLine = Type.Object({
+  time: Timestamp,
+  level: Type.String({ description: "debug, info, warn or error" }),
+  message: Type.String(),
+  request: Type.Optional(Type.String({ description: "id of the request that asked for the operation" })),
+  kind: Type.Optional(Type.String()),
+  status: Type.Optional(Type.String()),
+  error: Type.Optional(Type.String()),
+  reason: Type.Optional(Type.String()),
+  phases: Type.Optional(
+    Type.Record(Type.String(), Type.Integer({ minimum: 0 }), { description: "milliseconds of each step" }),
+  ),
+});
+export type LogLine = Static<typeof LogLine>;
