@@ -31,12 +31,7 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
     processorFinding(readText("/proc/cpuinfo") ?? "", process.arch),
     rootFinding(process.getuid?.() ?? -1),
     kvm,
-    await programFinding({
-      name: "qemu",
-      argv: ["qemu-system-x86_64", "--version"],
-      meaning: "runs the virtual machines",
-      fix: "apt-get install --no-install-recommends qemu-system-x86",
-    }),
+    { ...(await programFinding(QEMU)), name: "qemu" },
     ...machineFindings(await hostFacts(), verdicts),
     isolationFinding(config, kvm.state === "ok" || (process.getuid?.() !== 0 && existsSync("/dev/kvm"))),
     trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
@@ -51,48 +46,28 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
 
 interface Program {
   readonly name: string;
-  readonly argv: readonly string[];
+  /** what it does for the appliance */
   readonly meaning: string;
-  readonly fix: string;
+  /** the package of Debian that has it; default: `name` */
+  readonly package?: string;
+  /** makes it print its version; default `--version` */
+  readonly argument?: string;
 }
 
+const QEMU: Program = { name: "qemu-system-x86_64", meaning: "runs the virtual machines", package: "qemu-system-x86" };
+
 const TOOLS: readonly Program[] = [
-  {
-    name: "skopeo",
-    argv: ["skopeo", "--version"],
-    meaning: "pulls images from registries",
-    fix: "apt-get install --no-install-recommends skopeo",
-  },
-  {
-    name: "umoci",
-    argv: ["umoci", "--version"],
-    meaning: "unpacks images",
-    fix: "apt-get install --no-install-recommends umoci",
-  },
-  {
-    name: "mkfs.erofs",
-    argv: ["mkfs.erofs", "--help"],
-    meaning: "builds the disks of imported images",
-    fix: "apt-get install --no-install-recommends erofs-utils",
-  },
-  {
-    name: "mke2fs",
-    argv: ["mke2fs", "-V"],
-    meaning: "formats the writable disks",
-    fix: "apt-get install --no-install-recommends e2fsprogs",
-  },
+  { name: "skopeo", meaning: "pulls images from registries" },
+  { name: "umoci", meaning: "unpacks images" },
+  { name: "mkfs.erofs", meaning: "builds the disks of imported images", package: "erofs-utils", argument: "--help" },
+  { name: "mke2fs", meaning: "formats the writable disks", package: "e2fsprogs", argument: "-V" },
   {
     name: "ip",
-    argv: ["ip", "-V"],
     meaning: "readies the network of the service that skopeo is kept in",
-    fix: "apt-get install --no-install-recommends iproute2",
+    package: "iproute2",
+    argument: "-V",
   },
-  {
-    name: "setpriv",
-    argv: ["setpriv", "--version"],
-    meaning: "ties tools to the life of the appliance",
-    fix: "apt-get install --no-install-recommends util-linux",
-  },
+  { name: "setpriv", meaning: "ties tools to the life of the appliance", package: "util-linux" },
 ];
 
 export function processorFinding(cpuinfo: string, architecture: string): Finding {
@@ -219,24 +194,21 @@ export function isolationFinding(config: Pick<Config, "vm">, kvm: boolean): Find
   };
 }
 
-async function programFinding({ name, argv, meaning, fix }: Program): Promise<Finding> {
+async function programFinding(program: Program): Promise<Finding> {
+  const { name, meaning, package: debianPackage = name, argument = "--version" } = program;
+  const base = { name, meaning, fix: null };
   try {
-    const { stdout, stderr } = await run({ argv, timeoutMs: VERSION_TIMEOUT_MS });
+    const { stdout, stderr } = await run({ argv: [name, argument], timeoutMs: VERSION_TIMEOUT_MS });
     const text = `${Buffer.from(stdout).toString("utf8")}\n${stderr}`;
     const version = /\bv?(\d+\.\d+[\w.~+-]*)/.exec(text)?.[1];
-    return {
-      name,
-      state: "ok",
-      summary: version === undefined ? "installed" : `version ${version}`,
-      meaning,
-      fix: null,
-    };
+    return { ...base, state: "ok", summary: version === undefined ? "installed" : `version ${version}` };
   } catch (error) {
     if (!(error instanceof CommandError)) throw error;
-    const summary = error.message.replace(`${argv[0]} `, "");
-    // It is there, and installing it again makes no host quicker.
-    if (error.timedOut) return { name, state: "note", summary, meaning, fix: null };
-    return { name, state: "problem", summary, meaning, fix };
+    const summary = error.message.replace(`${name} `, "");
+    // A program that is late is installed: installing it again makes no host faster.
+    if (error.timedOut) return { ...base, state: "note", summary };
+    const fix = `apt-get install --no-install-recommends ${debianPackage}`;
+    return { ...base, state: "problem", summary, fix };
   }
 }
 
