@@ -1,8 +1,4 @@
-/** Part of a content, `end` not included, in `bytes`. */
-export interface ByteRange {
-  readonly start: number;
-  readonly end: number;
-}
+import type { ByteRange } from "../domain/byte-range.ts";
 
 const SINGLE_RANGE = /^bytes=(\d*)-(\d*)$/i;
 

@@ -1,4 +1,5 @@
 import { resolveImage } from "../db/images.ts";
+import type { ByteRange } from "../domain/byte-range.ts";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";
 import type { ImageId } from "../domain/ids.ts";
@@ -26,23 +27,17 @@ export interface Directory {
   readonly held: Disposable;
 }
 
-/** Part of a content, `end` not included, in `bytes`. */
-export interface Part {
-  readonly start: number;
-  readonly end: number;
-}
-
 /** A regular file of an image. Its content can be read until `held` is disposed. */
 export interface OpenFile {
   readonly imageId: ImageId;
   readonly held: Disposable;
   /** `path` is where symlinks led */
   readonly entry: Pick<ResolvedEntry, "path" | "size" | "mtimeSeconds">;
-  read(part: Part): Promise<Uint8Array<ArrayBuffer>>;
+  read(part: ByteRange): Promise<Uint8Array<ArrayBuffer>>;
   /** The file on the host in which the part lies in one piece, and where; null when it does not. */
-  locate(part: Part): Promise<{ readonly disk: string; readonly start: number } | null>;
+  locate(part: ByteRange): Promise<{ readonly disk: string; readonly start: number } | null>;
   /** The part in chunks, each good until the next one is asked for. */
-  chunks(part: Part): ByteSource["chunks"];
+  chunks(part: ByteRange): ByteSource["chunks"];
 }
 
 /** A tar archive of a directory or file, which `name` names; empty for the root. */
@@ -138,7 +133,7 @@ function openFile(imageId: ImageId, tree: ImageTree, entry: ResolvedEntry, held:
     imageId,
     held,
     entry,
-    read: (part) => tree.read(entry, part).bytes(),
+    read: (part) => tree.read(entry, part),
     locate: (part) => tree.locate(entry, part),
     chunks: (part) => tree.chunks(entry, part),
   };

@@ -1,11 +1,12 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
+import type { ByteRange } from "../../domain/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { OpenFile } from "../../service/inspect.ts";
 import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
-import { type ByteRange, matchesAny, parseRange } from "../range.ts";
+import { matchesAny, parseRange } from "../range.ts";
 import { empty, type Reply, respond, TEXT_TYPE } from "../reply.ts";
 import { about, checked } from "../route.ts";
 import { directStream } from "../stream.ts";

@@ -1,5 +1,6 @@
 import { read } from "node:fs";
 import { promisify } from "node:util";
+import type { ByteRange } from "../../domain/byte-range.ts";
 import type { Extent, LayerEntry } from "../index/layer-index.ts";
 import { LayerIndexError } from "../index/layer-index-format.ts";
 import type { LayerLease } from "../layers/open-layers.ts";
@@ -12,45 +13,14 @@ const EXTENTS_PAGE_COUNT = 256;
 const readAt = promisify(read);
 
 /**
- * The bytes `[start, end)` of a file of a layer, in chunks of constant size, each read when it is asked for. The
- * lease is taken at the first read and given back at the end, at an error, and at a cancel.
- */
-export function readExtents(
-  acquire: () => LayerLease,
-  entry: LayerEntry,
-  range: { readonly start: number; readonly end: number },
-): ReadableStream<Uint8Array<ArrayBuffer>> {
-  let reader: ExtentReader | null = null;
-  const close = () => reader?.[Symbol.dispose]();
-  return new ReadableStream<Uint8Array<ArrayBuffer>>(
-    {
-      async pull(controller) {
-        try {
-          reader ??= new ExtentReader(acquire(), entry, range);
-          const chunk = await reader.next();
-          if (chunk !== null) return controller.enqueue(chunk);
-          close();
-          controller.close();
-        } catch (error) {
-          close();
-          throw error;
-        }
-      },
-      cancel: close,
-    },
-    // Nothing is read ahead: what nobody takes would hold memory and the layer.
-    { highWaterMark: 0 },
-  );
-}
-
-/**
- * The same bytes as `readExtents`, in one buffer that is used again and again: a chunk is good only until the next
- * one is asked for.
+ * The bytes `[start, end)` of a file of a layer, in chunks of constant size, each read when it is asked for. All chunks
+ * share one buffer: a chunk is valid only until the next one is asked for. The lease is taken at the first read and given
+ * back at the end, at an error, and when the caller stops early.
  */
 export async function* extentChunks(
   acquire: () => LayerLease,
   entry: LayerEntry,
-  range: { readonly start: number; readonly end: number },
+  range: ByteRange,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
   const buffer = Buffer.allocUnsafeSlow(Math.min(READ_CHUNK_BYTES, range.end - range.start));
   using reader = new ExtentReader(acquire(), entry, range);
@@ -78,7 +48,7 @@ const ONE_PIECE_EXTENTS_COUNT_MAX = 65_536;
 export async function locateExtents(
   lease: LayerLease,
   entry: LayerEntry,
-  range: { readonly start: number; readonly end: number },
+  range: ByteRange,
   pacer: Pacer,
 ): Promise<number | null> {
   const { start, end } = range;
@@ -114,9 +84,8 @@ class ExtentReader implements Disposable {
   #pageStart: number;
   /** of the first extent of the page that may still matter */
   #at = 0;
-  #isDisposed = false;
 
-  constructor(lease: LayerLease, entry: LayerEntry, range: { readonly start: number; readonly end: number }) {
+  constructor(lease: LayerLease, entry: LayerEntry, range: ByteRange) {
     this.#lease = lease;
     this.#entry = entry;
     this.#position = range.start;
@@ -131,17 +100,14 @@ class ExtentReader implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.#isDisposed = true;
     this.#lease[Symbol.dispose]();
   }
 
-  /** The next chunk, in `buffer` where one is given, or null at the end of the range. */
-  async next(buffer: Buffer<ArrayBuffer> | null = null): Promise<Uint8Array<ArrayBuffer> | null> {
-    if (this.#isDisposed || this.#position >= this.#end) return null;
-    // A cancel gives the stream's lease back while this read still needs the file.
-    using _held = this.#lease.share();
-    const length = Math.min(READ_CHUNK_BYTES, this.#end - this.#position);
-    const chunk = buffer?.subarray(0, length) ?? Buffer.allocUnsafeSlow(length);
+  /** The next chunk, at the start of `buffer`, or null at the end of the range. */
+  async next(buffer: Buffer<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer> | null> {
+    if (this.#position >= this.#end) return null;
+    const length = Math.min(buffer.byteLength, this.#end - this.#position);
+    const chunk = buffer.subarray(0, length);
     let filled = 0;
     while (filled < length) {
       const position = this.#position + filled;

@@ -1,3 +1,4 @@
+import type { ByteRange } from "../../domain/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { type ByteString, displayName, type GuestPath } from "../../domain/guest-path.ts";
 import type { Entry } from "../../domain/listing.ts";
@@ -14,7 +15,7 @@ import {
   type Place,
   rootOf,
 } from "./directory-merge.ts";
-import { extentChunks, locateExtents, readExtents } from "./extent-stream.ts";
+import { extentChunks, locateExtents } from "./extent-stream.ts";
 import { resolvePath } from "./resolution.ts";
 
 /** An entry with its place in the image, free of symlinks. */
@@ -89,26 +90,30 @@ export class ImageTree {
   }
 
   /**
-   * The bytes `[start, end)` of a file; holes are zeros. Nothing is opened before the first read, and a cancel
-   * closes everything.
+   * The bytes `[start, end)` of a file, all in memory; holes are zeros.
    * @throws ApiError `invalid_path` when it is not a regular file
    */
-  read(
+  async read(
     resolved: ResolvedEntry,
-    range: { readonly start: number; readonly end: number } = { start: 0, end: resolved.size },
-  ): ReadableStream<Uint8Array<ArrayBuffer>> {
-    const { layer, entry } = this.#fileAt(resolved, range);
-    return readExtents(() => this.#open.acquire(layer), entry, range);
+    range: ByteRange = { start: 0, end: resolved.size },
+  ): Promise<Buffer<ArrayBuffer>> {
+    const bytes = Buffer.allocUnsafeSlow(range.end - range.start);
+    let filled = 0;
+    for await (const chunk of this.chunks(resolved, range)) {
+      bytes.set(chunk, filled);
+      filled += chunk.byteLength;
+    }
+    return bytes;
   }
 
   /**
-   * The bytes `[start, end)` of a file, as `read` gives them, but a chunk is good only until the next one is asked
-   * for: a long download then leaves no garbage.
+   * The bytes `[start, end)` of a file; holes are zeros. Nothing is opened before the first chunk is asked for. A chunk is
+   * valid only until the next one is asked for: a long download then leaves no garbage.
    * @throws ApiError `invalid_path` when it is not a regular file
    */
   chunks(
     resolved: ResolvedEntry,
-    range: { readonly start: number; readonly end: number },
+    range: ByteRange = { start: 0, end: resolved.size },
   ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
     const { layer, entry } = this.#fileAt(resolved, range);
     return extentChunks(() => this.#open.acquire(layer), entry, range);
@@ -120,7 +125,7 @@ export class ImageTree {
    */
   async locate(
     resolved: ResolvedEntry,
-    range: { readonly start: number; readonly end: number },
+    range: ByteRange,
   ): Promise<{ readonly disk: string; readonly start: number } | null> {
     const { layer, entry } = this.#fileAt(resolved, range);
     using lease = this.#open.acquire(layer);
@@ -128,7 +133,7 @@ export class ImageTree {
     return start === null ? null : { disk: layer.disk, start };
   }
 
-  #fileAt(resolved: ResolvedEntry, { start, end }: { readonly start: number; readonly end: number }): Place {
+  #fileAt(resolved: ResolvedEntry, { start, end }: ByteRange): Place {
     if (resolved.type !== "f") {
       throw new ApiError("invalid_path", "not a regular file", { path: displayName(resolved.path) });
     }

@@ -105,7 +105,7 @@ async function digestOf(tree: ImageTree, resolved: ResolvedEntry, index: LayerIn
   for (const { logical, length } of index.extents(entry, 0, entry.extentCount)) {
     const start = logical - (logical % BLOCK_BYTES);
     const end = Math.min(resolved.size, Math.ceil((logical + length) / BLOCK_BYTES) * BLOCK_BYTES);
-    const bytes = await new Response(tree.read(resolved, { start, end })).bytes();
+    const bytes = await tree.read(resolved, { start, end });
     for (let at = 0; at < bytes.length; at += BLOCK_BYTES) {
       const block = Buffer.alloc(BLOCK_BYTES);
       block.set(bytes.subarray(at, at + BLOCK_BYTES));

@@ -94,19 +94,19 @@ describe("a file of 16 TiB without content", () => {
     const huge = await tree.stat("/huge" as GuestPath, { follow: true });
     expect(huge.size).toBe(size);
     const started = performance.now();
-    const end = await new Response(tree.read(huge, { start: size - 2048, end: size })).bytes();
+    const end = await tree.read(huge, { start: size - 2048, end: size });
     expect(performance.now() - started).toBeLessThan(1000);
-    expect(Buffer.from(end)).toEqual(Buffer.concat([Buffer.alloc(1024), Buffer.alloc(1024, 7)]));
+    expect(end).toEqual(Buffer.concat([Buffer.alloc(1024), Buffer.alloc(1024, 7)]));
   });
 
   test("gives its zeros one chunk at a time, and ends when the reader goes", async () => {
     const layer = await makeLayer(directory, [{ path: "huge", type: "f", size: BigInt(size) }]);
     const tree = new ImageTree([layer], new OpenLayers(1));
-    const reader = tree.read(await tree.stat("/huge" as GuestPath, { follow: true })).getReader();
+    const chunks = tree.chunks(await tree.stat("/huge" as GuestPath, { follow: true }));
     const before = process.memoryUsage().rss;
-    for (let chunk = 0; chunk < 400; chunk++) expect((await reader.read()).value?.byteLength).toBeLessThanOrEqual(MIB);
-    await reader.cancel();
-    expect((await reader.read()).done).toBe(true);
+    for (let chunk = 0; chunk < 400; chunk++) expect((await chunks.next()).value?.byteLength).toBeLessThanOrEqual(MIB);
+    await chunks.return();
+    expect((await chunks.next()).done).toBe(true);
     expect(process.memoryUsage().rss - before).toBeLessThan(128 * MIB);
   });
 });
