@@ -7,26 +7,27 @@ export interface ChainLayer {
   readonly entryCount: number;
 }
 
-/** A layer that shows what the layers above `belowId` up to `topId` show together. */
+/** A merged layer: it has the files of the layers above `belowId` up to and including `topId`. */
 export interface StandIn extends ChainLayer {
   readonly belowId: LayerId;
   readonly topId: LayerId;
 }
 
-/** One disk of a plan: the layers of the chain from `first` to `last`, counted from the base, which is 0. */
+/** One disk of a plan. It has the layers at the positions `first` to `last` of the chain; the base is at 0. */
 export interface Segment extends ChainLayer {
   readonly first: number;
   readonly last: number;
 }
 
-/** Stands for more than one layer of the chain. */
+/** True for a merged layer. */
 export function isStandIn({ first, last }: Segment): boolean {
   return last > first;
 }
 
 /**
- * The fewest disks that show what all layers of `chain` (the base first) show, the lowest first; of several such
- * plans, one with the fewest bytes. The base always stands for itself.
+ * Finds the fewest disks that together have all layers of `chain`, whose base comes first. Of several such plans it takes
+ * one with the fewest bytes. The base is never replaced by a merged layer.
+ * @returns the disks, the lowest first
  */
 export function planAttach(chain: readonly ChainLayer[], standIns: readonly StandIn[]): Segment[] {
   const positions = new Map(chain.map(({ id }, position) => [id, position]));
@@ -39,7 +40,7 @@ export function planAttach(chain: readonly ChainLayer[], standIns: readonly Stan
     if (below === undefined || last === undefined || below >= last) continue;
     endingAt[last]?.push({ ...layer, first: below + 1, last });
   }
-  // The best way to show the layers below a position: how many disks, how many bytes, and the last of them.
+  // best[n] is the best plan for the lowest n layers: its number of disks, its bytes, and its top disk.
   const best: { readonly count: number; readonly bytes: number; readonly segment: Segment | null }[] = [
     { count: 0, bytes: 0, segment: null },
   ];

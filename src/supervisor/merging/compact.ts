@@ -13,28 +13,28 @@ import type { Scheduler } from "../operations/scheduler.ts";
 import { type ChainLayer, isStandIn, planAttach, type Segment } from "./attach-plan.ts";
 import { MergeFailures } from "./merge-failures.ts";
 import { type MergeJob, type MergeTools, mergeLayers } from "./merge-layers.ts";
-import { MergePlaces, MergeWeight, type Urgency } from "./merge-places.ts";
 import { type Merge, type MergeLimits, mergeDiskBytes, mergeSize, nextMerge } from "./merge-policy.ts";
+import { MergeSlots, MergeWeight, type Urgency } from "./merge-slots.ts";
 import { MergedSpace, totalBytes } from "./merged-space.ts";
 
-/** Disks that are merged although runs go on: a chain that grows quickly must not get too long. */
+/** Smallest number of disks to merge while runs go on, so that a chain that grows quickly does not get too long. */
 const BUSY_COUNT_MIN = 8;
-/** Disks that are merged once nothing runs. */
+/** Smallest number of disks to merge on a quiet host. */
 const QUIET_COUNT_MIN = 3;
-/** Nothing has run for so long: the host is quiet. */
+/** The host is quiet when nothing has run for this long. */
 const QUIET_MS = 1000;
-/** How often it is looked whether the host is quiet, as long as there is something to merge. */
-const LOOK_MS = 250;
-/** Disks of a chain that is merged now, whoever else wants the host. */
+/** Interval between checks whether the host is quiet, while there is something to merge. */
+const CHECK_MS = 250;
+/** A chain of this many disks is merged even while other work wants the host. */
 const URGENT_COUNT_MIN = 24;
-/** As many disks more double the processors that an urgent merge gets. */
+/** This many further disks double the CPU weight of an urgent merge. */
 const URGENT_DOUBLING_COUNT = 16;
 const URGENT_CPU_WEIGHT_MAX = 4 * CpuWeight.inUse;
-/** Chains that are remembered to be merged; the oldest is forgotten, and remembered again when it is used. */
-const WANTED_COUNT_MAX = 64;
-/** Runs that may go on from a chain while it is merged. */
-const MEANWHILE_COUNT_MAX = 32;
-/** A use is noted once in this time. */
+/** Largest number of candidates; the oldest is dropped, and becomes one again when it is used. */
+const CANDIDATES_COUNT_MAX = 64;
+/** Number of layers at the top of a newer chain among which a merged chain's top is searched. */
+const NEWER_LAYERS_COUNT_MAX = 32;
+/** The time of the last use is recorded with this accuracy. */
 const TOUCH_MS = 60_000;
 
 export interface CompactorOptions extends MergeTools {
@@ -43,17 +43,17 @@ export interface CompactorOptions extends MergeTools {
   readonly clock: () => number;
   readonly scheduler: Scheduler;
   readonly metrics: Pick<Metrics, "mergesEnded" | "mergeSeconds">;
-  /** merged layers of an account take at most this share of the bytes of its layers; 0: none are made ahead */
+  /** merged layers of an account take at most this share of the bytes of its layers; 0: only forced merges are made */
   readonly mergedShare: number;
   /** largest disk of a machine */
   readonly diskBytesMax: number;
-  /** room on the disk that merges leave free */
+  /** disk space that merges leave free */
   readonly diskReserveBytes: number;
-  /** default is `mergeLayers` */
+  /** the default is `mergeLayers` */
   readonly merge?: typeof mergeLayers;
 }
 
-/** A chain that somebody started from. */
+/** The layers of an image, and the disks to attach for them. */
 interface Chain {
   readonly accountId: AccountId;
   readonly topId: LayerId;
@@ -62,32 +62,31 @@ interface Chain {
   readonly plan: readonly Segment[];
 }
 
-/** A chain that is to be merged. */
-interface Wanted extends Pick<Chain, "accountId" | "topId"> {
-  /** disks that could be merged together */
+/** A chain that could be shorter. */
+interface Candidate extends Pick<Chain, "accountId" | "topId"> {
+  /** number of disks that could be merged together */
   readonly count: number;
-  /** disks of the chain */
+  /** number of disks of the chain */
   readonly diskCount: number;
 }
 
 /**
- * Keeps long chains of layers cheap to attach: runs of layers are merged into one that stands in for them, in the
- * background, one merge at a time. Nothing waits for it: as long as a chain is short its merge makes way for
- * everybody, and one that grows on a host without rest is merged beside the runs, of whose processors it takes the
- * more the longer the chain is. The layers themselves stay as they are.
+ * Keeps long chains of layers cheap to attach. In the background, one merge at a time, it merges consecutive layers into
+ * one that stands in for them. The merge of a short chain makes way for all other work. A chain that grows on a busy host
+ * is merged beside the runs, and gets the more processor time the longer it is. The merged layers' sources are kept.
  */
 export class Compactor implements AsyncDisposable {
   readonly #options: CompactorOptions;
   readonly #space: MergedSpace;
-  readonly #places: MergePlaces;
+  readonly #slots: MergeSlots;
   readonly #stopped = new AbortController();
   /** by the top layer, the latest last */
-  readonly #wanted = new Map<LayerId, Wanted>();
+  readonly #candidates = new Map<LayerId, Candidate>();
   readonly #failures = new MergeFailures();
   #wake = Promise.withResolvers<void>();
-  /** of the merge that runs and that nobody waits for */
+  /** weight of the current background merge */
   #weight: MergeWeight | null = null;
-  /** The end of the last merge that a run waits for: they are done one after the other, and share what they make. */
+  /** the end of the last forced merge; forced merges are done one after the other, so that they share results */
   #turn: Promise<unknown> = Promise.resolve();
   #busyAtMs: number;
   #loop: Promise<void> = Promise.resolve();
@@ -95,26 +94,26 @@ export class Compactor implements AsyncDisposable {
   constructor(options: CompactorOptions) {
     this.#options = options;
     this.#space = new MergedSpace(options);
-    this.#places = new MergePlaces(options);
+    this.#slots = new MergeSlots(options);
     this.#busyAtMs = options.clock();
   }
 
-  /** Begins to work. */
+  /** Starts to merge in the background. */
   start(): void {
     if (this.#stopped.signal.aborted) return;
-    this.#space.suspectAll();
+    this.#space.scheduleAllTrims();
     this.#loop = this.#run();
   }
 
-  /** Chains that wait to be merged. */
+  /** Number of chains that wait to be merged. */
   get waitingCount(): number {
-    return this.#wanted.size;
+    return this.#candidates.size;
   }
 
   /**
-   * The fewest layers that show what the chain of `topId` shows. Where even they are too many for a machine, the
-   * chain is merged first.
-   * @throws ApiError when that fails; the reason of `signal`
+   * Opens the fewest disks that have all layers of the chain of `topId`. When even these are more than a machine can
+   * attach, this merges some of them first.
+   * @throws ApiError when the merge fails; the reason of `signal`
    */
   async attach(accountId: AccountId, topId: LayerId, signal: AbortSignal): Promise<LayerChain> {
     let chain = this.#chain(accountId, topId);
@@ -124,8 +123,8 @@ export class Compactor implements AsyncDisposable {
     }
     const layers = chain.plan.map(({ id }) => id);
     this.#touch(chain, TOUCH_MS);
-    this.#want(chain);
-    // Last, because what comes before may fail, and still in the turn in which the chain was read.
+    this.#addCandidate(chain);
+    // This comes last, because the calls before may throw. There is no await since the chain was read, so it is current.
     return this.#options.layers.hold(layers);
   }
 
@@ -138,7 +137,7 @@ export class Compactor implements AsyncDisposable {
 
   #chain(accountId: AccountId, topId: LayerId): Chain {
     const layers = layerChain(this.#options.db, topId);
-    // The usual chain of a base and a run has nothing that could stand in.
+    // The usual chain of a base and a run cannot have a merged layer.
     const standIns = layers.length < 3 ? [] : mergedLayersWithTop(this.#options.db, accountId, idsOf(layers));
     return { accountId, topId, layers, plan: planAttach(layers, standIns) };
   }
@@ -149,36 +148,36 @@ export class Compactor implements AsyncDisposable {
     touchMergedLayers(this.#options.db, used, { now, beforeMs: now - ageMs });
   }
 
-  /** Remembers a chain that could be shorter. */
-  #want(chain: Chain): void {
+  /** Remembers a chain if it could be shorter. */
+  #addCandidate(chain: Chain): void {
     const { accountId, topId, layers, plan } = chain;
-    // Who goes on from the child of an image will hardly come back to the image.
+    // A client that goes on from the child of an image rarely comes back to the image.
     const parentId = layers.at(-2)?.id;
-    if (parentId !== undefined) this.#wanted.delete(parentId);
-    this.#wanted.delete(topId);
+    if (parentId !== undefined) this.#candidates.delete(parentId);
+    this.#candidates.delete(topId);
     const limits = { ...ANY_SIZE, floor: this.#floor(chain) };
     const merge =
       nextMerge(plan, { ...limits, countMin: BUSY_COUNT_MIN }) ??
       nextMerge(plan, { ...limits, countMin: QUIET_COUNT_MIN });
     if (merge === null || this.#options.mergedShare === 0) return;
-    const wanted = { accountId, topId, count: merge.to - merge.from + 1, diskCount: plan.length };
-    this.#wanted.set(topId, wanted);
-    const [oldest] = this.#wanted.keys();
-    if (this.#wanted.size > WANTED_COUNT_MAX && oldest !== undefined) this.#wanted.delete(oldest);
-    if (isUrgent(wanted)) {
-      this.#places.overtake();
-      this.#weight?.raise(cpuWeightOf(wanted));
+    const candidate = { accountId, topId, count: merge.to - merge.from + 1, diskCount: plan.length };
+    this.#candidates.set(topId, candidate);
+    const [oldest] = this.#candidates.keys();
+    if (this.#candidates.size > CANDIDATES_COUNT_MAX && oldest !== undefined) this.#candidates.delete(oldest);
+    if (isUrgent(candidate)) {
+      this.#slots.preemptIdle();
+      this.#weight?.raise(cpuWeightOf(candidate));
     }
     this.#wake.resolve();
   }
 
   async #run(): Promise<void> {
     while (!this.#stopped.signal.aborted) {
-      const grown = this.#space.due();
-      const wanted = this.#next();
-      if (grown !== null) await this.#space.trim(grown, { isQuiet: this.#isQuiet() });
-      else if (wanted !== null) await this.#compact(wanted);
-      else if (this.#wanted.size > 0 || this.#space.isPending) await Bun.sleep(LOOK_MS);
+      const accountToTrim = this.#space.nextDueTrim();
+      const candidate = this.#next();
+      if (accountToTrim !== null) await this.#space.trim(accountToTrim, { isQuiet: this.#isQuiet() });
+      else if (candidate !== null) await this.#compact(candidate);
+      else if (this.#candidates.size > 0 || this.#space.hasScheduledTrims) await Bun.sleep(CHECK_MS);
       else {
         await this.#wake.promise;
         this.#wake = Promise.withResolvers<void>();
@@ -192,61 +191,61 @@ export class Compactor implements AsyncDisposable {
     return now - this.#busyAtMs >= QUIET_MS;
   }
 
-  /** The chain to work on now: the longest urgent one, a long one at any time, any of them when the host is quiet. */
-  #next(): Wanted | null {
-    const all = [...this.#wanted.values()];
+  /** The chain to merge now: the longest urgent one, else the latest long one; on a quiet host, any. */
+  #next(): Candidate | null {
+    const all = [...this.#candidates.values()];
     const [urgent] = all.filter(isUrgent).sort((a, b) => b.diskCount - a.diskCount);
     if (urgent !== undefined) return urgent;
     const countMin = this.#isQuiet() ? QUIET_COUNT_MIN : BUSY_COUNT_MIN;
     return all.findLast(({ count }) => count >= countMin) ?? null;
   }
 
-  /** Does the next merge of a chain, and remembers the chain when there is more to do or other work came first. */
-  async #compact(wanted: Wanted): Promise<void> {
+  /** Does the next merge of a chain; the chain stays a candidate when there is more to merge, or other work came first. */
+  async #compact(candidate: Candidate): Promise<void> {
     try {
-      if ((await this.#planned(wanted)) === null) return;
-      // An urgent one that came meanwhile found no idle wait to overtake.
-      const urgency = isUrgent(this.#next() ?? wanted) ? "urgent" : "idle";
-      using place = await this.#places.take(urgency, this.#stopped.signal);
-      // The wait may have been long, and the chain have grown.
-      const current = place === null ? null : this.#next();
-      if (place === null || current === null || isUrgent(current) !== (urgency === "urgent")) return;
+      if ((await this.#planned(candidate)) === null) return;
+      // An urgent candidate may have come during the await, when there was no idle wait to preempt yet.
+      const urgency = isUrgent(this.#next() ?? candidate) ? "urgent" : "idle";
+      using slot = await this.#slots.take(urgency, this.#stopped.signal);
+      // During a long wait, the chain may have grown.
+      const current = slot === null ? null : this.#next();
+      if (slot === null || current === null || isUrgent(current) !== (urgency === "urgent")) return;
       const planned = await this.#planned(current);
       if (planned === null) return;
-      this.#wanted.delete(current.topId);
+      this.#candidates.delete(current.topId);
       const cpuWeight = urgency === "urgent" ? cpuWeightOf(current) : CpuWeight.waiting;
-      await this.#mergeBeside(planned, { urgency, cpuWeight, yield: place.yield });
-      this.#wantAgain(current);
+      await this.#mergeInBackground(planned, { urgency, cpuWeight, yield: slot.yield });
+      this.#addCandidateAgain(current);
     } catch (error) {
       if (this.#stopped.signal.aborted) return;
-      // It is remembered again when it is used; the next turn, which is now, would fail in the same way.
-      if (this.#wanted.get(wanted.topId) === wanted) this.#wanted.delete(wanted.topId);
-      this.#options.log.warn("layers were not merged", { error });
+      // An attempt right away would fail in the same way. The next use of the chain makes it a candidate again.
+      if (this.#candidates.get(candidate.topId) === candidate) this.#candidates.delete(candidate.topId);
+      this.#options.log.warn("cannot merge layers", { error });
     }
   }
 
   /**
-   * The next merge of a chain within the limits of its account. Null when there is none, and the chain is forgotten,
-   * or when the chain is not what it was, and is remembered as it is now.
+   * The next merge of a chain within the limits of its account. Null when there is none, which drops the candidate, and
+   * when the chain has changed, which replaces it.
    */
-  async #planned(wanted: Wanted): Promise<{ readonly chain: Chain; readonly merge: Merge } | null> {
-    const { accountId, topId, diskCount } = wanted;
+  async #planned(candidate: Candidate): Promise<{ readonly chain: Chain; readonly merge: Merge } | null> {
+    const { accountId, topId, diskCount } = candidate;
     const allowedBytes = await this.#space.allowedBytes(accountId);
-    if (this.#wanted.get(topId) !== wanted) return null;
+    if (this.#candidates.get(topId) !== candidate) return null;
     const chain = this.#chain(accountId, topId);
     if (chain.plan.length !== diskCount) {
-      this.#want(chain);
+      this.#addCandidate(chain);
       return null;
     }
-    const limits = { ...this.#room(chain, allowedBytes), floor: this.#floor(chain) };
+    const limits = { ...this.#sizeLimits(chain, allowedBytes), floor: this.#floor(chain) };
     const many = diskCount < URGENT_COUNT_MIN ? null : nextMerge(chain.plan, { ...limits, countMin: BUSY_COUNT_MIN });
     const merge = many ?? nextMerge(chain.plan, { ...limits, countMin: QUIET_COUNT_MIN });
-    if (merge === null) this.#wanted.delete(topId);
+    if (merge === null) this.#candidates.delete(topId);
     return merge === null ? null : { chain, merge };
   }
 
-  /** A merge that nobody waits for. One that failed is not tried again soon; one that had to make way is. */
-  async #mergeBeside(
+  /** Does a background merge. After a failure it is not tried again soon; after it made way for other work, it is. */
+  async #mergeInBackground(
     { chain, merge }: { readonly chain: Chain; readonly merge: Merge },
     options: { readonly urgency: Urgency; readonly cpuWeight: number; readonly yield: AbortSignal | null },
   ): Promise<void> {
@@ -262,7 +261,7 @@ export class Compactor implements AsyncDisposable {
       },
     };
     try {
-      await this.#merge(chain, merge, { urgency, signal, onMachine: (weigh) => weight.applyBy(weigh) });
+      await this.#merge(chain, merge, { urgency, signal, onMachine: (setCpuWeight) => weight.applyTo(setCpuWeight) });
     } catch (error) {
       if (!signal.aborted) {
         this.#failures.add(idsOf(coveredBy(chain, merge)), clock());
@@ -272,23 +271,24 @@ export class Compactor implements AsyncDisposable {
     }
   }
 
-  /** Position of the highest disk of a plan that must not be merged because that failed before; 0, the base, if none. */
+  /** Position of the highest disk of a plan that must not be merged after a failure; 0, the base, when there is none. */
   #floor({ layers, plan }: Chain): number {
     const now = this.#options.clock();
     const at = plan.findLastIndex(({ last }) => this.#failures.blocks((layers[last] as ChainLayer).id, now));
     return Math.max(0, at);
   }
 
-  /** Unless somebody went on from the chain meanwhile. */
-  #wantAgain({ accountId, topId }: Wanted): void {
-    const latest = [...this.#wanted.values()].findLast((wanted) => wanted.accountId === accountId);
-    const newest = latest === undefined ? [] : layerChain(this.#options.db, latest.topId).slice(-MEANWHILE_COUNT_MAX);
+  /** Makes a chain a candidate again, unless the account's latest candidate has grown from it. */
+  #addCandidateAgain({ accountId, topId }: Candidate): void {
+    const latest = [...this.#candidates.values()].findLast((candidate) => candidate.accountId === accountId);
+    const newest =
+      latest === undefined ? [] : layerChain(this.#options.db, latest.topId).slice(-NEWER_LAYERS_COUNT_MAX);
     if (newest.some(({ id }) => id === topId)) return;
     const chain = this.#chain(accountId, topId);
-    if (chain.layers.length > 0) this.#want(chain);
+    if (chain.layers.length > 0) this.#addCandidate(chain);
   }
 
-  /** Merges part of a chain that is too long for a machine, unless somebody else just did. */
+  /** Merges part of a chain that is too long for a machine, unless another forced merge has just shortened it. */
   async #shorten({ accountId, topId }: Chain, signal: AbortSignal): Promise<void> {
     const work = this.#turn.then(async () => {
       signal.throwIfAborted();
@@ -298,14 +298,14 @@ export class Compactor implements AsyncDisposable {
       const bytesMax = this.#options.diskBytesMax / 2;
       const limits = { countMin: 2, bytesMax, addedBytesMax: bytesMax };
       const merge = nextMerge(chain.plan, { ...limits, floor: this.#floor(chain) }) ?? nextMerge(chain.plan, limits);
-      // Each a fraction of the one below it, or all of them large: any merge is better than none.
+      // When the policy finds no merge, because of the sizes, any merge is better than none.
       await this.#merge(chain, merge ?? { from: length - 2, to: length - 1 }, { urgency: "forced", signal });
     });
     this.#turn = work.catch(() => undefined);
     await untilAborted(work, signal);
   }
 
-  /** Merges disks that follow each other in a plan, and publishes the result. */
+  /** Merges consecutive disks of a plan, and publishes the result. */
   async #merge(chain: Chain, merge: Merge, options: MergeOptions): Promise<void> {
     const { metrics } = this.#options;
     const { urgency, signal } = options;
@@ -320,7 +320,7 @@ export class Compactor implements AsyncDisposable {
     }
   }
 
-  /** False when the result was not needed any more. */
+  /** False when the result is not needed any more. */
   async #mergeAndPublish(chain: Chain, merge: Merge, options: MergeOptions): Promise<boolean> {
     const { db, layout, clock, log, diskReserveBytes } = this.#options;
     const { accountId, layers } = chain;
@@ -336,12 +336,12 @@ export class Compactor implements AsyncDisposable {
     const job = { layers: merged, size: mergeSize(segments), diskBytes, ...rest };
     await using staged = await (this.#options.merge ?? mergeLayers)(this.#options, job, signal);
     const { id, sizeBytes, entryCount } = staged;
-    // An equal one may have come first, by a run that could not wait; or the layers are gone with their image.
+    // A forced merge may have published an equal layer first, or the image may have been deleted with its layers.
     if (!insertMergedLayer(db, { id, accountId, belowId, topId, sizeBytes, entryCount, now: clock() })) return false;
     staged.keep();
-    this.#space.retire(idsOf(segments.filter(isStandIn)));
+    this.#space.markReplaced(idsOf(segments.filter(isStandIn)));
     this.#touch(this.#chain(accountId, chain.topId), 0);
-    this.#space.suspect(accountId);
+    this.#space.scheduleTrim(accountId);
     this.#wake.resolve();
     const duration_ms = Math.round(performance.now() - startedAt);
     const fields = { layers: segments.length, of: chain.plan.length, layer: id, size_bytes: sizeBytes, duration_ms };
@@ -349,12 +349,15 @@ export class Compactor implements AsyncDisposable {
     return true;
   }
 
-  /** What a merge of a chain may amount to, without what other chains use being given up for it. */
-  #room({ accountId, layers, plan }: Chain, allowedBytes: number): Pick<MergeLimits, "bytesMax" | "addedBytesMax"> {
+  /** Size limits of a merge, within which merged layers that other chains use can stay. */
+  #sizeLimits(
+    { accountId, layers, plan }: Chain,
+    allowedBytes: number,
+  ): Pick<MergeLimits, "bytesMax" | "addedBytesMax"> {
     const { db, diskBytesMax } = this.#options;
     const own = new Set(idsOf(mergedLayersWithTop(db, accountId, idsOf(layers))));
     const ownBytes = totalBytes(plan.filter(isStandIn));
-    const addedBytesMax = this.#space.roomBytes(accountId, allowedBytes, { own, ownBytes });
+    const addedBytesMax = this.#space.growthBytes(accountId, allowedBytes, { own, ownBytes });
     return { bytesMax: diskBytesMax / 2, addedBytesMax };
   }
 }
@@ -366,17 +369,17 @@ interface MergeOptions extends Pick<MergeJob, "onMachine"> {
 
 const ANY_SIZE = { bytesMax: Number.MAX_SAFE_INTEGER, addedBytesMax: Number.MAX_SAFE_INTEGER };
 
-function isUrgent({ count, diskCount }: Wanted): boolean {
+function isUrgent({ count, diskCount }: Candidate): boolean {
   return diskCount >= URGENT_COUNT_MIN && count >= BUSY_COUNT_MIN;
 }
 
-/** Share of the processors of the merge of a chain that is urgent. */
-function cpuWeightOf({ diskCount }: Wanted): number {
+/** CPU weight of the merge of an urgent chain. */
+function cpuWeightOf({ diskCount }: Candidate): number {
   const weight = CpuWeight.inUse * 2 ** ((diskCount - URGENT_COUNT_MIN) / URGENT_DOUBLING_COUNT);
   return Math.round(Math.min(URGENT_CPU_WEIGHT_MAX, weight));
 }
 
-/** The layers that a merge of disks of a plan takes in, the lowest first. */
+/** The layers that a merge of disks of a plan covers, the lowest first. */
 function coveredBy({ layers, plan }: Chain, { from, to }: Merge): readonly ChainLayer[] {
   return layers.slice(plan[from]?.first, (plan[to]?.last ?? 0) + 1);
 }

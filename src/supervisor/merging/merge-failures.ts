@@ -1,9 +1,9 @@
 import type { LayerId } from "../../domain/ids.ts";
 
-/** A merge that failed is tried again after this time, and after twice the time with each further failure. */
+/** Pause before a failed merge is tried again; each further failure doubles it. */
 const RETRY_MS_MIN = 60_000;
 const RETRY_MS_MAX = 86_400_000;
-/** Failures that are remembered; the oldest is forgotten first. */
+/** Failures that are remembered; the oldest ones are dropped. */
 const FAILURES_COUNT_MAX = 1000;
 
 interface Failure {
@@ -12,19 +12,19 @@ interface Failure {
 }
 
 /**
- * Merges that failed. What may have been the cause is left alone for a while, which grows with every failure, and
- * chains are merged above it only: a layer that cannot be merged costs a machine now and then, not with every run.
- * A new process tries once more.
+ * Remembers failed merges. The layers of a failed merge are left alone for a pause that grows with each failure, and
+ * chains are merged only above them: a layer that cannot be merged must not cost a machine with every run. Nothing of
+ * this survives a restart.
  */
 export class MergeFailures {
-  /** by the topmost layer that was to be merged, the latest last */
+  /** by the top layer of the merge, the latest failure last */
   readonly #failures = new Map<LayerId, Failure>();
 
-  /** Notes the failure of a merge of `ids`, the topmost last. */
+  /** Records the failure of a merge of `ids`, whose top layer comes last. */
   add(ids: readonly LayerId[], nowMs: number): void {
     const topId = ids.at(-1);
     if (topId === undefined) return;
-    // A longer merge of the same layers is another try of the same thing.
+    // A longer merge that includes the same layers counts as another attempt.
     const count = 1 + Math.max(0, ...ids.map((id) => this.#failures.get(id)?.count ?? 0));
     const retryAtMs = nowMs + Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** (count - 1));
     this.#failures.delete(topId);
@@ -33,7 +33,7 @@ export class MergeFailures {
     if (this.#failures.size > FAILURES_COUNT_MAX && oldest !== undefined) this.#failures.delete(oldest);
   }
 
-  /** True while merges are not to reach down to this layer. */
+  /** True while no merge may include this layer. */
   blocks(id: LayerId, nowMs: number): boolean {
     const failure = this.#failures.get(id);
     return failure !== undefined && nowMs < failure.retryAtMs;

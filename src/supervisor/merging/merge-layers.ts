@@ -20,7 +20,7 @@ export interface MergeTools {
   readonly machines: MachineSource;
   readonly scratchDisks: ScratchDisks;
   readonly diskGuard: Pick<DiskGuard, "watch">;
-  /** of all indexes that are being written */
+  /** the memory budget that all index writers share */
   readonly indexMemory: IndexMemory;
   readonly log: Log;
   /** shape of the machine that merges */
@@ -29,22 +29,22 @@ export interface MergeTools {
 
 export interface MergeJob {
   readonly layers: LayerChain;
-  /** of all of them */
+  /** size of all layers together */
   readonly size: MergeSize;
-  /** of the disk that they are merged into */
+  /** size of the disk that they are merged into */
   readonly diskBytes: number;
   /**
-   * Called when there is a machine, or another one, with what sets its share of the processors where others want them,
-   * 1 to 10000; before that it is that of every machine.
+   * Called with each machine of the merge. `setCpuWeight` sets the machine's share of contended processors, 1 to 10000;
+   * until then it has the weight of any machine.
    */
-  readonly onMachine?: (weigh: (cpuWeight: number) => void) => void;
+  readonly onMachine?: (setCpuWeight: (cpuWeight: number) => void) => void;
 }
 
 /**
- * Makes of layers the one that stands in for them, in a machine of its own: only there a kernel reads what guests
- * wrote. A machine that ends is replaced, once: nobody has seen anything of a merge before its end. The machine is gone
- * when this returns, throws or is aborted.
- * @throws ApiError with the cause when the guest or the host failed; the reason of `signal`
+ * Merges layers into one that stands in for them. It works in a machine of its own, because only a guest's kernel may
+ * read file systems that guests wrote. A machine that ends early is replaced once. The machine is gone when this returns
+ * or throws.
+ * @throws ApiError that names the cause when the guest or the host failed; the reason of `signal`
  */
 export function mergeLayers(tools: MergeTools, job: MergeJob, signal: AbortSignal): Promise<StagedLayer> {
   const { log } = tools;

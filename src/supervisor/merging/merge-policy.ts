@@ -1,36 +1,36 @@
 import { isStandIn, type Segment } from "./attach-plan.ts";
 
 /**
- * A disk is merged with those above it once they have come to an eighth of it. So a plan has at most about one disk
- * for each time that the chain grew eightfold, and what is merged was merged that often before, a few times each.
+ * A disk is merged with the disks above it once their size has reached an eighth of its own. The number of disks of a
+ * plan, and the number of times that a byte is copied, so grow with the logarithm of the chain's size.
  */
 const GROWTH_RATIO = 8;
-/** What an entry costs to copy beside its content, in `bytes` that take as long. */
+/** Cost of copying an entry beside its content, as the number of `bytes` that take as long. */
 const ENTRY_BYTES = 4096;
-/** Disks of a plan's end that are merged at once: more are found in the guest as fast, but take much longer to attach. */
+/** Largest number of disks of one merge: a guest takes much longer to attach more. */
 export const MERGE_COUNT_MAX = 64;
 
-/** Part of a plan, by positions in it; `to` is included. */
+/** The disks of a plan to merge, by their positions; `to` is included. */
 export interface Merge {
   readonly from: number;
   readonly to: number;
 }
 
 export interface MergeLimits {
-  /** fewer disks than these are not worth a machine */
+  /** smallest number of disks that is worth a machine */
   readonly countMin: number;
-  /** of all that is merged together */
+  /** largest size of all disks that are merged together */
   readonly bytesMax: number;
-  /** of those layers among it that nothing stands in for yet: by as much the merged layers may grow */
+  /** largest size of those of them that are not merged layers yet, which is the growth of the merged layers */
   readonly addedBytesMax: number;
-  /** disks up to this position stay as they are; default 0, the base */
+  /** disks up to and including this position are not merged; the default is 0, the base */
   readonly floor?: number;
 }
 
 /**
- * Which disks of a plan to merge next, or null when that is not worth it: the highest group of them in which none is
- * much larger than all above it in the group; a group of many from its lower end on. The base, which comes first, is
- * in none.
+ * Chooses the disks of a plan to merge next, or null when no merge is worth it: the highest group of disks in which none
+ * is much larger than all disks above it in the group. Of a group of more than `MERGE_COUNT_MAX` it takes the lowest ones.
+ * The base, which comes first, is never merged.
  */
 export function nextMerge(plan: readonly Segment[], limits: MergeLimits): Merge | null {
   for (let end = plan.length - 1; end > (limits.floor ?? 0); ) {
@@ -42,7 +42,7 @@ export function nextMerge(plan: readonly Segment[], limits: MergeLimits): Merge 
   return null;
 }
 
-/** The lowest disk that may be merged with those above it up to `end`; above `end` when not even that one may. */
+/** Position of the lowest disk that may be merged with the disks above it up to `end`; `end + 1` when none may. */
 function groupBelow(plan: readonly Segment[], end: number, limits: MergeLimits): number {
   const { bytesMax, addedBytesMax, floor = 0 } = limits;
   let from = end + 1;
@@ -65,7 +65,7 @@ function weightOf({ sizeBytes, entryCount }: Segment): number {
   return sizeBytes + entryCount * ENTRY_BYTES;
 }
 
-/** What disks hold together. */
+/** Size of several disks together. */
 export type MergeSize = Pick<Segment, "sizeBytes" | "entryCount">;
 
 export function mergeSize(segments: readonly Segment[]): MergeSize {
@@ -74,13 +74,13 @@ export function mergeSize(segments: readonly Segment[]): MergeSize {
   return { sizeBytes, entryCount };
 }
 
-/** Size of the disk that a merge needs, in `bytes`: room for all that it reads, and an inode for each entry. */
+/** Size of the disk that a merge needs, in `bytes`: space for everything that it reads, and an inode for each entry. */
 export function mergeDiskBytes(segments: readonly Segment[]): number {
   const { sizeBytes, entryCount } = mergeSize(segments);
   return 2 * sizeBytes + INODES_RATIO * entryCount * INODE_DISTANCE_BYTES;
 }
 
-/** What mke2fs reckons a file to take, and so how many inodes it makes. */
+/** mke2fs creates one inode for this many bytes of a disk. */
 const INODE_DISTANCE_BYTES = 16_384;
-/** Directories of links and those that a file system has by itself are entries, too. */
+/** The directory of hard links and the file system's own directories need inodes, too. */
 const INODES_RATIO = 1.5;

@@ -12,11 +12,11 @@ import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
 
-/** What was used in this time is not given up for another merge: two chains would take turns for ever. */
+/** Merged layers that were used this recently make no room for others: two chains would replace each other for ever. */
 const KEEP_MS = 600_000;
-/** What could not be removed because it was in use is looked at again after this time. */
+/** Pause before the next trim when merged layers were in use and could not be removed. */
 const RETRY_MS = 5000;
-/** Merged layers that are looked at, at a time. */
+/** Merged layers that one trim considers. */
 const TRIM_COUNT_MAX = 500;
 
 export interface MergedSpaceOptions {
@@ -28,44 +28,44 @@ export interface MergedSpaceOptions {
   readonly mergedShare: number;
 }
 
-/** The room that merged layers take and may take, by account. */
+/** Bounds the disk space of the merged layers of each account. */
 export class MergedSpace {
   readonly #options: MergedSpaceOptions;
-  /** accounts whose merged layers may be beyond their share, and when to look at them */
-  readonly #grown = new Map<AccountId, number>();
+  /** accounts whose merged layers may exceed their share, with the time of the next trim */
+  readonly #trimAtMs = new Map<AccountId, number>();
 
   constructor(options: MergedSpaceOptions) {
     this.#options = options;
   }
 
-  /** What a former process left may be beyond a share that was made smaller. */
-  suspectAll(): void {
-    for (const accountId of accountsWithMergedLayers(this.#options.db)) this.suspect(accountId);
+  /** Schedules a trim of every account: the configured share may be smaller than that of the former process. */
+  scheduleAllTrims(): void {
+    for (const accountId of accountsWithMergedLayers(this.#options.db)) this.scheduleTrim(accountId);
   }
 
-  /** The account's merged layers may be beyond their share now. */
-  suspect(accountId: AccountId): void {
-    this.#grown.set(accountId, Number.NEGATIVE_INFINITY);
+  /** Schedules a trim of an account whose merged layers may exceed their share now. */
+  scheduleTrim(accountId: AccountId): void {
+    this.#trimAtMs.set(accountId, Number.NEGATIVE_INFINITY);
   }
 
-  /** True when there is, or will be, something to look at. */
-  get isPending(): boolean {
-    return this.#grown.size > 0;
+  /** True when a trim is scheduled. */
+  get hasScheduledTrims(): boolean {
+    return this.#trimAtMs.size > 0;
   }
 
-  /** An account to trim now, or null. */
-  due(): AccountId | null {
+  /** An account whose trim is due; null when there is none. */
+  nextDueTrim(): AccountId | null {
     const now = this.#options.clock();
-    for (const [accountId, dueAtMs] of this.#grown) if (dueAtMs <= now) return accountId;
+    for (const [accountId, dueAtMs] of this.#trimAtMs) if (dueAtMs <= now) return accountId;
     return null;
   }
 
   /**
-   * Bytes by which merged layers of an account may grow without what is in use being given up for it.
-   * @param allowedBytes what `allowedBytes` gave
-   * @param chain merged layers of the chain that they grow for, of which it uses `ownBytes` now
+   * Bytes by which the merged layers of an account may grow without the removal of recently used ones.
+   * @param allowedBytes result of `allowedBytes`
+   * @param chain `own`: merged layers of the chain to be merged, of which it uses `ownBytes` now
    */
-  roomBytes(
+  growthBytes(
     accountId: AccountId,
     allowedBytes: number,
     chain: { readonly own: ReadonlySet<LayerId>; readonly ownBytes: number },
@@ -76,49 +76,49 @@ export class MergedSpace {
     return allowedBytes - othersBytes - ownBytes;
   }
 
-  /** Merged layers that are part of another one now: they go first, unless somebody uses them again. */
-  retire(ids: readonly LayerId[]): void {
+  /** Makes merged layers that a larger one has replaced the first to be removed, unless they are used again. */
+  markReplaced(ids: readonly LayerId[]): void {
     setMergedLayersUsedAt(this.#options.db, ids, this.#options.clock() - KEEP_MS);
   }
 
   /**
-   * Removes what was not used for longest until the account's merged layers are within their share. On a host that is
-   * not quiet only what is of no use any more: the next run would have to make the rest again.
+   * Removes the least recently used merged layers until the account's are within their share. On a busy host, recently
+   * used ones stay, because the next run would have to make them again.
    */
   async trim(accountId: AccountId, { isQuiet }: { readonly isQuiet: boolean }): Promise<void> {
     const { db, clock, log } = this.#options;
-    this.#grown.delete(accountId);
+    this.#trimAtMs.delete(accountId);
     try {
       const allowedBytes = await this.allowedBytes(accountId);
       const usedSinceMs = clock() - KEEP_MS;
       let excessBytes = mergedBytesOf(db, accountId) - allowedBytes;
       if (excessBytes <= 0) return;
-      // Where these are not enough, the rest goes the next time.
+      // When these are not enough, the next trim removes more.
       const rows = mergedLayersByUse(db, accountId, TRIM_COUNT_MAX);
       let isDone = totalBytes(rows) >= excessBytes;
       for (const row of rows) {
         if (excessBytes <= 0) break;
-        // What is in use now makes room later: nothing else need go for it.
+        // A layer that is in use counts as removed: it is removed later, and no other layer in its place.
         excessBytes -= row.sizeBytes;
         if ((!isQuiet && row.lastUsedAt > usedSinceMs) || !(await this.#remove(row))) isDone = false;
       }
-      if (!isDone) this.#grown.set(accountId, clock() + RETRY_MS);
+      if (!isDone) this.#trimAtMs.set(accountId, clock() + RETRY_MS);
     } catch (error) {
-      log.warn("merged layers were not removed", { error });
+      log.warn("cannot remove merged layers", { error });
     }
   }
 
-  /** False when somebody holds it. */
+  /** False when the layer is in use. */
   async #remove({ id, sizeBytes }: MergedLayerRow): Promise<boolean> {
     const { db, layers, log } = this.#options;
     if (layers.isHeld(id)) return false;
     deleteMergedLayer(db, id);
     await layers.remove(id);
-    log.info("a merged layer was removed", { layer: id, size_bytes: sizeBytes });
+    log.info("removed a merged layer", { layer: id, size_bytes: sizeBytes });
     return true;
   }
 
-  /** Bytes that merged layers of an account may take. */
+  /** Largest size of the merged layers of an account, in `bytes`. */
   async allowedBytes(accountId: AccountId): Promise<number> {
     return this.#options.mergedShare * (await layerBytesOf(this.#options.db, accountId));
   }
