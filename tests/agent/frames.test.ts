@@ -103,6 +103,7 @@ const MALFORMED: Readonly<Record<string, Buffer>> = {
   "QUIESCE for no time": frame(HostFrame.quiesce, 1, u32(0)),
   "QUIESCE for too long": frame(HostFrame.quiesce, 1, u32(60_001)),
   "THAW with a payload": frame(HostFrame.thaw, 1, u32(0)),
+  "LIMIT without a time": frame(HostFrame.limit, 1),
   "SIGNAL without flags": frame(HostFrame.signal, 1, u32(9)),
   "FREEZE with a payload": frame(HostFrame.freeze, 1, u32(0)),
   "INDEX without a disk": frame(HostFrame.index, 1),
@@ -151,6 +152,14 @@ describe("the agent refuses", () => {
       ...Array.from({ length: 7 }, () => frame(HostFrame.stdin, 4, Buffer.alloc(65_536))),
     ]),
     "a signal with an unknown flag": Buffer.concat([execFrames(4, { argv: ["sleep", "9"] }), signalFrame(4, 9, 2)]),
+    "a time limit of nothing": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"] }),
+      frame(HostFrame.limit, 4, u64(0)),
+    ]),
+    "a time limit beyond all": Buffer.concat([
+      execFrames(4, { argv: ["sleep", "9"] }),
+      frame(HostFrame.limit, 4, u64(0xffff_ffff_ffff_ffffn)),
+    ]),
     "a size of no terminal": Buffer.concat([
       execFrames(4, { argv: ["sleep", "9"], stdin: true }),
       frame(HostFrame.resize, 4, u16(1), u16(1)),

@@ -133,6 +133,7 @@ function stray(random: Random, id: number): Buffer[] {
     [frame(HostFrame.hold, id), syncFrame(3n)],
     [frame(HostFrame.hold, id)],
     [frame(HostFrame.resize, random.chance(95) ? guest : id, u16(random.below(300)), u16(random.below(300)))],
+    [frame(HostFrame.limit, id, u64(random.chance(95) ? 1 + random.below(500) : random.pick(INTERESTING)))],
     [frame(HostFrame.network, 0, u32(random.below(4)))],
     [frame(HostFrame.flush, id)],
     [frame(HostFrame.quiesce, id, u32(random.chance(95) ? 1 + random.below(50) : random.pick(INTERESTING)))],

@@ -12,6 +12,7 @@ import {
   parseError,
   signalFrame,
   u16,
+  u64,
 } from "./native-agent.ts";
 
 const shell = (script: string, more: Partial<ExecRequest> = {}): ExecRequest => ({
@@ -70,6 +71,33 @@ describe("the end of a process", () => {
     }
     const [, , after = 0] = (await execute(agent, { argv: ["true"] })).usage;
     expect(after - before).toBeLessThan(1024);
+  });
+});
+
+describe("a time limit", () => {
+  test("that is longer or shorter counts from the start, also before it", async () => {
+    await using agent = await NativeAgent.mounted();
+    await start(agent, 3, shell("sleep 0.6; exit 4", { timeoutMs: 300 }));
+    agent.send(frame(HostFrame.limit, 3, u64(60_000)));
+    expect(await collect(agent, 3)).toMatchObject({ exitCode: 4, flags: 0 });
+    await start(agent, 4, shell("sleep 60"));
+    agent.send(frame(HostFrame.limit, 4, u64(1)));
+    expect(await collect(agent, 4)).toMatchObject({ exitCode: 137, flags: ExitFlag.timedOut });
+    // Between its opening and its specification.
+    const frames = execFrames(5, shell("sleep 60"));
+    const head = 12 + 32;
+    agent.send(frames.subarray(0, head), frame(HostFrame.limit, 5, u64(100)), frames.subarray(head));
+    expect(await collect(agent, 5)).toMatchObject({ exitCode: 137, flags: ExitFlag.timedOut });
+    // The session is over: what comes late is dropped.
+    agent.send(frame(HostFrame.limit, 5, u64(1)));
+    expect((await execute(agent, shell("true"))).exitCode).toBe(0);
+  });
+
+  test("does not cut off the draining of what has ended", async () => {
+    await using agent = await NativeAgent.mounted();
+    agent.send(execFrames(3, shell("(sleep 0.1; echo late) & exit 2")), frame(HostFrame.limit, 3, u64(60_000)));
+    const outcome = await collect(agent, 3);
+    expect([outcome.stdout.toString(), outcome.exitCode]).toEqual(["late\n", 2]);
   });
 });
 

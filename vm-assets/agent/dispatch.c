@@ -72,6 +72,7 @@ static const struct {
 	[HOST_FLUSH] = {TAKER_OPENER, 0, 0, quiesce_flush},
 	[HOST_QUIESCE] = {TAKER_OPENER, 4, 4, quiesce_open},
 	[HOST_THAW] = {TAKER_SESSION, 0, 0, NULL},
+	[HOST_LIMIT] = {TAKER_SESSION, 8, 8, NULL},
 };
 
 bool dispatch(const struct frame *frame)

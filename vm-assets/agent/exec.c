@@ -136,6 +136,17 @@ static bool take_signal(const struct session *session, const struct frame *frame
 	return true;
 }
 
+static bool take_limit(struct exec *exec, const struct frame *frame)
+{
+	uint64_t timeout_ms = get_u64(frame->payload);
+	if (timeout_ms == 0 || timeout_ms > TIMEOUT_MS_MAX)
+		return false;
+	exec->launch.timeout_ns = timeout_ms * 1000000;
+	if (has_started(exec))
+		process_limit(&exec->process, exec->launch.timeout_ns);
+	return true;
+}
+
 static bool exec_take(struct session *session, const struct frame *frame)
 {
 	struct exec *exec = exec_of(session);
@@ -158,6 +169,8 @@ static bool exec_take(struct session *session, const struct frame *frame)
 			return false;
 		process_resize(&exec->process, get_u16(frame->payload), get_u16(frame->payload + 2));
 		return true;
+	case HOST_LIMIT:
+		return take_limit(exec, frame);
 	default:
 		return false;
 	}

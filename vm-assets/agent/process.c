@@ -107,6 +107,13 @@ bool process_signal(const struct process *process, uint32_t number, uint32_t fla
 	return process->control < 0 || send(process->control, &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
 
+void process_limit(struct process *process, uint64_t timeout_ns)
+{
+	/* From there on it is the time of something else. */
+	if (!process->exited && !process->killed && process->reaper != 0)
+		process->deadline_ns = process->start_ns + timeout_ns;
+}
+
 void process_resize(const struct process *process, unsigned rows, unsigned columns)
 {
 	/* A terminal that ended has no size, and nobody whom that would surprise. */

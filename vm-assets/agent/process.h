@@ -55,6 +55,8 @@ bool process_start(struct process *process, const struct session *session, const
 /* True when others can join its namespaces now. */
 bool process_can_host(const struct process *process);
 bool process_signal(const struct process *process, uint32_t number, uint32_t flags);
+/* Another time limit, from its start on; without effect once it ended. */
+void process_limit(struct process *process, uint64_t timeout_ns);
 void process_resize(const struct process *process, unsigned rows, unsigned columns);
 void process_ready(struct process *process, enum watch watch);
 /* True when `pid` was its reaper. */

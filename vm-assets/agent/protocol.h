@@ -54,6 +54,7 @@ enum host_frame {
 	HOST_FLUSH = 24,
 	HOST_QUIESCE = 25,
 	HOST_THAW = 26,
+	HOST_LIMIT = 27,
 };
 
 enum agent_frame {

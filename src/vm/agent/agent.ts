@@ -37,6 +37,8 @@ export interface ExecHandle {
   end(): Promise<void>;
   /** Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. */
   resize(size: TerminalSize): Promise<void>;
+  /** Another time limit, of at least 1 ms from the command's start on; without effect once it ended. */
+  limit(timeoutMs: number): Promise<void>;
 }
 
 /** A connection to a port of the guest. Each direction ends on its own, as with a socket. */
@@ -194,6 +196,10 @@ export class Agent {
       resize: async ({ rows, columns }) => {
         const running = spec.terminal === undefined ? null : await idOfRunning();
         if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
+      },
+      limit: async (timeoutMs) => {
+        const running = await idOfRunning();
+        if (running !== null) await this.#link.send(HostFrame.limit, running, packIntegers([64, timeoutMs]));
       },
     };
     const opened = this.#sendExec(session, spec, options.beside, (given) => {

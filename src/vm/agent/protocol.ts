@@ -118,6 +118,8 @@ export const HostFrame = {
   quiesce: 25,
   /** no payload: allows the writes that QUIESCE stopped. */
   thaw: 26,
+  /** u64 ms: the new time limit of a process, counted from its start as the one of EXEC_OPEN is; at least 1. */
+  limit: 27,
 } as const;
 
 /** Frame types, agent to host. */

@@ -312,13 +312,17 @@ describe("a command with a terminal, beside another", () => {
     await guest.frame(HostFrame.execSpec, 1);
     await run.resize({ rows: 50, columns: 132 });
     expect((await guest.frame(HostFrame.resize)).payload).toEqual(Buffer.from([50, 0, 132, 0]));
+    await run.limit(70_000);
+    expect((await guest.frame(HostFrame.limit)).payload).toEqual(Buffer.from(packIntegers([64, 70_000])));
     await run.end();
     expect((await guest.frame(HostFrame.stdin)).payload.byteLength).toBe(0);
     guest.send(AgentFrame.exit, session, exitPayload(0));
     await run.exit;
     await run.resize({ rows: 1, columns: 1 });
+    await run.limit(1);
     expect(await run.write(text("x"))).toBe(false);
     expect(guest.frames.filter(({ type }) => type === HostFrame.resize)).toHaveLength(1);
+    expect(guest.frames.filter(({ type }) => type === HostFrame.limit)).toHaveLength(1);
   });
 
   test("fails with the other", async () => {
