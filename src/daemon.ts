@@ -102,22 +102,23 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const shared = { db, layout, layers, log, clock, machines, scratchDisks, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
-  const operations = stack.use(openOperations(config, { ...shared, requests, orphans, cgroups, compactor, network }));
+  const instances = new LiveInstances();
+  const operations = stack.use(
+    openOperations(config, {
+      ...{ ...shared, instances, requests, orphans, cgroups, compactor, network },
+    }),
+  );
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
   stack.use(registerGauges(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
-    log,
-    db,
-    layout,
-    layers,
+    ...shared,
     operations,
+    instances,
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
-    clock,
-    metrics,
     operationLog,
     version: VERSION,
   });
@@ -250,6 +251,7 @@ function openOperations(
     readonly compactor: Compactor;
     readonly network: ToolNetwork;
     readonly requests: Requests;
+    readonly instances: LiveInstances;
   },
 ): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler, orphans } = parts;
@@ -258,7 +260,6 @@ function openOperations(
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   const memoryBudgetBytes = scheduler.budget.memoryBytes;
   const registries = config.registries.hosts;
-  const instances = new LiveInstances();
   return new Operations({
     db,
     log,
@@ -268,9 +269,9 @@ function openOperations(
     requests: parts.requests,
     workers: {
       imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, limits }),
-      instances: instanceWorker({ ...parts, instances }),
+      instances: instanceWorker(parts),
     },
-    instances,
+    instances: parts.instances,
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
     spaceSettled: (signal) => parts.diskGuard.settled(signal),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),

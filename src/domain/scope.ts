@@ -6,6 +6,7 @@ export const SCOPES = [
   "files:read",
   "files:write",
   "instances:spawn",
+  "instances:exec",
   "instances:read",
   "operations:read",
   "operations:cancel",

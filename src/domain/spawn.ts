@@ -25,23 +25,31 @@ export interface SpawnLimits {
   readonly diskBytesMax: number;
 }
 
-/** What a caller wants to run; what is absent has a default. */
-export interface SpawnInput {
-  /** `<uuid>` or `tag:<name>` */
-  readonly image: string;
+/** A command that a caller wants to run; what is absent has a default. */
+export interface CommandInput {
   readonly command: string;
   readonly args?: readonly string[] | undefined;
   readonly shell?: boolean | undefined;
   readonly env?: Readonly<Record<string, string>> | undefined;
   readonly cwd?: string | undefined;
+  readonly uid?: number | undefined;
+  readonly gid?: number | undefined;
   readonly timeoutSeconds?: number | undefined;
-  /** by path in the sandbox; `mode` is four octal digits */
-  readonly files?:
-    | Readonly<Record<string, { readonly fileId: string; readonly mode?: string | undefined }>>
-    | undefined;
   readonly truncateOutputAtBytes?: number | undefined;
   /** ASCII, or `base64:` and standard base64 */
   readonly stdin?: string | undefined;
+  /** more may follow on `stdin` */
+  readonly stdinOpen?: boolean | undefined;
+  /** a terminal of that size for its streams */
+  readonly terminal?: TerminalSize | undefined;
+}
+
+/** What a caller wants an instance for; what is absent has a default. */
+export interface SpawnInput extends CommandInput {
+  /** `<uuid>` or `tag:<name>` */
+  readonly image: string;
+  /** by path in the sandbox */
+  readonly files?: Readonly<Record<string, FileInput>> | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
   readonly resources?:
@@ -53,16 +61,55 @@ export interface SpawnInput {
     | undefined;
 }
 
-/** A spawn request with every default filled in and every rule checked; names are not yet resolved. */
-export interface CheckedSpawn {
-  readonly image: ImageReference;
+export interface FileInput {
+  readonly fileId: string;
+  /** four octal digits */
+  readonly mode?: string | undefined;
+  readonly uid?: number | undefined;
+  readonly gid?: number | undefined;
+}
+
+/** A terminal's size in characters. */
+export interface TerminalSize {
+  readonly rows: number;
+  readonly columns: number;
+}
+
+/** A command with every default filled in and every rule checked. */
+export interface CheckedCommand {
+  /** what execve gets; `argv[0]` without a slash is looked up through PATH */
   readonly argv: readonly string[];
+  /** only what the request gave; PATH, HOME and HOSTNAME are added where it runs, as far as they are missing */
   readonly env: Readonly<Record<string, string>>;
+  /** absolute, normalised path, as text */
   readonly cwd: string;
-  readonly timeoutSeconds: number;
-  readonly files: readonly { readonly path: string; readonly fileId: FileId; readonly mode: number }[];
+  readonly uid: number;
+  readonly gid: number;
   readonly truncateOutputAtBytes: number;
+  /** ASCII, or `base64:` and standard base64 (see `decodeStdin`); null is nothing */
   readonly stdin: string | null;
+  /** whether more follows behind `stdin`; standard input is /dev/null where neither is */
+  readonly stdinOpen: boolean;
+  /** null: the streams are pipes */
+  readonly terminal: TerminalSize | null;
+}
+
+/** One input file of an instance. */
+export interface CheckedFile {
+  /** absolute, normalised path in the sandbox, as text */
+  readonly path: string;
+  readonly fileId: FileId;
+  /** permission bits, 0 to 0o7777 */
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+}
+
+/** A spawn request with every default filled in and every rule checked; names are not yet resolved. */
+export interface CheckedSpawn extends CheckedCommand {
+  readonly image: ImageReference;
+  readonly timeoutSeconds: number;
+  readonly files: readonly CheckedFile[];
   readonly hostname: string | null;
   readonly disposable: boolean;
   readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
@@ -73,32 +120,47 @@ export interface CheckedSpawn {
  * @throws ApiError `validation_error` or `invalid_path`
  */
 export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpawn {
-  const argv = argvOf(request);
-  const env = request.env ?? {};
-  checkArguments(argv, env, request.shell === true);
-  if (request.stdin !== undefined) checkStdin(request.stdin);
+  const command = checkCommand(request);
   return {
+    ...command,
     image: parseImageReference(request.image),
-    argv,
-    env,
-    cwd: checkPath(request.cwd ?? CWD_DEFAULT, "cwd"),
-    timeoutSeconds: bounded(
-      "timeout",
-      request.timeoutSeconds,
-      TIMEOUT_SECONDS_DEFAULT,
-      limits.instanceTimeoutSecondsMax,
-    ),
+    timeoutSeconds: checkTimeout(request.timeoutSeconds, limits),
     files: checkFiles(request.files ?? {}),
-    truncateOutputAtBytes: request.truncateOutputAtBytes ?? OUTPUT_BYTES_DEFAULT,
-    stdin: request.stdin ?? null,
     hostname: request.hostname ?? null,
     disposable: request.disposable ?? false,
     resources: checkResources(request.resources ?? {}, limits),
   };
 }
 
+/** A time limit that the operator allows. @throws ApiError `validation_error` */
+export function checkTimeout(
+  seconds: number | undefined,
+  limits: Pick<SpawnLimits, "instanceTimeoutSecondsMax">,
+): number {
+  return bounded("timeout", seconds, TIMEOUT_SECONDS_DEFAULT, limits.instanceTimeoutSecondsMax);
+}
+
+/** The same of a command alone. @throws as `checkSpawn` does */
+export function checkCommand(request: CommandInput): CheckedCommand {
+  const argv = argvOf(request);
+  const env = request.env ?? {};
+  checkArguments(argv, env, request.shell === true);
+  if (request.stdin !== undefined) checkStdin(request.stdin);
+  return {
+    argv,
+    env,
+    cwd: checkPath(request.cwd ?? CWD_DEFAULT, "cwd"),
+    uid: request.uid ?? 0,
+    gid: request.gid ?? 0,
+    truncateOutputAtBytes: request.truncateOutputAtBytes ?? OUTPUT_BYTES_DEFAULT,
+    stdin: request.stdin ?? null,
+    stdinOpen: request.stdinOpen ?? false,
+    terminal: request.terminal ?? null,
+  };
+}
+
 /** A shell gets `args` as $1 and so on; without a shell they are the arguments of the executable. */
-export function argvOf(request: Pick<SpawnInput, "command" | "args" | "shell">): string[] {
+export function argvOf(request: Pick<CommandInput, "command" | "args" | "shell">): string[] {
   const args = request.args ?? [];
   if (request.shell !== true) return [request.command, ...args];
   return args.length === 0
@@ -179,7 +241,7 @@ function parsePath(text: string, field: string): GuestPath {
   }
 }
 
-function checkFiles(files: NonNullable<SpawnInput["files"]>): CheckedSpawn["files"] {
+function checkFiles(files: Readonly<Record<string, FileInput>>): CheckedFile[] {
   const entries = Object.entries(files);
   if (entries.length > FILES_COUNT_MAX) fieldError("files", `must have at most ${FILES_COUNT_MAX} entries`);
   const seen = new Set<string>();
@@ -192,6 +254,8 @@ function checkFiles(files: NonNullable<SpawnInput["files"]>): CheckedSpawn["file
       path,
       fileId: file.fileId.toLowerCase() as FileId,
       mode: Number.parseInt(file.mode ?? FILE_MODE_DEFAULT, 8),
+      uid: file.uid ?? 0,
+      gid: file.gid ?? 0,
     };
   });
 }

@@ -5,7 +5,7 @@ import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { InstanceStats } from "../domain/instance.ts";
-import { type CheckedSpawn, checkSpawn, type SpawnInput } from "../domain/spawn.ts";
+import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "../domain/spawn.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
@@ -29,6 +29,12 @@ export interface InstanceUseCases {
   stats(principal: Principal, request: StatsRequest): AsyncIterable<InstanceStats>;
   /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
+  /**
+   * Gives the command of an instance more time: `timeoutSeconds` in all, from its start on.
+   * @throws ApiError `not_found`; `validation_error` for more than the operator allows; `conflict` when the instance is
+   *   not running, or has more time already
+   */
+  extend(principal: Principal, id: OperationId, timeoutSeconds: number): Promise<void>;
 }
 
 export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
@@ -59,6 +65,11 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
         return sample;
       }
       throw notRunning(status);
+    },
+    async extend(principal, id, timeoutSeconds) {
+      const { status } = requireInstance(parts, principal, id);
+      checkTimeout(timeoutSeconds, limits);
+      if (!(await parts.instances.extend(id, timeoutSeconds * 1000))) throw notRunning(status);
     },
   };
 }

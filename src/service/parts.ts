@@ -4,6 +4,7 @@ import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import type { LiveInstances } from "../supervisor/instance/live-instances.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
 
@@ -35,6 +36,8 @@ export interface ServiceParts {
   readonly layout: DataLayout;
   readonly layers: LayerStore;
   readonly operations: OperationsPort;
+  /** what runs now */
+  readonly instances: LiveInstances;
   readonly limits: ServiceLimits;
   /** registry host taken for references that name none; null refuses them */
   readonly defaultRegistry: string | null;

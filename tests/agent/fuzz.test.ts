@@ -23,6 +23,7 @@ import {
   syncFrame,
   u16,
   u32,
+  u64,
 } from "./native-agent.ts";
 
 const SEEDS_COUNT_DEFAULT = 60;

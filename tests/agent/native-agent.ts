@@ -12,7 +12,8 @@ import {
 } from "../../src/vm/agent/protocol.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
-const PROGRAM = join(ROOT, "build/agent/agent-native");
+/** The program that `buildNativeAgent` makes. */
+export const NATIVE_AGENT = join(ROOT, "build/agent/agent-native");
 const BUILD_TIMEOUT_MS = 120_000;
 const FRAME_TIMEOUT_MS = 20_000;
 const EXIT_TIMEOUT_MS = 20_000;
@@ -128,7 +129,7 @@ export function execFrames(session: number, request: ExecRequest, pieceBytes = 6
 let built: Promise<void> | null = null;
 
 /** Builds the sanitizer twin of the agent, once for all tests of a process. */
-function build(): Promise<void> {
+export function buildNativeAgent(): Promise<void> {
   built ??= new Promise((done, fail) => {
     const make = spawn("make", ["-s", "-C", "vm-assets/agent", "native"], {
       cwd: ROOT,
@@ -155,7 +156,7 @@ export class NativeAgent implements AsyncDisposable {
   private constructor(directory: string) {
     this.directory = directory;
     const log = `log_path=${join(directory, "sanitizer")}`;
-    this.#child = spawn(PROGRAM, ["3", directory], {
+    this.#child = spawn(NATIVE_AGENT, ["3", directory], {
       stdio: ["ignore", "ignore", "ignore", "pipe"],
       env: { PATH: "/usr/bin:/bin", ASAN_OPTIONS: `${log}:detect_leaks=0`, UBSAN_OPTIONS: `${log}:print_stacktrace=1` },
     });
@@ -179,7 +180,7 @@ export class NativeAgent implements AsyncDisposable {
 
   /** Starts an agent and takes its HELLO. */
   static async start(): Promise<NativeAgent> {
-    await build();
+    await buildNativeAgent();
     // Beside the program, and not in /tmp: a tmpfs has no extents to tell of.
     const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
     for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });

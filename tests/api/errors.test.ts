@@ -41,6 +41,10 @@ const SAMPLES: readonly Sample[] = [
   { method: "GET", path: "/v1/files?uuid={uuid}", scope: "files:read", object: "file" },
   { method: "GET", path: `/v1/files?sha256=${SHA256}`, scope: "files:read" },
   { method: "POST", path: "/v1/instances", scope: "instances:spawn", json: SPAWN },
+  {
+    ...{ method: "PATCH", path: "/v1/instances/{uuid}", scope: "instances:exec" },
+    ...{ json: { timeout: 60 }, object: "instance" },
+  },
   { method: "GET", path: "/v1/instances/{uuid}/stats", scope: "instances:read", object: "instance" },
   { method: "GET", path: "/v1/operations", scope: "operations:read" },
   { method: "GET", path: "/v1/operations/{uuid}", scope: "operations:read", object: "operation" },
@@ -158,11 +162,17 @@ describe.each(named(SAMPLES))("%s", (_name, sample) => {
 
 const JSON_SAMPLES = SAMPLES.filter(({ json }) => json !== undefined);
 
+/** What is right in itself, but for an instance that does not run. */
+function expectTaken({ object }: Sample, { status }: { readonly status: number }): void {
+  if (object === "instance") expect(status).toBe(409);
+  else expect(status).toBeLessThan(300);
+}
+
 describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
   const send = (
     body: string | Uint8Array<ArrayBuffer>,
     headers: Record<string, string> = { "content-type": "application/json" },
-  ) => api.call(sample.method, fill(sample, own["image"] ?? ""), { body, headers });
+  ) => api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), { body, headers });
 
   // spec: service.json
   test.each(["", "{", "nul", "'a'", '{"a":1,}', "\u0000", "[", "{}x"])("%j is no JSON", async (body) => {
@@ -183,7 +193,7 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
   test("a form is no JSON body; without a content type, or with a character set, JSON is", async () => {
     errorOf(await send("a=b", { "content-type": "application/x-www-form-urlencoded" }), "validation_error");
     const answer = await send(JSON.stringify(sample.json), { "content-type": "Application/JSON; charset=utf-8" });
-    expect(answer.status).toBeLessThan(300);
+    expectTaken(sample, answer);
   });
 
   test("a body over the limit is 413 in our shape, with and without a length", async () => {
@@ -199,7 +209,7 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
         controller.close();
       },
     });
-    const answer = await api.call(sample.method, fill(sample, own["image"] ?? ""), {
+    const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), {
       body: stream,
       headers: { "content-type": "application/json" },
     });
@@ -208,17 +218,17 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
 
   test("a chunked body is as good as any other", async () => {
     const stream = new Blob([JSON.stringify(sample.json)]).stream();
-    const answer = await api.call(sample.method, fill(sample, own["image"] ?? ""), {
+    const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), {
       body: stream,
       headers: { "content-type": "application/json" },
     });
-    expect(answer.status).toBeLessThan(300);
+    expectTaken(sample, answer);
   });
 
   test("unknown fields are ignored", async () => {
     const extra = { ...(sample.json as object), unknown: { deep: [1] }, __proto__: null, constructor: 1 };
-    const answer = await api.call(sample.method, fill(sample, own["image"] ?? ""), { json: extra });
-    expect(answer.status).toBeLessThan(300);
+    const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), { json: extra });
+    expectTaken(sample, answer);
   });
 });
 
@@ -249,10 +259,14 @@ describe.each([
       args: "array",
       env: "object",
       cwd: "string",
+      uid: "integer",
+      gid: "integer",
       timeout: "integer",
       files: "object",
       truncate_output_at: "integer",
       stdin: "string",
+      stdin_open: "boolean",
+      pty: "object",
       hostname: "string",
       disposable: "boolean",
       resources: "object",
@@ -290,6 +304,11 @@ describe("values out of bounds", () => {
     ["/v1/instances", { ...SPAWN, timeout: 3601 }, "timeout"],
     ["/v1/instances", { ...SPAWN, truncate_output_at: -1 }, "truncate_output_at"],
     ["/v1/instances", { ...SPAWN, truncate_output_at: 10_485_761 }, "truncate_output_at"],
+    ["/v1/instances", { ...SPAWN, uid: -1 }, "uid"],
+    ["/v1/instances", { ...SPAWN, gid: 4_294_967_295 }, "gid"],
+    ["/v1/instances", { ...SPAWN, pty: {} }, "pty"],
+    ["/v1/instances", { ...SPAWN, pty: { rows: 0, cols: 80 } }, "pty"],
+    ["/v1/instances", { ...SPAWN, pty: { rows: 24, cols: 65_536 } }, "pty"],
     ["/v1/instances", { ...SPAWN, command: "" }, "command"],
     ["/v1/instances", { image: "tag:matrix" }, "command"],
     ["/v1/instances", { command: "true" }, "image"],

@@ -73,6 +73,7 @@ const RINGS: Readonly<Record<string, Ring>> = {
   },
   api: {
     what: "the HTTP contract, from source",
+    commands: [["make", "-s", "-C", "vm-assets/agent", "native"]],
     paths: ["tests/api/**/*.test.ts"],
     except: /\/dist[^/]*$/,
     limitMs: 10 * MINUTE_MS,

@@ -5,7 +5,14 @@ import type { InstanceStats } from "../../domain/instance.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
-import { InstanceStatsSchema, SpawnedInstance, SpawnRequest } from "./schema/instances.ts";
+import { commandOf } from "./command-wire.ts";
+import {
+  ExtendedInstance,
+  ExtendRequest,
+  InstanceStatsSchema,
+  SpawnedInstance,
+  SpawnRequest,
+} from "./schema/instances.ts";
 import { StatsQuery } from "./schema/query.ts";
 import { accepted, type Surface } from "./surface.ts";
 
@@ -22,6 +29,17 @@ const SPAWN = {
       201: jsonSpec("the instance is queued; its uuid is the id of its operation", SpawnedInstance, OPERATION_LOCATION),
     },
     errors: ["not_found", "invalid_path", "too_many_requests", "unavailable"],
+  }),
+};
+
+const EXTEND = {
+  body: checked(ExtendRequest),
+  ...about({
+    id: "extendInstance",
+    tag: "Instances",
+    summary: "Give the command of a running instance more time",
+    responses: { 200: jsonSpec("the time limit that it has now", ExtendedInstance) },
+    errors: ["not_found", "conflict"],
   }),
 };
 
@@ -51,6 +69,14 @@ export function instanceRoutes(surface: Surface) {
         accepted(surface, request, 201, await surface.service.instances.spawn(principal, spawnOf(body))),
       { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
     )
+    .patch(
+      "/:uuid",
+      async ({ principal, params, body: { timeout } }) => {
+        await surface.service.instances.extend(principal, params.uuid as OperationId, timeout);
+        return { uuid: params.uuid, timeout };
+      },
+      { takes: { scope: "instances:exec" }, ...EXTEND },
+    )
     .get(
       "/:uuid/stats",
       async ({ request, principal, params, query }) => {
@@ -68,15 +94,16 @@ export function instanceRoutes(surface: Surface) {
     );
 }
 
-function spawnOf({ timeout, truncate_output_at, files, resources, ...request }: SpawnRequest): SpawnInput {
+function spawnOf({ timeout, files, resources, ...request }: SpawnRequest): SpawnInput {
   return {
-    ...request,
+    ...commandOf(request),
     timeoutSeconds: timeout,
-    truncateOutputAtBytes: truncate_output_at,
     files:
       files === undefined
         ? undefined
-        : Object.fromEntries(Object.entries(files).map(([path, { uuid, mode }]) => [path, { fileId: uuid, mode }])),
+        : Object.fromEntries(
+            Object.entries(files).map(([path, { uuid, ...file }]) => [path, { ...file, fileId: uuid }]),
+          ),
     resources:
       resources === undefined
         ? undefined

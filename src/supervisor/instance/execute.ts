@@ -8,7 +8,6 @@ import type { Phase } from "../../metrics.ts";
 import { blobStream } from "../../storage/blobs.ts";
 import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
-import { withinTime } from "../../system/waiting.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
@@ -16,18 +15,17 @@ import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
+import { execSpec } from "./exec-spec.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
 import { RunningInstance } from "./running-instance.ts";
 import { createScratch } from "./steps.ts";
+import { TimeLimit } from "./time-limit.ts";
 
 /** The agent enforces the time limit; the host waits this much longer for the agent's report. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
-
-const PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-const HOME_DEFAULT = "/root";
 
 export interface InstanceJob {
   readonly operationId: OperationId;
@@ -69,7 +67,8 @@ export interface InstanceTools extends CaptureTools {
  */
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
-  using run = instances.open(job.operationId);
+  const limit = new TimeLimit(job.submission.timeoutSeconds * 1000);
+  using run = instances.open(job.operationId, limit);
   return await withReplacement(() => executeOnce(tools, job, run, signal), { goal: "the command began", log });
 }
 
@@ -85,7 +84,9 @@ async function executeOnce(
   using _entered = run.enter(instance);
   const progress: Progress = { ended: null };
   try {
-    return await inMachine(instance, signal, () => runAndCapture(instance, { ...tools, signal }, job, progress));
+    return await inMachine(instance, signal, () =>
+      runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.limit }),
+    );
   } catch (error) {
     throw instance.hasBegun ? await withFigures(error, progress, instance) : error;
   }
@@ -117,13 +118,13 @@ async function runAndCapture(
   instance: RunningInstance,
   tools: InstanceTools & Indexing,
   job: InstanceJob,
-  progress: Progress,
+  more: Pick<CommandContext, "progress" | "limit">,
 ): Promise<InstanceOutcome> {
   const { isolation } = instance;
   const { resources, disposable } = job.submission;
   const scratchPath = await createScratch(instance, tools.scratchDisks, resources.diskBytes);
   tools.diskUse.add(scratchPath);
-  const run = await runCommand(instance, tools, { job, scratchPath, progress });
+  const run = await runCommand(instance, tools, { ...more, job, scratchPath });
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
   if (!run.agentAnswers || disposable) return notCaptured;
   const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
@@ -170,6 +171,7 @@ function prepare(
       .putFile({
         path: parseGuestPathText(file.path),
         mode: file.mode,
+        owner: { uid: file.uid, gid: file.gid },
         sizeBytes: file.sizeBytes,
         content: time.counting(openLazily(() => blobStream(tools.layout, file.sha256))),
       })
@@ -190,6 +192,7 @@ interface CommandContext {
   readonly job: InstanceJob;
   readonly scratchPath: string;
   readonly progress: Progress;
+  readonly limit: TimeLimit;
 }
 
 type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
@@ -207,14 +210,15 @@ async function runCommand(
   context: CommandContext,
 ): Promise<FinishedCommand> {
   const { laps } = tools;
-  const { job, progress } = context;
+  const { job, progress, limit } = context;
   const { submission } = job;
   const time = new GuestTime({ allowedMs: prepareMs });
   const steps = prepare(instance, tools, { ...context, time });
   const stdout = new OutputCapture(submission.truncateOutputAtBytes);
   const stderr = new OutputCapture(submission.truncateOutputAtBytes);
-  const timeoutMs = submission.timeoutSeconds * 1000;
-  const command = instance.start(execSpec(job), (stream, chunk) => (stream === "stdout" ? stdout : stderr).push(chunk));
+  const command = instance.start(specOf(job, limit), (stream, chunk) =>
+    (stream === "stdout" ? stdout : stderr).push(chunk),
+  );
   for (const [index, { phase, name, done }] of steps.entries()) {
     await time.wait(name, done);
     // All files together are one step.
@@ -223,7 +227,7 @@ async function runCommand(
   await time.wait("starting the command", command.started);
   const startedAt = performance.now();
   // The report may never come: the command may have starved the agent.
-  const exit = await withinTime(command.exit, timeoutMs + EXIT_GRACE_MS, () => null);
+  const exit = await limit.within(command.exit, EXIT_GRACE_MS);
   const ranMs = performance.now() - startedAt;
   laps.lap("exec");
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
@@ -243,15 +247,9 @@ function reportedEnd({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes
   return { exitCode, timedOut, oomKilled, ...figures };
 }
 
-function execSpec({ operationId, submission }: InstanceJob): AgentExecSpec {
+function specOf({ operationId, submission }: InstanceJob, limit: TimeLimit): AgentExecSpec {
+  const { stdin, ...command } = submission;
   // A version 7 UUID starts with the time; its last 12 digits are random.
   const hostname = submission.hostname ?? `coppice-${operationId.slice(-12)}`;
-  return {
-    argv: [...submission.argv],
-    env: { PATH: PATH_DEFAULT, HOME: HOME_DEFAULT, HOSTNAME: hostname, ...submission.env },
-    cwd: submission.cwd,
-    hostname,
-    timeoutMs: submission.timeoutSeconds * 1000,
-    ...(submission.stdin === null ? {} : { stdin: submission.stdin() }),
-  };
+  return execSpec(command, { hostname, timeoutMs: limit.ms, stdin: stdin?.() ?? null });
 }

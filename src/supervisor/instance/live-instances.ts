@@ -1,13 +1,17 @@
 import { samples } from "../../cgroup/stats.ts";
+import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { untilAborted } from "../../system/waiting.ts";
-import type { RunningInstance } from "./running-instance.ts";
+import { type RunningInstance, Spid } from "./running-instance.ts";
+import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
 
 /** The run of an operation. It may have several instances, one after another; disposal means that no more will come. */
 export interface LiveRun extends Disposable {
+  /** the time limit of the command, whichever machine it runs on */
+  readonly limit: TimeLimit;
   /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
   enter(instance: RunningInstance): Disposable;
 }
@@ -17,8 +21,8 @@ export class LiveInstances {
   readonly #runs = new Map<OperationId, Run>();
 
   /** Opens the run of an operation, which must not have one yet. */
-  open(id: OperationId): LiveRun {
-    const run = new Run(() => this.#runs.delete(id));
+  open(id: OperationId, limit: TimeLimit): LiveRun {
+    const run = new Run(limit, () => this.#runs.delete(id));
     this.#runs.set(id, run);
     return run;
   }
@@ -26,6 +30,23 @@ export class LiveInstances {
   /** Null when the operation has no machine now. */
   find(id: OperationId): RunningInstance | null {
     return this.#runs.get(id)?.current ?? null;
+  }
+
+  /**
+   * Gives the command of an operation a longer time limit: `ms` in all, counted from its start. False when the operation
+   * has no run, or its command has ended.
+   * @throws ApiError `conflict` when its limit is longer already
+   */
+  async extend(id: OperationId, ms: number): Promise<boolean> {
+    const run = this.#runs.get(id);
+    if (run === undefined || run.current?.hasEnded === true) return false;
+    if (!run.limit.extend(ms)) {
+      throw new ApiError("conflict", "the time limit of the instance is longer already", {
+        timeout: run.limit.ms / 1000,
+      });
+    }
+    await run.current?.process(Spid.command)?.limit(ms);
+    return true;
   }
 
   /**
@@ -49,12 +70,14 @@ class Run implements LiveRun {
   current: RunningInstance | null = null;
   /** the last one that entered; it stays after that has been disposed */
   latest: RunningInstance | null = null;
+  readonly limit: TimeLimit;
   readonly #onOver: () => void;
   #isOver = false;
   /** resolves when another instance enters, or none can any more */
   #changed = Promise.withResolvers<void>();
 
-  constructor(onOver: () => void) {
+  constructor(limit: TimeLimit, onOver: () => void) {
+    this.limit = limit;
     this.#onOver = onOver;
   }
 

@@ -70,6 +70,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#begun;
   }
 
+  /** The command has run and has ended. */
+  get hasEnded(): boolean {
+    return this.#begun && !this.#processes.has(Spid.command);
+  }
+
   /** Processes that run or are being started, in the order of their numbers. */
   get processes(): readonly InstanceProcess[] {
     return [...this.#processes.values()];

@@ -1,6 +1,7 @@
 import type { AccountId, FileId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { Readiness } from "../../domain/readiness.ts";
+import type { CheckedFile, CheckedSpawn } from "../../domain/spawn.ts";
 
 /** Where the image of an import comes from. */
 export type ImportSource =
@@ -24,38 +25,20 @@ export interface ImportSubmission {
 }
 
 /** One input file of an instance, resolved to its content. */
-export interface SubmittedFile {
-  /** absolute, normalised path in the sandbox, as text */
-  readonly path: string;
-  readonly fileId: FileId;
+export interface SubmittedFile extends CheckedFile {
   readonly sha256: string;
   readonly sizeBytes: number;
-  /** permission bits, 0 to 0o7777 */
-  readonly mode: number;
 }
 
 /** A validated instance, with its image and files resolved. */
-export interface InstanceSubmission {
+export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"> {
   readonly imageId: ImageId;
-  /** arguments of execve; `argv[0]` without a slash is looked up in PATH */
-  readonly argv: readonly string[];
-  /** the variables of the request only; the run adds PATH, HOME and HOSTNAME when they are missing */
-  readonly env: Readonly<Record<string, string>>;
-  /** absolute, normalised path, as text */
-  readonly cwd: string;
-  readonly timeoutSeconds: number;
   readonly files: readonly SubmittedFile[];
-  readonly truncateOutputAtBytes: number;
-  /** ASCII, or `base64:` followed by standard base64 (see `decodeStdin`); null is /dev/null */
-  readonly stdin: string | null;
-  readonly hostname: string | null;
-  readonly disposable: boolean;
-  readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
 }
 
 /** An instance that the scheduler has admitted. */
 export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
-  /** opens standard input and reads it from the start, in chunks; null is /dev/null */
+  /** opens the beginning of standard input and reads it in chunks; null when the request has none */
   readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 

@@ -23,6 +23,10 @@ interface InstanceSecrets {
 type ImportBody = Omit<ImportSubmission, "credentials">;
 type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources">;
 
+/** Fields that a request stored by an older version lacks. */
+const OWNER_DEFAULT = { uid: 0, gid: 0 };
+const STREAMS_DEFAULT = { stdinOpen: false, terminal: null };
+
 /** A request in the form in which it is stored while it waits. */
 export interface WaitingRequest {
   readonly row: NewRequest & { readonly sizeBytes: number };
@@ -83,7 +87,9 @@ export class Requests {
     }
     const open =
       stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => inRow(stdin);
-    return { ...(body as InstanceBody), env, resources, stdin: open };
+    const { files, ...command } = body as InstanceBody;
+    const owned = files.map((file) => ({ ...OWNER_DEFAULT, ...file }));
+    return { ...OWNER_DEFAULT, ...STREAMS_DEFAULT, ...command, files: owned, env, resources, stdin: open };
   }
 
   /** Removes the files of an ended operation's request. */

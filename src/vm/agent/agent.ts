@@ -179,6 +179,11 @@ export class Agent {
       const running = await idOfRunning();
       if (running !== null) await this.#link.send(HostFrame.stdin, running, bytes);
     });
+    const end = () =>
+      stdin.close(async () => {
+        const running = await idOfRunning();
+        if (running !== null) await this.#link.send(HostFrame.stdin, running);
+      });
     const session = new ExecSession((stream, bytes) => this.#grant(id, stream, bytes), stdin, onOutput);
     const handle: ExecHandle = {
       started: session.started,
@@ -187,12 +192,14 @@ export class Agent {
         const flags = group ? protocol.SignalFlag.group : 0;
         if (!session.ended && id !== 0) this.#link.post(HostFrame.signal, id, packIntegers([32, number], [32, flags]));
       },
-      write: (bytes) => stdin.write(bytes),
-      end: () =>
-        stdin.close(async () => {
-          const running = await idOfRunning();
-          if (running !== null) await this.#link.send(HostFrame.stdin, running);
-        }),
+      write: async (bytes) => {
+        await first;
+        return await stdin.write(bytes);
+      },
+      end: async () => {
+        await first;
+        await end();
+      },
       resize: async ({ rows, columns }) => {
         const running = spec.terminal === undefined ? null : await idOfRunning();
         if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
@@ -202,14 +209,13 @@ export class Agent {
         if (running !== null) await this.#link.send(HostFrame.limit, running, packIntegers([64, timeoutMs]));
       },
     };
+    // What is written later waits for it; what it fails with, the session has failed with.
+    const first = feed(spec.stdin, stdin, end).catch((error: Error) => session.fail(error));
     const opened = this.#sendExec(session, spec, options.beside, (given) => {
       id = given;
       this.#ids.set(handle, given);
     });
     opened.catch((error: Error) => session.fail(error));
-    if (spec.stdin !== undefined && spec.stdin !== "open") {
-      feed(handle, spec.stdin).catch((error: Error) => session.fail(error));
-    }
     return handle;
   }
 
@@ -339,13 +345,11 @@ export class Agent {
   }
 }
 
-/** Writes `chunks` to a command's standard input until the command reads no more, then ends it. */
-async function feed(
-  { write, end }: ExecHandle,
-  chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
-): Promise<void> {
-  for await (const chunk of chunks) if (!(await write(chunk))) return;
-  await end();
+/** Writes the beginning of standard input until the command reads no more, then ends the input unless it stays open. */
+async function feed(source: AgentExecSpec["stdin"], to: OutboundStream, end: () => Promise<void>): Promise<void> {
+  if (source === undefined || source === "open") return;
+  for await (const chunk of "first" in source ? source.first : source) if (!(await to.write(chunk))) return;
+  if (!("first" in source)) await end();
 }
 
 function* split(bytes: Uint8Array, sizeBytes: number): Generator<Uint8Array> {

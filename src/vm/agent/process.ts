@@ -59,9 +59,14 @@ export interface AgentExecSpec {
   readonly timeoutMs: number;
   /**
    * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null, or a
-   * terminal with no input but that of `write`. "open": the input of `write`, until `end`.
+   * terminal with no input but that of `write`. "open": the input of `write`, until `end`. `first`: the same, after these
+   * bytes.
    */
-  readonly stdin?: AsyncIterable<Uint8Array> | Iterable<Uint8Array> | "open";
+  readonly stdin?:
+    | AsyncIterable<Uint8Array>
+    | Iterable<Uint8Array>
+    | "open"
+    | { readonly first: AsyncIterable<Uint8Array> | Iterable<Uint8Array> };
   /** absent: root */
   readonly user?: { readonly uid: number; readonly gid: number };
   /** absent: the standard streams are pipes */

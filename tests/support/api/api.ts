@@ -23,6 +23,7 @@ import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
+import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import { assertConforms } from "./conformance.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
 import { HeldOperations } from "./operations.ts";
@@ -70,6 +71,7 @@ interface ApiParts {
   readonly layers: LayerStore;
   readonly keys: TokenKeys;
   readonly operations: HeldOperations;
+  readonly instances: LiveInstances;
   readonly routes: readonly Route[];
   /** all scopes of the account `alice` */
   readonly token: string;
@@ -119,6 +121,7 @@ export class Api implements AsyncDisposable {
     const offset = { offsetMs: 0 };
     const clock = () => Date.now() + offset.offsetMs;
     const operations = new HeldOperations(db, clock);
+    const instances = new LiveInstances();
     const metrics = createMetrics();
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...parts } = overrides;
     const limits = parts.limits ?? LIMITS;
@@ -128,6 +131,7 @@ export class Api implements AsyncDisposable {
       layout,
       layers,
       operations,
+      instances,
       limits,
       defaultRegistry: null,
       clock,
@@ -152,6 +156,7 @@ export class Api implements AsyncDisposable {
       layers,
       keys,
       operations,
+      instances,
       token,
       foreignToken,
       clock: offset,

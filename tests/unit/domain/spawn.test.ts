@@ -33,10 +33,14 @@ describe("defaults of the interface", () => {
       argv: ["true"],
       env: {},
       cwd: "/root",
+      uid: 0,
+      gid: 0,
       timeoutSeconds: 300,
       files: [],
       truncateOutputAtBytes: 1_048_576,
       stdin: null,
+      stdinOpen: false,
+      terminal: null,
       hostname: null,
       disposable: false,
       resources: { vcpus: 1, memoryBytes: 268_435_456, diskBytes: 1_073_741_824 },
@@ -149,12 +153,14 @@ describe("paths", () => {
     expect(refusal(() => check({ files: { [path]: { fileId: UUID } } })).code).toBe("invalid_path");
   });
 
-  test("files are normalised, with mode 0644 by default", () => {
+  test("files are normalised, with mode 0644 and root as the owner by default", () => {
     expect(
-      check({ files: { "/a//b/./c": { fileId: UUID.toUpperCase() }, "/d": { fileId: UUID, mode: "4755" } } }).files,
+      check({
+        files: { "/a//b/./c": { fileId: UUID.toUpperCase() }, "/d": { fileId: UUID, mode: "4755", uid: 1, gid: 2 } },
+      }).files,
     ).toEqual([
-      { path: "/a/b/c", fileId: UUID as never, mode: 0o644 },
-      { path: "/d", fileId: UUID as never, mode: 0o4755 },
+      { path: "/a/b/c", fileId: UUID as never, mode: 0o644, uid: 0, gid: 0 },
+      { path: "/d", fileId: UUID as never, mode: 0o4755, uid: 1, gid: 2 },
     ]);
   });
 

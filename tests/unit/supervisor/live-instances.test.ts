@@ -11,6 +11,7 @@ import { dataLayout } from "../../../src/storage/layout.ts";
 import { execute } from "../../../src/supervisor/instance/execute.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
@@ -43,7 +44,7 @@ const follow = (instances: LiveInstances, signal = never): AsyncIterator<Instanc
 test("figures go on when a machine takes the place of one that was lost before the command began", async () => {
   const instances = new LiveInstances();
   expect([instances.find(ID), instances.stats(ID, never)]).toEqual([null, null]);
-  const run = instances.open(ID);
+  const run = instances.open(ID, new TimeLimit(1000));
   expect(instances.stats(ID, never)).toBeNull();
   const first = fake(1);
   const entered = run.enter(first.instance);
@@ -69,7 +70,7 @@ test("figures go on when a machine takes the place of one that was lost before t
 
 test("figures end with the machine where the command had begun, and with whoever reads them", async () => {
   const instances = new LiveInstances();
-  using run = instances.open(ID);
+  using run = instances.open(ID, new TimeLimit(1000));
   const lost = fake(1);
   using _lost = run.enter(lost.instance);
   const left = new AbortController();
@@ -108,6 +109,7 @@ test("a run enters the machine that it has, and the one that takes its place", a
   vmm.killedAt.push("attach");
   const submission = {
     ...{ imageId: "i", argv: ["true"], env: {}, cwd: "/", timeoutSeconds: 1, files: [], truncateOutputAtBytes: 1 },
+    ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null },
     ...{ stdin: null, hostname: null, disposable: true, resources: { ...SHAPE, diskBytes: 1 } },
   } as unknown as Parameters<typeof execute>[1]["submission"];
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });

@@ -30,6 +30,7 @@ const SUBMISSION: InstanceSubmission = {
   timeoutSeconds: 1,
   files: [],
   truncateOutputAtBytes: 1,
+  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null },
   stdin: null,
   hostname: null,
   disposable: true,

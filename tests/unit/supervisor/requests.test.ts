@@ -28,6 +28,7 @@ const submission: InstanceSubmission = {
   timeoutSeconds: 1,
   files: [],
   truncateOutputAtBytes: 1,
+  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null },
   stdin: `base64:${STDIN.toString("base64")}`,
   hostname: null,
   disposable: true,
@@ -96,6 +97,21 @@ test("a request waits on the disk, is read when its turn comes, and its secrets 
   expect(await kept()).toEqual([]);
   expect(operationRequest(db, id)?.secrets).toBeNull();
   expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary-value");
+});
+
+test("a request that an older version stored has no terminal, and root for its user", async () => {
+  const before = waiting();
+  const { id } = await before.submitInstance(alice, { ...submission, files: [] });
+  await before[Symbol.asyncDispose]();
+  const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, ...old } = submission;
+  const file = { path: "/f", fileId: "f", sha256: "s", sizeBytes: 1, mode: 0o644 };
+  const { env: _env, stdin: _stdin, resources: _resources, ...body } = { ...old, files: [file] };
+  db.orm.run(sql`update operation_requests set body = ${JSON.stringify(body)} where operation_id = ${id}`);
+  const { operations, seen } = reading();
+  operations.recover();
+  await operations.idle();
+  const files = [{ ...file, uid: 0, gid: 0 }];
+  expect(seen[0]).toMatchObject({ uid: 0, gid: 0, stdinOpen: false, terminal: null, files } as never);
 });
 
 test.each([

@@ -10,6 +10,7 @@ import {
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import {
   AgentFrame,
+  ExecFlag,
   HostFrame,
   INPUT_WINDOW_BYTES_INITIAL,
   INPUT_WINDOW_BYTES_MAX,
@@ -292,6 +293,29 @@ describe("a scratch that stands still", () => {
     const opening = failure(agent.quiesce(1));
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.quiesce)).session, done());
     expect(await opening).toBeInstanceOf(AgentProtocolError);
+  });
+});
+
+describe("a standard input that begins with something", () => {
+  test("goes on with what is written, and ends when it is ended", async () => {
+    const { guest, agent } = open();
+    const first = Promise.withResolvers<Uint8Array>();
+    const begin = async function* () {
+      yield text("a");
+      yield await first.promise;
+    };
+    const run = agent.exec({ ...SPEC, stdin: { first: begin() } }, () => undefined);
+    const { session, payload } = await guest.frame(HostFrame.execOpen);
+    expect(payload.readUInt32LE(4)).toBe(ExecFlag.stdin);
+    guest.send(AgentFrame.started, session, packIntegers([32, 2]));
+    const written = run.write(text("c"));
+    const ended = run.end();
+    await guest.frame(HostFrame.stdin);
+    first.resolve(text("b"));
+    expect(await written).toBe(true);
+    await ended;
+    const sent = guest.frames.filter(({ type }) => type === HostFrame.stdin).map((frame) => frame.payload.toString());
+    expect(sent).toEqual(["a", "b", "c", ""]);
   });
 });
 

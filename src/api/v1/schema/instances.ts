@@ -6,6 +6,37 @@ import { Timestamp, Uuid } from "./common.ts";
 /** Any key: the pattern of a plain string key does not match line ends, and would leave such entries unchecked. */
 const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
 
+/** One number of these stands for "no change" in system calls. */
+const OWNER_MAX = 0xffff_fffe;
+/** Rows and columns of a terminal. */
+const TERMINAL_SIZE_MAX = 65_535;
+
+function ownerField(name: "uid" | "gid", description: string) {
+  return Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: OWNER_MAX,
+      default: 0,
+      description,
+      error: `${name} must be an integer from 0 to ${OWNER_MAX}`,
+    }),
+  );
+}
+
+const terminalSide = (name: "rows" | "cols", description: string) =>
+  Type.Integer({
+    minimum: 1,
+    maximum: TERMINAL_SIZE_MAX,
+    description,
+    error: `${name} must be an integer from 1 to ${TERMINAL_SIZE_MAX}`,
+  });
+
+export const PtySize = Type.Object(
+  { rows: terminalSide("rows", "lines of the terminal"), cols: terminalSide("cols", "characters of a line") },
+  { description: "a terminal of this size for all three streams", error: "pty must be an object with rows and cols" },
+);
+export type PtySize = Static<typeof PtySize>;
+
 export const InstanceFile = Type.Object(
   {
     uuid: Uuid,
@@ -17,8 +48,10 @@ export const InstanceFile = Type.Object(
         error: "mode must be four octal digits",
       }),
     ),
+    uid: ownerField("uid", "user id of the owner"),
+    gid: ownerField("gid", "group id of the owner"),
   },
-  { error: "a file must be an object with uuid (a file UUID) and, if wanted, mode (four octal digits)" },
+  { error: "a file must be an object with uuid (a file UUID) and, if wanted, mode (four octal digits), uid and gid" },
 );
 
 /** What an instance may use; a shape is rounded up to the next template shape. */
@@ -29,12 +62,8 @@ export const Resources = Type.Object({
 });
 export type Resources = Static<typeof Resources>;
 
-export const SpawnRequest = Type.Object({
-  image: Type.String({
-    description: "image UUID, or tag:<tag_name>",
-    examples: ["tag:busybox"],
-    error: "image must be an image UUID or tag:<name>",
-  }),
+/** Fields of every command, whether an instance is there for it or it runs beside another. */
+export const COMMAND_FIELDS = {
   command: Type.String({
     minLength: 1,
     description: "executable (found through PATH), or a shell expression when shell is true",
@@ -55,6 +84,43 @@ export const SpawnRequest = Type.Object({
   cwd: Type.Optional(
     Type.String({ default: CWD_DEFAULT, description: "working directory, absolute", error: "cwd must be a string" }),
   ),
+  uid: ownerField("uid", "user id of the command"),
+  gid: ownerField("gid", "group id of the command"),
+  stdin: Type.Optional(
+    Type.String({
+      description: "plain ASCII, or base64: followed by standard base64",
+      error: "stdin must be a string",
+    }),
+  ),
+  stdin_open: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "leave standard input open behind stdin, for more of it",
+      error: "stdin_open must be a boolean",
+    }),
+  ),
+  pty: Type.Optional(PtySize),
+  truncate_output_at: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: OUTPUT_BYTES_MAX,
+      default: OUTPUT_BYTES_DEFAULT,
+      description: "bytes kept of each output stream",
+      error: `truncate_output_at must be an integer from 0 to ${OUTPUT_BYTES_MAX}`,
+    }),
+  ),
+};
+
+const CommandFields = Type.Object(COMMAND_FIELDS);
+export type CommandFields = Static<typeof CommandFields>;
+
+export const SpawnRequest = Type.Object({
+  image: Type.String({
+    description: "image UUID, or tag:<tag_name>",
+    examples: ["tag:busybox"],
+    error: "image must be an image UUID or tag:<name>",
+  }),
+  ...COMMAND_FIELDS,
   timeout: Type.Optional(
     Type.Integer({
       minimum: 1,
@@ -67,21 +133,6 @@ export const SpawnRequest = Type.Object({
     Type.Record(AnyKey, InstanceFile, {
       description: "input files, by absolute path in the sandbox",
       error: "files must be an object of {uuid, mode} by absolute path",
-    }),
-  ),
-  truncate_output_at: Type.Optional(
-    Type.Integer({
-      minimum: 0,
-      maximum: OUTPUT_BYTES_MAX,
-      default: OUTPUT_BYTES_DEFAULT,
-      description: "bytes kept of each output stream",
-      error: `truncate_output_at must be an integer from 0 to ${OUTPUT_BYTES_MAX}`,
-    }),
-  ),
-  stdin: Type.Optional(
-    Type.String({
-      description: "plain ASCII, or base64: followed by standard base64",
-      error: "stdin must be a string",
     }),
   ),
   hostname: Type.Optional(
@@ -101,6 +152,17 @@ export const SpawnRequest = Type.Object({
   resources: Type.Optional(Resources),
 });
 export type SpawnRequest = Static<typeof SpawnRequest>;
+
+/** A time limit that replaces the one of the request. */
+export const ExtendRequest = Type.Object({
+  timeout: Type.Integer({
+    minimum: 1,
+    description: "maximum execution time from the command's start on, in seconds; not less than it is now",
+    error: "timeout must be a positive integer",
+  }),
+});
+
+export const ExtendedInstance = Type.Object({ uuid: Uuid, timeout: Type.Integer({ description: "in seconds" }) });
 
 export const SpawnedInstance = Type.Object({ uuid: Uuid });
 

@@ -1,0 +1,50 @@
+/** What can be done with an instance while its command runs; the processes are real ones, on this host. */
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
+import { Api, errorOf } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
+import { runningInstance } from "../support/api/running.ts";
+
+// The first one may have to build the agent.
+setDefaultTimeout(150_000);
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start();
+  await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+const pending = async () =>
+  (await api.call("POST", "/v1/instances", { json: { image: "tag:base", command: "true" } })).json.uuid as string;
+
+describe("PATCH /instances/{uuid}", () => {
+  const extend = (id: string, timeout: unknown, token = api.token) =>
+    api.call("PATCH", `/v1/instances/${id}`, { json: { timeout }, token });
+
+  heldTest("gives the command more time, from its start on", async () => {
+    await using running = await runningInstance(api, "sleep 1.2; exit 3", 1000);
+    const answer = await extend(running.id, 60);
+    expect([answer.status, answer.json]).toEqual([200, { uuid: running.id, timeout: 60 }]);
+    expect(await running.command.exit).toMatchObject({ exitCode: 3, timedOut: false });
+  });
+
+  heldTest("409 for less time, and when the command does not run; 400 beyond the operator's limit; 404", async () => {
+    await using running = await runningInstance(api, "sleep 60");
+    const refused = errorOf(await extend(running.id, 59), "conflict");
+    expect(refused.details).toEqual({ timeout: 60 });
+    expect((await extend(running.id, 60)).status).toBe(200);
+    for (const timeout of [3601, 0, "60", undefined]) {
+      expect(errorOf(await extend(running.id, timeout), "validation_error").details["field"]).toBe("timeout");
+    }
+    errorOf(await extend(running.id, 60, api.foreignToken), "not_found");
+    errorOf(await extend(await pending(), 600), "conflict");
+    running.command.signal(9);
+    await running.command.exit;
+    errorOf(await extend(running.id, 600), "conflict");
+  });
+
+  heldTest("needs its own scope", async () => {
+    errorOf(await extend(await pending(), 600, await api.issue("alice", ["instances:spawn"])), "forbidden");
+    errorOf(await extend(await pending(), 600, await api.issue("alice", ["instances:exec"])), "conflict");
+  });
+});
