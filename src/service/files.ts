@@ -9,12 +9,12 @@ import type { Principal, ServiceParts } from "./parts.ts";
 export type File = Pick<FileRow, "id" | "sha256" | "sizeBytes" | "createdAt">;
 
 export interface Upload {
-  /** length that the client announced, in `bytes`; 0 when it announced none */
+  /** length that the client announced, in `bytes`; 0 if it announced none */
   readonly announcedBytes: number;
   readonly content: AsyncIterable<Uint8Array>;
 }
 
-/** One of the two; both must fit where both are given. */
+/** Names a file by its UUID, its hash, or both, which must then agree. */
 export interface FileReference {
   readonly uuid?: string | undefined;
   readonly sha256?: string | undefined;
@@ -22,8 +22,8 @@ export interface FileReference {
 
 export interface FileUseCases {
   /**
-   * Keeps a content; the same content of one account is one file.
-   * @throws ApiError `payload_too_large` before anything is read where the length is known, `insufficient_storage`
+   * Stores a file. Within an account, the same content is the same file.
+   * @throws ApiError `payload_too_large`, before the body is read when its length is announced; `insufficient_storage`
    */
   upload(principal: Principal, upload: Upload): Promise<File>;
   /** @throws ApiError `not_found` */

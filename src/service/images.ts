@@ -20,11 +20,11 @@ import type { Walks } from "./walks.ts";
 
 /** An image. Times are `milliseconds` since the epoch. */
 export type Image = Pick<ImageRow, "id" | "tag" | "createdAt">;
-/** An image, what it was made from, and what it added to that on the disk. */
+/** An image with its parent and the disk space that it added to the parent, in `bytes`. */
 export type ImageDetails = Image & Pick<ImageRow, "sizeBytes" | "digest" | "parentId">;
-/** A step of a lineage: an image, which may be deleted, and how it came to be. */
+/** A step of a lineage: an image, which may be deleted, and the operation that made it. */
 export type ImageStep = Omit<HistoryRow, "accountId">;
-/** A path that two images do not have alike. */
+/** A path at which two images differ. */
 export type Difference = DiffPage["found"][number];
 
 export interface ListImages extends ListRequest {
@@ -49,51 +49,51 @@ export interface Page {
 
 export interface DiffRequest {
   readonly id: ImageId;
-  /** null: the image that it was made from, also when that is deleted */
+  /** the image to compare with; null: the parent, even if it is deleted */
   readonly against: ImageId | null;
-  /** the last path of the page before; null for the first page */
+  /** the last path of the previous page; null for the first page */
   readonly after: GuestPath | null;
   readonly limit: number;
   readonly signal: AbortSignal;
 }
 
 export interface Diff extends DiffPage {
-  /** null: compared with an empty one */
+  /** null: compared with an empty image */
   readonly against: ImageId | null;
 }
 
-/** Every function but `list` and `import` throws ApiError `not_found` for an image that the account does not have. */
+/** All functions but `list` and `import` throw ApiError `not_found` when the account has no such image. */
 export interface ImageUseCases {
-  /** The newest first. @throws ApiError `validation_error` for a bound of the time */
+  /** Lists images, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
   list(principal: Principal, request: ListImages): Promise<readonly Image[]>;
-  /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file, and as `submitImport` does */
+  /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file; as `submitImport` does */
   import(principal: Principal, request: ImportImage): Promise<OperationId>;
   get(principal: Principal, id: ImageId): ImageDetails;
-  /** Deletes the image and its tag; images made from it stay. @throws ApiError `conflict` while an instance uses it */
+  /** Deletes the image and its tag; its children stay. @throws ApiError `conflict` while an instance uses it */
   delete(principal: Principal, id: ImageId): Promise<void>;
-  /** An image of the account that had the tag loses it. */
+  /** Moves the tag to the image. */
   setTag(principal: Principal, id: ImageId, tag: string): Image;
   removeTag(principal: Principal, id: ImageId): Image;
-  /** The image itself first, then what it was made from, and so on to the import. */
+  /** The image and its ancestors, from the image itself to the import. */
   lineage(principal: Principal, id: ImageId, page: Page): Promise<readonly ImageStep[]>;
-  /** What was made from the image, by one run or by any number; a parent comes before its children. */
+  /** Images that were made from the image by one run, or, if `recursive`, by any number; a parent comes before its children. */
   children(
     principal: Principal,
     id: ImageId,
     page: Page & { readonly recursive: boolean },
   ): Promise<readonly ImageStep[]>;
   /**
-   * A page of the paths that two images do not have alike.
-   * @throws ApiError `not_found` also for the other image; what `Walks.take` throws
+   * A page of the paths at which two images differ.
+   * @throws ApiError `not_found` also for the other image; as `Walks.take` does
    */
   diff(principal: Principal, request: DiffRequest): Promise<Diff>;
-  /** The image as an OCI layout in a tar archive. */
+  /** Streams the image as an OCI layout in a tar archive. */
   save(principal: Principal, id: ImageId, signal: AbortSignal): ByteSource;
 }
 
 export function imageUseCases(parts: ServiceParts, walks: Walks): ImageUseCases {
   const { db, operations, clock } = parts;
-  const known = (id: ImageId, row: ImageRow | null): ImageRow => {
+  const orNotFound = (id: ImageId, row: ImageRow | null): ImageRow => {
     if (row === null) throw noSuchImage(id);
     return row;
   };
@@ -122,8 +122,8 @@ export function imageUseCases(parts: ServiceParts, walks: Walks): ImageUseCases 
       }
       await releaseLayers(parts, outcome.deleted);
     },
-    setTag: ({ accountId }, id, tag) => known(id, setTag(db, accountId, id, tag)),
-    removeTag: ({ accountId }, id) => known(id, removeTag(db, accountId, id)),
+    setTag: ({ accountId }, id, tag) => orNotFound(id, setTag(db, accountId, id, tag)),
+    removeTag: ({ accountId }, id) => orNotFound(id, removeTag(db, accountId, id)),
     lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
     children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
     diff: (principal, request) => diff(parts, walks, principal, request),
@@ -165,7 +165,7 @@ async function diff(parts: ServiceParts, walks: Walks, principal: Principal, req
   return { ...page, against: other.id };
 }
 
-/** What an image is compared with; `layerId` is null where its own parent is meant, which may be deleted. */
+/** The other image of a comparison. `layerId` is null for the image's own parent, which may be deleted. */
 interface Compared {
   readonly id: ImageId | null;
   readonly layerId: LayerId | null;
@@ -177,7 +177,7 @@ function comparedWith(parts: ServiceParts, principal: Principal, image: ImageRow
   return { id, layerId };
 }
 
-/** The layers that an image is compared with. Those of its parent are its own but the last, whatever became of that. */
+/** Opens the layers of the other image. A parent's layers are the image's own without the top one. */
 function openBefore({ layers }: ServiceParts, { id, layerId }: Compared, now: LayerChain): LayerChain {
   if (layerId !== null) return layers.open(layerId);
   return layers.hold(id === null ? [] : now.ids.slice(0, -1));

@@ -14,60 +14,61 @@ import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.t
 import type { Principal, ServiceParts } from "./parts.ts";
 import type { Walks } from "./walks.ts";
 
-/** A path in an image. What is read ends when `signal` fires. */
+/** A path in an image. Reading stops when `signal` fires. */
 export interface PathRequest {
   readonly id: ImageId;
   readonly path: GuestPath;
   readonly signal: AbortSignal;
 }
 
-/** What a directory holds; to be disposed once the entries were read. */
+/** The entries of a directory. */
 export interface Directory {
   readonly entries: AsyncIterable<Entry> | Iterable<Entry>;
+  /** must be disposed after the entries were read */
   readonly held: Disposable;
 }
 
-/** A regular file of an image. Its content can be read until `held` is disposed. */
+/** A regular file of an image. Its content is readable until `held` is disposed. */
 export interface OpenFile {
   readonly imageId: ImageId;
   readonly held: Disposable;
-  /** `path` is where symlinks led */
+  /** the file itself: `path` is the one to which symlinks led */
   readonly entry: Pick<ResolvedEntry, "path" | "size" | "mtimeSeconds">;
   read(part: ByteRange): Promise<Uint8Array<ArrayBuffer>>;
-  /** The file on the host in which the part lies in one piece, and where; null when it does not. */
+  /** Host path and offset where the part lies contiguously; null when it is in several pieces. */
   locate(part: ByteRange): Promise<{ readonly disk: string; readonly start: number } | null>;
-  /** The part in chunks, each good until the next one is asked for. */
+  /** The part in chunks. A chunk is valid only until the next one is requested. */
   chunks(part: ByteRange): ByteSource["chunks"];
 }
 
-/** A tar archive of a directory or file, which `name` names; empty for the root. */
+/** A tar archive of a directory or file. `name` is the last part of its path; empty for the root. */
 export interface Archive extends ByteSource {
   readonly name: ByteString;
 }
 
-/** A line that a search found. */
+/** A line that matches a search. */
 export type FoundLine = GrepOutcome["found"][number];
 export type Search = PathRequest & Pick<GrepRequest, "pattern" | "glob" | "limit">;
 
-/** Looks into images; nothing is started. Every function throws ApiError `not_found` for an image of another account. */
+/** Reads images without starting a machine. All functions throw ApiError `not_found` for an image of another account. */
 export interface InspectUseCases {
   /** The image that has a tag. @throws ApiError `validation_error`, `not_found` */
   byTag(principal: Principal, tag: string): Image;
   image(principal: Principal, id: ImageId): Image;
-  /** The image, once it is known to have the path. @throws ApiError `not_found`, `invalid_path` */
+  /** The image, if it has the path. @throws ApiError `not_found`, `invalid_path` */
   withPath(principal: Principal, request: PathRequest): Promise<Image>;
-  /** @throws ApiError `not_found`, `invalid_path`; what `Walks.take` throws */
+  /** @throws ApiError `not_found`, `invalid_path`; as `Walks.take` does */
   list(principal: Principal, request: PathRequest): Promise<Directory>;
-  /** @throws ApiError `not_found`, or `invalid_path` for whatever is no regular file */
+  /** @throws ApiError `not_found`; `invalid_path` when the path is not a regular file */
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
-  /** @throws ApiError `not_found`, `invalid_path`; what `Walks.take` throws */
+  /** @throws ApiError `not_found`, `invalid_path`; as `Walks.take` does */
   archive(principal: Principal, request: PathRequest): Promise<Archive>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<GrepOutcome>;
 }
 
 export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCases {
-  /** The tree of an image, and its layers, to be disposed when it was read. */
+  /** The tree of an image. `held` must be disposed after it was read. */
   const treeOf = (principal: Principal, { id, signal }: PathRequest) => {
     const held = imageLayers(parts, principal, id);
     return { tree: held.tree(readerOf(principal.accountId, signal)), held };
@@ -76,7 +77,7 @@ export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCa
     requireImage(parts, principal, request.id);
     using undo = new DisposableStack();
     undo.use(await walks.take(principal.accountId, request.signal));
-    // It may have been deleted meanwhile.
+    // The image may have been deleted during the wait: look it up again.
     const { tree, held } = treeOf(principal, request);
     undo.use(held);
     return { tree, held: undo.move() };

@@ -5,10 +5,10 @@ import type { LayerChain } from "../storage/layers/layer-store.ts";
 import type { Wanted } from "../storage/pacer.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
-/** Bytes that are made while they are read. A chunk is good until the next one is asked for. */
+/** Bytes that are produced while they are read. A chunk is valid only until the next one is requested. */
 export interface ByteSource {
   readonly chunks: AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
-  /** what the bytes are made of; to be disposed at their end, however it comes */
+  /** the source of the bytes; must be disposed after the last one was read, or reading has failed */
   readonly held: Disposable;
 }
 
@@ -28,7 +28,7 @@ export function imageLayers(parts: ServiceParts, principal: Principal, id: Image
   return parts.layers.open(requireImage(parts, principal, id).layerId);
 }
 
-/** Somebody who looks into images as long as `signal` does not fire: all who do so for one account take turns. */
+/** Identifies the reader of an image to the pacer: readers of one account take turns. Reading ends when `signal` fires. */
 export function readerOf(accountId: AccountId, signal: AbortSignal): Wanted {
   return { owner: `reader ${accountId}`, throwIfAborted: () => signal.throwIfAborted() };
 }

@@ -8,10 +8,10 @@ import type { LiveInstances } from "../supervisor/instance/live-instances.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
 
-/** The caller of a use case, and what its token allows. A surface checks scopes; a use case checks ownership. */
+/** The caller of a use case. A surface checks its scopes; a use case checks ownership. */
 export interface Principal {
   readonly accountId: AccountId;
-  /** scopes, or `*` */
+  /** the scopes that its token allows, or `*` for all */
   readonly grants: ReadonlySet<string>;
   readonly tokenId: string;
 }
@@ -20,7 +20,7 @@ export interface Principal {
 export interface ServiceLimits {
   readonly instanceTimeoutSecondsMax: number;
   readonly fileBytesMax: number;
-  /** room on the disk, in `bytes`, below which nothing is taken in */
+  /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
   readonly vcpusDefault: number;
   readonly vcpusMax: number;
@@ -30,7 +30,7 @@ export interface ServiceLimits {
   readonly diskBytesMax: number;
 }
 
-/** Everything that the use cases stand on. */
+/** Dependencies of the use cases. */
 export interface ServiceParts {
   readonly db: Database;
   readonly layout: DataLayout;
@@ -39,7 +39,7 @@ export interface ServiceParts {
   /** what runs now */
   readonly instances: LiveInstances;
   readonly limits: ServiceLimits;
-  /** registry host taken for references that name none; null refuses them */
+  /** registry host for references that name none; null refuses them */
   readonly defaultRegistry: string | null;
   /** `milliseconds` since the epoch */
   readonly clock: () => number;
@@ -49,7 +49,7 @@ export interface ServiceParts {
   readonly version: string;
 }
 
-/** A page of a listing; the bounds of the creation time are read by `timeBounds`. */
+/** A page of a listing. `since` and `until` bound the creation time, in the forms that `timeBounds` reads. */
 export interface ListRequest {
   readonly limit: number;
   readonly offset: number;

@@ -8,8 +8,8 @@ import { type StatusUseCases, statusUseCases } from "./status.ts";
 import { Walks } from "./walks.ts";
 
 /**
- * What the appliance can do, one member per noun. Every surface calls these functions, and nothing below them. A
- * function takes the principal first; what belongs to another account does not exist for it.
+ * The use cases of the appliance, one member per noun. Surfaces call these functions only, and nothing below them. Their
+ * first parameter is the principal, for whom objects of other accounts do not exist.
  */
 export interface Service {
   readonly images: ImageUseCases;

@@ -9,11 +9,11 @@ import type { TokenKey, TokenKeys } from "../storage/token-keys.ts";
 import type { Principal } from "./parts.ts";
 
 export const TOKEN_ISSUER = "coppice";
-/** Longer tokens are refused unread, in `bytes`. */
+/** Longer tokens are refused without being parsed, in `bytes`. */
 export const TOKEN_BYTES_MAX = 4096;
-/** The only algorithm, whatever a token's header says. */
+/** The only accepted algorithm, whatever a token's header says. */
 const ALGORITHM = "HS256";
-/** How far the clock may have been set back since a token was issued, in `seconds`. */
+/** Tolerance for a clock that was set back after a token was issued, in `seconds`. */
 const CLOCK_SKEW_SECONDS = 5;
 const TOKEN_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const accountExpression = new RegExp(ACCOUNT_PATTERN);
@@ -21,21 +21,21 @@ const accountExpression = new RegExp(ACCOUNT_PATTERN);
 export interface TokenRequest {
   readonly account: string;
   readonly scopes: readonly string[];
-  /** life in `milliseconds`, at least a second */
+  /** lifetime in `milliseconds`, at least a second */
   readonly ttlMs: number;
   /** `milliseconds` since the epoch */
   readonly now: number;
 }
 
 export interface IssuedToken {
-  /** the secret itself, which is kept nowhere */
+  /** the secret itself, which is not stored */
   readonly token: string;
   readonly row: TokenRow;
 }
 
 /**
- * Signs a token and records it: a token without a row is not valid.
- * @throws ApiError `validation_error` when the account, a scope or the life is not allowed
+ * Signs a token and inserts its row; a token without a row is not valid.
+ * @throws ApiError `validation_error` when the account, a scope or the lifetime is not allowed
  */
 export async function issueToken(db: Database, keys: TokenKeys, request: TokenRequest): Promise<IssuedToken> {
   const { account, now } = request;
@@ -72,17 +72,17 @@ export async function issueToken(db: Database, keys: TokenKeys, request: TokenRe
   return { token, row };
 }
 
-/** A token whose signature and claims were found right, for the next request with it. */
+/** A token whose signature and claims are verified; cached for later requests. */
 interface VerifiedToken {
   readonly principal: Principal;
   readonly keyId: string;
   readonly expiresSeconds: number;
 }
 
-/** Tokens whose signature need not be computed again. */
+/** Size of the cache of verified tokens. */
 const VERIFIED_COUNT_MAX = 1024;
 
-/** A check of tokens: the principal, or null for whatever is not a token that we issued and that is good now. */
+/** Makes a function that returns a token's principal, or null when the token is not one of ours or not valid now. */
 export function tokenVerifier(
   db: Database,
   keys: TokenKeys,
@@ -97,7 +97,7 @@ export function tokenVerifier(
       verified.delete(token);
       return null;
     }
-    // Putting it last keeps the tokens that are in use.
+    // Inserted last again, so that the least recently used token is dropped.
     verified.delete(token);
     verified.set(token, known);
     if (verified.size > VERIFIED_COUNT_MAX) verified.delete(verified.keys().next().value ?? "");
@@ -105,16 +105,16 @@ export function tokenVerifier(
   };
 }
 
-/** What can change between two requests with the same token: its key, its row, and the time. */
+/** Checks the parts that can change between two requests with the same token: the time, its key and its row. */
 async function isGood(known: VerifiedToken, db: Database, keys: TokenKeys, now: number): Promise<boolean> {
-  // The clock that issued it is this one, and `token list` calls it expired from here on: nothing is forgiven.
+  // Without tolerance: the same clock issued the token, and `token list` calls it expired from here on.
   if (now / 1000 >= known.expiresSeconds) return false;
   if ((await keys.find(known.keyId)) === null) return false;
   const row = getToken(db, known.principal.tokenId);
   return row !== null && row.revokedAt === null && row.accountId === known.principal.accountId;
 }
 
-/** Signs and checks with one key. Elysia's plugin keeps both in its decorator, where no request is needed for them. */
+/** Signs and verifies with one key. Elysia's plugin has both functions in its decorator, usable without a request. */
 function codec({ id, secret }: TokenKey) {
   return jwt({ name: "jwt", secret, alg: ALGORITHM, kid: id }).decorator.jwt;
 }
@@ -134,13 +134,13 @@ async function verify(token: string, keys: TokenKeys, now: number): Promise<Veri
   return { principal, keyId: key.id, expiresSeconds: payload.exp ?? 0 };
 }
 
-/** The `kid` of a token's header; empty, which no key has, where there is none. */
+/** The `kid` of a token's header; empty, which no key has, when there is none. */
 function keyIdOf(token: string): string {
   try {
     const { kid } = decodeProtectedHeader(token);
     return typeof kid === "string" ? kid : "";
   } catch (error) {
-    // What is no token names no key.
+    // The text is not a token.
     if (error instanceof TypeError) return "";
     throw error;
   }

@@ -2,22 +2,22 @@ import { ApiError } from "../domain/errors.ts";
 import type { AccountId } from "../domain/ids.ts";
 
 export interface WalksLimits {
-  /** walks of one account at a time */
+  /** largest number of concurrent walks of one account */
   readonly countMax: number;
-  /** how long another one waits, in `milliseconds` */
+  /** longest wait of a further walk, in `milliseconds` */
   readonly waitMsMax: number;
 }
 
-/** A walk through 128 layers holds 2 MiB, and a client that reads slowly keeps it for long. */
+/** A walk through 128 layers holds 2 MiB, for as long as its client reads. */
 export const WALKS_LIMITS: WalksLimits = { countMax: 32, waitMsMax: 30_000 };
 
 interface Account {
   count: number;
-  /** called when a place is theirs; in order */
+  /** callbacks of the waiting walks, in order; each takes over a place */
   readonly waiting: Set<() => void>;
 }
 
-/** Bounds how many walks through images go on for one account, so that what they hold is bounded, too. */
+/** Bounds the number of concurrent walks through images of each account, and so the memory that they hold. */
 export class Walks {
   readonly #limits: WalksLimits;
   readonly #accounts = new Map<AccountId, Account>();
@@ -27,8 +27,8 @@ export class Walks {
   }
 
   /**
-   * Waits for a place; disposal, which is idempotent, gives it back.
-   * @throws ApiError `too_many_requests` when there is none for too long; the reason of `signal`
+   * Waits for a place. Disposal gives it back and is idempotent.
+   * @throws ApiError `too_many_requests` when the wait is too long; the reason of `signal`
    */
   async take(accountId: AccountId, signal: AbortSignal): Promise<Disposable> {
     const account = this.#accounts.get(accountId) ?? { count: 0, waiting: new Set() };
@@ -41,7 +41,7 @@ export class Walks {
         if (!isTaken) return;
         isTaken = false;
         const [next] = account.waiting;
-        // The place passes on to who waits.
+        // The place passes to the next waiting walk, so the count stays.
         if (next !== undefined) next();
         else if (--account.count === 0) this.#accounts.delete(accountId);
       },
@@ -56,12 +56,12 @@ export class Walks {
       resolve();
     };
     const leave = (reason: unknown) => {
-      // A place that has come already is given back by whoever waited for it.
+      // When the place has been passed on already, the caller gets it, and gives it back.
       if (waiting.delete(come)) reject(reason);
     };
     waiting.add(come);
     const { countMax, waitMsMax } = this.#limits;
-    const busy = new ApiError("too_many_requests", `${countMax} readers of images of this account are under way`);
+    const busy = new ApiError("too_many_requests", `${countMax} requests of this account are reading images already`);
     const timer = setTimeout(leave, waitMsMax, busy);
     using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
     const onAbort = () => leave(signal.reason);

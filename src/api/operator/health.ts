@@ -62,7 +62,7 @@ export function statusPlugin(service: StatusUseCases) {
       "/metrics",
       async ({ request }) => {
         const headers = { "content-type": METRICS_TYPE, "cache-control": "no-store" };
-        return respond({ status: 200, headers, body: await service.figures() }, request);
+        return respond({ status: 200, headers, body: await service.metrics() }, request);
       },
       METRICS,
     );
