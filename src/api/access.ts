@@ -45,91 +45,84 @@ interface RouteOptions {
  * cookies and a copy of all headers.
  */
 export function accessPlugin(requests: Requests, rooms: BodyRooms) {
+  const withoutBody = (scope: Scope) => {
+    const route = new RouteAccess(requests, { scope });
+    return {
+      introspect: route.declare,
+      transform: (context: Reading) => {
+        context.query = route.admit(context.request, context.params);
+      },
+    };
+  };
+  const resolveInTurn = async ({ request }: { readonly request: Request }) => {
+    const principal = requests.principal(request);
+    // All that came at once would otherwise write in one turn.
+    await ownTurn(principal.accountId);
+    return { principal };
+  };
   return new Elysia({ name: "access" }).macro({
-    reads: (scope: Scope) => {
-      const reader = new QueryReading();
-      return {
-        introspect: (options: RouteOptions) => reader.prepare(options, { scope }),
-        transform: (context: Reading) => {
-          requests.allowed(context.request, scope);
-          context.query = reader.read(context.request, context.params);
-        },
-        resolve: ({ request }) => ({ principal: requests.principal(request) }),
-      };
-    },
-    writes: (scope: Scope) => {
-      const reader = new QueryReading();
-      return {
-        introspect: (options: RouteOptions) => reader.prepare(options, { scope }),
-        transform: (context: Reading) => {
-          requests.allowed(context.request, scope);
-          context.query = reader.read(context.request, context.params);
-        },
-        resolve: async ({ request }) => {
-          const principal = requests.principal(request);
-          // All that came at once would otherwise write in one turn.
-          await ownTurn(principal.accountId);
-          return { principal };
-        },
-      };
-    },
+    reads: (scope: Scope) => ({
+      ...withoutBody(scope),
+      resolve: ({ request }) => ({ principal: requests.principal(request) }),
+    }),
+    writes: (scope: Scope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
     takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT }: Taking) => {
-      const reader = new QueryReading();
+      const route = new RouteAccess(requests, { scope, bodyBytesMax: bytesMax });
       return {
-        introspect: (options: RouteOptions) => reader.prepare(options, { scope, bodyBytesMax: bytesMax }),
+        introspect: route.declare,
         parse: async (context: Reading) => {
           const { request } = context;
-          const { accountId } = requests.allowed(request, scope);
-          context.query = reader.read(request, context.params);
+          context.query = route.admit(request, context.params);
+          const { accountId } = requests.principal(request);
           const makeRoom = async (bytes: number): Promise<void> => {
             requests.hold(request, await rooms.take(accountId, bytes, request.signal));
           };
           return await readJson(request, { limitBytes: bytesMax, makeRoom });
         },
-        resolve: async ({ request }) => {
-          const principal = requests.principal(request);
-          await ownTurn(principal.accountId);
-          return { principal };
-        },
+        resolve: resolveInTurn,
       };
     },
     receives: (scope: Scope) => {
-      const reader = new QueryReading();
+      const route = new RouteAccess(requests, { scope, rawBody: true });
       return {
-        introspect: (options: RouteOptions) => reader.prepare(options, { scope, rawBody: true }),
+        introspect: route.declare,
         parse: async (context: Reading) => {
           const { request } = context;
-          const { accountId } = requests.allowed(request, scope);
-          context.query = reader.read(request, context.params);
+          context.query = route.admit(request, context.params);
+          const { accountId } = requests.principal(request);
           requests.hold(request, await rooms.receive(accountId, announcedLength(request), request.signal));
           // The handler takes the bytes as they come; anything but undefined keeps Elysia from reading them.
           return null;
         },
-        resolve: async ({ request }) => {
-          const principal = requests.principal(request);
-          await ownTurn(principal.accountId);
-          return { principal };
-        },
+        resolve: resolveInTurn,
       };
     },
   });
 }
 
-/** Reads parameters and query of one route. */
-class QueryReading {
+/** The first half of every macro, for one route: who may call it, and its parameters and query. */
+class RouteAccess {
+  readonly #requests: Requests;
+  readonly #detail: RouteDetail & { readonly scope: Scope };
   #read: ((raw: string) => Record<string, unknown>) | null = null;
 
-  /** Called once, when the route is declared. */
-  prepare(options: RouteOptions, detail: RouteDetail): void {
-    options.detail = { ...options.detail, ...detail };
-    if (options.query !== undefined) this.#read = queryReader(declared(options.query) as TObject);
+  constructor(requests: Requests, detail: RouteDetail & { readonly scope: Scope }) {
+    this.#requests = requests;
+    this.#detail = detail;
   }
 
+  /** Called once, when the route is declared. */
+  readonly declare = (options: RouteOptions): void => {
+    options.detail = { ...options.detail, ...this.#detail };
+    if (options.query !== undefined) this.#read = queryReader(declared(options.query) as TObject);
+  };
+
   /**
-   * The query; parameters of the path are brought into lower case.
-   * @throws ApiError `validation_error`
+   * The query of a caller who has the scope; parameters of the path are brought into lower case.
+   * @throws ApiError `unauthorized`, `forbidden`, `validation_error`
    */
-  read(request: Request, params: Record<string, string>): Record<string, unknown> {
+  admit(request: Request, params: Record<string, string>): Record<string, unknown> {
+    this.#requests.allowed(request, this.#detail.scope);
     for (const name in params) {
       const value = params[name] ?? "";
       if (!uuidExpression.test(value)) {

@@ -1,3 +1,4 @@
+import { ReadableStream as WebStream } from "node:stream/web";
 import { createGzip } from "node:zlib";
 import type { Reply } from "./reply.ts";
 
@@ -28,6 +29,34 @@ export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<
   });
 }
 
+/**
+ * A body that asks `chunks` for the next one when the client reads. When the client leaves, `onCancel` is called first, so
+ * that a chunk that is waited for can end, and then `chunks` is ended. `held` is disposed when the body ends, however it
+ * does.
+ */
+export function pullStream(
+  chunks: AsyncIterator<Uint8Array, unknown, undefined>,
+  { held, onCancel }: { readonly held?: Disposable | undefined; readonly onCancel?: () => void },
+): ReadableStream<Uint8Array> {
+  const iterator: AsyncIterator<Uint8Array> = {
+    async next() {
+      using ending = new DisposableStack();
+      ending.use(held);
+      const step = await chunks.next();
+      if (step.done === true) return { done: true, value: undefined };
+      ending.move();
+      return step;
+    },
+    async return() {
+      using _held = held;
+      onCancel?.();
+      await chunks.return?.();
+      return { done: true, value: undefined };
+    },
+  };
+  return WebStream.from({ [Symbol.asyncIterator]: () => iterator });
+}
+
 /** Text gathered before it is sent, in characters. */
 const CHUNK_CHARACTERS = 65_536;
 
@@ -44,28 +73,12 @@ export async function streamed(contentType: string, parts: AsyncGenerator<string
   undo.move();
   const encoder = new TextEncoder();
   let pending = first.text;
-  const body = new ReadableStream<Uint8Array>({
-    async pull(controller) {
-      if (pending !== "") {
-        controller.enqueue(encoder.encode(pending));
-        pending = "";
-        return;
-      }
-      const { text, done } = await gather(parts).catch((error: unknown) => {
-        held?.[Symbol.dispose]();
-        throw error;
-      });
-      if (text !== "") controller.enqueue(encoder.encode(text));
-      if (!done) return;
-      held?.[Symbol.dispose]();
-      controller.close();
-    },
-    async cancel() {
-      // A gather that is under way still reads: its end comes first.
-      using _held = held;
-      await parts.return(undefined);
-    },
-  });
+  const next = async (): Promise<IteratorResult<Uint8Array>> => {
+    const text = pending === "" ? (await gather(parts)).text : pending;
+    pending = "";
+    return text === "" ? { done: true, value: undefined } : { done: false, value: encoder.encode(text) };
+  };
+  const body = pullStream({ next, return: () => parts.return(undefined) as Promise<never> }, { held });
   return { status: 200, headers, body };
 }
 

@@ -1,4 +1,5 @@
 import { open, rename, rm } from "node:fs/promises";
+import { ReadableStream as WebStream } from "node:stream/web";
 import { answerOf, type Client } from "../client/client.ts";
 import { given } from "../client/given.ts";
 import { downloadImage, imageIdOf, uploadFile } from "../client/transfers.ts";
@@ -206,16 +207,7 @@ async function uploadArchive(client: Client, body: Blob | ReadableStream<Uint8Ar
 
 /** The archive; from standard input it comes as it is read, so that its size does not matter. */
 async function archiveBody(path: string, io: Io): Promise<Blob | ReadableStream<Uint8Array>> {
-  if (path === "-") {
-    const chunks = io.stdin()[Symbol.asyncIterator]();
-    return new ReadableStream<Uint8Array>({
-      async pull(controller) {
-        const { done, value } = await chunks.next();
-        if (done === true) controller.close();
-        else controller.enqueue(value);
-      },
-    });
-  }
+  if (path === "-") return WebStream.from(io.stdin());
   const file = Bun.file(path);
   if (!(await file.exists())) throw new CliError(`there is no file ${path}`);
   return file;

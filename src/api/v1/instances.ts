@@ -5,6 +5,7 @@ import type { InstanceStats } from "../../domain/instance.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
+import { pullStream } from "../stream.ts";
 import { commandOf } from "./command-wire.ts";
 import {
   ExtendedInstance,
@@ -124,23 +125,13 @@ function statsOf(sample: InstanceStats) {
 
 /** Streams samples as events. A client that disconnects aborts `left`; the end of the instance is an `end` event. */
 function eventStream(samples: AsyncIterable<InstanceStats>, left: AbortController): Reply {
-  const encoder = new TextEncoder();
-  const iterator = samples[Symbol.asyncIterator]();
-  const body = new ReadableStream<Uint8Array>({
-    async pull(controller) {
-      const step = await iterator.next();
-      if (step.done !== true) {
-        controller.enqueue(encoder.encode(`data: ${JSON.stringify(statsOf(step.value))}\n\n`));
-        return;
-      }
-      controller.enqueue(encoder.encode("event: end\ndata: {}\n\n"));
-      controller.close();
-    },
-    async cancel() {
-      left.abort();
-      await iterator.return?.();
-    },
-  });
+  const body = pullStream(events(samples), { onCancel: () => left.abort() });
   const headers = { "content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no" };
   return { status: 200, headers, body };
+}
+
+async function* events(samples: AsyncIterable<InstanceStats>): AsyncGenerator<Uint8Array, void, undefined> {
+  const encoder = new TextEncoder();
+  for await (const sample of samples) yield encoder.encode(`data: ${JSON.stringify(statsOf(sample))}\n\n`);
+  yield encoder.encode("event: end\ndata: {}\n\n");
 }
