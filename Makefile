@@ -84,7 +84,7 @@ install: build ## install the executable as a service; DESTDIR=DIR for a package
 	@dist/coppice install $(if $(DESTDIR),--root $(DESTDIR),)
 
 .PHONY: uninstall
-uninstall: build ## remove what install put in place; data stays
+uninstall: build ## remove the service and the installed files; data stays
 	@dist/coppice uninstall $(if $(DESTDIR),--root $(DESTDIR),)
 
 .PHONY: release

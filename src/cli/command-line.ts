@@ -22,7 +22,7 @@ import { tokenCommands } from "./token.ts";
 import { versionCommand } from "./version.ts";
 import { watchCommands } from "./watch.ts";
 
-/** In the order of the help: the way of a new user through them. */
+/** All commands, in the order of the help, in which a new user needs them. */
 export const COMMANDS: readonly Command[] = [
   doctorCommand,
   ...installCommands(() => COMMANDS),
@@ -118,9 +118,9 @@ function groupHelp(group: string): string {
   return `Usage: coppice ${group} COMMAND [OPTIONS]\n\n${GROUPS[group]}\n\nCommands:\n${columns(rows)}\n`;
 }
 
-/** Prints a failure the way its kind deserves and returns the exit code. */
+/** Prints a failure and returns its exit code. */
 function report(thrown: unknown, name: string | undefined, io: Io): number {
-  // What failed first is what matters; that cleaning up failed after it usually has the same cause.
+  // The first failure matters; a failure of the clean-up after it usually has the same cause.
   let error = thrown;
   while (error instanceof SuppressedError) error = error.suppressed;
   const program = name === undefined ? "coppice" : `coppice ${name}`;
@@ -138,15 +138,15 @@ function report(thrown: unknown, name: string | undefined, io: Io): number {
     if (message !== "") io.stderr(`${program}: ${message}\n`);
     return exitCode;
   }
-  // The second is known by its name, so that commands of the client need not load the database.
+  // SchemaTooNewError is known by its name, so that commands of the client need not load the database.
   if (error instanceof DataAccessError || (error instanceof Error && error.name === "SchemaTooNewError")) {
     io.stderr(`${program}: ${error.message}\n`);
     return EXIT_FAILED;
   }
   const { code, syscall, message } = (error ?? {}) as Partial<NodeJS.ErrnoException>;
-  // The reader of our output has seen enough (`coppice image ls | head`).
+  // The reader of the output closed it (`coppice image ls | head`).
   if (code === "EPIPE") return 0;
-  // The system refused something, and says what: a full disk, a file that must not be read.
+  // The message of a system call names the cause: a full disk, a file without permission to read.
   if (code !== undefined && syscall !== undefined) {
     io.stderr(`${program}: ${message}\n`);
     return EXIT_FAILED;

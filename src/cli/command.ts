@@ -2,14 +2,14 @@ import { type ParseArgsOptionsConfig, parseArgs } from "node:util";
 import type { Environment } from "../config/config.ts";
 import type { Io } from "./io.ts";
 
-/** Exit codes of our own; a command that ran in a sandbox passes its own on. */
+/** Exit codes of coppice itself; after a run, the exit code is that of the command in the sandbox. */
 export const EXIT_FAILED = 1;
 export const EXIT_USAGE = 2;
-/** The appliance could not run the command at all, as `docker run` says it. */
+/** The appliance could not run the command; `docker run` has the same code. */
 export const EXIT_NOT_RUN = 125;
 export const EXIT_INTERRUPTED = 130;
 
-/** The command line is wrong; the message is all that the user needs. */
+/** The command line is wrong; the message is printed with a pointer to the help. */
 export class UsageError extends Error {
   override readonly name = "UsageError";
 }
@@ -30,14 +30,14 @@ export interface OptionSpec {
   /** one letter */
   readonly short?: string;
   readonly multiple?: boolean;
-  /** what stands for the value in the help */
+  /** placeholder of the value in the help */
   readonly value?: string;
-  /** all values there are, for completion */
+  /** all allowed values, for completion */
   readonly choices?: readonly string[];
   readonly doc: string;
 }
 
-/** Option of commands that print for people otherwise. */
+/** Option of commands whose output is for people by default. */
 export const JSON_OPTION = { json: { type: "boolean", doc: "print JSON" } } as const;
 
 export type OptionSpecs = Readonly<Record<string, OptionSpec>>;
@@ -62,13 +62,13 @@ export interface CommandSpec<S extends OptionSpecs> {
   readonly name: string;
   /** one line, for lists */
   readonly summary: string;
-  /** what follows the name in the usage line */
+  /** the usage line after the name */
   readonly synopsis: string;
   /** paragraphs below the usage line */
   readonly description?: string;
   readonly examples?: readonly string[];
   readonly options: S;
-  /** what the one argument can be, for completion */
+  /** allowed values of the only argument, for completion */
   readonly choices?: readonly string[];
   /** true: the first word that is no option begins a command with options of its own */
   readonly takesCommand?: boolean;
@@ -80,7 +80,7 @@ export interface Command {
   readonly name: string;
   readonly summary: string;
   readonly options: OptionSpecs;
-  /** what the one argument can be, for completion */
+  /** allowed values of the only argument, for completion */
   readonly choices: readonly string[];
   help(): string;
   /** @throws UsageError, CliError */
@@ -89,7 +89,7 @@ export interface Command {
 
 const HELP: OptionSpec = { type: "boolean", short: "h", doc: "show this help" };
 
-/** Makes a command of its description: `--help` and the parsing of options come with it. */
+/** Makes a command from its description, and adds the parsing of options and `--help`. */
 export function command<const S extends OptionSpecs>(spec: CommandSpec<S>): Command {
   const options: OptionSpecs = { ...spec.options, help: HELP };
   const help = (): string => renderHelp(spec, options);
@@ -121,14 +121,14 @@ function parse(argv: readonly string[], options: OptionSpecs, takesCommand: bool
     const args = takesCommand ? withTerminator(argv, config) : [...argv];
     return parseArgs({ args, options: config, allowPositionals: true, strict: true });
   } catch (error) {
-    // parseArgs throws TypeErrors with a code for what the user did, and a first sentence that says it.
+    // For mistakes of the user parseArgs throws a TypeError with a code; its first sentence names the mistake.
     if (!String((error as { code?: unknown }).code).startsWith("ERR_PARSE_ARGS")) throw error;
     const message = (error as Error).message.split(". ")[0]?.replace(/\.$/, "") ?? "";
     throw new UsageError(message.charAt(0).toLowerCase() + message.slice(1));
   }
 }
 
-/** The same words with `--` before the first that is no option, as if the user had written it. */
+/** The arguments with `--` before the first one that is not an option, as if the user had written it. */
 function withTerminator(argv: readonly string[], options: ParseArgsOptionsConfig): string[] {
   const { tokens } = parseArgs({ args: [...argv], options, allowPositionals: true, strict: false, tokens: true });
   const first = tokens.find(({ kind }) => kind !== "option");
@@ -151,10 +151,10 @@ function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: Option
   return `${sections.join("\n\n")}\n`;
 }
 
-/** Widest first column of a list; a longer entry takes a line of its own. */
+/** Widest first column of a list; a longer entry gets a line of its own. */
 const COLUMN_WIDTH_MAX = 34;
 
-/** Widest line of a text of ours. */
+/** Widest line of help and reports. */
 export const LINE_WIDTH_MAX = 100;
 
 /** Two aligned columns, indented; the second is wrapped. */
@@ -169,7 +169,7 @@ export function columns(rows: readonly (readonly [string, string])[]): string {
     .join("\n");
 }
 
-/** Lines of whole words, no wider than `width` where the words let that be. */
+/** Lines of whole words, no wider than `width` unless a single word is wider. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
   for (const word of text.split(" ")) {
@@ -180,7 +180,7 @@ export function wrap(text: string, width: number): string[] {
   return lines;
 }
 
-/** Checks the number of positionals and names the one that is missing. */
+/** Checks the number of positionals. @throws UsageError that names the missing or the first surplus one */
 export function expectPositionals(positionals: readonly string[], ...names: string[]): string[] {
   const missing = names[positionals.length];
   if (missing !== undefined) throw new UsageError(`${missing} is missing`);
@@ -188,7 +188,7 @@ export function expectPositionals(positionals: readonly string[], ...names: stri
   return [...positionals];
 }
 
-/** Reads an option that must be a whole number of at least `min`. */
+/** Reads an option that must be an integer of at least `min`. @throws UsageError */
 export function integerOption(name: string, value: string | undefined, min: number): number | undefined {
   if (value === undefined) return undefined;
   const number = Number(value);

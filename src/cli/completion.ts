@@ -3,10 +3,10 @@ import type { Command, OptionSpec } from "./command.ts";
 export const SHELLS = ["bash", "zsh", "fish"] as const;
 export type Shell = (typeof SHELLS)[number];
 
-/** Values that are files, by what stands for them in the help. */
+/** Placeholders of the help that stand for files. */
 const FILE_VALUES = new Set(["FILE", "DIR"]);
 
-/** A script that completes commands and options in a shell, made of the table of commands. */
+/** A script that completes the commands and options of the table in a shell. */
 export function completionScript(shell: Shell, commands: readonly Command[]): string {
   switch (shell) {
     case "bash":
@@ -19,7 +19,7 @@ export function completionScript(shell: Shell, commands: readonly Command[]): st
 }
 
 interface Tree {
-  /** first words, with what they do */
+  /** first words, with their summaries */
   readonly firsts: readonly (readonly [string, string])[];
   /** second words of the first words that have any */
   readonly groups: ReadonlyMap<string, readonly (readonly [string, string])[]>;
@@ -45,7 +45,7 @@ const optionsOf = ({ options }: Command): [string, OptionSpec][] => Object.entri
 const words = (pairs: readonly (readonly [string, string])[]): string => pairs.map(([word]) => word).join(" ");
 const takesFile = ({ value }: OptionSpec): boolean => FILE_VALUES.has(value ?? "");
 
-/** Options by how they are written, with what can follow them; of one name they mean the same in all commands. */
+/** Values of options by their spelling; an option of one name means the same in all commands. */
 function valuesOf(commands: readonly Command[]): { readonly files: string[]; readonly choices: Map<string, string[]> } {
   const files = new Set<string>();
   const choices = new Map<string, string[]>();
@@ -105,7 +105,7 @@ complete -F _coppice coppice
 `;
 }
 
-/** A text within single quotes, as all three shells take it. */
+/** A text within single quotes of zsh. */
 function quoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -129,7 +129,7 @@ function zsh(commands: readonly Command[]): string {
   return `#compdef coppice
 _coppice() {
 	local -a firsts seconds
-	firsts=(${described([...firsts, ["help", "tell about a command"]])})
+	firsts=(${described([...firsts, ["help", "explain a command"]])})
 	if [[ "$words[2]" == help ]] && (( CURRENT > 2 )); then
 		shift words
 		(( CURRENT -= 1 ))
@@ -158,7 +158,7 @@ _coppice "$@"
 function fish(commands: readonly Command[]): string {
   const { firsts, groups } = treeOf(commands);
   const lines = ["# fish completion for coppice", "complete -c coppice -f"];
-  for (const [word, what] of [...firsts, ["help", "tell about a command"]] as const) {
+  for (const [word, what] of [...firsts, ["help", "explain a command"]] as const) {
     lines.push(`complete -c coppice -n __fish_use_subcommand -a ${word} -d ${fishQuoted(what)}`);
   }
   for (const [first, pairs] of groups) {

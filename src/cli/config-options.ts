@@ -13,14 +13,14 @@ export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
   ),
 };
 
-/** What the form of a setting's value means for the help and for completion. */
+/** The placeholder and the choices that help and completion show for the form of a setting's value. */
 function shownValueOf(form: string): Pick<OptionSpec, "value" | "choices"> {
   if (form === "a path") return { value: "FILE" };
   const words = /^one of (.+)$/.exec(form)?.[1]?.split(", ") ?? (form === "true or false" ? ["true", "false"] : null);
   return { value: "VALUE", ...(words === null ? {} : { choices: words }) };
 }
 
-/** The two flags with which commands beside `serve` find the same data. */
+/** Flags by which commands beside `serve` find the data directory. */
 export const DATA_OPTIONS = {
   config: { type: "string", value: "FILE", doc: "TOML file (default: /etc/coppice/config.toml)" },
   "data-dir": { type: "string", value: "DIR", doc: "data directory of the appliance" },
@@ -28,7 +28,7 @@ export const DATA_OPTIONS = {
 
 type Values = Readonly<Record<string, string | boolean | string[] | undefined>>;
 
-/** Sources of a configuration, of the options that a command got. */
+/** Sources of the configuration, from the options of a command. */
 export function sourcesOf(options: Values, environment: Environment): ConfigSources {
   const { config: file, ...rest } = options;
   const flags = Object.fromEntries(

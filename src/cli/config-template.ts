@@ -13,11 +13,11 @@ const COMMENT_WIDTH_MAX = 100;
 const HEAD = `Configuration of Coppice. Every setting is here with its default, as a comment.
 
 Variables (COPPICE_LISTEN_PORT for listen.port) and flags (--listen-port) come before this file.
-coppice config check tells what is wrong with it, coppice config show what is in force.
-systemctl restart coppice brings changes into force. Where data_dir is elsewhere, systemd has to
-allow it: systemctl edit coppice, and below [Service]: ReadWritePaths=/srv/coppice`;
+coppice config check reports mistakes in it, coppice config show prints the settings in force.
+systemctl restart coppice applies changes. If data_dir is another directory, systemd has to allow
+it: systemctl edit coppice, and below [Service]: ReadWritePaths=/srv/coppice`;
 
-/** A configuration file in which every setting stands with its meaning, form and default, and nothing is set. */
+/** A configuration file with every setting as a comment: its meaning, its form and its default. */
 export function configTemplate(): string {
   const sections = new Map<string, KeyName[]>();
   for (const name of keyNames()) {
@@ -37,7 +37,7 @@ function entry(short: string, name: KeyName): string {
   return `${comment(`${doc} (${form})`)}\n# ${short} = ${literal(value === null ? "" : shownDefault(name), value)}`;
 }
 
-/** Sizes and durations are shown with their unit, which takes quotes. */
+/** The default as TOML: sizes and durations have a unit, and so need quotes. */
 function literal(shown: string, value: unknown): string {
   const isBare = typeof value === "boolean" || (typeof value === "number" && /^\d+$/.test(shown));
   return isBare ? shown : JSON.stringify(shown);

@@ -53,7 +53,7 @@ export const configCommands: readonly Command[] = [
   }),
 ];
 
-/** Everything that is wrong, in the settings or, where these are right, in the files that they name. */
+/** All mistakes in the settings, or, if there are none, in the files that the settings name. */
 function checked(
   options: Parameters<typeof sourcesOf>[0],
   environment: Environment,
@@ -82,7 +82,7 @@ function settingsOf(options: Parameters<typeof sourcesOf>[0], environment: Envir
   return [...server, ...hosts, ...clientSettings(environment)];
 }
 
-/** What the commands of the client read: no settings of the appliance, but looked for in the same place. */
+/** The settings of the client's commands: not settings of the appliance, but users look for them here. */
 function clientSettings(environment: Environment): Setting[] {
   const { url, token, origins } = loadClientConfig(environment);
   return [
@@ -92,7 +92,7 @@ function clientSettings(environment: Environment): Setting[] {
   ];
 }
 
-/** An address may hold a user and a password. */
+/** Masks a user and a password in an address. */
 function masked(value: unknown): unknown {
   return typeof value === "string" ? value.replace(/^(https?:\/\/)[^/@\s]+@/, `$1${REDACTED}@`) : value;
 }
@@ -102,7 +102,7 @@ function shownValue(value: unknown): string {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** What is wrong with the files that settings name: the daemon would start, and fail later or in a strange way. */
+/** Mistakes in the files that settings name, with which the daemon would start and fail later. */
 export function fileProblems(config: Config, now: Date): string[] {
   const { tlsCert, tlsKey } = config.listen;
   const authorities = Object.entries(config.registries.hosts).flatMap(([host, { caFile, mirrors }]) => [
@@ -131,7 +131,7 @@ function tlsProblems(certPath: string, keyPath: string, now: Date): string[] {
   return problems;
 }
 
-/** What a file holds, or what is wrong with it. */
+/** The parsed content of a file, or the mistake in it as a text. */
 function parsed<T>(key: string, path: string, parse: (pem: Buffer) => T): T | string {
   let pem: Buffer;
   try {

@@ -6,9 +6,9 @@ import { downloadFile, listDirectory } from "../client/transfers.ts";
 import type { ListingItem } from "../client/types.ts";
 import { CliError } from "./command.ts";
 
-/** Files that are fetched at a time. */
+/** Files that are downloaded at the same time. */
 const PARALLEL_COUNT = 8;
-/** What a copy keeps of a mode: no bit that gives a program the rights of its owner. */
+/** Bits of a mode that a copy keeps: not those that give a program the rights of its owner. */
 const MODE_KEPT = 0o777;
 
 export interface CopyOptions {
@@ -17,14 +17,14 @@ export interface CopyOptions {
   readonly image: string;
   /** absolute, inside the image */
   readonly path: string;
-  /** the copy itself, or a directory that it is put in */
+  /** path of the copy, or of an existing directory for it */
   readonly local: string;
   readonly signal: AbortSignal;
 }
 
 /**
- * Copies a file or a tree out of an image; it appears under its name when all of it is there. Owners are not kept, and
- * special files are left out: the result is their number.
+ * Copies a file or a tree out of an image; the copy gets its name when it is complete. Owners are not kept, and special
+ * files are left out; `specials` counts them.
  * @throws CliError, ResponseError
  */
 export async function copyOut(options: CopyOptions): Promise<{ readonly specials: number }> {
@@ -37,7 +37,7 @@ export async function copyOut(options: CopyOptions): Promise<{ readonly specials
   await using undo = new AsyncDisposableStack();
   undo.defer(() => rm(temporary, { recursive: true, force: true }));
   const response = await downloadFile(options.client, options).catch((error: unknown) => {
-    // Perhaps a directory; the listing tells, and refuses what is neither.
+    // The path may be a directory; the listing fails if it is not.
     if (error instanceof ResponseError && error.code === "invalid_path") return null;
     throw error;
   });
@@ -58,7 +58,7 @@ interface Directory {
   readonly from: Buffer;
   readonly to: Buffer;
   readonly mode: number;
-  /** when they are known already */
+  /** its entries, if they are known already */
   readonly items?: readonly ListingItem[];
 }
 
@@ -71,7 +71,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
   for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
     const { from, to } = next;
     options.signal.throwIfAborted();
-    // Nobody else writes there, so that no link can be put in the way; the mode is set when all is inside.
+    // With this mode no other user can put a link in the way; the final mode is set when the directory is complete.
     await mkdir(to, { mode: 0o700 });
     made.push(next);
     const files: FileCopy[] = [];
@@ -97,7 +97,7 @@ interface FileCopy {
   readonly modifiedAt: string;
 }
 
-/** The first failure ends the others, too. When this returns none is written any more: the tree can be removed. */
+/** The first failure aborts the other files. After the return no file is being written, so the tree can be removed. */
 async function copyFiles(options: CopyOptions, files: FileCopy[]): Promise<void> {
   const failed = new AbortController();
   const signal = AbortSignal.any([options.signal, failed.signal]);
@@ -120,7 +120,7 @@ async function write(path: Buffer, response: Response): Promise<void> {
   for await (const chunk of response.body ?? []) await file.writeFile(chunk);
 }
 
-/** The name as bytes. @throws CliError for one that no file can have: the copy must not leave its directory */
+/** The name as bytes. @throws CliError for an impossible name: the copy must not leave its directory */
 function nameOf({ name, name_base64: base64 }: ListingItem): Buffer {
   const bytes = bytesOf(name, base64);
   const isOdd = bytes.includes(0) || bytes.includes("/") || ["", ".", ".."].includes(bytes.toString("latin1"));
@@ -128,7 +128,7 @@ function nameOf({ name, name_base64: base64 }: ListingItem): Buffer {
   return bytes;
 }
 
-/** What a listing says in text and, where that cannot be said in text, in base64, too. */
+/** A name or target of a listing, which has base64 beside the text if the bytes are not UTF-8. */
 function bytesOf(text: string, base64: string | undefined): Buffer {
   return base64 === undefined ? Buffer.from(text) : Buffer.from(base64, "base64");
 }

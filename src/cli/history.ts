@@ -8,16 +8,16 @@ import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION } fr
 import { printable, shownSize, table } from "./table.ts";
 
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
-/** Largest page that the appliance gives. */
+/** Items of the largest page that the appliance gives. */
 const PAGE_COUNT = 1000;
-/** Deeper than this a tree is too wide for a terminal. */
+/** Levels of a tree that fit a terminal. */
 const NESTING_MAX = 20;
 const LAST = "└─ ";
 
 export const historyCommands: readonly Command[] = [
   command({
     name: "image show",
-    summary: "show an image and how it came to be",
+    summary: "show an image and its history",
     synopsis: "IMAGE [OPTIONS]",
     description: `${DESCRIPTION} The steps are listed from the image back to its import.`,
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
@@ -67,8 +67,8 @@ export const historyCommands: readonly Command[] = [
     summary: "delete images",
     synopsis: "IMAGE... [OPTIONS]",
     description:
-      `${DESCRIPTION} Images that were made from it stay, with the layers that\n` +
-      "they need. An image that a waiting or running instance uses is not deleted.",
+      `${DESCRIPTION} Images that were made from IMAGE stay, with the layers\n` +
+      "that they need. An image that a waiting or running instance uses is not deleted.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       if (positionals.length === 0) expectPositionals(positionals, "IMAGE");
@@ -81,7 +81,7 @@ export const historyCommands: readonly Command[] = [
           await answerOf(client.v1.images({ uuid: encodeURIComponent(id) }).delete());
           deleted.push(id);
         } catch (error) {
-          // One that cannot be deleted does not keep the others.
+          // The other images are deleted all the same.
           if (!(error instanceof ResponseError)) throw error;
           failures.push(error);
           io.stderr(`coppice image rm: ${reference}: ${error.message}\n`);
@@ -98,7 +98,7 @@ export const historyCommands: readonly Command[] = [
     description: `${DESCRIPTION} A is added, C changed, D removed; sizes are those in the image.`,
     examples: ["coppice diff tag:work", "coppice diff tag:work --against tag:release"],
     options: {
-      against: { type: "string", value: "IMAGE", doc: "the other image (default: the one that it was made from)" },
+      against: { type: "string", value: "IMAGE", doc: "the other image (default: the parent of IMAGE)" },
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
     },
@@ -130,7 +130,7 @@ async function allSteps(read: Read): Promise<ImageStep[]> {
   }
 }
 
-/** Branches of a tree; the first step is the root, and every parent comes before its children. */
+/** Draws the tree of the steps; the first step is the root, and every parent comes before its children. */
 export function drawTree(steps: readonly ImageStep[]): string {
   const [root] = steps;
   if (root === undefined) return "";
@@ -147,7 +147,7 @@ export function drawTree(steps: readonly ImageStep[]): string {
     lines.push(`${own}${step.uuid}  ${shownSize(step.size_bytes)}  ${nameOf(step)}${makingOf(step)}`);
     const found = children.get(step.uuid) ?? [];
     const [only] = found;
-    // Two last children in a row can only be parent and child.
+    // A last child directly below a last child is its only child: the chain can go on in the same column.
     if (only !== undefined && found.length === 1 && depth >= NESTING_MAX && own.endsWith(LAST)) {
       pending.push({ ...next, step: only });
       continue;
@@ -174,7 +174,7 @@ function makingOf(step: ImageStep): string {
   return `${commandOf(step)}${exit}`;
 }
 
-/** The command as a person would type it, or where an import came from. */
+/** The command as a person would type it, or the source of an import. */
 function commandOf(step: ImageStep): string {
   if (step.command === undefined) return printable(step.source ?? (step.kind === "instance" ? "a run" : "an import"));
   const [shell, flag, script] = step.command;

@@ -95,8 +95,8 @@ export const imageCommands: readonly Command[] = [
     synopsis: "IMAGE -o FILE",
     description:
       "IMAGE is a UUID or tag:NAME. The file is an OCI layout archive with one layer for each layer of the\n" +
-      "image. coppice image load, skopeo (oci-archive:FILE) and others read it. Without -o it is written to\n" +
-      "standard output.",
+      "image. coppice image load, skopeo (oci-archive:FILE) and others read it. Without -o the archive\n" +
+      "goes to standard output.",
     examples: ["coppice image save tag:app -o app.tar", "skopeo copy oci-archive:app.tar docker://registry.lan/app:1"],
     options: {
       output: { type: "string", short: "o", value: "FILE", doc: "output file; replaces an existing one" },
@@ -179,7 +179,7 @@ export const imageCommands: readonly Command[] = [
   }),
 ];
 
-/** Not an argument: those show in the list of processes. */
+/** Reads the password from standard input: every user can see the arguments of a process. */
 async function password(io: Io): Promise<string> {
   const chunks: Uint8Array[] = [];
   for await (const chunk of io.stdin()) chunks.push(chunk);
@@ -205,7 +205,7 @@ async function uploadArchive(client: Client, body: Blob | ReadableStream<Uint8Ar
   return await uploadFile(client, body);
 }
 
-/** The archive; from standard input it comes as it is read, so that its size does not matter. */
+/** Opens the archive. Standard input is streamed, so that an archive of any size fits. */
 async function archiveBody(path: string, io: Io): Promise<Blob | ReadableStream<Uint8Array>> {
   if (path === "-") return WebStream.from(io.stdin());
   const file = Bun.file(path);
@@ -213,7 +213,7 @@ async function archiveBody(path: string, io: Io): Promise<Blob | ReadableStream<
   return file;
 }
 
-/** Writes a file that is there when all of it is. */
+/** Writes a file that gets its name when it is complete. */
 async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
   const temporary = `${path}.partial`;
   await using undo = new AsyncDisposableStack();

@@ -7,7 +7,7 @@ import { copyOut } from "./copy.ts";
 import type { Io } from "./io.ts";
 import { interruptible } from "./wait.ts";
 
-const DESCRIPTION = "IMAGE is a UUID or tag:NAME; PATH is absolute. No sandbox is started for it.";
+const DESCRIPTION = "IMAGE is a UUID or tag:NAME; PATH is absolute. The command starts no sandbox.";
 
 export const inspectCommands: readonly Command[] = [
   command({
@@ -73,7 +73,7 @@ async function copyToStdout(client: Client, inspected: Inspected, io: Io): Promi
   try {
     return await passBody(await downloadFile(client, inspected), io);
   } catch (error) {
-    // A directory, or nothing that an archive can be made of either, which the next answer then says.
+    // The path may be a directory; the request for the archive fails if it is not.
     if (!(error instanceof ResponseError && error.code === "invalid_path")) throw error;
   }
   if (io.stdoutIsTerminal) throw new UsageError("an archive is not for a terminal: redirect it");

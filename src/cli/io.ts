@@ -1,40 +1,40 @@
 import type { Environment } from "../config/config.ts";
 
-/** The streams of a command, so that a test can hold the other ends. */
+/** The standard streams and signals of a command; tests have streams of their own. */
 export interface Io {
-  /** Resolves when the bytes are out; rejects with code EPIPE when the reader is gone. */
+  /** Resolves when the bytes are written; rejects with code EPIPE if the reader closed the stream. */
   stdout(data: Uint8Array | string): Promise<void>;
   stderr(data: Uint8Array | string): void;
   stdin(): AsyncIterable<Uint8Array>;
   readonly stdoutIsTerminal: boolean;
   readonly stderrIsTerminal: boolean;
-  /** what standard output and error may be decorated with */
+  /** decoration that standard output and standard error may have */
   readonly stdoutLooks: Looks;
   readonly stderrLooks: Looks;
   /** Calls `handler` for SIGINT and SIGTERM until disposed. */
   onInterrupt(handler: (signal: "SIGINT" | "SIGTERM") => void): Disposable;
 }
 
-/** What a stream can show beside text. */
+/** Decoration that a stream can show. */
 export interface Looks {
   readonly colors: boolean;
   /** the last line can be drawn anew */
   readonly redraws: boolean;
 }
 
-/** Files and pipes get plain text, and so does a terminal where NO_COLOR or TERM=dumb asks for it. */
+/** Files and pipes get plain text; a terminal gets no colours with NO_COLOR, and plain text with TERM=dumb. */
 export function looksOf(isTerminal: boolean, environment: Environment): Looks {
   const redraws = isTerminal && environment["TERM"] !== "dumb";
   return { colors: redraws && !environment["NO_COLOR"], redraws };
 }
 
 export function processIo(environment: Environment): Io {
-  // The callback of each write tells; without a listener the event would end the process. Of standard error nobody can
-  // be told anything, and an appliance goes on when the reader of its log is gone.
+  // The callback of each write reports the error; without a listener the event would end the process. An error of
+  // standard error cannot be reported, and an appliance goes on without the reader of its log.
   process.stdout.on("error", () => undefined);
   process.stderr.on("error", () => undefined);
   return {
-    // Not Bun.write: it truncates a regular file when there is nothing to write, and so loses what others wrote there.
+    // Bun.write would truncate a regular file for an empty write, and lose the output of other programs in it.
     stdout: (data) =>
       new Promise((resolve, reject) => {
         process.stdout.write(data, (error) => (error ? reject(error) : resolve()));

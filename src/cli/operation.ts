@@ -101,7 +101,7 @@ export const operationCommands: readonly Command[] = [
   }),
 ];
 
-/** One fact a line; what is not known has none. */
+/** One line for each fact that is known. */
 function details(operation: Operation): string {
   const { id, kind, status, duration_ms: durationMs, result, error } = operation;
   const facts: [string, string | undefined][] = [

@@ -3,12 +3,12 @@ import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
 import { integerOption, UsageError } from "./command.ts";
 import type { Io } from "./io.ts";
 
-/** Options of commands that list what comes in pages, newest first. */
+/** Options of commands that list objects, newest first. */
 export const PAGING_OPTIONS = {
-  since: { type: "string", value: "TIME", doc: "made at or after this: ISO 8601, or an age such as 15m, 2h, 3d" },
-  until: { type: "string", value: "TIME", doc: "made at or before this" },
+  since: { type: "string", value: "TIME", doc: "made at or after this time: ISO 8601, or an age such as 15m, 2h, 3d" },
+  until: { type: "string", value: "TIME", doc: "made at or before this time" },
   limit: { type: "string", value: "COUNT", doc: `at most this many (default: ${LIMIT_DEFAULT})` },
-  all: { type: "boolean", doc: "all of them" },
+  all: { type: "boolean", doc: "list everything" },
 } as const;
 
 interface PagingValues {
@@ -34,7 +34,7 @@ export interface ListingRequest<Item> {
   readonly keyOf: (item: Item) => string;
 }
 
-/** Lists page by page, as much as the options ask for. @throws UsageError */
+/** Lists page by page, up to the limit of the options. @throws UsageError */
 export async function listed<Item extends { readonly created_at: string }>(
   request: ListingRequest<Item>,
 ): Promise<Item[]> {
@@ -49,7 +49,7 @@ export async function listed<Item extends { readonly created_at: string }>(
     const page = await read({ ...given({ since: options.since, until }), limit, ...(offset > 0 ? { offset } : {}) });
     for (const item of page) items.set(keyOf(item), item);
     offset += page.length;
-    // What is made while we read would push the rest along.
+    // Without this bound, objects that are made meanwhile would shift the pages.
     until = [...items.values()][0]?.created_at ?? until;
     if (page.length < limit) break;
   }

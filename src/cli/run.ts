@@ -30,8 +30,13 @@ const OPTIONS = {
     value: "K=V",
     doc: "environment variable; K alone takes the value of this environment",
   },
-  file: { type: "string", multiple: true, value: "LOCAL:REMOTE", doc: "put a local file at an absolute path" },
-  stdin: { type: "string", value: "FILE", doc: "standard input of the command; - is that of coppice" },
+  file: {
+    type: "string",
+    multiple: true,
+    value: "LOCAL:REMOTE",
+    doc: "copy a local file to an absolute path of the sandbox",
+  },
+  stdin: { type: "string", value: "FILE", doc: "standard input of the command; - means that of coppice" },
   cwd: { type: "string", value: "DIR", doc: "working directory (default: /root)" },
   hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
   timeout: { type: "string", value: "SECONDS", doc: "time limit of the command" },
@@ -63,7 +68,7 @@ export const runCommand = command({
     try {
       return await runToItsEnd(client, request, options, io);
     } catch (error) {
-      // 1 would look like an exit code of the command.
+      // Exit code 1 would look like one of the command in the sandbox.
       if (exitCodeOf(error) === EXIT_FAILED) {
         throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
       }
@@ -100,7 +105,7 @@ interface Request {
   readonly placements: readonly Placement[];
 }
 
-/** What the command line says by itself, before anything is read or sent. */
+/** The part of the request that the command line gives, before files are read or sent. */
 function requestOf(options: Options, positionals: readonly string[], environment: Environment): Request {
   const [name, ...args] = positionals;
   if (options.image === undefined) throw new UsageError("--image is missing");
@@ -108,7 +113,7 @@ function requestOf(options: Options, positionals: readonly string[], environment
   if (options.disposable === true && options.tag !== undefined) {
     throw new UsageError("--disposable leaves no image for --tag");
   }
-  // Now, because it is used only when the run is over.
+  // Checked now: the tag is set only after the run.
   if (options.tag !== undefined && !isTag(options.tag))
     throw new UsageError(`--tag ${options.tag} is no name of a tag`);
   const timeout = integerOption("timeout", options.timeout, 1);
@@ -139,7 +144,7 @@ interface Placement {
   readonly remote: string;
 }
 
-/** The remote path is absolute, so the last ":/" divides, and a local name may hold colons. */
+/** The remote path is absolute, so the last ":/" separates the paths, and the local path may contain colons. */
 function placement(entry: string): Placement {
   const at = entry.lastIndexOf(":/");
   if (at < 1) throw new UsageError(`--file ${entry} must be LOCAL:/ABSOLUTE/PATH`);
@@ -214,7 +219,7 @@ async function passOutput(result: InstanceResult, io: Io): Promise<void> {
   try {
     if (result.stdout !== undefined) await io.stdout(bytes(result.stdout));
   } catch (error) {
-    // EPIPE: the reader has seen enough, and still the exit code is the command's.
+    // EPIPE: the reader closed the output; the exit code is still that of the command.
     if ((error as NodeJS.ErrnoException).code !== "EPIPE") throw error;
   }
   if (result.stderr !== undefined) io.stderr(bytes(result.stderr));

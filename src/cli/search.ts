@@ -42,7 +42,7 @@ export const searchCommands: readonly Command[] = [
       const lines = result.matches.map((match) => `${printable(match.path)}:${match.line}:${printable(match.text)}\n`);
       await io.stdout(options.json === true ? `${JSON.stringify(result)}\n` : lines.join(""));
       if (result.truncated)
-        io.stderr(`there may be more: the search met its bound of ${result.truncated_by.join(", ")}\n`);
+        io.stderr(`there may be more: the search reached its limit of ${result.truncated_by.join(", ")}\n`);
       return result.matches.length === 0 ? EXIT_FAILED : 0;
     },
   }),

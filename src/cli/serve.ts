@@ -6,7 +6,7 @@ import { CliError, command, EXIT_FAILED, expectPositionals } from "./command.ts"
 import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
 import type { Io } from "./io.ts";
 
-/** Ending must not take longer than systemd waits by default; `milliseconds`. */
+/** Shorter than the time after which systemd kills a service; `milliseconds`. */
 const SHUTDOWN_MS_MAX = 60_000;
 
 const SERVICE_UMASK_FLAGS = 0o022;
@@ -25,7 +25,7 @@ export const serveCommand = command({
     const config = configOf(options, environment);
     if (process.getuid?.() !== 0) throw new CliError("this takes root: no jail for VMs can be made without");
     declareProduction();
-    // Machines run under users of their own and have to read their disks; the data directory keeps everybody else out.
+    // Machines run under users of their own and have to read their disks; the data directory keeps other users out.
     process.umask(SERVICE_UMASK_FLAGS);
     return await serve(config, logOf(config, io), { io, environment });
   },
@@ -51,7 +51,7 @@ async function serve(
   const stopping = Promise.withResolvers<void>();
   const leaving = Promise.withResolvers<"forced" | "late">();
   let signals = 0;
-  // Before anything starts: a signal during the start must end it properly, too.
+  // Set before the start: a signal during the start must end it properly, too.
   using _interrupts = io.onInterrupt((signal) => {
     signals += 1;
     log.info(signals === 1 ? "stopping" : "stopping at once", { signal });

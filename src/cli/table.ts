@@ -1,4 +1,4 @@
-/** A table for people: columns aligned, two spaces apart, the last one free. */
+/** A table for people: aligned columns, two spaces apart; the last column is not padded. */
 export function table(header: readonly string[], rows: readonly (readonly string[])[]): string {
   const all = [header, ...rows.map((row) => row.map(printable))];
   const widths = header.map((_, index) => Math.max(...all.map((row) => row[index]?.length ?? 0)));
@@ -10,13 +10,13 @@ export function table(header: readonly string[], rows: readonly (readonly string
   return `${all.map(line).join("\n")}\n`;
 }
 
-/** Control characters of names and messages must not drive the terminal. */
+/** The text with control characters as octal numbers: names and messages must not control the terminal. */
 export function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this is about.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: this replaces control characters.
   return text.replace(/[\x00-\x1f\x7f-\x9f]/g, (char) => `\\${char.charCodeAt(0).toString(8).padStart(3, "0")}`);
 }
 
-/** `1.5 KiB`, `12 MiB`: at most three digits that matter. */
+/** A size for people, with one decimal below 10: `1.5 KiB`, `12 MiB`. */
 export function shownSize(bytes: number): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let value = bytes;
@@ -28,7 +28,7 @@ export function shownSize(bytes: number): string {
   return `${unit === 0 || value >= 10 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
 }
 
-/** `340 ms`, `1.2 s`, `3 min 5 s`. */
+/** A duration for people: `340 ms`, `1.2 s`, `3 min 5 s`. */
 export function shownDuration(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;

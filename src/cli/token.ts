@@ -16,7 +16,7 @@ import { table } from "./table.ts";
 
 const TTL_DEFAULT = "30d";
 
-/** Works on the data directory itself, beside a running appliance or without one. */
+/** Description of commands that work on the data directory, beside a running appliance or without one. */
 const HERE = "Works on the data directory of this machine, whether the appliance runs or not.";
 
 export const tokenCommands: readonly Command[] = [
@@ -30,7 +30,7 @@ export const tokenCommands: readonly Command[] = [
       "export COPPICE_TOKEN=$(coppice token create --account ci --scope instances:spawn --scope operations:read)",
     ],
     options: {
-      account: { type: "string", value: "NAME", doc: "account of the token, which owns everything made with it" },
+      account: { type: "string", value: "NAME", doc: "account of the token; it owns all objects that the token makes" },
       scope: {
         type: "string",
         multiple: true,
@@ -141,7 +141,7 @@ interface Store extends Disposable {
   readonly keys: TokenKeys;
 }
 
-/** The database and keys are loaded here, not above: most commands are clients and start faster without them. */
+/** Opens the database and the keys. They are loaded only here: most commands are clients and start faster without. */
 async function openStore(
   options: Readonly<Record<string, string | boolean | string[] | undefined>>,
   environment: Environment,
@@ -164,8 +164,8 @@ async function openStore(
 }
 
 /**
- * The database with this program's schema. It is brought up to date only where no appliance uses it: one of an older
- * version could not go on with it.
+ * Opens the database with this program's schema. The schema is upgraded only if no appliance uses the database: an
+ * appliance of an older version could not use the new schema.
  */
 async function openCurrent(layout: DataLayout): Promise<Database> {
   const { openDatabase, SchemaTooOldError } = await import("../db/database.ts");
@@ -185,7 +185,7 @@ async function openCurrent(layout: DataLayout): Promise<Database> {
   return openDatabase(layout.database);
 }
 
-/** A value that the domain refuses was a wrong argument here. */
+/** Runs work whose refused values are arguments of the command line. @throws UsageError */
 async function usage<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work();

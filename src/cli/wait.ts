@@ -8,9 +8,9 @@ import { shownDuration } from "./table.ts";
 
 /** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
 const WAIT_SECONDS = 25;
-/** The first one, and those while nothing runs yet: whoever looks should see that soon. */
+/** The first long poll, and each one while the operation is PENDING, so that a terminal soon shows the change. */
 const FIRST_WAIT_SECONDS = 1;
-/** A restarting appliance is back within this time, also on a busy host, in `milliseconds`. */
+/** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
 const UNREACHABLE_MS_MAX = 60_000;
 const RETRY_MS = 500;
 const FRAME_MS = 120;
@@ -20,19 +20,19 @@ export interface WaitOptions {
   readonly client: Client;
   readonly io: Io;
   readonly id: string;
-  /** what stands in the progress line */
+  /** text of the progress line */
   readonly label: string;
-  /** true: Ctrl-C cancels the operation, and only a second one gives up waiting */
+  /** true: Ctrl-C cancels the operation, and a second Ctrl-C ends the wait */
   readonly cancelOnInterrupt: boolean;
 }
 
-/** An operation that ended, or the interrupt that ended the waiting for it. */
+/** An operation that ended, or the interrupt that ended the wait for it. */
 export interface Waited {
   readonly operation: Operation | null;
   readonly interrupted: "SIGINT" | "SIGTERM" | null;
 }
 
-/** Waits until an operation has ended; tells on a terminal that it does. */
+/** Waits until an operation has ended, with a progress line on a terminal. */
 export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   const { client, io, id } = options;
   const route = client.v1.operations({ id: encodeURIComponent(id) });
@@ -73,13 +73,13 @@ async function cancel(client: Client, id: string): Promise<void> {
   try {
     await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
   } catch (error) {
-    // It ended in the meantime: there is nothing to cancel.
+    // The operation has ended in the meantime.
     if (!(error instanceof ResponseError && error.status === 409)) throw error;
   }
 }
 
 /**
- * Does work that Ctrl-C ends, so that what is half done is put away.
+ * Does work that Ctrl-C aborts, so that the work can remove its temporary files.
  * @throws CliError without a message, with the exit code of an interrupt
  */
 export async function interruptible<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
@@ -97,7 +97,7 @@ interface Progress extends Disposable {
   note(state: string): void;
 }
 
-/** A line on standard error that turns and counts; nothing where nobody looks. */
+/** A progress line on standard error, with a spinner and the time; no line if standard error is not a terminal. */
 export function showProgress(io: Io, label: string): Progress {
   if (!io.stderrLooks.redraws) return { note: () => undefined, [Symbol.dispose]: () => undefined };
   const startedAt = performance.now();

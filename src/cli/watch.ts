@@ -40,8 +40,8 @@ export const watchCommands: readonly Command[] = [
     summary: "show the log of an operation",
     synopsis: "ID [--output | --json]",
     description:
-      "The appliance keeps these lines of its latest operations until it restarts; the journal of its machine has\n" +
-      "all of them. --output prints the output of an instance's command, to standard output and error.",
+      "The appliance keeps the log of its latest operations until it restarts; the journal of its machine has\n" +
+      "everything. --output prints the output of an instance's command, to standard output and error.",
     options: {
       output: { type: "boolean", doc: "print the output of the command instead" },
       ...JSON_OPTION,
@@ -64,7 +64,7 @@ export const watchCommands: readonly Command[] = [
   }),
 ];
 
-/** Null for what is no instance, or has none of a machine yet, or has just ended. */
+/** Null for an import, and for an instance that has no machine yet or has just ended. */
 async function usageOf(client: Client, { id, kind, status }: Operation): Promise<Usage | null> {
   if (kind !== "instance" || status !== "EXECUTING") return null;
   try {

@@ -11,7 +11,7 @@ export type InstanceResult = Extract<OperationResult, { exit_code: unknown }>;
 export type ImportResult = Exclude<OperationResult, InstanceResult>;
 export type OutputObject = NonNullable<InstanceResult["stdout"]>;
 export type SpawnRequest = V1["instances"]["post"]["body"];
-/** What a running instance uses of the host. */
+/** Use of the host by a running instance. */
 export type Usage = V1["instances"][":uuid"]["stats"]["get"]["response"][200];
 export type ImageStep = V1["images"][":uuid"]["lineage"]["get"]["response"][200][number];
 export type DiffItem = V1["images"][":uuid"]["diff"]["get"]["response"][200]["items"][number];

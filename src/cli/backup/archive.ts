@@ -22,18 +22,18 @@ import { CommandError, run } from "../../system/exec.ts";
 import { publishFile, syncPath } from "../../system/scratch.ts";
 import { VERSION } from "../../version.ts";
 
-/** Raised by what makes older programs unable to read a backup. */
+/** Raised with every change that keeps older programs from reading a backup. */
 const FORMAT_VERSION = 1;
-/** Something that the snapshot names can be removed before it is held; then there is a newer snapshot to be had. */
+/** The appliance may remove a file that the snapshot names before the backup links it; a newer snapshot then works. */
 const ATTEMPTS_COUNT_MAX = 5;
-/** As long as it takes: a day bounds only what hangs. */
+/** The archive takes as long as it takes; the bound of a day ends a tar that hangs. */
 const ARCHIVE_MS_MAX = 86_400_000;
 const DATABASE_NAME = "coppice.db";
 const MANIFEST_NAME = "manifest.json";
-/** What a backup holds, in the order in which a restore puts it in place: the database makes the rest valid. */
+/** Entries of a backup, in the order in which a restore puts them in place: the database makes the rest valid. */
 const PARTS = ["keys", "blobs", "outputs", "layers", DATABASE_NAME] as const;
 
-/** Why no backup was made or restored, for a person. */
+/** A backup cannot be made or restored; the message is for a person. */
 export class BackupError extends Error {
   override readonly name = "BackupError";
 }
@@ -56,9 +56,9 @@ interface Manifest {
 }
 
 /**
- * Writes one tar archive with the database, the keys, and everything that the database refers to, as they were at one
- * moment. The appliance may run meanwhile, also one of an older version, whose schema the archive keeps; what is in
- * the archive is held until it is written. Merged layers are left out: they are a cache.
+ * Writes one tar archive with the database, the keys, and all files that the database names, as they were at one
+ * moment. The appliance may run meanwhile, also one of an older version, whose schema the archive keeps. Links keep the
+ * files until the archive is written. Merged layers are left out: they are a cache.
  * @throws BackupError; DataAccessError; SchemaTooNewError; the reason of `signal`, after which nothing is left
  */
 export async function backUp(dataDirectory: string, archive: string, signal?: AbortSignal): Promise<BackupSummary> {
@@ -98,8 +98,8 @@ export interface RestoreOptions {
 }
 
 /**
- * Puts a backup in place as a data directory, which must be new or have no database. Everything is checked before
- * anything is in place, and the database comes last.
+ * Makes a data directory from a backup; the directory must be new or have no database. The whole backup is checked
+ * before the first file is put in place, and the database comes last.
  * @throws BackupError; SchemaTooNewError; the reason of `signal`, after which there is no database
  */
 export async function restore(
@@ -137,7 +137,7 @@ export async function restore(
   return { images, layers, files, sizeBytes: Bun.file(archive).size };
 }
 
-/** Fills a directory with a snapshot of the database, and links to everything that it refers to. */
+/** Fills a directory with a snapshot of the database and links to all files that the snapshot names. */
 async function stage(layout: DataLayout, directory: string, signal?: AbortSignal): Promise<BackupContents> {
   for (let attempt = 1; ; attempt++) {
     signal?.throwIfAborted();
@@ -150,7 +150,7 @@ async function stage(layout: DataLayout, directory: string, signal?: AbortSignal
     } catch (error) {
       const isGone = (error as NodeJS.ErrnoException).code === "ENOENT";
       if (isGone && attempt < ATTEMPTS_COUNT_MAX) continue;
-      if (isGone) throw new BackupError(`something that the database names is missing: ${(error as Error).message}`);
+      if (isGone) throw new BackupError(`a file that the database names is missing: ${(error as Error).message}`);
       throw storageFull(error) === null ? error : new BackupError("there is no room for a backup", { cause: error });
     }
   }
@@ -163,7 +163,7 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
     using db = openDatabase(layout.database, "keep");
     snapshotDatabase(db, staged.database);
   }
-  // Opened by itself, so that the list fits the snapshot and not what has changed since.
+  // The list is read from the snapshot: the database itself may have changed since.
   using snapshot = openDatabase(staged.database, "keep");
   forgetMergedLayers(snapshot);
   const contents = backupContents(snapshot);
@@ -198,7 +198,7 @@ async function readManifest(directory: string): Promise<Manifest> {
   return manifest;
 }
 
-/** Finds out whether everything is there and whole that the database refers to. */
+/** Checks that every file that the database names is there and whole. @throws BackupError if one is not */
 async function check(directory: string, signal?: AbortSignal): Promise<void> {
   const staged = dataLayout(directory);
   for (const part of PARTS) {
@@ -207,7 +207,7 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
   using db = openDatabase(staged.database);
   const problem = checkDatabase(db);
   if (problem !== null) throw new BackupError(`the database of the backup is damaged: ${problem}`);
-  // Backups of older versions have rows of them, and no files.
+  // Backups of older versions have rows of merged layers, without their files.
   forgetMergedLayers(db);
   const contents = backupContents(db);
   for (const { id, diskBytes } of contents.layers) {
@@ -236,13 +236,13 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
   }
 }
 
-/** Makes a key that signs from now on, and ends those of the backup. */
+/** Makes a new signing key, and ends the keys of the backup. */
 async function endTokens(directory: string): Promise<void> {
   const keys = await TokenKeys.open(dataLayout(directory).keys);
   await keys.rotate(0);
 }
 
-/** Moves everything in a directory to another one, which may have something of an earlier attempt. */
+/** Moves the content of a directory to another one, which may hold files of an earlier attempt. */
 async function moveInto(from: string, to: string): Promise<void> {
   await mkdir(to, { recursive: true, mode: 0o700 });
   for (const entry of await readdir(from, { withFileTypes: true })) {
@@ -262,7 +262,7 @@ async function tar(args: readonly string[], signal: AbortSignal | undefined): Pr
   }
 }
 
-/** What was published has another name by now. */
+/** Removes the temporary file, which has another name once it is published. */
 async function removeQuietly(path: string): Promise<void> {
   if (existsSync(path)) await Bun.file(path).delete();
 }

@@ -10,18 +10,18 @@ import { shownDuration, shownSize } from "../table.ts";
 import type { Finding, Verdict } from "./finding.ts";
 import { hostFacts, machineFindings } from "./machines.ts";
 
-/** A program that only prints its version, on a host with much else to do; `milliseconds`. */
+/** Time in which a program must print its version, also on a busy host; `milliseconds`. */
 const VERSION_TIMEOUT_MS = 60_000;
 const HEALTH_TIMEOUT_MS = 10_000;
-/** Less free space than this is worth a word, in `bytes`. */
+/** Free space below this is a note, in `bytes`. */
 const FREE_BYTES_LOW = 5 * 1024 ** 3;
 
-/** What a trial of our own found, or why there was none. */
+/** The verdicts of a trial, or the obstacle that prevented it. */
 export type Trial = { readonly verdicts: readonly Verdict[] } | { readonly obstacle: string };
 
 /**
- * Looks at everything that the appliance needs on this machine. Changes nothing.
- * @param trial null: what an appliance here remembers has to do
+ * Checks all prerequisites of the appliance on this machine, and changes nothing.
+ * @param trial null: the findings use the verdicts that an appliance here has stored
  */
 export async function findings(config: Config, trial: Trial | null): Promise<Finding[]> {
   const remembered = rememberedVerdicts(readText(join(config.dataDir, PROBE_MEMO_NAME)) ?? "[]", bootId());
@@ -63,7 +63,7 @@ const TOOLS: readonly Program[] = [
   { name: "mke2fs", meaning: "formats the writable disks", package: "e2fsprogs", argument: "-V" },
   {
     name: "ip",
-    meaning: "readies the network of the service that skopeo is kept in",
+    meaning: "sets up the network namespace in which skopeo runs",
     package: "iproute2",
     argument: "-V",
   },
@@ -88,13 +88,13 @@ export function rootFinding(uid: number): Finding {
   };
 }
 
-/** Verdicts that hold since this boot of the host; the key of each ends in the host's boot id. */
+/** The stored verdicts of this boot of the host: their keys end in its boot id. */
 export function rememberedVerdicts(text: string, boot: string): Verdict[] {
   let memos: unknown;
   try {
     memos = JSON.parse(text);
   } catch (error) {
-    // SyntaxError: the appliance writes the file anew when it cannot read it either.
+    // SyntaxError: the file is damaged; the appliance writes it anew at its next start.
     if (!(error instanceof SyntaxError)) throw error;
   }
   if (!Array.isArray(memos)) return [];
@@ -108,13 +108,13 @@ export function rememberedVerdicts(text: string, boot: string): Verdict[] {
   return [...latest.values()];
 }
 
-/** One way with KVM that works is enough. */
+/** The verdict about KVM: one way that works is enough. */
 function kvmVerdict(verdicts: readonly Verdict[]): Verdict | undefined {
   const tried = verdicts.filter(({ acceleration }) => acceleration === "kvm");
   return tried.find(({ ok }) => ok) ?? tried.at(-1);
 }
 
-/** @param now true: they were found just now */
+/** @param now true: a trial of this command gave the verdicts */
 export function probeFinding(verdicts: readonly Verdict[], now: boolean): Finding {
   const base = { name: "probe", meaning: "a VM was booted, saved, cloned and given a disk", fix: null };
   if (verdicts.length === 0) {
@@ -142,7 +142,7 @@ function failedTrial(obstacle: string): Finding {
   return { name: "probe", state: "problem", summary: obstacle, meaning, fix: null };
 }
 
-/** What machines cost that only wait; nothing where that was not measured yet. */
+/** The cost of machines that wait in the pool; no finding before the appliance has measured it. */
 export function poolFinding(text: string | null): Finding[] {
   if (text === null || !text.startsWith("{")) return [];
   const { count, memoryBytes, cpuPercent } = JSON.parse(text) as IdleCost;
@@ -276,12 +276,12 @@ async function applianceFinding(config: Config): Promise<Finding> {
   const base = { name: "appliance", meaning: "start it with: coppice serve", fix: null };
   const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
   try {
-    // Its certificate is made for the name that others know it by.
+    // The certificate is for the public name of the appliance, not for the address that it listens at.
     const response = await fetch(`${url}/readyz`, { signal, tls: { rejectUnauthorized: false } });
     const readiness = readinessOf(await response.text());
     if (readiness === null) {
-      const meaning = "another program has the address that the appliance would listen at";
-      return { ...base, state: "note", summary: `something else answers at ${url}`, meaning };
+      const meaning = "the appliance is configured to listen at this address";
+      return { ...base, state: "note", summary: `another program answers at ${url}`, meaning };
     }
     if (readiness.ready) return { ...base, state: "ok", summary: `running at ${url}`, meaning: "answers requests" };
     const summary = `running at ${url}, not ready: ${readiness.reason}`;
@@ -298,13 +298,13 @@ async function applianceFinding(config: Config): Promise<Finding> {
   }
 }
 
-/** Null when it is no appliance that answered. */
+/** The readiness in an answer; null if the answer is not one of an appliance. */
 function readinessOf(text: string): { readonly ready: boolean; readonly reason: string } | null {
   try {
     const { ready, reason } = JSON.parse(text) as { ready?: unknown; reason?: unknown };
     return typeof ready === "boolean" && typeof reason === "string" ? { ready, reason } : null;
   } catch (error) {
-    // SyntaxError: a page of something else.
+    // SyntaxError: another server answered.
     if (!(error instanceof SyntaxError)) throw error;
     return null;
   }

@@ -33,9 +33,9 @@ export const doctorCommand = command({
   },
 });
 
-/** Loaded only here: no other command of the client needs the machines. */
+/** Tries a VM. The machines are loaded only here: no other command of the client needs them. */
 async function trial(config: Config, io: Io): Promise<Trial> {
-  // Nobody else can make a jail, and that is a finding of its own.
+  // Only root can make a jail; the finding "root" reports that.
   if (process.getuid?.() !== 0) return { obstacle: "only root can boot a VM in its jail" };
   const { tryMachines } = await import("./trial.ts");
   using _progress = showProgress(io, "booting a VM");

@@ -13,10 +13,10 @@ import {
 import { LANDLOCK_VERSION_MIN, landlockVersion } from "../../vm/jail/landlock.ts";
 import type { Finding, Verdict } from "./finding.ts";
 
-/** A program that only prints its version, on a host with much else to do; `milliseconds`. */
+/** Time in which a program must print its version, also on a busy host; `milliseconds`. */
 const VERSION_TIMEOUT_MS = 60_000;
 
-/** What the kernel and the machine below it say; null where a file does not exist. */
+/** Facts about the kernel and the machine below it; null where a file does not exist. */
 export interface HostFacts {
   /** text of /proc/cpuinfo */
   readonly cpuinfo: string;
@@ -32,7 +32,7 @@ export interface HostFacts {
   readonly landlock: number;
   /** path of Cloud Hypervisor */
   readonly program: string | null;
-  /** what `--version` printed, or why it did not */
+  /** output of `--version`, or the error of that call */
   readonly version: string;
 }
 
@@ -61,11 +61,11 @@ async function versionOf(program: string): Promise<string> {
   }
 }
 
-/** What decides how virtual machines run here, and how well. */
+/** Findings about the way virtual machines run here, and about their speed. */
 export function machineFindings(facts: HostFacts, verdicts: readonly Verdict[]): Finding[] {
   const cloudHypervisor = cloudHypervisorFinding(facts);
   const findings = [cloudHypervisor, choiceFinding(facts, cloudHypervisor, verdicts)];
-  // What follows is about KVM.
+  // The other findings are about KVM.
   if (!facts.kvm) return findings;
   const usable = cloudHypervisor.state === "ok";
   return [

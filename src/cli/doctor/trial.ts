@@ -14,21 +14,21 @@ import { UidPool } from "../../vm/jail/uid-pool.ts";
 import { type CandidateVerdict, PROBE_MEMO_NAME, probe } from "../../vm/probe.ts";
 import { templateShape } from "../../vm/templates.ts";
 
-/** User ids that a trial may need at once: of what it saves, and of the clone. */
+/** User ids that a trial may need at once: for the machine that it saves, and for the clone. */
 const UIDS_COUNT = 4;
 
 /**
  * Boots, saves and clones a machine as the appliance would, in a directory, control groups and under users of its own,
  * so that an appliance that runs here does not notice. Leaves nothing behind.
- * @returns what was found of each way to run machines, the best first, up to the first that works
- * @throws Error when there is nothing to try with; the reason of `signal`
+ * @returns the verdicts about the ways to run machines, the best first, up to the first that works
+ * @throws Error if no trial is possible; the reason of `signal`
  */
 export async function tryMachines(config: Config, signal: AbortSignal): Promise<readonly CandidateVerdict[]> {
   await using stack = new AsyncDisposableStack();
   const { path } = stack.use(await scratchDirectory(scratchParent(config.dataDir), "trial-"));
   const vmsDirectory = join(path, "vms");
   await mkdir(vmsDirectory);
-  // Not the unpacked files of the appliance: it may be of another version, and each removes the other's.
+  // The assets of an appliance here may be of another version, and each version removes those of the other.
   const assets = await resolveAssets(path);
   const cgroups = stack.use(await openCgroupTree({ namespace: `coppice-trial-${process.pid}` }));
   const common = {
@@ -53,13 +53,13 @@ export async function tryMachines(config: Config, signal: AbortSignal): Promise<
   return verdict.candidates;
 }
 
-/** Where the appliance works, too, if there is such a place: another may be mounted noexec, or be small. */
+/** The working directory of the appliance if it exists: another file system may be mounted noexec, or be small. */
 function scratchParent(dataDirectory: string): string {
   const { tmp } = dataLayout(dataDirectory);
   return existsSync(tmp) ? tmp : tmpdir();
 }
 
-/** First of some user ids at the end of the range that no process has; an appliance begins at the other end. */
+/** The first of {@link UIDS_COUNT} unused user ids near the end of the range; an appliance begins at its start. */
 async function unusedUids({ uidBase, uidCount }: Config["vm"]): Promise<number> {
   const used = new Set<number>();
   for (const name of await readdir("/proc")) {

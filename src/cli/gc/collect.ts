@@ -8,14 +8,14 @@ import { LayerStore } from "../../storage/layers/layer-store.ts";
 import { dataLayout, hasData, lockData } from "../../storage/layout.ts";
 import { reclaim, reclaimOrphans } from "../../supervisor/reclaim.ts";
 
-/** The data directory is not there, or is in use by a daemon that does not answer. */
+/** The data directory does not exist, or a daemon that does not answer uses it. */
 export class GcError extends Error {
   override readonly name = "GcError";
 }
 
 /**
- * Reclaims space in a data directory: the daemon does it when one runs there, because it knows what is being read;
- * otherwise it is done here.
+ * Reclaims space in a data directory. A daemon that runs there does it, because it knows which layers are being read;
+ * without a daemon, this process does it.
  * @throws GcError; DataAccessError
  */
 export async function collectGarbage(config: Config, log: Log, dryRun: boolean): Promise<Reclaimed> {

@@ -12,7 +12,7 @@ export const gcCommand = command({
   description:
     "Removes images without a tag that are older than images.untagged_ttl, files that are\n" +
     "older than files.ttl, and layers that no image needs. A running appliance does it with\n" +
-    "its own configuration, and does it once an hour by itself. Where none runs, this command\n" +
+    "its own configuration, and once an hour by itself. If no appliance runs, this command\n" +
     "works on the data directory. Sizes are allocated bytes of the file system.",
   examples: ["coppice gc --dry-run", "coppice gc --images-untagged-ttl 7d"],
   options: {

@@ -9,10 +9,10 @@ import { completionScript, SHELLS, type Shell } from "../completion.ts";
 import type { Io } from "../io.ts";
 import { CONFIG_PATH, DATA_DIRECTORY, DIRECTORIES, installedFiles, PROGRAM_PATH } from "./files.ts";
 
-/** Present when systemd is what started this machine (sd_booted(3)). */
+/** Exists if systemd started this machine (sd_booted(3)). */
 const SYSTEMD_RUNS = "/run/systemd/system";
 const SYSTEMD_TIMEOUT_MS = 120_000;
-/** Starting waits until the service says that it listens. */
+/** systemctl waits until the service reports that it listens. */
 const START_TIMEOUT_MS = 330_000;
 
 const ROOT_OPTION = {
@@ -46,7 +46,7 @@ export function installCommands(table: () => readonly Command[]): readonly Comma
     }),
     command({
       name: "uninstall",
-      summary: "remove what install put in place",
+      summary: "remove the service and the installed files",
       synopsis: "[--purge] [--root DIR]",
       description: "Stops the service first. Data and configuration stay, unless --purge is given.",
       options: {
@@ -104,7 +104,7 @@ async function install(root: string, commands: readonly Command[], io: Io): Prom
   io.stderr(`coppice ${VERSION} is installed as ${below(root, PROGRAM_PATH)}\n`);
 }
 
-/** A running program cannot be overwritten, but replaced. */
+/** Writes a file beside the old one and renames it: a running program can be replaced, but not overwritten. */
 async function place(path: string, mode: number, write: (temporary: string) => Promise<void>): Promise<void> {
   await mkdir(dirname(path), { recursive: true, mode: 0o755 });
   const temporary = `${path}.new`;
@@ -142,7 +142,7 @@ async function stopService(io: Io): Promise<void> {
     await systemd(["systemctl", "disable", "--now", "coppice.service"], START_TIMEOUT_MS);
   } catch (error) {
     if (!(error instanceof CliError)) throw error;
-    // It may never have been enabled; files are removed all the same.
+    // The service may never have been enabled; its files are removed all the same.
     io.stderr(`${error.message}\n`);
   }
 }
@@ -174,12 +174,12 @@ async function removeIfEmpty(path: string): Promise<void> {
   try {
     await rmdir(path);
   } catch (error) {
-    // Somebody else keeps something there, or it never was.
+    // The directory holds files of another program, or does not exist.
     if (!["ENOTEMPTY", "ENOENT"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
   }
 }
 
-/** The data directory of the configuration when it is another one than install's: what is there was not ours to make. */
+/** The data directory of the configuration if install did not make it; null if it is the default one. */
 function foreignData(environment: Environment): string | null {
   try {
     const { dataDir } = loadConfig({ environment, flags: {} });

@@ -15,7 +15,7 @@ export interface InstalledFile {
   readonly mode: number;
 }
 
-/** Everything that belongs to the program, without the program; all of it is replaced by an upgrade and goes with it. */
+/** The files beside the program: an upgrade replaces them, and uninstall removes them. */
 export function installedFiles(commands: readonly Command[]): readonly InstalledFile[] {
   const file = (path: string, content: string): InstalledFile => ({ path, content, mode: 0o644 });
   return [
