@@ -2,7 +2,7 @@ import { type FileRow, getFile, upsertFile } from "../db/files.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { FileId } from "../domain/ids.ts";
 import { receiveBlob } from "../storage/blobs.ts";
-import { whileSpace } from "../storage/free-space.ts";
+import { withSpaceChecks } from "../storage/free-space.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 /** An uploaded file. Times are `milliseconds` since the epoch. */
@@ -38,7 +38,7 @@ export function fileUseCases({ db, layout, limits, clock }: ServiceParts): FileU
         const details = { limit_bytes: fileBytesMax };
         throw new ApiError("payload_too_large", `the body must be at most ${fileBytesMax} bytes`, details);
       }
-      const source = whileSpace(content, layout.root, diskReserveBytes);
+      const source = withSpaceChecks(content, layout.root, diskReserveBytes);
       return await receiveBlob(layout, source, fileBytesMax, (blob) =>
         upsertFile(db, { accountId, ...blob, now: clock() }),
       );

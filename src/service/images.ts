@@ -160,8 +160,8 @@ async function diff(parts: ServiceParts, walks: Walks, principal: Principal, req
   using before = openBefore(parts, other, now);
   const layers = { now: now.files, before: before.files };
   const { after, limit } = request;
-  const wanted = readerOf(principal.accountId, request.signal);
-  const page = await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, wanted }, now.openLayers);
+  const cancellation = readerOf(principal.accountId, request.signal);
+  const page = await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, cancellation }, now.openLayers);
   return { ...page, against: other.id };
 }
 

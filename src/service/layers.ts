@@ -2,7 +2,7 @@ import { getImage, type ImageRow } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { LayerChain } from "../storage/layers/layer-store.ts";
-import type { Wanted } from "../storage/pacer.ts";
+import type { Cancellation } from "../storage/pacer.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 /** Bytes that are produced while they are read. A chunk is valid only until the next one is requested. */
@@ -29,6 +29,6 @@ export function imageLayers(parts: ServiceParts, principal: Principal, id: Image
 }
 
 /** Identifies the reader of an image to the pacer: readers of one account take turns. Reading ends when `signal` fires. */
-export function readerOf(accountId: AccountId, signal: AbortSignal): Wanted {
+export function readerOf(accountId: AccountId, signal: AbortSignal): Cancellation {
   return { owner: `reader ${accountId}`, throwIfAborted: () => signal.throwIfAborted() };
 }

@@ -16,27 +16,27 @@ export interface ReceivedBlob {
   readonly sizeBytes: number;
 }
 
-/** Where the content of this hash is, or would be. */
+/** Path of the content with this hash. @throws Error for a malformed hash */
 export function blobPath(layout: DataLayout, sha256: string): string {
   if (!sha256Expression.test(sha256)) throw new Error("not a lower-case SHA-256");
   return join(layout.blobs, sha256.slice(0, 2), sha256);
 }
 
-/** The content in chunks; the file is closed when the reader ends early. */
+/** The content in chunks; the file is closed when the reader stops early. */
 export function blobStream(layout: DataLayout, sha256: string): AsyncIterable<Uint8Array> {
   return createReadStream(blobPath(layout, sha256), { highWaterMark: READ_CHUNK_BYTES });
 }
 
-/** Hashes of all contents that are there. */
+/** Hashes of all stored contents. */
 export async function listBlobs(layout: DataLayout): Promise<string[]> {
   const names = await readdir(layout.blobs, { recursive: true });
   return names.map((name) => basename(name)).filter((name) => sha256Expression.test(name));
 }
 
-/** The end of the last turn of each content; these never reject. */
+/** End of the last turn for each content; these promises never reject. */
 const turns = new Map<string, Promise<void>>();
 
-/** Lets one caller at a time deal with a content, in the order in which they came. */
+/** Runs `work` on a content after all earlier work on it. */
 async function inTurn<T>(sha256: string, work: () => Promise<T>): Promise<T> {
   const turn = (turns.get(sha256) ?? Promise.resolve()).then(work);
   const forget = () => {
@@ -48,8 +48,8 @@ async function inTurn<T>(sha256: string, work: () => Promise<T>): Promise<T> {
 }
 
 /**
- * Removes a content when `isReferenced` says that no row names it, which cannot change meanwhile.
- * @returns the `bytes` that it took on the disk; 0 when it stays
+ * Removes a content unless `isReferenced` returns true. No row can come to refer to it during the call.
+ * @returns the space that it took on the disk, in `bytes`; 0 when it stays
  */
 export async function removeBlob(layout: DataLayout, sha256: string, isReferenced: () => boolean): Promise<number> {
   return await inTurn(sha256, async () => {
@@ -60,16 +60,16 @@ export async function removeBlob(layout: DataLayout, sha256: string, isReference
   });
 }
 
-/** What a content takes on the disk, in `bytes`; 0 when it is not there. */
+/** Space that a content takes on the disk, in `bytes`; 0 when it does not exist. */
 export async function blobBytes(layout: DataLayout, sha256: string): Promise<number> {
   return (await allocatedBytes(blobPath(layout, sha256)).catch(ignoreMissing)) ?? 0;
 }
 
 /**
- * Stores a stream under the hash of its content, which is on the disk for good when this resolves. The same
- * content is kept once. Whatever goes wrong, also an error of `source`, leaves nothing behind. `record` writes
- * the row that names the content: until then the content could be removed by whoever finds it without one.
- * @throws ApiError `payload_too_large` past `limitBytes`, `insufficient_storage` when the disk is full
+ * Stores a stream under the hash of its content, and syncs it to the disk. Equal contents are stored once. An error, also
+ * one of `source`, leaves nothing behind. `record` inserts the row that refers to the content; it runs before anybody
+ * else can remove the content for lack of a row.
+ * @throws ApiError `payload_too_large` above `limitBytes`, `insufficient_storage` when the disk is full
  */
 export async function receiveBlob<T = ReceivedBlob>(
   layout: DataLayout,
@@ -84,7 +84,7 @@ export async function receiveBlob<T = ReceivedBlob>(
     throw storageFull(error) ?? error;
   });
   return await inTurn(blob.sha256, async () => {
-    await keep(temporary, blobPath(layout, blob.sha256), blob.sizeBytes);
+    await publishBlob(temporary, blobPath(layout, blob.sha256), blob.sizeBytes);
     return record(blob);
   });
 }
@@ -101,7 +101,7 @@ async function writeHashed(path: string, source: AsyncIterable<Uint8Array>, limi
         limit_bytes: limitBytes,
       });
     }
-    // The disk takes the chunk on another thread while this one hashes it.
+    // Written by another thread while this one computes the hash.
     const written = writeAll(file, chunk);
     hash.update(chunk);
     await written;
@@ -118,10 +118,10 @@ async function writeAll(file: Awaited<ReturnType<typeof open>>, chunk: Uint8Arra
   }
 }
 
-async function keep(temporary: string, final: string, sizeBytes: number): Promise<void> {
+async function publishBlob(temporary: string, final: string, sizeBytes: number): Promise<void> {
   const directory = dirname(final);
   await mkdir(directory, { recursive: true, mode: 0o700 });
-  // A rename over the same content would be right as well, but would give a reader's hard link another inode.
+  // Replacing an equal file would be correct, but existing hard links would keep another inode.
   const existing = await stat(final).catch(ignoreMissing);
   if (existing?.size !== sizeBytes) await rename(temporary, final);
   await syncPath(directory);

@@ -1,4 +1,4 @@
-/** Bytes of memory that several share. Whoever finds none left does without: nobody waits. */
+/** A memory budget that several users share. Nobody waits: a user that gets nothing must do without. */
 export class ByteBudget {
   readonly #bytesMax: number;
   #taken = 0;
@@ -7,12 +7,12 @@ export class ByteBudget {
     this.#bytesMax = bytesMax;
   }
 
-  /** what is taken now, in `bytes` */
+  /** taken bytes */
   get taken(): number {
     return this.#taken;
   }
 
-  /** False, and nothing is taken, when there is not as much left. */
+  /** Takes bytes; returns false, and takes nothing, when not enough is left. */
   take(bytes: number): boolean {
     if (this.#taken + bytes > this.#bytesMax) return false;
     this.#taken += bytes;

@@ -5,7 +5,7 @@ import { setImmediate } from "node:timers/promises";
 import { awaitLock } from "../system/lock.ts";
 import { spreadDirectories } from "../system/scratch.ts";
 
-/** Paths of everything that the data directory holds. */
+/** Paths of everything in the data directory. */
 export interface DataLayout {
   readonly root: string;
   /** disks and indexes of layers, by layer id */
@@ -14,24 +14,24 @@ export interface DataLayout {
   readonly blobs: string;
   /** captured outputs, by operation id */
   readonly outputs: string;
-  /** standard input of operations that have not ended, by operation id */
+  /** standard input of live operations, by operation id */
   readonly requests: string;
   /** private directories of running machines */
   readonly vms: string;
-  /** files that are being made; whatever is there at start is garbage */
+  /** files that are being made; everything in it at the start of the daemon is garbage */
   readonly tmp: string;
   /** formatted, empty scratch disks, by size */
   readonly scratch: string;
-  /** what virtual machine monitors see as their root */
+  /** root directories of virtual machine monitors */
   readonly runtime: string;
   /** keys that sign tokens */
   readonly keys: string;
   readonly database: string;
-  /** held by the daemon that uses the directory */
+  /** file that the daemon which uses the directory has locked */
   readonly lock: string;
-  /** socket on which the daemon takes the operator's commands */
+  /** socket on which the daemon accepts the operator's commands */
   readonly control: string;
-  /** Makes the directories that are missing, for the owner only. */
+  /** Creates missing directories, with access for the owner only. */
   ensure(): Promise<void>;
 }
 
@@ -61,19 +61,19 @@ export function dataLayout(dataDirectory: string): DataLayout {
 }
 
 /**
- * Takes the data directory for this process alone, until disposal, as a daemon does.
- * @returns null when another process has it
+ * Locks the data directory for this process, like a daemon, until disposal.
+ * @returns null when another process has the lock
  */
 export function lockData({ lock }: DataLayout): Promise<Disposable | null> {
   return awaitLock(lock);
 }
 
-/** Raised where the data directory cannot be looked into; the message says what to do. */
+/** The data directory cannot be read; the message says what to do. */
 export class DataAccessError extends Error {
   override readonly name = "DataAccessError";
 }
 
-/** Whether an appliance has its data there. @throws DataAccessError when this user must not know */
+/** Whether the data directory contains an appliance's data. @throws DataAccessError when this user may not read it */
 export function hasData({ root, database }: DataLayout): boolean {
   try {
     statSync(database);
@@ -87,15 +87,15 @@ export function hasData({ root, database }: DataLayout): boolean {
   }
 }
 
-/** Names that are looked at before others have a turn of the event loop. */
+/** Number of names that are handled in one turn of the event loop. */
 const BATCH_COUNT = 500;
 
-/** The names in a directory, some at a time. */
+/** The names in a directory, in batches. */
 export async function* nameBatches(directory: string): AsyncGenerator<string[]> {
   yield* batches(await readdir(directory));
 }
 
-/** However many there are, others have turns of the event loop in between. */
+/** Splits an array into batches, with a turn of the event loop after each. */
 export async function* batches<T>(all: readonly T[], count = BATCH_COUNT): AsyncGenerator<T[]> {
   for (let start = 0; start < all.length; start += count) {
     yield all.slice(start, start + count);

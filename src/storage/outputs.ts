@@ -8,12 +8,12 @@ import { OUTPUT_STREAMS, type OutputStream } from "../domain/output.ts";
 import { isTemporaryName, writeFileAtomic } from "../system/scratch.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
 
-/** Where the captured bytes of a stream are; an empty one has no file. */
+/** Path of the captured bytes of a stream; an empty output has no file. */
 export function outputPath(layout: DataLayout, id: OperationId, stream: OutputStream): string {
   return join(layout.outputs, `${id}.${stream}`);
 }
 
-/** Keeps what was captured of an instance's streams, each in blocks. */
+/** Stores the captured bytes of an instance's streams, each given in blocks. */
 export async function writeOutputs(
   layout: DataLayout,
   id: OperationId,
@@ -23,10 +23,10 @@ export async function writeOutputs(
   await Promise.all(written.map((stream) => writeFileAtomic(outputPath(layout, id, stream), outputs[stream], 0o600)));
 }
 
-/** A file of this size is read within microseconds, when the way to a thread and back would take ten times that. */
+/** Reading a file up to this size takes microseconds; a thread would take ten times as long. */
 const DIRECT_BYTES_MAX = 65_536;
 
-/** What was captured of a stream. */
+/** The captured bytes of a stream. */
 export async function readOutput(layout: DataLayout, id: OperationId, stream: OutputStream): Promise<Uint8Array> {
   const path = outputPath(layout, id, stream);
   const found = statSync(path, { throwIfNoEntry: false });
@@ -34,11 +34,11 @@ export async function readOutput(layout: DataLayout, id: OperationId, stream: Ou
   return found.size <= DIRECT_BYTES_MAX ? readFileSync(path) : await Bun.file(path).bytes();
 }
 
-/** Read at a time, in `bytes`: whole groups of base64. */
+/** Bytes that are read at a time: a multiple of three, which gives whole groups of base64. */
 const PIECE_BYTES = 49_152;
 const readAt = promisify(read);
 
-/** What was captured of a stream, too much to be held in one piece; open until disposal. */
+/** A captured output that is too long for memory. The file is open until disposal. */
 export class LongOutput implements Disposable {
   readonly #fd: number;
   #isOpen = true;
@@ -47,14 +47,14 @@ export class LongOutput implements Disposable {
     this.#fd = fd;
   }
 
-  /** Null when the output is short, and better read by `readOutput`. */
+  /** Opens an output; null when it is short enough for `readOutput`. */
   static open(layout: DataLayout, id: OperationId, stream: OutputStream): LongOutput | null {
     const path = outputPath(layout, id, stream);
     const found = statSync(path, { throwIfNoEntry: false });
     return found === undefined || found.size <= DIRECT_BYTES_MAX ? null : new LongOutput(openSync(path, "r"));
   }
 
-  /** Idempotent; no reader may be under way. */
+  /** Idempotent. No read may be under way. */
   [Symbol.dispose](): void {
     if (this.#isOpen) closeSync(this.#fd);
     this.#isOpen = false;
@@ -66,12 +66,12 @@ export class LongOutput implements Disposable {
     return true;
   }
 
-  /** The text in the encoding of the interface. */
+  /** The output as text in the given encoding. */
   async *text(encoding: "ascii" | "base64"): AsyncGenerator<string, void, undefined> {
     for await (const piece of this.#pieces()) yield piece.toString(encoding === "ascii" ? "latin1" : "base64");
   }
 
-  /** In order; each is good until the next one is asked for. */
+  /** Pieces in order, each valid until the next one is requested. */
   async *#pieces(): AsyncGenerator<Buffer, void, undefined> {
     const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
     for (let position = 0; ; ) {
@@ -93,12 +93,13 @@ export async function removeOutputs(layout: DataLayout, id: OperationId): Promis
 }
 
 /**
- * Removes outputs of operations that do not `have` any, and what a crash left half-written. No operation may run meanwhile.
+ * Removes the outputs of operations that `withOutputs` does not return, and temporary files that a crash left. No
+ * operation may run meanwhile.
  * @throws the reason of `signal`
  */
 export async function sweepOutputs(
   layout: DataLayout,
-  have: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
+  withOutputs: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
   signal: AbortSignal,
 ): Promise<void> {
   for await (const names of nameBatches(layout.outputs)) {
@@ -106,7 +107,7 @@ export async function sweepOutputs(
     for (const name of names.filter(isTemporaryName)) await rm(join(layout.outputs, name), { force: true });
     const ids = names.map((name) => parseUuid<OperationId>(name.replace(/\.(stdout|stderr)$/, "")));
     const found = new Set(ids.filter((id) => id !== null));
-    const kept = have([...found]);
-    for (const id of found) if (!kept.has(id)) await removeOutputs(layout, id);
+    const existing = withOutputs([...found]);
+    for (const id of found) if (!existing.has(id)) await removeOutputs(layout, id);
   }
 }

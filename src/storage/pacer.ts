@@ -1,46 +1,46 @@
 import { ownTurn, sharedTurnSince } from "../system/turns.ts";
 
-/** How long a long computation may hold the event loop, in `milliseconds`. */
+/** How long a computation may block the event loop, in `milliseconds`. */
 const SLICE_MS_MAX = 1;
 
-/** Says whether a computation is still wanted; an `AbortSignal` is one. */
-export interface Wanted {
-  /** shares the turns of one with all computations of the same owner; without it, a computation has its own */
+/** Ends a computation whose result is not needed any more. An `AbortSignal` is one. */
+export interface Cancellation {
+  /** computations of one owner take turns as if they were one; default: an owner of its own */
   readonly owner?: unknown;
-  /** @throws what ends the computation */
+  /** @throws Error when the computation must end */
   throwIfAborted(): void;
 }
 
 /**
- * Lets a long computation give way to everything else, and ends it when nobody wants it any more:
- * `if (pacer.due()) await pacer.yield()`. Of all such computations one goes on in each turn of the event loop, and of
- * those that have begun in one turn, all together take no longer in it than one.
+ * Lets a long computation yield to the event loop, and ends it when it is cancelled:
+ * `if (pacer.shouldYield()) await pacer.yield()`. In each turn of the event loop only one such computation continues, and
+ * all that begin in one turn share one time slice.
  */
 export class Pacer {
-  readonly #wanted: Wanted | null;
+  readonly #cancellation: Cancellation | null;
   #since = sharedTurnSince();
 
-  constructor(wanted: Wanted | null = null) {
-    this.#wanted = wanted;
+  constructor(cancellation: Cancellation | null = null) {
+    this.#cancellation = cancellation;
   }
 
-  due(): boolean {
+  shouldYield(): boolean {
     return performance.now() - this.#since > SLICE_MS_MAX;
   }
 
-  /** @throws what `wanted` throws */
+  /** @throws the error of the cancellation */
   async yield(): Promise<void> {
-    this.#wanted?.throwIfAborted();
-    await ownTurn(this.#wanted?.owner ?? this);
-    this.#wanted?.throwIfAborted();
+    this.#cancellation?.throwIfAborted();
+    await ownTurn(this.#cancellation?.owner ?? this);
+    this.#cancellation?.throwIfAborted();
     this.#since = performance.now();
   }
 }
 
-/** Entries that are compared, merged or counted between two looks at the clock. */
+/** Number of comparisons or steps after which the clock is checked. */
 export const STEP_COUNT = 256;
 
-/** Sorts in place, stable, and gives way to the event loop on the way. */
+/** Sorts in place. The sort is stable, and yields to the event loop. */
 export async function sortPaced(
   values: Uint32Array<ArrayBuffer>,
   compare: (a: number, b: number) => number,
@@ -48,7 +48,7 @@ export async function sortPaced(
 ): Promise<void> {
   for (let start = 0; start < values.length; start += STEP_COUNT) {
     values.subarray(start, start + STEP_COUNT).sort(compare);
-    if (pacer.due()) await pacer.yield();
+    if (pacer.shouldYield()) await pacer.yield();
   }
   let source = values;
   let target = new Uint32Array(values.length);
@@ -75,6 +75,6 @@ async function mergeRuns(
   for (let at = bounds[0]; at < end; at++) {
     const takeLeft = left < middle && (right >= end || compare(source[left] as number, source[right] as number) <= 0);
     target[at] = source[takeLeft ? left++ : right++] as number;
-    if (at % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+    if (at % STEP_COUNT === 0 && pacer.shouldYield()) await pacer.yield();
   }
 }

@@ -5,14 +5,14 @@ import { type OperationId, parseUuid } from "../domain/ids.ts";
 import { publishFile, scratchDirectory } from "../system/scratch.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
 
-/** What is read at a time of a standard input, in `bytes`. */
+/** Size of a chunk of standard input, in `bytes`. */
 const READ_CHUNK_BYTES = 65_536;
 
 function stdinPath(layout: DataLayout, id: OperationId): string {
   return join(layout.requests, id);
 }
 
-/** Keeps the standard input of an operation that waits; it survives a power failure once this has resolved. */
+/** Stores the standard input of a waiting operation, and syncs it to the disk. */
 export async function writeStdin(layout: DataLayout, id: OperationId, bytes: Uint8Array): Promise<void> {
   await using directory = await scratchDirectory(layout.tmp, "request-");
   const temporary = join(directory.path, "stdin");
@@ -20,7 +20,7 @@ export async function writeStdin(layout: DataLayout, id: OperationId, bytes: Uin
   await publishFile(temporary, stdinPath(layout, id));
 }
 
-/** What is kept of a standard input, in `bytes`; null when there is nothing. */
+/** Size of a stored standard input, in `bytes`; null when there is none. */
 export async function stdinBytes(layout: DataLayout, id: OperationId): Promise<number | null> {
   try {
     return (await stat(stdinPath(layout, id))).size;
@@ -30,7 +30,7 @@ export async function stdinBytes(layout: DataLayout, id: OperationId): Promise<n
   }
 }
 
-/** The kept standard input in chunks; nothing is opened before the first is asked for. */
+/** The stored standard input in chunks. The file is opened when the first chunk is requested. */
 export async function* readStdin(layout: DataLayout, id: OperationId): AsyncGenerator<Uint8Array, void, undefined> {
   yield* createReadStream(stdinPath(layout, id), { highWaterMark: READ_CHUNK_BYTES });
 }
@@ -39,7 +39,7 @@ export async function removeStdin(layout: DataLayout, id: OperationId): Promise<
   await rm(stdinPath(layout, id), { force: true });
 }
 
-/** Removes what is kept of operations that are not `live`. Nothing may be stored meanwhile. */
+/** Removes the standard input of operations that `live` does not return. Nothing may be stored meanwhile. */
 export async function sweepStdin(
   layout: DataLayout,
   live: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,

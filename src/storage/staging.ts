@@ -5,14 +5,14 @@ import { tryLock } from "../system/libc.ts";
 import type { ScratchDirectory } from "../system/scratch.ts";
 import type { DataLayout } from "./layout.ts";
 
-/** What is made in a directory of its own beside the data, by a process that is not the daemon. */
+/** Work in a private directory of the data directory by a process that is not the daemon. */
 export type StagingPurpose = "backup" | "restore";
 
 const STAGING_NAME = /^(?:backup|restore)-[A-Za-z0-9]{6}$/;
 
 /**
- * Makes a private directory in the data directory, which is gone after disposal. It is locked as long as this process
- * lives, so that {@link removeAbandonedStaging} can tell it from what a killed process left.
+ * Makes a private directory in the data directory; disposal removes it. It is locked while this process lives, so that
+ * {@link removeAbandonedStaging} recognises the directories of killed processes.
  */
 export async function openStaging(layout: DataLayout, purpose: StagingPurpose): Promise<ScratchDirectory> {
   for (;;) {
@@ -29,7 +29,7 @@ export async function openStaging(layout: DataLayout, purpose: StagingPurpose): 
   }
 }
 
-/** Removes the staging directories whose processes are gone, with the hard links and keys in them, and gives their names. */
+/** Removes the staging directories of dead processes, with the hard links and keys in them. Returns their names. */
 export async function removeAbandonedStaging(layout: DataLayout): Promise<string[]> {
   const removed: string[] = [];
   for (const name of await readdir(layout.root)) {
@@ -43,7 +43,7 @@ export async function removeAbandonedStaging(layout: DataLayout): Promise<string
   return removed;
 }
 
-/** Null when another process has the lock, or removed the directory before this one had it. */
+/** Null when another process has the lock, or has removed the directory. */
 function lockDirectory(path: string): Disposable | null {
   let fd: number;
   try {

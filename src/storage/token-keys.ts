@@ -6,24 +6,24 @@ import { writeFileAtomic } from "../system/scratch.ts";
 
 const KEY_BYTES = 32;
 const KEY_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
-/** File beside a key that holds the time (`milliseconds` since the epoch, as text) when it stops to verify. */
+/** File beside a key with the time at which it expires (`milliseconds` since the epoch, as text). */
 const RETIRED_SUFFIX = ".retired";
 /**
- * A directory that has only just changed can change again without another time of change, as file systems keep it
- * no finer than their tick. What was read so soon after a change is read again, in `milliseconds`.
+ * File systems keep times of change only as fine as their clock tick, so a directory that has just changed may change
+ * again without a new time. What is read within this time after a change is read again, in `milliseconds`.
  */
 const SETTLED_AFTER_MS = 50;
 
 export interface TokenKey {
   readonly id: string;
   readonly secret: KeyObject;
-  /** `milliseconds` since the epoch; null: the key is not being retired */
-  readonly retiredAt: number | null;
+  /** time of expiry in `milliseconds` since the epoch; null for a key that does not expire */
+  readonly expiresAt: number | null;
 }
 
 /**
- * The secrets that sign tokens, one file of 32 random bytes each, named by the key's id. Ids sort by age: the
- * newest key that is not being retired signs, all verify until their end.
+ * The secrets that sign tokens: a file of 32 random bytes each, named by the key's id. Ids sort by age. The newest key
+ * without expiry signs; all keys verify until they expire.
  */
 export class TokenKeys {
   readonly #directory: string;
@@ -36,7 +36,7 @@ export class TokenKeys {
     this.#clock = clock;
   }
 
-  /** Opens the directory (made 0700 when absent) and makes the first key. */
+  /** Opens the directory, creates it (0700) if needed, and creates the first key. */
   static async open(directory: string, clock: () => number = Date.now): Promise<TokenKeys> {
     await mkdir(directory, { recursive: true, mode: 0o700 });
     const keys = new TokenKeys(directory, clock);
@@ -45,7 +45,7 @@ export class TokenKeys {
     return keys;
   }
 
-  /** The key that signs new tokens. */
+  /** The key that signs new tokens. @throws Error when there is none */
   async signing(): Promise<TokenKey> {
     await this.#refresh();
     const key = this.#newest();
@@ -53,15 +53,15 @@ export class TokenKeys {
     return key;
   }
 
-  /** The key of a token, or null when it is unknown or its grace is over. */
+  /** The key with this id; null when it is unknown or expired. */
   async find(id: string): Promise<TokenKey | null> {
     await this.#refresh();
     const key = this.#keys.get(id);
-    return key === undefined || isOver(key, this.#clock()) ? null : key;
+    return key === undefined || isExpired(key, this.#clock()) ? null : key;
   }
 
   /**
-   * Makes a new signing key. All older keys stop to verify after `graceMs`, and those whose time is over are removed.
+   * Creates a new signing key. Older keys expire after `graceMs`, and those that have expired are removed.
    * @returns the id of the new key
    */
   async rotate(graceMs: number): Promise<string> {
@@ -70,8 +70,8 @@ export class TokenKeys {
     const older = [...this.#keys.values()];
     const id = await this.#create();
     for (const key of older) {
-      if (isOver(key, now)) await this.#remove(key.id);
-      else if (key.retiredAt === null || key.retiredAt > now + graceMs) {
+      if (isExpired(key, now)) await this.#remove(key.id);
+      else if (key.expiresAt === null || key.expiresAt > now + graceMs) {
         await writeFileAtomic(join(this.#directory, key.id + RETIRED_SUFFIX), String(now + graceMs));
       }
     }
@@ -82,7 +82,7 @@ export class TokenKeys {
   #newest(): TokenKey | null {
     let newest: TokenKey | null = null;
     for (const key of this.#keys.values()) {
-      if (key.retiredAt === null && (newest === null || key.id > newest.id)) newest = key;
+      if (key.expiresAt === null && (newest === null || key.id > newest.id)) newest = key;
     }
     return newest;
   }
@@ -100,22 +100,22 @@ export class TokenKeys {
   }
 
   /**
-   * The command line rotates keys while the service runs, and its next token must be good: the directory tells by its
-   * time of change. A look takes microseconds, less than handing it to a thread.
+   * Reads the keys again when the directory has changed: the command line rotates keys while the service runs, and a token
+   * of a new key must be valid at once. The check takes microseconds, less than a call to a thread.
    */
   async #refresh(): Promise<void> {
     const version = this.#directoryVersion();
     if (version === null || version !== this.#version) await this.#reload();
   }
 
-  /** Differs from every other state of the directory; null as long as that cannot be told. */
+  /** A string that identifies the state of the directory; null when it changed too recently to be identified. */
   #directoryVersion(): string | null {
     const { mtimeMs, mtimeNs, ctimeNs } = statSync(this.#directory, { bigint: true });
     return Math.abs(Date.now() - Number(mtimeMs)) < SETTLED_AFTER_MS ? null : `${mtimeNs}:${ctimeNs}`;
   }
 
   async #reload(): Promise<void> {
-    // Asked first and kept last: a change while the files are read makes the next look differ.
+    // Taken before the read, so that a change during the read makes the next check differ.
     const version = this.#directoryVersion();
     const names = await readdir(this.#directory);
     const keys = new Map<string, TokenKey>();
@@ -127,25 +127,25 @@ export class TokenKeys {
     this.#version = version;
   }
 
-  /** Null for a key that was removed since the directory was read. */
+  /** Reads a key; null when it was removed after the directory was read. */
   async #read(id: string, retired: boolean): Promise<TokenKey | null> {
     try {
       const bytes = await readFile(join(this.#directory, id));
       if (bytes.byteLength !== KEY_BYTES) throw new Error(`token key ${id} must have ${KEY_BYTES} bytes`);
-      return { id, secret: createSecretKey(bytes), retiredAt: retired ? await this.#retiredAt(id) : null };
+      return { id, secret: createSecretKey(bytes), expiresAt: retired ? await this.#expiresAt(id) : null };
     } catch (error) {
       if (error instanceof Error && "code" in error && error.code === "ENOENT") return null;
       throw error;
     }
   }
 
-  /** A time that cannot be read retires the key at once: the safe side. */
-  async #retiredAt(id: string): Promise<number> {
+  /** An unreadable time counts as expired, to be on the safe side. */
+  async #expiresAt(id: string): Promise<number> {
     const time = Number((await readFile(join(this.#directory, id + RETIRED_SUFFIX), "utf8")).trim());
     return Number.isSafeInteger(time) ? time : 0;
   }
 }
 
-function isOver(key: TokenKey, now: number): boolean {
-  return key.retiredAt !== null && key.retiredAt <= now;
+function isExpired(key: TokenKey, now: number): boolean {
+  return key.expiresAt !== null && key.expiresAt <= now;
 }

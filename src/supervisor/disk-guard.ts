@@ -1,7 +1,7 @@
 import { statSync } from "node:fs";
 import { ApiError } from "../domain/errors.ts";
 import type { Log } from "../log.ts";
-import { fileShortage, freeSpace } from "../storage/free-space.ts";
+import { freeSpace, inodeShortage } from "../storage/free-space.ts";
 import { BLOCK_BYTES } from "../system/sparse.ts";
 import { sleepUnlessAborted } from "../system/waiting.ts";
 
@@ -176,7 +176,7 @@ export class DiskGuard implements Disposable {
   /** Ends the programs that unpack trees when the file system runs out of files. Guests create no files on the host. */
   #endTreesWithoutFiles(): void {
     const trees = [...this.#writers].filter(({ countTree, hasEnded }) => countTree !== null && !hasEnded);
-    const shortage = trees.length === 0 ? null : fileShortage(this.#options.directory);
+    const shortage = trees.length === 0 ? null : inodeShortage(this.#options.directory);
     if (shortage !== null) for (const writer of trees) this.#end(writer, shortage);
   }
 

@@ -2,7 +2,7 @@ import { statfsSync, statSync } from "node:fs";
 import type { Database } from "../db/database.ts";
 import { type StoreTotals, storeTotals } from "../db/totals.ts";
 import type { Metrics } from "../metrics.ts";
-import { fileRoom } from "../storage/free-space.ts";
+import { inodeRoom } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { MachineProvider } from "./machines/machine-provider.ts";
 import type { Compactor } from "./merging/compact.ts";
@@ -118,7 +118,7 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Gau
     },
   );
   registry.gauge("coppice_disk_files", "Number of files (inodes) of the data directory's file system.", () => {
-    const room = fileRoom(statfsSync(layout.root));
+    const room = inodeRoom(statfsSync(layout.root));
     return Object.entries(room ?? {}).map(([state, count]) => [{ state }, count] as const);
   });
 }

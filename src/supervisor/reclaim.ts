@@ -78,7 +78,7 @@ class Reclaiming {
 
   async run(): Promise<Reclaimed> {
     const { db, layers } = this.#options;
-    const isHeld = (id: LayerId) => layers.passOver(id);
+    const isHeld = (id: LayerId) => layers.deferIfHeld(id);
     const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
     if (imagesBeforeMs !== null) {
       await this.#removeFound(
@@ -203,7 +203,9 @@ export async function releaseLayers(
 
 /** Removes the layers of several deleted images. */
 async function releaseAll(options: Pick<ReclaimOptions, "db" | "layers">, tops: readonly LayerId[]): Promise<void> {
-  const ids = options.db.transaction((tx) => deleteUnreferencedLayers(tx, tops, (id) => options.layers.passOver(id)));
+  const ids = options.db.transaction((tx) =>
+    deleteUnreferencedLayers(tx, tops, (id) => options.layers.deferIfHeld(id)),
+  );
   await removeLayers(options, ids);
 }
 

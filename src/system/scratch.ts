@@ -10,11 +10,11 @@ export interface ScratchDirectory extends AsyncDisposable {
 }
 
 /** Something that was made, and that disposal removes unless it was kept. */
-export interface Made extends AsyncDisposable {
+export interface Keepable extends AsyncDisposable {
   keep(): void;
 }
 
-export function removedUnlessKept(remove: () => Promise<void>): Made {
+export function removedUnlessKept(remove: () => Promise<void>): Keepable {
   let isKept = false;
   return {
     keep: () => {
@@ -33,7 +33,7 @@ export async function scratchDirectory(parent: string, prefix: string): Promise<
 }
 
 /** The same for trees that strangers made: what they hold is removed by `removeTrees`. */
-export async function strangersDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
+export async function untrustedDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
   const path = await mkdtemp(join(parent, prefix));
   return { path, [Symbol.asyncDispose]: () => removeTrees([path]) };
 }

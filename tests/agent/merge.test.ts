@@ -305,10 +305,10 @@ async function seen(layers: readonly LayerFiles[]): Promise<{ rows: string[]; co
   const tree = new ImageTree(layers, open);
   const rows: string[] = [];
   const contents: [string, LayerFiles][] = [];
-  for await (const { path, place } of tree.walk(await tree.stat("/" as GuestPath, { follow: false }))) {
-    const { entry, layer } = place;
+  for await (const { path, located } of tree.walk(await tree.stat("/" as GuestPath, { follow: false }))) {
+    const { entry, layer } = located;
     const { type, mode, uid, gid, mtimeSeconds, mtimeNanoseconds, target, rdevMajor, rdevMinor } = entry;
-    using lease = tree.lease(place);
+    using lease = tree.lease(located);
     const xattrs = lease.index.xattrs(entry).map(({ name, value }) => `${name}=${Buffer.from(value).toString("hex")}`);
     const rest = type === "d" ? [] : [entry.size, entry.nlink];
     rows.push(

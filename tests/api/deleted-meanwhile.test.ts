@@ -80,7 +80,7 @@ describe("what is read of an image that is deleted meanwhile", () => {
     const hold = store.hold.bind(store);
     using _hold = spyOn(store, "hold").mockImplementation((ids) => {
       const held = hold(ids);
-      for (const each of ids) store.passOver(each);
+      for (const each of ids) store.deferIfHeld(each);
       return held;
     });
     const { status, bytes } = await own.call("GET", `/v1/inspect/${id}/download?path=/whole`);

@@ -163,8 +163,11 @@ describe("a disk that fills up", () => {
   }, 60_000);
 });
 
-describe("a disk that can hardly have more files", () => {
-  const HARDLY = { error: "insufficient_storage", message: "the disk of the service can hardly have more files" };
+describe("a disk with nearly no room for more files", () => {
+  const NO_INODES = {
+    error: "insufficient_storage",
+    message: "the disk of the service has nearly no room for more files",
+  };
 
   test("fails the import that needs them, and takes no new work", async () => {
     const before = await layers();
@@ -173,11 +176,11 @@ describe("a disk that can hardly have more files", () => {
     await disk.fillFiles(4000);
     const response = await appliance.post("/images/import", { registry: many });
     const { uuid } = (await response.json()) as { uuid: string };
-    expect(await appliance.finished(uuid)).toMatchObject({ status: "FAILED", error: HARDLY });
+    expect(await appliance.finished(uuid)).toMatchObject({ status: "FAILED", error: NO_INODES });
     await expectOnly(before);
     await disk.fillFiles(1500);
     const refused = await appliance.post("/instances", { image: base, command: "true" });
-    expect([refused.status, await refused.json()]).toEqual([507, expect.objectContaining(HARDLY)]);
+    expect([refused.status, await refused.json()]).toEqual([507, expect.objectContaining(NO_INODES)]);
     await disk.release();
     await expectService();
   }, 120_000);

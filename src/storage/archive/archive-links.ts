@@ -1,13 +1,13 @@
 import type { ByteString } from "../../domain/guest-path.ts";
 import type { ByteBudget } from "../byte-budget.ts";
-import type { Place } from "../tree/directory-merge.ts";
+import type { LocatedEntry } from "../tree/directory-merge.ts";
 
-/** What a remembered path takes beside its characters and those of its key, in `bytes`, nearly. */
+/** Approximate memory of an entry beside its path and its key, in `bytes`. */
 const LINK_BYTES = 128;
 
 /**
- * Remembers where files with several names came by first, until all their names did, or until disposal. All archives
- * share one budget; where nothing is left of it, further names become files of their own.
+ * Remembers the first path of each hard-linked file, until all of its names have been written or until disposal. All
+ * archives share one memory budget; when it is used up, further names become separate files.
  */
 export class LinkTable implements Disposable {
   readonly #budget: ByteBudget;
@@ -18,8 +18,8 @@ export class LinkTable implements Disposable {
     this.#budget = budget;
   }
 
-  /** The path under which the file is in the archive already, or null. */
-  firstOf({ layer, entry }: Place, path: ByteString): ByteString | null {
+  /** The path under which the archive already contains the file; null when it does not. */
+  firstOf({ layer, entry }: LocatedEntry, path: ByteString): ByteString | null {
     if (entry.type === "d" || entry.nlink < 2) return null;
     const key = `${entry.inode}@${layer.index}`;
     const known = this.#paths.get(key);

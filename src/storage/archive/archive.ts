@@ -2,8 +2,8 @@ import { type ByteString, isUtf8 } from "../../domain/guest-path.ts";
 import type { LayerEntry } from "../index/layer-index.ts";
 import type { LayerLease } from "../layers/open-layers.ts";
 import { READ_CHUNK_BYTES } from "../limits.ts";
-import { Pacer, type Wanted } from "../pacer.ts";
-import type { Place } from "../tree/directory-merge.ts";
+import { type Cancellation, Pacer } from "../pacer.ts";
+import type { LocatedEntry } from "../tree/directory-merge.ts";
 import { extentChunks, segmentChunks } from "../tree/extent-stream.ts";
 import type { ImageTree, ResolvedEntry } from "../tree/image-tree.ts";
 import type { LinkTable } from "./archive-links.ts";
@@ -11,7 +11,7 @@ import { aclRecord } from "./tar-acl.ts";
 import { encodeTarHeader, type PaxRecord, paddingOf, TarType, tarEnd, xattrKey } from "./tar-format.ts";
 import { sparseLayout, sparseMap, sparseSegments } from "./tar-sparse.ts";
 
-/** Smaller pieces are gathered until they make one of this many `bytes`. */
+/** Small pieces are combined to chunks of this size, in `bytes`. */
 const GATHER_BYTES = 65_536;
 
 const TYPES: Readonly<Record<string, TarType>> = {
@@ -24,58 +24,58 @@ const TYPES: Readonly<Record<string, TarType>> = {
 };
 
 /**
- * A pax archive of what is at `resolved` and below it. The entries of a directory are named relative to it, a
- * single file by `name`. Owners, modes, times to the nanosecond, hard links within a layer, extended attributes,
- * devices and holes are kept; sockets are left out, which no archive can hold. Memory does not grow with the tree,
- * and a chunk is good only until the next one is asked for.
- * @throws what `wanted` throws
+ * A pax archive of `resolved` and everything below it. Paths are relative to `resolved`; a single file is called `name`.
+ * The archive has owners, modes, times in nanoseconds, hard links within a layer, extended attributes, devices and holes.
+ * It omits sockets, which archives cannot hold. The memory use does not depend on the tree. A chunk is valid until the
+ * next one is requested.
+ * @throws the error of `cancellation`
  */
 export async function* archiveChunks(
   tree: ImageTree,
   resolved: ResolvedEntry,
   name: ByteString,
-  wanted: Wanted | null = null,
+  cancellation: Cancellation | null = null,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
   const gatherer = new Gatherer();
   using links = tree.links();
-  const pacer = new Pacer(wanted);
+  const pacer = new Pacer(cancellation);
   const root = resolved.type === "d" ? "./" : "";
   for await (const walked of tree.walk(resolved)) {
     const path = `${root}${root === "" ? name : walked.path}` as ByteString;
-    if (pacer.due()) await pacer.yield();
-    using lease = tree.lease(walked.place);
-    const entry = { lease, place: walked.place, path };
+    if (pacer.shouldYield()) await pacer.yield();
+    using lease = tree.lease(walked.located);
+    const entry = { lease, located: walked.located, path };
     for await (const piece of entryPieces(entry, links, pacer)) yield* gatherer.add(piece);
   }
   yield* gatherer.add(tarEnd());
   yield* gatherer.rest();
 }
 
-/** An entry on its way into an archive. */
+/** An entry that is being written to an archive. */
 export interface ArchivedEntry {
   readonly lease: LayerLease;
-  readonly place: Place;
-  /** its name in the archive */
+  readonly located: LocatedEntry;
+  /** path in the archive */
   readonly path: ByteString;
 }
 
-/** Header and content of one entry; nothing for what no archive can hold. */
+/** Header and content of one entry; nothing for a type that archives cannot hold. */
 export async function* entryPieces(
-  { lease, place, path }: ArchivedEntry,
+  { lease, located, path }: ArchivedEntry,
   links: LinkTable,
   pacer: Pacer,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  const { entry } = place;
+  const { entry } = located;
   const type = TYPES[entry.type];
   if (type === undefined) return;
-  const first = links.firstOf(place, path);
+  const first = links.firstOf(located, path);
   if (first !== null) {
     yield header(entry, { path, type: TarType.link, target: first, size: 0, records: [] });
     return;
   }
   const records = await xattrRecords(lease, entry, pacer);
   if (type === TarType.file) {
-    yield* filePieces({ lease, place, path }, records, pacer);
+    yield* filePieces({ lease, located, path }, records, pacer);
     return;
   }
   const isDirectory = type === TarType.directory;
@@ -84,7 +84,7 @@ export async function* entryPieces(
 }
 
 async function* filePieces(
-  { lease, place: { entry }, path }: ArchivedEntry,
+  { lease, located: { entry }, path }: ArchivedEntry,
   records: readonly PaxRecord[],
   pacer: Pacer,
 ): AsyncGenerator<Uint8Array, void, undefined> {
@@ -130,12 +130,12 @@ async function xattrRecords(lease: LayerLease, entry: LayerEntry, pacer: Pacer):
   for (const xattr of lease.index.xattrs(entry)) {
     const acl = aclRecord(xattr);
     records.push([xattrKey(xattr.name), xattr.value], ...(acl === null ? [] : [acl]));
-    if (pacer.due()) await pacer.yield();
+    if (pacer.shouldYield()) await pacer.yield();
   }
   return records;
 }
 
-/** Makes few large chunks of many small pieces; a large piece passes as it is. */
+/** Combines small pieces to larger chunks; large pieces pass unchanged. */
 export class Gatherer {
   readonly #buffer = Buffer.allocUnsafeSlow(GATHER_BYTES + READ_CHUNK_BYTES);
   #used = 0;

@@ -1,14 +1,14 @@
 import type { ByteString } from "../../domain/guest-path.ts";
 import type { LayerEntry, LayerIndex } from "../index/layer-index.ts";
 import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
-import { Pacer, type Wanted } from "../pacer.ts";
+import { type Cancellation, Pacer } from "../pacer.ts";
 import type { ImageEntry } from "../tree/directory-merge.ts";
 import { entryPieces, Gatherer } from "./archive.ts";
 import { LinkTable } from "./archive-links.ts";
 import { encodeTarHeader, paddingOf, TarType, tarEnd } from "./tar-format.ts";
 
-/** The digest of a layer takes minutes: after as many of its `bytes`, a mark says that more is to come. */
-const MARK_BYTES = 67_108_864;
+/** Computing the digest of a layer takes minutes. After this many `bytes`, the client gets a header as a sign of life. */
+const KEEPALIVE_BYTES = 67_108_864;
 const BLOBS_DIRECTORY = "blobs/sha256/";
 const WHITEOUT_PREFIX = ".wh.";
 const OPAQUE_NAME = ".wh..wh..opq";
@@ -18,9 +18,9 @@ const MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json";
 
 type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
 
-/** An image as an archive tells it. */
+/** An image to be written to an archive. */
 export interface ArchivedImage {
-  /** the lowest first */
+  /** lowest first */
   readonly layers: readonly LayerFiles[];
   /** its name in the archive */
   readonly name: string | null;
@@ -35,23 +35,27 @@ interface Descriptor {
 }
 
 /**
- * An OCI layout in a tar archive: one layer for each of the image's, uncompressed. The same image gives the same bytes.
- * Each layer is read twice, for its digest and for its content, so that neither memory nor disk is taken. No client is
- * left without a byte for long: while a digest is computed, the directory of the blobs is named again and again.
- * @throws what `wanted` throws
+ * An OCI layout in a tar archive, with an uncompressed layer for each layer of the image. An image always gives the same
+ * bytes. Each layer is read twice, for its digest and for its content, so that it is stored neither in memory nor on disk.
+ * While a digest is computed, the header of the blobs' directory is sent repeatedly, so that clients do not time out.
+ * @throws the error of `cancellation`
  */
-export async function* ociArchiveChunks(image: ArchivedImage, wanted: Wanted | null, open: OpenLayers): Chunks {
+export async function* ociArchiveChunks(
+  image: ArchivedImage,
+  cancellation: Cancellation | null,
+  open: OpenLayers,
+): Chunks {
   const layers: Descriptor[] = [];
   const written = new Set<string>();
   yield directoryHeader("blobs/");
   yield directoryHeader(BLOBS_DIRECTORY);
   for (const files of image.layers) {
-    const layer = yield* measured(layerChunks(files, wanted, open));
+    const layer = yield* describeChunks(layerChunks(files, cancellation, open));
     layers.push(layer);
     if (written.has(layer.digest)) continue;
     written.add(layer.digest);
     yield fileHeader(blobName(layer), layer.size);
-    yield* layerChunks(files, wanted, open);
+    yield* layerChunks(files, cancellation, open);
     yield Buffer.alloc(paddingOf(layer.size));
   }
   const config = Buffer.from(JSON.stringify(configOf(image, layers)));
@@ -71,23 +75,23 @@ export async function* ociArchiveChunks(image: ArchivedImage, wanted: Wanted | n
 }
 
 /**
- * One layer as the image specification wants it: what it adds and changes, and marks for what it takes away. A name that
- * looks like such a mark is left out, because it would take something away.
- * @throws what `wanted` throws
+ * One layer in the form of the OCI image specification: added and changed entries, and whiteouts for removed ones. A file
+ * whose own name begins like a whiteout is omitted, because extracting it would remove another file.
+ * @throws the error of `cancellation`
  */
-export async function* layerChunks(files: LayerFiles, wanted: Wanted | null, open: OpenLayers): Chunks {
+export async function* layerChunks(files: LayerFiles, cancellation: Cancellation | null, open: OpenLayers): Chunks {
   using lease = open.acquire(files);
   const gatherer = new Gatherer();
   using links = new LinkTable(open.linkBudget);
-  const pacer = new Pacer(wanted);
+  const pacer = new Pacer(cancellation);
   for await (const { path, entry } of walk(lease.index, pacer)) {
     if (entry.type === "w") {
-      yield* gatherer.add(fileHeader(marked(path), 0));
+      yield* gatherer.add(fileHeader(whiteoutPath(path), 0));
       continue;
     }
-    const place = { layer: files, entry: entry as ImageEntry };
+    const located = { layer: files, entry: entry as ImageEntry };
     const shown = (path === "" ? "./" : path) as ByteString;
-    for await (const piece of entryPieces({ lease, place, path: shown }, links, pacer)) yield* gatherer.add(piece);
+    for await (const piece of entryPieces({ lease, located, path: shown }, links, pacer)) yield* gatherer.add(piece);
     const isOpaque = entry.type === "d" && entry.opaque;
     if (isOpaque) yield* gatherer.add(fileHeader(path === "" ? OPAQUE_NAME : `${path}/${OPAQUE_NAME}`, 0));
   }
@@ -95,20 +99,20 @@ export async function* layerChunks(files: LayerFiles, wanted: Wanted | null, ope
   yield* gatherer.rest();
 }
 
-/** Entries of a directory that are read at a time, down to some depth; below that, one. */
+/** Entries that are read at a time in the upper levels of a walk; deeper levels read one at a time. */
 const PAGE_COUNT = 64;
 const PAGED_LEVELS_COUNT = 16;
 
-/** A directory that a walk is in. */
+/** A directory that the walk is in. */
 interface WalkLevel {
   readonly path: string;
   readonly directory: LayerEntry;
   page: readonly LayerEntry[];
-  /** of the page's first entry that did not come by */
+  /** position in the page of the next entry */
   next: number;
 }
 
-/** Every entry of a layer, a directory before what is in it. */
+/** Every entry of a layer, a directory before its contents. */
 async function* walk(
   index: LayerIndex,
   pacer: Pacer,
@@ -117,7 +121,7 @@ async function* walk(
   yield { path: "", entry: root };
   const stack: WalkLevel[] = [{ path: "", directory: root, page: [], next: 0 }];
   for (let top = stack.at(-1); top !== undefined; top = stack.at(-1)) {
-    if (pacer.due()) await pacer.yield();
+    if (pacer.shouldYield()) await pacer.yield();
     if (top.next === top.page.length) {
       const count = stack.length > PAGED_LEVELS_COUNT ? 1 : PAGE_COUNT;
       top.page = index.children(top.directory, top.page.at(-1)?.name ?? null, count);
@@ -135,21 +139,21 @@ async function* walk(
   }
 }
 
-function marked(path: string): string {
+function whiteoutPath(path: string): string {
   const cut = path.lastIndexOf("/") + 1;
   return `${path.slice(0, cut)}${WHITEOUT_PREFIX}${path.slice(cut)}`;
 }
 
-/** What describes the chunks together; yields a mark now and then. */
-async function* measured(chunks: Chunks): AsyncGenerator<Uint8Array<ArrayBuffer>, Descriptor, undefined> {
+/** The descriptor of the chunks together. Yields a header after every KEEPALIVE_BYTES. */
+async function* describeChunks(chunks: Chunks): AsyncGenerator<Uint8Array<ArrayBuffer>, Descriptor, undefined> {
   const hash = new Bun.CryptoHasher("sha256");
   let size = 0;
-  let marked = 0;
+  let keepaliveAt = 0;
   for await (const chunk of chunks) {
     hash.update(chunk);
     size += chunk.byteLength;
-    if (size - marked < MARK_BYTES) continue;
-    marked = size;
+    if (size - keepaliveAt < KEEPALIVE_BYTES) continue;
+    keepaliveAt = size;
     yield directoryHeader(BLOBS_DIRECTORY);
   }
   return { mediaType: LAYER_TYPE, digest: `sha256:${hash.digest("hex")}`, size };

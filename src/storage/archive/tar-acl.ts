@@ -2,8 +2,8 @@ import type { Xattr } from "../index/layer-index.ts";
 import type { PaxRecord } from "./tar-format.ts";
 
 /*
- * An access control list is an extended attribute in the kernel's form. Some readers of archives restore that as it
- * is; others, GNU tar with --acls among them, look only for the list's text and otherwise take the list away.
+ * The kernel stores an access control list as a binary extended attribute. Some extractors restore that attribute. Others,
+ * such as GNU tar with --acls, use only a textual form of the list, and remove the list when there is none.
  */
 
 const ACL_VERSION = 2;
@@ -15,7 +15,7 @@ const KEYS: Readonly<Record<string, string>> = {
   "system.posix_acl_default": "SCHILY.acl.default",
 };
 
-/** Words of the text by the kernel's tags; the numeric id belongs to some only. */
+/** Words of the textual form by the kernel's tags; only some tags have a numeric id. */
 const TAGS: Readonly<Record<number, { readonly word: string; readonly hasId: boolean }>> = {
   1: { word: "user", hasId: false },
   2: { word: "user", hasId: true },
@@ -25,14 +25,14 @@ const TAGS: Readonly<Record<number, { readonly word: string; readonly hasId: boo
   32: { word: "other", hasId: false },
 };
 
-/** The text of a list as a record of its own; null when the attribute is no list. */
+/** A record with the textual form of a list; null when the attribute is not a valid list. */
 export function aclRecord({ name, value }: Xattr): PaxRecord | null {
   const key = Object.hasOwn(KEYS, name) ? KEYS[name] : undefined;
   const text = key === undefined ? null : aclText(value);
   return key === undefined || text === null ? null : [key, text];
 }
 
-/** By the permission bits. */
+/** Letters of a permission, by its bits. */
 const LETTERS = ["---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx"];
 
 function aclText(value: Uint8Array): string | null {

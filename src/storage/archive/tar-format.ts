@@ -1,19 +1,19 @@
 import { type ByteString, byteStringToBytes, isUtf8 } from "../../domain/guest-path.ts";
 
 /*
- * POSIX pax archives. Names go into the plain header as the bytes that they are wherever they fit, because every
- * reader takes them from there unchanged; whatever a plain header cannot say stands in an extended one before it.
+ * POSIX pax archives. Names that fit are stored as bytes in the plain header, because every extractor takes them from
+ * there unchanged. An extended header before it has everything that does not fit.
  */
 
 export const TAR_BLOCK_BYTES = 512;
 const NAME_BYTES_MAX = 100;
 const NEWLINE = 0x0a;
-/** Largest number of an octal field of 8 bytes, and of 12. */
+/** Largest numbers in octal fields of 8 and of 12 bytes. */
 const OCTAL_8_MAX = 0o7777777;
 const OCTAL_12_MAX = 0o77777777777;
 const NANOSECONDS_PER_SECOND_COUNT = 1_000_000_000;
 
-/** Kind of an archive's entry, as the header says it. */
+/** Type of an entry in its header. */
 export const TarType = {
   file: "0",
   link: "1",
@@ -26,26 +26,26 @@ export const TarType = {
 export type TarType = (typeof TarType)[keyof typeof TarType];
 
 export interface TarEntry {
-  /** a directory's ends in a slash */
+  /** ends in a slash for a directory */
   readonly path: ByteString;
   readonly type: TarType;
   readonly mode: number;
   readonly uid: number;
   readonly gid: number;
-  /** of what follows the header, in `bytes` */
+  /** length of the content after the header, in `bytes` */
   readonly size: number;
   readonly mtimeSeconds: number;
   readonly mtimeNanoseconds: number;
   readonly target: ByteString;
   readonly rdevMajor: number;
   readonly rdevMinor: number;
-  /** more records of the extended header, in order */
+  /** additional records of the extended header, in order */
   readonly records: readonly PaxRecord[];
 }
 
 export type PaxRecord = readonly [key: string, value: Uint8Array | string];
 
-/** Everything that precedes an entry's content: the extended header where one is needed, and the plain one. */
+/** The headers of an entry: an extended one if needed, and the plain one. */
 export function encodeTarHeader(entry: TarEntry): Buffer {
   const records = [...recordsOf(entry), ...entry.records];
   if (records.length === 0) return plainHeader(entry);
@@ -58,12 +58,12 @@ export function encodeTarHeader(entry: TarEntry): Buffer {
   return header;
 }
 
-/** Two empty blocks end an archive. */
+/** The two empty blocks that end an archive. */
 export function tarEnd(): Buffer {
   return Buffer.alloc(2 * TAR_BLOCK_BYTES);
 }
 
-/** `bytes` from the end of `size` bytes to the next block. */
+/** Number of `bytes` from the end of `size` bytes to the next block. */
 export function paddingOf(size: number): number {
   return (TAR_BLOCK_BYTES - (size % TAR_BLOCK_BYTES)) % TAR_BLOCK_BYTES;
 }
@@ -72,7 +72,7 @@ function recordsOf(entry: TarEntry): PaxRecord[] {
   const { path, target, size, uid, gid, mtimeSeconds, mtimeNanoseconds } = entry;
   const records: PaxRecord[] = [];
   const isLong = { path: path.length > NAME_BYTES_MAX, target: target.length > NAME_BYTES_MAX };
-  // Extended headers are UTF-8 unless they say otherwise.
+  // Extended headers are UTF-8 by default.
   if ((isLong.path && !isUtf8(path)) || (isLong.target && !isUtf8(target))) records.push(["hdrcharset", "BINARY"]);
   if (isLong.path) records.push(["path", byteStringToBytes(path)]);
   if (isLong.target) records.push(["linkpath", byteStringToBytes(target)]);
@@ -85,7 +85,7 @@ function recordsOf(entry: TarEntry): PaxRecord[] {
   return records;
 }
 
-/** Seconds with a fraction; nanoseconds count upwards, also before the epoch. */
+/** Seconds as a decimal fraction. `nanoseconds` is positive for times before the epoch, too. */
 function decimalTime(seconds: number, nanoseconds: number): string {
   if (nanoseconds === 0) return String(seconds);
   const isNegative = seconds < 0;
@@ -94,19 +94,19 @@ function decimalTime(seconds: number, nanoseconds: number): string {
   return `${isNegative ? "-" : ""}${whole}.${String(fraction).padStart(9, "0").replace(/0+$/, "")}`;
 }
 
-/** Key of an extended attribute's record; what would end the key is written as GNU tar writes it. */
+/** Key of the record of an extended attribute, with "=" and "%" escaped as GNU tar does. */
 export function xattrKey(name: ByteString): string {
   return `SCHILY.xattr.${name.replaceAll("%", "%25").replaceAll("=", "%3D")}`;
 }
 
-/** Length of `length key=value\n`, where the length counts its own digits. */
+/** Length of `length key=value\n`, where the length includes its own digits. */
 function recordBytes([key, value]: PaxRecord): number {
   const content = 3 + key.length + (typeof value === "string" ? Buffer.byteLength(value) : value.length);
   const length = content + String(content).length;
   return content + String(length).length > length ? length + 1 : length;
 }
 
-/** Gives where the record ends. */
+/** Writes a record and returns its end. */
 function writeRecord(buffer: Buffer, offset: number, record: PaxRecord): number {
   const [key, value] = record;
   const end = offset + recordBytes(record);

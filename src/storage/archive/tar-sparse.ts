@@ -3,30 +3,30 @@ import type { LayerLease } from "../layers/open-layers.ts";
 import type { Pacer } from "../pacer.ts";
 import { paddingOf, TAR_BLOCK_BYTES } from "./tar-format.ts";
 
-/** Extents that are looked at in one piece. */
+/** Extents that are read at a time. */
 const PAGE_COUNT = 256;
-/** A file with fewer `bytes` of holes is stored whole. */
+/** A file with fewer `bytes` of holes is stored without holes. */
 const HOLES_BYTES_MIN = 8192;
-/** Text of a map that is gathered before it is sent. */
+/** Length of the pieces in which a map is sent, in characters. */
 const MAP_PIECE_CHARACTERS = 65_536;
 
-/** Part of a file that an archive stores; both ends lie on blocks, except for the end of the file. */
+/** A part of a file that the archive stores. It begins and ends at a block, or at the end of the file. */
 export interface SparseSegment {
   readonly offset: number;
   readonly length: number;
 }
 
-/** What a sparse file takes in an archive: the map first, then the segments without gaps. */
+/** Sizes of a sparse file in an archive: the map, then the segments without gaps. */
 export interface SparseLayout {
   readonly segmentCount: number;
-  /** of the map, padded to a block */
+  /** length of the map, padded to a block, in `bytes` */
   readonly mapBytes: number;
   readonly dataBytes: number;
 }
 
 /**
- * The segments of a file with data, in order. Readers differ in whether they expect segments to begin on a block
- * of the archive, so that all but the last one are whole blocks.
+ * The segments of a file that contain data, in order. Segments are whole blocks, except for the last one, because some
+ * extractors expect each segment to begin at a block of the archive.
  */
 export async function* sparseSegments(
   lease: LayerLease,
@@ -36,7 +36,7 @@ export async function* sparseSegments(
   let start = 0;
   let end = 0;
   for (let first = 0; first < entry.extentCount; first += PAGE_COUNT) {
-    if (pacer.due()) await pacer.yield();
+    if (pacer.shouldYield()) await pacer.yield();
     for (const { logical, length } of lease.index.extents(entry, first, PAGE_COUNT)) {
       const from = logical - (logical % TAR_BLOCK_BYTES);
       if (from > end) {
@@ -50,8 +50,8 @@ export async function* sparseSegments(
 }
 
 /**
- * How a file would be stored with its holes; null when that does not pay. A guest can make a file of millions of
- * extents, so the event loop goes on meanwhile.
+ * The layout of a file with its holes; null when that saves too little. A guest can give a file millions of extents, so
+ * the computation yields to the event loop.
  */
 export async function sparseLayout(lease: LayerLease, entry: LayerEntry, pacer: Pacer): Promise<SparseLayout | null> {
   let [segmentCount, textBytes, dataBytes, end] = [0, 0, 0, 0];
@@ -70,7 +70,7 @@ export async function sparseLayout(lease: LayerLease, entry: LayerEntry, pacer: 
   return entry.size - dataBytes - mapBytes < HOLES_BYTES_MIN ? null : { segmentCount, mapBytes, dataBytes };
 }
 
-/** The map as text, piece by piece: the number of segments, then offset and length of each. */
+/** The map as text, in pieces: the number of segments, then offset and length of each. */
 export async function* sparseMap(
   lease: LayerLease,
   entry: LayerEntry,
@@ -88,7 +88,7 @@ export async function* sparseMap(
     yield text;
     text = "";
   }
-  // An empty segment at the end tells the size of a file that ends in a hole.
+  // An empty segment at the end gives the size of a file that ends with a hole.
   if (end < entry.size) text += mapLine({ offset: entry.size, length: 0 });
   bytes += text.length;
   yield text + "\0".repeat(layout.mapBytes - bytes);

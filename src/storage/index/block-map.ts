@@ -1,24 +1,24 @@
-/** Smallest block of the file systems that a layer may have, in `bytes`: extents begin at a multiple of it. */
+/** Smallest block of the supported file systems, in `bytes`. Extents begin at multiples of it. */
 export const BLOCK_BYTES = 1024;
 
 const WORD_BITS = 32;
-/** Words of one page of the map, which stands for 64 MiB of the disk. */
+/** Words of one page of the map. A page stands for 64 MiB of the disk. */
 const PAGE_WORDS = 2048;
 const PAGE_BITS = PAGE_WORDS * WORD_BITS;
-/** A page of which everything is claimed. */
+/** Marks a page whose blocks are all claimed. */
 const FULL = "full";
 
-/** Which blocks of a disk belong to a file already. Pages of which all or nothing is claimed take next to no memory. */
+/** The blocks of a disk that files have claimed. Pages that are completely claimed or free take almost no memory. */
 export class BlockMap {
   readonly #pages = new Map<number, Uint32Array | typeof FULL>();
   #pagesCount = 0;
 
-  /** memory that is taken, in `bytes`, nearly */
+  /** approximate memory use, in `bytes` */
   get heldBytes(): number {
     return this.#pagesCount * PAGE_WORDS * Uint32Array.BYTES_PER_ELEMENT + this.#pages.size * 40;
   }
 
-  /** Claims the blocks of `[start, end)` in bytes; false when one of them was claimed before. */
+  /** Claims the blocks of the bytes `[start, end)`. Returns false when one of them is claimed already. */
   claim(start: number, end: number): boolean {
     const first = Math.floor(start / BLOCK_BYTES);
     const last = Math.ceil(end / BLOCK_BYTES) - 1;
@@ -32,7 +32,7 @@ export class BlockMap {
     return true;
   }
 
-  /** Claims the bits from `first` to `last` of a page. */
+  /** Claims the bits `first` to `last` of a page. */
   #claimIn(number: number, first: number, last: number): boolean {
     const known = this.#pages.get(number);
     if (known === FULL) return false;

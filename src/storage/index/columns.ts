@@ -3,7 +3,7 @@ type Numbers = Uint8Array | Uint16Array | Uint32Array | Float64Array;
 const PAGE_BITS = 13;
 const PAGE_COUNT = 1 << PAGE_BITS;
 
-/** Numbers by consecutive places from zero on. It grows by pages, so that no step of its growth takes long. */
+/** An array of numbers that grows by pages, so that growing never takes long. */
 export class Column<T extends Numbers> {
   readonly #type: new (
     length: number,
@@ -14,12 +14,12 @@ export class Column<T extends Numbers> {
     this.#type = type;
   }
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     return this.#pages.length * PAGE_COUNT * (this.#pages[0]?.BYTES_PER_ELEMENT ?? 0);
   }
 
-  /** Zero where nothing was set. */
+  /** The value at `at`; zero if it was never set. */
   get(at: number): number {
     return this.#pages[at >>> PAGE_BITS]?.[at & (PAGE_COUNT - 1)] ?? 0;
   }
@@ -32,32 +32,32 @@ export class Column<T extends Numbers> {
 }
 
 /**
- * Finds entries, which are consecutive numbers from one on, by a hash of 32 bits. A table that doubled would have to be
- * filled anew at once; this one splits one of its chains with every entry that is added (linear hashing).
+ * A hash table of entries, which are consecutive numbers from one. A table that doubles its size must rehash everything
+ * at once; this one splits one chain for each entry that is added (linear hashing).
  */
 export class HashChains {
   /** first entry of each chain, or zero */
   readonly #heads = new Column(Uint32Array);
-  /** by entry: the next one in its chain, or zero */
+  /** next entry in the chain, by entry; or zero */
   readonly #nexts = new Column(Uint32Array);
   readonly #hashes = new Column(Uint32Array);
   #chainsCount = 1;
-  /** the largest power of two that is no larger than the number of chains */
+  /** the largest power of two that is not larger than the number of chains */
   #floor = 1;
 
   get heldBytes(): number {
     return this.#heads.heldBytes + this.#nexts.heldBytes + this.#hashes.heldBytes;
   }
 
-  /** The entry with that hash that `isIt` recognises, or null. */
-  find(hash: number, isIt: (entry: number) => boolean): number | null {
+  /** The entry with this hash that `matches` accepts, or null. */
+  find(hash: number, matches: (entry: number) => boolean): number | null {
     for (let entry = this.#heads.get(this.#chainOf(hash)); entry !== 0; entry = this.#nexts.get(entry)) {
-      if (this.#hashes.get(entry) === hash && isIt(entry)) return entry;
+      if (this.#hashes.get(entry) === hash && matches(entry)) return entry;
     }
     return null;
   }
 
-  /** `entry` is in no chain yet. */
+  /** Adds an entry that is in no chain yet. */
   add(entry: number, hash: number): void {
     this.#hashes.set(entry, hash);
     this.#link(this.#chainOf(hash), entry);
@@ -74,7 +74,7 @@ export class HashChains {
     this.#heads.set(chain, entry);
   }
 
-  /** Makes one chain more, of a part of the one whose hashes end alike. */
+  /** Adds a chain, and moves to it the entries of an existing chain whose hashes have one more bit set. */
   #split(): void {
     const chain = this.#chainsCount - this.#floor;
     let entry = this.#heads.get(chain);

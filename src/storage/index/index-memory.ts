@@ -1,30 +1,30 @@
 import { ByteBudget } from "../byte-budget.ts";
 import { INDEX_MEMORY_EACH_BYTES_MAX, INDEX_MEMORY_SHARED_BYTES_MAX } from "../limits.ts";
 
-/** Memory is taken in pieces of as many `bytes`. */
+/** Memory is reserved in steps of this size, in `bytes`. */
 const PIECE_BYTES = 1_048_576;
 
-/** The memory of one index that is being written; given back at disposal. */
-export interface IndexAccount extends Disposable {
-  /** Takes memory for as many `bytes` in all; false when there is not as much. */
-  covers(bytes: number): boolean;
+/** The memory of one index that is being written; disposal returns it. */
+export interface MemoryShare extends Disposable {
+  /** Reserves memory up to `bytes` in all. Returns false, and reserves nothing, when not enough is left. */
+  reserve(bytes: number): boolean;
   /**
-   * Waits for the seat, whose holder has memory for the largest index that there can be. Take it only when everything
-   * that the index is made of is there: others wait for it.
+   * Waits for the slot for large indexes, whose holder has memory for the largest possible index. Call it only when the
+   * whole stream has been received, because others wait for the slot.
    * @throws the reason of `signal`
    */
-  takeSeat(signal: AbortSignal | null): Promise<void>;
+  takeLargeSlot(signal: AbortSignal | null): Promise<void>;
 }
 
 /**
- * The memory of all indexes that are being written. A few small ones are written at a time, out of a budget that they
- * share; one that finds nothing left, or is large, keeps its stream on the disk until it gets the one seat for such.
+ * The memory of all indexes that are being written. Small indexes share a budget. An index that is large, or that finds
+ * the budget used up, spools its stream to the disk and waits for the one slot for large indexes.
  */
 export class IndexMemory {
   readonly #shared: ByteBudget;
   readonly #eachBytesMax: number;
-  #isSeatTaken = false;
-  /** called when the seat is theirs; in order */
+  #isLargeSlotTaken = false;
+  /** callbacks that receive the slot, in order */
   readonly #waiting = new Set<() => void>();
 
   constructor(sharedBytesMax = INDEX_MEMORY_SHARED_BYTES_MAX, eachBytesMax = INDEX_MEMORY_EACH_BYTES_MAX) {
@@ -32,44 +32,44 @@ export class IndexMemory {
     this.#eachBytesMax = eachBytesMax;
   }
 
-  /** what small indexes have taken, in `bytes` */
+  /** memory that small indexes have reserved, in `bytes` */
   get sharedBytes(): number {
     return this.#shared.taken;
   }
 
-  /** An account that has nothing yet. */
-  open(): IndexAccount {
+  /** A new share, without any memory reserved. */
+  open(): MemoryShare {
     let taken = 0;
-    let hasSeat = false;
+    let hasLargeSlot = false;
     const giveBack = () => {
       this.#shared.give(taken);
       taken = 0;
     };
     return {
-      covers: (bytes) => {
-        if (hasSeat || bytes <= taken) return true;
+      reserve: (bytes) => {
+        if (hasLargeSlot || bytes <= taken) return true;
         const more = Math.ceil((bytes - taken) / PIECE_BYTES) * PIECE_BYTES;
         if (taken + more > this.#eachBytesMax || !this.#shared.take(more)) return false;
         taken += more;
         return true;
       },
-      takeSeat: async (signal) => {
-        await this.#waitForSeat(signal);
-        hasSeat = true;
+      takeLargeSlot: async (signal) => {
+        await this.#waitForLargeSlot(signal);
+        hasLargeSlot = true;
         giveBack();
       },
       [Symbol.dispose]: () => {
         giveBack();
-        if (hasSeat) this.#leaveSeat();
-        hasSeat = false;
+        if (hasLargeSlot) this.#releaseLargeSlot();
+        hasLargeSlot = false;
       },
     };
   }
 
-  async #waitForSeat(signal: AbortSignal | null): Promise<void> {
+  async #waitForLargeSlot(signal: AbortSignal | null): Promise<void> {
     signal?.throwIfAborted();
-    if (!this.#isSeatTaken) {
-      this.#isSeatTaken = true;
+    if (!this.#isLargeSlotTaken) {
+      this.#isLargeSlotTaken = true;
       return;
     }
     const { promise, resolve, reject } = Promise.withResolvers<void>();
@@ -86,9 +86,9 @@ export class IndexMemory {
     await promise;
   }
 
-  #leaveSeat(): void {
+  #releaseLargeSlot(): void {
     const [next] = this.#waiting;
-    if (next === undefined) this.#isSeatTaken = false;
+    if (next === undefined) this.#isLargeSlotTaken = false;
     else next();
   }
 }

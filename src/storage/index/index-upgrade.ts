@@ -1,33 +1,37 @@
 import { chmod, chown, type FileHandle, open, rename, rm, stat } from "node:fs/promises";
 import { crc32 } from "node:zlib";
 import { syncPath } from "../../system/scratch.ts";
-import { Pacer, type Wanted } from "../pacer.ts";
+import { type Cancellation, Pacer } from "../pacer.ts";
 import { decodeHeader, encodeHeader, FORMAT_VERSION, HEADER_BYTES, type IndexHeader } from "./layer-index-format.ts";
 
 const PIECE_BYTES = 262_144;
 
 /**
- * Whether everything in a stored index is as it was written: what a reader finds in passing is only what it looks at. True
- * for an index of a version without a checksum, of which nobody can tell.
- * @throws LayerIndexError when the file is not a whole index; the reason of `wanted`
+ * Checks the checksum of a stored index, because readers notice damage only in the parts that they read. True for a
+ * version without a checksum.
+ * @throws LayerIndexError when the file is not a complete index; the error of `cancellation`
  */
-export async function isIndexIntact(path: string, wanted: Wanted | null = null): Promise<boolean> {
+export async function isIndexIntact(path: string, cancellation: Cancellation | null = null): Promise<boolean> {
   await using file = await open(path, "r");
   const { bodyChecksum } = await headerOf(file);
   if (bodyChecksum === null) return true;
-  const pacer = new Pacer(wanted);
+  const pacer = new Pacer(cancellation);
   let checksum = 0;
   for await (const piece of bodyOf(file, pacer)) checksum = crc32(piece, checksum);
   return checksum === bodyChecksum;
 }
 
 /**
- * Rewrites a stored index of an older version in the present one, and replaces it as a whole; readers that have the old
- * file open finish undisturbed. False when it had the present version already.
- * @param temporary a new file on the same file system
- * @throws LayerIndexError when the file is not a whole index; the reason of `wanted`
+ * Rewrites a stored index of an older version in the current version, and replaces the file atomically. Readers that have
+ * the old file open can go on. Returns false when the index has the current version.
+ * @param temporary path of a new file on the same file system
+ * @throws LayerIndexError when the file is not a complete index; the error of `cancellation`
  */
-export async function upgradeIndex(path: string, temporary: string, wanted: Wanted | null = null): Promise<boolean> {
+export async function upgradeIndex(
+  path: string,
+  temporary: string,
+  cancellation: Cancellation | null = null,
+): Promise<boolean> {
   await using source = await open(path, "r");
   const header = await headerOf(source);
   if (header.version === FORMAT_VERSION) return false;
@@ -35,7 +39,7 @@ export async function upgradeIndex(path: string, temporary: string, wanted: Want
   {
     await using target = await open(temporary, "wx", 0o600);
     undo.defer(() => rm(temporary, { force: true }));
-    const pacer = new Pacer(wanted);
+    const pacer = new Pacer(cancellation);
     let position = HEADER_BYTES;
     let bodyChecksum = 0;
     for await (const piece of bodyOf(source, pacer)) {
@@ -60,7 +64,7 @@ async function headerOf(file: FileHandle): Promise<IndexHeader> {
   return decodeHeader(bytes, size);
 }
 
-/** Everything behind the header; a piece is good until the next one is asked for. */
+/** Everything after the header, in pieces that are valid until the next one is requested. */
 async function* bodyOf(file: FileHandle, pacer: Pacer): AsyncGenerator<Buffer> {
   const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
   for (let position = HEADER_BYTES; ; ) {
@@ -68,6 +72,6 @@ async function* bodyOf(file: FileHandle, pacer: Pacer): AsyncGenerator<Buffer> {
     if (bytesRead === 0) return;
     position += bytesRead;
     yield buffer.subarray(0, bytesRead);
-    if (pacer.due()) await pacer.yield();
+    if (pacer.shouldYield()) await pacer.yield();
   }
 }

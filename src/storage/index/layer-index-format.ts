@@ -1,15 +1,15 @@
 /*
- * The index of a layer on disk: a header, one record per entry in the order of the stream, and a table that is
- * sorted by directory and name. Everything is little-endian. The children of a directory are one run of the
- * table, so that a look-up is a binary search for each component, by reads at known places.
+ * The file format of a layer's index: a header, a record for each entry in the order of the stream, and a table sorted by
+ * directory and name. All numbers are little-endian. The children of a directory are consecutive in the table, so a
+ * look-up is a binary search for each component of the path.
  *
- *   header   see `encodeHeader`, HEADER_BYTES; its version is the form of everything behind it
+ *   header   see `encodeHeader`, HEADER_BYTES; its version applies to everything after it
  *   record   RECORD_FIXED_BYTES (see `encodeRecord`), name, target, xattrs and extents as in the stream
- *   table    u64 offset of the record, and two u32: a directory's first child and number of children in the
- *            table, a file's number of extents and zero, otherwise zeros. The first entry is the root.
+ *   table    u64 offset of the record, and two u32: for a directory, position of the first child and number of
+ *            children; for a file, number of extents and zero; otherwise zeros. The first entry is the root.
  */
 
-/** The stream of a guest, or a stored index, is not what it must be. The message names what is wrong. */
+/** A guest's index stream or a stored index is invalid. The message says why. */
 export class LayerIndexError extends Error {
   override readonly name = "LayerIndexError";
 }
@@ -17,33 +17,33 @@ export class LayerIndexError extends Error {
 export const HEADER_BYTES = 64;
 export const RECORD_FIXED_BYTES = 64;
 export const TABLE_ENTRY_BYTES = 16;
-/** u64 logical, u64 physical, u64 length, in the stream and on disk. */
+/** Each: u64 logical, u64 physical, u64 length, in the stream and in the file. */
 export const EXTENT_BYTES = 24;
-/** u16 name length, u16 zero, u32 value length, in the stream and on disk. */
+/** u16 name length, u16 zero, u32 value length, in the stream and in the file. */
 export const XATTR_HEADER_BYTES = 8;
 
 const MAGIC = "coppidx\0";
-/** Version of the indexes that are written. Raised by whatever a reader of the one before would get wrong. */
+/** Version of new indexes. Raise it for every change that readers of the previous version would misread. */
 export const FORMAT_VERSION = 2;
-/** The oldest version that can be read: an upgrade makes nothing that is stored unreadable. It knows no body checksum. */
+/** Oldest readable version, which has no checksum of the body: an upgrade must not make stored layers unreadable. */
 const FORMAT_VERSION_MIN = 1;
-/** Where a header of version 2 has the checksum of everything behind it. */
+/** Offset in a header of version 2 of the checksum of everything after the header. */
 const BODY_CHECKSUM_OFFSET_BYTES = 40;
 
 export interface IndexHeader {
-  /** FORMAT_VERSION, or an older one */
+  /** FORMAT_VERSION, or an older version */
   readonly version: number;
-  /** CRC-32 of everything behind the header; null in version 1, which has none */
+  /** CRC-32 of everything after the header; null in version 1 */
   readonly bodyChecksum: number | null;
-  /** entries of the table, the root included */
+  /** number of entries in the table, including the root */
   readonly tableCount: number;
   readonly tableOffset: number;
   readonly diskBytes: number;
-  /** bytes of the disk that files use; a hard-linked file counts once */
+  /** disk space of all files, in `bytes`; a hard-linked file counts once */
   readonly contentBytes: number;
 }
 
-/** A u64 that fits a JavaScript integer, otherwise null. */
+/** A u64 as a number; null when it is not a safe integer. */
 export function readSafeU64(buffer: Buffer, offset: number): number | null {
   const high = buffer.readUInt32LE(offset + 4);
   return high >= 0x20_00_00 ? null : high * 0x1_0000_0000 + buffer.readUInt32LE(offset);
@@ -54,7 +54,7 @@ export function writeSafeU64(buffer: Buffer, value: number, offset: number): voi
   buffer.writeUInt32LE(Math.floor(value / 0x1_0000_0000), offset + 4);
 }
 
-/** Writes a header of the present version. */
+/** Encodes a header of the current version. */
 export function encodeHeader(header: Omit<IndexHeader, "version"> & { readonly bodyChecksum: number }): Buffer {
   const bytes = Buffer.alloc(HEADER_BYTES);
   bytes.write(MAGIC, 0, "latin1");
@@ -68,7 +68,7 @@ export function encodeHeader(header: Omit<IndexHeader, "version"> & { readonly b
   return bytes;
 }
 
-/** @throws LayerIndexError when these are not the first bytes of a whole index of `fileBytes` */
+/** @throws LayerIndexError when `bytes` is not the header of a complete index of `fileBytes` */
 export function decodeHeader(bytes: Buffer, fileBytes: number): IndexHeader {
   if (bytes.length !== HEADER_BYTES || bytes.toString("latin1", 0, 8) !== MAGIC) {
     throw new LayerIndexError("not a layer index");
@@ -97,9 +97,9 @@ function checksum(header: Buffer): number {
   return Bun.hash.crc32(header.subarray(0, HEADER_BYTES - 4));
 }
 
-/** What a record holds beside its name, target, xattrs and extents. */
+/** The fixed part of a record, without lengths. */
 export interface RecordFields {
-  /** letter of `EntryType`, or "w" for a whiteout, as a byte */
+  /** a letter of `EntryType` as a byte, or "w" for a whiteout */
   readonly type: number;
   readonly flags: number;
   readonly mode: number;
@@ -141,7 +141,7 @@ export function encodeRecord(buffer: Buffer, offset: number, fields: RecordField
   buffer.writeUInt32LE(lengths.xattrBytes, offset + 60);
 }
 
-/** Reads the fixed part of a record at the start of `buffer`. */
+/** Reads the fixed part of a record from the start of `buffer`. */
 export function decodeRecord(buffer: Buffer): RecordFields & RecordLengths {
   return {
     type: buffer.readUInt8(0),

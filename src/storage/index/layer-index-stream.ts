@@ -24,23 +24,23 @@ import {
 const STREAM_HEADER_BYTES = 8;
 const LENGTH_BYTES = 4;
 
-/** Room that a splitter begins with, in `bytes`. */
+/** Initial size of the splitter's buffer, in `bytes`. */
 const SPLITTER_BYTES = 65_536;
 
-/** Cuts the bytes of an index stream, split anywhere, into records. */
+/** Splits an index stream, which arrives in arbitrary chunks, into records. */
 export class RecordSplitter {
   #buffer = Buffer.allocUnsafeSlow(SPLITTER_BYTES);
-  /** what was not given yet is in `#buffer` from `#start` to `#end` */
+  /** the unread bytes are in `#buffer` from `#start` to `#end` */
   #start = 0;
   #end = 0;
   #started = false;
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     return this.#buffer.length;
   }
 
-  /** Adds a chunk, which is copied. The records that `next` gave are good no more. */
+  /** Copies a chunk to the buffer. Records that `next` returned before become invalid. */
   push(chunk: Uint8Array): void {
     const restBytes = this.#end - this.#start;
     if (this.#end + chunk.byteLength > this.#buffer.length) {
@@ -57,7 +57,7 @@ export class RecordSplitter {
   }
 
   /**
-   * The next whole record without its length, or null when more bytes are needed.
+   * The next complete record without its length field; null when more bytes are needed.
    * @throws LayerIndexError
    */
   next(): Buffer | null {
@@ -92,9 +92,9 @@ function checkStreamHeader(header: Buffer): void {
   if (version !== INDEX_VERSION) throw new LayerIndexError(`index stream of version ${version}`);
 }
 
-/** A record whose lengths and fields are checked; what needs knowledge of other records is not. */
+/** A record whose own fields are valid. Its relation to other records is not checked. */
 export interface StreamRecord extends RecordFields {
-  /** the parts of the record's bytes, in order and without gaps */
+  /** parts of the record's bytes, in order and without gaps */
   readonly path: Buffer;
   readonly target: Buffer;
   readonly xattrs: Buffer;
@@ -111,12 +111,12 @@ export const RecordType = {
 
 const ENTRY_TYPES = new Set(Buffer.from("dflbcpsw", "latin1"));
 
-/** Fails with the path, cut to a readable length. */
+/** @throws LayerIndexError with the path, shortened, and the reason */
 export function refuse(path: Buffer, reason: string): never {
   throw new LayerIndexError(`${JSON.stringify(path.toString("utf8", 0, 200))}: ${reason}`);
 }
 
-/** @throws LayerIndexError */
+/** Parses and checks a record. @throws LayerIndexError when it is invalid */
 export function parseRecord(record: Buffer): StreamRecord {
   const type = record.readUInt8(0);
   const pathBytes = record.readUInt32LE(56);

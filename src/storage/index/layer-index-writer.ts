@@ -3,7 +3,7 @@ import { crc32 } from "node:zlib";
 import { DISK_BYTES_MAX, INDEX_LIMITS, type IndexLimits } from "../limits.ts";
 import { Pacer, STEP_COUNT, sortPaced } from "../pacer.ts";
 import { Column } from "./columns.ts";
-import { type IndexAccount, IndexMemory } from "./index-memory.ts";
+import { IndexMemory, type MemoryShare } from "./index-memory.ts";
 import {
   EXTENT_BYTES,
   encodeHeader,
@@ -19,57 +19,56 @@ import { LayerValidator } from "./layer-validator.ts";
 import type { NameTable } from "./name-table.ts";
 
 const FLUSH_BYTES = 1_048_576;
-/** Bytes of extents that are checked in one piece. */
+/** Bytes of extents that are checked at a time. */
 const EXTENTS_PIECE_BYTES = 128 * EXTENT_BYTES;
-/** Read at a time of what was put aside. */
+/** Bytes of a spooled stream that are read at a time. */
 const READ_BYTES = 65_536;
-/** What the last step takes for each entry, in `bytes`: the order of entries, twice, and first children. */
+/** Memory that the last step needs for each entry, in `bytes`: two copies of the order, and first children. */
 const FINISH_BYTES = 12;
 
 export interface WrittenIndex {
   /** entries of the layer without its root; zero means that the layer changes nothing */
   readonly entryCount: number;
-  /** `bytes` of the disk that files use */
+  /** disk space of all files, in `bytes` */
   readonly contentBytes: number;
 }
 
 export interface IndexWriting {
-  /** of a guest, which may be hostile */
+  /** comes from a guest, which may be hostile */
   readonly stream: AsyncIterable<Uint8Array>;
-  /** a new file; the stream is put aside in it, too, where there is no memory to check it at once */
+  /** path of a new file; the stream is spooled to its end when there is no memory to process it at once */
   readonly path: string;
-  /** size of the disk that the index is of */
+  /** size of the indexed disk, in `bytes` */
   readonly diskBytes: number;
   readonly limits?: IndexLimits;
-  /** of all indexes that are being written; default: as much as it takes */
+  /** shared by all indexes that are being written; default: a budget of its own */
   readonly memory?: IndexMemory;
   readonly signal?: AbortSignal | null;
 }
 
 /**
- * Checks the index stream of a layer, which a hostile guest may have sent, and writes it to `path` in the form that
- * `LayerIndex` reads. The file is synced. Memory is bounded by the limits of `limits.ts` and counted in `memory`, and the
- * event loop goes on meanwhile. The stream is always read as it comes: nobody waits for memory with a guest half heard.
- * @throws LayerIndexError when anything in the stream is not as it must be; the file is then worthless. The reason of
- * `signal`
+ * Checks the index stream of a layer, which may come from a hostile guest, and writes it to `path` in the format of
+ * `LayerIndex`. The file is synced. `limits` bounds the memory use, `memory` counts it, and the work yields to the event
+ * loop. The stream is always read without delay, so that no guest waits for memory with half of its listing sent.
+ * @throws LayerIndexError when the stream is invalid, and the file is useless; the reason of `signal`
  */
 export async function writeLayerIndex(options: IndexWriting): Promise<WrittenIndex> {
   const { stream, path, diskBytes, limits = INDEX_LIMITS, memory = new IndexMemory(), signal = null } = options;
   if (diskBytes > DISK_BYTES_MAX) throw new LayerIndexError(`disk of ${diskBytes} bytes`);
   await using file = await open(path, "wx+", 0o600);
-  using account = memory.open();
+  using share = memory.open();
   const output = new IndexOutput(file);
   const reader = new StreamReader(new IndexBuilder(output, diskBytes, limits), output, new Pacer(signal));
   const chunks = bounded(stream, limits.streamBytesMax);
   await using _ended = { [Symbol.asyncDispose]: async () => void (await chunks.return(undefined)) };
-  if (!(await reader.read(chunks, account))) {
-    // Behind everything that is written meanwhile: an index is no longer than its stream and its table.
+  if (!(await reader.read(chunks, share))) {
+    // Spooled after the longest possible index, which is no longer than its stream and its table.
     const start = HEADER_BYTES + limits.streamBytesMax + limits.entriesCountMax * TABLE_ENTRY_BYTES;
-    const end = await putAside(file, start, chunks);
-    await account.takeSeat(signal);
-    await reader.read(readBack(file, start, end), account);
+    const end = await spool(file, start, chunks);
+    await share.takeLargeSlot(signal);
+    await reader.read(readSpool(file, start, end), share);
   }
-  if (!account.covers(reader.heldBytes + reader.entryCount * FINISH_BYTES)) await account.takeSeat(signal);
+  if (!share.reserve(reader.heldBytes + reader.entryCount * FINISH_BYTES)) await share.takeLargeSlot(signal);
   const written = await reader.finish();
   await file.truncate(output.position);
   await file.sync();
@@ -85,8 +84,8 @@ async function* bounded(stream: AsyncIterable<Uint8Array>, bytesMax: number): As
   }
 }
 
-/** Writes chunks to the file from `start` on, and gives where they end. */
-async function putAside(file: FileHandle, start: number, chunks: AsyncIterable<Uint8Array>): Promise<number> {
+/** Writes chunks to the file from `start` on, and returns their end. */
+async function spool(file: FileHandle, start: number, chunks: AsyncIterable<Uint8Array>): Promise<number> {
   let position = start;
   for await (const chunk of chunks) {
     await writeAt(file, chunk, position);
@@ -95,11 +94,11 @@ async function putAside(file: FileHandle, start: number, chunks: AsyncIterable<U
   return position;
 }
 
-async function* readBack(file: FileHandle, start: number, end: number): AsyncGenerator<Uint8Array> {
+async function* readSpool(file: FileHandle, start: number, end: number): AsyncGenerator<Uint8Array> {
   const buffer = Buffer.allocUnsafeSlow(READ_BYTES);
   for (let position = start; position < end; ) {
     const { bytesRead } = await file.read(buffer, 0, Math.min(READ_BYTES, end - position), position);
-    if (bytesRead === 0) throw new Error("what was put aside of an index stream is gone");
+    if (bytesRead === 0) throw new Error("the spooled index stream is cut short");
     position += bytesRead;
     yield buffer.subarray(0, bytesRead);
   }
@@ -113,7 +112,7 @@ async function writeAt(file: FileHandle, bytes: Uint8Array, position: number): P
   }
 }
 
-/** Makes records of chunks. */
+/** Splits chunks into records and builds the index from them. */
 class StreamReader {
   readonly #splitter = new RecordSplitter();
   readonly #builder: IndexBuilder;
@@ -126,55 +125,55 @@ class StreamReader {
     this.#pacer = pacer;
   }
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     return this.#splitter.heldBytes + this.#output.heldBytes + this.#builder.heldBytes;
   }
 
-  /** with the root */
+  /** including the root */
   get entryCount(): number {
     return this.#builder.entryCount;
   }
 
-  /** Takes chunks while the account covers what that takes; false when some are left then. */
-  async read(chunks: AsyncIterator<Uint8Array>, account: IndexAccount): Promise<boolean> {
-    while (account.covers(this.heldBytes)) {
+  /** Reads chunks while the share covers the memory use. Returns false when chunks are left. */
+  async read(chunks: AsyncIterator<Uint8Array>, share: MemoryShare): Promise<boolean> {
+    while (share.reserve(this.heldBytes)) {
       const step = await chunks.next();
       if (step.done === true) return true;
-      if (this.#pacer.due()) await this.#pacer.yield();
+      if (this.#pacer.shouldYield()) await this.#pacer.yield();
       this.#splitter.push(step.value);
       for (let record = this.#splitter.next(); record !== null; record = this.#splitter.next()) {
-        const { extents } = this.#begun(record);
+        const { extents } = this.#addRecord(record);
         if (extents.length <= EXTENTS_PIECE_BYTES) this.#builder.addExtents(extents);
-        else await this.#addMany(extents);
+        else await this.#addManyExtents(extents);
         if (this.#output.isFull) await this.#output.flush();
-        if (this.#pacer.due()) await this.#pacer.yield();
+        if (this.#pacer.shouldYield()) await this.#pacer.yield();
       }
     }
     return false;
   }
 
-  #begun(bytes: Buffer): StreamRecord {
+  #addRecord(bytes: Buffer): StreamRecord {
     const record = parseRecord(bytes);
     this.#builder.add(record);
     return record;
   }
 
-  async #addMany(extents: Buffer): Promise<void> {
+  async #addManyExtents(extents: Buffer): Promise<void> {
     for (let at = 0; at < extents.length; at += EXTENTS_PIECE_BYTES) {
       this.#builder.addExtents(extents.subarray(at, at + EXTENTS_PIECE_BYTES));
-      if (this.#pacer.due()) await this.#pacer.yield();
+      if (this.#pacer.shouldYield()) await this.#pacer.yield();
     }
   }
 
-  /** @throws LayerIndexError when the stream did not end as it must */
+  /** @throws LayerIndexError when the stream is incomplete */
   async finish(): Promise<WrittenIndex> {
     this.#splitter.end();
     return await this.#builder.finish(this.#pacer);
   }
 }
 
-/** Appends to a file through a buffer that takes any one record even when it `isFull`. */
+/** Appends to a file through a buffer, which has room for one more record even when it `isFull`. */
 class IndexOutput {
   readonly #file: FileHandle;
   readonly #buffer = Buffer.allocUnsafeSlow(2 * FLUSH_BYTES);
@@ -186,7 +185,7 @@ class IndexOutput {
     this.#file = file;
   }
 
-  /** offset of the next byte in the file */
+  /** file offset of the next byte */
   get position(): number {
     return this.#flushedBytes + this.#used;
   }
@@ -195,7 +194,7 @@ class IndexOutput {
     return this.#buffer.length;
   }
 
-  /** CRC-32 of what was flushed */
+  /** CRC-32 of the flushed bytes */
   get checksum(): number {
     return this.#checksum;
   }
@@ -204,7 +203,7 @@ class IndexOutput {
     return this.#used >= FLUSH_BYTES;
   }
 
-  /** Room for `length` bytes, which count as written. */
+  /** Reserves `length` bytes of the buffer; they count as written. */
   take(length: number): { buffer: Buffer; offset: number } {
     const offset = this.#used;
     this.#used += length;
@@ -230,16 +229,16 @@ class IndexOutput {
   }
 }
 
-/** Puts valid records behind each other and remembers what the table needs. */
+/** Appends valid records to the output, and remembers what the table needs. */
 class IndexBuilder {
   readonly #output: IndexOutput;
   readonly #validator: LayerValidator;
   readonly #names: NameTable;
   readonly #diskBytes: number;
   readonly #recordOffsets = new Column(Float64Array);
-  /** extents of a file; of a directory, later, the number of its children */
+  /** number of extents of a file; at the end, number of children of a directory */
   readonly #counts = new Column(Uint32Array);
-  /** the entry that was added last */
+  /** the last entry that was added */
   #last = 0;
 
   constructor(output: IndexOutput, diskBytes: number, limits: IndexLimits) {
@@ -249,18 +248,18 @@ class IndexBuilder {
     this.#names = this.#validator.names;
   }
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     return this.#validator.heldBytes + this.#recordOffsets.heldBytes + this.#counts.heldBytes;
   }
 
-  /** with the root */
+  /** including the root */
   get entryCount(): number {
     return this.#names.count;
   }
 
   /**
-   * Takes a record without its extents, which `addExtents` takes.
+   * Adds a record without its extents; `addExtents` adds those.
    * @throws LayerIndexError
    */
   add(record: StreamRecord): void {
@@ -268,7 +267,7 @@ class IndexBuilder {
     if (record.type !== RecordType.moreExtents) this.#append(this.#last, record);
   }
 
-  /** Takes extents of the last record. @throws LayerIndexError */
+  /** Adds extents of the last record. @throws LayerIndexError */
   addExtents(extents: Buffer): void {
     this.#validator.acceptExtents(extents);
     this.#output.append(extents);
@@ -295,7 +294,7 @@ class IndexBuilder {
     const order = new Uint32Array(tableCount - 1);
     for (let position = 0; position < order.length; position++) {
       order[position] = position + 1;
-      if (position % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+      if (position % STEP_COUNT === 0 && pacer.shouldYield()) await pacer.yield();
     }
     await sortPaced(order, this.#names.compare, pacer);
     const firstChildren = await this.#countChildren(order, pacer);
@@ -304,7 +303,7 @@ class IndexBuilder {
     this.#appendTableEntry(0, firstChildren);
     for (const [position, entry] of order.entries()) {
       this.#appendTableEntry(entry, firstChildren);
-      if (position % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+      if (position % STEP_COUNT === 0 && pacer.shouldYield()) await pacer.yield();
       if (this.#output.isFull) await this.#output.flush();
     }
     await this.#output.flush();
@@ -314,11 +313,11 @@ class IndexBuilder {
     return { entryCount: tableCount - 1, contentBytes };
   }
 
-  /** First child of each directory in the table, whose first entry is the root; counts the children on the way. */
+  /** The position of each directory's first child in the table, which begins with the root. Also counts the children. */
   async #countChildren(order: Uint32Array, pacer: Pacer): Promise<Column<Uint32Array>> {
     const firstChildren = new Column(Uint32Array);
     for (let position = 0; position < order.length; position++) {
-      if (position % STEP_COUNT === 0 && pacer.due()) await pacer.yield();
+      if (position % STEP_COUNT === 0 && pacer.shouldYield()) await pacer.yield();
       const parent = this.#names.parentOf(order[position] as number);
       const count = this.#counts.get(parent);
       if (count === 0) firstChildren.set(parent, position + 1);

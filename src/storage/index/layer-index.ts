@@ -17,36 +17,36 @@ import {
   XATTR_HEADER_BYTES,
 } from "./layer-index-format.ts";
 
-/** Covers a record up to the end of most names and targets, so that one read is enough. */
+/** Covers most records up to the end of the target, so that one read is enough. */
 const RECORD_READ_BYTES = 512;
-/** What is read here is decoded before anything else is read: all indexes can share them. */
+/** All indexes share these buffers, because their contents are decoded before the next read. */
 const TABLE_BUFFER = Buffer.alloc(TABLE_ENTRY_BYTES);
 const RECORD_BUFFER = Buffer.alloc(RECORD_READ_BYTES);
 
-/** An entry of one layer; a whiteout ("w") hides what lower layers have under its name. */
+/** An entry of one layer. A whiteout ("w") hides entries of lower layers with its name. */
 export interface LayerEntry extends Omit<Entry, "type"> {
   readonly type: EntryType | "w";
-  /** a directory that hides the contents of the same directory in lower layers */
+  /** for a directory: hides the contents of the same directory in lower layers */
   readonly opaque: boolean;
   readonly inode: number;
   readonly rdevMajor: number;
   readonly rdevMinor: number;
   readonly xattrCount: number;
   readonly extentCount: number;
-  readonly place: EntryPlace;
+  readonly offsets: EntryOffsets;
 }
 
-/** Where the index keeps the rest of an entry. */
-interface EntryPlace {
+/** Positions in the index of the other data of an entry. */
+interface EntryOffsets {
   readonly xattrsOffset: number;
   readonly xattrBytes: number;
   readonly extentsOffset: number;
-  /** run of the table with a directory's children */
+  /** consecutive entries of the table with the children of a directory */
   readonly firstChild: number;
   readonly childCount: number;
 }
 
-/** `length` bytes at `physical` of the disk are the bytes at `logical` of the file. */
+/** The `length` bytes at `logical` of the file are at `physical` of the disk. */
 export interface Extent {
   readonly logical: number;
   readonly physical: number;
@@ -64,11 +64,11 @@ interface TableEntry {
   readonly second: number;
 }
 
-/** The stored index of one layer: a large one is read where it is needed, a small one may be kept in memory. */
+/** The stored index of one layer. It is read on demand, or, if it is small, kept in memory. */
 export class LayerIndex {
   readonly #source: IndexSource;
   readonly #header: IndexHeader;
-  /** of an index in memory: what was asked for is kept as it was given, the children of a directory by its first one */
+  /** for an index in memory: decoded children of directories, by the position of the first child */
   readonly #known = new Map<number, readonly LayerEntry[]>();
   #knownRoot: LayerEntry | null = null;
 
@@ -78,7 +78,7 @@ export class LayerIndex {
     this.#header = decodeHeader(source.read(bytes, 0), source.sizeBytes);
   }
 
-  /** @throws LayerIndexError when the file is not a whole index */
+  /** @throws LayerIndexError when the file is not a complete index */
   static open(path: string, pages: IndexPages | null = null): LayerIndex {
     const source = openIndexFile(path, pages);
     try {
@@ -90,20 +90,20 @@ export class LayerIndex {
   }
 
   /**
-   * Reads the index as a whole, so that it needs no descriptor; null when it is larger than `bytesMax`.
-   * @throws LayerIndexError when the file is not a whole index
+   * Reads a whole index into memory, so that it needs no descriptor; null when it is larger than `bytesMax`.
+   * @throws LayerIndexError when the file is not a complete index
    */
   static load(path: string, bytesMax: number): LayerIndex | null {
     const source = loadIndexFile(path, bytesMax);
     return source === null ? null : new LayerIndex(source);
   }
 
-  /** Closes the file; idempotent. */
+  /** Closes the file. Idempotent. */
   close(): void {
     this.#source.close();
   }
 
-  /** size of the file */
+  /** size of the index file, in `bytes` */
   get sizeBytes(): number {
     return this.#source.sizeBytes;
   }
@@ -113,12 +113,12 @@ export class LayerIndex {
     return this.#header.tableCount - 1;
   }
 
-  /** size that the disk had when it was indexed, in `bytes` */
+  /** size of the disk when it was indexed, in `bytes` */
   get diskBytes(): number {
     return this.#header.diskBytes;
   }
 
-  /** `bytes` of the disk that files use */
+  /** disk space of all files, in `bytes` */
   get contentBytes(): number {
     return this.#header.contentBytes;
   }
@@ -130,9 +130,9 @@ export class LayerIndex {
     return root;
   }
 
-  /** The child of a directory of this layer, a whiteout included, or null. */
-  child(directory: Pick<LayerEntry, "place">, name: ByteString): LayerEntry | null {
-    const { firstChild, childCount } = directory.place;
+  /** The child of a directory of this layer, which may be a whiteout; null when there is none. */
+  child(directory: Pick<LayerEntry, "offsets">, name: ByteString): LayerEntry | null {
+    const { firstChild, childCount } = directory.offsets;
     if (childCount === 0) return null;
     if (this.#source.isInMemory) {
       const entries = this.#childrenOf(directory);
@@ -145,11 +145,11 @@ export class LayerIndex {
     return entry.name === name ? entry : null;
   }
 
-  /** At most `limit` children in the order of their names' bytes, whiteouts included, that follow `after`. */
-  children(directory: Pick<LayerEntry, "place">, after: ByteString | null, limit: number): readonly LayerEntry[] {
-    const { firstChild, childCount } = directory.place;
+  /** At most `limit` children after the name `after`, ordered by the bytes of their names, including whiteouts. */
+  children(directory: Pick<LayerEntry, "offsets">, after: ByteString | null, limit: number): readonly LayerEntry[] {
+    const { firstChild, childCount } = directory.offsets;
     if (childCount === 0 || limit <= 0) return [];
-    // No name lies between one and the same one with NUL behind it.
+    // No name sorts between a name and the same name followed by NUL.
     const next = after === null ? null : (`${after}\0` as ByteString);
     if (this.#source.isInMemory) {
       const entries = this.#childrenOf(directory);
@@ -160,8 +160,8 @@ export class LayerIndex {
     return this.#entries(start, Math.min(limit, firstChild + childCount - start));
   }
 
-  /** All children of a directory, decoded once. */
-  #childrenOf({ place: { firstChild, childCount } }: Pick<LayerEntry, "place">): readonly LayerEntry[] {
+  /** All children of a directory, decoded only once. */
+  #childrenOf({ offsets: { firstChild, childCount } }: Pick<LayerEntry, "offsets">): readonly LayerEntry[] {
     let entries = this.#known.get(firstChild);
     if (entries === undefined) {
       entries = this.#entries(firstChild, childCount);
@@ -170,14 +170,14 @@ export class LayerIndex {
     return entries;
   }
 
-  /** The entries of a run of the table. */
+  /** Consecutive entries of the table. */
   #entries(start: number, count: number): LayerEntry[] {
     if (count <= 0) return [];
     const table = this.#read(Buffer.alloc(count * TABLE_ENTRY_BYTES), this.#tableOffset(start));
     return Array.from({ length: count }, (_, at) => this.#entry(decodeTableEntry(table, at * TABLE_ENTRY_BYTES)));
   }
 
-  /** The entry of this layer alone, no symlink followed; null when it has none. */
+  /** The entry at a path of this layer alone, without following symlinks; null when there is none. */
   stat(path: GuestPath): LayerEntry | null {
     let entry: LayerEntry | null = this.root();
     for (const name of path.split("/")) {
@@ -192,15 +192,15 @@ export class LayerIndex {
     return directory === null ? [] : this.children(directory, after, limit);
   }
 
-  /** At most `limit` extents of a file, from the one with number `first` on, in the order of the file. */
+  /** At most `limit` extents of a file, beginning with extent number `first`, ordered by file offset. */
   extents(entry: LayerEntry, first: number, limit: number): Extent[] {
     const count = Math.min(limit, entry.extentCount - first);
     if (count <= 0) return [];
-    const bytes = this.#read(Buffer.alloc(count * EXTENT_BYTES), entry.place.extentsOffset + first * EXTENT_BYTES);
+    const bytes = this.#read(Buffer.alloc(count * EXTENT_BYTES), entry.offsets.extentsOffset + first * EXTENT_BYTES);
     return Array.from({ length: count }, (_, at) => decodeExtent(bytes, at * EXTENT_BYTES));
   }
 
-  /** Number of the first extent that ends after `offset` of the file; `extentCount` when there is none. */
+  /** Number of the first extent that ends after the file offset `offset`; `extentCount` when there is none. */
   extentAt(entry: LayerEntry, offset: number): number {
     let low = 0;
     let high = entry.extentCount;
@@ -214,7 +214,7 @@ export class LayerIndex {
   }
 
   xattrs(entry: LayerEntry): Xattr[] {
-    const bytes = this.#read(Buffer.alloc(entry.place.xattrBytes), entry.place.xattrsOffset);
+    const bytes = this.#read(Buffer.alloc(entry.offsets.xattrBytes), entry.offsets.xattrsOffset);
     const xattrs: Xattr[] = [];
     for (let offset = 0; offset < bytes.length; ) {
       const nameStart = offset + XATTR_HEADER_BYTES;
@@ -227,7 +227,7 @@ export class LayerIndex {
     return xattrs;
   }
 
-  /** First position of the run whose name is not before `name`. */
+  /** First position among `count` entries whose name does not sort before `name`. */
   #lowerBound(first: number, count: number, name: Buffer): number {
     let low = first;
     let high = first + count;
@@ -239,7 +239,7 @@ export class LayerIndex {
     return low;
   }
 
-  /** Valid until the next read. */
+  /** A name, valid until the next read. */
   #nameAt(position: number): Buffer {
     const record = this.#record(this.#tableEntry(position).recordOffset);
     return record.subarray(RECORD_FIXED_BYTES, RECORD_FIXED_BYTES + record.readUInt16LE(2));
@@ -253,9 +253,9 @@ export class LayerIndex {
     return decodeTableEntry(this.#read(TABLE_BUFFER, this.#tableOffset(position)), 0);
   }
 
-  /** The first bytes of a record; valid until the next read. */
+  /** The first bytes of a record, valid until the next read. */
   #record(offset: number): Buffer {
-    // The table lies behind the records, so that a short record at their end is read without a short read.
+    // The table follows the records, so this read never goes beyond the end of the file.
     const available = this.#header.tableOffset + this.#header.tableCount * TABLE_ENTRY_BYTES - offset;
     const length = Math.min(RECORD_READ_BYTES, available);
     if (length < RECORD_FIXED_BYTES) throw new LayerIndexError("layer index is damaged");
@@ -280,7 +280,7 @@ export class LayerIndex {
   }
 }
 
-/** First position whose name is not before `name`: a character is a byte, so names compare as bytes do. */
+/** First position whose name does not sort before `name`. Each character of a ByteString stands for a byte. */
 function lowerBound(entries: readonly LayerEntry[], name: ByteString): number {
   let low = 0;
   let high = entries.length;
@@ -332,7 +332,7 @@ function decodeEntry(
     rdevMinor: fields.rdevMinor,
     xattrCount: fields.xattrCount,
     extentCount: isDirectory ? 0 : at.first,
-    place: {
+    offsets: {
       xattrsOffset,
       xattrBytes: fields.xattrBytes,
       extentsOffset: xattrsOffset + fields.xattrBytes,

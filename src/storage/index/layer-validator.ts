@@ -17,30 +17,30 @@ interface OpenFile {
   readonly path: Buffer;
   readonly inode: number;
   readonly size: number;
-  /** where the next extent may begin in the file */
+  /** lowest file offset at which the next extent may begin */
   logicalEnd: number;
-  /** of a file with several names: over its size and extents */
+  /** hash of size and extents, for a file with several names */
   readonly fingerprint: Hash | null;
-  /** an earlier name of the inode claimed the blocks */
+  /** true when an earlier name of the inode has claimed the blocks */
   readonly isKnown: boolean;
 }
 
 interface KnownDirectory {
   readonly entry: number;
-  /** where its name ends in the path */
+  /** end of its name in the path */
   readonly end: number;
 }
 
 /**
- * What can only be checked across records: that the paths make a tree without duplicates, that extents are in order
- * and inside the file and the disk, and that no two files share a block.
+ * Checks that need several records: the paths form a tree without duplicates, extents are sorted and within the file and
+ * the disk, and no two files share a block.
  */
 export class LayerValidator {
   readonly names = new NameTable();
   readonly #diskBytes: number;
   readonly #limits: IndexLimits;
   readonly #blocks = new BlockMap();
-  /** by fingerprints that are keyed, so that a guest cannot make two the same */
+  /** The fingerprints are keyed, so that a guest cannot construct two equal ones. */
   readonly #linkedFiles = new LinkedFiles();
   readonly #fingerprintKey = randomBytes(FINGERPRINT_KEY_BYTES);
   readonly #directories = new Column(Uint8Array);
@@ -48,7 +48,7 @@ export class LayerValidator {
   #last = 0;
   #openFile: OpenFile | null = null;
   #lastDirectory: Buffer = Buffer.alloc(0);
-  /** of the path `#lastDirectory`, the outermost first */
+  /** the directories of the path `#lastDirectory`, outermost first */
   readonly #lastDirectories: KnownDirectory[] = [];
   #extentsCount = 0;
   #contentBytes = 0;
@@ -62,14 +62,14 @@ export class LayerValidator {
     return this.#directories.get(entry) === 1;
   }
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     const parts = [this.names, this.#blocks, this.#linkedFiles, this.#directories];
     return parts.reduce((bytes, { heldBytes }) => bytes + heldBytes, 0);
   }
 
   /**
-   * The entry that the record describes or continues.
+   * Returns the entry that the record describes or continues.
    * @throws LayerIndexError
    */
   accept(record: StreamRecord): number {
@@ -84,7 +84,7 @@ export class LayerValidator {
   }
 
   /**
-   * Takes extents of the record that was accepted last; all of them in order, as many at a time as one likes.
+   * Checks extents of the last record. A record's extents may be passed in any number of calls, in order.
    * @throws LayerIndexError
    */
   acceptExtents(extents: Buffer): void {
@@ -92,7 +92,7 @@ export class LayerValidator {
   }
 
   /**
-   * Bytes of the disk that all files use.
+   * Returns the disk space of all files, in `bytes`.
    * @throws LayerIndexError
    */
   finish(): number {
@@ -125,7 +125,7 @@ export class LayerValidator {
     return entry;
   }
 
-  /** The directory `path[0, end)`. Most paths go on where the last one was, so that its directories are remembered. */
+  /** The directory `path[0, end)`. Most paths share directories with the previous path, so those are remembered. */
   #parentOf(path: Buffer, end: number, hasParent: boolean): number {
     if (!hasParent) return 0;
     if (end === 0) refuse(path, "path is not relative");
@@ -147,7 +147,7 @@ export class LayerValidator {
     return parent;
   }
 
-  /** How many of the last path's directories lie on the way to this one, or are it. */
+  /** Number of the last path's directories that are this directory or above it. */
   #sharedDirectories(directory: Buffer): number {
     let low = 0;
     let high = this.#lastDirectories.length;
@@ -185,7 +185,7 @@ export class LayerValidator {
     if (logical === null || physical === null || length === null) refuse(file.path, "extent is over 2^53-1");
     if (length === 0) refuse(file.path, "extent is empty");
     if (logical < file.logicalEnd) refuse(file.path, "extents overlap or are not sorted");
-    // Differences, because a sum of two such numbers may not be exact.
+    // Subtracted, because a sum of two such numbers may be inexact.
     if (logical > file.size || length > file.size - logical) refuse(file.path, "extent is past the end of the file");
     if (physical > this.#diskBytes || length > this.#diskBytes - physical) {
       refuse(file.path, "extent is past the end of the disk");
@@ -197,7 +197,7 @@ export class LayerValidator {
     this.#contentBytes += length;
   }
 
-  /** A file with several names must be the same under each of them. */
+  /** Checks that a file with several names is the same under each of them. */
   #closeFile(): void {
     const file = this.#openFile;
     this.#openFile = null;
@@ -209,7 +209,7 @@ export class LayerValidator {
   }
 }
 
-/** @throws LayerIndexError unless `path` from `start` on is a name that a directory can hold */
+/** @throws LayerIndexError unless `path` from `start` on is a valid file name */
 function checkName(path: Buffer, start: number): void {
   const length = path.length - start;
   if (length === 0) refuse(path, "empty name");

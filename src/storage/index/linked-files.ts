@@ -1,26 +1,26 @@
 import { Column, HashChains } from "./columns.ts";
 
-/** Fingerprints of the files with several names, by inode: 45 bytes each. */
+/** Fingerprints of files with several names, by inode: 45 bytes for each. */
 export class LinkedFiles {
   readonly #inodes = new Column(Float64Array);
   readonly #fingerprints = new Column(Float64Array);
   readonly #chains = new HashChains();
-  /** secret, so that a guest cannot choose inodes that collide */
+  /** secret, so that a guest cannot choose colliding inodes */
   readonly #seeds = crypto.getRandomValues(new Uint32Array(2));
   #count = 0;
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     return this.#inodes.heldBytes + this.#fingerprints.heldBytes + this.#chains.heldBytes;
   }
 
-  /** The fingerprint of the file, or null. */
+  /** The fingerprint of an inode, or null. */
   find(inode: number): number | null {
     const found = this.#chains.find(this.#hash(inode), (entry) => this.#inodes.get(entry) === inode);
     return found === null ? null : this.#fingerprints.get(found);
   }
 
-  /** `inode` is not known yet. */
+  /** Adds an inode, which must be new. */
   add(inode: number, fingerprint: number): void {
     const entry = ++this.#count;
     this.#inodes.set(entry, inode);

@@ -1,28 +1,28 @@
 import { GUEST_NAME_BYTES_MAX } from "../../domain/guest-path.ts";
 import { Column, HashChains } from "./columns.ts";
 
-/** Names lie in blocks of this many `bytes`, none in two of them. */
+/** Names are stored in blocks of this many `bytes`; no name spans two blocks. */
 const BLOCK_BYTES = 65_536;
 const NONE = 0xffff_ffff;
 
 /**
- * The names of a tree, packed: about 25 bytes an entry beside its name. An entry is a number, in the order of
- * insertion; the first one is the root, which has no name. It answers "is there a child of this name" in
- * constant time, which finds the parents of paths and duplicates. No call takes longer the more entries there are.
+ * The names of a tree, packed: about 25 bytes for each entry beside its name. Entries are numbered in the order of
+ * insertion; entry 0 is the root, which has no name. Finding a child by its name takes constant time, which finds the
+ * parent of a path and detects duplicates. No call gets slower with the number of entries.
  */
 export class NameTable {
   #count = 1;
   #namesBytes = 0;
   readonly #blocks: Buffer[] = [];
-  /** of the last block */
+  /** used bytes of the last block */
   #usedBytes = BLOCK_BYTES;
-  /** where a name is: number of its block, and place in it */
+  /** position of a name: number of its block times BLOCK_BYTES, plus its offset in the block */
   readonly #starts = new Column(Uint32Array);
   readonly #lengths = new Column(Uint8Array);
   readonly #parents = new Column(Uint32Array);
   readonly #depths = new Column(Uint16Array);
   readonly #chains = new HashChains();
-  /** secret, so that a guest cannot choose names that collide */
+  /** secret, so that a guest cannot choose colliding names */
   readonly #seed = crypto.getRandomValues(new Uint32Array(1))[0] as number;
 
   constructor() {
@@ -33,12 +33,12 @@ export class NameTable {
     return this.#count;
   }
 
-  /** of all names together */
+  /** length of all names together, in `bytes` */
   get namesBytes(): number {
     return this.#namesBytes;
   }
 
-  /** memory that is taken, in `bytes` */
+  /** memory use, in `bytes` */
   get heldBytes(): number {
     const columns = [this.#starts, this.#lengths, this.#parents, this.#depths, this.#chains];
     return columns.reduce((bytes, { heldBytes }) => bytes + heldBytes, this.#blocks.length * BLOCK_BYTES);
@@ -48,24 +48,24 @@ export class NameTable {
     return this.#parents.get(entry);
   }
 
-  /** Directories above the entry, the root not counted; zero for the root and its children. */
+  /** Number of directories above the entry, without the root; zero for the root and its children. */
   depthOf(entry: number): number {
     return this.#depths.get(entry);
   }
 
-  /** The child of `parent` whose name is `bytes[start, end)`, or null. */
+  /** The child of `parent` named `bytes[start, end)`, or null. */
   find(parent: number, bytes: Buffer, start: number, end: number): number | null {
     return this.#find(this.#hash(parent, bytes, start, end), parent, bytes, start, end);
   }
 
-  /** Adds a child, or returns null when there is one of that name. The name has 1 to 255 bytes. */
+  /** Adds a child; returns null when the name exists. @throws RangeError unless the name has 1 to 255 bytes */
   add(parent: number, bytes: Buffer, start: number, end: number): number | null {
     const length = end - start;
     if (length < 1 || length > GUEST_NAME_BYTES_MAX) throw new RangeError(`name of ${length} bytes`);
     const hash = this.#hash(parent, bytes, start, end);
     if (this.#find(hash, parent, bytes, start, end) !== null) return null;
     const entry = this.#count++;
-    this.#starts.set(entry, this.#keep(bytes, start, end));
+    this.#starts.set(entry, this.#store(bytes, start, end));
     this.#lengths.set(entry, length);
     this.#namesBytes += length;
     this.#parents.set(entry, parent);
@@ -111,19 +111,19 @@ export class NameTable {
     return this.#blocks[Math.floor(this.#starts.get(entry) / BLOCK_BYTES)] as Buffer;
   }
 
-  /** Copies a name, and says where it is. */
-  #keep(bytes: Buffer, start: number, end: number): number {
+  /** Copies a name and returns its position. */
+  #store(bytes: Buffer, start: number, end: number): number {
     if (this.#usedBytes + end - start > BLOCK_BYTES) {
       this.#blocks.push(Buffer.allocUnsafeSlow(BLOCK_BYTES));
       this.#usedBytes = 0;
     }
-    const place = (this.#blocks.length - 1) * BLOCK_BYTES + this.#usedBytes;
+    const position = (this.#blocks.length - 1) * BLOCK_BYTES + this.#usedBytes;
     bytes.copy(this.#blocks.at(-1) as Buffer, this.#usedBytes, start, end);
     this.#usedBytes += end - start;
-    return place;
+    return position;
   }
 
-  /** Mixes every byte through the whole word, so that the seed keeps collisions unpredictable. */
+  /** Mixes every byte into all bits, so that without the seed nobody can predict collisions. */
   #hash(parent: number, bytes: Buffer, start: number, end: number): number {
     let hash = Math.imul(this.#seed ^ parent, 0x9e37_79b1);
     hash ^= hash >>> 15;

@@ -1,16 +1,16 @@
 import type { LayerId } from "../../domain/ids.ts";
 
 /**
- * Layers that somebody in this process still reads, although their images may be deleted meanwhile: whoever
- * removes layers passes these over, and is told when the last reader is done.
+ * Layers that this process still reads although their images may be deleted. A remover skips held layers, and listeners
+ * learn when the last hold ends.
  */
 export class LayerHolds {
   readonly #counts = new Map<LayerId, number>();
-  /** held layers that somebody wanted to remove */
-  readonly #passedOver = new Set<LayerId>();
+  /** held layers whose removal was deferred */
+  readonly #deferred = new Set<LayerId>();
   readonly #listeners = new Set<(ids: readonly LayerId[]) => void>();
 
-  /** Holds layers until disposal, which is idempotent. `LayerStore.hold` says when. */
+  /** Holds layers until disposal, which is idempotent. `LayerStore.hold` states when it may be called. */
   hold(ids: readonly LayerId[]): Disposable {
     for (const id of ids) this.#counts.set(id, (this.#counts.get(id) ?? 0) + 1);
     let isHeld = true;
@@ -19,13 +19,13 @@ export class LayerHolds {
         if (!isHeld) return;
         isHeld = false;
         for (const id of ids) this.#release(id);
-        const freed = ids.filter((id) => !this.isHeld(id) && this.#passedOver.delete(id));
+        const freed = ids.filter((id) => !this.isHeld(id) && this.#deferred.delete(id));
         if (freed.length > 0) for (const listener of this.#listeners) listener(freed);
       },
     };
   }
 
-  /** Layers that are held now. */
+  /** The layers that are held now. */
   get held(): LayerId[] {
     return [...this.#counts.keys()];
   }
@@ -34,14 +34,14 @@ export class LayerHolds {
     return this.#counts.has(id);
   }
 
-  /** `isHeld` for who would remove the layer otherwise, and is told by `onFreed` when he can. */
-  passOver(id: LayerId): boolean {
+  /** Returns `isHeld`. When it is true, the caller must not remove the layer, and `onFreed` reports when it can. */
+  deferIfHeld(id: LayerId): boolean {
     const isHeld = this.isHeld(id);
-    if (isHeld) this.#passedOver.add(id);
+    if (isHeld) this.#deferred.add(id);
     return isHeld;
   }
 
-  /** Tells of layers that were passed over and that nobody holds any more, until disposal. */
+  /** Calls `listener` with layers whose deferred removal is possible now, until disposal. */
   onFreed(listener: (ids: readonly LayerId[]) => void): Disposable {
     this.#listeners.add(listener);
     return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };

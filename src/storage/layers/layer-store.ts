@@ -3,7 +3,7 @@ import { removedUnlessKept } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import type { DataLayout } from "../layout.ts";
 import { OPEN_LAYERS_COUNT_MAX } from "../limits.ts";
-import type { Wanted } from "../pacer.ts";
+import type { Cancellation } from "../pacer.ts";
 import { ImageTree } from "../tree/image-tree.ts";
 import { LayerHolds } from "./layer-holds.ts";
 import { hasLayerFiles, indexPath, layerBatches, layerBytes, layerPath, publishLayer, removeLayer } from "./layers.ts";
@@ -11,11 +11,11 @@ import { type LayerFiles, OpenLayers } from "./open-layers.ts";
 import type { LayerParts, ListedDisk, StagedLayer } from "./staged-layer.ts";
 
 /**
- * Layers that stay until disposal, also when the images that they are of are deleted. Nothing else leads to the files of
- * a layer, so that whoever has them keeps them.
+ * A chain of layers, held until disposal even when their images are deleted. The paths of layers are available only here,
+ * so whoever has a path also holds the layer.
  */
 export class LayerChain implements Disposable {
-  /** the lowest first */
+  /** lowest first */
   readonly ids: readonly LayerId[];
   readonly #layout: DataLayout;
   readonly #held: Disposable;
@@ -23,7 +23,7 @@ export class LayerChain implements Disposable {
   #files: readonly LayerFiles[] | null = null;
   #isDisposed = false;
 
-  /** Made by a LayerStore only. */
+  /** Only a LayerStore creates chains. */
   constructor(
     ids: readonly LayerId[],
     parts: { readonly layout: DataLayout; readonly held: Disposable; readonly openLayers: OpenLayers },
@@ -34,24 +34,24 @@ export class LayerChain implements Disposable {
     this.#openLayers = parts.openLayers;
   }
 
-  /** Where the disks and the indexes are, the lowest first; to be used until disposal. @throws Error after that */
+  /** Paths of the disks and indexes, lowest first; valid until disposal. @throws Error after disposal */
   get files(): readonly LayerFiles[] {
     if (this.#isDisposed) throw new Error("these layers are not held any more");
     this.#files ??= this.ids.map((id) => ({ disk: layerPath(this.#layout, id), index: indexPath(this.#layout, id) }));
     return this.#files;
   }
 
-  /** The files of layers that are open, of all readers of the store. */
+  /** The open layers of the store, shared by all readers. */
   get openLayers(): OpenLayers {
     return this.#openLayers;
   }
 
   /**
-   * The file system that the layers make; there must be at least one. Nothing is booted or mounted.
-   * @param wanted ends everything that is done with the tree as soon as it throws
+   * The file system that the layers form together; there must be at least one layer. Nothing is booted or mounted.
+   * @param cancellation ends all work on the tree
    */
-  tree(wanted: Wanted): ImageTree {
-    return new ImageTree(this.files, this.#openLayers, wanted);
+  tree(cancellation: Cancellation): ImageTree {
+    return new ImageTree(this.files, this.#openLayers, cancellation);
   }
 
   /** Idempotent. */
@@ -63,13 +63,13 @@ export class LayerChain implements Disposable {
 
 export interface LayerStoreOptions {
   readonly layout: DataLayout;
-  /** Gives the layers that one stands on, the lowest first and itself last; none when there is no such layer. */
+  /** The chain of layers up to `topId`, lowest first; empty when there is no such layer. */
   readonly chainOf: (topId: LayerId) => readonly LayerId[];
 }
 
 /**
- * The layers of a data directory: opens and holds them, publishes and removes them. There is one in a process, for holds
- * keep the layers from others that remove by the same store.
+ * The layers of a data directory: opens, holds, publishes and removes them. A process has only one store, because holds
+ * protect layers only from removers that use the same store.
  */
 export class LayerStore implements Disposable {
   readonly #layout: DataLayout;
@@ -82,19 +82,19 @@ export class LayerStore implements Disposable {
     this.#chainOf = chainOf;
   }
 
-  /** Everything that a layer stands on, and itself. */
+  /** Holds a layer and all layers below it. */
   open(topId: LayerId): LayerChain {
     return this.hold(this.#chainOf(topId));
   }
 
-  /** Holds layers that are known to be there in this turn: their rows were read in it, or somebody holds them. */
+  /** Holds layers that are sure to exist: their rows were read in this turn of the event loop, or they are held. */
   hold(ids: readonly LayerId[]): LayerChain {
     return new LayerChain(ids, { layout: this.#layout, held: this.#holds.hold(ids), openLayers: this.#openLayers });
   }
 
   /**
-   * Makes a listed disk and its index a layer, which is removed by disposal unless it is kept: no row refers to it yet.
-   * The disk must have no writer any more.
+   * Moves a disk and its index to the layers. Disposal of the result removes them again, unless `keep` is called: no row
+   * refers to the layer yet. Nothing may write to the disk any more.
    */
   async publish({ diskPath, indexPath }: LayerParts, listed: ListedDisk): Promise<StagedLayer> {
     const id = Bun.randomUUIDv7() as LayerId;
@@ -103,13 +103,13 @@ export class LayerStore implements Disposable {
     return { id, ...listed, sizeBytes, ...removedUnlessKept(() => this.remove(id)) };
   }
 
-  /** Removes the files of a layer, which must have no row and no holder. Who has them open reads on undisturbed. */
+  /** Removes the files of a layer without row and holds. Readers that have them open can go on. */
   async remove(id: LayerId): Promise<void> {
     this.#openLayers.forget(indexPath(this.#layout, id));
     await removeLayer(this.#layout, id);
   }
 
-  /** Layers that somebody holds now. */
+  /** The layers that are held now. */
   get held(): LayerId[] {
     return this.#holds.held;
   }
@@ -118,32 +118,32 @@ export class LayerStore implements Disposable {
     return this.#holds.isHeld(id);
   }
 
-  /** `isHeld` for who would remove the layer otherwise, and is told by `onFreed` when that can be done. */
-  passOver(id: LayerId): boolean {
-    return this.#holds.passOver(id);
+  /** Returns `isHeld`. When it is true, the caller must not remove the layer, and `onFreed` reports when it can. */
+  deferIfHeld(id: LayerId): boolean {
+    return this.#holds.deferIfHeld(id);
   }
 
-  /** Tells of layers that were passed over and that nobody holds any more, until disposal. */
+  /** Calls `listener` with layers whose deferred removal is possible now, until disposal. */
   onFreed(listener: (ids: readonly LayerId[]) => void): Disposable {
     return this.#holds.onFreed(listener);
   }
 
-  /** Whether both the disk and the index of a layer are there. */
+  /** Whether both files of a layer exist. */
   async has(id: LayerId): Promise<boolean> {
     return await hasLayerFiles(this.#layout, id);
   }
 
-  /** What the disk and the index of a layer take on the host's disk, in `bytes`. */
+  /** Space that the files of a layer take on the host's disk, in `bytes`. */
   async sizeBytes(id: LayerId): Promise<number> {
     return await layerBytes(this.#layout, id);
   }
 
-  /** Ids of all layers of which there is a disk or an index, some at a time; one can come twice. */
+  /** Ids of all layers that have a disk or an index, in batches. An id may occur twice. */
   batches(): AsyncGenerator<LayerId[]> {
     return layerBatches(this.#layout);
   }
 
-  /** Closes what is open and not being read. */
+  /** Closes the layers that nobody reads. */
   [Symbol.dispose](): void {
     this.#openLayers[Symbol.dispose]();
   }

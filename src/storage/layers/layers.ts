@@ -8,10 +8,10 @@ import { type DataLayout, nameBatches } from "../layout.ts";
 
 const DISK_SUFFIX = ".disk";
 const INDEX_SUFFIX = ".index";
-/** Nobody may change a layer, and a VMM under its own uid may read it. */
+/** Nobody may change a layer, and VMMs read it under uids of their own. */
 const LAYER_MODE = 0o444;
 
-/** The raw disk of a layer. */
+/** Path of a layer's raw disk. */
 export function layerPath(layout: DataLayout, id: LayerId): string {
   return join(layout.layers, `${id}${DISK_SUFFIX}`);
 }
@@ -21,8 +21,8 @@ export function indexPath(layout: DataLayout, id: LayerId): string {
 }
 
 /**
- * Makes a finished disk and its index the layer `id`, so that a power loss leaves all of it or garbage that no
- * row names. Nothing may hold the disk open for writing any more.
+ * Moves a finished disk and its index to the layers under `id`. A power failure leaves both, or garbage that no row refers
+ * to. Nothing may have the disk open for writing any more.
  */
 export async function publishLayer(
   layout: DataLayout,
@@ -39,13 +39,13 @@ export async function publishLayer(
   await syncPath(layout.layers);
 }
 
-/** Removes what there is of a layer. Readers that have it open finish undisturbed. */
+/** Removes the files of a layer, if they exist. Readers that have them open can go on. */
 export async function removeLayer(layout: DataLayout, id: LayerId): Promise<void> {
   await rm(indexPath(layout, id), { force: true });
   await rm(layerPath(layout, id), { force: true });
 }
 
-/** Whether both the disk and the index of a layer are there. */
+/** Whether both files of a layer exist. */
 export async function hasLayerFiles(layout: DataLayout, id: LayerId): Promise<boolean> {
   const [disk, index] = await Promise.all(
     [layerPath(layout, id), indexPath(layout, id)].map((path) => Bun.file(path).exists()),
@@ -53,7 +53,7 @@ export async function hasLayerFiles(layout: DataLayout, id: LayerId): Promise<bo
   return disk === true && index === true;
 }
 
-/** What the disk and the index of a layer take on the host's disk, in `bytes`. */
+/** Space that the files of a layer take on the host's disk, in `bytes`. */
 export async function layerBytes(layout: DataLayout, id: LayerId): Promise<number> {
   let bytes = 0;
   for (const path of [layerPath(layout, id), indexPath(layout, id)]) {
@@ -65,13 +65,13 @@ export async function layerBytes(layout: DataLayout, id: LayerId): Promise<numbe
   return bytes;
 }
 
-/** Ids of all layers of which there is a disk or an index. */
+/** Ids of all layers that have a disk or an index. */
 export async function listLayers(layout: DataLayout): Promise<Set<LayerId>> {
   const all = await Array.fromAsync(layerBatches(layout));
   return new Set(all.flat());
 }
 
-/** The same, some at a time; one can come twice. */
+/** The same in batches; an id may occur twice. */
 export async function* layerBatches(layout: DataLayout): AsyncGenerator<LayerId[]> {
   for await (const names of nameBatches(layout.layers)) {
     const ids = new Set<LayerId>();

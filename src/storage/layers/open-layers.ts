@@ -9,62 +9,62 @@ import {
   SMALL_INDEXES_BYTES_MAX,
 } from "../limits.ts";
 
-/** Host paths of one layer. */
+/** Host paths of one layer's files. */
 export interface LayerFiles {
   readonly disk: string;
   readonly index: string;
 }
 
-/** An open layer, for as long as it is not disposed; disposal is idempotent. */
+/** Keeps a layer open until disposal, which is idempotent. */
 export interface LayerLease extends Disposable {
   readonly index: LayerIndex;
-  /** open for reading */
+  /** descriptor of the disk, for reading */
   readonly diskFd: number;
-  /** Another lease of the same layer, also when the layer was forgotten meanwhile; not after disposal. */
+  /** Another lease of the same layer, even if the layer was forgotten. @throws Error after disposal */
   share(): LayerLease;
 }
 
 interface OpenLayer {
   readonly key: string;
   readonly index: LayerIndex;
-  /** null until somebody wants what is on the disk: look-ups need the index alone */
+  /** null until the disk is read: look-ups need only the index */
   diskFd: number | null;
   leaseCount: number;
 }
 
 /**
- * Keeps the files of layers open between requests. A layer is closed when it was not used for longest and
- * nobody holds a lease of it, never under a reader. Small indexes are kept in memory beside that: a look-up in a deep
- * image asks every one of a thousand layers, and most of them are small. Disposal lets go of all of it.
+ * Keeps layers open between requests. The least recently used layer without a lease is closed first. In addition, small
+ * indexes are kept in memory: a look-up in a deep image needs every one of up to a thousand layers, most of which are
+ * small. Disposal closes all.
  */
 export class OpenLayers implements Disposable {
-  /** of the links that archives of these layers remember */
+  /** shared by the link tables of all archives */
   readonly linkBudget = new ByteBudget(ARCHIVE_LINKS_BYTES_MAX);
   readonly #countMax: number;
   readonly #pages = new IndexPages(INDEX_PAGES_BYTES_MAX);
-  /** in the order of use, the latest last */
+  /** in the order of use, most recent last */
   readonly #layers = new Map<string, OpenLayer>();
   readonly #smallBytesMax: number;
-  /** in memory, by path, in the order of use */
+  /** indexes in memory by path, in the order of use */
   readonly #small = new Map<string, LayerIndex>();
   #smallBytes = 0;
 
   /**
-   * @param countMax layers that stay open
-   * @param smallBytesMax of small indexes in memory
+   * @param countMax limit of open layers
+   * @param smallBytesMax limit of all small indexes in memory, in `bytes`
    */
   constructor(countMax: number, smallBytesMax: number = SMALL_INDEXES_BYTES_MAX) {
     this.#countMax = countMax;
     this.#smallBytesMax = smallBytesMax;
   }
 
-  /** what small indexes take in memory, as files */
+  /** size of the small indexes in memory, as files, in `bytes` */
   get smallBytes(): number {
     return this.#smallBytes;
   }
 
-  /** What `read` finds in the index of a layer. The index is not to be kept. */
-  look<T>(files: LayerFiles, read: (index: LayerIndex) => T): T {
+  /** Calls `read` with the index of a layer, which must not be kept after the call. */
+  readIndex<T>(files: LayerFiles, read: (index: LayerIndex) => T): T {
     const known = this.#small.get(files.index);
     if (known !== undefined) {
       this.#small.delete(files.index);
@@ -74,35 +74,35 @@ export class OpenLayers implements Disposable {
     const bytesMax = Math.min(SMALL_INDEX_BYTES_MAX, this.#smallBytesMax);
     const small = this.#layers.has(files.index) ? null : LayerIndex.load(files.index, bytesMax);
     if (small !== null) {
-      this.#keep(files.index, small);
+      this.#cacheSmall(files.index, small);
       return read(small);
     }
-    const layer = this.#use(files);
+    const layer = this.#touch(files);
     using _trimmed = { [Symbol.dispose]: () => this.#trim() };
     return read(layer.index);
   }
 
-  #keep(path: string, index: LayerIndex): void {
+  #cacheSmall(path: string, index: LayerIndex): void {
     this.#small.set(path, index);
     this.#smallBytes += index.sizeBytes;
     for (const oldest of this.#small.keys()) {
       if (this.#smallBytes <= this.#smallBytesMax) return;
-      this.#drop(oldest);
+      this.#dropSmall(oldest);
     }
   }
 
-  #drop(path: string): void {
+  #dropSmall(path: string): void {
     const index = this.#small.get(path);
     if (index !== undefined && this.#small.delete(path)) this.#smallBytes -= index.sizeBytes;
   }
 
-  /** layers that stay open for the next reader */
+  /** number of layers that are open for the next reader */
   get count(): number {
     return this.#layers.size;
   }
 
   acquire(files: LayerFiles): LayerLease {
-    const layer = this.#use(files);
+    const layer = this.#touch(files);
     layer.diskFd ??= this.#openDisk(layer, files.disk);
     const lease = this.#lease(layer, layer.diskFd);
     this.#trim();
@@ -118,21 +118,21 @@ export class OpenLayers implements Disposable {
     }
   }
 
-  /** The layer, as the one that was used last. */
-  #use(files: LayerFiles): OpenLayer {
-    const layer = this.#layers.get(files.index) ?? this.#opened(files);
+  /** Opens the layer if needed, and marks it as most recently used. */
+  #touch(files: LayerFiles): OpenLayer {
+    const layer = this.#layers.get(files.index) ?? this.#openIndex(files);
     this.#layers.delete(layer.key);
     this.#layers.set(layer.key, layer);
     return layer;
   }
 
-  #opened({ index }: LayerFiles): OpenLayer {
+  #openIndex({ index }: LayerFiles): OpenLayer {
     return { key: index, index: LayerIndex.open(index, this.#pages), diskFd: null, leaseCount: 0 };
   }
 
-  /** Closes the layer once its last reader is done: its files are about to be removed. */
+  /** Closes the layer, when its last lease ends at the latest, because its files are about to be removed. */
   forget(indexPath: string): void {
-    this.#drop(indexPath);
+    this.#dropSmall(indexPath);
     this.#close(indexPath);
   }
 

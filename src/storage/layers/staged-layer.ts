@@ -1,37 +1,37 @@
 import { stat } from "node:fs/promises";
 import type { LayerId } from "../../domain/ids.ts";
-import type { Made } from "../../system/scratch.ts";
+import type { Keepable } from "../../system/scratch.ts";
 import type { IndexMemory } from "../index/index-memory.ts";
 import { writeLayerIndex } from "../index/layer-index-writer.ts";
 
-/** A disk that is to be a layer, and its index. */
+/** A disk that is to become a layer, and its index. */
 export interface LayerParts {
   readonly diskPath: string;
   readonly indexPath: string;
 }
 
-/** What the listing of a disk came to. */
+/** Figures of a listed disk. */
 export interface ListedDisk {
   readonly entryCount: number;
   readonly diskBytes: number;
 }
 
-/** A layer whose files are in place and synced, but that no row refers to yet. */
-export interface StagedLayer extends Made, ListedDisk {
+/** A layer whose files are in place and synced, but which has no row yet. */
+export interface StagedLayer extends Keepable, ListedDisk {
   readonly id: LayerId;
   readonly sizeBytes: number;
 }
 
-/** What an index is written with. */
+/** Context for writing an index. */
 export interface Indexing {
-  /** of all indexes that are being written */
+  /** shared by all indexes that are being written */
   readonly indexMemory: IndexMemory;
   readonly signal: AbortSignal;
 }
 
 /**
- * Writes the index of a disk, which the guest streams, to `indexPath` and checks it against the disk's size.
- * @throws the reason of `signal`
+ * Writes the index of a disk to `indexPath` from the stream that the guest sends, and checks it against the disk's size.
+ * @throws LayerIndexError when the stream is invalid; the reason of `signal`
  */
 export async function indexDisk(
   stream: AsyncIterable<Uint8Array>,

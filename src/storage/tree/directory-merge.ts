@@ -3,124 +3,124 @@ import type { Entry } from "../../domain/listing.ts";
 import type { LayerEntry } from "../index/layer-index.ts";
 import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { LIST_PAGE_COUNT, LIST_PAGES_COUNT_MAX } from "../limits.ts";
-import { Pacer, type Wanted } from "../pacer.ts";
+import { type Cancellation, Pacer } from "../pacer.ts";
 
-/** An entry that is there: whiteouts are resolved. */
+/** An entry that exists in the merged tree: not a whiteout. */
 export type ImageEntry = LayerEntry & Entry;
 
-/** What one layer has at a path. */
-export interface Place {
+/** An entry and the layer that has it. */
+export interface LocatedEntry {
   readonly layer: LayerFiles;
   readonly entry: ImageEntry;
 }
 
-/** What is visible at a path: the topmost entry and, for a directory, those of lower layers that merge into it. */
-export type Node = readonly [Place, ...Place[]];
+/** What the merged tree shows at a path: the top entry and, for a directory, the lower ones that merge into it. */
+export type Node = readonly [LocatedEntry, ...LocatedEntry[]];
 
-/** A directory of one layer: all of a `Place` that a search in it needs. */
-export interface DirectoryPlace {
+/** A directory of one layer, reduced to what a search in it needs. */
+export interface LocatedDirectory {
   readonly layer: LayerFiles;
-  readonly entry: Pick<LayerEntry, "place">;
+  readonly entry: Pick<LayerEntry, "offsets">;
 }
 
-/** A child of a directory, found in some of its places. */
+/** A child of a merged directory, found in some of the layers. */
 export interface Candidate {
   readonly name: ByteString;
-  /** the topmost first; whiteouts included */
+  /** topmost first, including whiteouts; `at` is the position in the merged directory */
   readonly found: readonly { readonly at: number; readonly entry: LayerEntry }[];
 }
 
-/** Gathers, from the top down, what overlayfs merges at one name. */
-export class PlaceStack {
-  readonly #places: Place[] = [];
+/** Collects the entries that overlayfs merges at one name, from the top layer down. */
+export class OverlayStack {
+  readonly #entries: LocatedEntry[] = [];
   #isClosed = false;
 
-  /** true when nothing that lies lower can be seen */
+  /** true when lower layers cannot be visible any more */
   get isClosed(): boolean {
     return this.#isClosed;
   }
 
   node(): Node | null {
-    const [top, ...lower] = this.#places;
+    const [top, ...lower] = this.#entries;
     return top === undefined ? null : [top, ...lower];
   }
 
-  /** Adds what the next lower layer has; nothing once it is closed. */
+  /** Adds the entry of the next lower layer, unless it is hidden. */
   add(layer: LayerFiles, entry: LayerEntry): void {
     if (this.#isClosed) return;
-    // A whiteout or anything else that is no directory ends a merge; on top it is what there is.
+    // A whiteout or a non-directory hides everything below. A non-directory counts only as the top entry.
     const isDirectory = entry.type === "d";
     this.#isClosed = !isDirectory || entry.opaque;
-    if (entry.type === "w" || (!isDirectory && this.#places.length > 0)) return;
-    this.#places.push({ layer, entry: entry as ImageEntry });
+    if (entry.type === "w" || (!isDirectory && this.#entries.length > 0)) return;
+    this.#entries.push({ layer, entry: entry as ImageEntry });
   }
 
-  /** Adds what lower directories have under `name`. */
-  async look({ open, pacer }: MergeTools, directories: readonly DirectoryPlace[], name: ByteString): Promise<void> {
+  /** Adds the entries named `name` of lower directories. */
+  async lookUp({ open, pacer }: MergeTools, directories: readonly LocatedDirectory[], name: ByteString): Promise<void> {
     for (const { layer, entry: directory } of directories) {
       if (this.#isClosed) return;
-      if (pacer.due()) await pacer.yield();
-      const entry = open.look(layer, (index) => index.child(directory, name));
+      if (pacer.shouldYield()) await pacer.yield();
+      const entry = open.readIndex(layer, (index) => index.child(directory, name));
       if (entry !== null) this.add(layer, entry);
     }
   }
 }
 
-/** What the work of one reader of an image needs all the way. */
+/** What one reader of an image uses throughout. */
 export interface MergeTools {
   readonly open: OpenLayers;
   readonly pacer: Pacer;
 }
 
-/** The tools of a reader who has gone when `wanted` throws. */
-export function mergeTools(open: OpenLayers, wanted: Wanted | null): MergeTools {
-  return { open, pacer: new Pacer(wanted) };
+/** The tools of a reader; `cancellation` ends its work. */
+export function mergeTools(open: OpenLayers, cancellation: Cancellation | null): MergeTools {
+  return { open, pacer: new Pacer(cancellation) };
 }
 
-/** The roots of layers, the topmost first. They always merge: no mark of a layer's root hides those below. */
-export async function rootOf({ open, pacer }: MergeTools, layers: readonly LayerFiles[]): Promise<Place[]> {
-  const places: Place[] = [];
+/** The roots of layers, topmost first. They always merge: overlayfs ignores an opaque mark on a layer's root. */
+export async function rootOf({ open, pacer }: MergeTools, layers: readonly LayerFiles[]): Promise<LocatedEntry[]> {
+  const entries: LocatedEntry[] = [];
   for (const layer of layers) {
-    if (pacer.due()) await pacer.yield();
-    places.push({ layer, entry: open.look(layer, (index) => index.root()) as ImageEntry });
+    if (pacer.shouldYield()) await pacer.yield();
+    entries.push({ layer, entry: open.readIndex(layer, (index) => index.root()) as ImageEntry });
   }
-  return places;
+  return entries;
 }
 
-/** What the directory `node` shows under `name`, as overlayfs looks it up: from the top down. */
+/** What the directory `node` shows under `name`, looked up like overlayfs, from the top down; null when nothing. */
 export async function childOf(
   tools: MergeTools,
-  node: readonly DirectoryPlace[],
+  node: readonly LocatedDirectory[],
   name: ByteString,
 ): Promise<Node | null> {
-  const stack = new PlaceStack();
-  await stack.look(tools, node, name);
+  const stack = new OverlayStack();
+  await stack.lookUp(tools, node, name);
   return stack.node();
 }
 
-/** What the directory `node` shows under the name of a candidate that was found in it; null for a whiteout. */
-export function nodeOf(node: readonly DirectoryPlace[], { found }: Candidate): Node | null {
-  const stack = new PlaceStack();
-  for (const { at, entry } of found) stack.add((node[at] as DirectoryPlace).layer, entry);
+/** What the directory `node` shows for a candidate; null for a whiteout. */
+export function nodeOf(node: readonly LocatedDirectory[], { found }: Candidate): Node | null {
+  const stack = new OverlayStack();
+  for (const { at, entry } of found) stack.add((node[at] as LocatedDirectory).layer, entry);
   return stack.node();
 }
 
-/** The same places, without what only somebody who shows them needs: a walk may be in thousands of them. */
-export function bare(directories: readonly DirectoryPlace[]): DirectoryPlace[] {
-  return directories.map(({ layer, entry: { place } }) => ({ layer, entry: { place } }));
+/** The same directories without metadata: a walk may be in thousands of them. */
+export function withoutMetadata(directories: readonly LocatedDirectory[]): LocatedDirectory[] {
+  return directories.map(({ layer, entry: { offsets } }) => ({ layer, entry: { offsets } }));
 }
 
-/** Directories of a walk, counted from the deepest one up, that keep the pages that they have read. */
+/** Number of levels of a walk, counted from the deepest, that keep their pages of entries. */
 const READING_LEVELS_COUNT_MAX = 16;
 
 /** A directory that a walk is in. */
 export interface Level<Directory> {
   readonly directory: Directory;
-  readonly names: Names;
+  readonly names: MergedNames;
 }
 
-/** The directories that a walk is in, the deepest last. Those far above it keep no more than their places. */
-export class Levels<Directory> {
+/** The directories that a walk is in, deepest last. Levels far above the deepest keep no entries in memory. */
+export class WalkLevels<Directory> {
   readonly #levels: Level<Directory>[] = [];
 
   get count(): number {
@@ -142,70 +142,70 @@ export class Levels<Directory> {
 }
 
 /**
- * Every name that one of `directories` has, by its bytes, from the first one behind `after` on. Memory does not grow
- * with the directories, and with `depth` not with a whole walk; the event loop goes on meanwhile.
+ * Every name in any of `directories`, ordered by bytes, beginning after `after`. The memory use does not depend on the
+ * size of the directories, and a larger `depth` bounds that of a whole walk. Yields to the event loop.
  */
-export class Names {
+export class MergedNames {
   readonly #tools: MergeTools;
-  /** where names are looked for, the topmost first */
-  readonly directories: readonly DirectoryPlace[];
+  /** directories to search, topmost first */
+  readonly directories: readonly LocatedDirectory[];
   readonly #pageCount: number;
   #after: ByteString | null;
   #queue: ReaderQueue | null = null;
-  /** readers that are not in the queue: they gave the last name, or have not begun */
-  #due: DirectoryReader[] = [];
+  /** readers outside the queue: those of the last name, or, at the beginning, all */
+  #pendingReaders: DirectoryReader[] = [];
 
   constructor(
     tools: MergeTools,
-    directories: readonly DirectoryPlace[],
+    directories: readonly LocatedDirectory[],
     { after, depth }: { readonly after: ByteString | null; readonly depth: number },
   ) {
     this.#tools = tools;
-    this.directories = bare(directories);
+    this.directories = withoutMetadata(directories);
     const pages = LIST_PAGES_COUNT_MAX / 2 ** Math.min(depth, PAGE_HALVINGS_COUNT_MAX);
     this.#pageCount = Math.max(PAGE_COUNT_MIN, Math.min(LIST_PAGE_COUNT, Math.floor(pages / directories.length)));
     this.#after = after;
   }
 
-  /** The next name and who has it; null behind the last one. */
+  /** The next name and the layers that have it; null at the end. */
   async next(): Promise<Candidate | null> {
     const { pacer } = this.#tools;
     const queue = this.#queue ?? this.#begin();
-    for (const reader of this.#due) {
-      if (pacer.due()) await pacer.yield();
+    for (const reader of this.#pendingReaders) {
+      if (pacer.shouldYield()) await pacer.yield();
       queue.add(reader);
     }
-    this.#due = queue.takeFirst();
-    const name = this.#due[0]?.peek()?.name;
+    this.#pendingReaders = queue.takeFirst();
+    const name = this.#pendingReaders[0]?.peek()?.name;
     if (name === undefined) return null;
-    const found = this.#due.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
-    for (const reader of this.#due) reader.skip();
+    const found = this.#pendingReaders.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
+    for (const reader of this.#pendingReaders) reader.skip();
     this.#after = name;
     return { name, found };
   }
 
-  /** Forgets the pages that were read; the next name is looked for again. */
+  /** Drops the pages that were read; `next` reads them again. */
   suspend(): void {
     this.#queue = null;
-    this.#due = [];
+    this.#pendingReaders = [];
   }
 
   #begin(): ReaderQueue {
     const { open } = this.#tools;
-    this.#due = this.directories.map(
-      (place, at) => new DirectoryReader(open, { place, at }, this.#after, this.#pageCount),
+    this.#pendingReaders = this.directories.map(
+      (directory, at) => new DirectoryReader(open, { directory, at }, this.#after, this.#pageCount),
     );
     this.#queue = new ReaderQueue();
     return this.#queue;
   }
 }
 
-/** Readers by the names that they have come to, and those with the same name by their places. */
+/** Readers ordered by their current names, and by their positions for equal names. */
 class ReaderQueue {
   /** a binary heap */
   readonly #readers: DirectoryReader[] = [];
 
-  /** Adds a reader, unless it has come to its end. */
+  /** Adds a reader, unless it is at its end. */
   add(reader: DirectoryReader): void {
     if (reader.peek() === null) return;
     const readers = this.#readers;
@@ -217,7 +217,7 @@ class ReaderQueue {
     readers[at] = reader;
   }
 
-  /** Takes out all that have come to the first name. */
+  /** Removes all readers whose current name is the first one. */
   takeFirst(): DirectoryReader[] {
     const taken: DirectoryReader[] = [];
     const name = this.#readers[0]?.peek()?.name;
@@ -242,23 +242,23 @@ class ReaderQueue {
   }
 }
 
-/** Both have a name to offer. */
+/** Compares readers that are not at their ends. */
 function isBefore(a: DirectoryReader, b: DirectoryReader | undefined): boolean {
   const [first, second] = [a.peek()?.name ?? "", b?.peek()?.name ?? ""];
   return first === second ? a.at < (b?.at ?? 0) : first < second;
 }
 
-/** Smallest page of a reader. */
+/** Smallest page of a reader, in entries. */
 const PAGE_COUNT_MIN = 4;
-/** How often the pages of a walk are halved on its way down. */
+/** Number of levels after which the pages of a walk are not halved any more. */
 const PAGE_HALVINGS_COUNT_MAX = 8;
 
-/** The children that one layer has, a page at a time. */
+/** The children of a directory in one layer, read page by page. */
 class DirectoryReader {
-  /** number of the place */
+  /** position of the directory among those merged */
   readonly at: number;
   readonly #open: OpenLayers;
-  readonly #place: DirectoryPlace;
+  readonly #directory: LocatedDirectory;
   readonly #pageCount: number;
   #page: readonly LayerEntry[] = [];
   #next = 0;
@@ -267,18 +267,18 @@ class DirectoryReader {
 
   constructor(
     open: OpenLayers,
-    { place, at }: { readonly place: DirectoryPlace; readonly at: number },
+    { directory, at }: { readonly directory: LocatedDirectory; readonly at: number },
     after: ByteString | null,
     pageCount: number,
   ) {
     this.#open = open;
-    this.#place = place;
+    this.#directory = directory;
     this.at = at;
     this.#after = after;
     this.#pageCount = pageCount;
   }
 
-  /** True when `peek` has to read the disk. */
+  /** True when `peek` must read the disk. */
   get isEmpty(): boolean {
     return this.#next === this.#page.length && !this.#isLastPage;
   }
@@ -293,8 +293,8 @@ class DirectoryReader {
   }
 
   #fill(): void {
-    const { layer, entry } = this.#place;
-    this.#page = this.#open.look(layer, (index) => index.children(entry, this.#after, this.#pageCount));
+    const { layer, entry } = this.#directory;
+    this.#page = this.#open.readIndex(layer, (index) => index.children(entry, this.#after, this.#pageCount));
     this.#next = 0;
     this.#isLastPage = this.#page.length < this.#pageCount;
     this.#after = this.#page.at(-1)?.name ?? this.#after;

@@ -7,15 +7,15 @@ import type { LayerLease } from "../layers/open-layers.ts";
 import { READ_CHUNK_BYTES } from "../limits.ts";
 import type { Pacer } from "../pacer.ts";
 
-/** Extents that a stream holds at a time. */
+/** Extents that a stream reads at a time. */
 const EXTENTS_PAGE_COUNT = 256;
 
 const readAt = promisify(read);
 
 /**
- * The bytes `[start, end)` of a file of a layer, in chunks of constant size, each read when it is asked for. All chunks
- * share one buffer: a chunk is valid only until the next one is asked for. The lease is taken at the first read and given
- * back at the end, at an error, and when the caller stops early.
+ * The bytes `[start, end)` of a file of a layer, in chunks of constant size, each read on demand. All chunks share one
+ * buffer: a chunk is valid until the next one is requested. The lease is acquired at the first read, and disposed of at
+ * the end, on an error, and when the caller stops early.
  */
 export async function* extentChunks(
   acquire: () => LayerLease,
@@ -27,7 +27,7 @@ export async function* extentChunks(
   for (let chunk = await reader.next(buffer); chunk !== null; chunk = await reader.next(buffer)) yield chunk;
 }
 
-/** The bytes of several parts of a file, which are in order and do not overlap, as `extentChunks` gives those of one. */
+/** The bytes of several ordered, disjoint segments of a file, in chunks like those of `extentChunks`. */
 export async function* segmentChunks(
   acquire: () => LayerLease,
   entry: LayerEntry,
@@ -41,10 +41,10 @@ export async function* segmentChunks(
   }
 }
 
-/** Extents that are looked at before a file counts as not in one piece: a guest can cut it into millions. */
+/** Number of extents after which a file counts as fragmented: a guest can split it into millions. */
 const ONE_PIECE_EXTENTS_COUNT_MAX = 65_536;
 
-/** Where on the disk `[start, end)` of a file begins, when it is there in one piece; null when it has gaps or holes. */
+/** The disk offset of `[start, end)` of a file, if it is contiguous there; null when it is fragmented or has holes. */
 export async function locateExtents(
   lease: LayerLease,
   entry: LayerEntry,
@@ -58,15 +58,15 @@ export async function locateExtents(
   let physical: number | null = null;
   while (position < end) {
     if (first >= firstMax) return null;
-    if (pacer.due()) await pacer.yield();
+    if (pacer.shouldYield()) await pacer.yield();
     const page = lease.index.extents(entry, first, EXTENTS_PAGE_COUNT);
     if (page.length === 0) return null;
     for (const extent of page) {
       if (position >= end) break;
       if (extent.logical > position) return null;
-      const place = extent.physical + (position - extent.logical);
-      physical ??= place;
-      if (place !== physical + (position - start)) return null;
+      const diskOffset = extent.physical + (position - extent.logical);
+      physical ??= diskOffset;
+      if (diskOffset !== physical + (position - start)) return null;
       position = extent.logical + extent.length;
     }
     first += page.length;
@@ -82,7 +82,7 @@ class ExtentReader implements Disposable {
   #page: Extent[] = [];
   /** number of the first extent of the page */
   #pageStart: number;
-  /** of the first extent of the page that may still matter */
+  /** position in the page of the first extent that is not passed yet */
   #at = 0;
 
   constructor(lease: LayerLease, entry: LayerEntry, range: ByteRange) {
@@ -93,7 +93,7 @@ class ExtentReader implements Disposable {
     this.#pageStart = lease.index.extentAt(entry, range.start);
   }
 
-  /** Goes on at another range, which does not begin before the end of the last one. */
+  /** Continues with another range, which must not begin before the end of the last one. */
   moveTo(start: number, end: number): void {
     this.#position = start;
     this.#end = end;
@@ -126,7 +126,7 @@ class ExtentReader implements Disposable {
     return chunk;
   }
 
-  /** The first extent that ends after `position`, which never goes back. */
+  /** The first extent that ends after `position`, which must not decrease between calls. */
   #extentFor(position: number): Extent | null {
     for (;;) {
       const extent = this.#page[this.#at];

@@ -1,13 +1,13 @@
 import { RE2JS } from "re2js";
 
 /**
- * A test of names against a shell's pattern: `*` and `?` stop at a slash, `**` does not, `[a-z]` and `[!a-z]` are
- * sets, `{a,b}` is a choice, and a backslash takes away the meaning. Its time is linear in the name.
- * @throws Error when the pattern is not whole
+ * Compiles a shell pattern: `*` and `?` match no slash, `**` does, `[a-z]` and `[!a-z]` are sets, `{a,b}` is an
+ * alternative, and a backslash escapes the next character. Matching takes linear time.
+ * @throws Error when the pattern is invalid
  */
 export function globMatcher(glob: string): {
   readonly matches: (name: string) => boolean;
-  /** instructions that each character may take */
+  /** largest number of instructions for each character */
   readonly programSize: number;
 } {
   const expression = RE2JS.compile(`^(?s:${translate(glob)})$`);

@@ -5,38 +5,38 @@ import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX, GREP_WAITING_COUNT_MAX } from "../
 import type { GrepOutcome, GrepRequest } from "./grep.ts";
 import type { GrepReply, GrepTask } from "./grep-worker.ts";
 
-/** A search that does not keep its own time is not waited for any longer than this, in `milliseconds`. */
+/** How long after its own time limit a search is waited for, in `milliseconds`. */
 const GRACE_MS = 5000;
 
-/** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
+/** In the executable, all source is one module, and workers lie below it at their paths in the source. */
 const WORKER = new URL(
   Bun.isStandaloneExecutable ? "./storage/tree/grep-worker.js" : "./grep-worker.ts",
   import.meta.url,
 );
 
-/** For whom a search is. */
+/** The owner of a search, and what the search uses. */
 export interface SearchOwner {
-  /** those of different owners take turns; default is one for all */
+  /** searches of different owners take turns; default: one owner for all */
   readonly owner?: unknown;
-  /** What the search reads is kept by it; disposed once the thread has let go of that, which may be after the answer. */
+  /** resources that the search reads; disposed of when its thread has ended, which may be after the answer */
   readonly held?: Disposable;
 }
 
-/** Runs searches in threads of their own, few at a time: those of one account in the order in which they came. */
+/** Runs searches in threads, a few at a time; those of one owner in the order of their calls. */
 export class GrepThreads {
   readonly #replyMsMax: number;
   #runningCount = 0;
-  /** called when a turn has come */
+  /** callbacks that get a slot */
   readonly #waiting = new RoundRobin<() => void>();
 
-  /** @param replyMsMax `milliseconds` after which nobody waits any more for a search that has begun */
+  /** @param replyMsMax time limit for the answer of a running search, in `milliseconds` */
   constructor(replyMsMax = GREP_MS_MAX + GRACE_MS) {
     this.#replyMsMax = replyMsMax;
   }
 
   /**
-   * @throws ApiError as `grep` does; `too_many_requests` when too many of its owner wait, `unavailable` when it takes too long;
-   * the reason of `signal`
+   * @throws ApiError as `grep` does; `too_many_requests` when too many searches of the owner wait, `unavailable` when the
+   *   answer takes too long; the reason of `signal`
    */
   async run(request: GrepRequest, signal: AbortSignal, { owner = null, held }: SearchOwner = {}): Promise<GrepOutcome> {
     using undo = new DisposableStack();
@@ -46,7 +46,7 @@ export class GrepThreads {
     const task = { request, stop: new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT) };
     const ended = inThread(task);
     const owned = undo.move();
-    // The files of a thread that is killed would stay open: it is asked to stop, and its place is taken until it has.
+    // A terminated thread would leave its files open. So it is asked to stop, and keeps its slot until it has ended.
     const thread = ended.finally(() => owned.dispose());
     thread.catch(() => undefined);
     const stop = () => void Atomics.store(new Int32Array(task.stop), 0, 1);
@@ -66,7 +66,7 @@ export class GrepThreads {
     else this.#runningCount++;
     return {
       [Symbol.dispose]: () => {
-        // The place passes on to who waits.
+        // The slot passes to the next in line.
         const next = this.#waiting.take();
         if (next === null) this.#runningCount--;
         else next();
@@ -81,7 +81,7 @@ export class GrepThreads {
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const leave = () => {
-      // A turn that has come already is given back by whoever waited for it.
+      // A search that already has its slot returns it by disposal.
       if (this.#waiting.delete(owner, resolve)) reject(signal.reason);
     };
     this.#waiting.add(owner, resolve);
@@ -94,7 +94,7 @@ export class GrepThreads {
 /** The searches of this process. */
 export const grepThreads = new GrepThreads();
 
-/** Settles when the search has ended and its files are closed; the thread is gone then. */
+/** Resolves when the search has ended and closed its files, and its thread is terminated. */
 async function inThread(task: GrepTask): Promise<GrepReply> {
   const { promise, resolve, reject } = Promise.withResolvers<GrepReply>();
   const worker = new Worker(WORKER.href);

@@ -1,32 +1,32 @@
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
-import type { Wanted } from "../pacer.ts";
+import type { Cancellation } from "../pacer.ts";
 import { type GrepOutcome, type GrepRequest, grep } from "./grep.ts";
 
-/** What comes back from the thread. */
+/** The answer of the thread. */
 export type GrepReply = { readonly outcome: GrepOutcome } | { readonly error: ErrorBody } | { readonly cause: string };
 
-/** What a thread is started with. */
+/** The task of a thread. */
 export interface GrepTask {
   readonly request: GrepRequest;
-  /** one number in memory that both threads share; once it is not zero, nobody waits for what the search finds */
+  /** one number in shared memory; when it is not zero, the search must stop */
   readonly stop: SharedArrayBuffer;
 }
 
-// The thread that a search runs in: it takes one task, answers, and is then ended by who started it. A message would not
-// reach it while it computes, so that it looks at shared memory to learn that it is to stop.
+// The thread of one search. It answers one task; then its creator terminates it. A message could not reach it while it
+// computes, so it checks shared memory to learn that it must stop.
 declare const self: Worker;
 
 self.onmessage = async ({ data }: MessageEvent<GrepTask>) => self.postMessage(await answer(data));
 
 async function answer({ request, stop }: GrepTask): Promise<GrepReply> {
   const flag = new Int32Array(stop);
-  const wanted: Wanted = {
+  const cancellation: Cancellation = {
     throwIfAborted: () => {
       if (Atomics.load(flag, 0) !== 0) throw new Error("nobody waits for the search");
     },
   };
   try {
-    return { outcome: await grep(request, wanted) };
+    return { outcome: await grep(request, cancellation) };
   } catch (error) {
     return error instanceof ApiError ? { error: error.body() } : { cause: Bun.inspect(error) };
   }

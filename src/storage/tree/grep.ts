@@ -14,15 +14,15 @@ import {
   GREP_TEXT_BYTES_MAX,
   OPEN_LAYERS_COUNT_MAX,
 } from "../limits.ts";
-import type { Wanted } from "../pacer.ts";
+import type { Cancellation } from "../pacer.ts";
 import { extentChunks } from "./extent-stream.ts";
 import { globMatcher } from "./glob.ts";
 import { ImageTree, type WalkedEntry } from "./image-tree.ts";
 
-/** A file is binary when there is a NUL in as many first `bytes`. */
+/** A file is binary when one of its first `bytes` is NUL. */
 const BINARY_PROBE_BYTES = 8192;
 
-/** Bounds of a search; tests lower them. */
+/** Limits of a search; tests lower them. */
 export interface GrepLimits {
   readonly bytesMax: number;
   readonly entriesCountMax: number;
@@ -37,14 +37,14 @@ const GREP_LIMITS: GrepLimits = {
   msMax: GREP_MS_MAX,
 };
 
-/** All that a search needs, as plain values: it crosses to another thread. */
+/** A search, as plain values that can be sent to a thread. */
 export interface GrepRequest {
-  /** of the image, the lowest first */
+  /** layers of the image, lowest first */
   readonly layers: readonly LayerFiles[];
   readonly path: GuestPath;
   readonly pattern: string;
   readonly glob: string | null;
-  /** most matches */
+  /** limit of matches */
   readonly limit: number;
   readonly limits?: GrepLimits;
 }
@@ -53,7 +53,7 @@ export interface FoundLine {
   readonly path: ByteString;
   readonly line: number;
   readonly bytes: Uint8Array;
-  /** `bytes` is only the beginning of the line */
+  /** true when `bytes` is only the beginning of the line */
   readonly isCut: boolean;
 }
 
@@ -65,24 +65,24 @@ export interface GrepOutcome {
 }
 
 /**
- * Finds lines in the regular files of a tree. The time is linear in what is read, whatever the pattern, and bounded.
- * No file stays open behind it: it may run in a thread, whose end would close none.
- * @throws ApiError `validation_error` for a pattern or glob, `not_found` or `invalid_path` for the path; what `wanted`
- * throws, within a second
+ * Finds lines in the regular files of a tree. The time is linear in the bytes that are read, for every pattern, and is
+ * bounded. Closes all files: it may run in a thread, whose end would not close them.
+ * @throws ApiError `validation_error` for a pattern or glob, `not_found` or `invalid_path` for the path; the error of
+ *   `cancellation`, within a second
  */
-export async function grep(request: GrepRequest, wanted: Wanted): Promise<GrepOutcome> {
+export async function grep(request: GrepRequest, cancellation: Cancellation): Promise<GrepOutcome> {
   using open = new OpenLayers(OPEN_LAYERS_COUNT_MAX);
-  const search = new Search(request, open, wanted);
+  const search = new Search(request, open, cancellation);
   await search.run();
   return search.outcome();
 }
 
-/** Ends a search whose bound is met. */
-class BoundMet extends Error {}
+/** Ends a search that has reached a limit. */
+class LimitReached extends Error {}
 
-class Search implements Wanted {
+class Search implements Cancellation {
   readonly #request: GrepRequest;
-  readonly #wanted: Wanted;
+  readonly #cancellation: Cancellation;
   readonly #limits: GrepLimits;
   readonly #tree: ImageTree;
   readonly #expression: RE2JS;
@@ -96,14 +96,14 @@ class Search implements Wanted {
   #bytes = 0;
   #foundBytes = 0;
 
-  constructor(request: GrepRequest, open: OpenLayers, wanted: Wanted) {
+  constructor(request: GrepRequest, open: OpenLayers, cancellation: Cancellation) {
     this.#request = request;
-    this.#wanted = wanted;
+    this.#cancellation = cancellation;
     this.#limits = request.limits ?? GREP_LIMITS;
     this.#tree = new ImageTree(request.layers, open, this);
-    this.#expression = checked("pattern", () => RE2JS.compile(request.pattern));
-    this.#lineBytesMax = Math.min(this.#limits.lineBytesMax, testedMax(this.#expression.programSize()));
-    this.#filter = checked("glob", () => filterOf(request.glob));
+    this.#expression = compileField("pattern", () => RE2JS.compile(request.pattern));
+    this.#lineBytesMax = Math.min(this.#limits.lineBytesMax, testBytesMax(this.#expression.programSize()));
+    this.#filter = compileField("glob", () => filterOf(request.glob));
     this.#deadline = performance.now() + this.#limits.msMax;
   }
 
@@ -115,14 +115,14 @@ class Search implements Wanted {
         this.#entryCount++;
         if (this.#entryCount > this.#limits.entriesCountMax) this.#stop("entries");
         this.throwIfAborted();
-        const { type, size } = walked.place.entry;
+        const { type, size } = walked.located.entry;
         if (type !== "f" || size === 0) continue;
         const name = walked.path === "" ? (resolved.path.split("/").at(-1) ?? "") : walked.path;
         if (!this.#isWanted(displayName(name as ByteString))) continue;
         await this.#file(walked, (walked.path === "" ? resolved.path : `${root}/${walked.path}`) as ByteString);
       }
     } catch (error) {
-      if (!(error instanceof BoundMet)) throw error;
+      if (!(error instanceof LimitReached)) throw error;
     }
   }
 
@@ -130,28 +130,28 @@ class Search implements Wanted {
     return { found: this.#found, bounds: [...this.#bounds], fileCount: this.#fileCount, bytes: this.#bytes };
   }
 
-  /** Ends the search when nobody waits for it any more, or its time is over. */
+  /** Ends the search when it is cancelled or its time is over. */
   throwIfAborted(): void {
-    this.#wanted.throwIfAborted();
+    this.#cancellation.throwIfAborted();
     if (performance.now() > this.#deadline) this.#stop("time");
   }
 
-  /** A name that is too long for its filter is passed over: one test of it could take all of the time. */
+  /** Skips names that are too long for the filter: a single test could take all of the time. */
   #isWanted(name: string): boolean {
-    const { namesMax, matches } = this.#filter;
-    if (name.length <= namesMax) return matches(name);
+    const { nameLengthMax, matches } = this.#filter;
+    if (name.length <= nameLengthMax) return matches(name);
     this.#bounds.add("time");
     return false;
   }
 
   #stop(bound: GrepBound): never {
     this.#bounds.add(bound);
-    throw new BoundMet();
+    throw new LimitReached();
   }
 
-  async #file({ place }: WalkedEntry, path: ByteString): Promise<void> {
-    const { entry } = place;
-    using lease = this.#tree.lease(place);
+  async #file({ located }: WalkedEntry, path: ByteString): Promise<void> {
+    const { entry } = located;
+    using lease = this.#tree.lease(located);
     const lines = new LineReader(this.#lineBytesMax, () => this.#bounds.add("line_length"));
     let isFirst = true;
     let line = 1;
@@ -167,7 +167,7 @@ class Search implements Wanted {
     for (const block of lines.rest()) this.#block(block, path, line);
   }
 
-  /** Searches whole lines, and gives their number. Text is taken apart much faster than bytes. */
+  /** Searches whole lines and returns their number. Splitting text is much faster than splitting bytes. */
   #block(bytes: Buffer, path: ByteString, firstLine: number): number {
     const texts = isUtf8(bytes) ? bytes.toString("utf8").split("\n") : null;
     const lines = texts ?? bytes.toString("latin1").split("\n");
@@ -189,34 +189,34 @@ class Search implements Wanted {
   }
 }
 
-/** The beginning of a line, with no character cut in two. */
+/** The beginning of a line, without cutting a UTF-8 character. */
 function cutText(bytes: Buffer): Buffer {
   let end = GREP_TEXT_BYTES_MAX;
   while (end > GREP_TEXT_BYTES_MAX - 3 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
   return Buffer.from(bytes.subarray(0, end));
 }
 
-/** How many `bytes` a program of so many instructions is run over at a time: its time is the product of both. */
-function testedMax(programSize: number): number {
+/** Number of `bytes` that an expression may be tested on at a time. The time of a test is their product with its size. */
+function testBytesMax(programSize: number): number {
   return Math.max(1, Math.floor(GREP_TEST_WORK_MAX / programSize));
 }
 
-/** Which files are searched. */
+/** Selects the files to search. */
 interface NameFilter {
-  /** longest name that `matches` is asked for, in `bytes` */
-  readonly namesMax: number;
+  /** longest name that may be passed to `matches`, in characters */
+  readonly nameLengthMax: number;
   readonly matches: (name: string) => boolean;
 }
 
 function filterOf(glob: string | null): NameFilter {
-  if (glob === null) return { namesMax: Number.POSITIVE_INFINITY, matches: () => true };
+  if (glob === null) return { nameLengthMax: Number.POSITIVE_INFINITY, matches: () => true };
   const { matches, programSize } = globMatcher(glob.replace(/^\//, ""));
-  if (glob.includes("/")) return { namesMax: testedMax(programSize), matches };
-  const namesMax = Number.POSITIVE_INFINITY;
-  return { namesMax, matches: (path) => matches(path.slice(path.lastIndexOf("/") + 1)) };
+  if (glob.includes("/")) return { nameLengthMax: testBytesMax(programSize), matches };
+  const nameLengthMax = Number.POSITIVE_INFINITY;
+  return { nameLengthMax, matches: (path) => matches(path.slice(path.lastIndexOf("/") + 1)) };
 }
 
-function checked<T>(field: string, make: () => T): T {
+function compileField<T>(field: string, make: () => T): T {
   try {
     return make();
   } catch (error) {
@@ -229,14 +229,14 @@ function checked<T>(field: string, make: () => T): T {
 const NEWLINE = 0x0a;
 
 /**
- * Cuts chunks into blocks of whole lines, without the end of the last one. A line past the limit is given up to it,
- * and its rest is passed over.
+ * Splits chunks into blocks of whole lines, without the final line feed. Of a line that exceeds the limit only the part
+ * up to the limit is returned.
  */
 class LineReader {
   readonly #lineBytesMax: number;
   readonly #onLongLine: () => void;
   #rest: Buffer = Buffer.alloc(0);
-  /** inside a line that was given already */
+  /** inside the rest of a long line */
   #isSkipping = false;
 
   constructor(lineBytesMax: number, onLongLine: () => void) {
@@ -257,7 +257,7 @@ class LineReader {
     if (end >= 0) yield* this.#wholeLines(bytes.subarray(0, end));
     const rest = bytes.subarray(end + 1);
     this.#isSkipping = rest.length > this.#lineBytesMax;
-    // The chunk's buffer is used again.
+    // Copied, because the chunk's buffer is reused.
     this.#rest = this.#isSkipping ? Buffer.alloc(0) : Buffer.from(rest);
     if (!this.#isSkipping) return;
     this.#onLongLine();
@@ -280,7 +280,7 @@ class LineReader {
     }
   }
 
-  /** Where the first line that is too long begins, or -1; it looks only at every so many bytes. */
+  /** Start of the first line that is too long, or -1. It looks for line feeds only as often as needed. */
   #longLine(bytes: Buffer, start: number): number {
     let position = start;
     while (bytes.length - position > this.#lineBytesMax) {

@@ -2,58 +2,58 @@ import type { ByteString, GuestPath } from "../../domain/guest-path.ts";
 import type { DiffChange } from "../../domain/image-diff.ts";
 import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { DIFF_PATHS_BYTES_MAX } from "../limits.ts";
-import type { Wanted } from "../pacer.ts";
+import type { Cancellation } from "../pacer.ts";
 import {
-  bare,
   type Candidate,
   childOf,
-  type DirectoryPlace,
   type Level,
-  Levels,
+  type LocatedDirectory,
+  type LocatedEntry,
+  MergedNames,
   type MergeTools,
   mergeTools,
-  Names,
-  type Place,
-  PlaceStack,
+  OverlayStack,
   rootOf,
+  WalkLevels,
+  withoutMetadata,
 } from "./directory-merge.ts";
 
-/** A path that two images do not have alike. */
+/** A path at which two images differ. */
 export interface Difference {
   readonly path: GuestPath;
   readonly change: DiffChange;
-  /** what the new image has; null when it has nothing */
-  readonly now: Place | null;
-  /** what the old image has; null when it has nothing */
-  readonly before: Place | null;
+  /** the entry in the new image, or null */
+  readonly now: LocatedEntry | null;
+  /** the entry in the old image, or null */
+  readonly before: LocatedEntry | null;
 }
 
-/** The same path in both images; a side is empty where there is nothing. */
-interface Pair<P = Place> {
+/** The same path in both images. A side is empty when the path does not exist there. */
+interface Pair<P = LocatedEntry> {
   readonly now: readonly P[];
   readonly before: readonly P[];
 }
 
 /** A directory that the walk is in. */
 interface Directory {
-  /** of the paths of what is in it */
+  /** prefix of the paths of its contents */
   readonly prefix: string;
-  readonly pair: Pair<DirectoryPlace>;
+  readonly pair: Pair<LocatedDirectory>;
 }
 
-/** The layers of two images, the lowest first; an image without any is empty. */
+/** The layers of two images, lowest first; empty for an image without layers. */
 export interface ComparedLayers {
   readonly now: readonly LayerFiles[];
   readonly before: readonly LayerFiles[];
 }
 
 /**
- * The paths at which `now` differs from `before`, a directory before what is in it and siblings by the bytes of their
- * names, from the first path behind `after` on. Only indexes are read, and nothing of what both images share.
+ * The paths at which `now` differs from `before`, beginning after the path `after`: directories before their contents, and
+ * siblings ordered by the bytes of their names. Reads only indexes, and skips what both images share.
  *
- * A file counts as changed when it was written again, or when anything that the index says of it differs; in
- * images that share no layer, files of the same metadata count as the same. A directory counts as changed when its
- * mode, owner or extended attributes do; what is in it is told by itself.
+ * A file counts as changed when it was written again or when its metadata differ; in images without a common layer, files
+ * with equal metadata count as equal. A directory counts as changed when its mode, owner or extended attributes differ;
+ * its contents are reported separately.
  */
 export async function* imageDiff(
   layers: ComparedLayers,
@@ -65,35 +65,35 @@ export async function* imageDiff(
   }
 }
 
-/** Bounds of one page of differences. */
+/** Limits of one page of differences. */
 export interface DiffBounds {
   readonly after: GuestPath | null;
-  /** most differences */
+  /** limit of differences */
   readonly limit: number;
-  /** `milliseconds` after which the page ends with what was found; images that are alike may take far longer */
+  /** time after which the page ends, in `milliseconds`; comparing similar images may take far longer */
   readonly msMax: number;
-  /** ends the comparison as soon as it throws */
-  readonly wanted: Wanted | null;
+  /** ends the comparison */
+  readonly cancellation: Cancellation | null;
 }
 
-/** Some of `imageDiff`. */
+/** A page of `imageDiff`. */
 export interface DiffPage {
   readonly found: readonly Difference[];
-  /** the path that the next page goes on behind; null when there is no more */
+  /** the path after which the next page begins; null at the end */
   readonly next: GuestPath | null;
 }
 
-/** The differences behind `after`, as many as the bounds allow; a page that time has ended may be empty. */
+/** The differences after `after`, within the limits. A page that reached the time limit may be empty. */
 export async function diffPage(
   layers: ComparedLayers,
-  { after, limit, msMax, wanted }: DiffBounds,
+  { after, limit, msMax, cancellation }: DiffBounds,
   open: OpenLayers,
 ): Promise<DiffPage> {
   const deadline = performance.now() + msMax;
   const found: Difference[] = [];
   let pathBytes = 0;
   let last: GuestPath | null = after;
-  for await (const { path, difference } of new ImageDiff(layers, mergeTools(open, wanted)).run(after)) {
+  for await (const { path, difference } of new ImageDiff(layers, mergeTools(open, cancellation)).run(after)) {
     if (difference !== null) {
       if (found.length === limit || pathBytes > DIFF_PATHS_BYTES_MAX) return { found, next: last };
       found.push(difference);
@@ -106,16 +106,16 @@ export async function diffPage(
 }
 
 /** A path that was compared. */
-interface Compared {
+interface ComparedPath {
   readonly path: GuestPath;
-  /** null when both images have the same there */
+  /** null when both images are equal there */
   readonly difference: Difference | null;
 }
 
 class ImageDiff {
   readonly #layers: ComparedLayers;
   readonly #tools: MergeTools;
-  /** the images share a layer: one came from the other, or both from a third */
+  /** the images have the same base layer */
   readonly #areRelated: boolean;
 
   constructor(layers: ComparedLayers, tools: MergeTools) {
@@ -125,7 +125,7 @@ class ImageDiff {
     this.#areRelated = now[0] !== undefined && now[0].index === before[0]?.index;
   }
 
-  async *run(after: GuestPath | null): AsyncGenerator<Compared, void, undefined> {
+  async *run(after: GuestPath | null): AsyncGenerator<ComparedPath, void, undefined> {
     const root = {
       now: await rootOf(this.#tools, this.#layers.now.toReversed()),
       before: await rootOf(this.#tools, this.#layers.before.toReversed()),
@@ -146,10 +146,10 @@ class ImageDiff {
     }
   }
 
-  /** The levels of a walk that has just come by `after`. */
-  async #resume(root: Pair, after: GuestPath | null): Promise<Levels<Directory>> {
+  /** The levels of a walk that has just passed `after`. */
+  async #resume(root: Pair, after: GuestPath | null): Promise<WalkLevels<Directory>> {
     const names = (after ?? "").split("/").filter((name) => name !== "") as ByteString[];
-    const levels = new Levels<Directory>();
+    const levels = new WalkLevels<Directory>();
     let pair = directoriesOf(root);
     let prefix = "/";
     for (const name of [...names, null]) {
@@ -166,26 +166,29 @@ class ImageDiff {
     return levels;
   }
 
-  /** A name that only the shared places have is the same in both images. */
+  /** Compares a directory. A name that only shared directories have is equal in both images. */
   #level(prefix: string, pair: Pair, after: ByteString | null, depth: number): Level<Directory> {
     const { nowTop, beforeTop } = split(pair);
-    const names = new Names(this.#tools, [...nowTop, ...beforeTop], { after, depth });
-    return { directory: { prefix, pair: { now: bare(pair.now), before: bare(pair.before) } }, names };
+    const names = new MergedNames(this.#tools, [...nowTop, ...beforeTop], { after, depth });
+    return {
+      directory: { prefix, pair: { now: withoutMetadata(pair.now), before: withoutMetadata(pair.before) } },
+      names,
+    };
   }
 
-  async #childPair(pair: Pair<DirectoryPlace>, { name, found }: Candidate): Promise<Pair> {
+  async #childPair(pair: Pair<LocatedDirectory>, { name, found }: Candidate): Promise<Pair> {
     const { nowTop, beforeTop, shared } = split(pair);
-    const now = new PlaceStack();
-    const before = new PlaceStack();
+    const now = new OverlayStack();
+    const before = new OverlayStack();
     for (const { at, entry } of found) {
-      if (at < nowTop.length) now.add((nowTop[at] as DirectoryPlace).layer, entry);
-      else before.add((beforeTop[at - nowTop.length] as DirectoryPlace).layer, entry);
+      if (at < nowTop.length) now.add((nowTop[at] as LocatedDirectory).layer, entry);
+      else before.add((beforeTop[at - nowTop.length] as LocatedDirectory).layer, entry);
     }
-    for (const stack of [now, before]) await stack.look(this.#tools, shared, name);
+    for (const stack of [now, before]) await stack.lookUp(this.#tools, shared, name);
     return { now: now.node() ?? [], before: before.node() ?? [] };
   }
 
-  #compared(path: GuestPath, pair: Pair): Compared {
+  #compared(path: GuestPath, pair: Pair): ComparedPath {
     return { path, difference: this.#compare(path, pair) };
   }
 
@@ -197,8 +200,8 @@ class ImageDiff {
     return this.#isSame(now, before) ? null : { path, change: "changed", now, before };
   }
 
-  #isSame(now: Place, before: Place): boolean {
-    if (isSamePlace(now, before)) return true;
+  #isSame(now: LocatedEntry, before: LocatedEntry): boolean {
+    if (isSameEntry(now, before)) return true;
     const a = now.entry;
     const b = before.entry;
     const isDirectory = a.type === "d";
@@ -215,7 +218,7 @@ class ImageDiff {
     return isEqual && !(this.#areRelated && a.type === "f" && a.size > 0);
   }
 
-  #haveSameXattrs(now: Place, before: Place): boolean {
+  #haveSameXattrs(now: LocatedEntry, before: LocatedEntry): boolean {
     if (now.entry.xattrCount !== before.entry.xattrCount) return false;
     if (now.entry.xattrCount === 0) return true;
     const [a, b] = [this.#xattrs(now), this.#xattrs(before)];
@@ -227,14 +230,14 @@ class ImageDiff {
     return true;
   }
 
-  #xattrs(place: Place): Map<string, Uint8Array> {
-    using lease = this.#tools.open.acquire(place.layer);
-    const pairs = lease.index.xattrs(place.entry);
+  #xattrs(located: LocatedEntry): Map<string, Uint8Array> {
+    using lease = this.#tools.open.acquire(located.layer);
+    const pairs = lease.index.xattrs(located.entry);
     return new Map(pairs.map(({ name, value }) => [name, value]));
   }
 }
 
-/** Where the walk goes on below a path, or null where both images have the same, or no directory at all. */
+/** The directories in which the walk continues below a path; null when both images share them, or have none. */
 function directoriesOf(pair: Pair): Pair | null {
   const now = pair.now[0]?.entry.type === "d" ? pair.now : [];
   const before = pair.before[0]?.entry.type === "d" ? pair.before : [];
@@ -242,8 +245,8 @@ function directoriesOf(pair: Pair): Pair | null {
   return nowTop.length + beforeTop.length === 0 ? null : { now, before };
 }
 
-/** Takes apart what only one image has and what, below that, both have. */
-function split<P extends DirectoryPlace>({
+/** Separates the directories of only one image from the lower ones that both images share. */
+function split<P extends LocatedDirectory>({
   now,
   before,
 }: Pair<P>): {
@@ -253,7 +256,7 @@ function split<P extends DirectoryPlace>({
 } {
   let count = 0;
   while (count < Math.min(now.length, before.length)) {
-    if (!isSamePlace(now[now.length - 1 - count] as P, before[before.length - 1 - count] as P)) break;
+    if (!isSameEntry(now[now.length - 1 - count] as P, before[before.length - 1 - count] as P)) break;
     count++;
   }
   return {
@@ -263,7 +266,7 @@ function split<P extends DirectoryPlace>({
   };
 }
 
-function isSamePlace(a: DirectoryPlace, b: DirectoryPlace): boolean {
-  // Every record of an index has a place of its own for what follows it.
-  return a.layer.index === b.layer.index && a.entry.place.xattrsOffset === b.entry.place.xattrsOffset;
+function isSameEntry(a: LocatedDirectory, b: LocatedDirectory): boolean {
+  // The offset is unique for each record of an index.
+  return a.layer.index === b.layer.index && a.entry.offsets.xattrsOffset === b.entry.offsets.xattrsOffset;
 }

@@ -4,50 +4,50 @@ import { type ByteString, displayName, type GuestPath } from "../../domain/guest
 import type { Entry } from "../../domain/listing.ts";
 import { LinkTable } from "../archive/archive-links.ts";
 import type { LayerFiles, LayerLease, OpenLayers } from "../layers/open-layers.ts";
-import { Pacer, type Wanted } from "../pacer.ts";
+import { type Cancellation, Pacer } from "../pacer.ts";
 import {
-  Levels,
+  type LocatedEntry,
+  MergedNames,
   type MergeTools,
   mergeTools,
-  Names,
   type Node,
   nodeOf,
-  type Place,
   rootOf,
+  WalkLevels,
 } from "./directory-merge.ts";
 import { extentChunks, locateExtents } from "./extent-stream.ts";
 import { resolvePath } from "./resolution.ts";
 
-/** An entry with its place in the image, free of symlinks. */
+/** An entry and its path in the image, without symlinks. */
 export interface ResolvedEntry extends Entry {
   readonly path: GuestPath;
   readonly node: Node;
 }
 
 /**
- * The file system of an image as a guest would see it: overlayfs' merge of its layers, read from their indexes
- * and disks without any mount. It holds nothing open between calls, and the event loop goes on during each.
+ * The file system of an image as a guest sees it: its layers, merged like overlayfs does, read from their indexes and disks
+ * without a mount. It keeps nothing open between calls, and yields to the event loop.
  */
 export class ImageTree {
   /** topmost first */
   readonly #layers: readonly LayerFiles[];
   readonly #open: OpenLayers;
-  readonly #wanted: Wanted | null;
+  readonly #cancellation: Cancellation | null;
 
   /**
-   * @param layers in the order of `layerChain`: the lowest first, at least one
-   * @param wanted ends everything that is done with the tree as soon as it throws
+   * @param layers like those of `layerChain`: lowest first, at least one
+   * @param cancellation ends all work on the tree
    */
-  constructor(layers: readonly LayerFiles[], open: OpenLayers, wanted: Wanted | null = null) {
+  constructor(layers: readonly LayerFiles[], open: OpenLayers, cancellation: Cancellation | null = null) {
     if (layers.length === 0) throw new RangeError("an image has at least one layer");
     this.#layers = layers.toReversed();
     this.#open = open;
-    this.#wanted = wanted;
+    this.#cancellation = cancellation;
   }
 
   /**
-   * Looks a path up inside the image. Symlinks on the way are followed, a symlink at the end only with `follow`.
-   * @throws ApiError `not_found`, or `invalid_path` for more than 40 symlinks, or what takes as long as those
+   * Finds a path in the image. Follows symlinks on the way, and a symlink at the end only with `follow`.
+   * @throws ApiError `not_found`, or `invalid_path` for more than 40 symlinks or too many components or look-ups
    */
   async stat(path: GuestPath, options: { readonly follow: boolean }): Promise<ResolvedEntry> {
     const tools = this.#tools();
@@ -57,8 +57,8 @@ export class ImageTree {
   }
 
   /**
-   * The entries of a directory, by the bytes of their names; symlinks are followed. Errors of the path come before
-   * the first entry. Memory does not grow with the directory.
+   * The entries of a directory, ordered by the bytes of their names. Follows symlinks. Errors of the path are thrown before
+   * the first entry. The memory use does not depend on the size of the directory.
    * @throws ApiError `not_found`, or `invalid_path` when it is not a directory
    */
   async list(path: GuestPath): Promise<AsyncGenerator<Entry, void, undefined>> {
@@ -68,29 +68,29 @@ export class ImageTree {
   }
 
   /**
-   * What is at `resolved` and below it, directories before what is in them and siblings by the bytes of their names;
-   * no symlink is followed. Memory does not grow with the tree.
+   * Walks `resolved` and everything below it: directories before their contents, and siblings ordered by the bytes of their
+   * names. Follows no symlinks. The memory use does not depend on the size of the tree.
    */
   walk(resolved: ResolvedEntry): AsyncGenerator<WalkedEntry, void, undefined> {
     return walkNodes(this.#tools(), resolved.node);
   }
 
-  /** For one archive of what is in the tree. */
+  /** A new link table, for one archive. */
   links(): LinkTable {
     return new LinkTable(this.#open.linkBudget);
   }
 
   #tools(): MergeTools {
-    return mergeTools(this.#open, this.#wanted);
+    return mergeTools(this.#open, this.#cancellation);
   }
 
-  /** A lease of the layer that has the entry's content, for as long as it is not disposed. */
-  lease(place: Place): LayerLease {
-    return this.#open.acquire(place.layer);
+  /** A lease of the layer that contains the entry's content. */
+  lease(located: LocatedEntry): LayerLease {
+    return this.#open.acquire(located.layer);
   }
 
   /**
-   * The bytes `[start, end)` of a file, all in memory; holes are zeros.
+   * The bytes `[start, end)` of a file in one buffer, with zeros for holes.
    * @throws ApiError `invalid_path` when it is not a regular file
    */
   async read(
@@ -107,8 +107,8 @@ export class ImageTree {
   }
 
   /**
-   * The bytes `[start, end)` of a file; holes are zeros. Nothing is opened before the first chunk is asked for. A chunk is
-   * valid only until the next one is asked for: a long download then leaves no garbage.
+   * The bytes `[start, end)` of a file in chunks, with zeros for holes. The first request opens the file. A chunk is valid
+   * until the next one is requested, because a reused buffer leaves no garbage behind a long download.
    * @throws ApiError `invalid_path` when it is not a regular file
    */
   chunks(
@@ -120,7 +120,7 @@ export class ImageTree {
   }
 
   /**
-   * Where the bytes `[start, end)` of a file are in one piece on the disk of a layer; null when they are not.
+   * The disk and the offset at which the bytes `[start, end)` of a file are contiguous; null when they are not.
    * @throws ApiError `invalid_path` when it is not a regular file
    */
   async locate(
@@ -129,11 +129,11 @@ export class ImageTree {
   ): Promise<{ readonly disk: string; readonly start: number } | null> {
     const { layer, entry } = this.#fileAt(resolved, range);
     using lease = this.#open.acquire(layer);
-    const start = await locateExtents(lease, entry, range, new Pacer(this.#wanted));
+    const start = await locateExtents(lease, entry, range, new Pacer(this.#cancellation));
     return start === null ? null : { disk: layer.disk, start };
   }
 
-  #fileAt(resolved: ResolvedEntry, { start, end }: ByteRange): Place {
+  #fileAt(resolved: ResolvedEntry, { start, end }: ByteRange): LocatedEntry {
     if (resolved.type !== "f") {
       throw new ApiError("invalid_path", "not a regular file", { path: displayName(resolved.path) });
     }
@@ -142,15 +142,15 @@ export class ImageTree {
   }
 }
 
-/** An entry that a walk came by. */
+/** An entry that a walk has reached. */
 export interface WalkedEntry {
-  /** relative to where the walk began, which is the empty path */
+  /** relative to the start of the walk, whose own path is empty */
   readonly path: ByteString;
-  readonly place: Place;
+  readonly located: LocatedEntry;
 }
 
 async function* entriesOf(tools: MergeTools, node: Node): AsyncGenerator<Entry, void, undefined> {
-  const names = new Names(tools, node, { after: null, depth: 0 });
+  const names = new MergedNames(tools, node, { after: null, depth: 0 });
   for (let found = await names.next(); found !== null; found = await names.next()) {
     const child = nodeOf(node, found);
     if (child !== null) yield child[0].entry;
@@ -158,11 +158,11 @@ async function* entriesOf(tools: MergeTools, node: Node): AsyncGenerator<Entry, 
 }
 
 async function* walkNodes(tools: MergeTools, start: Node): AsyncGenerator<WalkedEntry, void, undefined> {
-  yield { path: "" as ByteString, place: start[0] };
+  yield { path: "" as ByteString, located: start[0] };
   if (start[0].entry.type !== "d") return;
-  /** by the prefix of what is in the directory */
-  const levels = new Levels<string>();
-  levels.push({ directory: "", names: new Names(tools, start, { after: null, depth: 0 }) });
+  /** the directory of a level is the prefix of its contents' paths */
+  const levels = new WalkLevels<string>();
+  levels.push({ directory: "", names: new MergedNames(tools, start, { after: null, depth: 0 }) });
   for (let level = levels.top(); level !== undefined; level = levels.top()) {
     const found = await level.names.next();
     if (found === null) {
@@ -171,10 +171,10 @@ async function* walkNodes(tools: MergeTools, start: Node): AsyncGenerator<Walked
     }
     const node = nodeOf(level.names.directories, found);
     if (node === null) continue;
-    const [place] = node;
-    const path = `${level.directory}${place.entry.name}` as ByteString;
-    yield { path, place };
-    if (place.entry.type !== "d") continue;
-    levels.push({ directory: `${path}/`, names: new Names(tools, node, { after: null, depth: levels.count }) });
+    const [located] = node;
+    const path = `${level.directory}${located.entry.name}` as ByteString;
+    yield { path, located };
+    if (located.entry.type !== "d") continue;
+    levels.push({ directory: `${path}/`, names: new MergedNames(tools, node, { after: null, depth: levels.count }) });
   }
 }

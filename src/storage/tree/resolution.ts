@@ -3,18 +3,18 @@ import { type ByteString, displayName, type GuestPath } from "../../domain/guest
 import { PATH_LOOKUPS_COUNT_MAX, PATH_STEPS_COUNT_MAX, SYMLINK_HOPS_MAX } from "../limits.ts";
 import { childOf, type MergeTools, type Node } from "./directory-merge.ts";
 
-/** What a path leads to. */
+/** The result of resolving a path. */
 export interface Resolved {
-  /** without symlinks */
+  /** path without symlinks */
   readonly path: GuestPath;
   readonly node: Node;
 }
 
 /**
- * Walks down a path, component by component, as the kernel does it with the image as its root. Symlinks on the way are
- * followed, a symlink at the end only with `follow`. A guest can make links that lead through a million components, so
- * that the work is bounded, and the event loop goes on meanwhile.
- * @throws ApiError `not_found`, or `invalid_path` for too many symlinks, components, or layers that must be asked
+ * Resolves a path component by component, like the kernel with the image as its root. Follows symlinks on the way, and a
+ * symlink at the end only with `follow`. Links of a guest can lead through a million components, so the work is bounded,
+ * and yields to the event loop.
+ * @throws ApiError `not_found`, or `invalid_path` for too many symlinks, components or look-ups in layers
  */
 export async function resolvePath(
   tools: MergeTools,
@@ -32,9 +32,9 @@ class Resolution {
   /** from the root to the current directory, without symlinks */
   readonly #nodes: [Node, ...Node[]];
   readonly #names: string[] = [];
-  /** components that are left, the next one last */
+  /** remaining components, the next one last */
   readonly #pending: string[] = [];
-  /** what was found behind the first symlink: links can lead through one directory over and over */
+  /** results after the first symlink, because links can lead through one directory many times */
   readonly #known = new Map<Node, Map<string, Node | null>>();
   #hopCount = 0;
   #stepCount = 0;
@@ -62,7 +62,7 @@ class Resolution {
     if (current[0].entry.type !== "d") this.#missing();
     if (++this.#stepCount > PATH_STEPS_COUNT_MAX) this.#refuse("too many components behind symbolic links");
     if (name === "..") {
-      // Above the root of the image there is nothing else.
+      // ".." of the root is the root.
       if (this.#nodes.length > 1) this.#nodes.pop();
       this.#names.pop();
       return;

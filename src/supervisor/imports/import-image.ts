@@ -24,7 +24,7 @@ import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
 import { indexDisk, type LayerParts, type ListedDisk, type StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
-import { strangersDirectory } from "../../system/scratch.ts";
+import { untrustedDirectory } from "../../system/scratch.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
@@ -102,7 +102,7 @@ async function importImage(
 ): Promise<Prepared> {
   const { db, layout, layers, limits, laps } = context;
   await using stack = new AsyncDisposableStack();
-  const scratch = stack.use(await strangersDirectory(layout.tmp, "import-"));
+  const scratch = stack.use(await untrustedDirectory(layout.tmp, "import-"));
   const limited = toolsLimits(importCost(context.shape, context.memoryBudgetBytes));
   const group = stack.use(await context.cgroups.create(`import-${id}`, limited));
   const launcher = await context.machines.launcher(time.signal);

@@ -6,7 +6,7 @@ import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.
 import type { OutputCapture } from "../../domain/output.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { removeOutputs, writeOutputs } from "../../storage/outputs.ts";
-import { type Made, removedUnlessKept } from "../../system/scratch.ts";
+import { type Keepable, removedUnlessKept } from "../../system/scratch.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
@@ -53,7 +53,11 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
 }
 
 /** Writes the captured output streams to disk. */
-async function storeOutputs(layout: DataLayout, id: OperationId, { stdout, stderr }: InstanceOutcome): Promise<Made> {
+async function storeOutputs(
+  layout: DataLayout,
+  id: OperationId,
+  { stdout, stderr }: InstanceOutcome,
+): Promise<Keepable> {
   await using undo = new AsyncDisposableStack();
   const stored = undo.use(removedUnlessKept(() => removeOutputs(layout, id)));
   await writeOutputs(layout, id, { stdout: stdout.blocks(), stderr: stderr.blocks() });

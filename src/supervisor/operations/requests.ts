@@ -5,7 +5,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import { decodeStdin } from "../../domain/spawn.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
-import { type Made, removedUnlessKept } from "../../system/scratch.ts";
+import { type Keepable, removedUnlessKept } from "../../system/scratch.ts";
 import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "./ports.ts";
 
 /** A standard input of at most this many `bytes` is stored in the request's row; a larger one is stored as a file. */
@@ -65,7 +65,7 @@ export class Requests {
   }
 
   /** Writes the file of a large standard input. It is removed at disposal, unless it is kept. */
-  async stage(id: OperationId, { stdin }: WaitingRequest): Promise<Made> {
+  async stage(id: OperationId, { stdin }: WaitingRequest): Promise<Keepable> {
     await using undo = new AsyncDisposableStack();
     const staged = undo.use(removedUnlessKept(() => removeStdin(this.#layout, id)));
     if (stdin !== null) await writeStdin(this.#layout, id, stdin);

@@ -3,7 +3,7 @@ import { mkdtemp, readdir, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
-import { removeTrees, strangersDirectory } from "../../../src/system/scratch.ts";
+import { removeTrees, untrustedDirectory } from "../../../src/system/scratch.ts";
 
 setDefaultTimeout(60_000);
 
@@ -21,7 +21,7 @@ test("a tree that strangers made is removed, however deep it is, and nothing tha
   const other = await mkdtemp(join(home, "other-"));
   await Bun.write(join(other, "file"), "kept");
   {
-    await using directory = await strangersDirectory(home, "-rf-");
+    await using directory = await untrustedDirectory(home, "-rf-");
     await deepen(directory.path);
     await symlink(other, join(directory.path, "link"));
   }

@@ -23,8 +23,8 @@ async function contentOf(layers: readonly LayerFiles[]): Promise<Map<string, str
   if (layers.length === 0) return new Map();
   const tree = new ImageTree(layers, open);
   const content = new Map<string, string>();
-  for await (const { path, place } of tree.walk(await tree.stat("/" as GuestPath, { follow: true }))) {
-    const { type, mode } = place.entry;
+  for await (const { path, located } of tree.walk(await tree.stat("/" as GuestPath, { follow: true }))) {
+    const { type, mode } = located.entry;
     // All of them are empty and of one time: nothing else can differ, whichever layer wrote them.
     content.set(`/${path}`, `${type}${mode}`);
   }

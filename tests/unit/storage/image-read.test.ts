@@ -192,7 +192,7 @@ describe("open layers", () => {
     const cache = new OpenLayers(2);
     const held = layers.map((layer) => cache.acquire(layer));
     expect(cache.count).toBe(5);
-    for (const [n, lease] of held.entries()) expect(lease.index.root().place.childCount + n).toBe(1 + n);
+    for (const [n, lease] of held.entries()) expect(lease.index.root().offsets.childCount + n).toBe(1 + n);
     for (const lease of held) {
       lease[Symbol.dispose]();
       lease[Symbol.dispose]();

@@ -99,7 +99,7 @@ describe("an index that is written", () => {
   test("is given up in the queue when nobody wants it any more", async () => {
     const memory = new IndexMemory(0, 0);
     using first = memory.open();
-    await first.takeSeat(null);
+    await first.takeLargeSlot(null);
     const leaving = new AbortController();
     const path = newPath();
     const stream = encodeStream(files(10));
@@ -130,9 +130,9 @@ describe("an index that is written", () => {
     // 25 bytes an entry in the table of names, 13 in the writer, 12 at the end, and what begins small.
     const bytes = 200_000 * (100 + 25 + 13 + 12) + 4 * MIB;
     const memory = new IndexMemory(bytes, bytes);
-    // With the seat taken, it cannot have more.
-    using seat = memory.open();
-    await seat.takeSeat(null);
+    // With the large slot taken, it cannot have more.
+    using large = memory.open();
+    await large.takeLargeSlot(null);
     await writeLayerIndex({ stream: pieces(stream), path, diskBytes: 0, memory });
     const index = LayerIndex.open(path);
     expect(index.entryCount).toBe(200_000);
@@ -140,14 +140,14 @@ describe("an index that is written", () => {
   }, 60_000);
 });
 
-test("the seat goes on in the order in which it was asked for", async () => {
+test("the large slot goes on in the order in which it was asked for", async () => {
   const memory = new IndexMemory(0, 0);
   const accounts = [memory.open(), memory.open(), memory.open()];
   const order: number[] = [];
   const seated = accounts.map(async (account, number) => {
-    await account.takeSeat(null);
+    await account.takeLargeSlot(null);
     order.push(number);
-    expect(account.covers(1e12)).toBe(true);
+    expect(account.reserve(1e12)).toBe(true);
   });
   for (const [number, account] of accounts.entries()) {
     await seated[number];
@@ -155,7 +155,7 @@ test("the seat goes on in the order in which it was asked for", async () => {
     account[Symbol.dispose]();
   }
   using last = memory.open();
-  await last.takeSeat(null);
+  await last.takeLargeSlot(null);
 });
 
 describe("tables that grow by small steps find what they were given", () => {

@@ -34,7 +34,7 @@ test("a chain that is open keeps its layers, shows what they make, and gives not
   const other = store.hold([base]);
   expect(chain.ids).toEqual([base, top]);
   expect(chain.files.map(({ disk }) => disk)).toEqual([base, top].map((id) => layerPath(layout, id)));
-  expect([store.held, store.isHeld(top), store.passOver(base), store.passOver(top)]).toEqual([
+  expect([store.held, store.isHeld(top), store.deferIfHeld(base), store.deferIfHeld(top)]).toEqual([
     [base, top],
     true,
     true,

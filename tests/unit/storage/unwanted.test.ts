@@ -8,7 +8,7 @@ import { ociArchiveChunks } from "../../../src/storage/archive/oci-archive.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { PATH_LOOKUPS_COUNT_MAX, PATH_STEPS_COUNT_MAX } from "../../../src/storage/limits.ts";
-import type { Wanted } from "../../../src/storage/pacer.ts";
+import type { Cancellation } from "../../../src/storage/pacer.ts";
 import { diffPage } from "../../../src/storage/tree/image-diff.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import type { TestRecord } from "../../support/index-stream.ts";
@@ -109,7 +109,7 @@ describe("a look-up", () => {
 });
 
 /** Is asked once, and says that nobody waits any more. */
-const gone: Wanted = {
+const gone: Cancellation = {
   throwIfAborted: () => {
     throw new Error("the client has gone");
   },
@@ -156,7 +156,7 @@ describe("when the client has gone", () => {
 
   test("a comparison ends, also where both images are alike", async () => {
     const alike = { now: [layer, other], before: [other, layer, other] };
-    const bounds = { after: null, limit: 10, msMax: 60_000, wanted: gone };
+    const bounds = { after: null, limit: 10, msMax: 60_000, cancellation: gone };
     await expect(diffPage(alike, bounds, open)).rejects.toThrow("the client has gone");
   });
 
@@ -174,13 +174,13 @@ describe("when the client has gone", () => {
     let after: GuestPath | null = null;
     let pageCount = 0;
     do {
-      const page = await diffPage(layers, { after, limit: 1000, msMax: 0, wanted: null }, open);
+      const page = await diffPage(layers, { after, limit: 1000, msMax: 0, cancellation: null }, open);
       found.push(...page.found.map(({ path }) => path));
       after = page.next;
       pageCount++;
     } while (after !== null && pageCount < 100);
     expect(pageCount).toBe(100);
-    const all = await diffPage(layers, { after: null, limit: 1000, msMax: 60_000, wanted: null }, open);
+    const all = await diffPage(layers, { after: null, limit: 1000, msMax: 60_000, cancellation: null }, open);
     expect(all.found.map(({ path }): string => path).slice(0, found.length)).toEqual(found);
   });
 

@@ -8,7 +8,7 @@ import { getOperation, listOperationsSync } from "../../../src/db/operations.ts"
 import { accounts } from "../../../src/db/schema.ts";
 import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
-import { requireSpace, whileSpace } from "../../../src/storage/free-space.ts";
+import { requireSpace, withSpaceChecks } from "../../../src/storage/free-space.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { Merging } from "../../support/merging.ts";
@@ -116,9 +116,9 @@ test("the room of a file system is looked at before and while a stream is stored
     yield new Uint8Array(2);
   }
   const seen: number[] = [];
-  for await (const { length } of whileSpace(chunks(), directory, 1)) seen.push(length);
+  for await (const { length } of withSpaceChecks(chunks(), directory, 1)) seen.push(length);
   expect(seen).toEqual([1, 2]);
-  const refused = whileSpace(chunks(), directory, Number.MAX_SAFE_INTEGER).next();
+  const refused = withSpaceChecks(chunks(), directory, Number.MAX_SAFE_INTEGER).next();
   await expect(refused).rejects.toMatchObject({ code: "insufficient_storage" });
 });
 
