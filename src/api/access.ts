@@ -12,36 +12,37 @@ import { declared, type RouteDetail } from "./route.ts";
 
 const uuidExpression = new RegExp(UUID_PATTERN);
 
-/** JSON bodies without an own limit are small. */
+/** Limit of JSON bodies whose route does not set one. */
 const JSON_BODY_BYTES_DEFAULT = 1_048_576;
 
-/** A scope, and the longest JSON body that is read, in `bytes`. */
-export interface Taking {
+/** Options of a route that reads a JSON body. */
+export interface JsonBodyOptions {
   readonly scope: Scope;
+  /** longest body, in `bytes` */
   readonly bytesMax?: number;
 }
 
-/** What a macro may read and replace of its route's request. */
-interface Reading {
+/** The part of Elysia's context that a macro reads and changes. */
+interface MacroContext {
   readonly request: Request;
   readonly params: Record<string, string>;
   query: unknown;
 }
 
-/** The options of the route that a macro belongs to. */
+/** Options of the route to which a macro belongs. */
 interface RouteOptions {
   readonly query?: TObject;
   detail?: RouteDetail;
 }
 
 /**
- * The scopes of routes, one of these for each: `reads` and `writes` for a route without a body, `takes` for one with JSON,
- * `receives` for one with raw bytes. A caller is refused before anything of its request is looked at: in `parse`, the
- * first step of a request with a body, and in `transform`, the first step of any other. Both throw, because a status that
- * is returned there becomes the body, and the handler runs. Behind that, the query is read as bytes, and Elysia checks
- * it and the body by the schemas of the route.
+ * Macros that check the scope of a route. Each route uses one: `reads` and `writes` are for a route without a body, `takes`
+ * for one with a JSON body, `receives` for one with raw bytes. They refuse a caller before anything of the request is
+ * read: in `parse`, the first step of a request with a body, or in `transform`, the first step of any other. Both throw,
+ * because Elysia would take a status returned there for the body and run the handler. After that, the query is read as
+ * bytes, and Elysia checks it and the body against the schemas of the route.
  *
- * No hook hands its context on: for every request Elysia would then prepare all that somebody might look at, such as the
+ * No hook passes its context on as a whole: Elysia would then prepare every part of it for every request, such as the
  * cookies and a copy of all headers.
  */
 export function accessPlugin(requests: Requests, rooms: BodyRooms) {
@@ -49,14 +50,14 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
     const route = new RouteAccess(requests, { scope });
     return {
       introspect: route.declare,
-      transform: (context: Reading) => {
+      transform: (context: MacroContext) => {
         context.query = route.admit(context.request, context.params);
       },
     };
   };
   const resolveInTurn = async ({ request }: { readonly request: Request }) => {
     const principal = requests.principal(request);
-    // All that came at once would otherwise write in one turn.
+    // Otherwise all requests that arrive together would write in one turn of the event loop.
     await ownTurn(principal.accountId);
     return { principal };
   };
@@ -66,11 +67,11 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
       resolve: ({ request }) => ({ principal: requests.principal(request) }),
     }),
     writes: (scope: Scope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
-    takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT }: Taking) => {
+    takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT }: JsonBodyOptions) => {
       const route = new RouteAccess(requests, { scope, bodyBytesMax: bytesMax });
       return {
         introspect: route.declare,
-        parse: async (context: Reading) => {
+        parse: async (context: MacroContext) => {
           const { request } = context;
           context.query = route.admit(request, context.params);
           const { accountId } = requests.principal(request);
@@ -86,12 +87,12 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
       const route = new RouteAccess(requests, { scope, rawBody: true });
       return {
         introspect: route.declare,
-        parse: async (context: Reading) => {
+        parse: async (context: MacroContext) => {
           const { request } = context;
           context.query = route.admit(request, context.params);
           const { accountId } = requests.principal(request);
           requests.hold(request, await rooms.receive(accountId, announcedLength(request), request.signal));
-          // The handler takes the bytes as they come; anything but undefined keeps Elysia from reading them.
+          // The handler reads the bytes itself; any result but undefined keeps Elysia from reading them.
           return null;
         },
         resolve: resolveInTurn,
@@ -100,7 +101,7 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
   });
 }
 
-/** The first half of every macro, for one route: who may call it, and its parameters and query. */
+/** The part that all macros share: checks the scope of one route, and reads its path parameters and query. */
 class RouteAccess {
   readonly #requests: Requests;
   readonly #detail: RouteDetail & { readonly scope: Scope };
@@ -118,7 +119,7 @@ class RouteAccess {
   };
 
   /**
-   * The query of a caller who has the scope; parameters of the path are brought into lower case.
+   * Checks the scope, changes the path parameters to lower case, and returns the query.
    * @throws ApiError `unauthorized`, `forbidden`, `validation_error`
    */
   admit(request: Request, params: Record<string, string>): Record<string, unknown> {

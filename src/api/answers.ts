@@ -5,9 +5,9 @@ import type { Requests } from "./requests.ts";
 import { validationError } from "./schema.ts";
 
 /**
- * The two hooks that every answer and error of every surface leaves through. What a handler gives becomes JSON, unless it
- * is an answer already, or is made while it is sent.
- * @param unknown the error for a request that no route answers
+ * Turns the results and errors of all handlers, of every surface, into responses. A handler's result becomes JSON, unless
+ * it is a Response or a stream.
+ * @param unknown makes the error for a request that no route matches
  */
 export function answersPlugin(requests: Requests, unknown: (request: Request) => Error) {
   return new Elysia({ name: "answers" })
@@ -15,12 +15,12 @@ export function answersPlugin(requests: Requests, unknown: (request: Request) =>
       if (requests.of(request).isAnswered) return undefined;
       const status = typeof set.status === "number" ? set.status : 200;
       if (isStream(responseValue)) {
-        // Elysia sends it, with these header fields.
+        // Elysia sends the stream with these header fields.
         const begun = requests.answer(request, new Response(null, { status }), { route });
         Object.assign(set.headers, Object.fromEntries(begun.headers));
         return undefined;
       }
-      // Elysia would copy the answer to give it the status that it has.
+      // With another status here, Elysia would copy the response to set it.
       set.status = 200;
       const response =
         responseValue instanceof Response ? responseValue : respond(json(status, responseValue), request);
@@ -29,7 +29,7 @@ export function answersPlugin(requests: Requests, unknown: (request: Request) =>
     .onError({ as: "global" }, ({ error, code, request, set, route }) => {
       const cause = code === "NOT_FOUND" ? unknown(request) : reasonOf(error);
       set.status = 200;
-      // Typed as nothing, so that the answers of routes keep their types.
+      // `never`, so that the typed client's types of the routes stay as they are.
       return requests.answer(request, respond(errorReply(cause), request), { route, cause }) as never;
     });
 }
@@ -38,7 +38,7 @@ function isStream(value: unknown): boolean {
   return value instanceof ReadableStream || typeof (value as { next?: unknown } | null)?.next === "function";
 }
 
-/** What was thrown, without what Elysia puts around it. */
+/** Unwraps an error that Elysia has wrapped. */
 function reasonOf(error: unknown): unknown {
   if (error instanceof ParseError) return error.cause;
   if (!(error instanceof ValidationError) || error.type === "response") return error;

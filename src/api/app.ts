@@ -11,21 +11,21 @@ import { Requests } from "./requests.ts";
 import { describe, type ServedRoute } from "./route.ts";
 import { v1Plugin } from "./v1/plugin.ts";
 
-/** Where the interface of the specification is. Every path below it asks for a token, also one that does not exist. */
+/** Prefix of the specified API. Every path below it requires a token, even if no route matches it. */
 const V1_PREFIX = "/v1";
-/** Connections that are silent for so long are closed, in `seconds`; no answer is silent for longer than a long poll. */
+/** Idle connections are closed after this time, in `seconds`. The longest pause of a response is that of a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
 const BODY_WAIT = { waitingBytes: 67_108_864, waitMsMax: 60_000, collect: () => Bun.gc(true) };
-/** An account's share takes the largest body that any route does; a request takes about four times its body's length. */
+/** An account's share fits the largest body of any route. A request takes about four times the memory of its body. */
 const LARGE_BODIES = { totalBytes: 67_108_864, accountBytes: 33_554_432, ...BODY_WAIT };
 const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY_WAIT };
-/** 32 uploads of one account; they may last for hours. What they leave in memory is given back as it is written. */
+/** 32 uploads of one account, which may last for hours. Their memory is freed chunk by chunk, so nothing is collected. */
 const UPLOADS = { totalBytes: 268_435_456, accountBytes: 67_108_864, ...BODY_WAIT, collect: () => undefined };
 
 /**
- * The HTTP interface: one plugin per surface. Elysia routes, and checks by the schemas of the routes; the principal is
- * known before it looks at anything else, and every answer and error leaves through the same two hooks.
+ * The HTTP API: one plugin per surface. Elysia routes requests and validates them against the schemas of the routes. The
+ * principal is known before anything else is read, and the same two hooks make every response.
  */
 export function createApp({ service, verifyToken, publicUrl, metrics, log }: ApiOptions) {
   const requests = new Requests({ metrics, log });
@@ -34,14 +34,14 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS }),
   );
   const address = `${publicUrl ?? ""}${V1_PREFIX}`;
-  // Known when the application is; no request comes before.
+  // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
   const app = new Elysia({
-    // Both spellings of a path are routes of their own, which Bun's router cannot tell apart.
+    // A path with and one without a trailing slash are different routes, which Bun's router cannot tell apart.
     strictPath: true,
     systemRouter: false,
-    // It would take away what a schema does not name, also from a record.
+    // Normalization would remove properties that a schema does not name, even from a record.
     normalize: false,
     serve: { reusePort: false, idleTimeout: IDLE_TIMEOUT_SECONDS, maxRequestBodySize: Number.MAX_SAFE_INTEGER },
   })
@@ -56,7 +56,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
       if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
       const found = table.find(request.method, path);
       if (found === null) throw unknownRoute(table, path);
-      // Under another name, so that Elysia does not take this for a hook that looks at everything, and prepare that.
+      // Elysia reads this hook's source: another name for the context keeps it from preparing all parts of it.
       const whole = context;
       return await found.route.compile()(Object.assign(whole, { params: found.params }));
     })
@@ -69,10 +69,10 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
   return app;
 }
 
-/** A route of Elysia's, which runs all of its hooks for a context that was made already. */
+/** A route of Elysia's whose compiled function runs all its hooks for an existing context. */
 interface RunnableRoute extends ServedRoute {
   compile(): (context: unknown) => Response | Promise<Response>;
 }
 
-/** The interface with the types of its routes, for a typed client. */
+/** The application with the types of its routes, for the typed client. */
 export type App = ReturnType<typeof createApp>;

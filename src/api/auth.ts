@@ -3,12 +3,12 @@ import { allows, type Scope } from "../domain/scope.ts";
 import type { Principal } from "../service/parts.ts";
 import type { ApiOptions } from "./options.ts";
 
-/** The scheme is case-insensitive, the token has no blanks. */
+/** The scheme is case-insensitive; the token has no blanks. */
 const BEARER = /^Bearer +([^\s,]+)$/i;
 
 /**
- * Who asks.
- * @throws ApiError `unauthorized`, with the same words for every reason
+ * The principal of a request.
+ * @throws ApiError `unauthorized`, with the same message for every reason
  */
 export async function authenticate(request: Request, verifyToken: ApiOptions["verifyToken"]): Promise<Principal> {
   const token = BEARER.exec(request.headers.get("authorization") ?? "")?.[1];

@@ -2,30 +2,31 @@ import { ApiError } from "../domain/errors.ts";
 import type { AccountId } from "../domain/ids.ts";
 import { startTimer } from "../system/waiting.ts";
 
-/** A body of more `bytes` is large. */
+/** Longest body of medium size, in `bytes`; a longer one is large. */
 export const MEDIUM_BODY_BYTES_MAX = 1_048_576;
 
-/** What bodies may take of the memory, in `bytes`. A body that is larger than a limit is taken alone. */
+/** Memory limits of bodies, in `bytes`. A body that is larger than a limit is admitted alone. */
 export interface BodyRoomOptions {
+  /** all bodies together */
   readonly totalBytes: number;
-  /** of one account */
+  /** the bodies of one account */
   readonly accountBytes: number;
-  /** of one account's bodies that wait, of each at most what the server reads of a body unasked */
+  /** the waiting bodies of one account; each counts at most as the bytes that the server buffers unread */
   readonly waitingBytes: number;
-  /** how long a body waits for room, in `milliseconds` */
+  /** longest wait of a body, in `milliseconds` */
   readonly waitMsMax: number;
-  /** Frees the memory of what was worked on, as far as nobody holds it any more; blocks the event loop for a moment. */
+  /** Collects the garbage of requests that are done; blocks the event loop for a moment. */
   readonly collect: () => void;
 }
 
-/** The garbage collector of its own accord lets hundreds of MiB of strings gather: it is called for each so many `bytes`. */
+/** After this many `bytes` of bodies, `collect` is called: left alone, the garbage grows by hundreds of MiB of strings. */
 const COLLECT_BYTES_MIN = 33_554_432;
-/** What is less, but no less than this, is collected when no body has come for so long. */
+/** Less garbage, but at least this, is collected when no body has come for `COLLECT_IDLE_MS`. */
 const COLLECT_IDLE_BYTES_MIN = 1_048_576;
 const COLLECT_IDLE_MS = 1000;
 
-/** Bun reads as many `bytes` of a body, or little more, that nobody asks for; it leaves the rest in its connection. */
-const UNASKED_BYTES_MAX = 1_048_576;
+/** Bun buffers about this much of a body that is not being read, in `bytes`; the rest stays in the connection. */
+const BUFFERED_BYTES_MAX = 1_048_576;
 
 interface Waiting {
   readonly account: Account;
@@ -33,7 +34,7 @@ interface Waiting {
   readonly admit: () => void;
 }
 
-/** What one account has of a room, in `bytes`. */
+/** Memory of the bodies of one account, in `bytes`. */
 interface Account {
   readonly id: AccountId;
   takenBytes: number;
@@ -41,9 +42,9 @@ interface Account {
 }
 
 /**
- * Room in memory for bodies, from their first byte until they have been worked on. What waits is not read from its
- * connection but for its beginning, and that counts, too: so neither the number of requests nor their size costs the
- * service more than this. First come first served, but for those whose own account has taken its share.
+ * Bounds the memory of bodies, from their first byte until their request is done, whatever the number of requests and
+ * their sizes. A waiting body is not read from its connection, except for the part that the server buffers, which counts.
+ * First come, first served, except that an account that has used up its share waits.
  */
 export class BodyRoom {
   readonly #options: BodyRoomOptions;
@@ -58,8 +59,9 @@ export class BodyRoom {
   }
 
   /**
-   * Waits for room for `bytes`; disposal, which is idempotent, gives it back.
-   * @throws ApiError `too_many_requests` when there is none for too long, or too much waits; the reason of `signal`
+   * Waits for room for a body of `bytes`. Disposal gives it back and is idempotent.
+   * @throws ApiError `too_many_requests` when the wait is too long, or too many bodies of the account wait; the reason of
+   *   `signal`
    */
   async take(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     signal.throwIfAborted();
@@ -69,8 +71,8 @@ export class BodyRoom {
     const waiting = { account, bytes, admit };
     const refuse = (reason: unknown) => {
       reject(reason);
-      // Whoever waited behind it may fit now.
-      if (this.#leave(waiting)) this.#admit();
+      // A body behind it in the queue may fit now.
+      if (this.#dequeue(waiting)) this.#admit();
     };
     const onAbort = () => refuse(signal.reason);
     signal.addEventListener("abort", onAbort, { once: true });
@@ -79,7 +81,7 @@ export class BodyRoom {
     const full = () => refuse(new ApiError("too_many_requests", "too many bodies are being received"));
     void timer.fired.then(full);
     this.#waiting.add(waiting);
-    account.waitingBytes += unaskedBytes(bytes);
+    account.waitingBytes += bufferedBytes(bytes);
     this.#admit();
     if (account.waitingBytes > this.#options.waitingBytes && this.#waiting.has(waiting)) full();
     await admitted;
@@ -99,7 +101,7 @@ export class BodyRoom {
     this.#garbageBytes += bytes;
     clearTimeout(this.#collection);
     if (this.#garbageBytes < COLLECT_IDLE_BYTES_MIN) return;
-    // Not at once: the answer is still to be given.
+    // In a later turn, so that the response is sent first.
     const delayMs = this.#garbageBytes >= COLLECT_BYTES_MIN ? 0 : COLLECT_IDLE_MS;
     this.#collection = setTimeout(() => {
       this.#garbageBytes = 0;
@@ -115,15 +117,15 @@ export class BodyRoom {
       if (account.takenBytes + bytes > Math.max(accountBytes, bytes)) continue;
       if (this.#takenBytes > 0 && this.#takenBytes + bytes > totalBytes) return;
       this.#count(account, bytes);
-      this.#leave(waiting);
+      this.#dequeue(waiting);
       admit();
     }
   }
 
-  /** False when it did not wait any more. */
-  #leave(waiting: Waiting): boolean {
+  /** False when it was not in the queue any more. */
+  #dequeue(waiting: Waiting): boolean {
     if (!this.#waiting.delete(waiting)) return false;
-    waiting.account.waitingBytes -= unaskedBytes(waiting.bytes);
+    waiting.account.waitingBytes -= bufferedBytes(waiting.bytes);
     this.#forget(waiting.account);
     return true;
   }
@@ -139,11 +141,11 @@ export class BodyRoom {
   }
 }
 
-function unaskedBytes(bytes: number): number {
-  return Math.min(bytes, UNASKED_BYTES_MAX);
+function bufferedBytes(bytes: number): number {
+  return Math.min(bytes, BUFFERED_BYTES_MAX);
 }
 
-/** What an upload takes of the memory while it comes, in `bytes`: the chunk that is written, and the one behind it. */
+/** Memory of an upload in `bytes`: the chunk that is being written, and the next one. */
 const UPLOAD_BYTES = 2_097_152;
 
 export interface BodyRoomsOptions {
@@ -152,7 +154,7 @@ export interface BodyRoomsOptions {
   readonly uploads: BodyRoomOptions;
 }
 
-/** Rooms for each kind of body, so that a client who sends one slowly keeps nobody's body of another kind waiting. */
+/** One room for each kind of body, so that slow clients delay only bodies of the same kind. */
 export class BodyRooms {
   readonly #medium: BodyRoom;
   readonly #large: BodyRoom;
@@ -164,15 +166,15 @@ export class BodyRooms {
     this.#uploads = new BodyRoom(uploads);
   }
 
-  /** As `BodyRoom.take`, in the room for bodies of this size. */
+  /** Takes room for a JSON body, as `BodyRoom.take` does. */
   take(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     const room = bytes > MEDIUM_BODY_BYTES_MAX ? this.#large : this.#medium;
     return room.take(accountId, bytes, signal);
   }
 
   /**
-   * The same for an upload, which is never in memory as a whole.
-   * @param bytes that it announces; 0 for none
+   * Takes room for an upload, which is never in memory as a whole.
+   * @param bytes announced length; 0 if none is announced
    */
   receive(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     return this.#uploads.take(accountId, bytes === 0 ? UPLOAD_BYTES : Math.min(bytes, UPLOAD_BYTES), signal);

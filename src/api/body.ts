@@ -5,9 +5,9 @@ import { MEDIUM_BODY_BYTES_MAX } from "./body-room.ts";
 /** `type/subtype` of a JSON body; parameters such as the character set may follow. */
 const JSON_CONTENT_TYPE = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 
-/** A body of up to so many `bytes` is read without asking for room: it costs little more than its connection. */
+/** A body of at most this many `bytes` is read without taking room: it costs little more than its connection. */
 const SMALL_BODY_BYTES_MAX = 16_384;
-/** A body holds room that others wait for: it has to come within this time and that for its size. */
+/** A body holds room that others wait for, so it must arrive within this time plus a time for its size. */
 const BODY_MS_MAX = 30_000;
 const BODY_BYTES_PER_MS_MIN = 64;
 const bodyMsMax = (bytes: number): number => BODY_MS_MAX + bytes / BODY_BYTES_PER_MS_MIN;
@@ -15,17 +15,17 @@ const bodyMsMax = (bytes: number): number => BODY_MS_MAX + bytes / BODY_BYTES_PE
 export interface ReadOptions {
   readonly limitBytes: number;
   /**
-   * Resolves when there is room in memory for a body of so many bytes, until it has been worked on. A body that does not
-   * say its length asks a second time when it turns out to be a large one.
+   * Waits for room in memory for a body of `bytes`; it is held until the request is done. A body that does not announce
+   * its length may need a second call, when it proves to be a large one.
    */
   readonly makeRoom: (bytes: number) => Promise<void>;
-  /** how long a body of so many bytes may take to come once there is room for it, in `milliseconds` */
+  /** longest time in which a body of `bytes` must arrive once it has room, in `milliseconds` */
   readonly msMax?: (bytes: number) => number;
 }
 
 /**
- * Reads a JSON body that is at most `limitBytes` long, whether or not it says its length beforehand.
- * @throws ApiError `validation_error` or `payload_too_large`; what `makeRoom` throws
+ * Reads a JSON body of at most `limitBytes`, whether or not its length is announced.
+ * @throws ApiError `validation_error` or `payload_too_large`; the error of `makeRoom`
  */
 export async function readJson(request: Request, options: ReadOptions): Promise<unknown> {
   const contentType = request.headers.get("content-type");
@@ -36,7 +36,7 @@ export async function readJson(request: Request, options: ReadOptions): Promise<
   try {
     return JSON.parse(text) as unknown;
   } catch (error) {
-    // SyntaxError is bad JSON; RangeError is nesting that the parser's stack cannot hold.
+    // SyntaxError: malformed JSON; RangeError: nesting too deep for the parser's stack.
     if (error instanceof SyntaxError || error instanceof RangeError) {
       throw new ApiError("validation_error", "the body must be valid JSON");
     }
@@ -44,7 +44,7 @@ export async function readJson(request: Request, options: ReadOptions): Promise<
   }
 }
 
-/** Length that a body announces, in `bytes`; 0 when it announces none. */
+/** The announced length of a body, in `bytes`; 0 if none is announced. */
 export function announcedLength(request: Request): number {
   return Number(request.headers.get("content-length") ?? 0);
 }
@@ -68,7 +68,7 @@ async function readAll(request: Request, options: ReadOptions): Promise<Uint8Arr
   await requireRoom(announcedBytes);
   const body = new BodyBuffer(announcedBytes);
   const chunks = bodyStream(request)[Symbol.asyncIterator]();
-  // Not waited for: the answer does not depend on it.
+  // Not awaited, because the response does not depend on it.
   using _left = { [Symbol.dispose]: () => void chunks.return?.().catch(() => undefined) };
   for (;;) {
     const step = await untilAborted(chunks.next(), late.signal);
@@ -80,7 +80,7 @@ async function readAll(request: Request, options: ReadOptions): Promise<Uint8Arr
   }
 }
 
-/** Collects a body in one piece of memory; one that did not announce its length grows by doubling. */
+/** Collects a body in one buffer, which doubles its size as needed when the length was not announced. */
 class BodyBuffer {
   lengthBytes = 0;
   #bytes: Uint8Array<ArrayBuffer>;
@@ -105,9 +105,9 @@ class BodyBuffer {
 }
 
 /**
- * The body as it comes; nothing for a request without one. A chunk is good only until the next one is asked for: its
- * memory is given back at once, because a large upload would otherwise outrun the garbage collector.
- * @throws ApiError `validation_error` when the client leaves or falls silent before the end
+ * The body as a stream of chunks; empty for a request without a body. A chunk is valid only until the next one is
+ * requested: its memory is freed then, because the garbage collector is too slow for a large upload.
+ * @throws ApiError `validation_error` when the client disconnects or stops sending before the end
  */
 export function bodyStream(request: Request): AsyncIterable<Uint8Array> {
   const { body } = request;
@@ -133,7 +133,7 @@ export function bodyStream(request: Request): AsyncIterable<Uint8Array> {
   };
 }
 
-/** Moves the chunk's memory into nothing, unless other chunks lie in it too. */
+/** Frees the memory of a chunk by detaching its buffer, unless the buffer has other chunks, too. */
 function release(chunk: Uint8Array<ArrayBuffer>): void {
   if (chunk.byteLength === chunk.buffer.byteLength) chunk.buffer.transfer(0);
 }
@@ -143,7 +143,7 @@ function endedEarly(error: unknown): never {
   throw new ApiError("validation_error", "the body ended early", {}, { cause: error });
 }
 
-/** Takes the memory of the bytes, too, which the garbage collector would leave for long. */
+/** Decodes UTF-8, and frees the memory of `bytes` without waiting for the garbage collector. */
 function decode(bytes: Uint8Array<ArrayBuffer>): string {
   using _freed = { [Symbol.dispose]: () => void bytes.buffer.transfer(0) };
   try {
@@ -155,7 +155,7 @@ function decode(bytes: Uint8Array<ArrayBuffer>): string {
 }
 
 function tooSlow(): ApiError {
-  return new ApiError("validation_error", "the body came too slowly for its size");
+  return new ApiError("validation_error", "the body arrived too slowly for its size");
 }
 
 function tooLarge(limitBytes: number): ApiError {

@@ -2,7 +2,7 @@ import { TEXT_TYPE } from "./reply.ts";
 
 export const BINARY_TYPE = "application/octet-stream";
 
-/** Content types by extension, of what sandboxes tend to leave behind. Text is taken to be UTF-8. */
+/** Content types by extension, for the files that sandboxes usually produce. Text is assumed to be UTF-8. */
 const TYPES: Readonly<Record<string, string>> = {
   avif: "image/avif",
   bmp: "image/bmp",
@@ -64,7 +64,7 @@ const TYPES: Readonly<Record<string, string>> = {
   zst: "application/zstd",
 };
 
-/** By the extension of the name; whatever is unknown is binary. */
+/** Content type by the extension of a file name; an unknown extension is binary. */
 export function contentTypeOf(name: string): string {
   const dot = name.lastIndexOf(".");
   return dot <= 0 ? BINARY_TYPE : (TYPES[name.slice(dot + 1).toLowerCase()] ?? BINARY_TYPE);

@@ -1,28 +1,27 @@
 /*
- * What Elysia cannot do, and what is done for it:
- * - HEAD of a path with parameters: it runs GET, even where the path has a route for HEAD, and tells the length of the
- *   body that it has read. `RouteTable` finds the route instead, which Elysia then runs like any other.
- * - URLs that it takes the path from the wrong place of: `elysiaPathOf` tells, and `RouteTable` finds the route.
- * - 405 with Allow: it answers 404 for a method that the path does not know. `unknownRoute` says which ones it does.
- * - A path that is a route of its own and looks like one with a parameter, asked with a method that only the latter
- *   knows: `isShadowed`.
- * - Paths as bytes: it decodes queries as UTF-8. `query.ts` reads them in its place.
- * - Nothing read before the caller is known: it reads a body before any hook but `onRequest` and `parse`, where
- *   `app.ts` and `access.ts` hold the caller.
+ * Gaps of Elysia, and how this service closes them:
+ * - HEAD of a path with parameters: Elysia runs the GET route even if the path has a HEAD route, and reads the whole body
+ *   for its length. `RouteTable` finds the HEAD route, which Elysia then runs like any other.
+ * - Some URLs: Elysia reads the path at the wrong offset. `elysiaPathOf` detects them, and `RouteTable` finds the route.
+ * - 405 with Allow: Elysia answers 404 when a path does not have the method. `unknownRoute` names the allowed methods.
+ * - A literal path that also matches a route with a parameter: Elysia runs the latter for a method that the literal path
+ *   does not have. `isShadowed` detects that.
+ * - Paths as bytes: Elysia decodes queries as UTF-8. `query.ts` reads them instead.
+ * - Authorization before reading: Elysia reads a body before every hook but `onRequest` and `parse`, so `app.ts` and
+ *   `access.ts` check the caller in these.
  */
 import { ApiError } from "../domain/errors.ts";
 
-/** Elysia takes no origin to be shorter than this and looks for the path behind it, in `characters`. */
+/** Elysia assumes that an origin has at least this length and looks for the path after it, in `characters`. */
 const ELYSIA_ORIGIN_CHARACTERS = 11;
 
-/** What is needed of a route to find it. */
-interface Findable {
+interface RoutePattern {
   readonly method: string;
   readonly path: string;
 }
 
-/** Finds routes by path: for HEAD, for misread URLs, and to say which methods a path knows. */
-export class RouteTable<Route extends Findable> {
+/** Finds routes by path: for HEAD, for URLs that Elysia misreads, and for the methods that a path allows. */
+export class RouteTable<Route extends RoutePattern> {
   readonly #entries: readonly { route: Route; expression: RegExp; names: readonly string[] }[];
   /** paths without parameters */
   readonly #literals: ReadonlySet<string>;
@@ -42,7 +41,7 @@ export class RouteTable<Route extends Findable> {
     return found === null && method === "HEAD" ? this.#match("GET", path) : found;
   }
 
-  /** Methods that a path knows, sorted; empty for an unknown path. */
+  /** Methods that a path allows, sorted; empty for an unknown path. */
   allowed(path: string): string[] {
     const methods = new Set<string>();
     for (const { route, expression } of this.#entries) {
@@ -52,7 +51,7 @@ export class RouteTable<Route extends Findable> {
     return [...methods].sort();
   }
 
-  /** True when the path is a route of its own, which does not know the method, and looks like one with a parameter. */
+  /** True when a literal route has the path but not the method, so that Elysia would run a route with a parameter. */
   isShadowed(method: string, path: string): boolean {
     return this.#literals.has(path) && this.#match(method, path) === null;
   }
@@ -72,14 +71,14 @@ export class RouteTable<Route extends Findable> {
   }
 }
 
-/** The error for a path that no route answers, or none with this method. */
-export function unknownRoute(table: RouteTable<Findable>, path: string): ApiError {
+/** The error for a path that no route matches, or none with this method. */
+export function unknownRoute(table: RouteTable<RoutePattern>, path: string): ApiError {
   const allow = table.allowed(path);
   if (allow.length === 0) return new ApiError("not_found", "no such route");
-  return new ApiError("method_not_allowed", `this route knows only ${allow.join(", ")}`, { allow });
+  return new ApiError("method_not_allowed", `this path allows only ${allow.join(", ")}`, { allow });
 }
 
-/** A segment that cannot be decoded stays as it is; it is no UUID either way. */
+/** A segment that cannot be decoded stays as it is: validation refuses it, because it is not a UUID. */
 function decodeSegment(segment: string): string {
   try {
     return decodeURIComponent(segment);
@@ -89,9 +88,9 @@ function decodeSegment(segment: string): string {
   }
 }
 
-/** Path of a request's URL as the client spelled it, without the query. */
+/** The path of a request's URL as the client spelled it, without the query. */
 export function pathOf(url: string): string {
-  // A request without a Host header has no more than its path.
+  // Without a Host header, the URL is only the path.
   const start = url.startsWith("/") ? 0 : url.indexOf("/", url.indexOf("://") + 3);
   const query = url.indexOf("?", start);
   const fragment = url.indexOf("#", start);
@@ -100,8 +99,8 @@ export function pathOf(url: string): string {
 }
 
 /**
- * Path that Elysia routes a URL by. It is another one than {@link pathOf} finds where the host has under four
- * characters, where there is no Host header, and where the client sends a fragment.
+ * The path by which Elysia routes a URL. It differs from {@link pathOf} when the host has fewer than four characters, when
+ * there is no Host header, and when the client sends a fragment.
  */
 export function elysiaPathOf(url: string): string {
   const start = url.indexOf("/", ELYSIA_ORIGIN_CHARACTERS);

@@ -18,17 +18,17 @@ export const STATUS_OF_ERROR = {
   insufficient_storage: 507,
 } as const satisfies Record<ErrorCode, number>;
 
-/** Sent with 429 and 503 where the error does not say better. */
+/** Retry-After of 429 and 503 when the error does not give a better value, in `seconds`. */
 const RETRY_AFTER_SECONDS_DEFAULT = 5;
 
-/** All that a caller learns of a failure that we did not foresee. */
+/** The answer to an unexpected failure: it reveals nothing of the cause. */
 const INTERNAL_ERROR: ErrorBody = {
   error: "internal_error",
-  message: "internal error; the log of the service has the cause under this request id",
+  message: "internal error; the service's log names the cause under this request id",
   details: {},
 };
 
-/** The failure's answer; whatever is no `ApiError` becomes an internal error without its text. */
+/** The answer to a failure. An error that is not an `ApiError` becomes an internal error, without its message. */
 export function errorReply(error: unknown): Reply {
   const known = error instanceof ApiError ? error : storageFull(error);
   const body = known?.body() ?? INTERNAL_ERROR;
@@ -55,7 +55,7 @@ function errorHeaders(body: ErrorBody): Record<string, string> {
   }
 }
 
-/** True when nobody but us is to blame, so that the cause belongs into the log as an error. */
+/** True when the service itself failed, so that the cause must be logged as an error. */
 export function isInternal(error: unknown): boolean {
   if (error instanceof ApiError) return STATUS_OF_ERROR[error.code] === 500;
   return storageFull(error) === null;

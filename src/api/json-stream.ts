@@ -1,6 +1,6 @@
-/** A string of an answer that is too long to be made into JSON in one piece. */
+/** A string that is too long to be encoded as JSON in one piece. */
 export class LongText {
-  /** good for one reading */
+  /** can be read once */
   readonly pieces: AsyncIterable<string>;
 
   constructor(pieces: AsyncIterable<string>) {
@@ -9,8 +9,8 @@ export class LongText {
 }
 
 /**
- * The JSON of a value in pieces: of an object each member by itself, of an async iterable, which becomes an array, each
- * item. A `LongText` becomes a string. Everything else is made into JSON at once.
+ * Encodes a value as JSON in pieces. The members of an object are encoded one by one, and so are the items of an async
+ * iterable, which becomes an array. A `LongText` becomes a string. Any other value is one piece.
  */
 export async function* jsonPieces(value: unknown): AsyncGenerator<string, void, undefined> {
   if (value instanceof LongText) yield* textPieces(value);
@@ -19,7 +19,7 @@ export async function* jsonPieces(value: unknown): AsyncGenerator<string, void, 
   else yield JSON.stringify(value);
 }
 
-/** What `map` makes of each item. */
+/** Maps each item of an iterable. */
 export async function* mapped<T, U>(
   items: AsyncIterable<T> | Iterable<T>,
   map: (item: T) => U,

@@ -3,10 +3,10 @@ import type { Metrics } from "../metrics.ts";
 import type { Principal } from "../service/parts.ts";
 import type { Service } from "../service/service.ts";
 
-/** Everything that the HTTP interface needs. */
+/** Dependencies of the HTTP API. */
 export interface ApiOptions {
   readonly service: Service;
-  /** null when the token is malformed, expired, revoked or signed by an unknown key */
+  /** Returns null when the token is malformed, expired, revoked or signed by an unknown key. */
   readonly verifyToken: (token: string) => Promise<Principal | null>;
   /** base of Location headers behind a reverse proxy, without a trailing slash; null gives absolute paths */
   readonly publicUrl: string | null;

@@ -2,7 +2,7 @@ import type { TObject, TSchema } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
 
-/** Keyword of a query parameter that is taken as bytes, not as UTF-8 text. */
+/** Schema keyword of a query parameter that is read as bytes instead of UTF-8 text. */
 export const BYTES_KEYWORD = "x-coppice-bytes";
 
 const INTEGER = /^(?:0|-?[1-9]\d*)$/;
@@ -19,14 +19,14 @@ export function rawQuery(url: string): string {
 }
 
 /**
- * A reader of queries of one shape; parameters that the shape does not name are ignored. The values have the types of
- * the shape where they look like it, and are still to be checked by it.
+ * Makes a function that reads queries by a schema. It ignores parameters that the schema does not name. A value that looks
+ * like the type of its property is converted to that type; it must still be validated against the schema.
  */
 export function queryReader(schema: TObject): (raw: string) => Record<string, unknown> {
   const properties = Object.entries(schema.properties as Record<string, TSchema>);
   const required = new Set<string>(schema.required ?? []);
   return (raw) => {
-    // Most requests have none.
+    // The fast path: most requests have no query.
     if (raw === "" && required.size === 0) return {};
     const given = splitQuery(raw);
     const query: Record<string, unknown> = {};
@@ -44,7 +44,7 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
   };
 }
 
-/** Values by name; both are undecoded bytes with percent signs and pluses, names are compared decoded. */
+/** Raw values by decoded name. */
 function splitQuery(raw: string): Map<string, string[]> {
   const found = new Map<string, string[]>();
   for (const pair of raw.split("&")) {
@@ -52,7 +52,7 @@ function splitQuery(raw: string): Map<string, string[]> {
     const equals = pair.indexOf("=");
     const name = equals === -1 ? pair : pair.slice(0, equals);
     const value = equals === -1 ? "" : pair.slice(equals + 1);
-    // A name that cannot be decoded is none of ours, so it is ignored like any other unknown one.
+    // A name that cannot be decoded is ignored, as every unknown name is.
     const decoded = percentDecode(name);
     if (decoded === null) continue;
     const values = found.get(decoded);
@@ -68,13 +68,13 @@ function coerce(name: string, schema: TSchema, raw: string): unknown {
   if (schema[BYTES_KEYWORD] === true) return bytes;
   const text = utf8Text(bytes);
   if (text === null) fieldError(name, `${name} must be UTF-8`);
-  // What does not look like the type stays text, and the schema's own message refuses it.
+  // A value that does not look like its type stays text, and fails validation with the schema's own message.
   if (schema["type"] === "integer") return INTEGER.test(text) ? Number(text) : text;
   if (schema["type"] === "boolean") return text === "true" ? true : text === "false" ? false : text;
   return text;
 }
 
-/** Decoded bytes, or null when a percent sign is not followed by two hexadecimal digits. */
+/** The decoded bytes; null when a percent sign is not followed by two hexadecimal digits. */
 function percentDecode(raw: string): ByteString | null {
   const source = Buffer.from(raw, "utf8");
   const target = Buffer.allocUnsafe(source.byteLength);

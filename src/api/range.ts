@@ -3,9 +3,9 @@ import type { ByteRange } from "../domain/byte-range.ts";
 const SINGLE_RANGE = /^bytes=(\d*)-(\d*)$/i;
 
 /**
- * Reads a Range header for a content of `sizeBytes`.
- * @returns the part; `unsatisfiable` when it lies outside; null when the whole content is to be sent, because
- * there is no header, it is malformed, or it asks for several parts
+ * Parses a Range header for a content of `sizeBytes`.
+ * @returns the range; `unsatisfiable` when it lies outside the content; null when the whole content must be sent, because
+ * the header is missing or malformed, or asks for several ranges
  */
 export function parseRange(header: string | null, sizeBytes: number): ByteRange | "unsatisfiable" | null {
   const match = SINGLE_RANGE.exec(header?.replaceAll(/[ \t]/g, "") ?? "");
@@ -21,7 +21,7 @@ export function parseRange(header: string | null, sizeBytes: number): ByteRange 
   return { start, end: last === "" ? sizeBytes : Math.min(Number(last) + 1, sizeBytes) };
 }
 
-/** True when an If-None-Match header names the tag; weak comparison, as the header wants it. */
+/** True when an If-None-Match header names the tag, by weak comparison, as RFC 9110 requires for this header. */
 export function matchesAny(header: string | null, etag: string): boolean {
   if (header === null) return false;
   if (header.trim() === "*") return true;

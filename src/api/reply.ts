@@ -1,16 +1,16 @@
-/** What a handler answers, before it is known whether the method was HEAD. */
+/** The reply of a handler, which is the same for GET and HEAD. */
 export interface Reply {
   readonly status: number;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string | Uint8Array<ArrayBuffer> | Blob | ReadableStream<Uint8Array> | null;
-  /** size of a streamed body in `bytes`, when it is known beforehand */
+  /** size of a streamed body in `bytes`, if it is known */
   readonly bodyBytes?: number;
 }
 
 export const JSON_TYPE = "application/json; charset=utf-8";
 export const TEXT_TYPE = "text/plain; charset=utf-8";
 
-/** Answers of the interface change from one request to the next, and belong to one account. */
+/** Replies change from one request to the next and belong to one account, so no cache may store them. */
 const NO_STORE = "no-store";
 
 export function json(status: number, value: unknown, headers: Record<string, string> = {}): Reply {
@@ -25,15 +25,15 @@ export function empty(status: number, headers: Record<string, string> = {}): Rep
   return { status, headers: { "cache-control": NO_STORE, ...headers }, body: null };
 }
 
-/** A response of the server; HEAD keeps every header, the length too, and drops the body. */
+/** The response for a reply. For HEAD it has all headers, including the length, and no body. */
 export function respond(reply: Reply, { method }: { readonly method: string }): Response {
   const headers: Record<string, string> = { "x-content-type-options": "nosniff", ...reply.headers };
   if (method !== "HEAD") return new Response(reply.body, { status: reply.status, headers });
   const length = bodyLength(reply);
   if (length !== null) headers["content-length"] = String(length);
-  // The server itself dates every answer but these.
+  // Bun adds the date to all responses but these.
   headers["date"] = new Date().toUTCString();
-  // Nobody reads the stream, so nothing may keep its file open.
+  // Nobody reads the stream, so it must be cancelled to close its files.
   if (reply.body instanceof ReadableStream) void reply.body.cancel().catch(() => undefined);
   return new Response(null, { status: reply.status, headers });
 }

@@ -7,31 +7,31 @@ import { isInternal } from "./errors.ts";
 import type { ApiOptions } from "./options.ts";
 
 const OPERATION_OF_LOCATION = /\/operations\/([0-9a-f-]{36})$/;
-/** Label of requests that no route answers. */
+/** Label of requests that no route matches. */
 const NO_ROUTE = "none";
 /** Methods that have a label of their own in the metrics. */
 const METHODS: readonly string[] = ["GET", "HEAD", "POST", "PATCH", "DELETE"];
 
-/** What is known of a request from its first moment on. */
+/** The state of a request, from its arrival to its response. */
 export interface RequestState {
   readonly id: string;
-  /** as the client spelled it, without the query */
+  /** path as the client spelled it, without the query */
   readonly path: string;
   readonly startedAt: number;
   principal: Principal | null;
-  /** room that its body takes until it is answered */
+  /** room in memory of its body; disposed when it is answered */
   held: DisposableStack | null;
   isAnswered: boolean;
 }
 
-/** How an answer came to be. */
+/** The route of a response and the cause of a failure. */
 export interface Outcome {
-  /** pattern of the route that answers; paths as they come would be labels without end */
+  /** pattern of the route; the paths themselves would give an unbounded number of labels */
   readonly route: string | undefined;
   readonly cause?: unknown;
 }
 
-/** Follows requests from their first moment to their answer, which is logged and counted. */
+/** Tracks requests from their arrival to their response, which it logs and counts. */
 export class Requests {
   readonly #options: Pick<ApiOptions, "metrics" | "log">;
   readonly #states = new WeakMap<Request, RequestState>();
@@ -40,6 +40,7 @@ export class Requests {
     this.#options = options;
   }
 
+  /** The state of a request; the first call creates it. */
   of(request: Request): RequestState {
     const known = this.#states.get(request);
     if (known !== undefined) return known;
@@ -55,14 +56,14 @@ export class Requests {
     return state;
   }
 
-  /** The caller, once it is known to be allowed. @throws ApiError `unauthorized`, `forbidden` */
+  /** The principal, if its token allows `scope`. @throws ApiError `unauthorized`, `forbidden` */
   allowed(request: Request, scope: Scope): Principal {
     const principal = this.principal(request);
     authorize(principal, scope);
     return principal;
   }
 
-  /** The caller. @throws ApiError `unauthorized` */
+  /** The principal. @throws ApiError `unauthorized` */
   principal(request: Request): Principal {
     const { principal } = this.of(request);
     if (principal === null) throw new ApiError("unauthorized", "missing or invalid bearer token");
@@ -76,7 +77,7 @@ export class Requests {
     state.held.use(room);
   }
 
-  /** Gives the answer its id and tells the log and the metrics of it. */
+  /** Adds the request's id to the response, logs and counts it. */
   answer(request: Request, response: Response, outcome: Outcome): Response {
     const state = this.of(request);
     state.isAnswered = true;
@@ -109,7 +110,7 @@ export class Requests {
     } else {
       log.debug("request", fields);
     }
-    // What ties the two ids together, for those who search the log.
+    // This line connects the ids of the request and the operation for a reader of the log.
     const operation = status < 300 ? OPERATION_OF_LOCATION.exec(headers.get("location") ?? "")?.[1] : undefined;
     if (operation !== undefined) log.info("operation accepted", { operation, request: state.id });
   }

@@ -2,39 +2,39 @@ import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
 import type { Scope } from "../domain/scope.ts";
 
-/** One answer of a route, for the API description and for the tests that hold answers to it. */
+/** One response of a route, for the API description, against which tests check every response. */
 export interface ResponseSpec<Content extends Readonly<Record<string, TSchema>> = Readonly<Record<string, TSchema>>> {
   readonly description: string;
-  /** by content type; absent: the answer has no body */
+  /** schemas by content type; absent: the response has no body */
   readonly content?: Content;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** What a route says of itself beside its path and the schemas of what it reads. */
+/** Description of a route, besides its path and the schemas of its query and body. */
 export interface About<Responses extends Readonly<Record<number, ResponseSpec>>> {
   readonly id: string;
   readonly tag: string;
   readonly summary: string;
   readonly responses: Responses;
-  /** errors of this route besides those that all have */
+  /** errors of this route besides those of all routes */
   readonly errors?: readonly ErrorCode[];
-  /** left out of the API description: the same thing under a second spelling */
+  /** true for a second spelling of a path, which the API description leaves out */
   readonly hidden?: boolean;
 }
 
-/** Body that is taken as it comes, as a stream. */
+/** Marks a body of raw bytes, which is read as a stream. */
 export const RAW_BODY = "raw";
 
-/** A route as it is described and tested, read from the route that Elysia serves. */
+/** The complete description of a route, read from the routes that Elysia serves. */
 export interface Route extends Required<About<Readonly<Record<number, ResponseSpec>>>> {
   readonly method: string;
-  /** with `:name` for parameters; every parameter is a UUID */
+  /** path with `:name` for parameters; every parameter is a UUID */
   readonly path: string;
-  /** what the token must allow; null: no token is asked for */
+  /** the scope that the token must allow; null: no token is needed */
   readonly scope: Scope | null;
   readonly query: TObject | null;
   readonly body: TSchema | typeof RAW_BODY | null;
-  /** longest JSON body that is read, in `bytes`; 0 where there is none */
+  /** longest JSON body, in `bytes`; 0 for a route without one */
   readonly bodyBytesMax: number;
 }
 
@@ -44,7 +44,7 @@ type JsonStatus<Responses, Status> = Status extends keyof Responses
     : never
   : never;
 
-/** Schemas of the JSON answers, by status. */
+/** Schemas of the JSON responses, by status. */
 type JsonSchemas<Responses> = {
   [Status in keyof Responses as JsonStatus<Responses, Status> extends never ? never : Status]: JsonStatus<
     Responses,
@@ -52,10 +52,10 @@ type JsonSchemas<Responses> = {
   >;
 };
 
-/** What a macro adds to the detail of its route. */
+/** The `detail` of a route; macros add to it. */
 export interface RouteDetail {
   readonly operationId?: string;
-  /** a function, which Elysia keeps as it is while it merges the details of plugins */
+  /** a function, because Elysia merges the details of plugins but leaves functions as they are */
   readonly about?: () => About<Readonly<Record<number, ResponseSpec>>>;
   scope?: Scope;
   rawBody?: boolean;
@@ -63,8 +63,8 @@ export interface RouteDetail {
 }
 
 /**
- * Options of a route that describe it. Answers are typed by their schemas, the typed client's too, but not checked while
- * they are served: the tests hold every answer to its schema, and a check would cost each answer a walk through it.
+ * Options of a route that describe it. Responses, and those of the typed client, have the types of their schemas. They are
+ * not validated when they are served, because that would cost a walk through each of them; the tests do it instead.
  */
 export function about<const Responses extends Readonly<Record<number, ResponseSpec>>>(
   description: About<Responses>,
@@ -77,7 +77,7 @@ export function about<const Responses extends Readonly<Record<number, ResponseSp
   return { response: Object.fromEntries(schemas) as unknown as JsonSchemas<Responses>, detail };
 }
 
-/** The options of the same thing under a second spelling of its path, which is left out of the API description. */
+/** The same options for a second spelling of the path, which the API description leaves out. */
 export function unlisted<Options extends { detail: object }>(options: Options): Options {
   const detail = options.detail as RouteDetail;
   const description = detail.about?.();
@@ -85,12 +85,12 @@ export function unlisted<Options extends { detail: object }>(options: Options): 
   return { ...options, detail: { ...detail, about: () => ({ ...description, hidden: true }) } };
 }
 
-/** Holds the schema that a `checked` one was made of. */
+/** Key under which a schema of `checked` keeps its declared schema. */
 const DECLARED = Symbol("declared");
 
 /**
- * The schema in the form in which Elysia is to compile it: properties that it does not name pass, and nothing that is
- * absent is filled in, because the defaults depend on the operator's bounds.
+ * The schema as Elysia must compile it: it lets unknown properties pass, and fills in no defaults, because these depend
+ * on the operator's limits.
  */
 export function checked<Schema extends TSchema>(schema: Schema): Schema {
   const open = { ...withoutDefaults(schema), additionalProperties: true };
@@ -117,14 +117,14 @@ function mapped(schemas: Record<string, TSchema>, map: (schema: TSchema) => TSch
   return Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, map(schema)]));
 }
 
-/** What Elysia tells of its routes, as far as it is read here. */
+/** The part of Elysia's routes that is read here. */
 export interface ServedRoute {
   readonly method: string;
   readonly path: string;
   readonly hooks: unknown;
 }
 
-/** The routes of an application that describe themselves. */
+/** Descriptions of the routes of an application; a route without one is left out. */
 export function describe(served: readonly ServedRoute[]): Route[] {
   return served.flatMap(({ method, path, hooks }) => {
     const { detail, query, body } = hooks as { detail?: RouteDetail; query?: TObject; body?: TSchema };
@@ -146,7 +146,7 @@ export function describe(served: readonly ServedRoute[]): Route[] {
   });
 }
 
-/** Description of a JSON answer. */
+/** Description of a JSON response. */
 export function jsonSpec<Schema extends TSchema>(
   description: string,
   schema: Schema,
@@ -159,7 +159,7 @@ export function jsonSpec<Schema extends TSchema>(
 
 export const OPERATION_LOCATION = { Location: "address of the operation that does the work" };
 export const RETRY_AFTER = {
-  "Retry-After": "recommended time until the next look, in seconds; absent when the operation has ended",
+  "Retry-After": "recommended time until the next poll, in seconds; absent when the operation has ended",
 };
 
 /** JSON of any shape. */

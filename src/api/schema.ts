@@ -3,17 +3,17 @@ import type { ValueError } from "@sinclair/typebox/compiler";
 import { ApiError } from "../domain/errors.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
 
-// An unknown format fails every value; ours are checked by pattern, or come from ourselves.
+// TypeBox refuses every value of a format that is not registered.
 const uuidExpression = new RegExp(UUID_PATTERN);
 if (!FormatRegistry.Has("uuid")) FormatRegistry.Set("uuid", (value) => uuidExpression.test(value));
 if (!FormatRegistry.Has("date-time")) {
   FormatRegistry.Set("date-time", (value) => !Number.isNaN(Date.parse(value)));
 }
 
-/** Longest field name in a message, in characters: keys of a caller's object can be anything. */
+/** Longest field name in a message, in characters: the keys of a caller's object can be of any length. */
 const FIELD_CHARACTERS_MAX = 200;
 
-/** What is wrong with a value: the message names the field and says what is allowed. */
+/** The error for an invalid value: the message names the field and the rule. */
 export function validationError(error: ValueError): ApiError {
   const field = fieldName(error.path);
   const rule = typeof error.schema["error"] === "string" ? error.schema["error"] : genericRule(error);
@@ -28,7 +28,7 @@ function fieldName(pointer: string): string {
   return name.length > FIELD_CHARACTERS_MAX ? `${name.slice(0, FIELD_CHARACTERS_MAX)}…` : name;
 }
 
-/** Written rules begin with the name of their field, or with that of the object around it. */
+/** The first part of a dotted name. A schema's own `error` text begins with it. */
 function leaf(field: string): string {
   return /^[^.]*/.exec(field)?.[0] ?? field;
 }
@@ -40,7 +40,7 @@ function genericRule(error: ValueError): string {
   return typeof type === "string" ? `must be ${/^[aeiou]/.test(type) ? "an" : "a"} ${type}` : "is not valid";
 }
 
-/** What a program may want to know about the allowed values. */
+/** The bounds of a value, for the details of the error. */
 function bounds(schema: TSchema): Record<string, unknown> {
   const found: Record<string, unknown> = {};
   for (const keyword of ["minimum", "maximum", "minLength", "maxLength", "pattern"]) {

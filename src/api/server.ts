@@ -8,21 +8,21 @@ export interface ListenOptions {
   readonly tls?: { readonly cert: string; readonly key: string };
 }
 
-/** A listening interface; disposal stops it. */
+/** A listening server; disposal stops it. */
 export interface Listener extends AsyncDisposable {
   readonly host: string;
   readonly port: number;
   readonly url: string;
-  /** Takes no new connection, gives the requests in flight `graceMs`, and then closes what is left. */
+  /** Accepts no more connections, lets requests finish for `graceMs`, and then closes the remaining connections. */
   stop(graceMs: number): Promise<void>;
 }
 
-/** Time that requests in flight get when the listener is disposed, in `milliseconds`. */
+/** Grace period for requests when the listener is disposed, in `milliseconds`. */
 const GRACE_MS_DEFAULT = 2000;
 
 /**
  * Starts to listen.
- * @throws Error with code EADDRINUSE, EACCES and the like
+ * @throws Error with a `code` such as EADDRINUSE or EACCES
  */
 export function listen(options: ListenOptions): Listener {
   const { app, host, tls } = options;
@@ -40,7 +40,7 @@ export function listen(options: ListenOptions): Listener {
     const graceful = server.stop(false);
     const timer = Promise.withResolvers<void>();
     const timeout = setTimeout(timer.resolve, graceMs);
-    // Streams of events never end by themselves, so waiting needs a limit.
+    // Event streams do not end by themselves, so the wait needs a limit.
     await Promise.race([graceful, timer.promise]);
     clearTimeout(timeout);
     await server.stop(true);

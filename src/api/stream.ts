@@ -5,8 +5,8 @@ import type { Reply } from "./reply.ts";
 type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
 
 /**
- * A body of chunks whose buffer may be used again: each is copied to the socket before the next is asked for, and
- * none is asked for while the client does not read. `held` is disposed when the body ends, however it does.
+ * A body of chunks that may reuse one buffer: each is copied to the socket before the next is requested, and none is
+ * requested while the client does not read. `held` is disposed when the body ends or is cancelled.
  */
 export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<Uint8Array> {
   let isCancelled = false;
@@ -30,9 +30,8 @@ export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<
 }
 
 /**
- * A body that asks `chunks` for the next one when the client reads. When the client leaves, `onCancel` is called first, so
- * that a chunk that is waited for can end, and then `chunks` is ended. `held` is disposed when the body ends, however it
- * does.
+ * A body that requests the next chunk when the client reads. When the client disconnects, `onCancel` is called first, so
+ * that a pending chunk can end, and then `chunks` is ended. `held` is disposed when the body ends, fails or is cancelled.
  */
 export function pullStream(
   chunks: AsyncIterator<Uint8Array, unknown, undefined>,
@@ -57,12 +56,12 @@ export function pullStream(
   return WebStream.from({ [Symbol.asyncIterator]: () => iterator });
 }
 
-/** Text gathered before it is sent, in characters. */
+/** Text is collected to chunks of this size, in characters. */
 const CHUNK_CHARACTERS = 65_536;
 
 /**
- * An answer of text that may be more than is good for the memory at once; a short one is sent in one piece. `held` is
- * disposed at the end, however it comes.
+ * A reply of text that may be too long to be in memory at once. A short text is sent in one piece. `held` is disposed when
+ * the text ends, fails or is cancelled.
  */
 export async function streamed(contentType: string, parts: AsyncGenerator<string>, held?: Disposable): Promise<Reply> {
   using undo = new DisposableStack();
@@ -92,14 +91,14 @@ async function gather(parts: AsyncGenerator<string>): Promise<{ text: string; do
   return { text, done: false };
 }
 
-/** Fast rather than small: what compresses well does so at once, and a client waits for it. */
+/** Fast rather than small, because a client waits for the result. */
 const GZIP_LEVEL = 4;
 
-/** The chunks, compressed. Nothing is read ahead of the reader by more than zlib's buffers. */
+/** Compresses chunks. It reads ahead of its reader by zlib's buffers only. */
 export async function* gzipChunks(chunks: Chunks): Chunks {
   const gzip = createGzip({ level: GZIP_LEVEL });
   const fed = feed(chunks, gzip);
-  // Its failure ends the loop below, which throws it; here it only must not count as unhandled.
+  // The failure is thrown by the loop below; this keeps it from counting as an unhandled rejection.
   fed.catch((error) => gzip.destroy(error));
   for await (const chunk of gzip) yield chunk as Uint8Array<ArrayBuffer>;
   await fed;
@@ -108,7 +107,7 @@ export async function* gzipChunks(chunks: Chunks): Chunks {
 async function feed(chunks: Chunks, gzip: ReturnType<typeof createGzip>): Promise<void> {
   for await (const chunk of chunks) {
     if (gzip.destroyed) return;
-    // The callback comes when the bytes are taken, so that the buffer may be used again.
+    // The callback is called when zlib has taken the bytes: the buffer may be reused then.
     await new Promise<void>((resolve) => {
       gzip.once("close", resolve);
       gzip.write(chunk, () => {
@@ -120,7 +119,7 @@ async function feed(chunks: Chunks, gzip: ReturnType<typeof createGzip>): Promis
   gzip.end();
 }
 
-/** True when an Accept-Encoding header takes gzip. */
+/** True when an Accept-Encoding header accepts gzip. */
 export function acceptsGzip(header: string | null): boolean {
   const qualities = new Map<string, number>();
   for (const part of (header ?? "").toLowerCase().split(",")) {

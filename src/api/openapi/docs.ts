@@ -14,7 +14,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid var(--edge); }
 `;
 
-/** Nothing but the page's own style may load: there is no script, and no address outside. */
+/** Only the page's own style may load: no script, and nothing from outside. */
 const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
   `style-src 'sha256-${new Bun.CryptoHasher("sha256").update(STYLE).digest("base64")}'`,
@@ -23,12 +23,12 @@ const CONTENT_SECURITY_POLICY = [
   "frame-ancestors 'none'",
 ].join("; ");
 
-/** The API description as one page without a script. */
+/** The API description as an HTML page without scripts. */
 export function docsPage(document: JsonObject): Reply {
   const info = objectOf(document["info"]);
   const body = [
     `<h1>${escapeHtml(info["title"])} <small>${escapeHtml(info["version"])}</small></h1>`,
-    `<p>${escapeHtml(info["description"])} The description for programs is <a href="/openapi.json">/openapi.json</a>.</p>`,
+    `<p>${escapeHtml(info["description"])} The machine-readable description is <a href="/openapi.json">/openapi.json</a>.</p>`,
     ...arrayOf(document["tags"]).map((tag) => tagSection(document, tag)),
     `<h2 id="schemas">Schemas</h2>`,
     ...Object.entries(objectOf(objectOf(document["components"])["schemas"])).map(schemaSection),

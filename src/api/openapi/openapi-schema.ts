@@ -4,12 +4,12 @@ import { BYTES_KEYWORD } from "../query.ts";
 type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 export type JsonObject = { readonly [key: string]: Json };
 
-/** Keywords of ours that JSON Schema does not have. */
+/** Our own keywords, which are not part of JSON Schema. */
 const OWN_KEYWORDS = new Set<string>(["error", BYTES_KEYWORD]);
 
-/** Turns our schemas into those of an OpenAPI 3.1 document, in which named ones are written once. */
+/** Converts schemas to those of an OpenAPI 3.1 document, in which a named schema is written once. */
 export class SchemaWriter {
-  /** by the text of the schema: an optional property is a copy of the schema that it was made of */
+  /** names by the JSON of the schema, because an optional property has a copy of its schema */
   readonly #names: ReadonlyMap<string, string>;
 
   constructor(named: Readonly<Record<string, TSchema>>) {
@@ -22,7 +22,7 @@ export class SchemaWriter {
     return name === undefined ? this.define(schema) : { $ref: `#/components/schemas/${name}` };
   }
 
-  /** The schema itself, also when it has a name. */
+  /** The schema itself, even if it has a name. */
   define(schema: TSchema): JsonObject {
     const written: Record<string, Json> = {};
     for (const [keyword, value] of Object.entries(schema)) {
@@ -38,7 +38,7 @@ export class SchemaWriter {
       case "items":
         return { items: this.write(value as TSchema) };
       case "patternProperties": {
-        // Ours allow every key, for which there is a plainer word.
+        // Our patterns allow every key, which `additionalProperties` says more simply.
         const [first] = Object.values(value as Record<string, TSchema>);
         return first === undefined ? {} : { additionalProperties: this.write(first) };
       }

@@ -51,17 +51,17 @@ const NAMED: Readonly<Record<string, TSchema>> = {
 };
 
 const ERROR_DESCRIPTIONS: Readonly<Record<ErrorCode, string>> = {
-  validation_error: "an invalid request value; the message names the field and what is allowed",
+  validation_error: "a value of the request is invalid; the message names the field and the rule",
   unauthorized: "the token is missing or not valid",
   forbidden: "the token does not allow this",
   not_found: "there is no such object, or it belongs to another account",
-  method_not_allowed: "the path does not know the method",
-  conflict: "the state of the operation does not allow this",
+  method_not_allowed: "the path does not allow the method",
+  conflict: "the state of the object does not allow this",
   payload_too_large: "the body is too large",
   range_not_satisfiable: "the range lies outside the file",
   invalid_path: "a path is relative, malformed, or of the wrong kind",
   too_many_requests: "too much is queued already",
-  internal_error: "the service failed; its log has the cause under the request's id",
+  internal_error: "the service failed; its log names the cause under the request's id",
   unavailable: "the service cannot do this now",
   insufficient_storage: "the disk of the service is full",
 };
@@ -69,13 +69,13 @@ const ERROR_DESCRIPTIONS: Readonly<Record<ErrorCode, string>> = {
 const ERROR_HEADERS: Partial<Record<ErrorCode, Record<string, string>>> = {
   unauthorized: { "WWW-Authenticate": "the Bearer scheme" },
   range_not_satisfiable: { "Content-Range": "size of the file" },
-  too_many_requests: { "Retry-After": "recommended time until the next try, in seconds" },
-  unavailable: { "Retry-After": "recommended time until the next try, in seconds" },
+  too_many_requests: { "Retry-After": "recommended time until the next attempt, in seconds" },
+  unavailable: { "Retry-After": "recommended time until the next attempt, in seconds" },
 };
 
 const REQUEST_ID_HEADER = { "X-Request-Id": "id of the request, which is also in the service's log" };
 
-const HtmlPage = Type.String({ description: "an HTML page without anything from outside" });
+const HtmlPage = Type.String({ description: "an HTML page that loads nothing from outside" });
 
 const DOCUMENT = about({
   id: "openApi",
@@ -91,12 +91,12 @@ const PAGE = about({
   responses: { 200: { description: "the page", content: { "text/html": HtmlPage } } },
 });
 
-/** The API description and the page that shows it; `routes` are all, these two too. */
+/** Serves the API description as JSON and as a page. `routes` returns all routes, including these two. */
 export function openApiPlugin(
   { version, publicUrl }: { readonly version: string; readonly publicUrl: string | null },
   routes: () => readonly Route[],
 ) {
-  // The document never changes, so it is built by the first who asks.
+  // The document never changes: the first request builds it.
   let text: string | null = null;
   let page: Reply | null = null;
   const document = (): JsonObject => openApiDocument(routes(), { version, url: publicUrl ?? "/" });
@@ -146,7 +146,12 @@ export function openApiDocument(
     paths,
     components: {
       securitySchemes: {
-        bearer: { type: "http", scheme: "bearer", bearerFormat: "JWT", description: "made by `coppice token create`" },
+        bearer: {
+          type: "http",
+          scheme: "bearer",
+          bearerFormat: "JWT",
+          description: "issued by `coppice token create`",
+        },
       },
       schemas: Object.fromEntries(Object.entries(NAMED).map(([name, schema]) => [name, writer.define(schema)])),
     },

@@ -2,19 +2,19 @@ import { rm } from "node:fs/promises";
 import type { Reclaimed } from "../../domain/reclaimed.ts";
 import type { Log } from "../../log.ts";
 
-/** Longest path of a socket in `bytes`; the kernel cuts off what is longer. */
+/** Longest path of a socket, in `bytes`; the kernel truncates a longer one. */
 const SOCKET_PATH_BYTES_MAX = 107;
-/** Removing the layers of a long chain takes minutes on a slow disk. */
+/** Time limit of a command: the removal of a long chain's layers takes minutes on a slow disk. */
 const CALL_MS_MAX = 3_600_000;
 
-/** What the operator may ask of a running daemon. It concerns all accounts, so that no token allows it. */
+/** Commands of the operator to a running daemon. They affect all accounts, so no token allows them. */
 export interface OperatorCommands {
   gc(dryRun: boolean): Promise<Reclaimed>;
 }
 
 /**
- * Takes the operator's commands on a socket in the data directory, which only its owner can enter. Disposal stops it.
- * A path that is too long for a socket is logged, and the daemon runs without.
+ * Listens for the operator's commands on a socket in the data directory, which only its owner can enter, until it is
+ * disposed. When the path is too long for a socket, it logs a warning and does not listen.
  */
 export async function listenForOperator(path: string, commands: OperatorCommands, log: Log): Promise<AsyncDisposable> {
   if (Buffer.byteLength(path) > SOCKET_PATH_BYTES_MAX) {
@@ -23,7 +23,7 @@ export async function listenForOperator(path: string, commands: OperatorCommands
     });
     return new AsyncDisposableStack();
   }
-  // The lock of the directory is held, so that this is a dead daemon's.
+  // This daemon holds the lock of the directory, so an existing socket belongs to a dead one.
   await rm(path, { force: true });
   const server = Bun.serve({
     unix: path,
@@ -34,7 +34,7 @@ export async function listenForOperator(path: string, commands: OperatorCommands
       return Response.json(await commands.gc(searchParams.get("dry_run") === "true"));
     },
     error(error) {
-      log.error("an operator's command failed", { error });
+      log.error("a command of the operator failed", { error });
       return Response.json({ message: error.message }, { status: 500 });
     },
   });
@@ -55,7 +55,7 @@ export async function askForGc(path: string, dryRun: boolean): Promise<Reclaimed
   });
   if (response === null) return null;
   const body = (await response.json()) as Reclaimed & { message?: string };
-  if (!response.ok) throw new Error(`the appliance could not: ${body.message}`);
+  if (!response.ok) throw new Error(`the appliance failed to reclaim space: ${body.message}`);
   return body;
 }
 

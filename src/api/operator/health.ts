@@ -9,7 +9,7 @@ const Health = Type.Object({ status: Type.String(), version: Type.String() });
 const ReadinessSchema = Type.Object({
   ready: Type.Boolean(),
   isolation: Type.Union([Type.Literal("vm"), Type.Literal("vm-emulated"), Type.Null()], {
-    description: "how strongly sandboxes are separated from the host; null while that is not known",
+    description: "how sandboxes are isolated from the host; null while that is not known",
   }),
   reason: Type.String({ description: "why the service is not ready; empty when it is" }),
   checks: Type.Array(
@@ -18,34 +18,34 @@ const ReadinessSchema = Type.Object({
   ),
 });
 
-/** What Prometheus asks for. */
+/** Content type of the Prometheus text format. */
 const METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8";
 
 const HEALTH = about({
   id: "health",
   tag: "Service",
-  summary: "Ask whether the service answers",
-  responses: { 200: jsonSpec("it does", Health) },
+  summary: "Check whether the service answers",
+  responses: { 200: jsonSpec("the service answers", Health) },
 });
 
 const READINESS = about({
   id: "readiness",
   tag: "Service",
-  summary: "Ask whether instances can run",
+  summary: "Check whether instances can run",
   responses: {
-    200: jsonSpec("they can", ReadinessSchema),
-    503: jsonSpec("they cannot, or it is not known yet", ReadinessSchema),
+    200: jsonSpec("instances can run", ReadinessSchema),
+    503: jsonSpec("instances cannot run, or it is not known yet whether they can", ReadinessSchema),
   },
 });
 
 const METRICS = about({
   id: "metrics",
   tag: "Service",
-  summary: "Read the figures of the service in the form of Prometheus",
+  summary: "Read the metrics of the service in the text format of Prometheus",
   responses: { 200: { description: "metrics", content: { "text/plain": Type.String() } } },
 });
 
-/** What load balancers, supervisors and Prometheus ask for; no token is needed. */
+/** Routes for load balancers, supervisors and Prometheus; they need no token. */
 export function statusPlugin(service: StatusUseCases) {
   return new Elysia()
     .get("/healthz", () => ({ status: "ok", version: service.version }), HEALTH)

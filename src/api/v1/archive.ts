@@ -55,7 +55,7 @@ export function archiveRoutes(surface: Surface) {
   );
 }
 
-/** What every client takes as the name of a file. */
+/** A file name that is safe on every client. */
 function fileName(name: ByteString): string {
   return displayName(name).replaceAll(/[^A-Za-z0-9._-]/g, "_") || "root";
 }

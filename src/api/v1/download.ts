@@ -13,12 +13,12 @@ import { directStream } from "../stream.ts";
 import { DownloadQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
-/** Smaller answers are read at once, so that they carry their length. */
+/** Parts of at most this size are read into memory before they are sent, so that the response has a length. */
 const BUFFERED_BYTES_MAX = 1_048_576;
 
 const Content = Type.String({ format: "binary", description: "bytes of the file" });
 const CONTENT_HEADERS = {
-  ETag: "strong tag of the content",
+  ETag: "strong entity tag of the content",
   "Accept-Ranges": "bytes",
   "Last-Modified": "modification time of the file",
 };
@@ -32,11 +32,11 @@ const DOWNLOAD = {
     responses: {
       200: { description: "the file", content: { "*/*": Content }, headers: CONTENT_HEADERS },
       206: {
-        description: "the range that was asked for",
+        description: "the requested range",
         content: { "*/*": Content },
-        headers: { ...CONTENT_HEADERS, "Content-Range": "which part of the file this is" },
+        headers: { ...CONTENT_HEADERS, "Content-Range": "the range within the file" },
       },
-      304: { description: "the content that the client has is the current one", headers: CONTENT_HEADERS },
+      304: { description: "the client has the current content", headers: CONTENT_HEADERS },
     },
     errors: ["not_found", "invalid_path", "range_not_satisfiable"],
   }),
@@ -69,7 +69,7 @@ async function download(
     "content-type": text ? TEXT_TYPE : typeOf(path, entry.path),
     "accept-ranges": "bytes",
     "cache-control": "private, no-cache",
-    // A page of a sandbox must not run as a page of ours.
+    // A browser must not run an HTML page of a sandbox in the origin of this service.
     "content-security-policy": "default-src 'none'; sandbox",
     etag,
     "last-modified": new Date(Math.max(0, Math.min(entry.mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
@@ -85,8 +85,8 @@ async function download(
   if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
   const bodyBytes = part.end - part.start;
   const body = await contentOf(file, part);
-  // A stream lets go of the layers at its own end. The server opens a file in the turn in which it gets the answer, and
-  // once it has, the file may be removed.
+  // A stream disposes of `held` when it ends. Bun opens the file of a Blob in the turn in which it gets the response; after
+  // that, the file may be removed.
   if (body instanceof ReadableStream) undo.move();
   else if (body instanceof Blob) {
     undo.move();
@@ -96,8 +96,8 @@ async function download(
 }
 
 /**
- * A small part is read at once. A large one is sent by the kernel where it lies in one piece, so that it carries
- * its length; otherwise it is streamed.
+ * Reads a small part into memory. A large part that is contiguous on the host is sent from its file by the kernel, with a
+ * length; any other is streamed.
  */
 async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]> {
   if (part.end - part.start <= BUFFERED_BYTES_MAX) return await file.read(part);
@@ -106,7 +106,7 @@ async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]
   return directStream(file.chunks(part), file.held);
 }
 
-/** By the name that was asked for, or else by that of the file where symlinks led. */
+/** Content type by the first of the paths whose extension is known. */
 function typeOf(...paths: GuestPath[]): string {
   const types = paths.map((path) => contentTypeOf(displayName(path).split("/").at(-1) ?? ""));
   return types.find((type) => type !== BINARY_TYPE) ?? BINARY_TYPE;
@@ -115,7 +115,7 @@ function typeOf(...paths: GuestPath[]): string {
 /** The end of the year 9999: HTTP dates have four digits. */
 const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
 
-/** An image never changes, so that its id and the path stand for the content. */
+/** Images are immutable, so the image's id and the path identify the content. */
 function etagOf(imageId: ImageId, path: GuestPath): string {
   const digest = new Bun.CryptoHasher("sha256").update(path, "latin1").digest("hex");
   return `"${imageId}-${digest.slice(0, 32)}"`;

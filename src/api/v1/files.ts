@@ -15,7 +15,7 @@ const UPLOAD = {
     tag: "Files",
     summary: "Upload a file; the body is its raw bytes",
     responses: {
-      201: jsonSpec("the file is kept; the same content has the same uuid", UploadedFile),
+      201: jsonSpec("the file is stored; the same content has the same uuid", UploadedFile),
     },
     errors: ["payload_too_large", "insufficient_storage", "too_many_requests"],
   }),
@@ -26,7 +26,7 @@ const LOOK_UP = {
   ...about({
     id: "getFile",
     tag: "Files",
-    summary: "Look a file up by its uuid or its hash",
+    summary: "Find a file by its uuid or its hash",
     responses: { 200: jsonSpec("the file", FileResponse) },
     errors: ["not_found"],
   }),
@@ -37,10 +37,9 @@ const EXISTS = {
   ...about({
     id: "fileExists",
     tag: "Files",
-    summary: "Ask whether a file exists",
+    summary: "Check whether a file exists",
     responses: { 200: { description: "the file exists" } },
     errors: ["not_found"],
-    // What GET answers: the header fields of both are the same, and HEAD drops the body.,
   }),
 };
 

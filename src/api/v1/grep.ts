@@ -18,8 +18,8 @@ const GREP = {
   ...about({
     id: "grepTree",
     tag: "Inspection",
-    summary: "Find lines in the files of a directory, or of one file; binary files are passed over",
-    responses: { 200: jsonSpec("what was found, and whether all was seen", GrepResult) },
+    summary: "Search the lines of the files in a directory, or of one file; binary files are skipped",
+    responses: { 200: jsonSpec("the matching lines, and whether the search was complete", GrepResult) },
     errors: ["not_found", "invalid_path", "too_many_requests", "unavailable"],
   }),
 };

@@ -3,12 +3,12 @@ import { isoTime } from "../../domain/ids.ts";
 import type { Image as StoredImage } from "../../service/images.ts";
 import type { Image } from "./schema/images.ts";
 
-/** An image as the interface shows it. */
+/** The wire form of an image. */
 export function imageOf({ id, tag, createdAt }: StoredImage): Image {
   return { uuid: id, ...(tag === null ? {} : { tag }), created_at: isoTime(createdAt) };
 }
 
-/** A path as JSON can hold it: what is not UTF-8 comes as bytes, too. */
+/** The wire form of a path. One that is not UTF-8 has its bytes, too. */
 export function pathFields(path: ByteString): { path: string; path_base64?: string } {
   const bytes = isUtf8(path) ? {} : { path_base64: byteStringToBytes(path).toString("base64") };
   return { path: displayName(path), ...bytes };

@@ -17,7 +17,7 @@ const DETAILS = {
   ...about({
     id: "getImage",
     tag: "Images",
-    summary: "Read one image: its parent and what it added",
+    summary: "Read one image, with its parent and size",
     responses: { 200: jsonSpec("the image", ImageDetails) },
     errors: ["not_found"],
   }),
@@ -27,8 +27,8 @@ const DELETE = {
   ...about({
     id: "deleteImage",
     tag: "Images",
-    summary: "Delete an image and its tag; images that were made from it stay, and so does what they need of it",
-    responses: { 204: { description: "the image is gone" } },
+    summary: "Delete an image and its tag; images that were made from it stay usable",
+    responses: { 204: { description: "the image is deleted" } },
     errors: ["not_found", "conflict"],
   }),
 };
@@ -38,8 +38,8 @@ const LINEAGE = {
   ...about({
     id: "imageLineage",
     tag: "Images",
-    summary: "List how an image came to be: the image itself, what it was made from, and so on to the import",
-    responses: { 200: jsonSpec("a page of steps, the image first", Type.Array(ImageStep)) },
+    summary: "List the lineage of an image: the image itself and its ancestors, up to the import",
+    responses: { 200: jsonSpec("a page of steps, the image itself first", Type.Array(ImageStep)) },
     errors: ["not_found"],
   }),
 };
@@ -60,10 +60,10 @@ const DIFF = {
   ...about({
     id: "imageDiff",
     tag: "Images",
-    summary: "List the paths that an image has otherwise than another one, by default the one that it was made from",
+    summary: "List the paths at which an image differs from another one, by default from its parent",
     responses: {
       200: jsonSpec(
-        "a page of paths, directories before what is in them; one that took long is short, or even empty, with a next",
+        "a page of paths, directories before their entries; when time runs out, the page is short or even empty, with a next",
         ImageDiff,
       ),
     },
@@ -77,10 +77,11 @@ const SAVE_IMAGE = {
   ...about({
     id: "saveImage",
     tag: "Images",
-    summary: "Download an image as an OCI layout in a tar archive, one layer for each of the image's",
+    summary: "Download an image as an OCI layout in a tar archive, with the same layers",
     responses: {
       200: {
-        description: "the archive; sockets and names that begin with .wh. are left out, which it cannot hold",
+        description:
+          "the archive; it leaves out sockets and names that begin with .wh., which the format cannot express",
         content: { "application/x-tar": Archive },
         headers: { "Content-Disposition": "a name for the archive" },
       },

@@ -35,7 +35,7 @@ const LOAD = {
   ...about({
     id: "loadImage",
     tag: "Images",
-    summary: "Import the file system of an image from an archive that was uploaded as a file",
+    summary: "Import the file system of an image from an archive that is an uploaded file",
     responses: { 202: jsonSpec("the import is queued", AcceptedOperation, OPERATION_LOCATION) },
     errors: ["not_found", "too_many_requests", "unavailable", "insufficient_storage"],
   }),
@@ -46,7 +46,7 @@ const SET_TAG = {
   ...about({
     id: "setImageTag",
     tag: "Images",
-    summary: "Give an image a tag; an image that had the tag loses it",
+    summary: "Set the tag of an image; another image that has the tag loses it",
     responses: { 200: jsonSpec("the image with its new tag", Image) },
     errors: ["not_found"],
   }),
@@ -56,7 +56,7 @@ const REMOVE_TAG = {
   ...about({
     id: "removeImageTag",
     tag: "Images",
-    summary: "Take the tag of an image away",
+    summary: "Remove the tag of an image",
     responses: { 200: jsonSpec("the image without a tag", Image) },
     errors: ["not_found"],
   }),

@@ -19,7 +19,7 @@ const BY_TAG = {
     id: "inspectByTag",
     tag: "Inspection",
     summary: "Find an image by its tag",
-    responses: { 302: { description: "the image is there", headers: { Location: "address of the image's metadata" } } },
+    responses: { 302: { description: "the image exists", headers: { Location: "address of the image's metadata" } } },
     errors: ["not_found"],
   }),
 };
@@ -39,7 +39,7 @@ const EXISTS = {
   ...about({
     id: "pathExists",
     tag: "Inspection",
-    summary: "Ask whether an image, or a path in it, exists",
+    summary: "Check whether an image, or a path in it, exists",
     responses: { 200: { description: "it exists" } },
     errors: ["not_found", "invalid_path"],
   }),
@@ -52,7 +52,7 @@ export function inspectRoutes(surface: Surface) {
     return respond(empty(302, { location: `${surface.address}/inspect/${id}/` }), request);
   };
   const metadata = (principal: Principal, id: string): Image => imageOf(inspect.image(principal, id as ImageId));
-  // What GET answers, which knows no path: the header fields of both are the same, and HEAD drops the body.
+  // HEAD answers as GET without a path does: the headers are the same, and HEAD drops the body.
   const exists = async ({ signal }: Request, principal: Principal, id: string, path?: ByteString): Promise<Image> => {
     if (path === undefined) return metadata(principal, id);
     const wanted = { id: id as ImageId, path: parseGuestPath(path), signal };

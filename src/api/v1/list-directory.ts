@@ -19,7 +19,7 @@ const LIST_DIRECTORY = {
     summary: "List a directory of an image",
     responses: {
       200: {
-        description: "the entries; with text=true one line an entry: mode, links, uid, gid, size, time, name",
+        description: "the entries; with text=true a line for each: mode, links, uid, gid, size, time, name",
         content: { "application/json": DirectoryListing, "text/plain": Type.String() },
       },
     },

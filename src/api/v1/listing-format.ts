@@ -2,7 +2,7 @@ import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../d
 import type { Entry, EntryType } from "../../domain/listing.ts";
 import type { ListingItem } from "./schema/inspection.ts";
 
-/** Wire names of kinds. */
+/** Wire names of entry types. */
 export const TYPE_NAMES = {
   f: "file",
   d: "directory",
@@ -13,7 +13,7 @@ export const TYPE_NAMES = {
   s: "socket",
 } as const satisfies Record<EntryType, string>;
 
-/** An entry as the interface shows it. */
+/** The wire form of an entry. */
 export function listingItem(entry: Entry): ListingItem {
   return {
     name: displayName(entry.name),
@@ -33,20 +33,20 @@ export function listingItem(entry: Entry): ListingItem {
   };
 }
 
-/** What JSON cannot say in text. */
+/** A field with the bytes of a name that is not UTF-8; none otherwise. */
 function bytesField<Name extends string>(field: Name, value: ByteString): { [name in Name]?: string } {
   if (isUtf8(value)) return {};
   return { [field]: byteStringToBytes(value).toString("base64") } as { [name in Name]?: string };
 }
 
-/** One line in the manner of `ls -l`: mode, links, owner, group, size, time, name, and where a symlink leads. */
+/** A line in the style of `ls -l`: mode, links, owner, group, size, time, name, and the target of a symlink. */
 export function listingLine(entry: Entry): string {
   const target = entry.type === "l" ? ` -> ${escapeName(entry.target)}` : "";
   const { nlink, uid, gid, size } = entry;
   return `${modeText(entry)} ${nlink} ${uid} ${gid} ${size} ${modifiedAt(entry)} ${escapeName(entry.name)}${target}\n`;
 }
 
-/** Furthest time that a Date can hold, in `milliseconds`; a guest can set any. */
+/** Largest time that a Date can hold, in `milliseconds`; a guest can set a larger one. */
 const TIME_MS_MAX = 8_640_000_000_000_000;
 
 function modifiedAt(entry: Entry): string {
@@ -54,7 +54,7 @@ function modifiedAt(entry: Entry): string {
   return new Date(Math.max(-TIME_MS_MAX, Math.min(ms, TIME_MS_MAX))).toISOString();
 }
 
-/** Ten characters as `ls` shows them, setuid, setgid and sticky included. */
+/** Type and mode in ten characters, as `ls` shows them, including setuid, setgid and sticky. */
 function modeText(entry: Entry): string {
   const { mode } = entry;
   const type = entry.type === "f" ? "-" : entry.type;
@@ -73,7 +73,7 @@ function modeText(entry: Entry): string {
   );
 }
 
-/** Control characters, and bytes that are no UTF-8, as `\ooo`; a backslash is doubled, so that nothing is ambiguous. */
+/** Escapes control characters, and bytes that are not UTF-8, as `\ooo`, and doubles backslashes, so that it is unambiguous. */
 function escapeName(name: ByteString): string {
   if (!isUtf8(name)) {
     return [...byteStringToBytes(name)]

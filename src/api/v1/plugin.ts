@@ -7,7 +7,7 @@ import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
 import type { Surface } from "./surface.ts";
 
-/** The interface of the specification. */
+/** The API of the specification. */
 export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: Surface) {
   return new Elysia({ prefix })
     .use(imagesRoutes(surface))

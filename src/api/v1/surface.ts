@@ -3,7 +3,7 @@ import type { Service } from "../../service/service.ts";
 import type { accessPlugin } from "../access.ts";
 import { json, respond } from "../reply.ts";
 
-/** What the routes of this surface stand on. */
+/** Dependencies of the routes of this surface. */
 export interface Surface {
   readonly service: Service;
   /** base of Location headers, with the prefix of the surface and without a trailing slash */
@@ -12,7 +12,7 @@ export interface Surface {
   readonly access: ReturnType<typeof accessPlugin>;
 }
 
-/** The answer to what started an operation; typed as nothing, so that the route has the type of its schema alone. */
+/** The response to a request that started an operation. `never`, so that the route keeps the type of its schema. */
 export function accepted({ address }: Surface, request: Request, status: 201 | 202, id: OperationId): never {
   return respond(json(status, { uuid: id }, { location: `${address}/operations/${id}` }), request) as never;
 }

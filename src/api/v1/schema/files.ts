@@ -9,7 +9,7 @@ export const UploadedFile = Type.Object({
 });
 export type UploadedFile = Static<typeof UploadedFile>;
 
-/** Answer of a look-up. */
+/** A file. */
 export const FileResponse = Type.Object({
   ...UploadedFile.properties,
   size_bytes: Type.Integer({ description: "size of the content, in bytes" }),

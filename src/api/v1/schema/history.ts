@@ -4,26 +4,28 @@ import { oneOf, Reference, Timestamp } from "./common.ts";
 import { Image } from "./images.ts";
 import { EntryTypeName } from "./inspection.ts";
 
-/** One image, and what it stands on. */
+/** An image with its parent and size. */
 export const ImageDetails = Type.Object({
   ...Image.properties,
-  parent: Type.Optional(Reference("the image that it was made from, which may be deleted; absent when imported")),
-  size_bytes: Type.Integer({ description: "what the image added to its parent, on the disk of the service" }),
+  parent: Type.Optional(Reference("the image from which it was made, which may be deleted; absent when imported")),
+  size_bytes: Type.Integer({ description: "disk space that the image added to its parent, in bytes" }),
   digest: Type.Optional(Type.String({ description: "manifest digest of an imported image" })),
 });
 export type ImageDetails = Static<typeof ImageDetails>;
 
-/** A step of a lineage: an image and how it came to be. */
+/** A step of a lineage: an image and the operation that made it. */
 export const ImageStep = Type.Object({
   ...ImageDetails.properties,
-  deleted: Type.Boolean({ description: "true: the image is gone, but some that were made from it are not" }),
-  operation: Reference("the operation that made it, which may be forgotten by now"),
+  deleted: Type.Boolean({ description: "true: the image is deleted, but an image that was made from it is not" }),
+  operation: Reference("the operation that made it, whose retention may be over"),
   kind: Type.Union([Type.Literal("image_import"), Type.Literal("instance")]),
   source: Type.Optional(Type.String({ description: "reference that was imported" })),
   command: Type.Optional(
-    Type.Array(Type.String(), { description: "the command that ran, with its arguments; env and stdin are not kept" }),
+    Type.Array(Type.String(), {
+      description: "the command that ran, with its arguments; env and stdin are not stored",
+    }),
   ),
-  command_truncated: Type.Optional(Type.Boolean({ description: "true: the last arguments are not kept" })),
+  command_truncated: Type.Optional(Type.Boolean({ description: "true: the last arguments were left out" })),
   exit_code: Type.Optional(Type.Integer()),
   timed_out: Type.Optional(Type.Boolean()),
   started_at: Type.Optional(Timestamp),
@@ -32,9 +34,9 @@ export type ImageStep = Static<typeof ImageStep>;
 
 const Size = (description: string) => Type.Optional(Type.Integer({ description }));
 
-/** A path that two images do not have alike. */
+/** A path at which two images differ. */
 export const DiffItem = Type.Object({
-  path: Type.String({ description: "U+FFFD stands for bytes that are not UTF-8" }),
+  path: Type.String({ description: "path; U+FFFD stands for bytes that are not UTF-8" }),
   path_base64: Type.Optional(Type.String({ description: "the path's bytes, present when they are not UTF-8" })),
   change: oneOf(DIFF_CHANGES),
   type: EntryTypeName,
@@ -46,7 +48,7 @@ export type DiffItem = Static<typeof DiffItem>;
 
 export const ImageDiff = Type.Object({
   uuid: Reference("the image"),
-  against: Type.Optional(Reference("the image that it is compared with; absent: with an empty one")),
+  against: Type.Optional(Reference("the image with which it is compared; absent: with an empty one")),
   items: Type.Array(DiffItem),
   next: Type.Optional(Type.String({ description: "cursor of the next page; absent on the last one" })),
 });

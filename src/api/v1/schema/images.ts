@@ -58,7 +58,7 @@ export const ImportRequest = Type.Object({
 });
 export type ImportRequest = Static<typeof ImportRequest>;
 
-/** Request to import an image of an archive that was uploaded as a file. */
+/** Request to import an image from an archive that is an uploaded file. */
 export const LoadRequest = Type.Object({
   file: Type.String({
     pattern: UUID_PATTERN,

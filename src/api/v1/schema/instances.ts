@@ -3,12 +3,12 @@ import { CWD_DEFAULT, FILE_MODE_DEFAULT, TIMEOUT_SECONDS_DEFAULT } from "../../.
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
 import { Timestamp, Uuid } from "./common.ts";
 
-/** Any key: the pattern of a plain string key does not match line ends, and would leave such entries unchecked. */
+/** Any key. TypeBox's pattern for string keys does not match line ends, and would leave such entries unvalidated. */
 const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
 
-/** One number of these stands for "no change" in system calls. */
+/** Largest user or group id: the number above it means "no change" in system calls. */
 const OWNER_MAX = 0xffff_fffe;
-/** Rows and columns of a terminal. */
+/** Largest number of rows and of columns of a terminal. */
 const TERMINAL_SIZE_MAX = 65_535;
 
 function ownerField(name: "uid" | "gid", description: string) {
@@ -51,10 +51,10 @@ export const InstanceFile = Type.Object(
     uid: ownerField("uid", "user id of the owner"),
     gid: ownerField("gid", "group id of the owner"),
   },
-  { error: "a file must be an object with uuid (a file UUID) and, if wanted, mode (four octal digits), uid and gid" },
+  { error: "a file must be an object with uuid (a file UUID) and, optionally, mode (four octal digits), uid and gid" },
 );
 
-/** What an instance may use; a shape is rounded up to the next template shape. */
+/** Resources of an instance, which are rounded up to the next template shape. */
 export const Resources = Type.Object({
   vcpus: Type.Optional(Type.Integer({ minimum: 1, error: "vcpus must be an integer of at least 1" })),
   memory_bytes: Type.Optional(Type.Integer({ minimum: 1, error: "memory_bytes must be a positive integer" })),
@@ -62,11 +62,11 @@ export const Resources = Type.Object({
 });
 export type Resources = Static<typeof Resources>;
 
-/** Fields of every command, whether an instance is there for it or it runs beside another. */
+/** Fields of all commands: the command of an instance, and those that run beside it. */
 export const COMMAND_FIELDS = {
   command: Type.String({
     minLength: 1,
-    description: "executable (found through PATH), or a shell expression when shell is true",
+    description: "executable (looked up in PATH), or a shell expression when shell is true",
     error: "command must be a string of at least one character",
   }),
   args: Type.Optional(
@@ -105,7 +105,7 @@ export const COMMAND_FIELDS = {
       minimum: 0,
       maximum: OUTPUT_BYTES_MAX,
       default: OUTPUT_BYTES_DEFAULT,
-      description: "bytes kept of each output stream",
+      description: "largest number of bytes to capture of each output stream",
       error: `truncate_output_at must be an integer from 0 to ${OUTPUT_BYTES_MAX}`,
     }),
   ),
@@ -166,10 +166,10 @@ export const ExtendedInstance = Type.Object({ uuid: Uuid, timeout: Type.Integer(
 
 export const SpawnedInstance = Type.Object({ uuid: Uuid });
 
-/** One look at a running instance. */
+/** A sample of a running instance. */
 export const InstanceStatsSchema = Type.Object({
   cpu_time_ms: Type.Integer({ description: "CPU time of the virtual machine so far, in milliseconds" }),
-  cpu_percent: Type.Number({ description: "share of one CPU since the look before; 200 is two CPUs" }),
+  cpu_percent: Type.Number({ description: "share of one CPU since the previous sample; 200 is two CPUs" }),
   memory_bytes: Type.Integer({ description: "memory of the virtual machine now" }),
   memory_peak_bytes: Type.Integer({ description: "highest memory of the virtual machine so far" }),
   pids: Type.Integer({ description: "threads of the virtual machine on the host" }),

@@ -2,7 +2,7 @@ import { type Static, Type } from "@sinclair/typebox";
 import { ISOLATIONS, OPERATION_KINDS, OPERATION_STATUSES } from "../../../domain/operation.ts";
 import { oneOf, Timestamp, Uuid } from "./common.ts";
 
-/** Answer to what starts an operation: its id, which is also in the Location header. */
+/** Response to a request that starts an operation: its id, which is also in the Location header. */
 export const AcceptedOperation = Type.Object({ uuid: Uuid });
 
 export const OutputObject = Type.Object({
@@ -14,7 +14,7 @@ export const OutputObject = Type.Object({
 });
 export type OutputObject = Static<typeof OutputObject>;
 
-/** Wire form of the kept part of a stream. */
+/** Wire form of the captured part of a stream. */
 export function outputObject(kept: Uint8Array, truncated: boolean): OutputObject {
   const bytes = Buffer.from(kept.buffer, kept.byteOffset, kept.byteLength);
   const ascii = bytes.every((byte) => byte < 0x80);
@@ -38,7 +38,7 @@ export const InstanceResult = Type.Object({
     Type.String({ format: "uuid", description: "the captured image; absent when the instance was disposable" }),
   ),
   isolation: oneOf(ISOLATIONS, {
-    description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is no security boundary",
+    description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is not a security boundary",
   }),
 });
 export type InstanceResult = Static<typeof InstanceResult>;
@@ -55,10 +55,10 @@ export type ImportResult = Static<typeof ImportResult>;
 const enumOf = <const T extends readonly string[]>(values: T, description: string) =>
   oneOf(values, { description, error: `must be one of ${values.join(", ")}` });
 
-export const OperationStatusSchema = enumOf(OPERATION_STATUSES, "where the operation is in its life");
-export const OperationKindSchema = enumOf(OPERATION_KINDS, "what the operation does");
+export const OperationStatusSchema = enumOf(OPERATION_STATUSES, "state of the operation");
+export const OperationKindSchema = enumOf(OPERATION_KINDS, "kind of work");
 
-/** The error object as it stands in a FAILED operation. */
+/** The error object of a FAILED operation. */
 export const ErrorObject = Type.Object({
   error: Type.String({ description: "machine-readable error value" }),
   message: Type.String({ description: "human-readable text" }),
@@ -79,18 +79,18 @@ export const Operation = Type.Object({
 });
 export type Operation = Static<typeof Operation>;
 
-/** One line of the log about an operation. */
+/** A log line of an operation. */
 export const LogLine = Type.Object({
   time: Timestamp,
   level: Type.String({ description: "debug, info, warn or error" }),
   message: Type.String(),
-  request: Type.Optional(Type.String({ description: "id of the request that asked for the operation" })),
+  request: Type.Optional(Type.String({ description: "id of the request that started the operation" })),
   kind: Type.Optional(Type.String()),
   status: Type.Optional(Type.String()),
   error: Type.Optional(Type.String()),
   reason: Type.Optional(Type.String()),
   phases: Type.Optional(
-    Type.Record(Type.String(), Type.Integer({ minimum: 0 }), { description: "milliseconds of each step" }),
+    Type.Record(Type.String(), Type.Integer({ minimum: 0 }), { description: "duration of each step, in milliseconds" }),
   ),
 });
 export type LogLine = Static<typeof LogLine>;

@@ -76,7 +76,7 @@ export const OperationQuery = Type.Object({
   ),
 });
 
-/** Query of the file look-up: one of the two. */
+/** Query of the file look-up; at least one is required. */
 export const FilesQuery = Type.Object({
   uuid: Type.Optional(Type.String({ pattern: UUID_PATTERN, description: "file UUID", error: "uuid must be a UUID" })),
   sha256: Type.Optional(
@@ -107,7 +107,7 @@ const Path = (description: string) =>
 
 export const ListQuery = Type.Object({
   path: Path("absolute path of the directory"),
-  text: Type.Optional(flag("text", "true: plain text in the manner of ls")),
+  text: Type.Optional(flag("text", "true: plain text in the style of ls")),
 });
 
 export const DownloadQuery = Type.Object({
@@ -115,7 +115,7 @@ export const DownloadQuery = Type.Object({
   text: Type.Optional(flag("text", "true: the content type is text/plain")),
 });
 
-export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path whose existence is asked for")) });
+export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path to check")) });
 
 export const ArchiveQuery = Type.Object({ path: Path("absolute path of the directory or file") });
 
@@ -132,7 +132,8 @@ export const GrepQuery = Type.Object({
     Type.String({
       minLength: 1,
       maxLength: GREP_PATTERN_CHARACTERS_MAX,
-      description: "only files whose name is like this; with a slash, whose path below `path` is: * ** ? [a-z] {a,b}",
+      description:
+        "only files whose name matches; if the glob has a slash, whose path below `path` matches: * ** ? [a-z] {a,b}",
       examples: ["*.log"],
       error: `glob must be 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
     }),
@@ -140,20 +141,20 @@ export const GrepQuery = Type.Object({
   limit: Type.Optional(Limit),
 });
 
-/** Query of a page of a list that needs no filter. */
+/** Query of a listing without filters. */
 export const PageQuery = Type.Object({ limit: Type.Optional(Limit), offset: Type.Optional(Offset) });
 
 export const ChildrenQuery = Type.Object({
   limit: Type.Optional(Limit),
   offset: Type.Optional(Offset),
-  recursive: Type.Optional(flag("recursive", "true: everything that was made from the image, by any number of runs")),
+  recursive: Type.Optional(flag("recursive", "true: also images that were made from it by several runs")),
 });
 
 export const DiffQuery = Type.Object({
   against: Type.Optional(
     Type.String({
       pattern: UUID_PATTERN,
-      description: "image to compare with; the one that it was made from by default",
+      description: "image to compare with; the parent by default",
       error: "against must be an image UUID",
     }),
   ),
@@ -161,8 +162,8 @@ export const DiffQuery = Type.Object({
   cursor: Type.Optional(
     Type.String({
       pattern: "^[A-Za-z0-9_-]{1,87400}$",
-      description: "where the page begins: `next` of the one before",
-      error: "cursor must be the next of another page",
+      description: "start of the page: `next` of the previous page",
+      error: "cursor must be the `next` of a previous page",
     }),
   ),
 });
