@@ -269,7 +269,8 @@ describe("sessions", () => {
   test("run at once, and end each with its own code", async () => {
     await using agent = await NativeAgent.mounted();
     const ids = Array.from({ length: PROCESSES_COUNT_MAX }, (_, index) => 1000 + index);
-    for (const id of ids) agent.send(execFrames(id, shell(`echo ${id}; sleep 0.4; exit ${id - 1000}`)));
+    // Each ends when its standard input does, so that all are alive at once.
+    for (const id of ids) agent.send(execFrames(id, shell(`echo ${id}; cat; exit ${id - 1000}`, { stdin: true })));
     agent.send(execFrames(5000, shell("true")), execFrames(1003, shell("true")));
     const output = new Map<number, string>();
     const codes = new Map<number, number>();
@@ -279,6 +280,9 @@ describe("sessions", () => {
       if (type === AgentFrame.output) output.set(session, payload.subarray(4).toString());
       if (type === AgentFrame.exit) codes.set(session, payload.readUInt32LE(4));
       if (type === AgentFrame.error) errors.push([session, payload.subarray(8).toString()]);
+      if (type === AgentFrame.error && errors.length === 2) {
+        for (const id of ids) agent.send(frame(HostFrame.stdin, id));
+      }
     }
     expect(errors).toEqual([
       [5000, `${PROCESSES_COUNT_MAX} processes are alive`],

@@ -197,8 +197,7 @@ static bool connection_pump(struct session *session, uint64_t now_ns)
 	}
 	/* Both have said their end, and the program has all that was sent to it. */
 	if (connection->in.ending && connection->in.fd < 0) {
-		frame_send_done(session->id, 0);
-		session_close(session);
+		session_done(session, 0);
 		return true;
 	}
 	return moved;

@@ -31,12 +31,6 @@ static struct exec *exec_of(const struct session *session)
 	return &execs[session->slot];
 }
 
-static void fail(struct session *session, const struct problem *problem)
-{
-	frame_send_error(session->id, problem->error, "%s", problem->text);
-	session_close(session);
-}
-
 static bool check(const struct exec *exec, uint32_t size, uint64_t timeout_ms, struct problem *problem)
 {
 	const struct identity *identity = &exec->launch.identity;
@@ -80,7 +74,7 @@ bool exec_open(const struct frame *frame)
 	};
 	struct problem problem;
 	if (!check(exec, size, timeout_ms, &problem) || !spec_open(&exec->spec, size, &problem))
-		fail(session, &problem);
+		session_fail(session, &problem);
 	return true;
 }
 
@@ -119,7 +113,7 @@ static bool take_spec(struct session *session, const struct frame *frame)
 		return true;
 	struct problem problem;
 	if (!start(session, exec, &problem))
-		fail(session, &problem);
+		session_fail(session, &problem);
 	else
 		spec_close(spec);
 	return true;

@@ -163,6 +163,11 @@ void frame_send_error(uint32_t session, int error, const char *format, ...)
 	frame_send(AGENT_ERROR, session, payload, 8 + (size_t)length);
 }
 
+void frame_send_problem(uint32_t session, const struct problem *problem)
+{
+	frame_send_error(session, problem->error, "%s", problem->text);
+}
+
 bool frame_flush(void)
 {
 	while (output.start < output.end) {

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "problem.h"
 #include "transport.h"
 
 /* Room kept for answers, so that a request is taken only when its answer fits. */
@@ -45,6 +46,7 @@ void frame_send(uint16_t type, uint32_t session, const void *payload, size_t len
 void frame_send_done(uint32_t session, uint64_t value);
 /* ERROR: the error number and a text that names the step. */
 void frame_send_error(uint32_t session, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void frame_send_problem(uint32_t session, const struct problem *problem);
 
 /* Writes what the transport takes. False: the stream is closed. */
 bool frame_flush(void);

@@ -37,7 +37,7 @@ bool index_open(const struct frame *frame)
 	if (directory < 0) {
 		struct problem problem;
 		problem_set(&problem, errno, "directory %s", path);
-		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		frame_send_problem(frame->session, &problem);
 		return true;
 	}
 	worker_open(frame->session,

@@ -308,7 +308,7 @@ void process_finish(struct process *process, const struct session *session, uint
 		problem_set(&process->problem, ETIMEDOUT, "the time was up before the command started");
 	else if (!process->failed)
 		problem_set(&process->problem, ECHILD, "the reaper died before the command started");
-	frame_send_error(session->id, process->problem.error, "%s", process->problem.text);
+	frame_send_problem(session->id, &process->problem);
 }
 
 void process_close(struct process *process)

@@ -79,16 +79,14 @@ static int open_target(int root, const char *path, const struct owner *owner, st
 static void fail(struct session *session, const struct problem *problem)
 {
 	steps_fail(problem);
-	frame_send_error(session->id, problem->error, "%s", problem->text);
-	session_close(session);
+	session_fail(session, problem);
 }
 
 static void finish_if_whole(struct session *session)
 {
 	if (files[session->slot].remaining > 0)
 		return;
-	frame_send_done(session->id, 0);
-	session_close(session);
+	session_done(session, 0);
 }
 
 bool put_open(const struct frame *frame)

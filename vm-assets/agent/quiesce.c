@@ -96,8 +96,7 @@ bool quiesce_open(const struct frame *frame)
 		quiesce.state = STATE_STOPPING;
 		return true;
 	}
-	frame_send_error(session->id, problem.error, "%s", problem.text);
-	session_close(session);
+	session_fail(session, &problem);
 	return true;
 }
 
@@ -128,20 +127,13 @@ static bool quiesce_reaped(struct session *session, pid_t pid, int status, const
 	return child_reaped(&quiesce.child, pid);
 }
 
-static void quiesce_ready(struct session *session, enum watch watch)
-{
-	(void)session;
-	(void)watch;
-}
-
 /* The child has stopped the writes, or could not. */
 static bool become_still(struct session *session, uint64_t now_ns)
 {
 	uint64_t count;
 	struct problem problem;
 	if (!child_outcome(&quiesce.child, &count, &problem)) {
-		frame_send_error(session->id, problem.error, "%s", problem.text);
-		session_close(session);
+		session_fail(session, &problem);
 		return true;
 	}
 	child_close(&quiesce.child);
@@ -173,7 +165,7 @@ static bool finish(struct session *session, uint64_t now_ns)
 	struct problem problem;
 	if (!child_outcome(&quiesce.child, &count, &problem))
 		/* EINVAL: root in the guest has thawed it before, so it did not stand still all the time. */
-		frame_send_error(session->id, problem.error, "%s", problem.text);
+		frame_send_problem(session->id, &problem);
 	else if (quiesce.error != 0)
 		frame_send_error(session->id, quiesce.error, quiesce.error == ETIMEDOUT ? "the time was up" : "a process was killed");
 	else
@@ -209,7 +201,6 @@ static void quiesce_close(struct session *session)
 static const struct session_kind quiesce_kind = {
 	.class = SESSION_TASK,
 	.take = quiesce_take,
-	.ready = quiesce_ready,
 	.pump = quiesce_pump,
 	.deadline = quiesce_deadline,
 	.reaped = quiesce_reaped,

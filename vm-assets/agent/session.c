@@ -84,6 +84,18 @@ void session_close(struct session *session)
 	session->kind = NULL;
 }
 
+void session_done(struct session *session, uint64_t value)
+{
+	frame_send_done(session->id, value);
+	session_close(session);
+}
+
+void session_fail(struct session *session, const struct problem *problem)
+{
+	frame_send_problem(session->id, problem);
+	session_close(session);
+}
+
 bool session_any(void)
 {
 	for (unsigned class = 0; class < CLASSES_COUNT; class++)

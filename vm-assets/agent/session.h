@@ -26,7 +26,7 @@ struct session_kind {
 	bool (*take)(struct session *session, const struct frame *frame);
 	/* Credit from the host; false: no such stream. NULL: no stream takes any. */
 	bool (*grant)(struct session *session, uint32_t stream, uint32_t bytes);
-	/* A descriptor is ready. */
+	/* A descriptor is ready. NULL: it watches none. */
 	void (*ready)(struct session *session, enum watch watch);
 	/* Does one piece of work; true when something moved. It may close the session. NULL: frames do all. */
 	bool (*pump)(struct session *session, uint64_t now_ns);
@@ -51,6 +51,9 @@ struct session {
 struct session *session_open(uint32_t id, const struct session_kind *kind);
 /* Calls the kind's close and frees the place. */
 void session_close(struct session *session);
+/* Sends DONE or ERROR as its last frame, and closes the session. */
+void session_done(struct session *session, uint64_t value);
+void session_fail(struct session *session, const struct problem *problem);
 struct session *session_find(uint32_t id);
 bool session_any(void);
 /* True when every session is settled. */

@@ -82,12 +82,25 @@ bool steps_sync(const struct frame *frame)
 	}
 	if (!platform_set_clock(get_u64(frame->payload + 16), &problem) ||
 	    !platform_reseed(frame->payload + 24, SYNC_ENTROPY_BYTES, &problem)) {
-		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		frame_send_problem(frame->session, &problem);
 		return true;
 	}
 	failed = false;
 	frame_send(AGENT_SYNCED, frame->session, frame->payload + 8, 8);
 	return true;
+}
+
+static void fail_step(const struct frame *frame, const struct problem *problem)
+{
+	steps_fail(problem);
+	frame_send_problem(frame->session, problem);
+}
+
+static bool check_idle(const struct frame *frame)
+{
+	if (session_any())
+		frame_send_error(frame->session, EBUSY, "sessions are alive");
+	return !session_any();
 }
 
 bool steps_mount(const struct frame *frame)
@@ -106,8 +119,7 @@ bool steps_mount(const struct frame *frame)
 	}
 	/* The loop stands still meanwhile: nothing else can be alive before the first mount. */
 	if (!platform_mount(layers, mounts, &problem)) {
-		steps_fail(&problem);
-		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		fail_step(frame, &problem);
 		return true;
 	}
 	layer_count = layers;
@@ -122,17 +134,14 @@ bool steps_freeze(const struct frame *frame)
 		frame_send_error(frame->session, ENXIO, "no scratch is mounted");
 		return true;
 	}
-	if (session_any()) {
-		frame_send_error(frame->session, EBUSY, "sessions are alive");
+	if (!check_idle(frame))
 		return true;
-	}
 	struct problem problem;
 	uint64_t trimmed = 0;
 	/* A freeze that failed half-way leaves nothing to run in, so there is no way back. */
 	disks = DISKS_LAYERS;
 	if (!platform_freeze(&trimmed, &problem)) {
-		steps_fail(&problem);
-		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		fail_step(frame, &problem);
 		return true;
 	}
 	disks = DISKS_FROZEN;
@@ -146,14 +155,11 @@ bool steps_release(const struct frame *frame)
 		frame_send_error(frame->session, ENXIO, "no disks can be released");
 		return true;
 	}
-	if (session_any()) {
-		frame_send_error(frame->session, EBUSY, "sessions are alive");
+	if (!check_idle(frame))
 		return true;
-	}
 	struct problem problem;
 	if (!platform_release_disks(layer_count, disks == DISKS_FROZEN, &problem)) {
-		steps_fail(&problem);
-		frame_send_error(frame->session, problem.error, "%s", problem.text);
+		fail_step(frame, &problem);
 		return true;
 	}
 	layer_count = 0;

@@ -46,10 +46,8 @@ void worker_open(uint32_t id, const struct work *work)
 		memset(worker, 0, sizeof *worker);
 		child_clear(&worker->child);
 		worker->out.fd = -1;
-		if (!start(session, work, &problem)) {
-			frame_send_error(id, problem.error, "%s", problem.text);
-			session_close(session);
-		}
+		if (!start(session, work, &problem))
+			session_fail(session, &problem);
 	}
 	if (work->directory >= 0)
 		close(work->directory);
@@ -94,10 +92,9 @@ static bool worker_pump(struct session *session, uint64_t now_ns)
 	uint64_t count;
 	struct problem problem;
 	if (child_outcome(&worker->child, &count, &problem))
-		frame_send_done(session->id, count);
+		session_done(session, count);
 	else
-		frame_send_error(session->id, problem.error, "%s", problem.text);
-	session_close(session);
+		session_fail(session, &problem);
 	return true;
 }
 
