@@ -29,6 +29,7 @@ import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
 import { openPlatform, type PlatformOptions } from "./supervisor/machines/open-platform.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/machines/scratch-disks.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/merging/compact.ts";
+import { EventLogs } from "./supervisor/operations/event-logs.ts";
 import { OperationLog } from "./supervisor/operations/operation-log.ts";
 import { Operations } from "./supervisor/operations/operations.ts";
 import { Requests } from "./supervisor/operations/requests.ts";
@@ -38,6 +39,7 @@ import { readinessOf } from "./supervisor/readiness.ts";
 import { reclaim } from "./supervisor/reclaim.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
 import { untilAborted } from "./system/waiting.ts";
+import { wallClock } from "./system/wall-clock.ts";
 import { REVISION, VERSION } from "./version.ts";
 import { CpuWeight } from "./vm/cpu-weight.ts";
 import { templatesMemoryBytes } from "./vm/machine-memory.ts";
@@ -103,9 +105,10 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
   const instances = new LiveInstances();
+  const eventLogs = new EventLogs(layout, wallClock());
   const operations = stack.use(
     openOperations(config, {
-      ...{ ...shared, instances, requests, orphans, cgroups, compactor, network },
+      ...{ ...shared, instances, requests, orphans, cgroups, compactor, network, eventLogs },
     }),
   );
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
@@ -252,6 +255,7 @@ function openOperations(
     readonly network: ToolNetwork;
     readonly requests: Requests;
     readonly instances: LiveInstances;
+    readonly eventLogs: EventLogs;
   },
 ): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler, orphans } = parts;
@@ -261,6 +265,7 @@ function openOperations(
   const memoryBudgetBytes = scheduler.budget.memoryBytes;
   const registries = config.registries.hosts;
   return new Operations({
+    eventLogs: parts.eventLogs,
     db,
     log,
     clock,

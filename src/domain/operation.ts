@@ -37,7 +37,7 @@ export function isTerminal(status: OperationStatus): boolean {
 export const ISOLATIONS = ["vm", "vm-emulated"] as const;
 export type Isolation = (typeof ISOLATIONS)[number];
 
-/** An instance's result as its row keeps it, in the words of the interface; the outputs themselves are files. */
+/** An instance's result as its row keeps it, in the words of the interface; the outputs are in the event log. */
 export type StoredInstanceResult = {
   /** of the command; 128+n when signal n ended it */
   readonly exit_code: number;
@@ -56,6 +56,8 @@ export type StoredInstanceResult = {
 
 export interface StoredOutput {
   readonly truncated: boolean;
+  /** number of bytes that the event log has of it; absent when the output has a file of its own */
+  readonly bytes?: number;
   /** nothing was written, so there is no file to look for */
   readonly empty?: boolean;
 }

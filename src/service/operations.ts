@@ -1,10 +1,15 @@
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { OperationId } from "../domain/ids.ts";
-import { isTerminal, type OperationKind, type OperationStatus } from "../domain/operation.ts";
+import {
+  isTerminal,
+  type OperationKind,
+  type OperationStatus,
+  type StoredInstanceResult,
+} from "../domain/operation.ts";
 import type { OutputStream } from "../domain/output.ts";
 import { timeBounds } from "../domain/time-bound.ts";
-import { LongOutput, readOutput } from "../storage/outputs.ts";
+import { LongOutput, openOutput } from "../storage/outputs.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
@@ -74,14 +79,15 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
       get(principal, id);
       return operationLog.lines(id);
     },
-    async output({ id }, stream) {
-      const long = LongOutput.open(layout, id, stream);
-      if (long === null) return { kind: "short", bytes: await readOutput(layout, id, stream) };
+    async output({ id, result }, stream) {
+      const { [stream]: stored } = result as StoredInstanceResult;
+      const output = await openOutput(layout, id, stream, stored);
+      if (!(output instanceof LongOutput)) return { kind: "short", bytes: output };
       return {
         kind: "long",
-        isAscii: () => long.isAscii(),
-        text: (encoding) => long.text(encoding),
-        [Symbol.dispose]: () => long[Symbol.dispose](),
+        isAscii: () => output.isAscii(),
+        text: (encoding) => output.text(encoding),
+        [Symbol.dispose]: () => output[Symbol.dispose](),
       };
     },
   };

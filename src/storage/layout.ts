@@ -12,7 +12,9 @@ export interface DataLayout {
   readonly layers: string;
   /** uploaded contents, by SHA-256 */
   readonly blobs: string;
-  /** captured outputs, by operation id */
+  /** event logs, by operation id */
+  readonly events: string;
+  /** captured outputs of operations that have no event log, by operation id */
   readonly outputs: string;
   /** standard input of live operations, by operation id */
   readonly requests: string;
@@ -40,6 +42,7 @@ export function dataLayout(dataDirectory: string): DataLayout {
     root: dataDirectory,
     layers: join(dataDirectory, "layers"),
     blobs: join(dataDirectory, "blobs"),
+    events: join(dataDirectory, "events"),
     outputs: join(dataDirectory, "outputs"),
     requests: join(dataDirectory, "requests"),
     vms: join(dataDirectory, "vms"),

@@ -4,59 +4,88 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { type OperationId, parseUuid } from "../domain/ids.ts";
+import { type LogEvent, Spid } from "../domain/log-event.ts";
+import type { StoredOutput } from "../domain/operation.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../domain/output.ts";
-import { isTemporaryName, writeFileAtomic } from "../system/scratch.ts";
+import { isTemporaryName } from "../system/scratch.ts";
+import { EventFile, eventLogPath } from "./events/event-file.ts";
+import { EventReader } from "./events/reader.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
 
-/** Path of the captured bytes of a stream; an empty output has no file. */
+/** Path of the captured bytes of a stream that is not in an event log; an empty output has no file. */
 export function outputPath(layout: DataLayout, id: OperationId, stream: OutputStream): string {
   return join(layout.outputs, `${id}.${stream}`);
-}
-
-/** Stores the captured bytes of an instance's streams, each given in blocks. */
-export async function writeOutputs(
-  layout: DataLayout,
-  id: OperationId,
-  outputs: Readonly<Record<OutputStream, readonly Uint8Array[]>>,
-): Promise<void> {
-  const written = OUTPUT_STREAMS.filter((stream) => outputs[stream].some(({ byteLength }) => byteLength > 0));
-  await Promise.all(written.map((stream) => writeFileAtomic(outputPath(layout, id, stream), outputs[stream], 0o600)));
 }
 
 /** Reading a file up to this size takes microseconds; a thread would take ten times as long. */
 const DIRECT_BYTES_MAX = 65_536;
 
-/** The captured bytes of a stream. */
-export async function readOutput(layout: DataLayout, id: OperationId, stream: OutputStream): Promise<Uint8Array> {
-  const path = outputPath(layout, id, stream);
-  const found = statSync(path, { throwIfNoEntry: false });
-  if (found === undefined) return new Uint8Array();
-  return found.size <= DIRECT_BYTES_MAX ? readFileSync(path) : await Bun.file(path).bytes();
-}
+/** An event log up to this size is read at once. */
+const DIRECT_LOG_BYTES_MAX = 2 * DIRECT_BYTES_MAX;
 
 /** Bytes that are read at a time: a multiple of three, which gives whole groups of base64. */
 const PIECE_BYTES = 49_152;
 const readAt = promisify(read);
 
-/** A captured output that is too long for memory. The file is open until disposal. */
+/**
+ * Reads the captured bytes of a stream of the command: all of them when they are few. An output whose row has `bytes` is
+ * in the event log, any other in a file of its own.
+ */
+export async function openOutput(
+  layout: DataLayout,
+  id: OperationId,
+  stream: OutputStream,
+  { bytes, empty }: StoredOutput,
+): Promise<Uint8Array | LongOutput> {
+  if (bytes === 0 || empty === true) return new Uint8Array();
+  return bytes === undefined
+    ? openFileOutput(outputPath(layout, id, stream))
+    : await openLogged(eventLogPath(layout, id), stream, bytes);
+}
+
+function openFileOutput(path: string): Uint8Array | LongOutput {
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (found === undefined) return new Uint8Array();
+  if (found.size <= DIRECT_BYTES_MAX) return readFileSync(path);
+  const fd = openSync(path, "r");
+  return new LongOutput(() => filePieces(fd), { [Symbol.dispose]: () => closeSync(fd) });
+}
+
+async function openLogged(path: string, stream: OutputStream, bytes: number): Promise<Uint8Array | LongOutput> {
+  using held = new DisposableStack();
+  const file = EventFile.open(path);
+  if (file === null) return new Uint8Array();
+  held.use(file);
+  const { sizeBytes } = file;
+  if (sizeBytes <= DIRECT_LOG_BYTES_MAX) {
+    const reader = new EventReader(file);
+    const parts: Uint8Array[] = [];
+    for (let events = reader.nextNow(sizeBytes); events.length > 0; events = reader.nextNow(sizeBytes)) {
+      parts.push(...ofCommand(events, stream));
+    }
+    return Buffer.concat(parts);
+  }
+  if (bytes > DIRECT_BYTES_MAX) return new LongOutput(() => loggedPieces(file, stream, bytes), held.move());
+  const parts: Buffer[] = [];
+  for await (const piece of loggedPieces(file, stream, bytes)) parts.push(Buffer.from(piece));
+  return Buffer.concat(parts);
+}
+
+/** A captured output that is too long for memory. Its file is open until disposal. */
 export class LongOutput implements Disposable {
-  readonly #fd: number;
+  readonly #pieces: () => AsyncGenerator<Buffer, void, undefined>;
+  readonly #held: Disposable;
   #isOpen = true;
 
-  private constructor(fd: number) {
-    this.#fd = fd;
-  }
-
-  /** Opens an output; null when it is short enough for `readOutput`. */
-  static open(layout: DataLayout, id: OperationId, stream: OutputStream): LongOutput | null {
-    const path = outputPath(layout, id, stream);
-    const found = statSync(path, { throwIfNoEntry: false });
-    return found === undefined || found.size <= DIRECT_BYTES_MAX ? null : new LongOutput(openSync(path, "r"));
+  /** @param pieces in order, all but the last of a multiple of three bytes; each valid until the next one is requested */
+  constructor(pieces: () => AsyncGenerator<Buffer, void, undefined>, held: Disposable) {
+    this.#pieces = pieces;
+    this.#held = held;
   }
 
   /** Idempotent. No read may be under way. */
   [Symbol.dispose](): void {
-    if (this.#isOpen) closeSync(this.#fd);
+    if (this.#isOpen) this.#held[Symbol.dispose]();
     this.#isOpen = false;
   }
 
@@ -70,22 +99,54 @@ export class LongOutput implements Disposable {
   async *text(encoding: "ascii" | "base64"): AsyncGenerator<string, void, undefined> {
     for await (const piece of this.#pieces()) yield piece.toString(encoding === "ascii" ? "latin1" : "base64");
   }
+}
 
-  /** Pieces in order, each valid until the next one is requested. */
-  async *#pieces(): AsyncGenerator<Buffer, void, undefined> {
-    const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
-    for (let position = 0; ; ) {
-      let filled = 0;
-      while (filled < PIECE_BYTES) {
-        const { bytesRead } = await readAt(this.#fd, buffer, filled, PIECE_BYTES - filled, position);
-        if (bytesRead === 0) break;
-        filled += bytesRead;
-        position += bytesRead;
+async function* filePieces(fd: number): AsyncGenerator<Buffer, void, undefined> {
+  const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
+  for (let position = 0; ; ) {
+    let filled = 0;
+    while (filled < PIECE_BYTES) {
+      const { bytesRead } = await readAt(fd, buffer, filled, PIECE_BYTES - filled, position);
+      if (bytesRead === 0) break;
+      filled += bytesRead;
+      position += bytesRead;
+    }
+    if (filled > 0) yield buffer.subarray(0, filled);
+    if (filled < PIECE_BYTES) return;
+  }
+}
+
+/** Pieces of a stream in an event log, which has `bytes` of it. */
+async function* loggedPieces(
+  file: EventFile,
+  stream: OutputStream,
+  bytes: number,
+): AsyncGenerator<Buffer, void, undefined> {
+  const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
+  const reader = new EventReader(file);
+  const { sizeBytes } = file;
+  let filled = 0;
+  for (let left = bytes; left > 0; ) {
+    const events = await reader.next(sizeBytes);
+    if (events.length === 0) break;
+    for (const payload of ofCommand(events, stream)) {
+      left -= payload.byteLength;
+      for (let rest: Uint8Array = payload; rest.byteLength > 0; ) {
+        const part = rest.subarray(0, PIECE_BYTES - filled);
+        buffer.set(part, filled);
+        filled += part.byteLength;
+        rest = rest.subarray(part.byteLength);
+        if (filled < PIECE_BYTES) continue;
+        yield buffer;
+        filled = 0;
       }
-      if (filled > 0) yield buffer.subarray(0, filled);
-      if (filled < PIECE_BYTES) return;
     }
   }
+  if (filled > 0) yield buffer.subarray(0, filled);
+}
+
+function ofCommand(events: readonly LogEvent[], stream: OutputStream): Uint8Array[] {
+  return events.flatMap(({ spid, type, payload }) => (spid === Spid.command && type === stream ? [payload] : []));
 }
 
 export async function removeOutputs(layout: DataLayout, id: OperationId): Promise<void> {

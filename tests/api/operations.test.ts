@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
-import { writeOutputs } from "../../src/storage/outputs.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
+import { writeOutputFiles } from "../support/outputs.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
@@ -26,7 +26,7 @@ afterAll(() => api[Symbol.asyncDispose]());
 const get = (id: string, query = "") => api.call("GET", `/v1/operations/${id}${query}`);
 const openOutputs = () => filesOpenBelow(api.parts.layout.outputs, api.parts.pid);
 const outputs = (id: OperationId, stdout: Uint8Array | string, stderr: Uint8Array | string) =>
-  writeOutputs(api.parts.layout, id, { stdout: [Buffer.from(stdout)], stderr: [Buffer.from(stderr)] });
+  writeOutputFiles(api.parts.layout, id, { stdout, stderr });
 
 describe('"GET /operations/{operationId} returns one Operation"', () => {
   // spec: operations.get, operation.fields, states.values, states.retry-after, events.polling
@@ -215,7 +215,7 @@ describe('"GET /operations lists operations"', () => {
     own.operations.start(make("image_import"));
     const done = make("instance");
     own.operations.start(done);
-    await writeOutputs(own.parts.layout, done, { stdout: [Buffer.from("x")], stderr: [Buffer.from("y")] });
+    await writeOutputFiles(own.parts.layout, done, { stdout: "x", stderr: "y" });
     own.operations.succeed(done, RESULT);
     own.operations.fail(make("image_import"), { error: "unavailable", message: "x", details: {} });
     own.operations.cancel(ALICE, make("instance"));

@@ -4,10 +4,12 @@ import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
 import { LiveInstances } from "../../src/supervisor/instance/live-instances.ts";
+import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
 import { Scheduler } from "../../src/supervisor/operations/scheduler.ts";
 import type { Prepared, WorkContext } from "../../src/supervisor/operations/work.ts";
+import { wallClock } from "../../src/system/wall-clock.ts";
 
 export const PLACE = { memoryBytes: 1, vcpus: 1 };
 
@@ -33,6 +35,7 @@ export function testOperations(
     metrics: createMetrics(),
     scheduler: new Scheduler(PLACE, Date.now),
     workers: { instances: worker, imports: worker },
+    eventLogs: new EventLogs(layout, wallClock()),
     instances: new LiveInstances(),
     requireSpace: () => undefined,
     spaceSettled: () => Promise.resolve(),

@@ -176,7 +176,7 @@ export async function shell(agent: Agent, script: string, spec: Partial<AgentExe
       timeoutMs: 30_000,
       ...spec,
     },
-    (stream, chunk) => kept[stream].push(chunk.slice()),
+    (stream, chunk) => void kept[stream].push(chunk.slice()),
   );
   const exit = await run.exit;
   const text = (chunks: Uint8Array[]) => Buffer.concat(chunks).toString("utf8");

@@ -110,7 +110,7 @@ describe("commands", () => {
         hostname: "h",
         timeoutMs: 30_000,
       },
-      () => started.resolve(),
+      () => void started.resolve(),
     );
     await run.started;
     await started.promise;

@@ -155,8 +155,7 @@ async function resultWithOutput(
 ): Promise<Record<string, unknown> | null> {
   if (result === null || kind !== "instance") return result;
   const { exit_code, stdout, stderr, ...rest } = result as StoredInstanceResult;
-  const sent = async (stream: OutputStream, { truncated, empty }: StoredOutput): Promise<SentOutput> => {
-    if (empty === true) return { content: "", encoding: "ascii", truncated };
+  const sent = async (stream: OutputStream, { truncated }: StoredOutput): Promise<SentOutput> => {
     const output = await open(stream);
     if (output.kind === "short") return outputObject(output.bytes, truncated);
     const encoding = (await output.isAscii()) ? "ascii" : "base64";

@@ -1,17 +1,19 @@
 import { ApiError } from "../../domain/errors.ts";
 import { parseGuestPathText } from "../../domain/guest-path.ts";
 import type { OperationId } from "../../domain/ids.ts";
+import { type LogEventData, type ShutdownReason, Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
-import { OutputCapture } from "../../domain/output.ts";
 import type { Log } from "../../log.ts";
 import type { Phase } from "../../metrics.ts";
 import { blobStream } from "../../storage/blobs.ts";
+import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
+import type { EventLog } from "../operations/event-logs.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
@@ -19,6 +21,7 @@ import { execSpec } from "./exec-spec.ts";
 import { prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
+import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
 import { createScratch } from "./steps.ts";
 import { TimeLimit } from "./time-limit.ts";
@@ -44,8 +47,9 @@ export interface InstanceOutcome {
   readonly isolation: Isolation;
   readonly cpuTimeMs: number;
   readonly memoryBytes: number;
-  readonly stdout: OutputCapture;
-  readonly stderr: OutputCapture;
+  /** sizes only; the bytes are in the event log */
+  readonly stdout: StreamBytes;
+  readonly stderr: StreamBytes;
   /** the changed files; null when nothing changed, or nothing was captured */
   readonly layer: StagedLayer | null;
   /** false for a disposable run, and for one whose machine was killed before its files could be read */
@@ -58,6 +62,7 @@ export interface InstanceTools extends CaptureTools {
   readonly log: Log;
   /** registers the instance while it has a machine */
   readonly instances: LiveInstances;
+  readonly events: EventLog;
 }
 
 /**
@@ -69,27 +74,52 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   const { instances, log } = tools;
   const limit = new TimeLimit(job.submission.timeoutSeconds * 1000);
   using run = instances.open(job.operationId, limit);
-  return await withReplacement(() => executeOnce(tools, job, run, signal), { goal: "the command began", log });
+  const { truncateOutputAtBytes } = job.submission;
+  const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
+  const attempt = () => executeOnce(tools, { ...job, commandLog }, run, signal);
+  return await withReplacement(attempt, { goal: "the command began", log });
+}
+
+interface LoggedJob extends InstanceJob {
+  readonly commandLog: ProcessLog;
 }
 
 /** @throws MachineLostError only when the command has not begun; otherwise as `execute` does */
 async function executeOnce(
   tools: InstanceTools,
-  job: InstanceJob,
+  job: LoggedJob,
   run: LiveRun,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
+  const { events } = tools;
   await using instance = await RunningInstance.take(tools.machines, job.submission.resources, signal);
   tools.laps.lap("clone");
   using _entered = run.enter(instance);
+  events.append(Spid.agent, "init", initData(job, instance));
   const progress: Progress = { ended: null };
   try {
-    return await inMachine(instance, signal, () =>
+    const outcome = await inMachine(instance, signal, () =>
       runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.limit }),
     );
+    events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
+    // Written out while the machine is being killed. The caller awaits it.
+    void events.end();
+    return outcome;
   } catch (error) {
+    const reason = signal.aborted ? "signal" : instance.hasBegun ? "failed" : "spawn_failed";
+    events.append(Spid.agent, "shutdown", shutdownData(reason));
     throw instance.hasBegun ? await withFigures(error, progress, instance) : error;
   }
+}
+
+function initData(job: InstanceJob, { isolation }: RunningInstance): LogEventData["init"] {
+  const { vcpus, memoryBytes } = job.submission.resources;
+  const started_at = new Date().toISOString();
+  return { started_at, isolation, hostname: hostnameOf(job), vcpus, memory_bytes: memoryBytes };
+}
+
+function shutdownData(reason: ShutdownReason): LogEventData["shutdown"] {
+  return { stopped_at: new Date().toISOString(), reason };
 }
 
 interface Progress {
@@ -117,7 +147,7 @@ async function hostFigures(instance: RunningInstance): Promise<Pick<RunFigures, 
 async function runAndCapture(
   instance: RunningInstance,
   tools: InstanceTools & Indexing,
-  job: InstanceJob,
+  job: LoggedJob,
   more: Pick<CommandContext, "progress" | "limit">,
 ): Promise<InstanceOutcome> {
   const { isolation } = instance;
@@ -189,7 +219,7 @@ async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerato
 }
 
 interface CommandContext {
-  readonly job: InstanceJob;
+  readonly job: LoggedJob;
   readonly scratchPath: string;
   readonly progress: Progress;
   readonly limit: TimeLimit;
@@ -211,14 +241,11 @@ async function runCommand(
 ): Promise<FinishedCommand> {
   const { laps } = tools;
   const { job, progress, limit } = context;
-  const { submission } = job;
+  const { commandLog } = job;
   const time = new GuestTime({ allowedMs: prepareMs });
   const steps = prepare(instance, tools, { ...context, time });
-  const stdout = new OutputCapture(submission.truncateOutputAtBytes);
-  const stderr = new OutputCapture(submission.truncateOutputAtBytes);
-  const command = instance.start(specOf(job, limit), (stream, chunk) =>
-    (stream === "stdout" ? stdout : stderr).push(chunk),
-  );
+  const spec = specOf(job, limit);
+  const command = instance.start(spec, commandLog.sink(spec));
   for (const [index, { phase, name, done }] of steps.entries()) {
     await time.wait(name, done);
     // All files together are one step.
@@ -231,7 +258,9 @@ async function runCommand(
   const ranMs = performance.now() - startedAt;
   laps.lap("exec");
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
-  progress.ended = { ...end, stdout, stderr };
+  if (exit !== null) commandLog.exited(exit);
+  else commandLog.cutOff({ ...end, ranMs });
+  progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };
   return { figures: progress.ended, ranMs, agentAnswers: exit !== null };
 }
 
@@ -247,9 +276,13 @@ function reportedEnd({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes
   return { exitCode, timedOut, oomKilled, ...figures };
 }
 
-function specOf({ operationId, submission }: InstanceJob, limit: TimeLimit): AgentExecSpec {
-  const { stdin, ...command } = submission;
+function specOf(job: LoggedJob, limit: TimeLimit): AgentExecSpec {
+  const { stdin, ...command } = job.submission;
+  const counted = stdin === null ? null : job.commandLog.counting(stdin());
+  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.ms, stdin: counted });
+}
+
+function hostnameOf({ operationId, submission }: InstanceJob): string {
   // A version 7 UUID starts with the time; its last 12 digits are random.
-  const hostname = submission.hostname ?? `coppice-${operationId.slice(-12)}`;
-  return execSpec(command, { hostname, timeoutMs: limit.ms, stdin: stdin?.() ?? null });
+  return submission.hostname ?? `coppice-${operationId.slice(-12)}`;
 }

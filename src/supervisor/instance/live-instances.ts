@@ -2,8 +2,9 @@ import { samples } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
+import { Spid } from "../../domain/log-event.ts";
 import { untilAborted } from "../../system/waiting.ts";
-import { type RunningInstance, Spid } from "./running-instance.ts";
+import type { RunningInstance } from "./running-instance.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;

@@ -1,12 +1,9 @@
 import type { Database } from "../../db/database.ts";
 import { getImage, type ImageRow } from "../../db/images.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { ImageId, OperationId } from "../../domain/ids.ts";
+import type { ImageId } from "../../domain/ids.ts";
 import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
-import type { OutputCapture } from "../../domain/output.ts";
-import type { DataLayout } from "../../storage/layout.ts";
-import { removeOutputs, writeOutputs } from "../../storage/outputs.ts";
-import { type Keepable, removedUnlessKept } from "../../system/scratch.ts";
+import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
@@ -14,7 +11,7 @@ import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
 
-export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse"> {
+export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events"> {
   readonly db: Database;
   readonly diskGuard: Pick<DiskGuard, "watch">;
   readonly compactor: Compactor;
@@ -27,8 +24,8 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       if (resources === null) throw new Error("an instance without resources");
       return costOf(resources);
     },
-    prepare: async (operation, submission, { signal, laps }) => {
-      const { db, layout, layers } = context;
+    prepare: async (operation, submission, { signal, laps, events }) => {
+      const { db, layers } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
       await using stack = new AsyncDisposableStack();
@@ -38,31 +35,17 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index };
       // The watch ends when the machine is gone, and its files were either removed or captured.
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
-      const bounded = AbortSignal.any([signal, diskUse.full]);
-      const outcome = await execute({ ...context, laps, diskUse }, job, bounded);
+      diskUse.add(events.path);
+      const bounded = AbortSignal.any([signal, diskUse.full, events.failed]);
+      const outcome = await execute({ ...context, laps, diskUse, events }, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
-      const outputs = stack.use(await storeOutputs(layout, operation.id, outcome));
       const captured = capturedImage(outcome, image.id);
       const result = storedResult(outcome, captured);
       return prepared(stack, { result, ...newRows(outcome, image, captured, submission.argv) }, () => {
         outcome.layer?.keep();
-        outputs.keep();
       });
     },
   };
-}
-
-/** Writes the captured output streams to disk. */
-async function storeOutputs(
-  layout: DataLayout,
-  id: OperationId,
-  { stdout, stderr }: InstanceOutcome,
-): Promise<Keepable> {
-  await using undo = new AsyncDisposableStack();
-  const stored = undo.use(removedUnlessKept(() => removeOutputs(layout, id)));
-  await writeOutputs(layout, id, { stdout: stdout.blocks(), stderr: stderr.blocks() });
-  undo.move();
-  return stored;
 }
 
 /** The image of the result: a new one, the input image when nothing changed, null when nothing was captured. */
@@ -96,7 +79,6 @@ function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredIn
   };
 }
 
-/** An output is empty, and has no file, also when the limit of its size is 0. */
-function storedOutput(output: OutputCapture): StoredOutput {
-  return { truncated: output.truncated, ...(output.isEmpty ? { empty: true } : {}) };
+function storedOutput({ kept, dropped }: StreamBytes): StoredOutput {
+  return { truncated: dropped > 0, bytes: kept };
 }

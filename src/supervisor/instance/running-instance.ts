@@ -1,16 +1,14 @@
 import type { CgroupStats } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
+import { Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { Agent, AgentConnection, AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
-import type { OutputStream } from "../../vm/agent/process.ts";
+import type { OutputSink, StartListener } from "../../vm/agent/process.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
-
-/** Process numbers of an instance. Further processes get 2 and up. */
-export const Spid = { agent: 0, command: 1 } as const;
 
 /**
  * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
@@ -24,8 +22,11 @@ export interface InstanceProcess extends ExecHandle {
   readonly exit: Promise<AgentExit>;
 }
 
-/** Receives the output of a process. A chunk is valid only during the call: a sink must copy the bytes that it keeps. */
-export type OutputSink = (stream: OutputStream, chunk: Uint8Array) => void;
+/** Receives the start and the output of a process. */
+export interface ProcessSink {
+  readonly started: StartListener;
+  readonly output: OutputSink;
+}
 
 /**
  * An instance from the moment it has a machine until that is gone: the machine, its agent, the attached disks and the
@@ -97,9 +98,9 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /** Starts the command of the instance after the agent's earlier requests. @throws Error when it was called before */
-  start(spec: AgentExecSpec, onOutput: OutputSink): InstanceProcess {
+  start(spec: AgentExecSpec, sink: ProcessSink): InstanceProcess {
     if (this.#command !== null) throw new Error("an instance has one command");
-    const handle = this.agent.exec(spec, onOutput);
+    const handle = this.agent.exec(spec, sink.output, { onStart: sink.started });
     this.#command = handle;
     const command = this.#add(Spid.command, handle, spec);
     const begin = () => {
@@ -113,10 +114,10 @@ export class RunningInstance implements Guest, AsyncDisposable {
    * Starts a process beside the command, in the command's namespaces.
    * @throws ApiError `conflict` when the command is not running
    */
-  exec(spec: AgentExecSpec, onOutput: OutputSink): InstanceProcess {
+  exec(spec: AgentExecSpec, sink: ProcessSink): InstanceProcess {
     const beside = this.#running();
     this.#spidLast += 1;
-    return this.#add(this.#spidLast, this.agent.exec(spec, onOutput, { beside }), spec);
+    return this.#add(this.#spidLast, this.agent.exec(spec, sink.output, { beside, onStart: sink.started }), spec);
   }
 
   /**

@@ -20,6 +20,7 @@ import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted } from "../../system/waiting.ts";
 import type { LiveInstances } from "../instance/live-instances.ts";
 import { EndWaiters } from "./end-waiters.ts";
+import type { EventLog, EventLogs } from "./event-logs.ts";
 import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
 import type {
   CancelOutcome,
@@ -55,6 +56,8 @@ interface LiveOperation extends OperationRef {
   readonly place: Disposable;
   readonly abort: AbortController;
   readonly laps: Laps;
+  /** null before the start */
+  log: (EventLog & Disposable) | null;
   started: boolean;
   /** its row is terminal; resources of the work may still have to be disposed of */
   ended: boolean;
@@ -73,6 +76,7 @@ export interface OperationsOptions {
   readonly metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">;
   readonly scheduler: Scheduler;
   readonly workers: Workers;
+  readonly eventLogs: EventLogs;
   /** the worker of instances enters the running ones here */
   readonly instances: Pick<LiveInstances, "stats">;
   /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
@@ -106,6 +110,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#waiters = this.#subscriptions.use(new EndWaiters(this.events));
     this.#subscriptions.use(countEvents(this.events, options.metrics));
     this.#subscriptions.use(logEvents(this.events, options.log));
+    this.#subscriptions.use(options.eventLogs.listen(this.events));
   }
 
   /** Ends the operations that a former process left EXECUTING, and queues those that it left PENDING. */
@@ -237,6 +242,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       ...more,
       abort: new AbortController(),
       laps: new Laps(),
+      log: null,
       started: false,
       ended: false,
     };
@@ -255,8 +261,11 @@ export class Operations implements OperationsPort, AsyncDisposable {
     try {
       await this.#execute(live);
     } catch (error) {
+      // The log must not grow after the end. Its failure does not change how the operation ends.
+      await live.log?.end().catch(() => undefined);
       await this.#end(live, error);
     }
+    live.log?.[Symbol.dispose]();
     if (live.ended) await this.#forget(live);
   }
 
@@ -280,12 +289,14 @@ export class Operations implements OperationsPort, AsyncDisposable {
     live.place[Symbol.dispose]();
     live.laps.lap("queue");
     this.events.emit({ type: "started", operation: refOf(live) });
-    await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps }));
+    live.log = this.#options.eventLogs.open(live.id);
+    await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps, events: live.log }));
   }
 
   /** The end is announced before the work's resources are disposed of. @throws CANCELLED when a cancel was accepted */
   async #publish(live: LiveOperation, prepared: Prepared): Promise<void> {
     await using _disposed = { [Symbol.asyncDispose]: () => this.#dispose(live, prepared) };
+    await live.log?.end();
     await ownTurn(live.accountId);
     const { db, clock } = this.#options;
     const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() });

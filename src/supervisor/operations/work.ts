@@ -1,6 +1,7 @@
 import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import type { Laps } from "../../metrics.ts";
+import type { EventLog } from "./event-logs.ts";
 import type { OperationRef } from "./events.ts";
 import type { Cost } from "./scheduler.ts";
 
@@ -8,6 +9,8 @@ export interface WorkContext {
   readonly signal: AbortSignal;
   /** records the duration of each step when it ends */
   readonly laps: Laps;
+  /** takes what is to be seen of the work while it goes on, and later; it is ended before the operation is */
+  readonly events: EventLog;
 }
 
 /** Finished work that is not published yet. Disposal removes the files that the work made, unless they were kept. */

@@ -11,7 +11,8 @@ import {
   ExecSession,
   encodeExecOpen,
   encodeSpec,
-  type OutputStream,
+  type OutputSink,
+  type StartListener,
   type TerminalSize,
 } from "./process.ts";
 import * as protocol from "./protocol.ts";
@@ -161,13 +162,13 @@ export class Agent {
   }
 
   /**
-   * Starts a command; with `beside`, in the namespaces of that running command. `onOutput` must copy the bytes it keeps.
+   * Starts a command; with `beside`, in the namespaces of that running command.
    * The handle rejects with AgentError EAGAIN when too many commands run, ESRCH when `beside` has ended.
    */
   exec(
     spec: AgentExecSpec,
-    onOutput: (stream: OutputStream, chunk: Uint8Array) => void,
-    options: { readonly beside?: ExecHandle } = {},
+    onOutput: OutputSink,
+    options: { readonly beside?: ExecHandle; readonly onStart?: StartListener } = {},
   ): ExecHandle {
     let id = 0;
     // Null when the command was not started or has ended.
@@ -184,7 +185,8 @@ export class Agent {
         const running = await idOfRunning();
         if (running !== null) await this.#link.send(HostFrame.stdin, running);
       });
-    const session = new ExecSession((stream, bytes) => this.#grant(id, stream, bytes), stdin, onOutput);
+    const grant = (stream: number, bytes: number) => this.#grant(id, stream, bytes);
+    const session = new ExecSession(grant, stdin, onOutput, options.onStart ?? (() => undefined));
     const handle: ExecHandle = {
       started: session.started,
       exit: session.exit,

@@ -73,19 +73,34 @@ export interface AgentExecSpec {
   readonly terminal?: TerminalSize;
 }
 
+/**
+ * Receives the output of a command. A chunk is valid only during the call: a sink must copy the bytes that it keeps. While
+ * a promise that it returned is pending, the command gets no more credit: at most WINDOW_BYTES_INITIAL of each stream can
+ * still come. The promise must not reject.
+ */
+export type OutputSink = (stream: OutputStream, chunk: Uint8Array) => Promise<void> | undefined;
+
+/** Called with the pid of a command, before its first output is passed on. */
+export type StartListener = (pid: number) => void;
+
 /** The session of a running command. */
 export class ExecSession implements Session {
   readonly class = "process";
   readonly #started = Promise.withResolvers<void>();
   readonly #exit = Promise.withResolvers<AgentExit>();
-  readonly #onOutput: (stream: OutputStream, chunk: Uint8Array) => void;
+  readonly #onOutput: OutputSink;
+  readonly #onStart: StartListener;
   readonly #windows: ReadonlyMap<number, ReceiveWindow>;
   readonly #stdin: OutboundStream;
+  /** the pending promises of the sink, and `bytes` of each stream that were received meanwhile */
+  readonly #holds = new Set<Promise<void>>();
+  readonly #heldBytes = new Map<number, number>();
   ended = false;
   #hasStarted = false;
 
-  constructor(grant: Grant, stdin: OutboundStream, onOutput: (stream: OutputStream, chunk: Uint8Array) => void) {
+  constructor(grant: Grant, stdin: OutboundStream, onOutput: OutputSink, onStart: StartListener) {
     this.#onOutput = onOutput;
+    this.#onStart = onStart;
     this.#stdin = stdin;
     this.#windows = new Map(
       [Stream.stdout, Stream.stderr].map((stream) => [
@@ -108,12 +123,14 @@ export class ExecSession implements Session {
 
   onFrame(frame: Frame): boolean {
     switch (frame.type) {
-      case AgentFrame.started:
-        checkLength(frame, 4);
+      case AgentFrame.started: {
+        const pid = checkLength(frame, 4).getUint32(0, true);
         if (this.#hasStarted) throw unexpected(frame);
         this.#hasStarted = true;
+        this.#onStart(pid);
         this.#started.resolve();
         return false;
+      }
       case AgentFrame.output:
         this.#output(frame);
         return false;
@@ -146,8 +163,22 @@ export class ExecSession implements Session {
     if (window === undefined) throw unexpected(frame);
     const bytes = frame.payload.subarray(4);
     window.receive(bytes.byteLength);
-    this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
-    window.consume(bytes.byteLength);
+    const taken = this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
+    if (taken !== undefined) this.#hold(taken);
+    if (this.#holds.size === 0) window.consume(bytes.byteLength);
+    else this.#heldBytes.set(stream, (this.#heldBytes.get(stream) ?? 0) + bytes.byteLength);
+  }
+
+  /** A sink may return one promise for many chunks. */
+  #hold(until: Promise<void>): void {
+    if (this.#holds.has(until)) return;
+    this.#holds.add(until);
+    void until.then(() => {
+      this.#holds.delete(until);
+      if (this.#holds.size > 0 || this.ended) return;
+      for (const [stream, bytes] of this.#heldBytes) this.#windows.get(stream)?.consume(bytes);
+      this.#heldBytes.clear();
+    });
   }
 
   #end(): void {

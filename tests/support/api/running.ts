@@ -21,7 +21,7 @@ export async function runningInstance(api: Api, script: string, timeoutMs = 60_0
   const { instance } = stack.use(await nativeInstance());
   const run = stack.use(api.parts.instances.open(id, new TimeLimit(timeoutMs)));
   stack.use(run.enter(instance));
-  const command = instance.start(shellSpec(script, timeoutMs), () => undefined);
+  const command = instance.start(shellSpec(script, timeoutMs), { started: () => undefined, output: () => undefined });
   await command.started;
   const owned = stack.move();
   return { id, path: `/v1/instances/${id}`, instance, command, [Symbol.asyncDispose]: () => owned.disposeAsync() };

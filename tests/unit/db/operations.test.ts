@@ -4,6 +4,7 @@ import type { Database } from "../../../src/db/database.ts";
 import {
   deleteOperationsFinishedBefore,
   executingOperations,
+  existingOperations,
   failOperation,
   getOperation,
   insertOperation,
@@ -351,5 +352,7 @@ describe("retention", () => {
     const ids = [pending, executing, done, failed].filter((id) => id !== undefined);
     expect(succeededOperations(db, [...ids, newId()])).toEqual(new Set(ids.slice(2, 3)));
     expect(succeededOperations(db, [])).toEqual(new Set());
+    expect(existingOperations(db, [...ids, newId()])).toEqual(new Set(ids));
+    expect(existingOperations(db, [])).toEqual(new Set());
   });
 });

@@ -5,6 +5,8 @@ import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
 import { silentLog } from "../../../src/log.ts";
 import { Laps } from "../../../src/metrics.ts";
+import { EventFile } from "../../../src/storage/events/event-file.ts";
+import { allEvents } from "../../../src/storage/events/reader.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
@@ -13,6 +15,8 @@ import { LiveInstances } from "../../../src/supervisor/instance/live-instances.t
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
+import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { wallClock } from "../../../src/system/wall-clock.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
@@ -90,7 +94,7 @@ test("a run enters the machine that it has, and the one that takes its place", a
   const directory = testDirectory("live-instances");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
   const layout = dataLayout(directory);
-  mkdirSync(layout.tmp, { recursive: true });
+  for (const path of [layout.tmp, layout.events]) mkdirSync(path, { recursive: true });
   const vmm = new FakeVmm();
   await using templates = new TemplateStore({ vmm, log: silentLog });
   await using pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog });
@@ -115,12 +119,22 @@ test("a run enters the machine that it has, and the one that takes its place", a
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
   using image = layers.open("a" as LayerId);
   const tools = { layout, layers, machines, scratchDisks, instances, log: silentLog, laps: new Laps() };
-  const more = { diskUse: { add: () => undefined }, indexMemory: new IndexMemory() };
+  using events = new EventLogs(layout, wallClock()).open(ID);
+  const more = { diskUse: { add: () => undefined }, indexMemory: new IndexMemory(), events };
   const job = { operationId: ID, submission, image, parentIndex: "/index" };
   // What the second machine is asked to mount, it refuses.
   await expect(execute({ ...tools, ...more }, job, never)).rejects.toMatchObject({ details: { errno: 22 } });
   expect(memory).toHaveLength(2);
   expect(memory[0]).not.toBe(memory[1]);
   expect((await looks[0]?.next())?.done).toBe(true);
+  await events.end();
+  using file = EventFile.open(events.path);
+  const told = file === null ? [] : await Array.fromAsync(allEvents(file));
+  expect(told.map(({ spid, type }) => [spid, type])).toEqual([
+    [0, "init"],
+    [0, "shutdown"],
+    [0, "init"],
+    [0, "shutdown"],
+  ]);
   expect([instances.find(ID), instances.stats(ID, never), vmm.live.size]).toEqual([null, null, 0]);
 });

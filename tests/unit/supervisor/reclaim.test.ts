@@ -17,6 +17,7 @@ import { deleteImage } from "../../../src/db/removal.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
+import { eventLogPath } from "../../../src/storage/events/event-file.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
@@ -190,6 +191,7 @@ test("a start removes what no row names, of however many, and nothing else", asy
   const orphans = Array.from({ length: 700 }, () => newId());
   for (const id of [...orphans, ended, unpublished]) await writeFile(outputPath(layout, id, "stdout"), "x");
   await writeFile(join(layout.outputs, `.${newId()}.stdout.0123456789ab`), "half");
+  for (const id of [...orphans, ended, unpublished]) await writeFile(eventLogPath(layout, id), "x");
   for (const id of orphans as string[]) await writeFile(layerPath(layout, id as LayerId), "x");
   await using sweeping = new OrphanSweep({ ...options(), operationsRetentionMs: 1 });
   sweeping.begin();
@@ -197,6 +199,7 @@ test("a start removes what no row names, of however many, and nothing else", asy
   expect(await listLayers(layout)).toEqual(new Set([layerOf(image)]));
   expect(await listBlobs(layout)).toEqual([sha256]);
   expect(await readdir(layout.outputs)).toEqual([`${ended}.stdout`]);
+  expect(new Set(await readdir(layout.events))).toEqual(new Set([ended, unpublished]));
 });
 
 test("a start removes half-written files, but not what another process may be writing", async () => {

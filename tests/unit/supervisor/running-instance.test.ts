@@ -32,22 +32,25 @@ async function scripted() {
   const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };
   const instance = await RunningInstance.take(machines, SHAPE, never);
   const heard: string[] = [];
-  const onOutput = (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`);
+  const sink = {
+    started: (pid: number) => void heard.push(`started ${pid}`),
+    output: (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`),
+  };
   /** Starts the command, and gives its session. */
   const begin = async () => {
-    const command = instance.start(SPEC, onOutput);
+    const command = instance.start(SPEC, sink);
     const { session } = await guest.frame(HostFrame.execOpen);
     guest.send(AgentFrame.started, session, packIntegers([32, 1]));
     await command.started;
     return { command, session };
   };
-  return { guest, instance, heard, onOutput, begin, end: exited.resolve, isDisposed: () => isDisposed };
+  return { guest, instance, heard, sink, begin, end: exited.resolve, isDisposed: () => isDisposed };
 }
 
 test("processes run beside the command, are numbered, and are forgotten when they end", async () => {
-  const { guest, instance, heard, onOutput, begin } = await scripted();
+  const { guest, instance, heard, sink, begin } = await scripted();
   const { command, session } = await begin();
-  const beside = instance.exec({ ...SPEC, stdin: "open" }, onOutput);
+  const beside = instance.exec({ ...SPEC, stdin: "open" }, sink);
   const opened = await guest.frame(HostFrame.execOpen, 1);
   expect(viewOf(opened.payload).getUint32(BESIDE_OFFSET, true)).toBe(session);
   guest.send(AgentFrame.started, opened.session, packIntegers([32, 2]));
@@ -63,25 +66,25 @@ test("processes run beside the command, are numbered, and are forgotten when the
   guest.send(AgentFrame.output, opened.session, packIntegers([32, Stream.stderr]), text("answered"));
   guest.send(AgentFrame.exit, opened.session, exitPayload(3));
   expect((await beside.exit).exitCode).toBe(3);
-  expect(heard).toEqual(["stderr answered"]);
+  expect(heard).toEqual(["started 1", "started 2", "stderr answered"]);
   expect(instance.process(2)).toBeNull();
   expect(instance.process(1)).toBe(command);
-  expect(instance.exec(SPEC, onOutput).spid).toBe(3);
+  expect(instance.exec(SPEC, sink).spid).toBe(3);
 });
 
 test("nothing is started or dialled beside a command that does not run yet, or any more", async () => {
-  const { guest, instance, onOutput, begin } = await scripted();
+  const { guest, instance, sink, begin } = await scripted();
   const none = { code: "conflict", message: "the command of the instance is not running" };
-  expect(() => instance.exec(SPEC, onOutput)).toThrow(ApiError);
+  expect(() => instance.exec(SPEC, sink)).toThrow(ApiError);
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(instance.hasBegun).toBe(false);
   const { command, session } = await begin();
   expect(instance.hasBegun).toBe(true);
-  expect(() => instance.start(SPEC, onOutput)).toThrow("one command");
+  expect(() => instance.start(SPEC, sink)).toThrow("one command");
   guest.send(AgentFrame.exit, session, OK);
   await command.exit;
   expect(instance.hasBegun).toBe(true);
-  expect(() => instance.exec(SPEC, onOutput)).toThrow("is not running");
+  expect(() => instance.exec(SPEC, sink)).toThrow("is not running");
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
 });
@@ -97,9 +100,9 @@ test("a connection is dialled in the guest, and a refusal is told as one", async
 });
 
 test("a working directory that cannot be entered is the fault of the request, of whichever process", async () => {
-  const { guest, instance, onOutput, begin } = await scripted();
+  const { guest, instance, sink, begin } = await scripted();
   await begin();
-  const beside = instance.exec({ ...SPEC, cwd: "/proc/x" }, onOutput);
+  const beside = instance.exec({ ...SPEC, cwd: "/proc/x" }, sink);
   const { session } = await guest.frame(HostFrame.execOpen, 1);
   guest.send(AgentFrame.error, session, problem(2, "cannot enter /proc/x"));
   const details = { path: "/proc/x", errno: 2 };
@@ -108,9 +111,9 @@ test("a working directory that cannot be entered is the fault of the request, of
 });
 
 test("the end of the machine is told to everybody who waits for its guest", async () => {
-  const { guest, instance, onOutput, begin, end, isDisposed } = await scripted();
+  const { guest, instance, sink, begin, end, isDisposed } = await scripted();
   const { command } = await begin();
-  const beside = instance.exec(SPEC, onOutput);
+  const beside = instance.exec(SPEC, sink);
   guest.channel.deliver(null);
   end(monitorExit("QEMU", { code: 137, signal: null }, ""));
   const lost = { code: "unavailable", details: { reason: "vmm_died" } };

@@ -18,9 +18,10 @@ describe("exec", () => {
     const { guest, agent } = open();
     const output: string[] = [];
     const argv = ["/bin/sh", "-c", "x".repeat(130_000)];
-    const run = agent.exec({ ...SPEC, argv, env: { A: "ü" } }, (stream, chunk) =>
-      output.push(`${stream}:${chunk.length}`),
-    );
+    const run = agent.exec({ ...SPEC, argv, env: { A: "ü" } }, (stream, chunk) => {
+      output.push(`${stream}:${chunk.length}`);
+      return undefined;
+    });
     const { session, payload } = await guest.frame(HostFrame.execOpen);
     await guest.frame(HostFrame.execSpec, 1);
     const spec = Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.execSpec).map((f) => f.payload));
@@ -119,6 +120,56 @@ describe("exec", () => {
     expect(granted).toBeGreaterThan(4 * WINDOW_BYTES_INITIAL);
     guest.send(AgentFrame.exit, session, exitPayload(0));
     expect((await run.exit).exitCode).toBe(0);
+  });
+
+  test("credit for both streams waits as long as who takes the output asks for, and comes in one piece", async () => {
+    const { guest, agent } = open();
+    const told: string[] = [];
+    const taken = Promise.withResolvers<void>();
+    const more = Promise.withResolvers<void>();
+    const waits = [undefined, taken.promise, taken.promise, more.promise];
+    const run = agent.exec(
+      SPEC,
+      (stream, chunk) => {
+        told.push(`${stream} ${chunk.byteLength}`);
+        return waits.shift();
+      },
+      { onStart: (pid) => told.push(`started ${pid}`) },
+    );
+    const { session } = await guest.frame(HostFrame.execSpec);
+    const chunk = Buffer.alloc(60_000);
+    const send = (stream: number) => guest.send(AgentFrame.output, session, packIntegers([32, stream]), chunk);
+    guest.send(AgentFrame.started, session, packIntegers([32, 77]));
+    for (const stream of [Stream.stdout, Stream.stdout, Stream.stdout, Stream.stderr, Stream.stdout]) send(stream);
+    for (let count = 0; count < 2; count++) send(Stream.stderr);
+    const granted = () => guest.frames.filter(({ type }) => type === HostFrame.window).map(({ payload }) => payload);
+    taken.resolve();
+    await Bun.sleep(5);
+    expect(granted()).toEqual([]);
+    more.resolve();
+    await guest.frame(HostFrame.window, 1);
+    expect(granted().map((payload) => [payload.readUInt32LE(0), payload.readUInt32LE(4)])).toEqual([
+      [Stream.stdout, 240_000],
+      [Stream.stderr, 180_000],
+    ]);
+    expect(told.slice(0, 2)).toEqual(["started 77", "stdout 60000"]);
+    guest.send(AgentFrame.exit, session, exitPayload(0));
+    expect((await run.exit).exitCode).toBe(0);
+  });
+
+  test("no credit is sent for a command that ended while its output waited", async () => {
+    const { guest, agent } = open();
+    const taken = Promise.withResolvers<void>();
+    const run = agent.exec(SPEC, () => taken.promise);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), Buffer.alloc(60_000));
+    guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), Buffer.alloc(60_000));
+    guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), Buffer.alloc(60_000));
+    guest.send(AgentFrame.exit, session, exitPayload(0));
+    await run.exit;
+    taken.resolve();
+    await Bun.sleep(5);
+    expect(guest.frames.some(({ type }) => type === HostFrame.window)).toBe(false);
   });
 
   test.each([

@@ -1,0 +1,132 @@
+import { close, closeSync, fstatSync, ftruncate, open, openSync, read, readSync, writev } from "node:fs";
+import { rm } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
+import { type OperationId, parseUuid } from "../../domain/ids.ts";
+import { syncPath } from "../../system/scratch.ts";
+import { type DataLayout, nameBatches } from "../layout.ts";
+
+const openFile = promisify(open);
+const readAt = promisify(read);
+const truncateTo = promisify(ftruncate);
+const closeFile = promisify(close);
+const writeAll = promisify(writev);
+
+/** Where the event log of an operation is; one that wrote no event has no file. */
+export function eventLogPath(layout: DataLayout, id: OperationId): string {
+  return join(layout.events, id);
+}
+
+/** The open file of an event log, for its writer and for any number of readers. */
+export class EventFile implements Disposable {
+  readonly #path: string;
+  readonly #fd: number;
+  #isOpen = true;
+
+  private constructor(path: string, fd: number) {
+    this.#path = path;
+    this.#fd = fd;
+  }
+
+  /** Makes the file, empty. What is there is of an operation whose start a power failure undid. */
+  static async create(path: string): Promise<EventFile> {
+    return new EventFile(path, await openFile(path, "w+", 0o600));
+  }
+
+  /** Null when there is none. */
+  static open(path: string): EventFile | null {
+    try {
+      return new EventFile(path, openSync(path, "r"));
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === "ENOENT") return null;
+      throw error;
+    }
+  }
+
+  get sizeBytes(): number {
+    return fstatSync(this.#fd).size;
+  }
+
+  /** Fills `buffer` from `position` on, as far as there is something; gives the `bytes`. */
+  async read(buffer: Buffer, position: number): Promise<number> {
+    for (let filled = 0; ; ) {
+      const { bytesRead } = await readAt(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
+      filled += bytesRead;
+      if (bytesRead === 0 || filled === buffer.byteLength) return filled;
+    }
+  }
+
+  /** The same at once, for what is in the page cache: the way to a thread and back takes ten times as long. */
+  readNow(buffer: Buffer, position: number): number {
+    for (let filled = 0; ; ) {
+      const bytesRead = readSync(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
+      filled += bytesRead;
+      if (bytesRead === 0 || filled === buffer.byteLength) return filled;
+    }
+  }
+
+  /** Writes all of it. */
+  async write(pieces: readonly Uint8Array[], position: number): Promise<void> {
+    let rest = pieces;
+    for (let at = position; rest.length > 0; ) {
+      const { bytesWritten } = await writeAll(this.#fd, rest as Uint8Array[], at);
+      at += bytesWritten;
+      rest = behind(rest, bytesWritten);
+    }
+  }
+
+  async truncate(sizeBytes: number): Promise<void> {
+    await truncateTo(this.#fd, sizeBytes);
+  }
+
+  /** Writes it out to the disk, and its name too. */
+  async sync(): Promise<void> {
+    await syncPath(this.#path);
+    await syncPath(dirname(this.#path));
+  }
+
+  /** Idempotent; the caller sees to it that nothing is under way. */
+  [Symbol.dispose](): void {
+    if (this.#isOpen) closeSync(this.#fd);
+    this.#isOpen = false;
+  }
+
+  /** As disposal does, in a thread: to close what was removed takes as long as to free its room. */
+  async close(): Promise<void> {
+    if (!this.#isOpen) return;
+    this.#isOpen = false;
+    await closeFile(this.#fd);
+  }
+}
+
+/** What is left behind the first `bytes` of pieces. */
+function behind(pieces: readonly Uint8Array[], bytes: number): Uint8Array[] {
+  let skipped = bytes;
+  return pieces.flatMap((piece) => {
+    const rest = piece.subarray(Math.min(skipped, piece.byteLength));
+    skipped -= piece.byteLength - rest.byteLength;
+    return rest.byteLength > 0 ? [rest] : [];
+  });
+}
+
+export async function removeEventLog(layout: DataLayout, id: OperationId): Promise<void> {
+  await rm(eventLogPath(layout, id), { force: true });
+}
+
+/**
+ * Removes logs of operations that no row knows. No operation may run meanwhile.
+ * @param known which of the operations have a row
+ * @throws the reason of `signal`
+ */
+export async function sweepEventLogs(
+  layout: DataLayout,
+  known: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
+  signal: AbortSignal,
+): Promise<void> {
+  for await (const names of nameBatches(layout.events)) {
+    signal.throwIfAborted();
+    const ids = names.map((name) => parseUuid<OperationId>(name)).filter((id) => id !== null);
+    const kept = known(ids);
+    for (const id of ids) if (!kept.has(id)) await removeEventLog(layout, id);
+  }
+}

@@ -1,0 +1,74 @@
+import { crc32 } from "node:zlib";
+import type { LogEvent, LogEventType } from "../../domain/log-event.ts";
+
+/*
+ * The file of an event log: FILE_MAGIC, then records, one behind the other. A record is a header of 28 bytes and its
+ * payload; everything is little-endian:
+ *
+ *   u32 CRC-32 of all bytes of the record behind this field, u32 length of the payload, u32 id, u32 process or NO_SPID,
+ *   u64 ns since the epoch, u8 type, 3 bytes zero
+ *
+ * Ids count from 0 without gaps. What a crash left behind the last whole record is not part of the log.
+ */
+export const FILE_MAGIC = Buffer.from("coppice events1\n", "latin1");
+export const HEADER_BYTES = 28;
+/** Longest payload of an output, in `bytes`. */
+export const OUTPUT_PAYLOAD_BYTES_MAX = 16_384;
+/** Longest payload of any record, in `bytes`. */
+export const PAYLOAD_BYTES_MAX = 32_768;
+
+const NO_SPID = 0xffff_ffff;
+
+/** Types of the events that are stored. */
+export type RecordType = Exclude<LogEventType, "completion">;
+
+/** What a record is about. */
+export type RecordHead = Pick<LogEvent, "id" | "timeNs" | "spid"> & { readonly type: RecordType };
+
+/** Numbers of the types in a file; they never change. */
+const TYPE_CODES: Readonly<Record<RecordType, number>> = {
+  init: 1,
+  progress: 2,
+  spawn: 3,
+  stdin: 4,
+  stdout: 5,
+  stderr: 6,
+  truncated: 7,
+  size_cap: 8,
+  exit: 9,
+  network: 10,
+  checkpoint: 11,
+  shutdown: 12,
+};
+const TYPES: ReadonlyMap<number, RecordType> = new Map(
+  Object.entries(TYPE_CODES).map(([type, code]) => [code, type as RecordType]),
+);
+
+/** Writes the header of a record whose payload stands behind it already. */
+export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHead): void {
+  record.writeUInt32LE(record.byteLength - HEADER_BYTES, 4);
+  record.writeUInt32LE(id, 8);
+  record.writeUInt32LE(spid ?? NO_SPID, 12);
+  record.writeBigUInt64LE(timeNs, 16);
+  record.writeUInt32LE(TYPE_CODES[type], 24);
+  record.writeUInt32LE(crc32(record.subarray(4)), 0);
+}
+
+/** What stands at `offset`: an event, the beginning of one ("partial"), or what no writer wrote ("damaged"). */
+export function readRecord(bytes: Buffer, offset: number, id: number): LogEvent | "partial" | "damaged" {
+  if (bytes.byteLength - offset < HEADER_BYTES) return "partial";
+  const payloadBytes = bytes.readUInt32LE(offset + 4);
+  if (payloadBytes > PAYLOAD_BYTES_MAX || bytes.readUInt32LE(offset + 8) !== id) return "damaged";
+  const end = offset + HEADER_BYTES + payloadBytes;
+  if (bytes.byteLength < end) return "partial";
+  const type = TYPES.get(bytes.readUInt32LE(offset + 24));
+  if (type === undefined || crc32(bytes.subarray(offset + 4, end)) !== bytes.readUInt32LE(offset)) return "damaged";
+  const spid = bytes.readUInt32LE(offset + 12);
+  return {
+    id,
+    timeNs: bytes.readBigUInt64LE(offset + 16),
+    spid: spid === NO_SPID ? null : spid,
+    type,
+    payload: bytes.subarray(offset + HEADER_BYTES, end),
+  };
+}

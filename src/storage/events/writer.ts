@@ -1,0 +1,290 @@
+import { setTimeout } from "node:timers/promises";
+import { storageFull } from "../../domain/errors.ts";
+import type { DataEventType, LogEventData, OutputEventType } from "../../domain/log-event.ts";
+import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
+import { EventFile } from "./event-file.ts";
+import { ProcessOutputs } from "./process-outputs.ts";
+import { PlaceIndex } from "./reader.ts";
+import {
+  FILE_MAGIC,
+  HEADER_BYTES,
+  OUTPUT_PAYLOAD_BYTES_MAX,
+  PAYLOAD_BYTES_MAX,
+  type RecordHead,
+  sealRecord,
+} from "./record.ts";
+
+/** First and largest block of memory in which records are put together, in `bytes`. */
+const BLOCK_BYTES_MIN = 4096;
+const BLOCK_BYTES_MAX = 65_536;
+/** From so many records on, what comes within `GATHER_MS` becomes one: a file of single bytes would be mostly headers. */
+const GATHER_FROM_COUNT = 65_536;
+const GATHER_MS = 10;
+/** And from so many on, within ten times that. */
+const GATHER_LONGER_FROM_COUNT = 1_048_576;
+
+export interface EventWriterOptions {
+  readonly path: string;
+  /** ns since the epoch */
+  readonly now: () => bigint;
+  /** of the file, in `bytes`: beyond that no output of processes beside the command is kept */
+  readonly limitBytes?: number;
+  /** called when there is more to read, and when it has failed */
+  readonly onChange?: () => void;
+}
+
+/** A block of memory, of which `from` to `used` is to be written. */
+interface Block {
+  readonly bytes: Buffer;
+  from: number;
+  used: number;
+}
+
+/** A record that may still grow. */
+interface OpenRecord {
+  readonly head: RecordHead;
+  readonly block: Block;
+  readonly start: number;
+}
+
+/**
+ * Writes the event log of an operation. Events are taken at once and written in the order of the calls, some at a time;
+ * what one process writes while a write is under way becomes one record. Nothing is written before the first event.
+ */
+export class EventWriter {
+  /** places of what is written */
+  readonly index = new PlaceIndex();
+  readonly path: string;
+  readonly #options: EventWriterOptions;
+  readonly #failed = new AbortController();
+  #file: EventFile | null = null;
+  #blocks: Block[] = [];
+  #open: OpenRecord | null = null;
+  #nextId = 0;
+  /** with what waits */
+  #bytes = 0;
+  #writtenBytes = 0;
+  /** room that only the command may use */
+  #reservedBytes = 0;
+  #isCapped = false;
+  #isEnded = false;
+  #hasOutput = false;
+  #work: Promise<void> | null = null;
+  #ending: Promise<void> | null = null;
+  #drained: PromiseWithResolvers<void> | null = null;
+
+  constructor(options: EventWriterOptions) {
+    this.#options = options;
+    this.path = options.path;
+  }
+
+  /** Null before anything is written; whoever disposes of it does so after `end`. */
+  get file(): EventFile | null {
+    return this.#file;
+  }
+
+  /** What readers may read, in `bytes`: whole records. */
+  get writtenBytes(): number {
+    return this.#writtenBytes;
+  }
+
+  /** What waits to be written, in `bytes`. */
+  get queuedBytes(): number {
+    return this.#bytes - this.#writtenBytes;
+  }
+
+  /** Fires when it could not be written, with the reason; what is appended from then on is dropped. */
+  get failed(): AbortSignal {
+    return this.#failed.signal;
+  }
+
+  /** After the end it does nothing. @throws Error when `data` is too long: the caller bounds it */
+  append<Type extends DataEventType>(spid: number | null, type: Type, data: LogEventData[Type]): void {
+    const payload = Buffer.from(JSON.stringify(data), "utf8");
+    if (payload.byteLength > PAYLOAD_BYTES_MAX) throw new Error(`an event of ${payload.byteLength} bytes`);
+    if (this.#isOver) return;
+    const record = this.#begin({ spid, type }, payload.byteLength);
+    payload.copy(record.block.bytes, record.block.used);
+    this.#take(record.block, payload.byteLength);
+    this.#seal();
+    this.#schedule();
+  }
+
+  /**
+   * The outputs of a process.
+   * @param limitBytes of each of its two streams
+   * @param isReserved their room is not taken by what others write: for the command, whose outputs the result has
+   */
+  outputs(spid: number, limitBytes: number, isReserved = false): ProcessOutputs {
+    if (isReserved) this.#reservedBytes += 2 * limitBytes;
+    return new ProcessOutputs({
+      limitBytes,
+      append: (type, data) => this.append(spid, type, data),
+      write: (stream, bytes) => this.#output({ spid, stream, isReserved }, bytes),
+      drained: () => this.#whenDrained(),
+    });
+  }
+
+  /**
+   * Writes what waits; what was kept of outputs survives a power failure then. The same for every call.
+   * @throws why it could not be written
+   */
+  end(): Promise<void> {
+    this.#ending ??= this.#end();
+    // The caller may have something else to wait for first.
+    this.#ending.catch(() => undefined);
+    return this.#ending;
+  }
+
+  get #isOver(): boolean {
+    return this.#isEnded || this.#failed.signal.aborted;
+  }
+
+  async #end(): Promise<void> {
+    this.#seal();
+    this.#isEnded = true;
+    while (this.#work !== null) await this.#work;
+    this.#failed.signal.throwIfAborted();
+    if (this.#hasOutput) await this.#file?.sync();
+  }
+
+  /** Keeps of `bytes` what there is room for; gives how much that is. */
+  #output(
+    { spid, stream, isReserved }: { spid: number; stream: OutputEventType; isReserved: boolean },
+    bytes: Uint8Array,
+  ): number {
+    if (this.#isOver) return 0;
+    if (isReserved) this.#reservedBytes -= bytes.byteLength;
+    const kept = isReserved ? bytes : bytes.subarray(0, this.#roomFor(bytes.byteLength));
+    for (let rest = kept; rest.byteLength > 0; ) {
+      const { block, start } = this.#recordFor(spid, stream, rest.byteLength);
+      const freeBytes = start + HEADER_BYTES + OUTPUT_PAYLOAD_BYTES_MAX - block.used;
+      const part = rest.subarray(0, Math.min(freeBytes, block.bytes.byteLength - block.used));
+      block.bytes.set(part, block.used);
+      this.#take(block, part.byteLength);
+      rest = rest.subarray(part.byteLength);
+    }
+    if (kept.byteLength > 0) {
+      this.#hasOutput = true;
+      this.#schedule();
+    }
+    return kept.byteLength;
+  }
+
+  /** How much of `wantedBytes` a process beside the command may write. The first that it may not ends this for all. */
+  #roomFor(wantedBytes: number): number {
+    if (this.#isCapped) return 0;
+    const limitBytes = this.#options.limitBytes ?? EVENT_LOG_BYTES_MAX;
+    const headerBytes = HEADER_BYTES * (1 + Math.ceil(wantedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
+    if (this.#bytes + this.#reservedBytes + headerBytes + wantedBytes <= limitBytes) return wantedBytes;
+    this.#isCapped = true;
+    this.append(0, "size_cap", { limit_bytes: limitBytes, file_size: this.#bytes });
+    return 0;
+  }
+
+  /** The record that output goes to: the last one, where it is of the same stream and has room. */
+  #recordFor(spid: number, type: OutputEventType, wantedBytes: number): OpenRecord {
+    const last = this.#open;
+    if (last !== null && last.head.spid === spid && last.head.type === type) {
+      const { block, start } = last;
+      const isFull = block.used === start + HEADER_BYTES + OUTPUT_PAYLOAD_BYTES_MAX;
+      if (!isFull && block.used < block.bytes.byteLength) return last;
+    }
+    return this.#begin({ spid, type }, Math.min(wantedBytes, OUTPUT_PAYLOAD_BYTES_MAX));
+  }
+
+  /** Begins a record in a block with room for `payloadBytes`. */
+  #begin(head: Pick<RecordHead, "spid" | "type">, payloadBytes: number): OpenRecord {
+    this.#seal();
+    if (this.#nextId === 0) {
+      const block = this.#blockFor(FILE_MAGIC.byteLength);
+      FILE_MAGIC.copy(block.bytes, block.used);
+      this.#take(block, FILE_MAGIC.byteLength);
+    }
+    const block = this.#blockFor(HEADER_BYTES + payloadBytes);
+    const start = block.used;
+    this.index.add({ id: this.#nextId, offset: this.#bytes });
+    this.#take(block, HEADER_BYTES);
+    const timeNs = this.#options.now();
+    this.#open = { head: { ...head, id: this.#nextId++, timeNs }, block, start };
+    return this.#open;
+  }
+
+  #blockFor(bytes: number): Block {
+    const last = this.#blocks.at(-1);
+    if (last !== undefined && last.bytes.byteLength - last.used >= bytes) return last;
+    const sizeBytes = last === undefined ? BLOCK_BYTES_MIN : Math.min(BLOCK_BYTES_MAX, 4 * last.bytes.byteLength);
+    const block = { bytes: Buffer.allocUnsafeSlow(Math.max(sizeBytes, bytes)), from: 0, used: 0 };
+    this.#blocks.push(block);
+    return block;
+  }
+
+  #take(block: Block, bytes: number): void {
+    block.used += bytes;
+    this.#bytes += bytes;
+  }
+
+  #seal(): void {
+    if (this.#open === null) return;
+    const { head, block, start } = this.#open;
+    sealRecord(block.bytes.subarray(start, block.used), head);
+    this.#open = null;
+  }
+
+  #whenDrained(): Promise<void> | undefined {
+    if (this.#isOver || this.queuedBytes <= EVENT_QUEUE_BYTES_MAX) return undefined;
+    this.#drained ??= Promise.withResolvers();
+    return this.#drained.promise;
+  }
+
+  #schedule(): void {
+    this.#work ??= Promise.resolve().then(() => this.#write());
+  }
+
+  /** Writes until nothing waits. */
+  async #write(): Promise<void> {
+    try {
+      while (this.queuedBytes > 0) {
+        if (this.#nextId > GATHER_FROM_COUNT && !this.#isEnded) {
+          await setTimeout(this.#nextId > GATHER_LONGER_FROM_COUNT ? 10 * GATHER_MS : GATHER_MS);
+        }
+        await this.#writeOnce();
+      }
+    } catch (error) {
+      await this.#fail(error);
+    }
+    this.#work = null;
+  }
+
+  async #writeOnce(): Promise<void> {
+    this.#file ??= await EventFile.create(this.path);
+    this.#seal();
+    const waiting = this.#blocks.filter(({ from, used }) => used > from);
+    const pieces = waiting.map(({ bytes, from, used }) => bytes.subarray(from, used));
+    const bytes = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0);
+    for (const block of waiting) block.from = block.used;
+    // What comes meanwhile goes behind that.
+    this.#blocks = this.#blocks.slice(-1);
+    await this.#file.write(pieces, this.#writtenBytes);
+    this.#writtenBytes += bytes;
+    if (this.queuedBytes <= EVENT_QUEUE_BYTES_MAX / 2) this.#release();
+    this.#options.onChange?.();
+  }
+
+  /** What readers may read stays, and nothing else. */
+  async #fail(error: unknown): Promise<void> {
+    this.#open = null;
+    this.#blocks = [];
+    this.#bytes = this.#writtenBytes;
+    this.#failed.abort(storageFull(error) ?? error);
+    this.#release();
+    // Whoever reads the file later stops there at the latest.
+    await this.#file?.truncate(this.#writtenBytes).catch(() => undefined);
+    this.#options.onChange?.();
+  }
+
+  #release(): void {
+    this.#drained?.resolve();
+    this.#drained = null;
+  }
+}

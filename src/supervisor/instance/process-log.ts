@@ -1,0 +1,149 @@
+import { type LogEventData, Spid } from "../../domain/log-event.ts";
+import type { StreamBytes } from "../../storage/events/process-outputs.ts";
+import type { EventWriter } from "../../storage/events/writer.ts";
+import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
+import type { OutputStream } from "../../vm/agent/process.ts";
+import type { EventLog } from "../operations/event-logs.ts";
+import type { ProcessSink } from "./running-instance.ts";
+
+/** What is kept of a command line, in characters: the log of an instance may tell of ten thousands of processes. */
+const COMMAND_LINE_CHARACTERS_MAX = 1024;
+const SIGKILL_SIGNAL = 9;
+
+/** What the host measured of a process that was killed with its machine. */
+export interface CutOffFigures {
+  readonly exitCode: number;
+  readonly ranMs: number;
+  readonly cpuTimeMs: number;
+  readonly memoryBytes: number;
+}
+
+export interface LoggedProcess {
+  readonly spid: number;
+  /** of each stream, in `bytes` */
+  readonly truncateOutputAtBytes: number;
+}
+
+/** Writes what a process of an instance does to the event log, and counts its outputs. */
+export class ProcessLog {
+  readonly #events: EventLog;
+  readonly #process: LoggedProcess;
+  readonly #outputs: ReturnType<EventWriter["outputs"]>;
+  #pid = 0;
+  #stdinBytes = 0;
+
+  constructor(events: EventLog, process: LoggedProcess) {
+    this.#events = events;
+    this.#process = process;
+    const { spid, truncateOutputAtBytes } = process;
+    // The result of the operation is made of what the command writes.
+    this.#outputs = events.outputs(spid, truncateOutputAtBytes, spid === Spid.command);
+  }
+
+  /** What was kept of a stream until now, and what was not. */
+  bytes(stream: OutputStream): StreamBytes {
+    return this.#outputs.bytes(stream);
+  }
+
+  /** Logs the start and the output of the process, once it runs. */
+  sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "terminal">): ProcessSink {
+    return {
+      started: (pid) => this.#started(pid, spec),
+      output: (stream, chunk) => this.#outputs.write(stream, chunk),
+    };
+  }
+
+  #started(pid: number, spec: Parameters<ProcessLog["sink"]>[0]): void {
+    const { spid, truncateOutputAtBytes } = this.#process;
+    const { uid, gid } = spec.user ?? { uid: 0, gid: 0 };
+    const { timeoutMs, terminal } = spec;
+    this.#pid = pid;
+    this.#events.append(spid, "spawn", {
+      pid,
+      ...shownCommand(spec.argv),
+      cwd: spec.cwd,
+      ...{ uid, gid },
+      timeout: timeoutMs === 0 ? null : timeoutMs / 1000,
+      truncate_output_at: truncateOutputAtBytes,
+      ...(terminal === undefined ? {} : { pty: { rows: terminal.rows, cols: terminal.columns } }),
+    });
+  }
+
+  /** Counts what the process is given as its standard input. */
+  given(bytes: number): void {
+    this.#stdinBytes += bytes;
+  }
+
+  /** Counts a stream that is passed to the process. */
+  async *counting(stdin: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
+    for await (const chunk of stdin) {
+      yield chunk;
+      this.given(chunk.byteLength);
+    }
+  }
+
+  /** The end of the process, as the agent told it. */
+  exited(exit: AgentExit): void {
+    const { usage } = exit;
+    this.#ended({
+      pid: this.#pid,
+      exit_code: exit.exitCode,
+      signal: exit.signal,
+      timed_out: exit.timedOut,
+      oom_killed: exit.oomKilled,
+      core_dump: exit.coreDumped,
+      duration_ms: Number(exit.wallUs / 1000n),
+      cpu_time_ms: Number(exit.cpuTimeUs / 1000n),
+      memory_bytes: Number(exit.memoryPeakBytes),
+      resources: {
+        user_time_us: Number(usage.userTimeUs),
+        sys_time_us: Number(usage.systemTimeUs),
+        max_rss_kb: Number(usage.residentKibMax),
+        minor_faults: Number(usage.minorFaults),
+        major_faults: Number(usage.majorFaults),
+        voluntary_ctx_switches: Number(usage.voluntarySwitches),
+        involuntary_ctx_switches: Number(usage.involuntarySwitches),
+        block_input_ops: Number(usage.blocksIn),
+        block_output_ops: Number(usage.blocksOut),
+      },
+    });
+  }
+
+  /** The end of a process that was over its time, and whose machine had to be killed. */
+  cutOff({ exitCode, ranMs, cpuTimeMs, memoryBytes }: CutOffFigures): void {
+    this.#ended({
+      pid: this.#pid,
+      exit_code: exitCode,
+      signal: SIGKILL_SIGNAL,
+      timed_out: true,
+      oom_killed: false,
+      core_dump: false,
+      duration_ms: Math.round(ranMs),
+      cpu_time_ms: cpuTimeMs,
+      memory_bytes: memoryBytes,
+      resources: null,
+    });
+  }
+
+  #ended(exit: LogEventData["exit"]): void {
+    const { spid } = this.#process;
+    if (this.#stdinBytes > 0) this.#events.append(spid, "stdin", { bytes: this.#stdinBytes });
+    this.#outputs.end();
+    this.#events.append(spid, "exit", exit);
+  }
+}
+
+function shownCommand(argv: readonly string[]): Pick<LogEventData["spawn"], "command" | "args" | "args_truncated"> {
+  const [command = "", ...args] = argv;
+  const shown: string[] = [];
+  let left = COMMAND_LINE_CHARACTERS_MAX;
+  for (const text of [command, ...args]) {
+    if (left <= 0) break;
+    shown.push(text.slice(0, left));
+    // An empty argument takes room, too.
+    left -= text.length + 1;
+  }
+  const [shownFirst = "", ...shownArgs] = shown;
+  const isWhole = shown.length === argv.length && left >= -1;
+  return { command: shownFirst, args: shownArgs, ...(isWhole ? {} : { args_truncated: true }) };
+}

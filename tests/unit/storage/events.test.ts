@@ -1,0 +1,283 @@
+import { heapStats } from "bun:jsc";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { readFileSync, statSync } from "node:fs";
+import { appendFile, rm, truncate, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { LogEvent } from "../../../src/domain/log-event.ts";
+import { EventFile } from "../../../src/storage/events/event-file.ts";
+import { allEvents, EventReader } from "../../../src/storage/events/reader.ts";
+import { EventWriter, type EventWriterOptions } from "../../../src/storage/events/writer.ts";
+import { testDirectory } from "../../support/layer-files.ts";
+import { seededRandom, seedOfTests } from "../../support/random.ts";
+
+let directory: string;
+let path: string;
+let time = 0n;
+beforeEach(() => {
+  directory = testDirectory("events");
+  path = join(directory, "log");
+  time = 1_700_000_000_000_000_000n;
+});
+afterEach(() => rm(directory, { recursive: true }));
+
+const writer = (more: Partial<EventWriterOptions> = {}) => new EventWriter({ path, now: () => ++time, ...more });
+async function read(): Promise<LogEvent[]> {
+  using file = EventFile.open(path);
+  return file === null ? [] : await Array.fromAsync(allEvents(file));
+}
+const textOf = (events: readonly LogEvent[], spid: number, type: string) =>
+  Buffer.concat(events.filter((event) => event.spid === spid && event.type === type).map(({ payload }) => payload));
+const dataOf = (events: readonly LogEvent[], type: string) =>
+  events.filter((event) => event.type === type).map(({ payload }) => JSON.parse(Buffer.from(payload).toString()));
+const SHUTDOWN = { stopped_at: "x", reason: "job_complete" } as const;
+
+async function end(log: EventWriter): Promise<void> {
+  await log.end();
+  log.file?.[Symbol.dispose]();
+}
+
+describe("an event log", () => {
+  test("gives back what was written, in its order, with the time and the process of each", async () => {
+    const log = writer();
+    log.append(null, "progress", { step: "pulling" });
+    const command = log.outputs(1, 100);
+    void command.write("stdout", Buffer.from("ö\0\xff", "latin1"));
+    void command.write("stderr", Buffer.from("oops"));
+    log.append(0, "shutdown", SHUTDOWN);
+    await end(log);
+    const events = await read();
+    expect(events.map(({ id, spid, type, timeNs }) => [id, spid, type, timeNs])).toEqual([
+      [0, null, "progress", 1_700_000_000_000_000_001n],
+      [1, 1, "stdout", 1_700_000_000_000_000_002n],
+      [2, 1, "stderr", 1_700_000_000_000_000_003n],
+      [3, 0, "shutdown", 1_700_000_000_000_000_004n],
+    ]);
+    expect(textOf(events, 1, "stdout")).toEqual(Buffer.from("ö\0\xff", "latin1"));
+    expect(dataOf(events, "progress")).toEqual([{ step: "pulling" }]);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+  });
+
+  test("has no file before its first event, and none without one", async () => {
+    await end(writer());
+    expect(await read()).toEqual([]);
+    expect(EventFile.open(path)).toBeNull();
+  });
+
+  test("takes what comes together as one record of at most 16 KiB, and copies it", async () => {
+    const log = writer();
+    const command = log.outputs(1, 1_000_000);
+    const piece = Buffer.from("ab");
+    for (let count = 0; count < 20_000; count++) void command.write("stdout", piece);
+    piece.fill("x");
+    await end(log);
+    const events = await read();
+    expect(Math.max(...events.map(({ payload }) => payload.byteLength))).toBe(16_384);
+    expect(events.length).toBeLessThan(10);
+    expect(textOf(events, 1, "stdout").toString()).toBe("ab".repeat(20_000));
+  });
+
+  test("keeps of a stream what its limit allows, however it is cut, and tells once what it did not", async () => {
+    const bytes = Buffer.from(Array.from({ length: 20_000 }, (_, index) => index % 251));
+    for (const limit of [0, 1, 4095, 16_384, 16_385, 19_999, 20_000, 30_000]) {
+      for (const pieceBytes of [1, 7, 4096, 30_000]) {
+        const log = writer();
+        const command = log.outputs(1, limit);
+        for (let at = 0; at < bytes.length; at += pieceBytes) {
+          void command.write("stdout", bytes.subarray(at, at + pieceBytes));
+        }
+        void command.write("stderr", Buffer.alloc(limit));
+        command.end();
+        await end(log);
+        const events = await read();
+        const [kept, dropped] = [Math.min(limit, 20_000), Math.max(0, 20_000 - limit)];
+        expect(textOf(events, 1, "stdout").equals(bytes.subarray(0, limit))).toBe(true);
+        expect(command.bytes("stdout")).toEqual({ kept, dropped });
+        const told = { stream: "stdout", bytes_emitted: kept, bytes_dropped: dropped };
+        expect(dataOf(events, "truncated")).toEqual(dropped === 0 ? [] : [told]);
+        await rm(path, { force: true });
+      }
+    }
+  });
+
+  test("has a cap in all, which the command's outputs are not cut by", async () => {
+    const log = writer({ limitBytes: 300_000 });
+    const command = log.outputs(1, 50_000, true);
+    const [first, second] = [log.outputs(2, 1_000_000), log.outputs(3, 1_000_000)];
+    for (let count = 0; count < 100; count++) {
+      void first.write("stdout", Buffer.alloc(5000, "a"));
+      void second.write("stderr", Buffer.alloc(5000, "b"));
+    }
+    void command.write("stdout", Buffer.alloc(60_000, "c"));
+    void command.write("stderr", Buffer.alloc(60_000, "d"));
+    for (const process of [first, second, command]) process.end();
+    log.append(0, "shutdown", SHUTDOWN);
+    await end(log);
+    const events = await read();
+    expect(statSync(path).size).toBeLessThan(301_000);
+    const [cap, ...more] = dataOf(events, "size_cap");
+    expect([cap.limit_bytes, more]).toEqual([300_000, []]);
+    const at = events.findIndex(({ type }) => type === "size_cap");
+    const behind = events.slice(at + 1);
+    expect(behind.filter(({ spid, type }) => spid !== 1 && /^std/.test(type))).toEqual([]);
+    expect(textOf(events, 1, "stdout").byteLength).toBe(50_000);
+    expect(textOf(events, 1, "stderr").byteLength).toBe(50_000);
+    const kept = textOf(events, 2, "stdout").byteLength;
+    expect(dataOf(events, "truncated")).toContainEqual({
+      stream: "stdout",
+      bytes_emitted: kept,
+      bytes_dropped: 500_000 - kept,
+    });
+    expect(events.at(-1)?.type).toBe("shutdown");
+  });
+
+  test("tells who writes too fast when it can take more", async () => {
+    const log = writer();
+    const command = log.outputs(1, 100_000_000);
+    const waits: (Promise<void> | undefined)[] = [];
+    for (let count = 0; count < 40; count++) waits.push(command.write("stdout", Buffer.alloc(65_536, count)));
+    expect(waits.slice(0, 15).every((wait) => wait === undefined)).toBe(true);
+    const waiting = waits.filter((wait) => wait !== undefined);
+    expect(waiting.length).toBeGreaterThan(20);
+    expect(new Set(waiting).size).toBe(1);
+    await waiting[0];
+    expect(log.queuedBytes).toBeLessThan(1_048_576);
+    expect(command.write("stdout", Buffer.from("x"))).toBeUndefined();
+    await end(log);
+    expect(textOf(await read(), 1, "stdout").byteLength).toBe(40 * 65_536 + 1);
+  });
+
+  test("of a million single bytes takes little memory and few records", async () => {
+    const log = writer();
+    const command = log.outputs(1, 10_000_000);
+    const before = heapStats().objectTypeCounts["Uint8Array"] ?? 0;
+    const byte = Uint8Array.of(65);
+    for (let count = 0; count < 1_000_000; count++) await command.write("stdout", byte);
+    Bun.gc(true);
+    expect((heapStats().objectTypeCounts["Uint8Array"] ?? 0) - before).toBeLessThan(200);
+    await end(log);
+    const events = await read();
+    expect(textOf(events, 1, "stdout").byteLength).toBe(1_000_000);
+    expect(statSync(path).size).toBeLessThan(4_000_000);
+  });
+
+  test("can be read while it grows, from any event on", async () => {
+    const changes: number[] = [];
+    const log = writer({ onChange: () => changes.push(log.writtenBytes) });
+    const command = log.outputs(1, 10_000_000);
+    const random = seededRandom(seedOfTests());
+    const given: Buffer[] = [];
+    const reader = async (since: number) => {
+      const found: LogEvent[] = [];
+      let own: EventReader | null = null;
+      return async () => {
+        if (log.file === null) return found;
+        own ??= new EventReader(log.file, log.index.before(since + 1));
+        for (let some = own.nextNow(log.writtenBytes); some.length > 0; some = await own.next(log.writtenBytes)) {
+          found.push(...some.filter(({ id }) => id > since));
+        }
+        return found;
+      };
+    };
+    const readers = [{ since: -1, look: await reader(-1) }];
+    for (let round = 0; round < 60; round++) {
+      const piece = Buffer.from(random.bytes(random.below(30_000)));
+      given.push(piece);
+      await command.write("stdout", piece);
+      if (random.below(2) === 0) log.append(0, "progress", { round });
+      if (round % 10 === 5) {
+        const since = random.below(round);
+        readers.push({ since, look: await reader(since) });
+      }
+      for (const { look } of readers) await look();
+      while (round % 3 === 0 && log.queuedBytes > 0) await new Promise(setImmediate);
+    }
+    await log.end();
+    const found = await Promise.all(readers.map(({ look }) => look()));
+    log.file?.[Symbol.dispose]();
+    const events = await read();
+    expect(textOf(events, 1, "stdout").equals(Buffer.concat(given))).toBe(true);
+    for (const [at, { since }] of readers.entries()) expect(found[at]).toEqual(events.slice(since + 1));
+    expect(changes.length).toBeGreaterThan(1);
+  });
+
+  test("that cannot be written says so, and keeps what was written", async () => {
+    const log = writer();
+    log.append(0, "progress", { a: 1 });
+    while (log.queuedBytes > 0) await new Promise(setImmediate);
+    log.file?.[Symbol.dispose]();
+    const command = log.outputs(1, 10_000_000);
+    const wait = command.write("stdout", Buffer.alloc(2_000_000));
+    await wait;
+    expect(log.failed.aborted).toBe(true);
+    expect(command.write("stdout", Buffer.alloc(2_000_000))).toBeUndefined();
+    log.append(0, "shutdown", SHUTDOWN);
+    await expect(log.end()).rejects.toThrow("EBADF");
+    expect((await read()).map(({ type }) => type)).toEqual(["progress"]);
+  });
+
+  test("ends before what comes late", async () => {
+    const log = writer();
+    log.append(0, "progress", { a: 1 });
+    const ended = log.end();
+    log.append(0, "shutdown", SHUTDOWN);
+    void log.outputs(1, 10).write("stdout", Buffer.from("late"));
+    await ended;
+    log.file?.[Symbol.dispose]();
+    expect((await read()).map(({ type }) => type)).toEqual(["progress"]);
+  });
+});
+
+describe("a damaged log", () => {
+  async function sample(): Promise<{ events: LogEvent[]; bytes: Buffer }> {
+    const log = writer();
+    const command = log.outputs(1, 1_000_000);
+    for (let round = 0; round < 30; round++) {
+      log.append(0, "progress", { round, text: "x".repeat(round * 7) });
+      void command.write(round % 3 === 0 ? "stderr" : "stdout", Buffer.alloc(round * 331 + 1, round));
+    }
+    await end(log);
+    return { events: await read(), bytes: readFileSync(path) };
+  }
+  const isPrefix = (part: readonly LogEvent[], whole: readonly LogEvent[]) =>
+    expect(part).toEqual(whole.slice(0, part.length));
+
+  test("is cut at the first record that is not whole", async () => {
+    const { events, bytes } = await sample();
+    const random = seededRandom(seedOfTests());
+    const lengths = [0, 1, 15, 16, 17, 43, 44, ...Array.from({ length: 100 }, () => random.below(bytes.byteLength))];
+    for (const length of lengths) {
+      await writeFile(path, bytes.subarray(0, length));
+      const found = await read();
+      isPrefix(found, events);
+      const foundBytes = found.reduce((sum, { payload }) => sum + 28 + payload.byteLength, 16);
+      const next = events[found.length];
+      if (next !== undefined) expect(length).toBeLessThan(foundBytes + 28 + next.payload.byteLength);
+    }
+  });
+
+  test("gives nothing that was not written, whatever became of its bytes", async () => {
+    const { events, bytes } = await sample();
+    const random = seededRandom(seedOfTests() + 1);
+    for (let round = 0; round < 400; round++) {
+      const damaged = Buffer.from(bytes);
+      const kind = random.below(4);
+      const at = random.below(damaged.byteLength);
+      if (kind === 0) damaged[at] = (damaged[at] ?? 0) ^ (1 << random.below(8));
+      else if (kind === 1) damaged.set(random.bytes(Math.min(64, damaged.byteLength - at)), at);
+      else if (kind === 2) damaged.fill(0, at);
+      else damaged.copy(damaged, at, random.below(damaged.byteLength));
+      await writeFile(path, damaged);
+      isPrefix(await read(), events);
+    }
+  });
+
+  test("with something behind its last record is what it was", async () => {
+    const { events, bytes } = await sample();
+    const random = seededRandom(seedOfTests() + 2);
+    for (const tail of [Buffer.alloc(100), Buffer.alloc(70_000, 0xff), Buffer.from(random.bytes(200)), bytes]) {
+      await truncate(path, bytes.byteLength);
+      await appendFile(path, tail);
+      expect(await read()).toEqual(events);
+    }
+  });
+});

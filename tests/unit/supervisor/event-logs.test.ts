@@ -1,0 +1,135 @@
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { rm } from "node:fs/promises";
+import type { ApiError } from "../../../src/domain/errors.ts";
+import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
+import type { LogEvent } from "../../../src/domain/log-event.ts";
+import { silentLog } from "../../../src/log.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import {
+  ACCOUNT_READERS_COUNT_MAX,
+  EventLogs,
+  type LogReader,
+  READERS_COUNT_MAX,
+} from "../../../src/supervisor/operations/event-logs.ts";
+import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
+import { wallClock } from "../../../src/system/wall-clock.ts";
+import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
+
+const ACCOUNT = "alice" as AccountId;
+const newId = () => Bun.randomUUIDv7() as OperationId;
+const never = new AbortController().signal;
+
+let layout: DataLayout;
+let logs: EventLogs;
+let events: OperationEvents;
+let listening: Disposable;
+beforeEach(async () => {
+  layout = dataLayout(testDirectory("event-logs"));
+  await layout.ensure();
+  logs = new EventLogs(layout, wallClock());
+  events = new OperationEvents(silentLog);
+  listening = logs.listen(events);
+});
+afterEach(async () => {
+  listening[Symbol.dispose]();
+  expect(logs.counts).toEqual({ feeds: 0, readers: 0 });
+  expect(filesOpenBelow(layout.events)).toEqual([]);
+  await rm(layout.root, { recursive: true });
+});
+
+const ended = (id: OperationId) =>
+  events.emit({
+    type: "ended",
+    operation: { id, accountId: ACCOUNT, kind: "instance" },
+    status: "SUCCESS",
+    error: null,
+    phases: [],
+  });
+
+/** Everything until nothing comes any more. */
+async function follow(reader: LogReader): Promise<LogEvent[]> {
+  using _reader = reader;
+  const found: LogEvent[] = [];
+  for (;;) {
+    const { isOver } = reader;
+    const some = await reader.next();
+    found.push(...some);
+    if (some.length > 0) continue;
+    if (isOver) return found;
+    await reader.changed(never);
+  }
+}
+const rounds = (found: readonly LogEvent[]) =>
+  found.map(({ payload }) => JSON.parse(Buffer.from(payload).toString()).round);
+
+test("readers see the same, from before the start and from later, up to the end and after it", async () => {
+  const id = newId();
+  const early = follow(logs.read(ACCOUNT, id, -1, false));
+  const log = logs.open(id);
+  log.append(null, "progress", { round: 0 });
+  const all: Promise<LogEvent[]>[] = [early];
+  for (let round = 1; round < 200; round++) {
+    log.append(null, "progress", { round, fill: "x".repeat(2000) });
+    if (round % 20 === 0) all.push(follow(logs.read(ACCOUNT, id, round - 10, false)));
+    if (round % 7 === 0) await new Promise(setImmediate);
+  }
+  await log.end();
+  ended(id);
+  log[Symbol.dispose]();
+  all.push(follow(logs.read(ACCOUNT, id, 150, true)));
+  const [first = [], ...others] = await Promise.all(all);
+  expect(rounds(first)).toEqual(Array.from({ length: 200 }, (_, round) => round));
+  for (const found of others) expect(found).toEqual(first.slice(200 - found.length));
+  expect(others.map((found) => found.length)).toEqual([189, 169, 149, 129, 109, 89, 69, 49, 29, 49]);
+  expect(await follow(logs.read(ACCOUNT, id, -1, true))).toEqual(first);
+});
+
+test("a reader that leaves in the middle of a read, or while it waits, leaves nothing", async () => {
+  const id = newId();
+  const log = logs.open(id);
+  log.append(null, "progress", { round: 0 });
+  const reading = logs.read(ACCOUNT, id, -1, false);
+  const step = reading.next();
+  reading[Symbol.dispose]();
+  reading[Symbol.dispose]();
+  expect(logs.counts.readers).toBe(1);
+  expect(await step).toEqual([]);
+  expect(logs.counts.readers).toBe(0);
+  const leaving = new AbortController();
+  const waiting = logs.read(ACCOUNT, id, 1000, false);
+  expect(await waiting.next()).toEqual([]);
+  const changed = waiting.changed(leaving.signal);
+  leaving.abort(new Error("gone"));
+  await expect(changed).rejects.toThrow("gone");
+  waiting[Symbol.dispose]();
+  await log.end();
+  log[Symbol.dispose]();
+});
+
+test("an operation without events, and one that is postponed, end their readers", async () => {
+  const [none, later] = [newId(), newId()];
+  expect(await follow(logs.read(ACCOUNT, none, -1, true))).toEqual([]);
+  const waiting = follow(logs.read(ACCOUNT, later, -1, false));
+  events.emit({ type: "postponed", operation: { id: later, accountId: ACCOUNT, kind: "instance" } });
+  expect(await waiting).toEqual([]);
+});
+
+test("readers of one log and of one account are bounded", () => {
+  using stack = new DisposableStack();
+  const refused = (read: () => LogReader): unknown => {
+    try {
+      stack.use(read());
+    } catch (error) {
+      return (error as ApiError).code;
+    }
+    return null;
+  };
+  const crowded = newId();
+  for (let count = 0; count < READERS_COUNT_MAX; count++) stack.use(logs.read(ACCOUNT, crowded, -1, false));
+  expect(refused(() => logs.read("bob" as AccountId, crowded, -1, false))).toBe("too_many_requests");
+  for (let count = READERS_COUNT_MAX; count < ACCOUNT_READERS_COUNT_MAX; count++) {
+    stack.use(logs.read(ACCOUNT, newId(), -1, true));
+  }
+  expect(refused(() => logs.read(ACCOUNT, newId(), -1, false))).toBe("too_many_requests");
+  expect(refused(() => logs.read("bob" as AccountId, newId(), -1, false))).toBeNull();
+});
