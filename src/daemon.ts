@@ -45,24 +45,24 @@ import { CpuWeight } from "./vm/cpu-weight.ts";
 import { templatesMemoryBytes } from "./vm/machine-memory.ts";
 import { templateShape } from "./vm/templates.ts";
 
-/** Share of the host's memory that machines may take where the operator did not say. */
+/** Default memory budget, as a share of the host's memory. */
 const MEMORY_SHARE = 0.75;
-/** Virtual CPUs for each of the host's where the operator did not say: most commands wait more than they compute. */
+/** Default CPU budget: virtual CPUs for each CPU of the host, because most commands wait more than they compute. */
 const VCPUS_PER_CPU = 2;
-/** Requests in flight get this long when the daemon stops, in `milliseconds`. */
+/** Grace period for requests when the daemon stops, in `milliseconds`. */
 const STOP_GRACE_MS = 2000;
 
-/** A running appliance; disposal stops it and leaves nothing behind. */
+/** A running appliance. Disposal stops it and leaves no processes or temporary files behind. */
 export interface Daemon extends AsyncDisposable {
   readonly url: string;
-  /** False when the daemon answers, but cannot do anything any more: it had better be started anew. */
+  /** False when the database does not answer: the daemon must be restarted. */
   isAlive(): boolean;
 }
 
 /**
- * Opens everything in order, and disposes of it in reverse. Machines are looked for in the background: the
- * interface answers before they can run.
- * @throws Error when the data directory is in use, or something that is needed is missing
+ * Starts all parts of the appliance in order; they are disposed in reverse. The way to run machines is probed in the
+ * background, so the API answers before machines can run.
+ * @throws Error when the data directory is in use, or a requirement is missing
  */
 export async function startDaemon(config: Config, processLog: Log): Promise<Daemon> {
   await using stack = new AsyncDisposableStack();
@@ -147,17 +147,21 @@ function answers(db: Database, log: Log): boolean {
   }
 }
 
-/** A login shell, for one, shares its group with the daemon, and version 2 then gives its children no controllers. */
+/**
+ * Opens the control groups, and warns when controllers are missing: cgroup v2 gives the children of a group no controllers
+ * while the group itself has processes, such as the login shell that started the daemon.
+ */
 async function openCgroups(dataDirectory: string, log: Log): Promise<CgroupTree> {
   const tree = await openCgroupTree({ namespace: cgroupNamespace(dataDirectory), cpuWeight: CpuWeight.together });
   if (tree.missing.length > 0) {
-    const text = "virtual machines run without some limits and figures: the control group of this process gives no";
-    log.warn(`${text} ${tree.missing.join(", ")}; start it as a service, or by systemd-run --scope -p Delegate=yes`);
+    const text = "virtual machines run without some limits and statistics: the control group of this process lacks";
+    const advice = "start the daemon as a service, or by systemd-run --scope -p Delegate=yes";
+    log.warn(`${text} ${tree.missing.join(", ")}; ${advice}`);
   }
   return tree;
 }
 
-/** Control groups of two data directories on one host must not meet. */
+/** Name of the control groups of a data directory, so that several daemons on one host have different ones. */
 export function cgroupNamespace(dataDirectory: string): string {
   return `coppice-${createHash("sha256").update(dataDirectory).digest("hex").slice(0, 12)}`;
 }

@@ -1,6 +1,6 @@
 /**
- * Levels, by what an operator does about them: error means that something a user asked for did not
- * happen, warn that something is abnormal but harmless, info tells rare changes of state, debug may repeat.
+ * Log levels. error: a request of a user failed because of the service or its host; warn: something abnormal happened that
+ * does no harm; info: a rare change of state; debug: may repeat often.
  */
 export const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
@@ -12,7 +12,7 @@ export interface Log {
   info(message: string, fields?: LogFields): void;
   warn(message: string, fields?: LogFields): void;
   error(message: string, fields?: LogFields): void;
-  /** A log whose every line carries `fields` too. */
+  /** A log that adds `fields` to every line. */
   child(fields: LogFields): Log;
 }
 
@@ -21,7 +21,7 @@ export interface LogOptions {
   /** JSON lines for machines, text for a terminal */
   readonly format: "json" | "text";
   readonly color?: boolean;
-  /** takes one line, its newline included; default is standard error */
+  /** writes a line, which includes its newline; the default is standard error */
   readonly write?: (line: string) => void;
   /** `milliseconds` since the epoch */
   readonly clock?: () => number;
@@ -29,11 +29,11 @@ export interface LogOptions {
 
 export const REDACTED = "[redacted]";
 
-/** Fields whose values stay out of every log, whatever they hold. */
+/** Names of fields whose values are never logged. */
 const SECRET_NAME = /pass(word|wd)?$|secret|token$|authorization|credential|^stdin$|^env$|private_?key/i;
-/** A JSON web token, wherever it stands in a text. */
+/** A JSON Web Token anywhere in a text. */
 const JSON_WEB_TOKEN = /\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]{5,}/g;
-/** Nesting below which a value is only named: a log line is no dump. */
+/** Values that are nested deeper are left out of a log line. */
 const DEPTH_MAX = 6;
 
 export function createLog(options: LogOptions): Log {
@@ -65,7 +65,7 @@ export function createLog(options: LogOptions): Log {
 
 const ignore = (): void => undefined;
 
-/** Says nothing; for tests. */
+/** A log that writes nothing; for tests. */
 export const silentLog: Log = { debug: ignore, info: ignore, warn: ignore, error: ignore, child: () => silentLog };
 
 interface Line {
@@ -77,7 +77,7 @@ interface Line {
 
 function jsonLine(line: Line): string {
   const { fields, ...head } = line;
-  // Named twice: the head stands first in the line, and no field can replace it.
+  // The first copy of the head puts it first in the line, the second keeps fields from replacing it.
   return JSON.stringify({ ...head, ...fields, ...head });
 }
 
@@ -95,9 +95,9 @@ function textValue(value: unknown): string {
   return escapeControl(JSON.stringify(value) ?? "undefined");
 }
 
-/** A guest's or registry's text must not be able to drive the operator's terminal. */
+/** Escapes control characters, so that the text of a guest or registry cannot control the operator's terminal. */
 function escapeControl(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this is about.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: this replaces control characters.
   return text.replace(/[\x00-\x1f\x7f-\x9f]/g, (char) => `\\x${char.charCodeAt(0).toString(16).padStart(2, "0")}`);
 }
 
@@ -105,7 +105,7 @@ function redactText(text: string): string {
   return text.replace(JSON_WEB_TOKEN, REDACTED);
 }
 
-/** Copies a value into what JSON can hold, without its secrets. */
+/** Copies a value to a form that JSON can express, without its secrets. */
 function redact(value: unknown, depth: number): unknown {
   if (typeof value === "string") return redactText(value);
   if (typeof value === "bigint") return value.toString();
@@ -120,12 +120,12 @@ function redact(value: unknown, depth: number): unknown {
   );
 }
 
-/** Numbers and flags tell nothing, and `had_credentials` is worth reading. */
+/** True when a field may be a secret. Numbers and flags, such as `had_credentials`, are not. */
 function isSecret(name: string, value: unknown): boolean {
   return SECRET_NAME.test(name) && value !== null && (typeof value === "string" || typeof value === "object");
 }
 
-/** Own fields (code, argv, stderrTail, …) come along: they say what failed. */
+/** Fields of an error, including its own properties (code, argv, stderrTail, …), which say what failed. */
 function errorFields(error: Error): LogFields {
   const { name, message, stack, cause } = error;
   const frames = stack?.split("\n").filter((line) => /^\s+at /.test(line));

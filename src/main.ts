@@ -2,7 +2,7 @@ import { runCommandLine } from "./cli/command-line.ts";
 import { processIo } from "./cli/io.ts";
 import { processEnvironment } from "./config/config.ts";
 
-/** Something that still holds the event loop after this many `milliseconds` must not keep the process. */
+/** The process exits after this many `milliseconds` even if something still keeps the event loop alive. */
 const LINGER_MS = 3000;
 
 const environment = processEnvironment();

@@ -1,12 +1,12 @@
-/** Series of one metric beyond which new label values are counted as `other`: no client can make the list grow. */
+/** Largest number of series of a metric; further label values are counted as `other`, so that clients cannot add more. */
 const SERIES_COUNT_MAX = 1000;
 const OTHER = "other";
 
-/** From a millisecond to half an hour, in `seconds`: a warm clone and a long import fit the same axis. */
+/** Bounds of histogram buckets in `seconds`, from a warm clone's millisecond to a long import's half an hour. */
 const BUCKETS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800];
 
 type Labels<Name extends string> = Readonly<Record<Name, string>>;
-/** One value of a metric that is looked up when somebody asks. */
+/** A value of a gauge. */
 export type Sample<Name extends string> = readonly [labels: Labels<Name>, value: number];
 
 interface Family {
@@ -27,7 +27,7 @@ class Series<Name extends string, State> {
 
   of(labels: Labels<Name>): State {
     let key = "";
-    // On the way of every request: one string, and no array for it.
+    // Every request runs this: it builds one string, and no array.
     for (const name of this.#names) key += `${labels[name]}\0`;
     const known = this.#states.get(key);
     if (known !== undefined) return known.state;
@@ -50,11 +50,11 @@ export interface Counter<Name extends string> {
 }
 
 export interface Histogram<Name extends string> {
-  /** Takes one duration, in `seconds`. */
+  /** Records one duration, in `seconds`. */
   observe(labels: Labels<Name>, seconds: number): void;
 }
 
-/** Metrics by name, and their text in the form that Prometheus reads. */
+/** A set of metrics, and their text in the format of Prometheus. */
 export class MetricRegistry {
   readonly #families: Family[] = [];
   readonly #preparations: (() => Promise<void>)[] = [];
@@ -71,7 +71,7 @@ export class MetricRegistry {
     };
   }
 
-  /** `read` is called for every scrape, so it must be cheap. A kind of `counter` is for totals that are kept elsewhere. */
+  /** `read` is called for every scrape, so it must be cheap. The kind `counter` is for totals that are counted elsewhere. */
   gauge<const Name extends string>(
     name: string,
     help: string,
@@ -110,7 +110,7 @@ export class MetricRegistry {
     };
   }
 
-  /** Lets `prepare` look up, before each scrape, what gauges then tell. */
+  /** Calls `prepare` before each scrape, to read values for gauges. */
   before(prepare: () => Promise<void>): void {
     this.#preparations.push(prepare);
   }
@@ -142,7 +142,7 @@ function shown(value: number): string {
   return Number.isNaN(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
 }
 
-/** Steps of an operation, in their order; an import has some that an instance has not, and the other way round. */
+/** Steps of imports and instances, in their order. */
 export type Phase =
   | "queue"
   | "resolve"
@@ -158,25 +158,25 @@ export type Phase =
   | "index"
   | "publish";
 
-/** Divides the time of one operation among its steps, so that they add up to the whole. */
+/** A stopwatch for the steps of one operation: their times add up to the time since its construction. */
 export class Laps {
   readonly #laps: [Phase, number][] = [];
   #at = performance.now();
 
-  /** Ends the step that went on until now. */
+  /** Records that `phase` ends now; the next step begins. */
   lap(phase: Phase): void {
     const now = performance.now();
     this.#laps.push([phase, now - this.#at]);
     this.#at = now;
   }
 
-  /** Steps that have ended, with their `milliseconds`. */
+  /** The steps that have ended, with their durations in `milliseconds`. */
   get ended(): readonly (readonly [Phase, number])[] {
     return this.#laps;
   }
 }
 
-/** What the appliance counts by itself; figures that are looked up are added to `registry` where they are known. */
+/** Counters and histograms of the appliance. Gauges are added to `registry` by the parts that know their values. */
 export interface Metrics {
   readonly registry: MetricRegistry;
   readonly requests: Counter<"method" | "route" | "status">;
@@ -193,17 +193,17 @@ export function createMetrics(): Metrics {
   const registry = new MetricRegistry();
   return {
     registry,
-    requests: registry.counter(
-      "coppice_http_requests_total",
-      "Requests that were answered, by the pattern of their route.",
-      ["method", "route", "status"],
-    ),
+    requests: registry.counter("coppice_http_requests_total", "Answered requests, by the pattern of their route.", [
+      "method",
+      "route",
+      "status",
+    ]),
     requestSeconds: registry.histogram(
       "coppice_http_request_duration_seconds",
-      "Time from a request to the beginning of its answer.",
+      "Time from a request to the start of its response.",
       ["method", "route"],
     ),
-    operationsEnded: registry.counter("coppice_operations_ended_total", "Operations that ended, by how they did.", [
+    operationsEnded: registry.counter("coppice_operations_ended_total", "Ended operations, by their final state.", [
       "kind",
       "state",
     ]),
@@ -215,17 +215,17 @@ export function createMetrics(): Metrics {
     ]),
     mergesEnded: registry.counter(
       "coppice_layer_merges_total",
-      "Merges of layers that ended: idle ones make way for runs, urgent ones do not, and for forced ones a run waits.",
+      "Ended merges of layers. Idle ones make way for other work, urgent ones do not, and a run waits for a forced one.",
       ["urgency", "outcome"],
     ),
     mergeSeconds: registry.histogram(
       "coppice_layer_merge_duration_seconds",
-      "Time of each merge of layers that was of use.",
+      "Time of each merge of layers whose result was published.",
       ["urgency"],
     ),
     eventLoopLagSeconds: registry.histogram(
       "coppice_event_loop_lag_seconds",
-      "How late a timer of the daemon was, sampled several times a second.",
+      "Delay of a timer of the daemon, sampled several times a second.",
       [],
     ),
   };

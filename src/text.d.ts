@@ -1,11 +1,11 @@
-/** Files that the build takes into the executable as text. */
+/** Files that the build embeds in the executable as text. */
 declare module "*.service" {
   const text: string;
-  // biome-ignore lint/style/noDefaultExport: this is how an imported text arrives.
+  // biome-ignore lint/style/noDefaultExport: a text import has a default export only.
   export default text;
 }
 declare module "*.conf" {
   const text: string;
-  // biome-ignore lint/style/noDefaultExport: this is how an imported text arrives.
+  // biome-ignore lint/style/noDefaultExport: a text import has a default export only.
   export default text;
 }

@@ -1,6 +1,6 @@
 import manifest from "../package.json" with { type: "json" };
 
-/** Commit that the build was made from; the build sets it, and there is none when running from source. */
+/** The commit of the build. The build defines it; it is undefined when running from source. */
 declare const BUILD_REVISION: string | undefined;
 
 export const VERSION: string = manifest.version;

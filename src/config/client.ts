@@ -5,14 +5,14 @@ import { ConfigError, type Environment } from "./config.ts";
 
 export const URL_DEFAULT = "http://127.0.0.1:8642";
 
-/** Where the command line finds the appliance. */
+/** Settings of the command line as a client of an appliance. */
 export interface ClientConfig {
-  /** without a trailing slash */
+  /** address of the appliance, without a trailing slash */
   readonly url: string;
   readonly token: string | null;
-  /** authorities that may have signed the appliance's certificate, in PEM; null: those of the system */
+  /** certificates of trusted authorities, in PEM; null: those of the system */
   readonly ca: string | null;
-  /** the variable, flag or file that each comes from; null where nothing sets it */
+  /** the variable, flag or file that sets each value; null when none does */
   readonly origins: { readonly url: string | null; readonly token: string | null; readonly ca: string | null };
 }
 
@@ -22,8 +22,8 @@ interface Found {
 }
 
 /**
- * Reads COPPICE_URL, COPPICE_TOKEN and COPPICE_CA_FILE, or the files `url`, `token` and `ca.pem` of the user.
- * @param urlFlag value of --url, which wins
+ * Reads COPPICE_URL, COPPICE_TOKEN and COPPICE_CA_FILE, or else the user's files `url`, `token` and `ca.pem`.
+ * @param urlFlag value of --url, which takes precedence
  * @throws ConfigError
  */
 export function loadClientConfig(environment: Environment, urlFlag?: string): ClientConfig {
@@ -36,9 +36,9 @@ export function loadClientConfig(environment: Environment, urlFlag?: string): Cl
     throw new ConfigError([`${url.origin}: must be an http or https address, not ${JSON.stringify(url.value)}`]);
   }
   const token = variable(environment, "COPPICE_TOKEN") ?? textOf(file("token"), false);
-  // The value is a secret, also when it is a wrong one.
+  // The message does not show the value: it may be a secret although it is malformed.
   if (token !== null && !/^[\x21-\x7e]+$/.test(token.value)) {
-    throw new ConfigError([`${token.origin}: holds no token, which is one line without blanks`]);
+    throw new ConfigError([`${token.origin}: must have a token, which is one line without blanks`]);
   }
   const named = variable(environment, "COPPICE_CA_FILE");
   const ca = named === null ? textOf(file("ca.pem"), false) : textOf(named.value, true);
@@ -50,7 +50,7 @@ export function loadClientConfig(environment: Environment, urlFlag?: string): Cl
   });
 }
 
-/** Where the token of a user is looked for and saved. */
+/** Path of the file with the user's token. */
 export function tokenFileOf(environment: Environment): string {
   return userFile(environment, "token");
 }
@@ -60,7 +60,7 @@ function userFile(environment: Environment, name: string): string {
   return join(home, "coppice", name);
 }
 
-/** An empty variable is one that is not set. */
+/** The value of a variable; an empty one counts as unset. */
 function variable(environment: Environment, name: string): Found | null {
   const value = environment[name]?.trim() ?? "";
   return value === "" ? null : { value, origin: name };

@@ -4,7 +4,7 @@ import type { LogLevel } from "../log.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
 
-/** What the operator decided, checked and frozen. Absent things are null. */
+/** The operator's settings, validated and frozen. An absent setting is null. */
 export interface Config {
   readonly dataDir: string;
   /** base of Location headers behind a reverse proxy, without a trailing slash */
@@ -18,9 +18,9 @@ export interface Config {
   };
   readonly vm: {
     readonly emulation: "never" | "allow";
-    /** of the trial of one way to run machines, in `milliseconds` */
+    /** time limit for trying one way to run machines, in `milliseconds` */
     readonly probeTimeoutMs: number;
-    /** while no way to run machines works, in `milliseconds` */
+    /** how long callers wait for a machine while none can be started, in `milliseconds` */
     readonly probeGiveUpMs: number;
     readonly uidBase: number;
     readonly uidCount: number;
@@ -35,33 +35,34 @@ export interface Config {
   };
   readonly pool: { readonly size: number };
   readonly limits: {
-    /** longest run that a request may ask for, in `seconds` */
+    /** largest time limit of an instance, in `seconds` */
     readonly instanceTimeoutMax: number;
     readonly fileBytesMax: number;
-    /** room on the disk, in `bytes`, below which no new work is taken */
+    /** free disk space below which no new work is accepted, in `bytes` */
     readonly diskReserveBytes: number;
-    /** most that an imported image may unpack to, in `bytes` */
+    /** largest unpacked size of an imported image, in `bytes` */
     readonly imageBytesMax: number;
-    /** most files, directories and links of one */
+    /** largest number of files, directories and links of an imported image */
     readonly imageEntriesMax: number;
   };
   readonly registries: {
     readonly default: string | null;
     readonly hosts: Readonly<Record<string, RegistryHost>>;
   };
-  /** how long ended operations are kept, in `milliseconds` */
+  /** retention of ended operations, in `milliseconds` */
   readonly operations: { readonly retentionMs: number };
-  /** bytes of merged layers, as a share of those of an account's layers */
+  /** space for the merged layers of an account, as a share of the bytes of its layers */
   readonly layers: { readonly mergedShare: number };
-  /** how long an unused uploaded file is kept, in `milliseconds`; null: for ever */
+  /** retention of an unused image without a tag, in `milliseconds`; null: for ever */
   readonly images: { readonly untaggedTtlMs: number | null };
+  /** retention of an unused uploaded file, in `milliseconds`; null: for ever */
   readonly files: { readonly ttlMs: number | null };
   readonly log: { readonly level: LogLevel; readonly format: "auto" | "json" | "text" };
 }
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Everything that is wrong with a configuration, not only the first of it. */
+/** A wrong configuration. It has all problems, not only the first one. */
 export class ConfigError extends Error {
   override readonly name = "ConfigError";
   readonly problems: readonly string[];
@@ -73,67 +74,66 @@ export class ConfigError extends Error {
 }
 
 const CONFIG_FILE_DEFAULT = "/etc/coppice/config.toml";
-/** Beyond this, nobody wrote the file by hand, and looking for a place in it takes long. */
+/** The line of a mistake is searched only in files of at most this many lines, because the search is slow. */
 const FILE_LINES_SEARCHED_MAX = 2000;
 
-/** Variables that are no configuration keys; a misspelt key must not pass for one of them. */
+/** Variables with our prefix that are not settings. Any other unknown one is reported as a misspelt setting. */
 const OTHER_VARIABLES = new Set(["COPPICE_CONFIG", "COPPICE_URL", "COPPICE_TOKEN", "COPPICE_CA_FILE"]);
 const TEST_PREFIX = "COPPICE_TEST_";
 
-/** The process's environment; nothing else reads it. */
+/** The environment of this process. Nothing else reads `process.env`. */
 export function processEnvironment(): Environment {
   return process.env;
 }
 
 /**
- * Elysia shows its development error pages unless the process says that it is in production, which is what an
- * executable always is. Must run before Elysia is loaded.
+ * Sets NODE_ENV to production, unless it is set: otherwise Elysia's error responses have details for developers. It must be
+ * called before Elysia is loaded.
  */
 export function declareProduction(): void {
-  // Through a name of its own: the build replaces the expression by a constant.
+  // In two steps, because the build replaces the whole expression by a constant.
   const environment = process.env;
   environment["NODE_ENV"] ??= "production";
 }
 
-/** Variable of a key: `listen.port` is COPPICE_LISTEN_PORT. */
+/** The variable of a setting: COPPICE_LISTEN_PORT for `listen.port`. */
 export function variableOf(key: string): string {
   return `COPPICE_${key.replaceAll(".", "_").toUpperCase()}`;
 }
 
-/** Flag of a key: `listen.port` is --listen-port. */
+/** The flag of a setting, without dashes: `listen-port` for `listen.port`. */
 export function flagOf(key: string): string {
   return key.replaceAll(/[._]/g, "-");
 }
 
 export interface ConfigSources {
   readonly environment: Environment;
-  /** values of flags, by the names that `flagOf` gives */
+  /** values of flags, by the names of `flagOf` */
   readonly flags: Readonly<Record<string, string>>;
   /** value of --config */
   readonly file?: string | undefined;
 }
 
-/** Where the value of a setting comes from: a place in the file, a variable, a flag. */
+/** The source of each setting: a line of the file, a variable, or a flag. A setting with its default has none. */
 export type Origins = ReadonlyMap<KeyName, string>;
 
 export interface ExplainedConfig {
   readonly config: Config;
   readonly values: KeyValues;
-  /** has no entry for what has its default */
   readonly origins: Origins;
-  /** the file that was read; null when there is none */
+  /** path of the file; null when there is none */
   readonly file: string | null;
 }
 
 /**
- * Reads the TOML file, COPPICE_* variables and flags, in rising precedence.
- * @throws ConfigError with every problem
+ * Reads the TOML file, COPPICE_* variables and flags, in ascending precedence.
+ * @throws ConfigError with all problems
  */
 export function loadConfig(sources: ConfigSources): Config {
   return explainConfig(sources).config;
 }
 
-/** The same, and where everything comes from. @throws ConfigError with every problem */
+/** Reads the configuration as `loadConfig` does, with the source of each setting. @throws ConfigError with all problems */
 export function explainConfig(sources: ConfigSources): ExplainedConfig {
   const problems: string[] = [];
   const values = new Map<KeyName, unknown>();
@@ -181,7 +181,7 @@ function pathOf({ file, environment }: ConfigSources): string {
 
 type Take = (name: KeyName, raw: unknown, origin: string) => void;
 
-/** Reads the file into `take`; returns its registry hosts, which have no variable and no flag. */
+/** Passes the settings of the file to `take`, and returns its registry hosts, which have no variables and flags. */
 function readFile(sources: ConfigSources, take: Take, problems: string[]): Record<string, RegistryHost> {
   const path = pathOf(sources);
   if (!existsSync(path)) {
@@ -214,21 +214,21 @@ function flatten(table: Record<string, unknown>, prefix: string): [string, unkno
   );
 }
 
-/** ":12" when the file is broken from line 12 on: the parser says what is wrong, but not where. */
+/** ":12" when line 12 makes the file invalid; the parser's error does not name the line. */
 function brokenLine(text: string, message: string): string {
   const lines = text.split("\n");
   for (let count = 1; count <= lines.length && lines.length <= FILE_LINES_SEARCHED_MAX; count++) {
     try {
       Bun.TOML.parse(`${lines.slice(0, count).join("\n")}\n`);
     } catch (error) {
-      // The beginning of a file can be broken in other ways, by a string that ends on a later line for one.
+      // The first lines of a valid file can be invalid, too, such as those before the end of a multi-line string.
       if ((error as Error).message === message) return `:${count}`;
     }
   }
   return "";
 }
 
-/** ":12" when line 12 of the file sets the key, otherwise nothing: the parser does not tell where a value stood. */
+/** ":12" when line 12 of the file sets the key; otherwise empty. The parser does not tell the line of a value. */
 function lineOf(text: string, key: string): string {
   let table = "";
   for (const [index, line] of text.split("\n").entries()) {

@@ -1,12 +1,16 @@
 import { LOG_LEVELS } from "../log.ts";
 
-/** One setting: how its value is read from a file (typed) or from a variable or flag (text), and what it is for. */
+/** A setting. */
 export interface ConfigKey<T> {
   readonly default: T;
-  /** expected form, for people */
+  /** human-readable form of the value */
   readonly form: string;
+  /** meaning, for the documentation and the help */
   readonly doc: string;
-  /** @throws Error whose message completes "KEY …" */
+  /**
+   * Parses a typed value of the file, or the text of a variable or flag.
+   * @throws Error whose message completes "KEY …"
+   */
   parse(raw: unknown): T;
 }
 
@@ -27,7 +31,7 @@ function key<T>(form: string, read: (raw: unknown) => T | undefined, doc: Doc<T>
   };
 }
 
-/** Lets a key be unset: "" in a variable or flag takes back what the file says. */
+/** Makes a setting optional. An empty variable or flag unsets the value of the file. */
 function optional<T>(inner: (doc: Doc<T>) => ConfigKey<T>, doc: Doc<null> & { readonly or: T }): ConfigKey<T | null> {
   const base = inner({ default: doc.or, doc: doc.doc });
   return { default: null, doc: doc.doc, form: base.form, parse: (raw) => (raw === "" ? null : base.parse(raw)) };
@@ -82,7 +86,7 @@ function scaled(raw: unknown, units: Readonly<Record<string, number>>): number |
 const size = (doc: Doc<number>): ConfigKey<number> =>
   key("bytes, or a size such as 512MiB or 5GiB", (raw) => scaled(raw, SIZE_BYTES), doc);
 
-/** `milliseconds` of a text such as 90s, 15m, 12h or 90d; undefined when it is none. */
+/** `milliseconds` of a duration such as 90s, 15m, 12h or 90d; undefined when `raw` is not a duration. */
 export function parseDuration(raw: unknown): number | undefined {
   return scaled(raw, DURATION_MS);
 }
@@ -90,7 +94,7 @@ export function parseDuration(raw: unknown): number | undefined {
 const duration = (doc: Doc<number>): ConfigKey<number> =>
   key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
 
-/** Every setting, by its name in the file. A test compares the table in docs/configuration.md with this. */
+/** All settings, by their names in the file. A test compares the table in docs/configuration.md with them. */
 export const KEYS = {
   data_dir: path({
     default: "/var/lib/coppice",
@@ -111,30 +115,30 @@ export const KEYS = {
   "listen.insecure": flag({ default: false, doc: "allow plain HTTP on addresses that other machines reach" }),
   "vm.emulation": choice(["never", "allow"], {
     default: "never",
-    doc: "`allow` runs VMs without KVM, by emulation: slow, and no security boundary",
+    doc: "`allow` runs VMs without KVM, by emulation, which is slow and not a security boundary",
   }),
   "vm.probe_timeout": duration({
     default: 15 * DURATION_MS.s,
-    doc: "time limit of the trial of each VM monitor at the start; raise it for a slow host",
+    doc: "time limit for trying each VM monitor at the start; raise it on a slow host",
   }),
   "vm.probe_give_up": duration({
     default: 2 * DURATION_MS.m,
-    doc: "how long instances wait while no VM monitor works; each is tried again at once, then with growing pauses",
+    doc: "how long instances wait while no VM monitor works; meanwhile all are tried again, with growing pauses",
   }),
   "vm.uid_base": integer(1000, 4_294_900_000, {
     default: 1_900_000_000,
-    doc: "first user id of VMs, which get one each; nothing else may use these ids",
+    doc: "first user id of VMs; each VM gets its own, and nothing else may use these ids",
   }),
   "vm.uid_count": integer(1, 65_536, { default: 4096, doc: "number of user ids for VMs" }),
-  "vm.vcpus_default": integer(1, 64, { default: 1, doc: "vCPUs of an instance that asks for none" }),
-  "vm.vcpus_max": integer(1, 64, { default: 8, doc: "most vCPUs that an instance may ask for" }),
-  "vm.memory_bytes_default": size({ default: 512 * 1024 ** 2, doc: "memory of an instance that asks for none" }),
-  "vm.memory_bytes_max": size({ default: 8 * 1024 ** 3, doc: "most memory that an instance may ask for" }),
+  "vm.vcpus_default": integer(1, 64, { default: 1, doc: "vCPUs of an instance that requests none" }),
+  "vm.vcpus_max": integer(1, 64, { default: 8, doc: "largest number of vCPUs of an instance" }),
+  "vm.memory_bytes_default": size({ default: 512 * 1024 ** 2, doc: "memory of an instance that requests none" }),
+  "vm.memory_bytes_max": size({ default: 8 * 1024 ** 3, doc: "largest memory of an instance" }),
   "vm.disk_bytes_default": size({
     default: 10 * 1024 ** 3,
-    doc: "bytes that an instance may write when it asks for none",
+    doc: "disk of an instance that requests none: the bytes that it may write",
   }),
-  "vm.disk_bytes_max": size({ default: 100 * 1024 ** 3, doc: "most bytes that an instance may ask to write" }),
+  "vm.disk_bytes_max": size({ default: 100 * 1024 ** 3, doc: "largest disk of an instance" }),
   "vm.memory_budget_bytes": optional(size, {
     default: null,
     or: 0,
@@ -148,12 +152,12 @@ export const KEYS = {
   "pool.size": integer(0, 64, { default: 2, doc: "number of booted VMs that are kept ready" }),
   "limits.instance_timeout_max": integer(1, 604_800, {
     default: 3600,
-    doc: "longest `timeout` that an instance may ask for, in seconds",
+    doc: "largest `timeout` of an instance, in seconds",
   }),
-  "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest file that may be uploaded" }),
+  "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest uploaded file" }),
   "limits.disk_reserve_bytes": size({
     default: 1024 ** 3,
-    doc: "free space on the disk of `data_dir`; below it imports, instances and uploads are refused (507), and the one that writes most is ended",
+    doc: "space to keep free on the disk of `data_dir`; below it, imports, instances and uploads are refused (507), and the one that writes most is ended",
   }),
   "limits.image_bytes_max": size({
     default: 32 * 1024 ** 3,
@@ -161,7 +165,7 @@ export const KEYS = {
   }),
   "limits.image_entries_max": integer(1, 1_999_999, {
     default: 1_000_000,
-    doc: "most files, directories and links that an imported image may have",
+    doc: "largest number of files, directories and links of an imported image",
   }),
   "registries.default": optional((doc) => text("a host, with its port if it has one", /^[A-Za-z0-9.:[\]-]+$/, doc), {
     default: null,
@@ -171,12 +175,12 @@ export const KEYS = {
   "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),
   "layers.merged_share": fraction(0, 10, {
     default: 1,
-    doc: "space for merged layers, which make long chains quick to start, as a share of an account's layers; 0: no merging ahead of need",
+    doc: "space for merged layers, which make long chains quick to start, as a share of the account's layers; 0: layers are merged only when a run needs it",
   }),
   "images.untagged_ttl": optional(duration, {
     default: null,
     or: 0,
-    doc: "untagged images are deleted this long after they were made and last used by a run; unset: never",
+    doc: "untagged images are deleted this long after their creation or their last use by a run, whichever is later; unset: never",
   }),
   "files.ttl": optional(duration, {
     default: null,
@@ -190,7 +194,7 @@ export const KEYS = {
   }),
 } as const;
 
-/** What one `[registries.hosts."HOST"]` table and its mirrors have in common. */
+/** Settings that a `[registries.hosts."HOST"]` table and its mirrors have in common. */
 export const REGISTRY_ACCESS_KEYS = {
   insecure: flag({ default: false, doc: "speak plain HTTP, or accept any certificate" }),
   ca_file: optional(path, {
@@ -205,7 +209,7 @@ export const REGISTRY_ALLOW_KEY = flag({ default: true, doc: "`false` refuses th
 export type KeyName = keyof typeof KEYS;
 export type KeyValues = { [Name in KeyName]: (typeof KEYS)[Name] extends ConfigKey<infer T> ? T : never };
 
-/** Default of a key as docs/configuration.md and the help show it. */
+/** The default of a setting, as docs/configuration.md and the help show it. */
 export function shownDefault(name: KeyName): string {
   const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
   if (value === null) return "unset";

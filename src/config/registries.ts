@@ -1,10 +1,10 @@
 import { REGISTRY_ACCESS_KEYS, REGISTRY_ALLOW_KEY } from "./keys.ts";
 
-/** How one host is spoken to. */
+/** How to connect to a host. */
 export interface RegistryAccess {
-  /** speak plain HTTP, or accept any certificate */
+  /** use plain HTTP, or accept any certificate */
   readonly insecure: boolean;
-  /** PEM file of the authority that signed the host's certificate; null for the system's own */
+  /** PEM file of the authority that signed the host's certificate; null for those of the system */
   readonly caFile: string | null;
 }
 
@@ -12,19 +12,20 @@ export interface RegistryMirror extends RegistryAccess {
   readonly host: string;
 }
 
-/** How the appliance treats one registry host. A host that is listed may have any address, loopback too. */
+/** Settings of a registry host. A host with settings may have any address, even a loopback one. */
 export interface RegistryHost extends RegistryAccess {
-  /** false refuses the host */
+  /** false: the host is refused */
   readonly allow: boolean;
-  /** asked first, in this order */
+  /** mirrors, which are tried first, in this order */
   readonly mirrors: readonly RegistryMirror[];
 }
 
 type Table = Record<string, unknown>;
-type Complain = (key: string, problem: string) => void;
+/** Reports a problem; the message completes "KEY …". */
+type Report = (key: string, problem: string) => void;
 
 const HOST = /^[A-Za-z0-9.[\]:-]+$/;
-/** Stands for every host that has no table of its own. */
+/** The table for all hosts without a table of their own. */
 const ANY_HOST = "*";
 const HOST_FORM = "a host, with its port if it has one";
 
@@ -32,49 +33,45 @@ export function isTable(value: unknown): value is Table {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** Reads the tables below `registries.hosts`. Problems go to `complain`, and what has them is left out. */
-export function registryHosts(raw: unknown, complain: Complain): Record<string, RegistryHost> {
+/** Reads the tables below `registries.hosts`. It passes problems to `report`, and leaves out tables that have any. */
+export function registryHosts(raw: unknown, report: Report): Record<string, RegistryHost> {
   if (raw === undefined) return {};
   if (!isTable(raw)) {
-    complain("registries.hosts", "must be a table of tables");
+    report("registries.hosts", "must be a table of tables");
     return {};
   }
   const hosts: Record<string, RegistryHost> = {};
   for (const [host, settings] of Object.entries(raw)) {
     const key = `registries.hosts.${host}`;
     if (isTable(settings) && (host === ANY_HOST || HOST.test(host))) {
-      hosts[host.toLowerCase()] = registryHost(settings, key, complain);
-    } else complain(key, `must be a table named after ${HOST_FORM}, or "${ANY_HOST}"`);
+      hosts[host.toLowerCase()] = registryHost(settings, key, report);
+    } else report(key, `must be a table named after ${HOST_FORM}, or "${ANY_HOST}"`);
   }
   return hosts;
 }
 
-function registryHost({ allow, mirrors, ...rest }: Table, key: string, complain: Complain): RegistryHost {
+function registryHost({ allow, mirrors, ...rest }: Table, key: string, report: Report): RegistryHost {
   const list = Array.isArray(mirrors) ? mirrors : [];
-  if (mirrors !== undefined && !Array.isArray(mirrors)) complain(`${key}.mirrors`, "must be an array of tables");
+  if (mirrors !== undefined && !Array.isArray(mirrors)) report(`${key}.mirrors`, "must be an array of tables");
   return {
-    ...registryAccess(rest, key, complain),
-    allow: read(REGISTRY_ALLOW_KEY, allow, `${key}.allow`, complain),
+    ...registryAccess(rest, key, report),
+    allow: read(REGISTRY_ALLOW_KEY, allow, `${key}.allow`, report),
     mirrors: list.flatMap((entry: unknown) => {
       if (isTable(entry) && typeof entry["host"] === "string" && HOST.test(entry["host"])) {
         const { host, ...access } = entry;
-        return [{ host: entry["host"].toLowerCase(), ...registryAccess(access, `${key}.mirrors`, complain) }];
+        return [{ host: entry["host"].toLowerCase(), ...registryAccess(access, `${key}.mirrors`, report) }];
       }
-      complain(`${key}.mirrors`, `must be tables with host: ${HOST_FORM}`);
+      report(`${key}.mirrors`, `must be tables with host: ${HOST_FORM}`);
       return [];
     }),
   };
 }
 
-function registryAccess(
-  { insecure, ca_file: caFile, ...unknown }: Table,
-  key: string,
-  complain: Complain,
-): RegistryAccess {
-  for (const name of Object.keys(unknown)) complain(`${key}.${name}`, "is no such setting");
+function registryAccess({ insecure, ca_file: caFile, ...unknown }: Table, key: string, report: Report): RegistryAccess {
+  for (const name of Object.keys(unknown)) report(`${key}.${name}`, "is no such setting");
   return {
-    insecure: read(REGISTRY_ACCESS_KEYS.insecure, insecure, `${key}.insecure`, complain),
-    caFile: read(REGISTRY_ACCESS_KEYS.ca_file, caFile, `${key}.ca_file`, complain),
+    insecure: read(REGISTRY_ACCESS_KEYS.insecure, insecure, `${key}.insecure`, report),
+    caFile: read(REGISTRY_ACCESS_KEYS.ca_file, caFile, `${key}.ca_file`, report),
   };
 }
 
@@ -83,12 +80,12 @@ interface Reader<T> {
   parse(raw: unknown): T;
 }
 
-function read<T>(reader: Reader<T>, raw: unknown, key: string, complain: Complain): T {
+function read<T>(reader: Reader<T>, raw: unknown, key: string, report: Report): T {
   if (raw === undefined) return reader.default;
   try {
     return reader.parse(raw);
   } catch (error) {
-    complain(key, (error as Error).message);
+    report(key, (error as Error).message);
     return reader.default;
   }
 }

@@ -1,22 +1,22 @@
-/** Size of the first block, and of the largest, in `bytes`; each is twice as large as the one before, or as a large piece. */
+/** Sizes of the first and of the largest block, in `bytes`. Each block is twice as large as the one before, or as a large piece. */
 const BLOCK_BYTES_MIN = 4096;
 const BLOCK_BYTES_MAX = 262_144;
 
-/** Bytes that come in pieces of any size, copied into blocks: a million pieces of a byte take little more than a mebibyte. */
+/** Collects pieces of any size in larger blocks, so that a million pieces of one byte take little more than a MiB. */
 export class ByteBlocks {
-  /** in order; all but the last are filled to their end */
+  /** in order; all but the last are full */
   readonly #blocks: Uint8Array[] = [];
-  /** of the last block */
+  /** used part of the last block */
   #usedBytes = 0;
   #bytes = 0;
   #nextBlockBytes = BLOCK_BYTES_MIN;
 
-  /** bytes that are held */
+  /** Number of bytes. */
   get byteLength(): number {
     return this.#bytes;
   }
 
-  /** Adds a piece, which is copied: the caller may use its buffer again. */
+  /** Adds a copy of a piece: the caller may reuse its buffer. */
   push(piece: Uint8Array): void {
     for (let rest = piece; rest.byteLength > 0; ) {
       const block = this.#blockWithRoom(rest.byteLength);
@@ -28,7 +28,7 @@ export class ByteBlocks {
     this.#bytes += piece.byteLength;
   }
 
-  /** Takes out the first bytes, as many as lie together; null when there are none. */
+  /** Removes and returns the first block; null when there are no bytes. */
   take(): Uint8Array | null {
     const block = this.#blocks.shift();
     if (block === undefined) return null;
@@ -37,7 +37,7 @@ export class ByteBlocks {
     return taken;
   }
 
-  /** All of them; the last block is good until the next `push`. */
+  /** All blocks. The last one is valid until the next `push`. */
   blocks(): Uint8Array[] {
     return this.#blocks.map((block, at) =>
       at === this.#blocks.length - 1 ? block.subarray(0, this.#usedBytes) : block,

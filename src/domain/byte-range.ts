@@ -1,4 +1,4 @@
-/** Part of a content, `end` not included, in `bytes`. */
+/** A part of a content: offsets in `bytes`, `end` not included. */
 export interface ByteRange {
   readonly start: number;
   readonly end: number;

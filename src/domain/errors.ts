@@ -1,4 +1,4 @@
-/** Every machine-readable error value of the interface; `api/errors.ts` gives each its HTTP status. */
+/** All machine-readable error values of the API; `api/errors.ts` maps each to an HTTP status. */
 export const ERROR_CODES = [
   "validation_error",
   "unauthorized",
@@ -19,7 +19,7 @@ export type ErrorCode = (typeof ERROR_CODES)[number];
 
 export type ErrorDetails = Readonly<Record<string, unknown>>;
 
-/** The error object of the interface, in a response or in a FAILED operation. */
+/** The error object of the API, in a response or in a FAILED operation. */
 export interface ErrorBody {
   readonly error: ErrorCode;
   readonly message: string;
@@ -27,8 +27,8 @@ export interface ErrorBody {
 }
 
 /**
- * A failure that the caller of the interface may see. Everything else that is thrown is an
- * internal error whose text never leaves the log.
+ * A failure whose message callers of the API may see. Any other error is an internal error, and its message appears in the
+ * log only.
  */
 export class ApiError extends Error {
   override readonly name = "ApiError";
@@ -46,10 +46,10 @@ export class ApiError extends Error {
   }
 }
 
-/** How the system and the database say that there is no room left. */
+/** Error codes of the system and the database for a full disk. */
 const FULL_CODES = new Set<unknown>(["ENOSPC", "EDQUOT", "SQLITE_FULL"]);
 
-/** What a caller may know of a failure that a full disk caused, anywhere in its chain of causes; null for any other. */
+/** The error for callers when a full disk is anywhere in the chain of causes; otherwise null. */
 export function storageFull(error: unknown): ApiError | null {
   for (let cause = error; cause instanceof Error; cause = cause.cause) {
     if (FULL_CODES.has((cause as NodeJS.ErrnoException).code)) {

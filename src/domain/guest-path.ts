@@ -3,20 +3,20 @@ import { ApiError } from "./errors.ts";
 declare const brand: unique symbol;
 
 /**
- * Bytes of the guest, one char code (0 to 255) a byte: names there are bytes, not text, and this form
- * compares, joins and sorts as the bytes do. Never show it to a person: see `displayName`.
+ * Bytes of a guest's name, as a string with one char code (0 to 255) for each byte. Names in a guest are bytes, not text,
+ * and this form compares, joins and sorts as the bytes do. Show `displayName` of it to people.
  */
 export type ByteString = string & { readonly [brand]: "ByteString" };
 
 /**
- * Absolute, normalised path inside an image, as bytes: it begins with "/", has no empty, "." or ".."
- * component and no trailing slash; the root is "/".
+ * Absolute, normalised path in an image, as bytes: it begins with "/", and has no trailing slash and no empty, "." or
+ * ".." component. The root is "/".
  */
 export type GuestPath = ByteString & { readonly [brand]: "ByteString" };
 
-/** Longest path in `bytes`; Linux' PATH_MAX counts the final NUL. */
+/** Longest path, in `bytes`; Linux's PATH_MAX includes the final NUL. */
 export const GUEST_PATH_BYTES_MAX = 4096;
-/** Longest name of one entry in `bytes`, NAME_MAX of every file system that a layer uses. */
+/** Longest name of an entry, in `bytes`: NAME_MAX of all file systems that layers use. */
 export const GUEST_NAME_BYTES_MAX = 255;
 
 export function bytesToByteString(bytes: Uint8Array): ByteString {
@@ -31,19 +31,19 @@ export function byteStringToBytes(value: ByteString): Buffer {
   return Buffer.from(value, "latin1");
 }
 
-/** Text of a name for people and JSON: U+FFFD stands where the bytes are not UTF-8. */
+/** Text of a name for people and JSON; U+FFFD replaces bytes that are not UTF-8. */
 export function displayName(value: ByteString): string {
   return byteStringToBytes(value).toString("utf8");
 }
 
-/** True when `displayName` loses nothing. */
+/** True when `displayName` is lossless. */
 export function isUtf8(value: ByteString): boolean {
   return textToByteString(displayName(value)) === value;
 }
 
 /**
- * Checks and normalises a path of a request.
- * @throws ApiError `invalid_path` when it is relative, empty, has NUL or "..", or is over-long
+ * Validates and normalises a path of a request.
+ * @throws ApiError `invalid_path` when it is relative, empty or too long, or contains NUL or ".."
  */
 export function parseGuestPath(value: ByteString): GuestPath {
   const fail = (reason: string): never => {
@@ -61,7 +61,7 @@ export function parseGuestPath(value: ByteString): GuestPath {
   return `/${parts.join("/")}` as GuestPath;
 }
 
-/** `parseGuestPath` of text, as it stands in a JSON body. */
+/** `parseGuestPath` for a text, such as one in a JSON body. */
 export function parseGuestPathText(text: string): GuestPath {
   return parseGuestPath(textToByteString(text));
 }

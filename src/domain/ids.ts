@@ -5,19 +5,19 @@ export type AccountId = Id<"AccountId">;
 export type ImageId = Id<"ImageId">;
 export type FileId = Id<"FileId">;
 export type LayerId = Id<"LayerId">;
-/** An instance's uuid is the id of its operation. */
+/** The id of an operation, which is also the uuid of an instance. */
 export type OperationId = Id<"OperationId">;
 
-/** Canonical textual form of a UUID; upper case is accepted and compared in lower case. */
+/** Canonical textual form of a UUID. Upper case is accepted, and converted to lower case before comparisons. */
 export const UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
 const uuidExpression = new RegExp(UUID_PATTERN);
 
-/** Lower-case form of `value` when it is a UUID, otherwise null. */
+/** `value` in lower case if it is a UUID, otherwise null. */
 export function parseUuid<T extends Id<string>>(value: string): T | null {
   return uuidExpression.test(value) ? (value.toLowerCase() as T) : null;
 }
 
-/** Account names are the `sub` of a token: short, printable and safe in a log field. */
+/** The name of an account is the `sub` of its tokens: short, printable and safe in a log field. */
 export const ACCOUNT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$";
 
 /** Wire form of a time in `milliseconds` since the epoch. */

@@ -1,3 +1,3 @@
-/** How an image differs from another one at a path. */
+/** Kinds of difference between two images at a path. */
 export const DIFF_CHANGES = ["added", "changed", "removed"] as const;
 export type DiffChange = (typeof DIFF_CHANGES)[number];

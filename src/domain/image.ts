@@ -4,7 +4,7 @@ import { type ImageId, parseUuid } from "./ids.ts";
 /** 1 to 128 characters, the first a letter or digit. */
 export const TAG_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$";
 const tagExpression = new RegExp(TAG_PATTERN);
-/** What a tag must be, after its name in a message. */
+/** The rule for tags, as the rest of a message that begins with the tag's name. */
 export const TAG_RULE = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : / - and begin with a letter or digit";
 
 /** Bounds of the import time-out, in `seconds`. */
@@ -18,7 +18,7 @@ export function isTag(value: string): boolean {
 }
 
 /**
- * Reads `<uuid>` or `tag:<name>`.
+ * Parses `<uuid>` or `tag:<name>`.
  * @throws ApiError `validation_error`
  */
 export function parseImageReference(value: string): ImageReference {

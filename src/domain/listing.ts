@@ -3,10 +3,10 @@ import type { ByteString } from "./guest-path.ts";
 export const LIMIT_DEFAULT = 100;
 export const LIMIT_MAX = 1000;
 
-/** Kinds of entries in a file system, by the letter that `ls` shows ("f" for "-"). */
+/** Types of file system entries, by the letter that `ls` shows, except "f" for a regular file. */
 export type EntryType = "f" | "d" | "l" | "b" | "c" | "p" | "s";
 
-/** One entry of an image's file system, as indexes and the merged tree give it. */
+/** An entry of a layer's index, or of an image's merged tree. */
 export interface Entry {
   readonly name: ByteString;
   readonly type: EntryType;

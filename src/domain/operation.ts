@@ -7,10 +7,10 @@ export type OperationKind = (typeof OPERATION_KINDS)[number];
 export const OPERATION_TRANSITIONS = ["start", "succeed", "fail", "cancel"] as const;
 export type OperationTransition = (typeof OPERATION_TRANSITIONS)[number];
 
-/** Statuses in which an operation stays for ever. */
+/** Terminal statuses. */
 export type EndStatus = Extract<OperationStatus, "SUCCESS" | "FAILED" | "CANCELLED">;
 
-/** The whole life cycle; a missing status or transition does not compile. */
+/** The complete life cycle: the compiler requires every status and transition. */
 const LIFE_CYCLE = {
   PENDING: { start: "EXECUTING", succeed: null, fail: "FAILED", cancel: "CANCELLED" },
   EXECUTING: { start: null, succeed: "SUCCESS", fail: "FAILED", cancel: "CANCELLED" },
@@ -19,12 +19,12 @@ const LIFE_CYCLE = {
   CANCELLED: { start: null, succeed: null, fail: null, cancel: null },
 } as const satisfies Record<OperationStatus, Record<OperationTransition, OperationStatus | null>>;
 
-/** The status after `transition`, or null where it is not allowed. Terminal states never change. */
+/** The status after `transition`; null when it is not allowed. Terminal statuses never change. */
 export function next(status: OperationStatus, transition: OperationTransition): OperationStatus | null {
   return LIFE_CYCLE[status][transition];
 }
 
-/** Statuses from which `transition` is allowed: the compare side of a compare-and-set. */
+/** Statuses that allow `transition`, for the condition of a compare-and-set. */
 export function sourcesOf(transition: OperationTransition): OperationStatus[] {
   return OPERATION_STATUSES.filter((status) => next(status, transition) !== null);
 }
@@ -33,18 +33,18 @@ export function isTerminal(status: OperationStatus): boolean {
   return OPERATION_TRANSITIONS.every((transition) => next(status, transition) === null);
 }
 
-/** How strongly the command was separated from the host. */
+/** Kinds of isolation of a command from the host. */
 export const ISOLATIONS = ["vm", "vm-emulated"] as const;
 export type Isolation = (typeof ISOLATIONS)[number];
 
-/** An instance's result as its row keeps it, in the words of the interface; the outputs are in the event log. */
+/** An instance's result as its row stores it, with the field names of the API. The outputs are in the event log. */
 export type StoredInstanceResult = {
-  /** of the command; 128+n when signal n ended it */
+  /** exit code of the command; 128+n when signal n ended it */
   readonly exit_code: number;
   readonly stdout: StoredOutput;
   readonly stderr: StoredOutput;
   readonly cpu_time_ms: number;
-  /** peak memory of the command and its children, page cache included */
+  /** peak memory of the command and its children, including page cache */
   readonly memory_bytes: number;
   readonly timed_out: boolean;
   /** present and true when the guest ran out of memory */
@@ -56,18 +56,18 @@ export type StoredInstanceResult = {
 
 export interface StoredOutput {
   readonly truncated: boolean;
-  /** number of bytes that the event log has of it; absent when the output has a file of its own */
+  /** size of the captured output in the event log; absent when the output has a file of its own */
   readonly bytes?: number;
-  /** nothing was written, so there is no file to look for */
+  /** true when the output is empty and is stored nowhere */
   readonly empty?: boolean;
 }
 
-/** An import's result as its row keeps it, in the words of the interface. */
+/** An import's result as its row stores it, with the field names of the API. */
 export type StoredImportResult = {
   readonly image: string;
   readonly tag?: string;
   /** digest of the imported manifest */
   readonly digest: string;
-  /** disk space of the image's base layer */
+  /** disk space of the image's base layer, in `bytes` */
   readonly size_bytes: number;
 };

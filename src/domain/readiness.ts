@@ -1,19 +1,19 @@
 import type { Isolation } from "./operation.ts";
 
-/** Whether instances can run, and how well they are separated from the host. */
+/** Whether instances can run, and how they are isolated from the host. */
 export interface Readiness {
   readonly ready: boolean;
-  /** null until the probe has decided, or when no virtual machine monitor may be used */
+  /** null until the probe has decided, or when no virtual machine monitor can be used */
   readonly isolation: Isolation | null;
-  /** why it is not ready, for a person; empty when it is */
+  /** human-readable reason why the service is not ready; empty when it is */
   readonly reason: string;
   readonly checks: readonly Check[];
 }
 
-/** One thing that instances or imports need. */
+/** The check of one requirement of instances or imports. */
 export interface Check {
   readonly name: string;
   readonly ok: boolean;
-  /** what is wrong, for a person; empty when nothing is */
+  /** human-readable reason of a failure; empty when `ok` */
   readonly reason: string;
 }

@@ -1,4 +1,4 @@
-/** What was given back, or with a dry run would be. `bytes` are those that the file system has allocated. */
+/** Objects that were removed, or in a dry run would be. Sizes are `bytes` that the file system has allocated. */
 export interface Reclaimed {
   readonly images: number;
   readonly layers: number;

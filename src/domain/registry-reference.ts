@@ -1,26 +1,26 @@
 import { ApiError } from "./errors.ts";
 
-/** Where an image lies: one repository of one registry, by tag or by digest. */
+/** Reference to an image in a registry, by tag or by digest. */
 export interface RegistryReference {
   /** lower-case host name or address (IPv6 in brackets), with `:port` when one was given */
   readonly host: string;
   readonly repository: string;
-  /** absent only when a digest is there */
+  /** absent only when there is a digest */
   readonly tag?: string;
-  /** `sha256:` and 64 lower-case hexadecimal digits; wins over the tag */
+  /** `sha256:` and 64 lower-case hexadecimal digits; takes precedence over the tag */
   readonly digest?: string;
   /** full spelling, which parses to the same reference */
   readonly canonical: string;
 }
 
 export interface RegistryReferenceOptions {
-  /** host taken for references that name none; without it they are refused */
+  /** host for references that name none; without it they are refused */
   readonly defaultRegistry?: string | null;
 }
 
 const TAG_DEFAULT = "latest";
 const REFERENCE_BYTES_MAX = 1024;
-/** The registry protocol's limit of a repository's name with its host. */
+/** The registry protocol's limit for host and repository together. */
 const NAME_BYTES_MAX = 255;
 const PORT_MAX = 65_535;
 
@@ -31,14 +31,14 @@ const digestExpression = /^sha256:[0-9a-f]{64}$/;
 const nameExpression = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
 const IMPLIED_TRANSPORT = "docker://";
-/** Other places that image tools read from. They would open files and sockets of this host. */
+/** Prefixes of other sources that image tools know. They would open files and sockets of this host. */
 const transportExpression =
   /^(?:[a-z][a-z0-9+.-]*:\/\/|(?:atomic|containers-storage|dir|docker|docker-archive|docker-daemon|file|oci|oci-archive|ostree|sif|tarball):(?!\d{1,5}\/))/i;
 
 const invalid = (message: string): ApiError => new ApiError("validation_error", message, { field: "registry" });
 
 /**
- * Reads `[docker://]host[:port]/repository[:tag][@sha256:...]`. Messages never repeat a part that may hold a password.
+ * Parses `[docker://]host[:port]/repository[:tag][@sha256:...]`. Messages never repeat a part that may be a password.
  * @throws ApiError `validation_error`
  */
 export function parseRegistryReference(text: string, options: RegistryReferenceOptions = {}): RegistryReference {
@@ -81,12 +81,12 @@ function refuseUserinfo(text: string): void {
   const slash = text.indexOf("/");
   const first = slash < 0 ? text : text.slice(0, slash);
   const at = first.lastIndexOf("@");
-  // Without a slash, what follows "@" may be the digest of a reference that names no host.
+  // In a reference without a host, the text after "@" may be a digest.
   if (at < 0 || (slash < 0 && digestExpression.test(first.slice(at + 1)))) return;
   throw invalid("registry must not hold a user name or password: give them in credentials");
 }
 
-/** A first component without a dot or a port is part of the repository: image tools would add a host of their own. */
+/** A first component without a dot or a port is part of the repository: image tools would add their own default host. */
 function splitHost(text: string, defaultRegistry: string | null): { authority: string | null; path: string } {
   const slash = text.indexOf("/");
   const first = slash < 0 ? "" : text.slice(0, slash);
@@ -103,7 +103,8 @@ function parseHost(authority: string): string {
     throw invalid(`registry: the port must be a number from 1 to ${PORT_MAX}`);
   }
   const host = name.startsWith("[") ? canonicalIpv6(name) : nameExpression.test(name) ? name : null;
-  if (host === null) throw invalid("registry: the host is no host name, IPv4 address or IPv6 address in brackets");
+  if (host === null)
+    throw invalid("registry: the host must be a host name, an IPv4 address, or an IPv6 address in brackets");
   if (!/[.:]/.test(host) && port === undefined && host !== "localhost") {
     throw invalid("registry: a host without a dot needs a port");
   }

@@ -13,7 +13,7 @@ export const SCOPES = [
 ] as const;
 
 export type Scope = (typeof SCOPES)[number];
-/** What a token may carry: a scope, or `*` for all of them. */
+/** A grant of a token: a scope, or `*` for all scopes. */
 export type Grant = Scope | "*";
 
 export function isGrant(value: string): value is Grant {

@@ -14,7 +14,7 @@ import {
 } from "./instance.ts";
 import { OUTPUT_BYTES_DEFAULT } from "./output.ts";
 
-/** Bounds of one instance that the operator sets. */
+/** The operator's limits for an instance. */
 export interface SpawnLimits {
   readonly instanceTimeoutSecondsMax: number;
   readonly vcpusDefault: number;
@@ -25,7 +25,7 @@ export interface SpawnLimits {
   readonly diskBytesMax: number;
 }
 
-/** A command that a caller wants to run; what is absent has a default. */
+/** A command to run. Absent fields have defaults. */
 export interface CommandInput {
   readonly command: string;
   readonly args?: readonly string[] | undefined;
@@ -36,19 +36,19 @@ export interface CommandInput {
   readonly gid?: number | undefined;
   readonly timeoutSeconds?: number | undefined;
   readonly truncateOutputAtBytes?: number | undefined;
-  /** ASCII, or `base64:` and standard base64 */
+  /** ASCII, or `base64:` followed by standard base64 */
   readonly stdin?: string | undefined;
-  /** more may follow on `stdin` */
+  /** true: standard input stays open after `stdin`, and more may be sent */
   readonly stdinOpen?: boolean | undefined;
-  /** a terminal of that size for its streams */
+  /** size of a terminal for all three streams */
   readonly terminal?: TerminalSize | undefined;
 }
 
-/** What a caller wants an instance for; what is absent has a default. */
+/** A request for an instance. Absent fields have defaults. */
 export interface SpawnInput extends CommandInput {
   /** `<uuid>` or `tag:<name>` */
   readonly image: string;
-  /** by path in the sandbox */
+  /** input files by path in the sandbox */
   readonly files?: Readonly<Record<string, FileInput>> | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
@@ -75,20 +75,20 @@ export interface TerminalSize {
   readonly columns: number;
 }
 
-/** A command with every default filled in and every rule checked. */
+/** A validated command with all defaults filled in. */
 export interface CheckedCommand {
-  /** what execve gets; `argv[0]` without a slash is looked up through PATH */
+  /** arguments of execve; `argv[0]` without a slash is looked up in PATH */
   readonly argv: readonly string[];
-  /** only what the request gave; PATH, HOME and HOSTNAME are added where it runs, as far as they are missing */
+  /** the variables of the request only; the run adds PATH, HOME and HOSTNAME when they are missing */
   readonly env: Readonly<Record<string, string>>;
   /** absolute, normalised path, as text */
   readonly cwd: string;
   readonly uid: number;
   readonly gid: number;
   readonly truncateOutputAtBytes: number;
-  /** ASCII, or `base64:` and standard base64 (see `decodeStdin`); null is nothing */
+  /** ASCII, or `base64:` followed by standard base64 (see `decodeStdin`); null is empty */
   readonly stdin: string | null;
-  /** whether more follows behind `stdin`; standard input is /dev/null where neither is */
+  /** true: more may be sent after `stdin`; when false and `stdin` is null, standard input is /dev/null */
   readonly stdinOpen: boolean;
   /** null: the streams are pipes */
   readonly terminal: TerminalSize | null;
@@ -105,7 +105,7 @@ export interface CheckedFile {
   readonly gid: number;
 }
 
-/** A spawn request with every default filled in and every rule checked; names are not yet resolved. */
+/** A validated spawn request with all defaults filled in. The image and the files are not resolved yet. */
 export interface CheckedSpawn extends CheckedCommand {
   readonly image: ImageReference;
   readonly timeoutSeconds: number;
@@ -116,7 +116,7 @@ export interface CheckedSpawn extends CheckedCommand {
 }
 
 /**
- * Checks what a schema cannot say.
+ * Checks the rules that a schema cannot express, and fills in defaults.
  * @throws ApiError `validation_error` or `invalid_path`
  */
 export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpawn {
@@ -132,7 +132,7 @@ export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpa
   };
 }
 
-/** A time limit that the operator allows. @throws ApiError `validation_error` */
+/** The time limit in `seconds`, or its default. @throws ApiError `validation_error` when the operator's limit is lower */
 export function checkTimeout(
   seconds: number | undefined,
   limits: Pick<SpawnLimits, "instanceTimeoutSecondsMax">,
@@ -140,7 +140,7 @@ export function checkTimeout(
   return bounded("timeout", seconds, TIMEOUT_SECONDS_DEFAULT, limits.instanceTimeoutSecondsMax);
 }
 
-/** The same of a command alone. @throws as `checkSpawn` does */
+/** Checks a command, as `checkSpawn` does. @throws as `checkSpawn` does */
 export function checkCommand(request: CommandInput): CheckedCommand {
   const argv = argvOf(request);
   const env = request.env ?? {};
@@ -159,7 +159,7 @@ export function checkCommand(request: CommandInput): CheckedCommand {
   };
 }
 
-/** A shell gets `args` as $1 and so on; without a shell they are the arguments of the executable. */
+/** The arguments of execve. A shell gets `args` as $1, $2 and so on; without a shell, the executable gets them. */
 export function argvOf(request: Pick<CommandInput, "command" | "args" | "shell">): string[] {
   const args = request.args ?? [];
   if (request.shell !== true) return [request.command, ...args];
@@ -168,13 +168,13 @@ export function argvOf(request: Pick<CommandInput, "command" | "args" | "shell">
     : ["/bin/sh", "-c", request.command, "/bin/sh", ...args];
 }
 
-/** Bytes of standard input, which `checkSpawn` has checked: plain ASCII, or `base64:` and standard base64. */
+/** Decodes standard input that `checkCommand` has validated: plain ASCII, or `base64:` followed by standard base64. */
 export function decodeStdin(text: string): Uint8Array {
   if (!text.startsWith(STDIN_BASE64_PREFIX)) return Buffer.from(text, "latin1");
   return Buffer.from(text.slice(STDIN_BASE64_PREFIX.length), "base64");
 }
 
-/** Looks at standard input where it is: it can be large, and decoded it would be there twice. */
+/** Validates standard input without decoding it, because it can be large. */
 function checkStdin(text: string): void {
   const fail = (reason: string): never => fieldError("stdin", reason);
   if (!text.startsWith(STDIN_BASE64_PREFIX)) {
@@ -217,10 +217,10 @@ function checkArguments(argv: readonly string[], env: Readonly<Record<string, st
   }
 }
 
-/** A pointer of the guest's argv and envp counts against the same limit as the strings. */
+/** Pointers in the guest's argv and envp count against the same limit as the strings. */
 const POINTER_BYTES = 8;
 
-/** Length of a text in bytes of UTF-8, once it is known to be one that execve can take. */
+/** Checks that execve can take a text, and returns its length in bytes of UTF-8. */
 function checkText(field: string, text: string): number {
   if (text.includes("\0")) fieldError(field, "must not contain NUL");
   if (!text.isWellFormed()) fieldError(field, "must be valid Unicode");
@@ -276,7 +276,7 @@ function checkResources(
   };
 }
 
-/** An operator may set a maximum below our default: the default then follows it. */
+/** Checks a value against `maximum`. A default above the operator's maximum is lowered to it. */
 function bounded(field: string, value: number | undefined, fallback: number, maximum: number): number {
   if (value === undefined) return Math.min(fallback, maximum);
   if (value > maximum) fieldError(field, `must be an integer from 1 to ${maximum}`, { minimum: 1, maximum });

@@ -1,6 +1,6 @@
 import { ApiError } from "./errors.ts";
 
-/** Which end of a range a value bounds: both ends are inclusive, so fractions of a millisecond round inwards. */
+/** The end of a time range. Both ends are inclusive, so fractions of a millisecond round inwards. */
 export type TimeBoundField = "since" | "until";
 
 const UNIT_MS: Readonly<Record<string, number>> = {
@@ -14,7 +14,7 @@ const UNIT_MS: Readonly<Record<string, number>> = {
 const TIME_MS_MAX = 8_640_000_000_000_000;
 
 const RELATIVE = /^(\d{1,12})([smhdw])$/;
-/** Date, or date and time; a space before the offset is a "+" that query decoding took away. */
+/** A date, or date and time. A space before the offset is a "+" that was decoded as part of a query. */
 const ABSOLUTE =
   /^(\d{4})-(\d{2})-(\d{2})(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:([Zz])|([+\- ])(\d{2})(?::?(\d{2}))?)?)?$/;
 
@@ -22,7 +22,7 @@ export const TIME_BOUND_FORMS =
   "an ISO 8601 timestamp such as 2026-11-20T10:30:00Z or a relative value such as 15m, 2h, 3d (units s m h d w)";
 
 /**
- * Reads a bound of creation times. A timestamp without an offset is UTC; a relative value counts back from `nowMs`.
+ * Parses a bound of creation times. A timestamp without an offset is UTC; a relative value counts back from `nowMs`.
  * @returns `milliseconds` since the epoch
  * @throws ApiError `validation_error`
  */
@@ -34,7 +34,7 @@ export function parseTimeBound(text: string, field: TimeBoundField, nowMs: numbe
   return time;
 }
 
-/** Both bounds of a query, in `milliseconds`, read against one clock. */
+/** Parses both bounds of a query; the results are `milliseconds` since the epoch. @throws as `parseTimeBound` does */
 export function timeBounds(
   query: { readonly since?: string | undefined; readonly until?: string | undefined },
   nowMs: number,

@@ -238,8 +238,8 @@ describe("client", () => {
 
   test.each([
     [{ COPPICE_CA_FILE: "/nonexistent/ca.pem" }, "/nonexistent/ca.pem: cannot be read: ENOENT"],
-    [{ COPPICE_TOKEN: "two\nlines" }, "COPPICE_TOKEN: holds no token, which is one line without blanks"],
-    [{ COPPICE_TOKEN: "grün" }, "COPPICE_TOKEN: holds no token, which is one line without blanks"],
+    [{ COPPICE_TOKEN: "two\nlines" }, "COPPICE_TOKEN: must have a token, which is one line without blanks"],
+    [{ COPPICE_TOKEN: "grün" }, "COPPICE_TOKEN: must have a token, which is one line without blanks"],
   ])("%j is refused without a trace of the value", (environment, problem) => {
     let problems: readonly string[] = [];
     try {
