@@ -2,19 +2,19 @@ import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "
 import { basename, dirname } from "node:path";
 
 /**
- * The few file operations that control groups need, so that a test can stand in for a kernel that is not
- * this one. They are synchronous: the files are the kernel's memory, and a call takes microseconds.
+ * The file operations that cgroups need, so that tests can simulate other kernels. They are synchronous because the
+ * files are kernel memory, and a call takes microseconds.
  */
 export interface CgroupFiles {
-  /** The text of a file, or null when it or its group does not exist. */
+  /** The text of a file; null when it or its cgroup does not exist. */
   read(path: string): string | null;
-  /** False when the file does not exist. @throws Error of the kernel otherwise */
+  /** Returns false when the file does not exist. @throws Error of the kernel otherwise */
   write(path: string, text: string): boolean;
-  /** Makes a group; one that exists is no error. */
+  /** Creates a cgroup, unless it exists. */
   mkdir(path: string): void;
-  /** False while the kernel still calls the group busy; a group that does not exist is no error. */
+  /** Removes a cgroup. Returns false while the kernel calls it busy, true when it does not exist any more. */
   rmdir(path: string): boolean;
-  /** Names of the groups in a group; empty when it does not exist. */
+  /** Names of the cgroups in a cgroup; empty when it does not exist. */
   children(path: string): string[];
 }
 
@@ -22,7 +22,7 @@ function codeOf(error: unknown): string | undefined {
   return error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
 }
 
-/** ENODEV is what a file of a group that was removed under us answers. */
+/** ENODEV comes from an open file of a cgroup that was removed. */
 function isGone(error: unknown): boolean {
   return codeOf(error) === "ENOENT" || codeOf(error) === "ENODEV";
 }
@@ -69,8 +69,8 @@ export const kernelFiles: CgroupFiles = {
 };
 
 /**
- * The same files, but those that a group does not have are not tried again in its siblings, which are of the same
- * version and have the same controllers. Most of what is written for both versions to all trees is missing.
+ * The same files, but remembers missing ones: a file that one cgroup lacks is not tried in its siblings, which have the
+ * same version and controllers. Limits are written for both versions, so about half of the files are missing.
  */
 export function skippingMissing(files: CgroupFiles): CgroupFiles {
   const missing = new Set<string>();
@@ -81,7 +81,7 @@ export function skippingMissing(files: CgroupFiles): CgroupFiles {
       const key = `${dirname(group)}/*/${basename(path)}`;
       if (missing.has(key)) return false;
       if (files.write(path, text)) return true;
-      // Every group has this one: without it the group itself is gone.
+      // Every cgroup has this file. Without it, the cgroup itself was removed.
       if (files.read(`${group}/cgroup.procs`) !== null) missing.add(key);
       return false;
     },

@@ -4,7 +4,7 @@ import { type CgroupFiles, kernelFiles, skippingMissing } from "./cgroup-files.t
 import { CONTROLLERS, findHierarchies, type Hierarchy } from "./hierarchy.ts";
 import { CgroupGoneError, type CgroupStats, readStats } from "./stats.ts";
 
-/** Limits of one VM's cgroup; absent means unlimited. */
+/** Limits of one VM's cgroup; an absent field means no limit. */
 export interface CgroupLimits {
   readonly memoryBytes?: number;
   readonly pids?: number;
@@ -12,28 +12,28 @@ export interface CgroupLimits {
   readonly cpuWeight?: number;
 }
 
-/** One group, in as many trees as the host keeps. Disposal kills what is in it and removes it. */
+/** One cgroup, in every hierarchy of the host. Disposal kills its processes and removes it. */
 export interface Cgroup extends AsyncDisposable {
   readonly name: string;
-  /** directories that a process joins by writing to their cgroup.procs */
+  /** the cgroup's directory in each hierarchy; a process joins by writing to cgroup.procs */
   readonly directories: readonly string[];
-  /** @throws CgroupGoneError when the group was removed */
+  /** @throws CgroupGoneError when the cgroup was removed */
   stats(): Promise<CgroupStats>;
   pids(): Promise<number[]>;
-  /** Changes the share of the processors that its processes get when others want them, too: 1 to 10000. */
-  weigh(cpuWeight: number): void;
-  /** SIGKILL to every process, then waits until none is left. @throws Error when one cannot be killed */
+  /** Sets the share of the processors when there is competition for them: 1 to 10000. */
+  setCpuWeight(cpuWeight: number): void;
+  /** Sends SIGKILL to every process and waits until none is left. @throws Error when a process does not end */
   kill(): Promise<void>;
 }
 
-/** The groups of one data directory. Disposal removes the parent of the groups, when it is empty. */
+/** The cgroups of one data directory. Disposal removes their parent if it is empty. */
 export interface CgroupTree extends AsyncDisposable {
   readonly version: "v1" | "v2";
-  /** controllers of `CONTROLLERS` that the host does not give us: their limits and figures are missing */
+  /** controllers of `CONTROLLERS` that the host does not offer; their limits and figures are missing */
   readonly missing: readonly string[];
-  /** @throws Error when the group exists or the kernel refuses a limit; nothing is left then */
+  /** @throws Error when the cgroup exists or the kernel refuses a limit; nothing is left behind then */
   create(name: string, limits: CgroupLimits): Promise<Cgroup>;
-  /** Names of all groups that exist, those of a daemon that died included. */
+  /** Names of all existing cgroups, including those of dead daemons. */
   list(): Promise<string[]>;
   open(name: string): Cgroup;
 }
@@ -42,8 +42,8 @@ export interface CgroupTreeOptions {
   /** directory name, unique for a data directory */
   readonly namespace: string;
   /**
-   * Share of all groups together beside the daemon, 1 to 10000; default is the kernel's, 100. On v1 the groups lie
-   * beside everything that the host runs, of which the daemon is a small part, so there it is the default.
+   * CPU weight of all cgroups together against the daemon, 1 to 10000; default: the kernel's, 100. Has no effect on v1,
+   * where the cgroups lie beside everything else on the host, of which the daemon is a small part.
    */
   readonly cpuWeight?: number;
   readonly files?: CgroupFiles;
@@ -54,21 +54,21 @@ export interface CgroupTreeOptions {
 }
 
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
-/** Group of the daemon on v2, where a group with processes cannot give controllers to its children. */
+/** The daemon's own cgroup on v2, where a cgroup with processes cannot delegate controllers to its children. */
 const DAEMON = "daemon";
-/** A process in an uninterruptible call outlives SIGKILL for as long as the call takes. */
+/** Time limit for killing: a process in an uninterruptible system call survives SIGKILL until the call ends. */
 const KILL_TIMEOUT_MS = 20_000;
 const POLL_MS_MAX = 16;
-/** Bounds of the search for groups of an earlier daemon that ran in another group of the host. */
+/** Limits of the search for cgroups of an earlier daemon that ran in another cgroup of the host. */
 const SEARCH_DEPTH_MAX = 5;
 const SEARCH_GROUPS_MAX = 5000;
 const CPU_SHARES_PER_WEIGHT = 10.24;
 const CPU_SHARES_MAX = 262_144;
 
 /**
- * Opens the groups of `namespace` below this process's own group. On v2 the process first moves to a child
- * of its group, so that the group can give its controllers on.
- * @throws Error when the host has no control groups
+ * Opens the cgroups of `namespace` below this process's own cgroup. On v2 the process first moves to a child of its
+ * cgroup, so that the cgroup can delegate its controllers.
+ * @throws Error when the host has no cgroups
  */
 export async function openCgroupTree(options: CgroupTreeOptions): Promise<CgroupTree> {
   checkName(options.namespace);
@@ -79,7 +79,7 @@ export async function openCgroupTree(options: CgroupTreeOptions): Promise<Cgroup
   if (hierarchies.length === 0) throw new Error("this host has no control groups mounted");
   const tree = new Tree(files, options.namespace, hierarchies, options.killProcess ?? killProcess);
   tree.prepare(options.pid ?? process.pid);
-  if (options.cpuWeight !== undefined) tree.weigh(options.cpuWeight);
+  if (options.cpuWeight !== undefined) tree.setCpuWeight(options.cpuWeight);
   return tree;
 }
 
@@ -91,7 +91,7 @@ function killProcess(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");
   } catch (error) {
-    // ESRCH: it ended between the reading of the group and the signal.
+    // ESRCH: the process ended after the list was read.
     if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
   }
 }
@@ -102,9 +102,9 @@ class Tree implements CgroupTree {
   readonly #files: CgroupFiles;
   readonly #killProcess: (pid: number) => void;
   readonly #namespace: string;
-  /** Parents of new groups, one a hierarchy. */
+  /** Parents of new cgroups, one in each hierarchy. */
   readonly #roots: readonly string[];
-  /** The same of daemons that ran elsewhere. */
+  /** Parents of cgroups of earlier daemons elsewhere in the hierarchies. */
   readonly #staleRoots: readonly string[];
 
   constructor(files: CgroupFiles, namespace: string, hierarchies: readonly Hierarchy[], kill: (pid: number) => void) {
@@ -114,14 +114,14 @@ class Tree implements CgroupTree {
     this.version = hierarchies.some((hierarchy) => hierarchy.version === "v1") ? "v1" : "v2";
     this.#roots = hierarchies.map((hierarchy) => `${serviceGroup(hierarchy)}/${namespace}`);
     this.#staleRoots = hierarchies.flatMap((hierarchy) => this.#search(hierarchy.mount));
-    const given =
+    const available =
       this.version === "v1"
         ? hierarchies.flatMap((hierarchy) => hierarchy.controllers)
         : this.#delegate(hierarchies.map(serviceGroup));
-    this.missing = CONTROLLERS.filter((controller) => !given.includes(controller));
+    this.missing = CONTROLLERS.filter((controller) => !available.includes(controller));
   }
 
-  /** v2 accounts processor time without the controller that v1 calls cpuacct. */
+  /** v2 accounts processor time without a controller; v1 calls that controller cpuacct. */
   #delegate(groups: readonly string[]): string[] {
     return groups.flatMap((group) => {
       const offered = this.#files.read(`${group}/cgroup.controllers`)?.trim().split(/\s+/) ?? [];
@@ -133,20 +133,20 @@ class Tree implements CgroupTree {
     for (const root of this.#roots) this.#files.mkdir(root);
     if (this.version === "v1") return;
     const group = dirname(this.#roots[0] ?? "");
-    const wanted = CONTROLLERS.filter((name) => name !== "cpuacct" && !this.missing.includes(name));
+    const enabled = CONTROLLERS.filter((name) => name !== "cpuacct" && !this.missing.includes(name));
     this.#files.mkdir(`${group}/${DAEMON}`);
     this.#files.write(`${group}/${DAEMON}/cgroup.procs`, String(pid));
-    const enable = wanted.map((controller) => `+${controller}`).join(" ");
+    const enable = enabled.map((controller) => `+${controller}`).join(" ");
     try {
       for (const parent of [group, ...this.#roots]) this.#files.write(`${parent}/cgroup.subtree_control`, enable);
     } catch (error) {
-      // EBUSY: others share our group (a login shell does), so it cannot give its controllers on.
+      // EBUSY: other processes share the cgroup (in a login shell, for example), so it cannot delegate controllers.
       if ((error as NodeJS.ErrnoException).code !== "EBUSY") throw error;
-      (this as { missing: readonly string[] }).missing = wanted;
+      (this as { missing: readonly string[] }).missing = enabled;
     }
   }
 
-  weigh(cpuWeight: number): void {
+  setCpuWeight(cpuWeight: number): void {
     if (this.version === "v2") setWeight(this.#files, this.#roots, cpuWeight);
   }
 
@@ -170,7 +170,7 @@ class Tree implements CgroupTree {
     };
     if (limits.memoryBytes !== undefined) {
       set("memory.limit_in_bytes", limits.memoryBytes);
-      // Memory and swap together: a VM that swaps would take the host's disk with it.
+      // The limit of memory and swap together: a VM that swaps would occupy the host's disk.
       set("memory.memsw.limit_in_bytes", limits.memoryBytes);
       set("memory.max", limits.memoryBytes);
       set("memory.swap.max", 0);
@@ -197,7 +197,7 @@ class Tree implements CgroupTree {
     }
   }
 
-  /** Directories of our name elsewhere in the tree: the name is unique to the data directory, so they are ours. */
+  /** Directories with this namespace elsewhere. The namespace is unique to the data directory, so it owns them. */
   #search(mount: string): string[] {
     const found: string[] = [];
     let visited = 0;
@@ -226,7 +226,7 @@ function setWeight(files: CgroupFiles, directories: readonly string[], weight: n
   }
 }
 
-/** Parent of everything of ours: the own group, or its parent when an earlier call moved us below it. */
+/** The parent of all cgroups of this service: its own cgroup, or the parent of that after an earlier move. */
 function serviceGroup(hierarchy: Hierarchy): string {
   const moved = hierarchy.version === "v2" && basename(hierarchy.own) === DAEMON;
   return moved ? dirname(hierarchy.own) : hierarchy.own;
@@ -262,7 +262,7 @@ class Group implements Cgroup {
     return this.#pids();
   }
 
-  weigh(cpuWeight: number): void {
+  setCpuWeight(cpuWeight: number): void {
     setWeight(this.#files, this.directories, cpuWeight);
   }
 
@@ -272,7 +272,7 @@ class Group implements Cgroup {
       const pids = this.#pids();
       if (pids.length === 0) return;
       if (performance.now() > deadline) throw new Error(`control group ${this.name} keeps ${pids.length} processes`);
-      // cgroup.kill also gets what forks meanwhile; where it does not exist, the next round does.
+      // cgroup.kill also kills processes that fork meanwhile; without it, the next round does.
       for (const directory of this.#all()) this.#files.write(`${directory}/cgroup.kill`, "1");
       for (const pid of pids) this.#killProcess(pid);
       await Bun.sleep(waitMs);
@@ -283,7 +283,7 @@ class Group implements Cgroup {
     await this.kill();
     const deadline = performance.now() + KILL_TIMEOUT_MS;
     for (const directory of this.#all()) {
-      // A process that has just been reaped keeps its group busy for a moment.
+      // A process that was just reaped keeps its cgroup busy for a moment.
       while (!this.#files.rmdir(directory)) {
         if (performance.now() > deadline) throw new Error(`control group ${directory} stays busy`);
         await Bun.sleep(POLL_MS_MAX);
@@ -305,7 +305,7 @@ class Group implements Cgroup {
 
   #pids(): number[] {
     const lines = this.#all().flatMap((directory) => this.#files.read(`${directory}/cgroup.procs`)?.split("\n") ?? []);
-    // 0 stands for a process that our pid namespace does not show, and as a target it would be ourselves.
+    // 0 stands for a process outside this pid namespace; a signal to pid 0 would go to this process's own group.
     return [...new Set(lines.map(Number))].filter((pid) => pid > 0);
   }
 }

@@ -1,15 +1,15 @@
-/** A mounted tree of control groups, as one controller or several see the processes. */
+/** A mounted cgroup hierarchy, with one controller or several. */
 export interface Hierarchy {
   readonly version: "v1" | "v2";
-  /** v1 controllers of the tree; empty for v2, whose groups name theirs in a file */
+  /** controllers of a v1 hierarchy; empty for v2, where each cgroup lists its controllers in a file */
   readonly controllers: readonly string[];
   /** absolute path of the mount */
   readonly mount: string;
-  /** absolute path of this process's own group in the tree */
+  /** absolute path of this process's own cgroup in the hierarchy */
   readonly own: string;
 }
 
-/** Controllers that a VM's group uses; other v1 trees are left alone. */
+/** Controllers that the cgroups of VMs use. */
 export const CONTROLLERS = ["memory", "cpu", "cpuacct", "pids"] as const;
 
 interface Mount {
@@ -19,7 +19,7 @@ interface Mount {
   readonly options: readonly string[];
 }
 
-/** Octal escapes stand for blanks in the kernel's tables. */
+/** The kernel writes blanks in these tables as octal escapes. */
 function decodeField(field: string): string {
   return field.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 8)));
 }
@@ -35,7 +35,7 @@ function parseMounts(mountinfo: string): Mount[] {
   });
 }
 
-/** Own group of each tree: "" for v2, otherwise by controller. */
+/** Paths of this process's cgroups: by controller for v1, under "" for v2. */
 function parseOwn(selfCgroup: string): Map<string, string> {
   const own = new Map<string, string>();
   for (const line of selfCgroup.split("\n")) {
@@ -46,14 +46,14 @@ function parseOwn(selfCgroup: string): Map<string, string> {
   return own;
 }
 
-/** A container sees a part of a tree: its mount begins at `root`, and `path` is told from the whole tree. */
+/** In a container, the mount shows only the part of the hierarchy below `root`, but `path` is absolute. */
 function ownDirectory(mount: Mount, path: string): string {
   const inside = path === mount.root ? "" : path.startsWith(`${mount.root}/`) ? path.slice(mount.root.length) : path;
   return `${mount.point}${inside === "/" ? "" : inside}`;
 }
 
 /**
- * The trees that matter here: every v1 tree with one of `CONTROLLERS`, and the v2 tree when there is one.
+ * The hierarchies that are used: every v1 hierarchy with one of `CONTROLLERS`, and the v2 hierarchy if there is one.
  * @param mountinfo text of /proc/self/mountinfo
  * @param selfCgroup text of /proc/self/cgroup
  */

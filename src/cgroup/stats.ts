@@ -1,4 +1,4 @@
-/** What a control group has used until now. */
+/** Resource usage of a cgroup up to now. */
 export interface CgroupStats {
   readonly cpuTimeMs: number;
   readonly memoryBytes: number;
@@ -6,32 +6,32 @@ export interface CgroupStats {
   readonly pids: number;
 }
 
-/** A reading with its time and the processor use since the reading before. */
+/** A reading with its time and the processor usage since the previous reading. */
 export interface CgroupSample extends CgroupStats {
   /** `milliseconds` since the epoch */
   readonly at: number;
-  /** share of one processor in per cent since the last sample; 0 in the first */
+  /** processor usage since the previous sample, in per cent of one processor; 0 in the first */
   readonly cpuPercent: number;
 }
 
-/** The group was removed: its machine has ended. */
+/** The cgroup was removed: its machine has ended. */
 export class CgroupGoneError extends Error {
   override readonly name = "CgroupGoneError";
 }
 
-/** A file that holds one number. Counters beyond 2^53 lose their last digits, which no reader can tell. */
+/** The number in a file; null when there is none. Counters above 2^53 lose their last digits, which does not matter. */
 export function parseNumber(text: string | null): number | null {
   const trimmed = text?.trim() ?? "";
   return /^\d+$/.test(trimmed) ? Number(trimmed) : null;
 }
 
-/** One value of a file of `key value` lines. */
+/** The value of `key` in a file of `key value` lines. */
 export function parseKeyed(text: string | null, key: string): number | null {
   const line = text?.split("\n").find((candidate) => candidate.startsWith(`${key} `));
   return line === undefined ? null : parseNumber(line.slice(key.length + 1));
 }
 
-/** Reads a group by `read`, which gives a file of whichever tree has it, or null. */
+/** Reads the usage of a cgroup. `read` returns the text of a file in whichever hierarchy has it, or null. */
 export function readStats(read: (file: string) => string | null): CgroupStats {
   const cpuacctNs = parseNumber(read("cpuacct.usage"));
   const cpuUs = cpuacctNs === null ? parseKeyed(read("cpu.stat"), "usage_usec") : cpuacctNs / 1000;
@@ -40,13 +40,13 @@ export function readStats(read: (file: string) => string | null): CgroupStats {
   return {
     cpuTimeMs: Math.round((cpuUs ?? 0) / 1000),
     memoryBytes,
-    // memory.peak is younger than cgroup v2 itself.
+    // Older kernels with cgroup v2 have no memory.peak.
     memoryPeakBytes: peakBytes ?? memoryBytes,
     pids: parseNumber(read("pids.current")) ?? 0,
   };
 }
 
-/** Reads `source` now and then every `intervalMs`, until `signal` aborts or the group is gone. */
+/** Reads `source` at once and then every `intervalMs`, until `signal` aborts or the cgroup is removed. */
 export async function* samples(
   source: { stats(): Promise<CgroupStats> },
   intervalMs: number,

@@ -1,8 +1,8 @@
 import { isIPv4, isIPv6 } from "node:net";
 
 /**
- * What an address is to a machine that connects to it for somebody else: all but those that are `public` may be nearer to
- * the machine than to whoever wants the connection.
+ * Classifies an address for a machine that connects to it on behalf of somebody else. Only `public` addresses are reached by
+ * that person in the same way; all others may be reachable by the machine alone.
  */
 export type AddressKind =
   | "metadata"
@@ -14,18 +14,18 @@ export type AddressKind =
   | "public"
   | "unspecified";
 
-/** Of the kinds of all that an address stands for, the first one here is its own. */
+/** Severity of the kinds: of all kinds that apply to an address, the first in this list counts. */
 const WORST_FIRST: readonly AddressKind[] = [
   ...(["metadata", "link-local", "loopback", "private", "multicast", "reserved"] as const),
-  // Where an IPv4 address may be in several places, the zeros in the others mean nothing.
+  // An address may contain an IPv4 address at several positions; zeros at the unused ones mean nothing.
   ...(["public", "unspecified"] as const),
 ];
 
 type Row = readonly [prefix: string, kind: AddressKind];
 
-/** The first row that holds an address counts: what is part of another one stands above it. */
+/** The first matching row counts, so a range stands before the larger range that contains it. */
 const V4: readonly Row[] = [
-  // Where a machine, a container or a pod is told its credentials: most clouds, and then one cloud each.
+  // Services that give credentials to machines, containers and pods: common addresses first, then single clouds.
   ["169.254.169.254/32", "metadata"],
   ["169.254.170.2/32", "metadata"],
   ["169.254.170.23/32", "metadata"],
@@ -34,7 +34,7 @@ const V4: readonly Row[] = [
   ["192.0.0.192/32", "metadata"],
   ["169.254.0.0/16", "link-local"],
   ["127.0.0.0/8", "loopback"],
-  // Linux takes each of them that it has no route for as nowhere, and 0.0.0.0 as itself.
+  // Linux treats 0.0.0.0 as the host itself, and cannot route to the others.
   ["0.0.0.0/8", "unspecified"],
   ["10.0.0.0/8", "private"],
   ["100.64.0.0/10", "private"],
@@ -50,7 +50,7 @@ const V4: readonly Row[] = [
   ["240.0.0.0/4", "reserved"],
 ];
 
-/** As in `V4`. */
+/** Like `V4`. */
 const V6: readonly Row[] = [
   ["fd00:ec2::254/128", "metadata"],
   ["fd00:ec2::23/128", "metadata"],
@@ -73,30 +73,30 @@ const V6: readonly Row[] = [
 
 interface Wrapper {
   readonly prefix: string;
-  /** which bytes of it may be an IPv4 address */
-  readonly places: readonly (readonly number[])[];
-  /** which bytes of it are one with every bit inverted */
+  /** positions of bytes that may be an IPv4 address */
+  readonly positions: readonly (readonly number[])[];
+  /** positions of bytes that are an inverted IPv4 address */
   readonly inverted?: readonly number[];
 }
 
 const LAST = [12, 13, 14, 15];
-/** Addresses that stand for an IPv4 address, or are reached through one. */
+/** IPv6 addresses that contain an IPv4 address, or lead to one. */
 const WRAPPERS: readonly Wrapper[] = [
   // Mapped, translated (RFC 2765) and compatible (RFC 4291).
-  { prefix: "::ffff:0:0/96", places: [LAST] },
-  { prefix: "::ffff:0:0:0/96", places: [LAST] },
-  { prefix: "::/96", places: [LAST] },
-  // NAT64: the well-known prefix, and the one that a site divides as it likes (RFC 8215, by the forms of RFC 6052).
-  { prefix: "64:ff9b::/96", places: [LAST] },
-  { prefix: "64:ff9b:1::/48", places: [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], LAST] },
-  { prefix: "2002::/16", places: [[2, 3, 4, 5]] },
-  // Teredo: its server, and the client (RFC 4380).
-  { prefix: "2001::/32", places: [[4, 5, 6, 7]], inverted: LAST },
+  { prefix: "::ffff:0:0/96", positions: [LAST] },
+  { prefix: "::ffff:0:0:0/96", positions: [LAST] },
+  { prefix: "::/96", positions: [LAST] },
+  // NAT64: the well-known prefix, and the prefix that a site can divide (RFC 8215, with the forms of RFC 6052).
+  { prefix: "64:ff9b::/96", positions: [LAST] },
+  { prefix: "64:ff9b:1::/48", positions: [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], LAST] },
+  { prefix: "2002::/16", positions: [[2, 3, 4, 5]] },
+  // Teredo: the server's address, and the client's, inverted (RFC 4380).
+  { prefix: "2001::/32", positions: [[4, 5, 6, 7]], inverted: LAST },
 ];
-/** What ISATAP has before the IPv4 address, behind any prefix (RFC 5214); the second where that address is unique. */
+/** Interface identifiers before the IPv4 address in ISATAP, after any prefix (RFC 5214); the second for unique addresses. */
 const ISATAP_IDS = ["0,0,94,254", "2,0,94,254"];
 
-/** A prefix in a form that is quick to compare. */
+/** A prefix in a form for fast comparison. */
 interface Range {
   readonly bytes: readonly number[];
   readonly bits: number;
@@ -107,9 +107,9 @@ const v6Rows = V6.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }))
 const wrappers = WRAPPERS.map(({ prefix, ...wrapper }) => ({ range: parseRange(prefix), ...wrapper }));
 
 /**
- * What an address is, in whatever spelling or clothes: an IPv6 address that stands for an IPv4 address, or is reached
- * through one, is what the worst of them is. A zone (`%eth0`) does not count.
- * @throws TypeError when it is no address: who judges by this must refuse then
+ * Classifies an address in any spelling. An IPv6 address that contains an IPv4 address, or leads to one, has the worst kind
+ * of all of them. A zone (`%eth0`) is ignored.
+ * @throws TypeError when the text is not an address: the caller must refuse it
  */
 export function addressKind(address: string): AddressKind {
   const bytes = addressBytes(address);
@@ -125,11 +125,11 @@ function kindV4(bytes: readonly number[]): AddressKind {
 
 /** The IPv4 addresses, as bytes, that an IPv6 address may lead to. */
 function wrappedV4(bytes: readonly number[]): number[][] {
-  const at = (places: readonly number[]): number[] => places.map((index) => bytes[index] ?? 0);
+  const at = (positions: readonly number[]): number[] => positions.map((index) => bytes[index] ?? 0);
   const found = wrappers
     .filter(({ range }) => isWithin(bytes, range))
-    .flatMap(({ places, inverted }) => [
-      ...places.map(at),
+    .flatMap(({ positions, inverted }) => [
+      ...positions.map(at),
       ...(inverted === undefined ? [] : [at(inverted).map((byte) => byte ^ 0xff)]),
     ]);
   return ISATAP_IDS.includes(bytes.slice(8, 12).join()) ? [...found, at(LAST)] : found;
@@ -147,10 +147,10 @@ function parseRange(prefix: string): Range {
   return { bytes: addressBytes(address), bits: Number(bits) };
 }
 
-/** The 4 or 16 bytes of an address. */
+/** The 4 or 16 bytes of an address. @throws TypeError when the text is not an address */
 function addressBytes(address: string): number[] {
   if (isIPv4(address)) return address.split(".").map(Number);
-  if (!isIPv6(address)) throw new TypeError(`${JSON.stringify(address)} is no address`);
+  if (!isIPv6(address)) throw new TypeError(`${JSON.stringify(address)} is not an address`);
   const text = (address.split("%")[0] ?? "").replace(/(\d+)\.(\d+)\.(\d+)\.(\d+)$/, (_match, ...groups) => {
     const [a = 0, b = 0, c = 0, d = 0] = groups.slice(0, 4).map(Number);
     return `${((a << 8) | b).toString(16)}:${((c << 8) | d).toString(16)}`;

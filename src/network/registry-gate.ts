@@ -12,31 +12,31 @@ import {
   type ResolveHost,
 } from "./registry-policy.ts";
 
-/** More is no help in an error message. */
-const DEAD_ENDS_COUNT_MAX = 32;
+/** Limit of remembered failures; more would not help in an error message. */
+const FAILED_HOSTS_COUNT_MAX = 32;
 const NAME_EXPRESSION = /^[a-z0-9._-]+$/;
 
-/** What skopeo says when the proxy did not let it through, or could not; or when what is forwarded was not there. */
+/** Messages of skopeo when the proxy refused or failed a connection, or a forwarded connection failed. */
 const REFUSED_BY_PROXY = "socks connect";
-const CUT_OFF = /EOF|connection reset|broken pipe/;
-const NOBODY_THERE = /\bdial tcp \[?([0-9a-f.:]+?)\]?:(\d+): connect: (?:connection refused|cannot assign|network is)/;
+const CONNECTION_LOST = /EOF|connection reset|broken pipe/;
+const DIAL_FAILED = /\bdial tcp \[?([0-9a-f.:]+?)\]?:(\d+): connect: (?:connection refused|cannot assign|network is)/;
 
-/** A place that skopeo wanted to go to and did not reach. */
-export interface DeadEnd {
-  /** with its port */
+/** A host that skopeo tried to connect to and did not reach. */
+export interface FailedHost {
+  /** with the port */
   readonly host: string;
   /** `forbidden` by the policy, or `unavailable` */
   readonly code: "forbidden" | "unavailable";
-  /** ends a sentence: "the registry ... cannot be reached: "; of what is forbidden a sentence of its own */
+  /** the end of a sentence "the registry ... cannot be reached: "; for `forbidden` a sentence of its own */
   readonly reason: string;
 }
 
-/** The only way out of the network that skopeo runs in. */
+/** The only way out of skopeo's network. */
 export interface RegistryGate extends Disposable {
   readonly network: string;
   readonly environment: Readonly<Record<string, string>>;
-  /** The last place that was not reached, as far as skopeo's words are about that. */
-  deadEnd(words: string): DeadEnd | null;
+  /** The last host that was not reached, if skopeo's message is about that; otherwise null. */
+  failedHost(message: string): FailedHost | null;
 }
 
 export interface GateOptions {
@@ -47,18 +47,18 @@ export interface GateOptions {
 }
 
 /**
- * Opens a gate for one call of skopeo. Registries send their clients on: to where layers are stored, to who hands out
- * tokens. The policy of registries holds for every such connection, at the address that it is made to.
- * @throws ApiError `unavailable` when this host gives tools no network
+ * Opens a gate for one call of skopeo. Registries redirect their clients, to storage of layers and to token services. The
+ * policy of registries applies to each such connection, and to the address that it is made to.
+ * @throws ApiError `unavailable` when this host cannot create a network for tools
  */
 export function openRegistryGate(options: GateOptions): RegistryGate {
   const { network, settings } = options;
-  const deadEnds: DeadEnd[] = [];
+  const failedHosts: FailedHost[] = [];
   const onFailure = (failure: { host: string; error: unknown }): void => {
-    if (deadEnds.length >= DEAD_ENDS_COUNT_MAX) deadEnds.shift();
-    deadEnds.push(deadEndOf(failure.host, failure.error));
+    if (failedHosts.length >= FAILED_HOSTS_COUNT_MAX) failedHosts.shift();
+    failedHosts.push(failedHostOf(failure.host, failure.error));
   };
-  // The operator named the mirrors, too.
+  // Mirrors are listed as well, because the operator named them.
   const mirrors = Object.fromEntries((settings.mirrors ?? []).map(({ host, ...access }) => [host, access]));
   const hosts = { ...options.hosts, ...mirrors };
   using stack = new DisposableStack();
@@ -72,7 +72,7 @@ export function openRegistryGate(options: GateOptions): RegistryGate {
     return {
       network: network.path,
       environment: { HTTP_PROXY: url, HTTPS_PROXY: url },
-      deadEnd: (words) => directly(words, listed) ?? latest(words, deadEnds),
+      failedHost: (message) => unforwardedLoopback(message, listed) ?? lastFailure(message, failedHosts),
       [Symbol.dispose]: () => owned.dispose(),
     };
   } catch (error) {
@@ -81,33 +81,33 @@ export function openRegistryGate(options: GateOptions): RegistryGate {
   }
 }
 
-/** What it is listed as. */
+/** The host in the spelling of the operator's list. @throws ApiError `forbidden` for an invalid name */
 function canonicalHost(host: string): string {
   const [, name = "", port = ""] = /^(.*):(\d+)$/s.exec(host.toLowerCase()) ?? [];
   const bare = name.replace(/\.$/, "");
   if (!NAME_EXPRESSION.test(bare) && !isIP(bare.replace(/^\[|\]$/g, ""))) {
-    throw new ApiError("forbidden", `the registry ${JSON.stringify(host)} has a name that no host has`);
+    throw new ApiError("forbidden", `the registry ${JSON.stringify(host)} has an invalid host name`);
   }
-  // Of the many spellings of an IPv6 address, the usual one.
+  // An IPv6 address has many spellings; URL gives the canonical one.
   return `${bare.startsWith("[") ? new URL(`http://${bare}`).hostname : bare}:${port}`;
 }
 
-/** Go asks no proxy for loopback addresses, where it finds nobody but those that are listed. */
-function directly(words: string, listed: readonly LoopbackEndpoint[]): DeadEnd | null {
-  const [, address = "", port = ""] = NOBODY_THERE.exec(words) ?? [];
+/** Go bypasses the proxy for loopback addresses. Only the listed ones are forwarded, so others fail in this way. */
+function unforwardedLoopback(message: string, listed: readonly LoopbackEndpoint[]): FailedHost | null {
+  const [, address = "", port = ""] = DIAL_FAILED.exec(message) ?? [];
   if (!isIP(address) || listed.some((each) => each.address === address && each.port === Number(port))) return null;
   const host = address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
   return { host, code: "forbidden", reason: forbiddenAddress(host, address) };
 }
 
-/** The connection to another place may have been cut off by its own server. */
-function latest(words: string, deadEnds: readonly DeadEnd[]): DeadEnd | null {
-  if (words.includes(REFUSED_BY_PROXY)) return deadEnds.at(-1) ?? null;
-  if (!CUT_OFF.test(words)) return null;
-  return deadEnds.findLast(({ host }) => new RegExp(`${RegExp.escape(host)}(?!\\d)`).test(words)) ?? null;
+/** The last failure that the message is about. A lost connection may also be the fault of the other server. */
+function lastFailure(message: string, failedHosts: readonly FailedHost[]): FailedHost | null {
+  if (message.includes(REFUSED_BY_PROXY)) return failedHosts.at(-1) ?? null;
+  if (!CONNECTION_LOST.test(message)) return null;
+  return failedHosts.findLast(({ host }) => new RegExp(`${RegExp.escape(host)}(?!\\d)`).test(message)) ?? null;
 }
 
-function deadEndOf(host: string, error: unknown): DeadEnd {
+function failedHostOf(host: string, error: unknown): FailedHost {
   if (error instanceof ApiError) {
     const forbidden = error.code === "forbidden";
     return {

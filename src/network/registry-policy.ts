@@ -4,49 +4,49 @@ import { ApiError } from "../domain/errors.ts";
 import { withinTime } from "../system/waiting.ts";
 import { type AddressKind, addressKind } from "./addresses.ts";
 
-/** How the operator wants one registry host treated. */
+/** The operator's settings for one registry host. */
 export interface RegistrySettings {
-  /** false refuses the host; default true */
+  /** false refuses the host; default: true */
   readonly allow?: boolean;
-  /** speak plain HTTP, or accept any certificate; default false */
+  /** allows plain HTTP and any certificate; default: false */
   readonly insecure?: boolean;
-  /** PEM file of authorities that are trusted besides the system's own */
+  /** PEM file of authorities that are trusted in addition to the system's */
   readonly caFile?: string | null;
-  /** asked for the same repositories first, in this order; never given the user's credentials */
+  /** tried first for the same repositories, in this order; they never get the user's credentials */
   readonly mirrors?: readonly RegistryMirror[];
 }
 
 export interface RegistryMirror {
-  /** with its port where it needs one */
+  /** with the port, unless it is the default one */
   readonly host: string;
   readonly insecure?: boolean;
   readonly caFile?: string | null;
 }
 
 /**
- * By host as references spell it. A host with its port is listed at that one. A host without a port is listed at those
- * that its scheme has: 443, and 80 where plain HTTP is spoken to it; at others its settings hold, but for opening
- * anything. The entry `*` holds for every host that has none, and does not count as listing a host.
+ * Settings by host, spelled as in references. An entry with a port lists that port of the host. An entry without a port
+ * lists the ports of the host's scheme: 443, and 80 if plain HTTP is allowed. Its settings also apply to other ports, but
+ * those are not listed. The entry `*` applies to all hosts without an entry, and does not list any.
  */
 export type RegistryHosts = Readonly<Record<string, RegistrySettings>>;
 
-/** Gives the addresses of a host name. */
+/** Resolves a host name to its addresses. */
 export type ResolveHost = (name: string) => Promise<readonly string[]>;
 
 const ANY_HOST = "*";
 const LOCALHOST = ["127.0.0.1", "::1"];
 const HTTPS_PORT = 443;
 const HTTP_PORT = 80;
-/** What only the operator may send us to, since it belongs to this machine or its cloud. */
+/** Kinds of addresses that belong to this machine or its cloud; only hosts that the operator listed may have them. */
 const FORBIDDEN: readonly AddressKind[] = ["loopback", "link-local", "metadata", "unspecified"];
-/** Name look-ups of the C library give up after longer than an import may wait without a word. */
+/** Time limit of a name look-up. The C library's own limit is longer than an import should wait without a message. */
 const LOOKUP_MS = 10_000;
 
 /**
- * Decides whether a host may be contacted, and how. Only hosts that the operator listed may have an address of those that
- * are FORBIDDEN; private addresses are fine.
- * @param host as `parseRegistryReference` gives it
- * @throws ApiError `forbidden` when policy refuses it, `unavailable` when its name does not resolve
+ * Decides whether a host may be contacted, and returns its settings. Only listed hosts may have FORBIDDEN addresses; private
+ * addresses are allowed.
+ * @param host as `parseRegistryReference` returns it
+ * @throws ApiError `forbidden` when the policy refuses the host, `unavailable` when its name does not resolve
  */
 export async function checkRegistryHost(
   host: string,
@@ -54,15 +54,15 @@ export async function checkRegistryHost(
   resolve: ResolveHost = resolveHost,
 ): Promise<RegistrySettings> {
   const { listed, settings } = settingsFor(host, hosts);
-  if (!listed) await judgedAddresses(host, resolve);
+  if (!listed) await checkedAddresses(host, resolve);
   return settings;
 }
 
 /**
- * The addresses at which a host may be connected now. Whoever connects to them, and looks nothing up again, holds the
- * policy whatever name servers say later.
- * @param host with its port
- * @throws ApiError as `checkRegistryHost` does
+ * The addresses at which a host may be contacted now. A caller that connects to them, without resolving the name again,
+ * keeps to the policy even if name servers change their answers.
+ * @param host with the port
+ * @throws ApiError like `checkRegistryHost`
  */
 export async function allowedAddresses(
   host: string,
@@ -70,10 +70,10 @@ export async function allowedAddresses(
   resolve: ResolveHost = resolveHost,
 ): Promise<readonly string[]> {
   const { listed } = settingsFor(host, hosts);
-  return listed ? await addressesOf(host, resolve) : await judgedAddresses(host, resolve);
+  return listed ? await addressesOf(host, resolve) : await checkedAddresses(host, resolve);
 }
 
-/** Places on this machine's loopback that the operator listed: clients go there directly, whatever their proxy is. */
+/** Listed endpoints on this machine's loopback. Clients connect to those directly, even when they have a proxy. */
 export function listedLoopback(hosts: RegistryHosts): { address: string; port: number }[] {
   return Object.entries(hosts).flatMap(([host, settings]) => {
     if (settings.allow === false) return [];
@@ -87,10 +87,10 @@ export function listedLoopback(hosts: RegistryHosts): { address: string; port: n
 }
 
 function settingsFor(host: string, hosts: RegistryHosts): { listed: boolean; settings: RegistrySettings } {
-  const place = entry(hosts, host);
-  const bare = place ?? entry(hosts, hostName(host));
+  const exact = entry(hosts, host);
+  const bare = exact ?? entry(hosts, hostName(host));
   const port = portOf(host);
-  const listed = place !== undefined || (bare !== undefined && port !== null && schemePorts(bare).includes(port));
+  const listed = exact !== undefined || (bare !== undefined && port !== null && schemePorts(bare).includes(port));
   const any = entry(hosts, ANY_HOST);
   const settings = bare ?? any ?? {};
   if (settings.allow === false || (!listed && any?.allow === false)) {
@@ -99,7 +99,7 @@ function settingsFor(host: string, hosts: RegistryHosts): { listed: boolean; set
   return { listed, settings };
 }
 
-/** What an entry without a port lists. */
+/** The ports that an entry without a port lists. */
 function schemePorts({ insecure }: RegistrySettings): number[] {
   return insecure === true ? [HTTPS_PORT, HTTP_PORT] : [HTTPS_PORT];
 }
@@ -114,7 +114,7 @@ async function addressesOf(host: string, resolve: ResolveHost): Promise<readonly
   return isIP(bare) ? [bare] : await resolve(bare);
 }
 
-async function judgedAddresses(host: string, resolve: ResolveHost): Promise<readonly string[]> {
+async function checkedAddresses(host: string, resolve: ResolveHost): Promise<readonly string[]> {
   const addresses = await addressesOf(host, resolve);
   for (const address of addresses) {
     if (!isForbidden(address)) continue;
@@ -127,12 +127,12 @@ function entry(hosts: RegistryHosts, name: string): RegistrySettings | undefined
   return Object.hasOwn(hosts, name) ? hosts[name] : undefined;
 }
 
-/** Without the port. */
+/** The host without the port. */
 function hostName(host: string): string {
   return host.replace(/:\d+$/, "");
 }
 
-/** Without port and brackets. */
+/** The host without port and brackets. */
 function bareName(host: string): string {
   return hostName(host).replace(/^\[|\]$/g, "");
 }
@@ -149,12 +149,12 @@ async function resolveHost(name: string): Promise<readonly string[]> {
   return found.map((item) => item.address);
 }
 
-/** Nobody but the operator may send us there. */
+/** Whether only a listed host may have this address. */
 export function isForbidden(address: string): boolean {
   return FORBIDDEN.includes(addressKind(address));
 }
 
-/** Says why a host with an address that `isForbidden` is refused. */
+/** The reason for refusing a host with an address that `isForbidden`. */
 export function forbiddenAddress(host: string, address: string): string {
   const kind = addressKind(address);
   return `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;

@@ -8,25 +8,25 @@ import { refusal, runOffline } from "./skopeo-offline.ts";
 import type { ToolBounds } from "./tool.ts";
 
 export interface ArchiveOptions extends ToolBounds {
-  /** the archive, in a directory of its own; it is only read */
+  /** path of the archive, in a directory of its own; it is only read */
   readonly path: string;
-  /** private directory; what is put there is gone when the call returns */
+  /** private directory; everything put there is removed before the call returns */
   readonly scratch: string;
 }
 
-/** skopeo's names of what a file may be, the one that says more first: newer docker-archives hold a layout, too. */
+/** skopeo's names of formats. The more informative one is first, because newer docker-archives also contain a layout. */
 const TRANSPORTS = ["oci-archive", "docker-archive"] as const;
 export type ArchiveTransport = (typeof TRANSPORTS)[number];
 
-/** The image of an archive that is for this platform. */
+/** The image in an archive for this platform. */
 export interface ArchivedImage extends Selection {
   readonly transport: ArchiveTransport;
 }
 
 /**
- * Finds out what kind of archive a file is, and which of its manifests this platform gets. That the archive has what the
- * manifest names is not known yet.
- * @throws ApiError `validation_error` when it holds no image, or more than one
+ * Determines the format of an archive and selects the manifest for this platform. Whether the archive contains everything
+ * that the manifest names is not checked.
+ * @throws ApiError `validation_error` when it does not contain exactly one image
  */
 export async function inspectArchive(options: ArchiveOptions): Promise<ArchivedImage> {
   const { path, scratch } = options;
@@ -37,17 +37,17 @@ export async function inspectArchive(options: ArchiveOptions): Promise<ArchivedI
     if (outcome instanceof Uint8Array) return { transport, ...selectManifest(outcome) };
     refusals.push(`${transport}: ${refusal(outcome, [scratch])}`);
   }
-  throw new ApiError("validation_error", "the file is no archive of one image", { reasons: refusals });
+  throw new ApiError("validation_error", "the file is not an archive with one image", { reasons: refusals });
 }
 
 /**
- * Copies an image of an archive into a layout, and verifies all of it. skopeo cannot be told a digest here: where an
- * index's entries contradict each other, so that it takes another one than was selected, the import is refused.
+ * Copies an image from an archive to a layout, and verifies all of it. skopeo cannot select by digest here: if it selects
+ * another manifest, because the entries of an index contradict each other, the import is refused.
  * @throws ApiError `validation_error`, `insufficient_storage`, `payload_too_large`
  */
 export async function copyArchive(
   { transport, digest, variant }: ArchivedImage,
-  options: ArchiveOptions & { /** layout to be made; its parent exists, it does not */ readonly directory: string },
+  options: ArchiveOptions & { /** layout to create, in an existing directory */ readonly directory: string },
 ): Promise<ImageLayout> {
   const { path, scratch, signal } = options;
   await using own = await scratchDirectory(scratch, "copy-");

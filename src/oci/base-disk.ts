@@ -9,50 +9,51 @@ import { commonFailure, reasonOf } from "./tool-failure.ts";
 import { type TreeUsage, treeUsage } from "./tree-limits.ts";
 
 export interface BaseDiskOptions extends ToolBounds {
-  /** directory whose entry `upper` is the root file system; nothing else is in it */
+  /** directory whose only entry, `upper`, is the root file system */
   readonly staging: string;
-  /** disk to be made, in a directory of its own */
+  /** path of the disk to make, in a directory of its own */
   readonly path: string;
-  /** how much the staging directory holds; counted when absent */
+  /** contents of the staging directory; counted when absent */
   readonly usage?: TreeUsage;
 }
 
-/** Where the guest mounts what is no part of an image, and what every command may expect. */
+/** Mount points of the guest, and directories that every command may expect. */
 const DIRECTORIES = { proc: 0o755, sys: 0o755, dev: 0o755, tmp: 0o1777, root: 0o700 } as const;
 
 /**
- * Without a time of ours, the disk would hold the time of its making. mkfs.erofs puts it in the place of every later one
- * too, and takes times before 1970 for very late ones: this is the latest that it knows but one, in `seconds`.
+ * The time in the disk. The default would be the present, so the bytes would differ; mkfs.erofs also replaces every later
+ * time by it. mkfs.erofs takes times before 1970 for very late ones, so this is its latest time but one, in `seconds`.
  */
 const SOURCE_DATE_EPOCH_SECONDS = 18_446_744_073_709_551_614n;
-/** The same tree gives the same bytes. A guest may mount many disks with one UUID. */
+/** Constant, so that equal trees give equal bytes. A guest can mount many disks with the same UUID. */
 const DISK_UUID = "c0bb1ce0-0000-4000-8000-000000000001";
 
 /**
- * Files belong to all kinds of users. Without CAP_SYS_ADMIN, attributes of the name space `trusted` are not seen, and
- * so are no part of the disk: overlayfs keeps its own marks there.
+ * Needed to read the files of other users. Without CAP_SYS_ADMIN, mkfs does not see attributes in the name space `trusted`,
+ * which is intended: overlayfs keeps its own marks there.
  */
 const CAPABILITIES: readonly Capability[] = ["dac_override"];
 
-/** mkfs.erofs takes more than 4 KiB of memory for each. */
+/** Limit of entries: mkfs.erofs takes more than 4 KiB of memory for each. */
 export const EROFS_ENTRIES_MAX = 350_000;
-/** mke2fs looks through a whole directory for each entry that it adds. */
+/** Limit of entries in one directory: mke2fs searches the whole directory for each entry that it adds. */
 export const EXT4_DIRECTORY_ENTRIES_MAX = 50_000;
 
-/** An ext4 disk is mostly holes; a disk's content is as large as the tree, which was counted. */
+/** Limit of a disk's size. An ext4 disk is mostly holes; its content is as large as the tree, which was counted. */
 const DISK_BYTES_MAX = 2_199_023_255_552;
 const BLOCK_BYTES = 4096;
 const DU_BYTES_MAX = 16_777_216;
-/** Slack of the computed size of an ext4 disk; it is a hole. */
+/** Reserve in the computed size of an ext4 disk; it stays a hole. */
 const EXT4_SPARE_BYTES = 67_108_864;
-/** Room for the directory entry, extent block and attribute block that an entry may need, in `bytes`. */
+/** Space for the directory entry, extent block and attribute block of one entry, in `bytes`. */
 const EXT4_ENTRY_BYTES = 12_288;
 const EXT4_SPARE_INODES_COUNT = 256;
 
 /**
- * Makes a disk of a root file system without mounting anything: EROFS, or ext4 where mkfs.erofs refuses the tree (a
- * name of 255 bytes). Both keep every byte of a file at a place that the guest's kernel can tell (FIEMAP).
- * @throws ApiError `insufficient_storage`, `payload_too_large`, `validation_error` when both refuse, `unavailable` on time-out
+ * Makes a disk from a root file system, without mounting anything: EROFS, or ext4 when mkfs.erofs refuses the tree (for
+ * example, for a name of 255 bytes). Both store a file's bytes where the guest's kernel can locate them (FIEMAP).
+ * @throws ApiError `insufficient_storage`, `payload_too_large`, `validation_error` when both tools refuse, `unavailable`
+ *   at the time limit
  */
 export async function buildBaseDisk(options: BaseDiskOptions): Promise<{ format: "erofs" | "ext4" }> {
   await addDirectories(join(options.staging, "upper"));
@@ -62,7 +63,7 @@ export async function buildBaseDisk(options: BaseDiskOptions): Promise<{ format:
   await rm(options.path, { force: true });
   await refuseHugeDirectories(options);
   const { sizeBytes, inodes } = await ext4Size(options, usage);
-  const second = await attempt(ext4Argv({ ...options, sizeBytes, inodes }), options, {});
+  const second = await tryTool(ext4Argv({ ...options, sizeBytes, inodes }), options, {});
   if (second === null) return { format: "ext4" };
   await rm(options.path, { force: true });
   throw new ApiError("validation_error", "no disk can be made of the image's files", {
@@ -71,15 +72,15 @@ export async function buildBaseDisk(options: BaseDiskOptions): Promise<{ format:
   });
 }
 
-/** Null when the disk was made, otherwise why it was not. */
+/** Makes an EROFS disk. Returns null, or the reason why mkfs.erofs refused. */
 async function erofs(options: BaseDiskOptions, { entries }: TreeUsage): Promise<string | null> {
   if (entries > EROFS_ENTRIES_MAX) return `more than ${EROFS_ENTRIES_MAX} files`;
   const environment = { SOURCE_DATE_EPOCH: String(SOURCE_DATE_EPOCH_SECONDS) };
-  const refusal = await attempt(erofsArgv(options), options, environment);
+  const refusal = await tryTool(erofsArgv(options), options, environment);
   return refusal === null ? null : reasonOf(refusal.stderrTail);
 }
 
-/** @throws ApiError `validation_error` when the making of an ext4 disk would take for ever */
+/** @throws ApiError `validation_error` when making an ext4 disk would take too long */
 async function refuseHugeDirectories(options: BaseDiskOptions): Promise<void> {
   const flags = ["--inodes", "--count-links", "--separate-dirs", `--threshold=${EXT4_DIRECTORY_ENTRIES_MAX}`];
   const found = await diskUsage(flags, { ...options, directory: options.staging, stdoutBytesMax: DU_BYTES_MAX });
@@ -89,7 +90,7 @@ async function refuseHugeDirectories(options: BaseDiskOptions): Promise<void> {
   throw new ApiError("validation_error", `${most}, ${beside}`);
 }
 
-/** Inline data has no place of its own on the disk, and so could not be read from outside the guest. */
+/** The arguments of mkfs.erofs. Inline data is disabled, because it cannot be located from outside the guest. */
 export function erofsArgv({ staging, path }: Pick<BaseDiskOptions, "staging" | "path">): string[] {
   return ["mkfs.erofs", "-Enoinline_data", "-U", DISK_UUID, "--quiet", path, staging];
 }
@@ -108,8 +109,8 @@ export function ext4Argv(options: {
   ];
 }
 
-/** Null when the tool made the disk, its error when it refused the tree. */
-async function attempt(
+/** Runs a tool. Returns null when it made the disk, or its error when it refused the tree. */
+async function tryTool(
   argv: string[],
   options: BaseDiskOptions,
   env: Record<string, string>,
@@ -130,7 +131,7 @@ async function attempt(
   }
 }
 
-/** An entry of the image with such a name stays, whatever it is: a symlink is not followed. */
+/** Adds missing directories. An existing entry stays, whatever its type; symlinks are not followed. */
 async function addDirectories(root: string): Promise<void> {
   for (const [name, mode] of Object.entries(DIRECTORIES)) {
     const path = join(root, name);
@@ -144,7 +145,7 @@ async function addDirectories(root: string): Promise<void> {
   }
 }
 
-/** An upper bound of what the tree needs; too much costs nothing, since it stays a hole. */
+/** Upper bounds of what the tree needs. Extra space costs nothing, because it stays a hole. */
 async function ext4Size(
   options: BaseDiskOptions,
   { bytes, entries }: TreeUsage,

@@ -13,12 +13,12 @@ import {
   unusable,
 } from "./manifest.ts";
 
-/** Name of the image in every layout. */
+/** Tag of the image in every layout. */
 export const LAYOUT_TAG = "image";
 
-/** What is hashed in one turn of the event loop, in which even an old processor takes little more than a millisecond. */
+/** Bytes that are hashed in one turn of the event loop: little more than a millisecond even on an old processor. */
 const CHUNK_BYTES = 524_288;
-/** As long as the longest of the marks below. */
+/** Length of the longest magic number below. */
 const HEAD_BYTES = 6;
 
 const MEDIA_TYPE = {
@@ -28,27 +28,27 @@ const MEDIA_TYPE = {
   gzip: "application/vnd.oci.image.layer.v1.tar+gzip",
 } as const;
 
-/** Image tools tell forms of archives apart by how they begin, since the type that an image gives may be any. */
+/** Image tools recognise compression by magic numbers, because the media type in an image may be wrong. */
 const GZIP = [0x1f, 0x8b, 0x08];
-/** zstd, xz and bzip2, none of which umoci reads. */
+/** zstd, xz and bzip2, which umoci cannot read. */
 const UNREADABLE = [
   [0x28, 0xb5, 0x2f, 0xfd],
   [0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00],
   [0x42, 0x5a, 0x68],
 ];
 
-/** An OCI layout that holds one image, under LAYOUT_TAG. */
+/** An OCI layout that contains one image, tagged LAYOUT_TAG. */
 export interface ImageLayout {
   readonly directory: string;
-  /** of the config, by whose `diff_ids` umoci checks what it unpacks of every layer */
+  /** digest of the config, whose `diff_ids` umoci uses to verify the unpacked layers */
   readonly configDigest: string;
-  /** lowest first; their order in the layout, too */
+  /** number of layers, lowest first in the layout */
   readonly layersCount: number;
-  /** umoci can read every layer */
+  /** whether umoci can read every layer */
   readonly isReadable: boolean;
 }
 
-/** What a blob turned out to be. */
+/** A verified blob. */
 interface Blob {
   readonly sizeBytes: number;
   /** its first bytes */
@@ -56,12 +56,12 @@ interface Blob {
 }
 
 /**
- * Makes a layout of an image that skopeo copied into a directory (`dir:`), once its manifest, its config and all of its
- * layers turned out to be what their digests and sizes say. The manifest in the layout is a new one, so that nobody else
- * reads what a stranger wrote in another way than was checked here; the type of a layer is what its bytes begin like.
- * @param copy no program may write to it any more; its blobs are moved
+ * Makes a layout from an image that skopeo copied to a directory (`dir:`), after verifying the manifest, the config and all
+ * layers by their digests and sizes. The layout gets a new manifest with only the verified fields, so that no other tool
+ * interprets the image's own manifest differently. The media type of a layer follows from its magic number.
+ * @param copy directory that no program writes to any more; its blobs are moved
  * @param digest of the manifest
- * @throws ApiError `validation_error`, or the signal's reason
+ * @throws ApiError `validation_error`; the signal's reason
  */
 export async function verifiedLayout(
   copy: string,
@@ -70,14 +70,14 @@ export async function verifiedLayout(
 ): Promise<ImageLayout> {
   await requireDirectory(copy);
   const document = await readDocument(join(copy, "manifest.json"));
-  if (digestOf(document) !== digest) throw unusable("what was copied is not the manifest that was chosen");
+  if (digestOf(document) !== digest) throw unusable("the copied manifest is not the selected one");
   const manifest = parseManifest(document);
   await mkdir(blobsOf(directory), { recursive: true });
   const blobs = new Map<string, Blob>();
   for (const descriptor of [manifest.config, ...manifest.layers]) {
     const blob = blobs.get(descriptor.digest) ?? (await takeBlob(copy, directory, descriptor, signal));
     if (blob.sizeBytes !== descriptor.size) {
-      throw unusable(`size mismatch: ${descriptor.digest} has ${blob.sizeBytes} bytes, and not ${descriptor.size}`);
+      throw unusable(`size mismatch: ${descriptor.digest} has ${blob.sizeBytes} bytes, not ${descriptor.size}`);
     }
     blobs.set(descriptor.digest, blob);
   }
@@ -94,14 +94,14 @@ export async function verifiedLayout(
 }
 
 /**
- * Requires that a layout which a program made of a verified one has the same image, in other forms of its layers.
+ * Checks that a layout which skopeo made from a verified one contains the same image, with recompressed layers.
  * @throws ApiError `validation_error`
  */
 export async function requireSameImage(made: string, { configDigest, layersCount }: ImageLayout): Promise<void> {
   await requireDirectory(made);
   const { digest } = selectManifest(await readDocument(join(made, "index.json")));
   const { config, layers } = parseManifest(await readDocument(blobPath(made, digest)));
-  if (config.digest !== configDigest || layers.length !== layersCount) throw unusable("another one was made of it");
+  if (config.digest !== configDigest || layers.length !== layersCount) throw unusable("its repacked copy differs");
 }
 
 function blobsOf(layout: string): string {
@@ -112,12 +112,12 @@ function blobPath(layout: string, digest: string): string {
   return join(blobsOf(layout), encodedOf(digest));
 }
 
-/** The hexadecimal digits, by which `dir:` and layouts name blobs. */
+/** The hexadecimal digits of a digest, which are the names of blobs. */
 function encodedOf(digest: string): string {
   return digest.slice("sha256:".length);
 }
 
-/** Moves a blob into the layout, and requires that its content is what its digest says. */
+/** Moves a blob to the layout and verifies its digest. */
 async function takeBlob(copy: string, layout: string, { digest }: Descriptor, signal: AbortSignal): Promise<Blob> {
   const path = blobPath(layout, digest);
   await rename(join(copy, encodedOf(digest)), path).catch((error: NodeJS.ErrnoException) => {
@@ -136,11 +136,11 @@ async function takeBlob(copy: string, layout: string, { digest }: Descriptor, si
     hash.update(chunk.subarray(0, bytesRead));
     sizeBytes += bytesRead;
   }
-  if (`sha256:${hash.digest("hex")}` !== digest) throw unusable(`it has another content under ${digest}`);
+  if (`sha256:${hash.digest("hex")}` !== digest) throw unusable(`the content of ${digest} has another digest`);
   return { sizeBytes, head };
 }
 
-/** Writes what makes a directory with an image's blobs a layout. */
+/** Writes the manifest and the other files that turn a directory of blobs into a layout. */
 async function writeLayout(
   directory: string,
   { config, layers }: ImageManifest,
@@ -162,12 +162,12 @@ async function writeLayout(
   await writeFile(join(directory, "oci-layout"), JSON.stringify({ imageLayoutVersion: "1.0.0" }));
 }
 
-/** Wherever a program that was taken over may point, nobody follows. */
+/** Refuses a symlink, which a compromised program may have left. */
 async function requireDirectory(path: string): Promise<void> {
-  if (!(await lstat(path)).isDirectory()) throw unusable("its copy is no directory");
+  if (!(await lstat(path)).isDirectory()) throw unusable("its copy is not a directory");
 }
 
-/** Opens what a program wrote, which may be no file at all. */
+/** Opens a file that another program wrote. @throws ApiError when it is missing or not a regular file */
 async function openFile(path: string): Promise<FileHandle> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
   const file = await open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK).catch((error: NodeJS.ErrnoException) => {
@@ -175,7 +175,7 @@ async function openFile(path: string): Promise<FileHandle> {
   });
   if ((await file.stat()).isFile()) return file;
   await file.close();
-  throw unusable("a part of it is no file");
+  throw unusable("a part of it is not a file");
 }
 
 async function readDocument(path: string): Promise<Buffer> {

@@ -4,23 +4,23 @@ import { Value } from "@sinclair/typebox/value";
 import { ApiError } from "../domain/errors.ts";
 import { reasonOf } from "./tool-failure.ts";
 
-/** What registries and image tools allow a manifest to have, and image tools a config. */
+/** Limit of registries and image tools for a manifest, and of image tools for a config, in `bytes`. */
 export const DOCUMENT_BYTES_MAX = 4_194_304;
-/** More than the longest chain of runs that anybody saves; each of them costs a look-up. */
+/** More layers than real images have. Each layer costs a look-up. */
 export const IMAGE_LAYERS_COUNT_MAX = 4096;
 
 /**
- * Values in a document: those of an image of IMAGE_LAYERS_COUNT_MAX layers take a third of it. Nothing else happens while
- * a document is read, and more values than these take longer than others may wait.
+ * Limit of values in a document; an image with IMAGE_LAYERS_COUNT_MAX layers needs a third of it. Parsing blocks the event
+ * loop, and more values would block it too long.
  */
 const DOCUMENT_VALUES_COUNT_MAX = 49_152;
-/** Far more than there are platforms. */
+/** Far more than the number of existing platforms. */
 const INDEX_ENTRIES_COUNT_MAX = 4096;
 const CHARACTER = { quote: 0x22, comma: 0x2c, bracket: 0x5b, backslash: 0x5c, brace: 0x7b } as const;
 
 const Digest = Type.String({ pattern: "^sha256:[0-9a-f]{64}$" });
 
-/** Names a blob by what it holds; `size` is in `bytes`. */
+/** Refers to a blob by its digest; `size` is in `bytes`. */
 const Descriptor = Type.Object({
   mediaType: Type.String(),
   digest: Digest,
@@ -50,7 +50,7 @@ const ImageConfig = Type.Object({ os: Type.Optional(Type.String()), architecture
 
 const OS = "linux";
 const ARCHITECTURE = "amd64";
-/** Best first; the higher ones need newer processors. Image tools take the empty one and none for the same. */
+/** Variants, best first; higher ones need newer processors. Image tools treat an empty variant like an absent one. */
 const VARIANTS = ["", "v1", "v2", "v3"];
 const PLATFORMS_SHOWN_MAX = 20;
 
@@ -60,24 +60,24 @@ const LAYER_TYPES = [
   /^application\/vnd\.docker\.image\.rootfs\.(?:foreign\.)?diff\.tar(?:\.gzip|\.zstd)?$/,
 ];
 
-/** Which manifest a document means for linux/amd64. */
+/** The manifest that a document selects for linux/amd64. */
 export interface Selection {
-  /** of the manifest; what it holds was looked at only when it is the document itself */
+  /** digest of the manifest, whose content was checked only if it is the document itself */
   readonly digest: string;
-  /** an index named it */
+  /** true when it is an entry of an index */
   readonly isEntry: boolean;
-  /** as the index has it, empty for none */
+  /** the variant in the index; empty when there is none */
   readonly variant: string;
 }
 
-/** The digest of a document: SHA-256, which is the only algorithm that is taken. */
+/** The SHA-256 digest of a document. Other algorithms are not supported. */
 export function digestOf(document: Uint8Array): string {
   return `sha256:${createHash("sha256").update(document).digest("hex")}`;
 }
 
 /**
- * Chooses the manifest for this platform: the document itself, or an entry when it is an index of several.
- * @throws ApiError `not_found` when the index has none for this platform, `validation_error` when it is no image
+ * Selects the manifest for this platform: the document itself, or an entry if it is an index.
+ * @throws ApiError `not_found` when an index has no entry for this platform, `validation_error` when it is not an image
  */
 export function selectManifest(document: Uint8Array): Selection {
   const parsed = parseJson(document);
@@ -87,7 +87,7 @@ export function selectManifest(document: Uint8Array): Selection {
   }
   const index = checked(IndexDocument, parsed);
   const [only] = index.manifests;
-  // Then the image's own config tells the platform: see `checkPlatform`.
+  // A single entry may lack a platform; then `checkPlatform` checks the image's config.
   if (only !== undefined && index.manifests.length === 1 && only.platform === undefined) {
     return { digest: only.digest, isEntry: true, variant: "" };
   }
@@ -100,14 +100,14 @@ export function selectManifest(document: Uint8Array): Selection {
   const platforms = index.manifests.flatMap(({ platform }) =>
     platform ? [`${platform.os}/${platform.architecture}`] : [],
   );
-  throw new ApiError("not_found", `the image is not there for ${OS}/${ARCHITECTURE}`, {
+  throw new ApiError("not_found", `the image is not available for ${OS}/${ARCHITECTURE}`, {
     platforms: platforms.slice(0, PLATFORMS_SHOWN_MAX),
   });
 }
 
 /**
- * Reads the manifest of one image.
- * @throws ApiError `validation_error` when it is none, an index for instance, or one that cannot be used here
+ * Parses the manifest of one image.
+ * @throws ApiError `validation_error` when it is not one (for example, an index) or cannot be used here
  */
 export function parseManifest(document: Uint8Array): ImageManifest {
   const parsed = parseJson(document);
@@ -120,18 +120,18 @@ export function parseManifest(document: Uint8Array): ImageManifest {
   }
   const manifest = checked(ImageManifest, parsed);
   const { config, layers } = manifest;
-  // Nothing is asked of a host that only an image names.
+  // Layers are not fetched from hosts that only the image names.
   if (layers.some(({ urls }) => Array.isArray(urls) && urls.length > 0)) {
-    throw unusable("a layer of it is elsewhere, by its urls");
+    throw unusable("one of its layers is stored elsewhere (urls)");
   }
-  if (!CONFIG_TYPES.includes(config.mediaType)) throw unusable(`its config is of the type ${config.mediaType}`);
+  if (!CONFIG_TYPES.includes(config.mediaType)) throw unusable(`its config has the type ${config.mediaType}`);
   const other = layers.find(({ mediaType }) => !LAYER_TYPES.some((type) => type.test(mediaType)));
-  if (other !== undefined) throw unusable(`a layer of it is of the type ${other.mediaType}`);
+  if (other !== undefined) throw unusable(`one of its layers has the type ${other.mediaType}`);
   return manifest;
 }
 
 /**
- * Refuses an image that says that it is for another platform; one that says nothing is taken.
+ * Refuses an image for another platform. An image without a platform is accepted.
  * @param config content of the config's blob
  * @throws ApiError `validation_error`
  */
@@ -142,12 +142,12 @@ export function checkPlatform(config: Uint8Array): void {
   throw new ApiError("validation_error", `the image is for ${platform}, not for ${OS}/${ARCHITECTURE}`, { platform });
 }
 
-/** What cannot be imported, in the shape of an error. */
+/** The error for an image that cannot be imported. */
 export function unusable(reason: string): ApiError {
   return new ApiError("validation_error", `the image cannot be used: ${reasonOf(reason)}`);
 }
 
-/** Of what was not checked yet, which takes long where they are many. */
+/** Counted before the schema is checked, because checking many layers takes long. */
 function layersCount(parsed: unknown): number {
   const { layers } = (parsed ?? {}) as { readonly layers?: unknown };
   return Array.isArray(layers) ? layers.length : 0;
@@ -157,7 +157,7 @@ function isIndex(parsed: unknown): boolean {
   return typeof parsed === "object" && parsed !== null && "manifests" in parsed;
 }
 
-/** A document that one reader takes for an index and another for a manifest is taken for neither. */
+/** Checks a schema. Refuses a document that is both an index and a manifest, because readers would disagree on it. */
 function checked<Schema extends TSchema>(schema: Schema, document: unknown): Static<Schema> {
   const isBoth = isIndex(document) && ("layers" in (document as object) || "config" in (document as object));
   if (isBoth || !Value.Check(schema, document)) throw unusable("its manifest or config is malformed");
@@ -165,20 +165,20 @@ function checked<Schema extends TSchema>(schema: Schema, document: unknown): Sta
 }
 
 function parseJson(document: Uint8Array): unknown {
-  refuseMany(document);
+  refuseManyValues(document);
   try {
     return JSON.parse(Buffer.from(document).toString("utf8"));
   } catch (error) {
-    throw new ApiError("validation_error", "the image's manifest or config is no JSON", {}, { cause: error });
+    throw new ApiError("validation_error", "the image's manifest or config is not JSON", {}, { cause: error });
   }
 }
 
-/** Each value, or name with its value, comes right after a comma, a bracket or a brace. */
-function refuseMany(document: Uint8Array): void {
+/** Every value, or name with its value, directly follows a comma, a bracket or a brace, so those are counted. */
+function refuseManyValues(document: Uint8Array): void {
   const { quote, comma, bracket, backslash, brace } = CHARACTER;
   let count = 0;
   let isText = false;
-  // Several times as quick as iterating.
+  // Several times faster than iterating.
   for (let index = 0; index < document.length; index++) {
     const byte = document[index];
     if (byte === quote) isText = !isText;

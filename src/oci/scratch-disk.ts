@@ -7,23 +7,23 @@ import { copySparse } from "../system/sparse.ts";
 const BLOCK_BYTES = 4096;
 const MKFS_MS = 60_000;
 
-/** Where ext4 keeps what is read here, in `bytes` from the start of the disk and of its superblock (linux: fs/ext4/ext4.h). */
+/** Position of the superblock on an ext4 disk, and of its fields, in `bytes` (Linux: fs/ext4/ext4.h). */
 const SUPERBLOCK = { offset: 1024, bytes: 1024 } as const;
 const FIELD = { magic: 0x38, incompatible: 0x60, readOnly: 0x64, uuid: 0x68, seed: 0x270, checksum: 0x3fc } as const;
 const UUID_BYTES = 16;
 const EXT4_MAGIC = 0xef53;
-/** The checksums of everything else start from the field `seed`, and not from the UUID. */
+/** Checksums depend on the field `seed` instead of the UUID. */
 const INCOMPATIBLE_SEED = 0x2000;
-/** Group descriptors have checksums that start from the UUID, or everything has better ones. */
+/** Group descriptors have checksums that depend on the UUID, or all metadata has CRC-32C checksums. */
 const READ_ONLY = { groupChecksums: 0x10, checksums: 0x400 } as const;
-/** CRC-32C (Castagnoli), its bits reversed. */
+/** CRC-32C (Castagnoli), with reversed bits. */
 const CRC_POLYNOMIAL = 0x82f63b78;
 
 /**
- * Makes an empty writable disk at `path`, sparse, with the directories `upper` and `work` that an overlay needs. It has
- * no journal: a disk whose machine was killed is thrown away, and a frozen one needs no replay.
+ * Makes an empty, sparse, writable disk at `path` with the directories `upper` and `work`, which an overlay needs. It has
+ * no journal: the disk of a killed machine is discarded, and a frozen disk needs no recovery.
  * @param diskBytes virtual size; rounded down to whole blocks
- * @throws CommandError when it is too small (about 1 MiB) or the disk is full
+ * @throws CommandError when it is too small (about 1 MiB) or the host's disk is full
  */
 export async function buildScratchTemplate(path: string, diskBytes: number): Promise<void> {
   await using directory = await scratchDirectory(dirname(path), "mkfs-");
@@ -35,8 +35,8 @@ export async function buildScratchTemplate(path: string, diskBytes: number): Pro
 }
 
 /**
- * The metadata is packed at the front and written once, so that the file has few bytes to copy.
- * @param options.content directory that is copied into the disk
+ * The arguments of mke2fs. Metadata is packed at the front and written once, so that a copy has few bytes.
+ * @param options.content directory whose contents the disk gets
  */
 export function scratchArgv(options: { path: string; diskBytes: number; content: string }): string[] {
   const extended = [
@@ -55,27 +55,27 @@ export function scratchArgv(options: { path: string; diskBytes: number; content:
 }
 
 /**
- * Gives a new instance its own copy of a template, with a UUID of its own; starts no program. Overlayfs finds the file
- * that another one was copied up from by the UUID of its layer. Two layers with one UUID would make it forget: a new
- * hard link to a file of the image would be another file than the old one.
- * @throws Error when the template is no ext4
+ * Copies a template with a new UUID, without starting a program. Overlayfs identifies layers by their UUIDs when it looks
+ * for the original of a copied-up file. With two layers of the same UUID it loses that link, and a new hard link to a file
+ * of the image would be a separate file.
+ * @throws Error when the template is not ext4
  */
-export async function stampScratch(template: string, to: string): Promise<void> {
+export async function createScratch(template: string, to: string): Promise<void> {
   await copySparse(template, to);
   await using disk = await open(to, "r+");
   const superblock = Buffer.alloc(SUPERBLOCK.bytes);
   await disk.read(superblock, 0, SUPERBLOCK.bytes, SUPERBLOCK.offset);
-  giveUuid(superblock, Buffer.from(crypto.randomUUID().replaceAll("-", ""), "hex"));
+  setUuid(superblock, Buffer.from(crypto.randomUUID().replaceAll("-", ""), "hex"));
   await disk.write(superblock, 0, SUPERBLOCK.bytes, SUPERBLOCK.offset);
 }
 
-/** Changes the UUID of a superblock; what the former one has seeded stays right. */
-function giveUuid(superblock: Buffer, uuid: Buffer): void {
-  if (superblock.readUInt16LE(FIELD.magic) !== EXT4_MAGIC) throw new Error("a template of scratch disks is no ext4");
+/** Changes the UUID in a superblock, so that checksums that depend on the old one stay valid. */
+function setUuid(superblock: Buffer, uuid: Buffer): void {
+  if (superblock.readUInt16LE(FIELD.magic) !== EXT4_MAGIC) throw new Error("a template of scratch disks is not ext4");
   const former = superblock.subarray(FIELD.uuid, FIELD.uuid + UUID_BYTES);
   const readOnly = superblock.readUInt32LE(FIELD.readOnly);
   if ((readOnly & READ_ONLY.checksums) === 0) {
-    // Templates live long: one that was made with other settings of the host's may have group checksums only.
+    // An old template, made under other settings of the host, may have only group checksums.
     if ((readOnly & READ_ONLY.groupChecksums) === 0) uuid.copy(former);
     return;
   }
@@ -88,7 +88,7 @@ function giveUuid(superblock: Buffer, uuid: Buffer): void {
   superblock.writeUInt32LE(crc32c(superblock.subarray(0, FIELD.checksum)), FIELD.checksum);
 }
 
-/** As the kernel takes it: from all ones, and not inverted at the end. */
+/** CRC-32C as the kernel computes it: starts with all ones, and is not inverted at the end. */
 function crc32c(bytes: Uint8Array): number {
   let crc = 0xffffffff;
   for (const byte of bytes) {

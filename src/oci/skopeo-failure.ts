@@ -1,6 +1,6 @@
 import { ApiError, type ErrorCode } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
-import type { DeadEnd, RegistryGate } from "../network/registry-gate.ts";
+import type { FailedHost, RegistryGate } from "../network/registry-gate.ts";
 import type { CommandError } from "../system/exec.ts";
 import type { Credentials } from "./skopeo-home.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
@@ -18,8 +18,8 @@ const unreachable = (pattern: RegExp, reason: string): Cause => ({
 });
 
 /**
- * The first that matches skopeo's words wins. A refused login is `forbidden`, since `unauthorized` would mean that the
- * token of this interface is bad.
+ * The first entry that matches skopeo's message counts. A failed login is `forbidden`, because `unauthorized` would mean
+ * that the token of the API is invalid.
  */
 const CAUSES: readonly Cause[] = [
   unreachable(/no such host/i, "its name does not resolve"),
@@ -61,7 +61,8 @@ const CAUSES: readonly Cause[] = [
   {
     pattern: /invalid reference format/i,
     code: "validation_error",
-    message: ({ canonical }) => `skopeo of this machine cannot handle ${canonical}; older ones take no IPv6 address`,
+    message: ({ canonical }) =>
+      `skopeo of this machine cannot handle ${canonical}; old versions accept no IPv6 address`,
   },
   {
     pattern: /did not match|digest mismatch|manifest digest/i,
@@ -72,65 +73,65 @@ const CAUSES: readonly Cause[] = [
     pattern:
       /unsupported|unknown media ?type|invalid .*manifest|parsing .*manifest|unmarshal|schema version|not a tar|invalid header|corrupt input/i,
     code: "validation_error",
-    message: ({ canonical }) => `${canonical} is no image that can be imported`,
+    message: ({ canonical }) => `${canonical} is not an image that can be imported`,
   },
 ];
 
-/** What went wrong with a registry, for a FAILED operation. Thrown again when it is no failure of skopeo itself. */
+/** The error of a registry for a FAILED operation. @throws `error` itself when it is not a failure of skopeo */
 export function registryFailure(
   error: unknown,
   reference: RegistryReference,
   access: {
     readonly credentials: Credentials | null;
     readonly timeoutMs: number;
-    readonly deadEnd: RegistryGate["deadEnd"];
+    readonly failedHost: RegistryGate["failedHost"];
   },
 ): ApiError {
   const common = commonFailure(error, access.timeoutMs);
   if (common !== null) return common;
   const failure = error as CommandError;
-  // The named registry comes last, and what it says counts.
-  const words = fatalMessage(failure.stderrTail).replace(/\(Mirrors also failed: .*\]\): /s, "");
+  // skopeo reports failed mirrors first, and the registry that was named last.
+  const failureText = fatalMessage(failure.stderrTail).replace(/\(Mirrors also failed: .*\]\): /s, "");
   const details = {
     registry: reference.host,
-    reason: withoutSecrets(reasonOf(words || failure.message), access.credentials),
+    reason: withoutSecrets(reasonOf(failureText || failure.message), access.credentials),
   };
-  const deadEnd = access.deadEnd(words);
-  if (deadEnd !== null) {
-    const elsewhere = { ...details, host: deadEnd.host };
-    return new ApiError(deadEnd.code, deadEndMessage(reference, deadEnd), elsewhere, { cause: error });
+  const failedHost = access.failedHost(failureText);
+  if (failedHost !== null) {
+    const elsewhere = { ...details, host: failedHost.host };
+    return new ApiError(failedHost.code, failedHostMessage(reference, failedHost), elsewhere, { cause: error });
   }
-  const cause = CAUSES.find(({ pattern }) => pattern.test(words));
+  const cause = CAUSES.find(({ pattern }) => pattern.test(failureText));
   const code = cause?.code ?? "unavailable";
   const message = cause?.message(reference, access.credentials) ?? `skopeo could not copy ${reference.canonical}`;
   return new ApiError(code, message, details, { cause: error });
 }
 
-function deadEndMessage({ host }: RegistryReference, { host: place, code, reason }: DeadEnd): string {
-  const own = place === host || place.replace(/:\d+$/, "") === host;
+function failedHostMessage({ host }: RegistryReference, { host: failed, code, reason }: FailedHost): string {
+  const own = failed === host || failed.replace(/:\d+$/, "") === host;
   if (own) return code === "forbidden" ? reason : `the registry ${host} cannot be reached: ${reason}`;
-  const found = code === "forbidden" ? reason : `${place} cannot be reached: ${reason}`;
+  const found = code === "forbidden" ? reason : `${failed} cannot be reached: ${reason}`;
   return `the registry ${host} sends its clients elsewhere, and ${found}`;
 }
 
-/** The text of the last `level=fatal msg="..."` line, or all of it. */
+/** The text of the last line `level=fatal msg="..."`; the whole text when there is none. */
 function fatalMessage(stderr: string): string {
   const quoted = /.*level=fatal msg=("(?:[^"\\]|\\.)*")/s.exec(stderr)?.[1];
   if (quoted === undefined) return stderr;
   try {
     return String(JSON.parse(quoted));
   } catch {
-    // A SyntaxError: Go quotes some characters in its own way.
+    // SyntaxError: Go escapes some characters differently.
     return quoted;
   }
 }
 
-/** Short secrets would be found everywhere in a text: then it is dropped as a whole. */
+/** Replaces the password. A short password would match everywhere, so it suppresses the whole text. */
 function withoutSecrets(text: string, credentials: Credentials | null): string {
   if (credentials === null || credentials.password === "") return text;
   const { username, password } = credentials;
   const secrets = [password, encodeURIComponent(password), Buffer.from(`${username}:${password}`).toString("base64")];
   if (!secrets.some((secret) => text.includes(secret))) return text;
-  if (password.length < 4) return "not shown: it may hold the password";
+  if (password.length < 4) return "not shown: it may contain the password";
   return secrets.reduce((result, secret) => result.replaceAll(secret, "***"), text);
 }

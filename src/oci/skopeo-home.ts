@@ -9,24 +9,24 @@ export interface Credentials {
   readonly password: string;
 }
 
-/** Files and directories that skopeo reads in place of the host's own configuration. */
+/** Files and directories that replace the host's own configuration of skopeo. */
 export interface SkopeoHome {
   readonly policy: string;
   readonly signatureConfig: string;
   readonly registriesConf: string;
   readonly temporary: string;
   readonly certificates: string;
-  /** 0600; null asks the registry anonymously */
+  /** file of mode 0600; null for anonymous access */
   readonly authFile: string | null;
   readonly environment: Readonly<Record<string, string>>;
 }
 
-/** The image's bytes are checked against their digests; who signed them is not asked. */
+/** Signatures are not checked: content is verified by its digests. */
 const POLICY = { default: [{ type: "insecureAcceptAnything" }] };
 
 /**
- * Writes skopeo's whole world into an empty private directory, so that it talks to the named registry and its mirrors
- * only, as the settings say, and knows no other login than the given one.
+ * Writes skopeo's complete configuration to an empty private directory. With it, skopeo contacts only the named registry
+ * and its mirrors, according to the settings, and uses no credentials but the given ones.
  * @throws ApiError `validation_error` for a user name with a colon, `unavailable` when a CA file cannot be read
  */
 export async function prepareSkopeoHome(
@@ -35,7 +35,7 @@ export async function prepareSkopeoHome(
   access: { readonly credentials: Credentials | null; readonly settings: RegistrySettings },
 ): Promise<SkopeoHome> {
   const at = (name: string): string => join(directory, name);
-  // The system's drop-in files are read after the main file and before those of the user's home.
+  // skopeo reads drop-in files of the system after the main file, but before those in the home directory.
   const dropIns = at("home/.config/containers/registries.conf.d");
   for (const path of [at("tmp"), at("run"), at("certificates"), at("signatures"), dropIns]) {
     await mkdir(path, { recursive: true, mode: 0o700 });
@@ -57,13 +57,13 @@ export async function prepareSkopeoHome(
       HOME: at("home"),
       XDG_RUNTIME_DIR: at("run"),
       TMPDIR: at("tmp"),
-      // Root's cache of blob places would be a file of the whole host; that of another user is below HOME.
+      // As root, skopeo would use a cache that the whole host shares; for other users it lies below HOME.
       _CONTAINERS_ROOTLESS_UID: "1",
     },
   };
 }
 
-/** Entries for the host and, since the more specific one wins, for the very repository. */
+/** Entries for the host and for the repository: the most specific entry counts, so drop-ins of the host cannot override. */
 export function registriesConf(reference: RegistryReference, settings: RegistrySettings): string {
   const entries = ["", `/${reference.repository}`].map((suffix) => {
     const place = JSON.stringify(`${reference.host}${suffix}`);
@@ -79,7 +79,9 @@ export function registriesConf(reference: RegistryReference, settings: RegistryS
 
 function authFile(host: string, { username, password }: Credentials): string {
   if (username.includes(":")) {
-    throw new ApiError("validation_error", "the user name of a registry cannot hold a colon", { field: "credentials" });
+    throw new ApiError("validation_error", "the user name of a registry cannot contain a colon", {
+      field: "credentials",
+    });
   }
   return JSON.stringify({ auths: { [host]: { auth: Buffer.from(`${username}:${password}`).toString("base64") } } });
 }

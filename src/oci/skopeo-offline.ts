@@ -10,35 +10,37 @@ import { prepareSkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
 
-/** Nobody is asked, so nobody has to be named; the form wants a name. */
-const NOBODY = parseRegistryReference("archive.invalid/image:latest");
+/** The configuration needs a registry's name, even though none is contacted. */
+const PLACEHOLDER_REFERENCE = parseRegistryReference("archive.invalid/image:latest");
 
-/** What skopeo may touch when it asks nobody. */
+/** What skopeo may access in an offline run. */
 export interface OfflineAccess extends ToolBounds {
-  /** directories that it reads */
+  /** directories that it may read */
   readonly readable: readonly string[];
-  /** private directory, where it starts and may write; what it needs for itself is gone when the call returns */
+  /** private working directory, where it may write; its own files are removed before the call returns */
   readonly directory: string;
 }
 
 /**
- * Runs skopeo on files alone, in a network without anybody.
- * @param argv command and what comes after it
- * @returns what it printed, or why it refused
- * @throws ApiError for what any tool may run into
+ * Runs skopeo on files, in an empty network.
+ * @param argv command and its arguments
+ * @returns its output, or the error with which it refused
+ * @throws ApiError for failures that any tool can have
  */
 export async function runOffline(
   argv: readonly string[],
   { readable, directory, ...bounds }: OfflineAccess,
-  { variant = "" }: { /** that an index's entry must have; empty for none */ readonly variant?: string } = {},
+  {
+    variant = "",
+  }: { /** variant that an entry of an index must have; empty for none */ readonly variant?: string } = {},
 ): Promise<Uint8Array | CommandError> {
   await using own = await scratchDirectory(directory, "skopeo-");
-  const home = await prepareSkopeoHome(own.path, NOBODY, { credentials: null, settings: {} });
+  const home = await prepareSkopeoHome(own.path, PLACEHOLDER_REFERENCE, { credentials: null, settings: {} });
   try {
     const command = {
       argv: [...commonArgv(home), ...(variant === "" ? [] : ["--override-variant", variant]), ...argv],
       env: home.environment,
-      // A layout's name is relative to it: in an absolute one a colon would begin the tag.
+      // Names of layouts must be relative: in an absolute path, a colon would start the tag.
       cwd: directory,
       stdoutBytesMax: DOCUMENT_BYTES_MAX,
       confinement: { readable, writable: [directory], network: null },
@@ -52,11 +54,11 @@ export async function runOffline(
 }
 
 /**
- * The layout itself where umoci can read it, otherwise another one of the same image with its layers packed as umoci
- * wants them. Whoever unpacks that one checks what is in them against the config, which is the same.
- * @param options.directory is made where it is needed
- * @returns the layout's directory
- * @throws ApiError `validation_error`, and what any tool may run into
+ * Returns the layout itself if umoci can read it, otherwise a new one of the same image with recompressed layers. umoci
+ * verifies the unpacked layers by the config, which stays the same.
+ * @param options.directory created if needed
+ * @returns directory of the layout
+ * @throws ApiError `validation_error`, and for failures that any tool can have
  */
 export async function readableLayout(layout: ImageLayout, options: Omit<OfflineAccess, "readable">): Promise<string> {
   if (layout.isReadable) return layout.directory;
@@ -71,8 +73,11 @@ export async function readableLayout(layout: ImageLayout, options: Omit<OfflineA
   return packed;
 }
 
-/** skopeo's words, without where on this machine it was reading. */
+/** skopeo's message without the paths of this machine. */
 export function refusal({ stderrTail }: CommandError, paths: readonly string[]): string {
-  const words = paths.reduce((text, path) => text.replaceAll(path, ""), stderrTail.replace(/^.*level=fatal msg=/s, ""));
-  return reasonOf(words.replace(/\/skopeo-[^/]+\/tmp\/oci\d+/g, ""));
+  const message = paths.reduce(
+    (text, path) => text.replaceAll(path, ""),
+    stderrTail.replace(/^.*level=fatal msg=/s, ""),
+  );
+  return reasonOf(message.replace(/\/skopeo-[^/]+\/tmp\/oci\d+/g, ""));
 }

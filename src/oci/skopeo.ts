@@ -12,48 +12,48 @@ import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-h
 import { runTool, type ToolBounds } from "./tool.ts";
 
 /**
- * Signatures are not checked here, and nobody reads them later. Without `--preserve-digests` skopeo would write another
- * manifest rather than fail where something has to be changed.
+ * Removes signatures, which nobody reads later. With `--preserve-digests`, skopeo fails when it would have to change the
+ * manifest; otherwise it would write a different one.
  */
 export const COPY_OPTIONS = ["--quiet", "--remove-signatures", "--preserve-digests"] as const;
-/** What a copy is called in the directory that skopeo starts in: in an absolute name, a colon would be taken for more. */
+/** Name of a copy in skopeo's working directory. It must be relative: in an absolute path, a colon has a meaning. */
 export const COPY_NAME = "copy";
 
 export interface RegistryAccess extends ToolBounds {
   readonly credentials: Credentials | null;
-  /** as `checkRegistryHost` gives it */
+  /** as `checkRegistryHost` returns them */
   readonly settings: RegistrySettings;
-  /** decides about the places that the registry sends skopeo to */
+  /** the policy for hosts to which the registry redirects skopeo */
   readonly hosts: RegistryHosts;
   readonly network: ToolNetwork;
-  /** private directory; what is put there, the password too, is gone when the call returns */
+  /** private directory; everything put there, including the password, is removed before the call returns */
   readonly scratch: string;
 }
 
 export interface CopyOptions extends RegistryAccess {
-  /** the manifest to copy, as `inspectImage` gave it: a tag may have moved meanwhile */
+  /** manifest that `inspectImage` selected, because the tag may have moved since */
   readonly selection: Selection;
-  /** OCI layout to be made; its parent exists, it does not */
+  /** OCI layout to create, in an existing directory */
   readonly directory: string;
 }
 
 /**
- * Asks the registry which manifest this platform (linux/amd64) gets. That the registry has it, and what it names, is not
- * known yet.
- * @throws ApiError `not_found`, `forbidden` (the registry wants other credentials), `unavailable` (registry down,
- * time-out), `validation_error` (an image that cannot be used here)
+ * Asks the registry which manifest is for this platform (linux/amd64). Whether the registry has that manifest and its
+ * blobs is not checked.
+ * @throws ApiError `not_found`, `forbidden` (the registry requires other credentials), `unavailable` (registry down, time
+ *   limit), `validation_error` (an image that cannot be used here)
  */
 export async function inspectImage(reference: RegistryReference, access: RegistryAccess): Promise<Selection> {
   return selectManifest(await inspect(reference, reference.digest, access));
 }
 
 /**
- * Copies the selected image, by its digest, into an OCI layout, and verifies all of it.
- * @throws ApiError as `inspectImage` does, `insufficient_storage`, `payload_too_large`
+ * Copies the selected image by its digest to an OCI layout, and verifies all of it.
+ * @throws ApiError like `inspectImage`; `insufficient_storage`, `payload_too_large`
  */
 export async function copyToLayout(reference: RegistryReference, options: CopyOptions): Promise<ImageLayout> {
   const { selection, directory, signal } = options;
-  // Nothing of an image is fetched, from wherever its manifest says, before that can be used at all.
+  // Check the manifest first: a layer that it refers to must not be fetched from another host.
   if (selection.isEntry) parseManifest(await inspect(reference, selection.digest, options));
   await using own = await scratchDirectory(options.scratch, "copy-");
   const source = sourceName(reference, selection.digest);
@@ -61,7 +61,7 @@ export async function copyToLayout(reference: RegistryReference, options: CopyOp
   return await verifiedLayout(join(own.path, COPY_NAME), selection.digest, { directory, signal });
 }
 
-/** The document that a registry gives for a tag, or for a digest, which then is the document's. */
+/** The document for a tag or a digest. @throws ApiError `unavailable` when it does not have the given digest */
 async function inspect(
   reference: RegistryReference,
   digest: string | undefined,
@@ -70,12 +70,12 @@ async function inspect(
   const source = sourceName(reference, digest);
   const document = await skopeo((home) => inspectArgv(home, source), reference, access);
   if (digest === undefined || digest === digestOf(document)) return document;
-  throw new ApiError("unavailable", `the registry ${reference.host} sent another manifest than was asked for`, {
+  throw new ApiError("unavailable", `the registry ${reference.host} sent a manifest with another digest`, {
     registry: reference.host,
   });
 }
 
-/** skopeo takes a tag or a digest, not both. */
+/** The name of an image for skopeo, which accepts a tag or a digest, not both. */
 function sourceName(reference: RegistryReference, digest: string | undefined): string {
   const name = `docker://${reference.host}/${reference.repository}`;
   return digest === undefined ? `${name}:${reference.tag}` : `${name}@${digest}`;
@@ -91,7 +91,7 @@ export function copyArgv(home: SkopeoHome, source: string, target: string): stri
   return [...commonArgv(home), "copy", ...COPY_OPTIONS, "--src-cert-dir", home.certificates, ...login, source, target];
 }
 
-/** The beginning of every command line: nothing of the host's configuration counts. */
+/** The start of every command line. It replaces all of the host's configuration. */
 export function commonArgv(home: SkopeoHome): string[] {
   return [
     ...["skopeo", "--policy", home.policy, "--registries.d", home.signatureConfig],
@@ -100,7 +100,7 @@ export function commonArgv(home: SkopeoHome): string[] {
   ];
 }
 
-/** Runs skopeo in `access.scratch`, where it may write, and in a network with one way out. */
+/** Runs skopeo in `access.scratch`, its only writable directory, with the gate as its only way out. */
 async function skopeo(
   argvOf: (home: SkopeoHome) => readonly string[],
   reference: RegistryReference,
@@ -119,6 +119,6 @@ async function skopeo(
     };
     return await runTool(command, access);
   } catch (error) {
-    throw registryFailure(error, reference, { ...access, deadEnd: gate.deadEnd });
+    throw registryFailure(error, reference, { ...access, failedHost: gate.failedHost });
   }
 }

@@ -1,21 +1,21 @@
 import type { Confinement } from "../system/confine.ts";
 import { run } from "../system/exec.ts";
 
-/** What every step of an import is bound by. */
+/** Limits of every step of an import. */
 export interface ToolBounds {
-  /** host path of the launcher, which jails every tool */
+  /** host path of the launcher, which confines every tool */
   readonly launcher: string;
   readonly timeoutMs: number;
   /** ends the call with the signal's reason */
   readonly signal: AbortSignal;
-  /** largest file that a tool may write, in `bytes`; default is 64 GiB */
+  /** largest file that a tool may write, in `bytes`; default: 64 GiB */
   readonly fileBytesMax?: number;
-  /** directories of control groups that tools join; they bound memory and processes */
+  /** cgroup directories that tools join, which limit memory and processes */
   readonly controlGroups?: readonly string[];
 }
 
 export interface ToolCommand {
-  /** program and arguments; must not hold a secret */
+  /** program and arguments; must not contain a secret */
   readonly argv: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
   readonly cwd?: string;
@@ -23,15 +23,15 @@ export interface ToolCommand {
   readonly confinement: Pick<Confinement, "writable" | "readable" | "network" | "capabilities" | "attributes">;
 }
 
-/** How much all files may take is watched from outside. */
+/** Default limit of one file. `watchTree` limits all files together. */
 const FILE_BYTES_DEFAULT = 68_719_476_736;
-/** Where no control group can bound memory, this does; programs in Go reserve far more addresses than they use. */
+/** Limit of memory on hosts without cgroups. Programs in Go reserve far more addresses than they use. */
 const ADDRESS_BYTES_MAX = 17_179_869_184;
 const OPEN_FILES_MAX = 4096;
 
 /**
- * Runs a program that reads what strangers made: confined, and within the bounds of its import.
- * @throws CommandError, or the signal's reason, as `run` does
+ * Runs a program that reads untrusted files, confined and within the limits of its import. Returns its output.
+ * @throws CommandError, or the signal's reason, like `run`
  */
 export async function runTool(
   command: ToolCommand,

@@ -4,13 +4,13 @@ import { diskUsageSum } from "./disk-usage.ts";
 import type { ToolBounds } from "./tool.ts";
 import { commonFailure } from "./tool-failure.ts";
 
-/** What a directory may amount to. */
+/** Limits of a directory. */
 export interface TreeLimits {
-  /** allocated on the disk: a file without a byte costs nothing, a hole neither */
+  /** limit of allocated bytes: empty files and holes cost nothing */
   readonly bytesMax: number;
-  /** names below the directory; each name of a file with several counts */
+  /** limit of names below the directory; every name of a hard-linked file counts */
   readonly entriesMax: number;
-  /** what to say instead of that the image unpacks to more */
+  /** messages that replace the default ones about images */
   readonly refusals?: { readonly bytes: string; readonly entries: string };
 }
 
@@ -20,12 +20,12 @@ export interface TreeUsage {
 }
 
 const INTERVAL_MS = 1000;
-/** Share of the time that may go into looking: a tree of a million files takes seconds. */
+/** Pause between two counts, as a multiple of the last count's duration: a million files take seconds. */
 const REST_RATIO = 10;
 
 /**
- * Counts what is in a directory. Neither a link is followed nor a file opened.
- * @throws ApiError `unavailable` on time-out, Error when it could not be counted: nothing may pass for empty
+ * Counts the contents of a directory, without following links or opening files.
+ * @throws ApiError `unavailable` at the time limit; Error when counting fails, so that a failure does not count as empty
  */
 export async function treeUsage(directory: string, bounds: ToolBounds): Promise<TreeUsage> {
   const count = async (...flags: readonly string[]): Promise<number> =>
@@ -36,8 +36,12 @@ export async function treeUsage(directory: string, bounds: ToolBounds): Promise<
   return { bytes, entries: Math.max(0, names - 1) };
 }
 
-/** @throws ApiError `payload_too_large` when a directory holds more than it may */
-export async function requireWithin(directory: string, limits: TreeLimits, bounds: ToolBounds): Promise<TreeUsage> {
+/** @throws ApiError `payload_too_large` when a directory exceeds its limits */
+export async function requireWithinLimits(
+  directory: string,
+  limits: TreeLimits,
+  bounds: ToolBounds,
+): Promise<TreeUsage> {
   const usage = await treeUsage(directory, bounds);
   const error = excess(usage, limits);
   if (error !== null) throw error;
@@ -45,8 +49,8 @@ export async function requireWithin(directory: string, limits: TreeLimits, bound
 }
 
 /**
- * Looks at a directory again and again while programs write to it that know no such limits. `exceeded` fires, with the
- * reason that `requireWithin` gives, seconds after it has become too large; disposal waits for the look under way.
+ * Repeatedly counts a directory while programs write to it that know no limits. `exceeded` aborts within seconds after a
+ * limit was exceeded, with the error of `requireWithinLimits`. Disposal waits for the running count.
  */
 export function watchTree(
   directory: string,
@@ -55,7 +59,7 @@ export function watchTree(
 ): AsyncDisposable & { readonly exceeded: AbortSignal } {
   const exceeded = new AbortController();
   const stopped = new AbortController();
-  const watch = look(directory, limits, { ...bounds, signal: stopped.signal }, exceeded);
+  const watch = watchLoop(directory, limits, { ...bounds, signal: stopped.signal }, exceeded);
   return {
     exceeded: exceeded.signal,
     [Symbol.asyncDispose]: async () => {
@@ -65,7 +69,7 @@ export function watchTree(
   };
 }
 
-async function look(
+async function watchLoop(
   directory: string,
   limits: TreeLimits,
   bounds: ToolBounds,
@@ -73,11 +77,11 @@ async function look(
 ): Promise<void> {
   const { signal } = bounds;
   for (let restMs = INTERVAL_MS; ; ) {
-    // AbortError: the watch is over.
+    // AbortError: the watch was disposed of.
     await setTimeout(restMs, undefined, { signal }).catch(() => undefined);
     const startedAt = performance.now();
     try {
-      await requireWithin(directory, limits, bounds);
+      await requireWithinLimits(directory, limits, bounds);
     } catch (error) {
       if (!signal.aborted) exceeded.abort(error);
       return;

@@ -7,34 +7,34 @@ import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
 
 export interface UnpackOptions extends ToolBounds {
-  /** OCI layout */
+  /** directory of the OCI layout */
   readonly layout: string;
-  /** default is LAYOUT_TAG */
+  /** default: LAYOUT_TAG */
   readonly tag?: string;
-  /** directory to be made, which becomes the root file system; its parent exists and is private */
+  /** directory to create for the root file system, in an existing private directory */
   readonly into: string;
 }
 
 const CAPABILITIES: readonly Capability[] = ["chown", "dac_override", "fowner", "fsetid", "mknod", "setfcap"];
 
-/** What umoci may do that other tools may not: give files whatever owners, modes, devices and attributes an image has. */
+/** Rights that only umoci gets: to set all owners, modes, devices and attributes that an image has. */
 export const UNPACK_RIGHTS = {
   capabilities: CAPABILITIES,
-  // Without it, an image with an attribute such as security.ima could not be unpacked.
+  // Needed for attributes such as security.ima.
   attributes: true,
 } as const;
 
 /**
- * Applies an image's layers in order: owners, modes, devices, hard links and extended attributes as they are in it.
- * What is there after a failure is the caller's to remove.
+ * Unpacks an image's layers in order, with owners, modes, devices, hard links and extended attributes. After a failure, the
+ * caller removes the incomplete tree.
  * @throws ApiError `validation_error` when the image is malformed, `insufficient_storage`, `payload_too_large`,
- * `unavailable` on time-out
+ *   `unavailable` at the time limit
  */
 export async function unpack(options: UnpackOptions): Promise<void> {
   try {
     const command = {
       argv: unpackArgv(options),
-      // A layout's name is relative to it: in an absolute one a colon would begin the tag.
+      // Names of layouts must be relative: in an absolute path, a colon would start the tag.
       cwd: dirname(options.layout),
       confinement: {
         readable: [options.layout],
@@ -47,9 +47,9 @@ export async function unpack(options: UnpackOptions): Promise<void> {
   } catch (error) {
     const common = commonFailure(error, options.timeoutMs);
     if (common !== null) throw common;
-    const words = errorLine((error as CommandError).stderrTail);
-    // Where on this machine the image was being unpacked is nobody's business.
-    const reason = reasonOf(words.replaceAll(options.into, "").replaceAll(dirname(options.into), ""));
+    const line = errorLine((error as CommandError).stderrTail);
+    // The error must not reveal paths of this machine.
+    const reason = reasonOf(line.replaceAll(options.into, "").replaceAll(dirname(options.into), ""));
     throw new ApiError("validation_error", `the image cannot be unpacked: ${reason}`, {}, { cause: error });
   }
 }
@@ -62,7 +62,7 @@ export function unpackArgv({
   return ["umoci", "raw", "unpack", "--image", `${basename(layout)}:${tag}`, into];
 }
 
-/** umoci marks errors with a cross and progress with a dot. */
+/** The line with umoci's error, which it marks with a cross. */
 function errorLine(stderr: string): string {
   const lines = stderr.split("\n");
   const marked = lines.findLast((line) => line.includes("⨯"));

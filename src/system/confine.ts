@@ -1,42 +1,42 @@
 import { constants } from "node:os";
 
-/** Exit code of the launcher when the program was not even started. */
+/** Exit code of the launcher when it could not start the program. */
 export const CONFINEMENT_FAILED_EXIT = 125;
-/** The launcher ends with this plus the number of the signal that ended the program, as shells do. */
+/** Like a shell, the launcher reports a program that a signal ended with this plus the signal's number. */
 const EXIT_SIGNAL_BASE = 128;
 
-/** What a program can see and reach of the host beside its own files, and what it may take of it. */
+/** The parts of the host that a confined program may see, change and use. */
 export interface Confinement {
-  /** host path of the launcher (vm-assets/launch), which makes the jail */
+  /** host path of the launcher (vm-assets/launch), which builds the jail */
   readonly launcher: string;
-  /** absolute paths of directories that it may change */
+  /** absolute paths of directories that the program may change */
   readonly writable: readonly string[];
-  /** absolute paths of directories that it may read */
+  /** absolute paths of directories that the program may read */
   readonly readable: readonly string[];
-  /** file of the network namespace that it runs in; null for one without any interface but a loopback that is down */
+  /** file of the network namespace to run in; null for a new one, whose loopback interface is down */
   readonly network: string | null;
-  /** what it keeps of root's powers; default none */
+  /** capabilities that the program keeps; default: none */
   readonly capabilities?: readonly Capability[];
   /**
-   * Whether it can set attributes in the name spaces `security` and `trusted`, which takes the power to mount: the
-   * launcher then does so in its place; default false
+   * whether the program may set extended attributes in the name spaces `security` and `trusted`. That takes CAP_SYS_ADMIN,
+   * so the launcher does it on the program's behalf; default: false
    */
   readonly attributes?: boolean;
   readonly limits: ConfinementLimits;
-  /** directories of control groups that it joins before it starts; default none */
+  /** cgroup directories that the program joins before it starts; default: none */
   readonly controlGroups?: readonly string[];
 }
 
-/** Bounds that the kernel enforces on a program and its descendants. */
+/** Limits that the kernel enforces on a program and its descendants. */
 export interface ConfinementLimits {
-  /** largest file it may write, in `bytes` (RLIMIT_FSIZE) */
+  /** largest file that it may write, in `bytes` (RLIMIT_FSIZE) */
   readonly fileBytesMax: number;
   /** address space, in `bytes` (RLIMIT_AS) */
   readonly addressBytesMax: number;
   readonly openFilesMax: number;
 }
 
-/** Numbers of root's powers, from linux/capability.h. */
+/** Numbers of capabilities in linux/capability.h. */
 const CAPABILITIES = {
   chown: 0,
   dac_override: 1,
@@ -46,15 +46,15 @@ const CAPABILITIES = {
   setfcap: 31,
 } as const;
 
-/** A power of root. */
+/** A capability that a program can keep. */
 export type Capability = keyof typeof CAPABILITIES;
 
-/** When the host's memory ends, a program that can be run again goes before the daemon. */
+/** When the host runs out of memory, the kernel should kill a program that can be repeated before the daemon. */
 const OOM_SCORE_ADJUSTMENT = 500;
 
 /**
- * Arguments of the launcher, to be followed by the program's.
- * @param start absolute path of the directory that the program starts in, and the process that the jail dies with
+ * Arguments of the launcher; those of the program follow.
+ * @param start `cwd`: absolute path of the program's working directory; `parent`: the process whose death ends the jail
  */
 export function confinementWrapper(
   confinement: Confinement,
@@ -78,7 +78,7 @@ export function confinementWrapper(
   ];
 }
 
-/** The signal that ended a confined program, by the launcher's exit code; null for none. */
+/** The signal that ended a confined program, from the launcher's exit code; null when none did. */
 export function confinedSignal(exitCode: number | null): string | null {
   const number = (exitCode ?? 0) - EXIT_SIGNAL_BASE;
   return Object.entries(constants.signals).find(([, value]) => value === number)?.[0] ?? null;

@@ -1,16 +1,18 @@
 import { CONFINEMENT_FAILED_EXIT, type Confinement, confinedSignal, confinementWrapper } from "./confine.ts";
 
-/** Last bytes of a program's standard error that an error or a log line may carry. */
+/** Length of the kept end of a program's standard error, in `bytes`. */
 export const STDERR_TAIL_BYTES_MAX = 4096;
-/** Default bound of what `run` keeps of standard output. */
+/** Default limit of a program's standard output, in `bytes`. */
 const STDOUT_BYTES_DEFAULT = 1_048_576;
-/** How long a pipe may stay open after its program's whole process group is dead: a descendant in a session of its own holds it. */
+/**
+ * How long a pipe may stay open after all processes of its group are dead: a descendant in another session may hold it.
+ */
 const DRAIN_MS = 1000;
 
-/** Children see these and what the caller gives, nothing of the daemon's environment. */
+/** The base of every child's environment; the daemon's own environment is not inherited. */
 const BASE_ENVIRONMENT = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", LANG: "C" } as const;
 
-/** Bun has no such option; without it a program would outlive a daemon that was killed. */
+/** Bun has no such option. Without it, a program would outlive a killed daemon. */
 const DIE_WITH_PARENT = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] as const;
 
 export interface CommandErrorFields {
@@ -21,16 +23,16 @@ export interface CommandErrorFields {
   readonly stderrTail: string;
 }
 
-/** A program that could not be started, failed, took too long or wrote too much. */
+/** A program could not be started, failed, took too long or wrote too much. */
 export class CommandError extends Error {
   override readonly name = "CommandError";
   readonly program: string;
-  /** Holds no secret: those never go into an argument vector, which every local user can read. */
+  /** Contains no secret: every local user can read argument vectors, so secrets are never passed there. */
   readonly argv: readonly string[];
   readonly exitCode: number | null;
   readonly signal: string | null;
   readonly timedOut: boolean;
-  /** At most the last STDERR_TAIL_BYTES_MAX `bytes`. */
+  /** The last STDERR_TAIL_BYTES_MAX `bytes` at most. */
   readonly stderrTail: string;
 
   constructor(message: string, fields: CommandErrorFields) {
@@ -44,35 +46,35 @@ export class CommandError extends Error {
   }
 }
 
-/** Path of a program as children would find it; null when it is not installed. */
+/** Path at which children find a program; null when it is not installed. */
 export function findProgram(name: string): string | null {
   return Bun.which(name, { PATH: BASE_ENVIRONMENT.PATH });
 }
 
 export interface RunOptions {
-  /** program and arguments; must not hold a secret */
+  /** program and arguments; must not contain a secret */
   readonly argv: readonly string[];
-  /** added to PATH and LANG=C, which is all that a child gets otherwise */
+  /** added to PATH and LANG=C, the only other variables */
   readonly env?: Readonly<Record<string, string>>;
   /** default "/" */
   readonly cwd?: string;
-  /** 0 or less fails at once */
+  /** time limit; 0 or less fails at once */
   readonly timeoutMs: number;
   readonly signal?: AbortSignal;
-  /** more output than this many `bytes` is an error; default 1 MiB */
+  /** limit of standard output, in `bytes`; more is an error; default 1 MiB */
   readonly stdoutBytesMax?: number;
   readonly stdin?: Uint8Array;
   readonly uid?: number;
   readonly gid?: number;
-  /** default: it sees, reaches and may do what this process does */
+  /** default: the program has all access of this process */
   readonly confinement?: Confinement;
 }
 
 /**
- * Runs a program to its end, in a session of its own. Its whole process group is killed on time-out, abort and exit,
- * and dies with this process.
- * @throws CommandError when it is not installed, exits with another code than 0, times out or writes too much
- * @throws the signal's reason on abort, after the group is dead
+ * Runs a program to its end in a session of its own. Its process group is killed at the time limit, on abort and when the
+ * program exits, and dies with this process.
+ * @throws CommandError when the program is not installed, exits with a code other than 0, takes too long or writes too much
+ * @throws the signal's reason on abort, when the group is dead
  */
 export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; stderr: string }> {
   options.signal?.throwIfAborted();
@@ -114,7 +116,7 @@ export async function run(options: RunOptions): Promise<{ stdout: Uint8Array; st
   });
   const stderr = readTail(child.stderr);
   await child.exited;
-  // What it left running would hold the pipes open, and nothing here may outlive its program.
+  // Processes that the program left running would hold the pipes open, and must not outlive it.
   killGroup();
   await Promise.all([stdout.drained(DRAIN_MS), stderr.drained(DRAIN_MS)]);
 
@@ -137,7 +139,7 @@ export interface StartOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** default "/" */
   readonly cwd?: string;
-  /** the child's descriptors from 3 on; "socket" makes a socket pair whose other end is in `fds` of the result */
+  /** the child's descriptors from 3 on; "socket" makes a socket pair, whose other end is in `fds` of the result */
   readonly extraFds: readonly (number | "socket")[];
   readonly stderr: "tail" | "ignore";
 }
@@ -152,17 +154,17 @@ export interface ExitStatus {
 export interface ChildProcess {
   readonly pid: number;
   readonly exited: Promise<ExitStatus>;
-  /** this side's ends of the "socket" entries, in order; the caller owns and closes them */
+  /** the daemon's ends of the "socket" entries, in order; the caller owns them and closes them */
   readonly fds: readonly number[];
-  /** Signals the whole process group; a group that is gone is no error. */
+  /** Signals the whole process group, if it still exists. */
   kill(signal: NodeJS.Signals): void;
-  /** The last STDERR_TAIL_BYTES_MAX bytes of standard error; complete once `exited` is settled. */
+  /** The last STDERR_TAIL_BYTES_MAX bytes of standard error; complete when `exited` has resolved. */
   stderrTail(): string;
 }
 
 /**
- * Starts a program that runs until it is killed or ends by itself. Nothing ends it when this process dies: the program
- * (the launcher of VMs does) asks for a parent-death signal itself. Standard input and output are /dev/null.
+ * Starts a program that runs until it ends or is killed. Its standard input and output are /dev/null. It does not end with
+ * this process by itself: programs such as the launcher request a parent-death signal.
  * @throws Error with code ENOENT when the program does not exist
  */
 export function start(options: StartOptions): ChildProcess {
@@ -198,12 +200,12 @@ function killProcessGroup(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch (error) {
-    // ESRCH: every member is dead and reaped, which is what the caller wants.
+    // ESRCH: all processes of the group are dead already.
     if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
   }
 }
 
-/** Bun types a signal without a name as a number. */
+/** Bun's type for a signal without a name is a number. */
 function signalName(signal: string | number | null): string | null {
   return signal === null ? null : String(signal);
 }
@@ -215,7 +217,7 @@ function ids(options: RunOptions): { uid?: number; gid?: number } {
   };
 }
 
-/** Passes a pipe's chunks to `take`; `drained` waits for its end, at most `limitMs`, and then gives it up. */
+/** Passes the chunks of a pipe to `take`. `drained` waits for the end of the pipe, at most `limitMs`. */
 function readPipe(
   stream: ReadableStream<Uint8Array>,
   take: (chunk: Uint8Array) => void,
@@ -246,7 +248,7 @@ function readTail(stream: ReadableStream<Uint8Array>) {
   return { drained: pipe.drained, text: () => Buffer.from(kept).toString("utf8").trimEnd() };
 }
 
-/** Keeps a pipe's bytes up to a limit and calls `onOverflow` beyond it. */
+/** Keeps the bytes of a pipe up to a limit, and calls `onOverflow` beyond it. */
 function readAll(stream: ReadableStream<Uint8Array>, limitBytes: number, onOverflow: () => void) {
   const chunks: Uint8Array[] = [];
   let totalBytes = 0;

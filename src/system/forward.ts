@@ -15,12 +15,12 @@ interface Forward {
   stop(): void;
 }
 
-/** By network and endpoint: programs that run at the same time share what both of them may reach. */
+/** By network and endpoint: programs that run at the same time share the forwards that both need. */
 const forwards = new WeakMap<ToolNetwork, Map<string, Forward>>();
 
 /**
- * Makes a place on this host's loopback reachable in the network for tools, as the same address and port there, until
- * the disposal. Null where that network has no such address or port.
+ * Makes an endpoint on this host's loopback reachable in the network for tools, under the same address and port, until
+ * disposal. Returns null when that network cannot have the address or port.
  */
 export function forwardLoopback(
   network: ToolNetwork,
@@ -66,7 +66,7 @@ function listen(network: ToolNetwork, { address, port }: LoopbackEndpoint, host:
     return { onFailure, stop: () => listener[Symbol.dispose]() };
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? "";
-    // No IPv6 here, or a port that only more privilege may listen at.
+    // The host has no IPv6, or the port is privileged.
     if (["EADDRNOTAVAIL", "EAFNOSUPPORT", "EACCES"].includes(code)) return null;
     throw error;
   }

@@ -3,8 +3,8 @@ import { closeSync } from "node:fs";
 import { constants } from "node:os";
 
 /**
- * Calls of the C library that neither Bun nor node:fs offers. All of them block the event loop for as long as the
- * kernel takes, so use them for short work only. Constants are those of x86_64 Linux.
+ * Functions of the C library that neither Bun nor node:fs offers. They block the event loop as long as the kernel takes, so
+ * use them for short work only. Constants are those of x86_64 Linux.
  */
 const { symbols: libc } = dlopen("libc.so.6", {
   __errno_location: { args: [], returns: FFIType.ptr },
@@ -25,7 +25,7 @@ const { symbols: libc } = dlopen("libc.so.6", {
 
 const errnoNames = new Map(Object.entries(constants.errno).map(([name, value]) => [value, name]));
 
-/** A failed call of the C library; `code` is the name that node:fs would use, such as "EXDEV". */
+/** A failed call of the C library. `code` is the name that node:fs would use, such as "EXDEV". */
 export class LibcError extends Error {
   override readonly name = "LibcError";
   readonly syscall: string;
@@ -41,14 +41,14 @@ export class LibcError extends Error {
   }
 }
 
-/** Must be read right after the call that failed. */
+/** Must be called directly after the failed call. */
 function errno(): number {
   const location = libc.__errno_location();
   if (location === null) throw new Error("the C library gave no address of errno");
   return read.i32(location, 0);
 }
 
-/** The result of a call that was just made. @throws LibcError when it failed */
+/** Returns the result of a call. @throws LibcError when the call failed */
 export function checked(syscall: string, result: number | bigint): number {
   if (result < 0) throw new LibcError(syscall, errno());
   return Number(result);
@@ -57,7 +57,7 @@ export function checked(syscall: string, result: number | bigint): number {
 export const MFD_CLOEXEC = 1;
 export const MFD_ALLOW_SEALING = 2;
 
-/** Makes an anonymous file in memory. `name` is only seen in /proc. The caller closes the descriptor. */
+/** Creates an anonymous file in memory. `name` is visible only in /proc. The caller closes the descriptor. */
 export function memfdCreate(name: string, flags: number): number {
   return checked("memfd_create", libc.memfd_create(Buffer.from(`${name}\0`), flags));
 }
@@ -69,7 +69,7 @@ export const F_SEAL_WRITE = 8;
 const F_ADD_SEALS = 1033;
 const F_GET_SEALS = 1034;
 
-/** Seals a memfd for ever. EBUSY when a writable shared mapping of it exists and `seals` has F_SEAL_WRITE. */
+/** Seals a memfd permanently. @throws LibcError EBUSY when `seals` has F_SEAL_WRITE and a writable shared mapping exists */
 export function addSeals(fd: number, seals: number): void {
   checked("fcntl", libc.fcntl(fd, F_ADD_SEALS, seals));
 }
@@ -81,7 +81,7 @@ export function getSeals(fd: number): number {
 const LOCK_EX = 2;
 const LOCK_NB = 4;
 
-/** Locks an open file for this process alone, until it is closed; false when another one has it. */
+/** Locks an open file for this process until it is closed. Returns false when another process has the lock. */
 export function tryLock(fd: number): boolean {
   if (libc.flock(fd, LOCK_EX | LOCK_NB) === 0) return true;
   const error = new LibcError("flock", errno());
@@ -94,12 +94,12 @@ const F_RDLCK = 0;
 const F_UNLCK = 2;
 
 /**
- * Whether anybody has a file open for writing, a mapping included. It must be open for reading only, belong to this process'
- * user, and be opened for writing by nobody meanwhile.
- * @throws LibcError EINVAL where the file system cannot tell
+ * Whether any process has a file open for writing or mapped writable. `fd` must be open for reading only, and the file must
+ * belong to this process' user. Nobody may open the file for writing during the call.
+ * @throws LibcError EINVAL when the file system does not support this
  */
 export function hasWriters(fd: number): boolean {
-  // The kernel gives a lease for reading only where nobody writes.
+  // The kernel grants a read lease only on files without writers.
   if (libc.fcntl(fd, F_SETLEASE, F_RDLCK) < 0) {
     const error = new LibcError("fcntl", errno());
     if (error.code === "EAGAIN" || error.code === "EWOULDBLOCK") return true;
@@ -112,8 +112,8 @@ export function hasWriters(fd: number): boolean {
 const MADV_PAGEOUT = 21;
 
 /**
- * Takes pages of `[start, start + length)` out of memory; what is in them is read again when it is needed.
- * @throws LibcError EINVAL where the kernel does not know how
+ * Pages out `[start, start + length)`. The kernel reads the pages again when they are needed.
+ * @throws LibcError EINVAL when the kernel does not support this
  */
 export function pageOut(start: bigint, length: bigint): void {
   checked("madvise", libc.madvise(start, length, MADV_PAGEOUT));
@@ -122,8 +122,8 @@ export function pageOut(start: bigint, length: bigint): void {
 const MADV_DONTNEED = 4;
 
 /**
- * Takes pages of `[start, start + length)` out of this process. Only for mappings of files that nobody writes to:
- * changes are lost.
+ * Unmaps the pages of `[start, start + length)` from this process. Use it only for file mappings that were never written
+ * to, because changes are lost.
  */
 export function dropPages(start: bigint, length: bigint): void {
   checked("madvise", libc.madvise(start, length, MADV_DONTNEED));
@@ -132,7 +132,7 @@ export function dropPages(start: bigint, length: bigint): void {
 const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
 
-/** Where the next data at or after `offset` begins, or null when there is none before the end. */
+/** Offset of the next data at or after `offset`; null when there is none before the end. */
 export function seekData(fd: number, offset: number): number | null {
   const result = libc.lseek(fd, offset, SEEK_DATA);
   if (result >= 0) return Number(result);
@@ -141,12 +141,12 @@ export function seekData(fd: number, offset: number): number | null {
   throw new LibcError("lseek", code);
 }
 
-/** Where the next hole at or after `offset` begins; the end of the file counts as one. */
+/** Offset of the next hole at or after `offset`; the end of the file counts as a hole. */
 export function seekHole(fd: number, offset: number): number {
   return checked("lseek", libc.lseek(fd, offset, SEEK_HOLE));
 }
 
-/** Copies between two files inside the kernel, at given offsets; gives the bytes copied, 0 at the end of the source. */
+/** Copies between two files inside the kernel. Returns the number of copied bytes; 0 at the end of the source. */
 export function copyFileRange(options: {
   from: number;
   fromOffset: number;
@@ -161,12 +161,12 @@ export function copyFileRange(options: {
 
 const CLONE_NEWNET = 0x4000_0000;
 
-/** Puts this thread, and no other, into a new network without anything. EPERM without CAP_SYS_ADMIN. */
+/** Moves only this thread to a new, empty network namespace. @throws LibcError EPERM without CAP_SYS_ADMIN */
 export function unshareNetwork(): void {
   checked("unshare", libc.unshare(CLONE_NEWNET));
 }
 
-/** Puts this thread, and no other, into the network that an open file of /proc/PID/ns stands for. */
+/** Moves only this thread to the network namespace of an open file of /proc/PID/ns. */
 export function enterNetwork(fd: number): void {
   checked("setns", libc.setns(fd, CLONE_NEWNET));
 }
@@ -175,11 +175,11 @@ const AF_INET = 2;
 const SOCK_DGRAM_CLOEXEC = 2 | 0o2000000;
 const SIOCSIFFLAGS = 0x8914n;
 const IFF_UP_FLAG = 1;
-/** Of struct ifreq, in `bytes`; the name fills what is before the flags. */
+/** Size of struct ifreq, in `bytes`; the name precedes the flags. */
 const IFREQ_BYTES = 40;
 const IFREQ_FLAGS_OFFSET = 16;
 
-/** Brings the loopback of this thread's network up. EPERM without CAP_NET_ADMIN. */
+/** Brings up the loopback interface of this thread's network. @throws LibcError EPERM without CAP_NET_ADMIN */
 export function bringLoopbackUp(): void {
   const request = Buffer.alloc(IFREQ_BYTES);
   request.write("lo");
@@ -193,7 +193,7 @@ export function bringLoopbackUp(): void {
 const GET_INODE_FLAGS = 0x8008_6601n;
 const SET_INODE_FLAGS = 0x4008_6602n;
 
-/** Sets flags of an inode (FS_*_FL), as chattr does. ENOTTY or EOPNOTSUPP where the file system has none such. */
+/** Sets flags of an inode (FS_*_FL), like chattr. @throws LibcError ENOTTY or EOPNOTSUPP when there are none */
 export function addInodeFlags(fd: number, flags: number): void {
   const value = new Uint32Array(2);
   checked("ioctl", libc.ioctl(fd, GET_INODE_FLAGS, ptr(value)));

@@ -2,13 +2,13 @@ import { closeSync, openSync } from "node:fs";
 import { tryLock } from "./libc.ts";
 
 const RETRY_MS = 50;
-/** A process that was killed is gone in far less, with all that it was about to start. */
+/** Children that a killed process was starting release its files within this time. */
 const HANDOVER_MS_MAX = 2000;
 
 /**
- * Holds `path` for this process until it is disposed or dies. The file stays: removing it would let two
- * processes lock two files of one name.
- * @returns null when another process holds it
+ * Locks `path` for this process until disposal or death. The file is never removed: otherwise two processes could lock
+ * two files of the same name.
+ * @returns null when another process has the lock
  */
 export function lockFile(path: string): Disposable | null {
   const fd = openSync(path, "a", 0o600);
@@ -20,9 +20,9 @@ export function lockFile(path: string): Disposable | null {
 }
 
 /**
- * The same, waiting for up to `limitMs`: what a process was starting when it was killed has its files, too, for the
- * moment until the program takes over.
- * @returns null when another process holds it all the time
+ * The same, but waits up to `limitMs`: a child that a killed process was starting holds its files until the child's
+ * program runs.
+ * @returns null when another process has the lock all the time
  */
 export async function awaitLock(path: string, limitMs = HANDOVER_MS_MAX): Promise<Disposable | null> {
   const deadline = performance.now() + limitMs;

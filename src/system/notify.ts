@@ -1,21 +1,21 @@
 import { closeSync } from "node:fs";
 import { sendDatagram, unixDatagramSocket } from "./unix-sockets.ts";
 
-/** Beats in the time after which the service manager takes the service for dead. */
+/** Number of watchdog messages in the time after which the service manager considers the service dead. */
 const BEATS_PER_TIMEOUT_COUNT = 3;
 
 export interface ServiceManagerOptions {
-  /** NOTIFY_SOCKET: path, or "@" and an abstract name; absent: nobody is told */
+  /** NOTIFY_SOCKET: a path, or "@" and an abstract name; undefined: there is no service manager */
   readonly socket: string | undefined;
   /** WATCHDOG_USEC, in `microseconds` */
   readonly watchdogUs: string | undefined;
-  /** WATCHDOG_PID: the process that the watchdog is meant for */
+  /** WATCHDOG_PID: the process that the watchdog watches */
   readonly watchdogPid: string | undefined;
-  /** called for what could not be told; the service goes on without */
+  /** called when a message cannot be sent; the service continues */
   readonly onError: (error: unknown) => void;
 }
 
-/** Tells a service manager how the service is (sd_notify(3)); does nothing without one. */
+/** Reports the state of the service to a service manager (sd_notify(3)). Does nothing without one. */
 export class ServiceManager implements Disposable {
   readonly #socket: string | undefined;
   readonly #onError: (error: unknown) => void;
@@ -31,7 +31,7 @@ export class ServiceManager implements Disposable {
     this.#intervalMs = isOurs && Number.isFinite(us) && us > 0 ? us / 1000 / BEATS_PER_TIMEOUT_COUNT : null;
   }
 
-  /** The service works. From now on it shows that it still does, for as long as `isAlive` says so. */
+  /** Reports that the service is ready, and from then on sends watchdog messages while `isAlive` returns true. */
   ready(status: string, isAlive: () => boolean): void {
     this.#send(`READY=1\nSTATUS=${oneLine(status)}`);
     if (this.#intervalMs === null) return;
@@ -40,19 +40,19 @@ export class ServiceManager implements Disposable {
     }, this.#intervalMs);
   }
 
-  /** From now on it is the stop that has a time limit. */
+  /** Reports that the service is stopping, and ends the watchdog: the time limit of the stop applies from now on. */
   stopping(): void {
-    this.#beatNoMore();
+    this.#stopWatchdog();
     this.#send("STOPPING=1\nSTATUS=stopping");
   }
 
   [Symbol.dispose](): void {
-    this.#beatNoMore();
+    this.#stopWatchdog();
     if (this.#fd !== null) closeSync(this.#fd);
     this.#fd = null;
   }
 
-  #beatNoMore(): void {
+  #stopWatchdog(): void {
     if (this.#timer !== null) clearInterval(this.#timer);
     this.#timer = null;
   }

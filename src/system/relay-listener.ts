@@ -2,23 +2,23 @@ import type { Socket } from "bun";
 import { type End, newEnd, RELAY } from "./relay.ts";
 import type { ToolNetwork } from "./tool-network.ts";
 
-/** skopeo has six layers in flight. */
+/** Limit of connections; skopeo transfers six layers at a time. */
 const CONNECTIONS_COUNT_MAX = 64;
 
 export interface RelayListenOptions {
   readonly hostname: string;
-  /** 0 for any */
+  /** 0 for any free port */
   readonly port: number;
-  /** Is told of every connection, and gives what takes its bytes before it is joined to another. */
+  /** Called with each connection. Returns the handler of its bytes until it is joined to another. */
   readonly begin: (socket: Socket<End>) => End["early"];
 }
 
-/** Disposal cuts all connections, too. */
+/** A listening socket in the network for tools. Disposal also closes all of its connections. */
 export interface RelayListener extends Disposable {
   readonly port: number;
 }
 
-/** Listens in the network for tools, for connections that are to be joined to others. */
+/** Listens in the network for tools for connections that will be joined to others. */
 export function listenToRelay(network: ToolNetwork, { hostname, port, begin }: RelayListenOptions): RelayListener {
   const ends = new Set<Socket<End>>();
   const listener = network.listen<End>({
@@ -37,7 +37,7 @@ export function listenToRelay(network: ToolNetwork, { hostname, port, begin }: R
       close(socket, error) {
         ends.delete(socket);
         const { peer } = socket.data;
-        // Whoever would not even take the request shall not hold the connection.
+        // A client that does not even read the request must not hold the connection.
         if (peer !== null && peer.data.unsent !== null) peer.terminate();
         RELAY.close?.(socket, error);
       },

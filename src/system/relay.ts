@@ -1,17 +1,17 @@
 import type { Socket, SocketHandler } from "bun";
 import { withinTime } from "./waiting.ts";
 
-/** Time for one address to answer, in `milliseconds`. */
+/** Time limit for a connection to one address, in `milliseconds`. */
 const CONNECT_MS_MAX = 10_000;
 
-/** What a socket knows of the connection whose end it is. */
+/** State of one end of a relayed connection. */
 export interface End {
-  /** the other end; null until it is there */
+  /** the other end; null until they are joined */
   peer: Socket<End> | null;
-  /** what this end could not take yet; the other one is paused as long as there is any */
+  /** bytes that this end could not send yet; the other end is paused while there are any */
   unsent: Uint8Array | null;
   closed: boolean;
-  /** takes what comes before there is a peer */
+  /** handler of bytes that arrive before the ends are joined */
   readonly early: (socket: Socket<End>, chunk: Uint8Array) => void;
 }
 
@@ -19,7 +19,7 @@ export function newEnd(early: End["early"]): End {
   return { peer: null, unsent: null, closed: false, early };
 }
 
-/** Passes the bytes of each end to the other, as fast as that takes them, and the end of one to the other. */
+/** Passes the bytes and the end of each end of a connection to the other, at the speed of the slower one. */
 export const RELAY: SocketHandler<End> = {
   data(socket, chunk) {
     const { peer, early } = socket.data;
@@ -39,11 +39,11 @@ export const RELAY: SocketHandler<End> = {
     socket.data.closed = true;
     if (peer !== null && !peer.data.closed && peer.data.unsent === null) peer.end();
   },
-  // The close that follows does all there is to do.
+  // The close event follows, which handles everything.
   error: () => undefined,
 };
 
-/** False when the socket does not take more for now. */
+/** Returns false when the socket cannot send more now. */
 function send(socket: Socket<End>, chunk: Uint8Array): boolean {
   const { unsent } = socket.data;
   if (unsent !== null) {
@@ -51,13 +51,13 @@ function send(socket: Socket<End>, chunk: Uint8Array): boolean {
     return false;
   }
   const taken = socket.write(chunk);
-  // Closed: it tells its peer.
+  // A closed socket informs its peer.
   if (taken < 0 || taken >= chunk.byteLength) return true;
   socket.data.unsent = chunk.subarray(taken);
   return false;
 }
 
-/** Makes two sockets the ends of one connection, and lets them run. */
+/** Joins two sockets to one connection and resumes them. */
 export function join(one: Socket<End>, other: Socket<End>): void {
   one.data.peer = other;
   other.data.peer = one;
@@ -71,8 +71,8 @@ export function join(one: Socket<End>, other: Socket<End>): void {
 }
 
 /**
- * Connects to the first of these addresses that answers.
- * @throws the error of the last one; its `code` is that of the system, ETIMEDOUT when it does not answer
+ * Connects to the first address that accepts.
+ * @throws the error of the last address; `code` is the system's, ETIMEDOUT when it does not answer
  */
 export async function connectToAny(addresses: readonly string[], port: number): Promise<Socket<End>> {
   let failure: unknown = Object.assign(new Error("there is no address to connect to"), { code: "EADDRNOTAVAIL" });
@@ -88,7 +88,7 @@ export async function connectToAny(addresses: readonly string[], port: number): 
 
 async function connect(hostname: string, port: number): Promise<Socket<End>> {
   const data = newEnd(() => undefined);
-  // Nothing is read before there is an end that can take it.
+  // Paused until there is an end that can take the bytes.
   const handlers: SocketHandler<End> = { ...RELAY, open: (socket) => socket.pause() };
   const connecting = Bun.connect<End>({ hostname, port, data, socket: handlers });
   try {
@@ -98,7 +98,7 @@ async function connect(hostname: string, port: number): Promise<Socket<End>> {
   } catch (error) {
     connecting.then(
       (socket) => socket.terminate(),
-      // It failed as well, which is what this call says.
+      // This connection failed as well; the caller gets the error of the time limit.
       () => undefined,
     );
     throw error;

@@ -1,6 +1,6 @@
-/** Who waits, by owner: owners take turns, and among those of one owner, who came first is first. */
+/** Waiting items by owner: owners take turns, and the items of one owner are served in order. */
 export class RoundRobin<T> {
-  /** the owner whose turn is next first; none is empty */
+  /** queues in the order of their owners' turns; none is empty */
   readonly #queues = new Map<unknown, Set<T>>();
 
   get isEmpty(): boolean {
@@ -11,14 +11,14 @@ export class RoundRobin<T> {
     return this.#queues.get(owner)?.size ?? 0;
   }
 
-  /** @param item no other one that waits is the same */
+  /** @param item must not be waiting already */
   add(owner: unknown, item: T): void {
     const queue = this.#queues.get(owner);
     if (queue === undefined) this.#queues.set(owner, new Set([item]));
     else queue.add(item);
   }
 
-  /** False when it does not wait. */
+  /** Returns false when the item is not waiting. */
   delete(owner: unknown, item: T): boolean {
     const queue = this.#queues.get(owner);
     if (queue?.delete(item) !== true) return false;
@@ -26,7 +26,7 @@ export class RoundRobin<T> {
     return true;
   }
 
-  /** The next one, which then waits no more; null when nobody waits. */
+  /** Removes and returns the next item; null when none waits. */
   take(): T | null {
     for (const [owner, queue] of this.#queues) {
       this.#queues.delete(owner);

@@ -4,12 +4,12 @@ import { basename, dirname, join } from "node:path";
 import { run } from "./exec.ts";
 import { addInodeFlags, LibcError } from "./libc.ts";
 
-/** A private directory (0700) that is gone, with all that is in it, after disposal. */
+/** A private directory (0700), which disposal removes with its contents. */
 export interface ScratchDirectory extends AsyncDisposable {
   readonly path: string;
 }
 
-/** Something that was made, and that disposal removes unless it was kept. */
+/** Something new, which disposal removes again unless `keep` was called. */
 export interface Keepable extends AsyncDisposable {
   keep(): void;
 }
@@ -32,19 +32,19 @@ export async function scratchDirectory(parent: string, prefix: string): Promise<
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
 }
 
-/** The same for trees that strangers made: what they hold is removed by `removeTrees`. */
+/** The same for trees from outside, which can be very deep: disposal uses `removeTrees`. */
 export async function untrustedDirectory(parent: string, prefix: string): Promise<ScratchDirectory> {
   const path = await mkdtemp(join(parent, prefix));
   return { path, [Symbol.asyncDispose]: () => removeTrees([path]) };
 }
 
 const REMOVAL_MS_MAX = 3_600_000;
-/** Of one command line, which the kernel bounds. */
+/** Number of trees in one command line, whose length the kernel limits. */
 const REMOVED_COUNT_MAX = 500;
 
 /**
- * Removes trees of any depth, by a program: the runtime's own removal goes by whole paths, which takes half a minute of a
- * thread for 2000 directories in each other, and ever more for deeper ones. What is not there is no failure.
+ * Removes trees of any depth with a program. The runtime's own removal uses whole paths: for 2000 nested directories it
+ * occupies a thread for half a minute, and much longer for deeper trees. Missing trees are not an error.
  */
 export async function removeTrees(paths: readonly string[]): Promise<void> {
   for (let first = 0; first < paths.length; first += REMOVED_COUNT_MAX) {
@@ -57,10 +57,9 @@ export async function removeTrees(paths: readonly string[]): Promise<void> {
 const TOP_DIRECTORY_FLAG = 0x0002_0000;
 
 /**
- * Tells ext4 that the directories in this one have nothing to do with each other, so that it spreads them over the disk.
- * Otherwise each comes to lie where the last one has just been removed, and there, on a disk without a journal, the
- * kernel looks at every inode freed within the last minute each time that a file is made. Other file systems need no
- * such hint.
+ * Tells ext4 that the subdirectories of this directory are unrelated, so that it spreads them over the disk. Otherwise it
+ * places each new one where the last one was removed; without a journal, the kernel then checks every inode that was freed
+ * in the last minute whenever a file is created. Other file systems need no such hint.
  */
 export async function spreadDirectories(parent: string): Promise<void> {
   await using directory = await open(parent, "r");
@@ -72,8 +71,8 @@ export async function spreadDirectories(parent: string): Promise<void> {
 }
 
 /**
- * Makes a finished file visible under its final name, so that a power loss leaves either nothing or all of it there.
- * Both names must be on one file system. An existing `final` is replaced.
+ * Moves a finished file to its final name. A power failure leaves either nothing or the whole file there. Both names must
+ * be on one file system. An existing `final` is replaced.
  */
 export async function publishFile(temporary: string, final: string): Promise<void> {
   await syncPath(temporary);
@@ -83,17 +82,17 @@ export async function publishFile(temporary: string, final: string): Promise<voi
 
 const TEMPORARY_NAME = /^\..+\.[0-9a-f]{12}$/;
 
-/** Whether `writeFileAtomic` makes files of such a name; those that it does not rename are garbage. */
+/** Whether `writeFileAtomic` uses such names. A file with such a name that stays is garbage. */
 export function isTemporaryName(name: string): boolean {
   return TEMPORARY_NAME.test(name);
 }
 
-/** Removes what processes that died left of `writeFileAtomic` in a directory; what is younger than `ageMs` may be in use. */
+/** Removes temporary files of `writeFileAtomic` that dead processes left. Those younger than `ageMs` may be in use. */
 export async function sweepTemporaries(directory: string, ageMs: number): Promise<void> {
   const beforeMs = Date.now() - ageMs;
   for (const name of (await readdir(directory)).filter(isTemporaryName)) {
     const path = join(directory, name);
-    // Whoever made it may rename it at any moment.
+    // Its process may rename it at any moment.
     const mtimeMs = await stat(path).then((found) => found.mtimeMs, ignoreMissing);
     if (mtimeMs !== null && mtimeMs < beforeMs) await rm(path, { force: true });
   }
@@ -105,8 +104,8 @@ function ignoreMissing(error: NodeJS.ErrnoException): null {
 }
 
 /**
- * Replaces a small file as a whole: readers see the old or the new content, also after a power loss. Pieces are written
- * one behind the other. Default mode 0600.
+ * Replaces a small file atomically: readers see the old or the new content, even after a power failure. Pieces are joined.
+ * The default mode is 0600.
  */
 export async function writeFileAtomic(
   path: string,
@@ -120,13 +119,13 @@ export async function writeFileAtomic(
     undo.defer(() => rm(temporary, { force: true }));
     const pieces = typeof data === "string" || data instanceof Uint8Array ? [data] : data;
     for (const piece of pieces) await file.writeFile(piece);
-    // The mode of open() is cut by the umask.
+    // The umask reduces the mode of open().
     await file.chmod(mode);
   }
   await publishFile(temporary, path);
 }
 
-/** Flushes a file or a directory to the disk; the event loop goes on meanwhile. */
+/** Syncs a file or a directory to the disk, without blocking the event loop. */
 export async function syncPath(path: string): Promise<void> {
   await using file = await open(path, "r");
   await file.sync();

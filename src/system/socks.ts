@@ -3,7 +3,7 @@ import { connectToAny, type End, join } from "./relay.ts";
 import { listenToRelay } from "./relay-listener.ts";
 import type { ToolNetwork } from "./tool-network.ts";
 
-/** Within the network for tools, where nothing else is at home: any other loopback address may be forwarded. */
+/** Address of the proxy in the network for tools. Every other loopback address there may be a forwarded one. */
 const PROXY_ADDRESS = "127.255.0.1";
 
 const VERSION = 5;
@@ -14,22 +14,22 @@ const REPLY = { done: 0, notAllowed: 2, noHost: 4, refused: 5 } as const;
 const HEAD_BYTES = 4;
 const PORT_BYTES = 2;
 
-/** A place that a program asked for and was not connected to. */
+/** A connection that a program requested and did not get. */
 export interface FailedConnection {
-  /** with its port */
+  /** host name or address, with the port */
   readonly host: string;
-  /** what `SocksOptions.resolve` threw, or an error whose `code` is the system's */
+  /** the error of `SocksOptions.resolve`, or one with a `code` of the system */
   readonly error: unknown;
 }
 
 export interface SocksOptions {
   readonly network: ToolNetwork;
-  /** Gives the addresses that `host` (a name or an address, with its port) may be connected at; rejects to refuse it. */
+  /** The addresses to use for `host`, a name or an address with the port. Rejects to refuse the connection. */
   readonly resolve: (host: string) => Promise<readonly string[]>;
   readonly onFailure: (failure: FailedConnection) => void;
 }
 
-/** A SOCKS 5 proxy; disposal cuts all its connections. */
+/** A SOCKS 5 proxy. Disposal closes all of its connections. */
 export interface SocksProxy extends Disposable {
   readonly url: string;
 }
@@ -37,13 +37,13 @@ export interface SocksProxy extends Disposable {
 interface Session {
   received: Uint8Array;
   greeted: boolean;
-  /** the request is there: nothing may come before its answer */
+  /** the request is complete; the client must wait for the answer */
   asked: boolean;
 }
 
 /**
- * Listens in the network for tools. Names are resolved here and the connection is made to an address that was judged,
- * so what a name means cannot change in between.
+ * Listens in the network for tools. The proxy resolves names itself and connects to an address that was checked, so that a
+ * name cannot change its meaning in between.
  */
 export function openSocksProxy(options: SocksOptions): SocksProxy {
   const negotiate = (socket: Socket<End>, chunk: Uint8Array, session: Session): void => {
@@ -60,7 +60,7 @@ export function openSocksProxy(options: SocksOptions): SocksProxy {
     const target = readRequest(session.received);
     if (target === null) return;
     if (target === "malformed") return void socket.terminate();
-    // Clients wait for the answer; what they send instead has nobody to go to.
+    // Clients must wait for the answer before they send data.
     session.asked = true;
     socket.pause();
     void connect(socket, target);
@@ -97,7 +97,7 @@ export function openSocksProxy(options: SocksOptions): SocksProxy {
   };
 }
 
-/** What comes after the greeting; null when it is not complete. */
+/** The bytes after the greeting; null when it is incomplete. */
 function readGreeting(bytes: Uint8Array): Uint8Array | null | "malformed" {
   if (bytes.byteLength > 0 && bytes[0] !== VERSION) return "malformed";
   const methods = bytes[1];
@@ -106,12 +106,12 @@ function readGreeting(bytes: Uint8Array): Uint8Array | null | "malformed" {
 }
 
 interface Target {
-  /** with its port */
+  /** host name or address, with the port */
   readonly host: string;
   readonly port: number;
 }
 
-/** Where the client wants to go; null when the request is not complete. */
+/** The requested destination; null when the request is incomplete. */
 function readRequest(bytes: Uint8Array): Target | null | "malformed" {
   const request = Buffer.from(bytes);
   if (request.byteLength <= HEAD_BYTES) return null;
@@ -135,7 +135,7 @@ function hostText(type: number | undefined, bytes: Buffer): string {
   return `[${[...new Uint16Array(8).keys()].map((at) => bytes.readUInt16BE(2 * at).toString(16)).join(":")}]`;
 }
 
-/** The address that the proxy connects from is nobody's business. */
+/** The answer does not reveal the address that the proxy connects from. */
 function reply(code: number): Uint8Array {
   return Uint8Array.of(VERSION, code, 0, ADDRESS_TYPE.ipv4, 0, 0, 0, 0, 0, 0);
 }

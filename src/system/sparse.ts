@@ -1,15 +1,15 @@
 import { type FileHandle, open, stat } from "node:fs/promises";
 import { copyFileRange, LibcError, seekData, seekHole } from "./libc.ts";
 
-/** Bytes per step; the event loop turns in between. */
+/** Size of one copy, in `bytes`; the event loop runs in between. */
 const STEP_BYTES = 8_388_608;
 /** Unit of `st_blocks`. */
 export const BLOCK_BYTES = 512;
 
 /**
- * Copies a file and keeps its holes; shares the data where the file system can. `to` must not exist; its mode is 0600.
- * What was written of it is left to the caller when this throws.
- * @param bytesMax of data that are copied; the rest of the file is a hole then
+ * Copies a file with its holes, and shares the data where the file system can. `to` must not exist; its mode is 0600. On
+ * an error, the caller removes the incomplete copy.
+ * @param bytesMax limit of copied data; the rest of the copy is a hole
  * @throws the reason of `signal`
  */
 export async function copySparse(
@@ -54,7 +54,7 @@ async function copyStep(source: FileHandle, target: FileHandle, offset: number, 
   try {
     return copyFileRange({ from: source.fd, fromOffset: offset, to: target.fd, toOffset: offset, length });
   } catch (error) {
-    // EXDEV, EOPNOTSUPP, EINVAL: the two file systems, or one of them, cannot do it inside the kernel.
+    // EXDEV, EOPNOTSUPP, EINVAL: the file systems do not support copying in the kernel.
     if (!(error instanceof LibcError && ["EXDEV", "EOPNOTSUPP", "ENOTSUP", "EINVAL"].includes(error.code))) throw error;
   }
   const { buffer, bytesRead } = await source.read(Buffer.allocUnsafe(length), 0, length, offset);

@@ -2,16 +2,15 @@ import { closeSync, openSync, statfsSync } from "node:fs";
 import type { TCPSocketListener, TCPSocketListenOptions } from "bun";
 import { bringLoopbackUp, enterNetwork, LibcError, unshareNetwork } from "./libc.ts";
 
-/** Where the service's unit has one made, since the service itself lacks the privilege to bring a loopback up. */
+/** Namespace that the service's unit prepares, because the service lacks the privilege to bring a loopback up. */
 export const PREPARED_NETWORK = "/run/coppice/network";
 const OWN_NETWORK = "/proc/thread-self/ns/net";
-/** Kind of file system that namespaces are files of. */
+/** Type of the file system of namespaces. */
 const NSFS_MAGIC = 0x6e736673;
 
 /**
- * A network for programs that this process starts: nothing but a loopback that is up. This process puts sockets into
- * it, and what connects to them is all that a program in there can reach. It is made at its first use, and ends with
- * this process and those programs.
+ * A network for programs that this process starts. It has nothing but a loopback interface. Programs in it can reach only
+ * the sockets that this process opens there. It is created at its first use, and ends with this process and those programs.
  */
 export class ToolNetwork implements Disposable {
   readonly #prepared: string;
@@ -22,21 +21,21 @@ export class ToolNetwork implements Disposable {
   }
 
   /**
-   * File that other processes can enter it by.
-   * @throws Error when it can neither be made nor was prepared
+   * File through which other processes can enter the network.
+   * @throws Error when the network can neither be created nor was prepared
    */
   get path(): string {
     return `/proc/${process.pid}/fd/${this.#open()}`;
   }
 
   /**
-   * Listens in there; the connections are served here.
-   * @throws Error as `path` does, and as Bun.listen does
+   * Listens in the network. This process serves the connections.
+   * @throws Error like `path` and like Bun.listen
    */
   listen<Data>(options: TCPSocketListenOptions<Data>): TCPSocketListener<Data> {
     const fd = this.#open();
-    // A socket stays in the network that its thread was in when it was made, and Bun.listen makes it at once.
-    using _home = comeBack();
+    // A socket belongs to the network of the thread that creates it, and Bun.listen creates it synchronously.
+    using _home = restoreNetworkLater();
     enterNetwork(fd);
     return Bun.listen(options);
   }
@@ -52,9 +51,9 @@ export class ToolNetwork implements Disposable {
   }
 }
 
-/** Null where this process may not bring a loopback up. */
+/** Null when this process may not bring a loopback up. */
 function makeNetwork(): number | null {
-  using _home = comeBack();
+  using _home = restoreNetworkLater();
   unshareNetwork();
   try {
     bringLoopbackUp();
@@ -65,29 +64,29 @@ function makeNetwork(): number | null {
   return openSync(OWN_NETWORK, "r");
 }
 
-/** @throws Error that names the path and says why it is no network */
+/** Opens a prepared network. @throws Error that names the path and the reason */
 export function openPrepared(path: string): number {
   try {
     if (statfsSync(path).type !== NSFS_MAGIC) throw new Error("nothing is mounted on this file");
     return openSync(path, "r");
   } catch (error) {
     const why = (error as Error).message;
-    throw new Error(`no network for tools can be made, and none was prepared as ${path}: ${why}`, { cause: error });
+    throw new Error(`cannot create a network for tools, and none was prepared at ${path}: ${why}`, { cause: error });
   }
 }
 
 /**
- * Disposal puts this thread back where it is now. Nothing may wait in between: other work would be misplaced. Nothing may
- * start a thread either: it would stay in the other network.
+ * Disposal returns this thread to its present network. Until then nothing may wait, because other work would run in the
+ * wrong network, and nothing may start a thread, because it would stay there.
  */
-function comeBack(): Disposable {
+function restoreNetworkLater(): Disposable {
   const home = openSync(OWN_NETWORK, "r");
   return {
     [Symbol.dispose]: () => {
       try {
         enterNetwork(home);
       } catch {
-        // Nothing that this process did from here on would reach anybody: a new one has to take over.
+        // In the wrong network this process is useless; a new one must take over.
         process.kill(process.pid, "SIGKILL");
       }
       closeSync(home);

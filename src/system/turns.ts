@@ -10,9 +10,9 @@ function nextTurn(): void {
 }
 
 /**
- * Resolves in a turn of the event loop of its own: for what blocks for a while, such as a transaction, when much of it
- * may become due at once.
- * @param owner all that waits for one owner takes as many turns as what waits for any other, in the order of the calls
+ * Resolves in a turn of the event loop of its own. Use it before work that blocks for a while, such as a transaction, when
+ * many such works may become due at once.
+ * @param owner owners take turns; calls for one owner resolve in order
  */
 export function ownTurn(owner: unknown = null): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
@@ -24,7 +24,7 @@ export function ownTurn(owner: unknown = null): Promise<void> {
 
 let turnSince: number | null = null;
 
-/** When the first call in this turn of the event loop was made, by `performance.now()`. */
+/** Time of the first call in this turn of the event loop, by `performance.now()`. */
 export function sharedTurnSince(): number {
   if (turnSince === null) {
     turnSince = performance.now();

@@ -4,9 +4,9 @@ import { constants } from "node:os";
 import { checked, LibcError } from "./libc.ts";
 
 /*
- * Unix sockets as plain descriptors: the runtime gives neither a listening one that another process accepts on, nor a
- * connected one that can be handed on, nor one of datagrams, and it sends no descriptors. None of these calls waits.
- * Structures and constants are those of x86_64.
+ * Unix sockets as plain descriptors. Bun offers no listening socket for another process to accept on, no connected one to
+ * pass on, no datagram sockets, and no passing of descriptors. None of these calls blocks. Structures and constants are
+ * those of x86_64.
  */
 const libc = dlopen("libc.so.6", {
   socket: { args: [FFIType.i32, FFIType.i32, FFIType.i32], returns: FFIType.i32 },
@@ -30,10 +30,10 @@ const SCM_RIGHTS = 1;
 const MSG_DONTWAIT = 0x40;
 const MSG_NOSIGNAL = 0x4000;
 const BACKLOG_COUNT = 16;
-/** What `sun_path` holds beside its ending NUL. */
+/** Length of `sun_path` without the final NUL. */
 export const SOCKET_PATH_BYTES_MAX = 107;
 
-/** Listens at `path` and gives the descriptor, which the caller closes. @throws LibcError */
+/** Listens at `path`. Returns the descriptor, which the caller closes. @throws LibcError */
 export function listenUnix(path: string): number {
   return withSocket(SOCK_STREAM, (fd) => {
     const address = socketAddress(`${path}\0`);
@@ -43,8 +43,8 @@ export function listenUnix(path: string): number {
 }
 
 /**
- * Connects to `path` and gives the non-blocking descriptor, which the caller closes.
- * @throws LibcError when nobody listens there, or the listener's queue is full
+ * Connects to `path`. Returns a non-blocking descriptor, which the caller closes.
+ * @throws LibcError when nobody listens there, or the queue of the listener is full
  */
 export function connectUnix(path: string): number {
   return withSocket(SOCK_STREAM | SOCK_NONBLOCK, (fd) => {
@@ -53,7 +53,7 @@ export function connectUnix(path: string): number {
   });
 }
 
-/** Makes a socket of datagrams. The caller closes the descriptor. @throws LibcError */
+/** Creates a datagram socket. The caller closes the descriptor. @throws LibcError */
 export function unixDatagramSocket(): number {
   return withSocket(SOCK_DGRAM, () => undefined);
 }
@@ -66,8 +66,8 @@ export function sendDatagram(fd: number, path: string, data: Uint8Array): void {
 }
 
 /**
- * Sends `bytes` and a copy of `fd` over a socket that has nothing else under way.
- * @throws LibcError when the socket does not take all of it at once
+ * Sends `bytes` with a copy of `fd` over a socket that has no other data to send.
+ * @throws LibcError when the socket does not accept everything at once
  */
 export function sendWithDescriptor(socket: number, bytes: Uint8Array, fd: number): void {
   const control = Buffer.alloc(24);

@@ -1,5 +1,5 @@
 /**
- * Builds dist/coppice. Not part of it: `bun src/tools/build.ts [--revision TEXT] [--outfile PATH]`.
+ * Builds dist/coppice: `bun src/tools/build.ts [--revision TEXT] [--outfile PATH]`. It is not part of the executable.
  */
 import { mkdir, readFile, rename, rm } from "node:fs/promises";
 import { join, resolve } from "node:path";
@@ -9,10 +9,10 @@ import { type AssetManifest, assetNames, EMBEDDED_DIRECTORY, manifestOf } from "
 const root = join(import.meta.dir, "../..");
 const assetDirectory = join(root, "build/assets");
 const embeddedDirectory = join(root, "build", EMBEDDED_DIRECTORY);
-/** Half a second for the kernel; higher levels cost seconds and save little. */
+/** Takes half a second for the kernel; higher levels take seconds and save little. */
 const ZSTD_LEVEL = 9;
 
-/** libsql finds its addon by a computed name, which the bundler cannot follow into the executable. */
+/** libsql loads its addon by a computed name, which the bundler cannot resolve. */
 const staticLibsql: Bun.BunPlugin = {
   name: "static-libsql",
   setup(build) {
@@ -28,7 +28,7 @@ const staticLibsql: Bun.BunPlugin = {
   },
 };
 
-/** Compresses what changed since the last build; the manifest is written last and so vouches for the rest. */
+/** Compresses the assets if they changed. The manifest is written last, so its presence proves that all are complete. */
 async function embedAssets(): Promise<AssetManifest> {
   const manifest = await manifestOf(assetDirectory);
   const manifestPath = join(embeddedDirectory, "manifest.json");
@@ -47,11 +47,11 @@ async function embedAssets(): Promise<AssetManifest> {
 async function build(revision: string, outfile: string): Promise<void> {
   const startedAt = performance.now();
   const manifest = await embedAssets();
-  // The name of the output is part of it, and a build that fails must leave the last good executable.
+  // The bundler puts the file name into the executable, and a failed build must not replace the previous executable.
   const staging = join(root, "build/executable");
   await mkdir(join(outfile, ".."), { recursive: true });
   const result = await Bun.build({
-    // A thread's code is found by its name among the entry points.
+    // Workers are found by the names of their entry points.
     entrypoints: ["main.ts", "storage/tree/grep-worker.ts", "db/scan-worker.ts", "cli/bench/worker.ts"].map((name) =>
       join(root, "src", name),
     ),
@@ -60,14 +60,14 @@ async function build(revision: string, outfile: string): Promise<void> {
     format: "esm",
     bytecode: true,
     sourcemap: "linked",
-    // Elysia reads the source text of handlers: any further minification changes what it does.
+    // Elysia reads the source text of handlers: more minification would change its behaviour.
     minify: { syntax: true },
     define: { "process.env.NODE_ENV": '"production"', BUILD_REVISION: JSON.stringify(revision) },
     compile: {
       target: "bun-linux-x64",
       outfile: join(staging, "coppice"),
       assets: [embeddedDirectory],
-      // The directory that it is started in must not be able to configure it.
+      // The working directory must not configure the executable.
       autoloadDotenv: false,
       autoloadBunfig: false,
     },

@@ -16,21 +16,21 @@ export interface BundledPackage {
   readonly name: string;
   readonly version: string;
   readonly license: string;
-  /** text of its licence; null where the package has none */
+  /** text of the licence; null when the package has none */
   readonly text: string | null;
 }
 
 const LICENSE_FILE = /^(licen[cs]e|copying)(\.\w+)?$/i;
 const RULE = "\n\n----------------------------------------------------------------------\n\n";
 
-/** The packages that the program depends on, and those that they do, as they are installed. */
+/** The program's dependencies and all of their dependencies, as they are installed. */
 export async function bundledPackages(root: string): Promise<readonly BundledPackage[]> {
   const modules = join(root, "node_modules");
   const found = new Map<string, BundledPackage>();
   const queue = Object.keys((await manifestIn(root)).dependencies ?? {});
   for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
     const directory = join(modules, name);
-    // Optional packages of other platforms are not installed.
+    // Optional packages for other platforms are not installed.
     if (found.has(name) || !existsSync(directory)) continue;
     const {
       version,
@@ -51,7 +51,7 @@ async function manifestIn(directory: string): Promise<PackageManifest> {
   return JSON.parse(await readFile(join(directory, "package.json"), "utf8")) as PackageManifest;
 }
 
-/** What the executable holds that others wrote, with their licences, and where its source is. */
+/** The notices about all third-party software in the executable, with licences and the location of its source. */
 export async function thirdPartyNotices(root: string, bunVersion: string): Promise<string> {
   const kernel = await readFile(join(root, "build/assets/KERNEL"), "utf8");
   const packages = await bundledPackages(root);
@@ -95,7 +95,7 @@ function kernelSource(kernel: string): string {
 or https://snapshot.debian.org/package/${name}/${version}/`;
 }
 
-/** The page of Bun's documentation, without its head. */
+/** The licence in Bun's documentation, without the page's front matter. */
 async function bunLicense(root: string): Promise<string> {
   const page = await readFile(join(root, "node_modules/bun-types/docs/project/license.mdx"), "utf8");
   return page.replace(/^---\n[\s\S]*?\n---\n/, "").trim();

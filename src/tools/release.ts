@@ -1,6 +1,6 @@
 /**
- * Makes the archive of a release. Not part of the executable:
- * `bun src/tools/release.ts [--executable PATH] [--outdir PATH] [--timestamp SECONDS]`.
+ * Makes the archive of a release: `bun src/tools/release.ts [--executable PATH] [--outdir PATH] [--timestamp SECONDS]`. It
+ * is not part of the executable.
  */
 import { chmod, copyFile, cp, mkdir, readdir, rm } from "node:fs/promises";
 import { join, relative, resolve } from "node:path";
@@ -10,10 +10,10 @@ import { VERSION } from "../version.ts";
 import { thirdPartyNotices } from "./release-notices.ts";
 
 const root = join(import.meta.dir, "../..");
-/** Compressing takes seconds, on a busy machine more. */
+/** Time limit of the compression, which takes seconds on an idle machine. */
 const ARCHIVE_MS_MAX = 300_000;
 
-/** What the executable needs of a Debian system; `coppice doctor` names the same. */
+/** Debian packages that the executable needs; `coppice doctor` checks the same ones. */
 const PACKAGES = ["e2fsprogs", "erofs-utils", "iproute2", "qemu-system-x86", "skopeo", "umoci", "util-linux"];
 
 const INSTALL = `Coppice ${VERSION} for Debian 12 and alike, x86_64.
@@ -28,7 +28,7 @@ PACKAGES lists the Debian packages that it needs; where the machine has no netwo
 (apt-get download). README.md and docs/ explain everything else.
 `;
 
-/** Documents of the repository that go along. */
+/** Documents of the repository that are included. */
 const DOCUMENTS = ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "docs"];
 
 async function release(executable: string, outdir: string, timestamp: string): Promise<void> {
@@ -44,7 +44,7 @@ async function release(executable: string, outdir: string, timestamp: string): P
   await Bun.write(join(directory, "INSTALL"), INSTALL);
   await Bun.write(join(directory, "SHA256SUMS"), await checksums(directory));
   const archive = join(outdir, `${name}.tar.gz`);
-  // The same sources give the same archive.
+  // Options for a reproducible archive.
   const stable = [
     "--sort=name",
     `--mtime=@${timestamp}`,

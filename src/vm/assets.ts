@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { Readable, Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { createZstdDecompress } from "node:zlib";
-import { forgetMappings } from "../system/memory.ts";
+import { pageOutFile } from "../system/memory.ts";
 import { scratchDirectory, syncPath } from "../system/scratch.ts";
 
 /** Host paths of the files that a machine is started with. */
@@ -52,7 +52,7 @@ export async function resolveAssets(dataDirectory: string): Promise<VmAssets> {
   await mkdir(parent, { recursive: true, mode: 0o700 });
   if (!(await isIntact(directory, manifest))) {
     await unpack(manifest, parent, directory);
-    forgetMappings(process.execPath);
+    pageOutFile(process.execPath);
   }
   for (const name of await readdir(parent)) {
     // Left by an earlier version, or by an interrupted unpacking.

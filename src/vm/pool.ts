@@ -212,7 +212,7 @@ export class Pool implements AsyncDisposable {
   async #makeReady(machine: Machine, agent: Agent, signal: AbortSignal): Promise<PooledMachine> {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
-    machine.cgroup.weigh(CpuWeight.inUse);
+    machine.cgroup.setCpuWeight(CpuWeight.inUse);
     await withExitReason(machine, () => untilAborted(syncAgent(agent), signal), signal);
     stack.move();
     return {
@@ -296,7 +296,7 @@ export class Pool implements AsyncDisposable {
   async #check({ machine, agent }: WaitingClone): Promise<void> {
     await using stack = new AsyncDisposableStack();
     stack.use(machine);
-    machine.cgroup.weigh(CpuWeight.waiting);
+    machine.cgroup.setCpuWeight(CpuWeight.waiting);
     const { signal } = this.#closing;
     await withExitReason(machine, () => untilAborted(syncAgent(agent), signal), signal);
     stack.move();

@@ -138,7 +138,7 @@ export class FakeVmm implements Vmm {
       shape,
       directory: "/tmp",
       cgroup: {
-        weigh: (weight: number) => void weights.push(weight),
+        setCpuWeight: (weight: number) => void weights.push(weight),
         stats: async () => {
           if (!this.live.has(machine)) throw new CgroupGoneError("the machine has ended");
           return { cpuTimeMs: 1, memoryBytes: this.calls.length, memoryPeakBytes: 1, pids: 1 };

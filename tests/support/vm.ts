@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import { type CgroupTree, openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { silentLog } from "../../src/log.ts";
 import { buildBaseDisk } from "../../src/oci/base-disk.ts";
-import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
+import { buildScratchTemplate, createScratch } from "../../src/oci/scratch-disk.ts";
 import { Agent, type AgentExecSpec, type AgentExit } from "../../src/vm/agent/agent.ts";
 import type { AssetName, VmAssets } from "../../src/vm/assets.ts";
 import { openCloudHypervisor } from "../../src/vm/cloud-hypervisor/cloud-hypervisor.ts";
@@ -97,7 +97,7 @@ export async function openVmHost(about: "machines" | "qemu" = "machines"): Promi
       images ??= buildImages(directory);
       const { base, scratch } = await images;
       const own = join(machine.directory, "S");
-      await stampScratch(scratch, own);
+      await createScratch(scratch, own);
       return [
         { serial: "L00", path: base, readOnly: true },
         { serial: "S", path: own, readOnly: false },

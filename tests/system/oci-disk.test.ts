@@ -9,7 +9,7 @@ import { ApiError } from "../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../src/domain/registry-reference.ts";
 import { buildBaseDisk } from "../../src/oci/base-disk.ts";
 import { LAYOUT_TAG } from "../../src/oci/layout.ts";
-import { buildScratchTemplate, stampScratch } from "../../src/oci/scratch-disk.ts";
+import { buildScratchTemplate, createScratch } from "../../src/oci/scratch-disk.ts";
 import { copyToLayout, inspectImage } from "../../src/oci/skopeo.ts";
 import { runTool } from "../../src/oci/tool.ts";
 import { commonFailure } from "../../src/oci/tool-failure.ts";
@@ -254,7 +254,7 @@ test("a tool is ended that takes more memory or processes than its import may", 
   const killed: unknown = await tool("tail", "/dev/zero").catch((error: unknown) => error);
   expect(commonFailure(killed, bounds.timeoutMs)).toMatchObject({
     code: "payload_too_large",
-    message: "the image takes more memory than tail may have",
+    message: "the image takes more memory than tail may use",
   });
   const forks = tool("sh", "-c", "for each in $(seq 64); do sleep 60 & done");
   await expect(forks).rejects.toMatchObject({ stderrTail: expect.stringContaining("Cannot fork") });
@@ -304,7 +304,7 @@ test("a scratch disk is a sparse copy of its template, with a UUID of its own", 
   const uuids = new Set([uuidOf(await output("dumpe2fs", "-h", template))]);
   for (const name of ["stamped", "other"]) {
     const copy = join(scratch.path, name);
-    await stampScratch(template, copy);
+    await createScratch(template, copy);
     expect((await stat(copy)).size).toBe(10_240 * MIB);
     expect(await allocatedBytes(copy)).toBeLessThan(MIB);
     // Both read the superblock's checksum, and those of all that was seeded by the template's UUID.
@@ -323,7 +323,7 @@ test.each(["uninit_bg,^metadata_csum", "^uninit_bg,^metadata_csum"])(
     const template = join(scratch.path, `older ${features}`);
     const copy = `${template} copy`;
     await output("mke2fs", "-q", "-t", "ext4", "-O", `^has_journal,${features}`, template, "16M");
-    await stampScratch(template, copy);
+    await createScratch(template, copy);
     expect(await output("e2fsck", "-fn", copy)).not.toMatch(/checksum|Fix/);
   },
 );
@@ -331,7 +331,7 @@ test.each(["uninit_bg,^metadata_csum", "^uninit_bg,^metadata_csum"])(
 test("nothing is stamped from what is no scratch disk", async () => {
   const template = join(scratch.path, "zeros");
   await Bun.write(template, new Uint8Array(MIB));
-  await expect(stampScratch(template, join(scratch.path, "of-zeros"))).rejects.toThrow("no ext4");
+  await expect(createScratch(template, join(scratch.path, "of-zeros"))).rejects.toThrow("not ext4");
 });
 
 function uuidOf(superblock: string): string {

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { chmod, chown, link, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { requireWithin, treeUsage, watchTree } from "../../src/oci/tree-limits.ts";
+import { requireWithinLimits, treeUsage, watchTree } from "../../src/oci/tree-limits.ts";
 import { start } from "../../src/system/exec.ts";
 import { builtAssets } from "../support/vm.ts";
 
@@ -65,8 +65,8 @@ describe("what is in a tree", () => {
 test("a refusal says what the limits say, or else that the image unpacks to more", async () => {
   await writeFile(join(directory, "a"), "a");
   await writeFile(join(directory, "b"), "b");
-  const refused = async (limits: Parameters<typeof requireWithin>[1]): Promise<unknown> =>
-    await requireWithin(directory, limits, BOUNDS).catch((error: unknown) => error);
+  const refused = async (limits: Parameters<typeof requireWithinLimits>[1]): Promise<unknown> =>
+    await requireWithinLimits(directory, limits, BOUNDS).catch((error: unknown) => error);
   const many = { bytesMax: 1_000_000, entriesMax: 1 };
   const large = { bytesMax: 1, entriesMax: 10 };
   const refusals = { bytes: "too large", entries: "too many" };

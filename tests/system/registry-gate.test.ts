@@ -188,7 +188,7 @@ describe("the gate", () => {
     const port = plain.host.split(":")[1];
     for (const _answer of [...answers]) {
       await expect(inside(fetchArgv(`http://rebinding.example:${port}/v2/`), env)).rejects.toThrow("curl");
-      expect(gate.deadEnd("socks connect")).toMatchObject({ code: "forbidden", host: `rebinding.example:${port}` });
+      expect(gate.failedHost("socks connect")).toMatchObject({ code: "forbidden", host: `rebinding.example:${port}` });
     }
     expect(answers).toEqual([]);
     expect(await inside(fetchArgv(`http://${plain.host}/v2/`), env)).toBe("{}");
@@ -201,7 +201,7 @@ describe("the gate", () => {
     const say = (words: string) =>
       inside(["bash", "-c", `exec 3<>${place}; printf '${words}' >&3; od -An -tx1 -N12 <&3 2>/dev/null || true`], {});
     expect(await say("\\x05\\x01\\x00\\x05\\x01\\x00\\x03\\x03a b\\x00\\x50")).toStartWith("05 00 05 02 ");
-    expect(gate.deadEnd("socks connect")?.code).toBe("forbidden");
+    expect(gate.failedHost("socks connect")?.code).toBe("forbidden");
     for (const words of [
       "GET / HTTP/1.1\\r\\n\\r\\n",
       "\\x05\\x01\\x02",

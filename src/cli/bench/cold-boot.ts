@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { stampScratch } from "../../oci/scratch-disk.ts";
+import { createScratch } from "../../oci/scratch-disk.ts";
 import { start } from "../../system/exec.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import { Agent } from "../../vm/agent/agent.ts";
@@ -27,7 +27,7 @@ const BOOT_MS_MAX = 120_000;
 export async function coldRun(machine: BareMachine, argv: readonly string[]): Promise<number> {
   await using directory = await scratchDirectory("/tmp", "coppice-bare-");
   const scratch = join(directory.path, "S");
-  await stampScratch(machine.scratchTemplate, scratch);
+  await createScratch(machine.scratchTemplate, scratch);
   const startedAt = performance.now();
   await using stack = new AsyncDisposableStack();
   const child = start({ argv: bareArgs(machine, scratch), extraFds: ["socket"], stderr: "tail" });

@@ -17,7 +17,7 @@ import type { ImageLayout } from "../../oci/layout.ts";
 import { copyToLayout, inspectImage } from "../../oci/skopeo.ts";
 import { readableLayout } from "../../oci/skopeo-offline.ts";
 import type { ToolBounds } from "../../oci/tool.ts";
-import { requireWithin, type TreeLimits, type TreeUsage, treeUsage, watchTree } from "../../oci/tree-limits.ts";
+import { requireWithinLimits, type TreeLimits, type TreeUsage, treeUsage, watchTree } from "../../oci/tree-limits.ts";
 import { type UnpackOptions, unpack } from "../../oci/umoci.ts";
 import { blobPath } from "../../storage/blobs.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
@@ -159,7 +159,7 @@ async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise
     await using watch = watchTree(staging, limits, options);
     await unpack({ ...options, signal: AbortSignal.any([options.signal, watch.exceeded]) });
   }
-  return await requireWithin(staging, limits, options);
+  return await requireWithinLimits(staging, limits, options);
 }
 
 /** The source of an import's image. */

@@ -1,6 +1,6 @@
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
-import { buildScratchTemplate, stampScratch } from "../../oci/scratch-disk.ts";
+import { buildScratchTemplate, createScratch } from "../../oci/scratch-disk.ts";
 import { publishFile, scratchDirectory } from "../../system/scratch.ts";
 
 /** Smallest scratch disk in `bytes`; the file system's own tables need a few MiB of it. */
@@ -25,7 +25,7 @@ export class ScratchDisks {
 
   /** Writes an empty disk of at least `diskBytes` to `path`. */
   async create(diskBytes: number, path: string): Promise<void> {
-    await stampScratch(await this.#template(scratchBytes(diskBytes)), path);
+    await createScratch(await this.#template(scratchBytes(diskBytes)), path);
   }
 
   #template(diskBytes: number): Promise<string> {

@@ -55,7 +55,7 @@ async function mergeOnce(tools: MergeTools, job: MergeJob, signal: AbortSignal):
   using diskUse = tools.diskGuard.watch({ name: `merge of ${job.layers.ids.length} layers`, isExpendable: true });
   const bounded = AbortSignal.any([signal, diskUse.full]);
   await using ready = await tools.machines.takeUnpooled(tools.shape, bounded);
-  job.onMachine?.((cpuWeight) => ready.machine.cgroup.weigh(cpuWeight));
+  job.onMachine?.((cpuWeight) => ready.machine.cgroup.setCpuWeight(cpuWeight));
   return await inMachine(ready, bounded, () => mergeIn(ready, { ...tools, diskUse, signal: bounded }, job));
 }
 

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { dropCode, forgetMappings, isShortOfMemory } from "../../../src/system/memory.ts";
+import { dropCode, isShortOfMemory, pageOutFile } from "../../../src/system/memory.ts";
 
 const SIZE_BYTES = 4_194_304;
 
@@ -25,7 +25,7 @@ test("forgets what was read of a mapped file, which can be read again", async ()
   const file = Bun.spawnSync(["sync", path]);
   expect(file.exitCode).toBe(0);
   expect(residentKb(path)).toBe(SIZE_BYTES / 1024);
-  forgetMappings(path);
+  pageOutFile(path);
   expect(residentKb(path)).toBeLessThan(SIZE_BYTES / 1024 / 2);
   expect(sum()).toBe(SIZE_BYTES * 7);
   await rm(directory, { recursive: true });

@@ -176,7 +176,7 @@ describe("groups on v1", () => {
     expect(kernel.read("/cg/memory/service/a/ns/vm1/memory.limit_in_bytes")).toBe("1000");
     expect(kernel.read("/cg/memory/service/a/ns/vm1/memory.memsw.limit_in_bytes")).toBe("1000");
     expect(kernel.read("/cg/cpu/ns/vm1/cpu.shares")).toBe("512");
-    group.weigh(5);
+    group.setCpuWeight(5);
     expect(kernel.read("/cg/cpu/ns/vm1/cpu.shares")).toBe("51");
     expect(kernel.read("/cg/pids/ns/vm1/pids.max")).toBe("7");
     expect(await group.stats()).toEqual({ cpuTimeMs: 2500, memoryBytes: 4096, memoryPeakBytes: 8192, pids: 3 });
@@ -262,7 +262,7 @@ describe("groups on v2", () => {
     expect(kernel.read(`${service}/ns/vm1/memory.max`)).toBe("1000");
     expect(kernel.read(`${service}/ns/vm1/memory.swap.max`)).toBe("0");
     expect(kernel.read(`${service}/ns/vm1/cpu.weight`)).toBe("50");
-    group.weigh(5);
+    group.setCpuWeight(5);
     expect(kernel.read(`${service}/ns/vm1/cpu.weight`)).toBe("5");
     expect(kernel.read(`${service}/ns/vm1/pids.max`)).toBe("7");
     expect(await group.stats()).toEqual({ cpuTimeMs: 1235, memoryBytes: 100, memoryPeakBytes: 200, pids: 2 });

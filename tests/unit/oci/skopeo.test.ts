@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import { parseRegistryReference } from "../../../src/domain/registry-reference.ts";
-import type { DeadEnd } from "../../../src/network/registry-gate.ts";
+import type { FailedHost } from "../../../src/network/registry-gate.ts";
 import { erofsArgv, ext4Argv } from "../../../src/oci/base-disk.ts";
 import { scratchArgv } from "../../../src/oci/scratch-disk.ts";
 import { copyArgv, inspectArgv } from "../../../src/oci/skopeo.ts";
@@ -120,7 +120,7 @@ describe("failures of a registry", () => {
   const fail = (
     message: string,
     credentials: { username: string; password: string } | null = null,
-    deadEnd: (words: string) => DeadEnd | null = () => null,
+    failedHost: (words: string) => FailedHost | null = () => null,
   ): ApiError => {
     const stderrTail = `time="2026-01-01T00:00:00Z" level=fatal msg=${JSON.stringify(message)}`;
     const error = new CommandError("skopeo failed", {
@@ -130,7 +130,7 @@ describe("failures of a registry", () => {
       timedOut: false,
       stderrTail,
     });
-    return registryFailure(error, reference, { credentials, timeoutMs: 5000, deadEnd });
+    return registryFailure(error, reference, { credentials, timeoutMs: 5000, failedHost });
   };
   for (const [message, code] of [
     [
@@ -165,16 +165,16 @@ describe("failures of a registry", () => {
   }
 
   test("a place that was not reached is named, and what is wrong with it", () => {
-    const deadEnd = (host: string, code: DeadEnd["code"], reason: string) =>
+    const failedHost = (host: string, code: FailedHost["code"], reason: string) =>
       fail("socks connect", null, () => ({ host, code, reason }));
-    const own = deadEnd("r.example:5000", "unavailable", "connection refused");
+    const own = failedHost("r.example:5000", "unavailable", "connection refused");
     expect(own.message).toBe("the registry r.example:5000 cannot be reached: connection refused");
-    const other = deadEnd("blobs.example:443", "unavailable", "no route to it");
+    const other = failedHost("blobs.example:443", "unavailable", "no route to it");
     expect(other.message).toBe(
       "the registry r.example:5000 sends its clients elsewhere, and blobs.example:443 cannot be reached: no route to it",
     );
     expect(other.details).toMatchObject({ registry: "r.example:5000", host: "blobs.example:443" });
-    const refused = deadEnd("x.example:80", "forbidden", "the operator does not allow the registry x.example:80");
+    const refused = failedHost("x.example:80", "forbidden", "the operator does not allow the registry x.example:80");
     expect([refused.code, refused.message]).toEqual([
       "forbidden",
       "the registry r.example:5000 sends its clients elsewhere, and the operator does not allow the registry x.example:80",
@@ -195,7 +195,7 @@ describe("failures of a registry", () => {
     const secret = fail("token for alice:hunter2 (aHVudGVyMg==) refused", { username: "alice", password: "hunter2" });
     expect(secret.details["reason"]).toBe("token for alice:*** (aHVudGVyMg==) refused");
     const short = fail("abcabc", { username: "u", password: "abc" });
-    expect(short.details["reason"]).toBe("not shown: it may hold the password");
+    expect(short.details["reason"]).toBe("not shown: it may contain the password");
     const signed = fail('Get "https://cdn/blob?sig=SECRET&x=1": gone');
     expect(signed.details["reason"]).toBe('Get "https://cdn/blob?...": gone');
     expect(String(fail("x".repeat(5000)).details["reason"]).length).toBeLessThan(600);
@@ -207,8 +207,8 @@ describe("failures of a registry", () => {
 
   test("what is no failure of skopeo is thrown on", () => {
     const reason = new Error("cancelled");
-    expect(() => registryFailure(reason, reference, { credentials: null, timeoutMs: 1, deadEnd: () => null })).toThrow(
-      reason,
-    );
+    expect(() =>
+      registryFailure(reason, reference, { credentials: null, timeoutMs: 1, failedHost: () => null }),
+    ).toThrow(reason);
   });
 });
