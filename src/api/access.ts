@@ -1,16 +1,13 @@
 import type { TObject } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { ApiError } from "../domain/errors.ts";
-import { UUID_PATTERN } from "../domain/ids.ts";
 import type { Scope } from "../domain/scope.ts";
 import { ownTurn } from "../system/turns.ts";
 import { announcedLength, readJson } from "./body.ts";
 import type { BodyRooms } from "./body-room.ts";
+import { readParameters } from "./parameters.ts";
 import { queryReader, rawQuery } from "./query.ts";
 import type { Requests } from "./requests.ts";
 import { declared, type RouteDetail } from "./route.ts";
-
-const uuidExpression = new RegExp(UUID_PATTERN);
 
 /** Limit of JSON bodies whose route does not set one. */
 const JSON_BODY_BYTES_DEFAULT = 1_048_576;
@@ -119,18 +116,12 @@ class RouteAccess {
   };
 
   /**
-   * Checks the scope, changes the path parameters to lower case, and returns the query.
+   * Checks the scope, normalises the path parameters, and returns the query.
    * @throws ApiError `unauthorized`, `forbidden`, `validation_error`
    */
   admit(request: Request, params: Record<string, string>): Record<string, unknown> {
     this.#requests.allowed(request, this.#detail.scope);
-    for (const name in params) {
-      const value = params[name] ?? "";
-      if (!uuidExpression.test(value)) {
-        throw new ApiError("validation_error", `${name} must be a UUID`, { field: name });
-      }
-      params[name] = value.toLowerCase();
-    }
+    readParameters(params);
     return this.#read === null ? {} : this.#read(rawQuery(request.url));
   }
 }

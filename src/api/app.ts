@@ -9,6 +9,7 @@ import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
 import { Requests } from "./requests.ts";
 import { describe, type ServedRoute } from "./route.ts";
+import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
 
 /** Prefix of the specified API. Every path below it requires a token, even if no route matches it. */
@@ -34,6 +35,8 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS }),
   );
   const address = `${publicUrl ?? ""}${V1_PREFIX}`;
+  const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) =>
+    upgrade(handshake, { requestId: requests.of(handshake.request).id, protocol, socket });
   // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
@@ -43,6 +46,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     systemRouter: false,
     // Normalization would remove properties that a schema does not name, even from a record.
     normalize: false,
+    websocket: SOCKET_SETTINGS,
     serve: { reusePort: false, idleTimeout: IDLE_TIMEOUT_SECONDS, maxRequestBodySize: Number.MAX_SAFE_INTEGER },
   })
     .onRequest(async (context) => {
@@ -61,7 +65,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
       return await found.route.compile()(Object.assign(whole, { params: found.params }));
     })
     .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url))))
-    .use(v1Plugin(V1_PREFIX, { service, address, access }))
+    .use(v1Plugin(V1_PREFIX, { service, address, access, upgrade: upgraded }))
     .use(statusPlugin(service.status))
     .use(openApiPlugin({ version: service.status.version, publicUrl }, () => describe(served)));
   served = app.routes as unknown as readonly RunnableRoute[];

@@ -28,7 +28,7 @@ export const RAW_BODY = "raw";
 /** The complete description of a route, read from the routes that Elysia serves. */
 export interface Route extends Required<About<Readonly<Record<number, ResponseSpec>>>> {
   readonly method: string;
-  /** path with `:name` for parameters; every parameter is a UUID */
+  /** path with `:name` for parameters, which `pathParameter` describes */
   readonly path: string;
   /** the scope that the token must allow; null: no token is needed */
   readonly scope: Scope | null;

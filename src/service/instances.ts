@@ -6,6 +6,7 @@ import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { InstanceStats } from "../domain/instance.ts";
 import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "../domain/spawn.ts";
+import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
@@ -14,6 +15,9 @@ export interface StatsRequest {
   /** ends the stream of samples */
   readonly signal: AbortSignal;
 }
+
+/** A connection to a port of a guest. */
+export type GuestConnection = Awaited<ReturnType<RunningInstance["dial"]>>;
 
 export interface InstanceUseCases {
   /**
@@ -35,6 +39,12 @@ export interface InstanceUseCases {
    *   not running, or has more time already
    */
   extend(principal: Principal, id: OperationId, timeoutSeconds: number): Promise<void>;
+  /**
+   * Connects to a TCP port of the guest's loopback interface.
+   * @throws ApiError `not_found`; `conflict` when the instance is not running, or nothing listens on the port;
+   *   `too_many_requests` when the guest has as many connections as it can have
+   */
+  dial(principal: Principal, id: OperationId, port: number): Promise<GuestConnection>;
 }
 
 export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
@@ -70,6 +80,12 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       const { status } = requireInstance(parts, principal, id);
       checkTimeout(timeoutSeconds, limits);
       if (!(await parts.instances.extend(id, timeoutSeconds * 1000))) throw notRunning(status);
+    },
+    async dial(principal, id, port) {
+      const { status } = requireInstance(parts, principal, id);
+      const instance = parts.instances.find(id);
+      if (instance === null) throw notRunning(status);
+      return await instance.dial(port);
     },
   };
 }

@@ -2,6 +2,7 @@ import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { ErrorCode } from "../../domain/errors.ts";
 import { STATUS_OF_ERROR } from "../errors.ts";
+import { pathParameter } from "../parameters.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
 import { FileResponse, UploadedFile } from "../v1/schema/files.ts";
@@ -187,13 +188,10 @@ function operationObject(described: Route, writer: SchemaWriter): JsonObject {
 }
 
 function pathParameters(path: string): JsonObject[] {
-  return [...path.matchAll(/:(\w+)/g)].map(([, name]) => ({
-    name: name ?? "",
-    in: "path",
-    required: true,
-    description: name === "id" ? "id of the operation" : "id of the object",
-    schema: { type: "string", format: "uuid" },
-  }));
+  return [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => {
+    const { description, schema } = pathParameter(name);
+    return { name, in: "path", required: true, description, schema };
+  });
 }
 
 function queryParameters(query: TObject | null, writer: SchemaWriter): JsonObject[] {

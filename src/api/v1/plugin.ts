@@ -5,6 +5,7 @@ import { imagesRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
+import { portRoutes } from "./ports.ts";
 import type { Surface } from "./surface.ts";
 
 /** The API of the specification. */
@@ -14,6 +15,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(imageRoutes(surface))
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
+    .use(portRoutes(surface))
     .use(operationRoutes(surface))
     .use(inspectRoutes(surface));
 }

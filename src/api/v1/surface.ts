@@ -2,6 +2,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import type { Service } from "../../service/service.ts";
 import type { accessPlugin } from "../access.ts";
 import { json, respond } from "../reply.ts";
+import type { Handshake, Socket } from "../socket.ts";
 
 /** Dependencies of the routes of this surface. */
 export interface Surface {
@@ -10,6 +11,8 @@ export interface Surface {
   readonly address: string;
   /** macros for the scopes of routes */
   readonly access: ReturnType<typeof accessPlugin>;
+  /** Answers a request with the upgrade to a WebSocket. @throws ApiError `validation_error` when it asks for none */
+  readonly upgrade: (handshake: Handshake, protocol: string | null, socket: Socket) => Response;
 }
 
 /** The response to a request that started an operation. `never`, so that the route keeps the type of its schema. */

@@ -1,9 +1,19 @@
+import { constants } from "node:os";
 import type { CgroupStats } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
-import type { Agent, AgentConnection, AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
+import {
+  type Agent,
+  type AgentConnection,
+  AgentError,
+  type AgentExecSpec,
+  type AgentExit,
+  AgentRefusedError,
+  type ExecHandle,
+} from "../../vm/agent/agent.ts";
 import type { OutputSink, StartListener } from "../../vm/agent/process.ts";
+import { Refusal } from "../../vm/agent/protocol.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
@@ -112,22 +122,34 @@ export class RunningInstance implements Guest, AsyncDisposable {
 
   /**
    * Starts a process beside the command, in the command's namespaces.
+   * The promises of the process reject with `too_many_requests` when too many run.
    * @throws ApiError `conflict` when the command is not running
    */
   exec(spec: AgentExecSpec, sink: ProcessSink): InstanceProcess {
     const beside = this.#running();
     this.#spidLast += 1;
-    return this.#add(this.#spidLast, this.agent.exec(spec, sink.output, { beside, onStart: sink.started }), spec);
+    const handle = this.agent.exec(spec, sink.output, { beside, onStart: sink.started });
+    const full = (error: unknown) => {
+      throw tooManyOf("processes", error);
+    };
+    return this.#add(
+      this.#spidLast,
+      { ...handle, started: handle.started.catch(full), exit: handle.exit.catch(full) },
+      spec,
+    );
   }
 
   /**
    * Connects to 127.0.0.1:`port` in the guest.
-   * @throws AgentRefusedError when nothing listens on the port; ApiError `conflict` when the command is not running, and
-   *   other codes when the guest fails
+   * @throws ApiError `conflict` when nothing listens on the port, or the command is not running; `too_many_requests` when
+   *   there are too many connections; other codes when the guest fails
    */
   async dial(port: number): Promise<AgentConnection> {
     this.#running();
-    return await this.#explained(this.agent.dial(port));
+    const dialled = this.agent.dial(port).catch((error: unknown) => {
+      throw error instanceof AgentRefusedError ? refusalOf(port, error) : tooManyOf("connections", error);
+    });
+    return await this.#explained(dialled);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -165,4 +187,19 @@ export class RunningInstance implements Guest, AsyncDisposable {
       throw await explain(error, this.machine);
     }
   }
+}
+
+/** The caller's error for a port that took no connection. */
+function refusalOf(port: number, { reason }: AgentRefusedError): ApiError {
+  const name = REFUSALS[reason] ?? "unreachable";
+  return new ApiError("conflict", `port ${port} of the instance took no connection: ${name}`, { port, reason: name });
+}
+
+const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused", [Refusal.timedOut]: "timed_out" };
+
+/** The caller's error when the guest has no room for another process or connection; any other error as it is. */
+function tooManyOf(what: "processes" | "connections", error: unknown): unknown {
+  if (!(error instanceof AgentError) || error.errno !== constants.errno.EAGAIN) return error;
+  const message = `the instance has as many ${what} as it can have`;
+  return new ApiError("too_many_requests", message, { retry_after_seconds: 1 }, { cause: error });
 }

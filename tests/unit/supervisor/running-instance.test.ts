@@ -2,7 +2,6 @@ import { expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
-import { AgentRefusedError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers, viewOf } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Refusal, Stream } from "../../../src/vm/agent/protocol.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
@@ -96,7 +95,7 @@ test("a connection is dialled in the guest, and a refusal is told as one", async
   const dial = await guest.frame(HostFrame.netDial);
   expect(viewOf(dial.payload).getUint16(0, true)).toBe(8080);
   guest.send(AgentFrame.netRefused, dial.session, packIntegers([32, Refusal.refused]));
-  expect(await failure(dialled)).toBeInstanceOf(AgentRefusedError);
+  expect(await failure(dialled)).toMatchObject({ code: "conflict", details: { port: 8080, reason: "refused" } });
 });
 
 test("a working directory that cannot be entered is the fault of the request, of whichever process", async () => {

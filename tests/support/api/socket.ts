@@ -1,0 +1,119 @@
+import type { Api } from "./api.ts";
+
+/** What a WebSocket of the interface said to a request that it did not take. */
+export interface Refused {
+  readonly status: number;
+  readonly error: string;
+}
+
+/** A client's WebSocket, whose messages are kept until they are asked for. */
+export class TestSocket implements Disposable {
+  readonly raw: WebSocket;
+  readonly texts: string[] = [];
+  readonly closed: Promise<{ readonly code: number; readonly reason: string }>;
+  #bytes: Buffer[] = [];
+  #wake: () => void = () => undefined;
+  #isClosed = false;
+
+  private constructor(raw: WebSocket) {
+    this.raw = raw;
+    raw.binaryType = "arraybuffer";
+    raw.onmessage = ({ data }) => {
+      if (typeof data === "string") this.texts.push(data);
+      else this.#bytes.push(Buffer.from(data as ArrayBuffer));
+      this.#wake();
+    };
+    this.closed = new Promise((resolve) => {
+      raw.onclose = ({ code, reason }) => {
+        this.#isClosed = true;
+        resolve({ code, reason });
+        this.#wake();
+      };
+    });
+  }
+
+  /** @throws Error when the service does not take it; `refusalOf` says why */
+  static async open(
+    api: Api,
+    path: string,
+    { token = api.token, protocols = [] }: { readonly token?: string; readonly protocols?: string[] } = {},
+  ): Promise<TestSocket> {
+    const headers = { authorization: `Bearer ${token}` };
+    const raw = new WebSocket(`${api.url.replace("http", "ws")}${path}`, { headers, protocols } as never);
+    const socket = new TestSocket(raw);
+    await new Promise<void>((resolve, reject) => {
+      raw.onopen = () => resolve();
+      void socket.closed.then(({ code, reason }) => reject(new Error(`${code} ${reason}`)));
+    });
+    return socket;
+  }
+
+  send(message: string | Uint8Array<ArrayBuffer>): void {
+    this.raw.send(message);
+  }
+
+  /** Waits until `done` holds of what came. @throws Error when the socket is closed before */
+  async until(done: () => boolean): Promise<void> {
+    while (!done()) {
+      if (this.#isClosed) throw new Error(`the socket was closed after ${this.received.toString().slice(-2000)}`);
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+
+  /** All bytes of binary messages so far. */
+  get received(): Buffer {
+    const all = Buffer.concat(this.#bytes);
+    this.#bytes = [all];
+    return all;
+  }
+
+  get messages(): readonly Buffer[] {
+    return this.#bytes;
+  }
+
+  close(code?: number): void {
+    this.raw.close(code);
+  }
+
+  [Symbol.dispose](): void {
+    this.raw.terminate();
+  }
+}
+
+/** The answer to a handshake that the service refuses. */
+export async function refusedHandshake(api: Api, path: string, token: string | null = api.token): Promise<Refused> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  const { hostname, port } = new URL(api.url);
+  let text = "";
+  const socket = await Bun.connect({
+    hostname,
+    port: Number(port),
+    socket: {
+      data: (_, chunk) => {
+        text += chunk.toString();
+        const [, length] = /content-length: (\d+)/i.exec(text) ?? [];
+        const body = text.split("\r\n\r\n")[1];
+        if (length !== undefined && body !== undefined && Buffer.byteLength(body) >= Number(length)) resolve(text);
+      },
+      close: () => resolve(text),
+      error: (_, error) => reject(error),
+    },
+  });
+  using _socket = { [Symbol.dispose]: () => socket.terminate() };
+  const lines = [
+    `GET ${path} HTTP/1.1`,
+    `Host: ${hostname}:${port}`,
+    ...["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"],
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ...(token === null ? [] : [`Authorization: Bearer ${token}`]),
+  ];
+  socket.write(`${lines.join("\r\n")}\r\n\r\n`);
+  const answer = await promise;
+  const body = answer.slice(answer.indexOf("\r\n\r\n") + 4);
+  return {
+    status: Number(/^HTTP\/1.1 (\d+)/.exec(answer)?.[1]),
+    error: body === "" ? "" : (JSON.parse(body) as { error: string }).error,
+  };
+}
