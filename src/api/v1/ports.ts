@@ -105,7 +105,8 @@ const END = JSON.stringify({ end: true });
 function isEnd(message: string): boolean {
   try {
     return (JSON.parse(message) as { readonly end?: unknown } | null)?.end === true;
-  } catch {
-    return false;
+  } catch (error) {
+    if (error instanceof SyntaxError) return false;
+    throw error;
   }
 }
