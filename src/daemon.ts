@@ -120,6 +120,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     ...shared,
     operations,
     instances,
+    eventLogs,
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
     operationLog,

@@ -15,6 +15,8 @@ export interface About<Responses extends Readonly<Record<number, ResponseSpec>>>
   readonly id: string;
   readonly tag: string;
   readonly summary: string;
+  /** headers that the route reads, with a description of each */
+  readonly requestHeaders?: Readonly<Record<string, string>>;
   readonly responses: Responses;
   /** errors of this route besides those of all routes */
   readonly errors?: readonly ErrorCode[];
@@ -134,6 +136,7 @@ export function describe(served: readonly ServedRoute[]): Route[] {
       {
         errors: [],
         hidden: false,
+        requestHeaders: {},
         ...description,
         method,
         path,

@@ -118,14 +118,3 @@ async function feed(chunks: Chunks, gzip: ReturnType<typeof createGzip>): Promis
   }
   gzip.end();
 }
-
-/** True when an Accept-Encoding header accepts gzip. */
-export function acceptsGzip(header: string | null): boolean {
-  const qualities = new Map<string, number>();
-  for (const part of (header ?? "").toLowerCase().split(",")) {
-    const [coding = "", ...parameters] = part.split(";").map((text) => text.trim());
-    const quality = parameters.find((parameter) => parameter.startsWith("q="));
-    qualities.set(coding, quality === undefined ? 1 : Number(quality.slice(2)) || 0);
-  }
-  return (qualities.get("gzip") ?? qualities.get("x-gzip") ?? qualities.get("*") ?? 0) > 0;
-}

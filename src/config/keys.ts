@@ -98,7 +98,7 @@ const duration = (doc: Doc<number>): ConfigKey<number> =>
 export const KEYS = {
   data_dir: path({
     default: "/var/lib/coppice",
-    doc: "data directory: database, keys, layers, files, outputs",
+    doc: "data directory: database, keys, layers, files, events of operations",
   }),
   public_url: optional((doc) => text("an http or https address", /^https?:\/\/[^/\s]+(\/\S*[^/\s])?$/, doc), {
     default: null,

@@ -1,4 +1,5 @@
-import type { Isolation } from "./operation.ts";
+import type { ErrorBody } from "./errors.ts";
+import type { EndStatus, Isolation } from "./operation.ts";
 import type { OutputStream } from "./output.ts";
 
 /** What can stand in the event log of an operation. */
@@ -107,6 +108,15 @@ export interface LogEventData {
   readonly network: Readonly<Record<string, unknown>>;
   readonly checkpoint: Readonly<Record<string, unknown>>;
   readonly shutdown: { readonly stopped_at: string; readonly reason: ShutdownReason };
+}
+
+/** `data` of the last event. */
+export interface CompletionData {
+  readonly status: EndStatus;
+  readonly duration_ms: number;
+  /** uuid of the image of the result */
+  readonly image?: string;
+  readonly error?: ErrorBody;
 }
 
 /** An event as the log has it. */

@@ -11,6 +11,7 @@ import type { OutputStream } from "../domain/output.ts";
 import { timeBounds } from "../domain/time-bound.ts";
 import { LongOutput, openOutput } from "../storage/outputs.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
+import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
 /** An operation. The `result` of an instance does not include the outputs. Times are `milliseconds` since the epoch. */
@@ -43,6 +44,11 @@ export interface OperationUseCases {
   cancel(principal: Principal, id: OperationId): Operation;
   /** The lines that the service has logged about the operation since the service started. @throws ApiError `not_found` */
   log(principal: Principal, id: OperationId): readonly OperationLine[];
+  /**
+   * Reads the event log of the operation. The stream must be disposed of.
+   * @throws ApiError `not_found`, or `too_many_requests` when too many clients read events
+   */
+  events(principal: Principal, request: EventsRequest): EventStream;
   /** Reads an output of an instance that has ended. `operation` must come from one of these use cases. */
   output(operation: Operation, stream: OutputStream): Promise<Output>;
 }
@@ -79,6 +85,7 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
       get(principal, id);
       return operationLog.lines(id);
     },
+    events: (principal, request) => openEvents(parts, principal, get(principal, request.id), request),
     async output({ id, result }, stream) {
       const { [stream]: stored } = result as StoredInstanceResult;
       const output = await openOutput(layout, id, stream, stored);

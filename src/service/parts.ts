@@ -5,6 +5,7 @@ import type { Metrics } from "../metrics.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { LiveInstances } from "../supervisor/instance/live-instances.ts";
+import type { EventLogs } from "../supervisor/operations/event-logs.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
 
@@ -46,6 +47,7 @@ export interface ServiceParts {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
+  readonly eventLogs: Pick<EventLogs, "read">;
   readonly version: string;
 }
 

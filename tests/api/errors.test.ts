@@ -50,6 +50,7 @@ const SAMPLES: readonly Sample[] = [
   { method: "GET", path: "/v1/operations", scope: "operations:read" },
   { method: "GET", path: "/v1/operations/{uuid}", scope: "operations:read", object: "operation" },
   { method: "GET", path: "/v1/operations/{uuid}/log", scope: "operations:read", object: "operation" },
+  { method: "GET", path: "/v1/operations/{uuid}/events", scope: "operations:read", object: "operation" },
   { method: "DELETE", path: "/v1/operations/{uuid}", scope: "operations:cancel", object: "operation" },
   { method: "GET", path: "/v1/inspect/?tag=matrix", scope: "images:read" },
   { method: "GET", path: "/v1/inspect?tag=matrix", scope: "images:read" },

@@ -21,9 +21,10 @@ import { SCOPES } from "../../src/domain/scope.ts";
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
 import { WALKS_LIMITS } from "../../src/service/walks.ts";
-import { INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
+import { EVENT_LOG_BYTES_MAX, INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
 import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.ts";
 import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
+import { ACCOUNT_READERS_COUNT_MAX, READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
 import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 import {
@@ -59,6 +60,8 @@ test("the limits are the limits of the code", () => {
     `| time after the command, for keeping its files | ${CAPTURE_MS / 1000} s, and more in proportion to the written bytes and files |`,
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s by default, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
     `| kept bytes of each output stream | ${size(OUTPUT_BYTES_DEFAULT)} by default, at most ${size(OUTPUT_BYTES_MAX)} |`,
+    `| events of an operation | ${size(EVENT_LOG_BYTES_MAX)}; the command's output is kept beyond that, up to its own limit |`,
+    `| clients that read events at a time | ${READERS_COUNT_MAX} of one operation, ${ACCOUNT_READERS_COUNT_MAX} of one account; more are refused with 429 |`,
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,
     `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
     `| listings, archives and comparisons of an account at a time | ${walks} |`,

@@ -175,7 +175,11 @@ function tagObjects(routes: readonly Route[]): JsonObject[] {
 
 function operationObject(described: Route, writer: SchemaWriter): JsonObject {
   const { id, tag, summary, scope, body } = described;
-  const parameters = [...pathParameters(described.path), ...queryParameters(described.query, writer)];
+  const parameters = [
+    ...pathParameters(described.path),
+    ...queryParameters(described.query, writer),
+    ...headerParameters(described.requestHeaders),
+  ];
   return {
     operationId: id,
     tags: [tag],
@@ -200,6 +204,12 @@ function queryParameters(query: TObject | null, writer: SchemaWriter): JsonObjec
   return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => {
     const { description, examples: _examples, ...rest } = writer.define(schema);
     return { name, in: "query", required: required.has(name), description: description ?? name, schema: rest };
+  });
+}
+
+function headerParameters(headers: Route["requestHeaders"]): JsonObject[] {
+  return Object.entries(headers).map(([name, description]) => {
+    return { name, in: "header", required: false, description, schema: { type: "string" } };
   });
 }
 

@@ -2,9 +2,10 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
+import { acceptsGzip } from "../accept.ts";
 import { respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
-import { acceptsGzip, directStream, gzipChunks } from "../stream.ts";
+import { directStream, gzipChunks } from "../stream.ts";
 import { ArchiveQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
 import { imageRoutes } from "./image.ts";
 import { imagesRoutes } from "./images.ts";
@@ -17,5 +18,6 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(instanceRoutes(surface))
     .use(portRoutes(surface))
     .use(operationRoutes(surface))
+    .use(eventRoutes(surface))
     .use(inspectRoutes(surface));
 }

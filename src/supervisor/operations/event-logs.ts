@@ -2,7 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId } from "../../domain/ids.ts";
 import type { LogEvent } from "../../domain/log-event.ts";
 import { EventFile, eventLogPath } from "../../storage/events/event-file.ts";
-import { EventReader } from "../../storage/events/reader.ts";
+import { EventReader, FIRST_PLACE, type Place } from "../../storage/events/reader.ts";
 import { EventWriter, type EventWriterOptions } from "../../storage/events/writer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { ownTurn } from "../../system/turns.ts";
@@ -15,6 +15,8 @@ export const ACCOUNT_READERS_COUNT_MAX = 1000;
 
 /** A live reader that is further behind than so many `bytes` reads what may have left the memory. */
 const NEAR_BYTES_MAX = 1_048_576;
+/** Pieces of all logs that are kept for other readers at the same place; a piece takes 64 KiB. */
+const SHARED_PIECES_COUNT_MAX = 32;
 
 /** What an operation writes to while it runs. */
 export type EventLog = Pick<EventWriter, "append" | "outputs" | "end" | "failed" | "path">;
@@ -33,8 +35,15 @@ class OpenLog extends EventWriter implements Disposable {
   }
 }
 
+/** Events that were read together, and the place of what follows. */
+interface Piece {
+  readonly events: readonly LogEvent[];
+  readonly next: Place;
+}
+
 /** The log of an operation while somebody uses it. */
 interface Feed {
+  readonly id: OperationId;
   writer: EventWriter | null;
   /** of a log that nobody writes to; null before it is looked for, and where there is none */
   file: EventFile | null;
@@ -55,6 +64,7 @@ export class EventLogs {
   readonly #now: () => bigint;
   readonly #feeds = new Map<OperationId, Feed>();
   readonly #accounts = new Map<AccountId, number>();
+  readonly #shared = new SharedPieces();
 
   /** @param now ns since the epoch */
   constructor(layout: DataLayout, now: () => bigint) {
@@ -107,7 +117,7 @@ export class EventLogs {
     }
     feed.readersCount += 1;
     this.#accounts.set(accountId, accountCount + 1);
-    return new LogReader(feed, since, () => {
+    return new LogReader(feed, this.#shared, since, () => {
       feed.readersCount -= 1;
       const left = (this.#accounts.get(accountId) ?? 1) - 1;
       if (left === 0) this.#accounts.delete(accountId);
@@ -119,7 +129,7 @@ export class EventLogs {
   #use(id: OperationId): Feed {
     const known = this.#feeds.get(id);
     const feed = known ?? {
-      ...{ writer: null, file: null, isOver: false, usersCount: 0, readersCount: 0 },
+      ...{ id, writer: null, file: null, isOver: false, usersCount: 0, readersCount: 0 },
       changed: Promise.withResolvers<void>(),
     };
     feed.usersCount += 1;
@@ -141,18 +151,35 @@ function wake(feed: Feed): void {
   feed.changed = Promise.withResolvers();
 }
 
+/** Followers of one log are at the same place most of the time: one of them reads, and the others get what it read. */
+class SharedPieces {
+  readonly #pieces = new Map<string, Piece>();
+
+  get({ id }: Feed, { offset }: Place): Piece | null {
+    return this.#pieces.get(`${id} ${offset}`) ?? null;
+  }
+
+  add({ id }: Feed, { offset }: Place, piece: Piece): void {
+    this.#pieces.set(`${id} ${offset}`, piece);
+    const [oldest] = this.#pieces.keys();
+    if (oldest !== undefined && this.#pieces.size > SHARED_PIECES_COUNT_MAX) this.#pieces.delete(oldest);
+  }
+}
+
 /** Reads one log for one reader, who takes one piece after the other. */
 export class LogReader implements Disposable {
   readonly #feed: Feed;
+  readonly #shared: SharedPieces;
   readonly #onLeave: () => void;
-  #reader: EventReader | null = null;
   readonly #since: number;
+  #place: Place | null = null;
   #seen: Promise<void>;
   #isReading = false;
   #hasLeft = false;
 
-  constructor(feed: Feed, since: number, onLeave: () => void) {
+  constructor(feed: Feed, shared: SharedPieces, since: number, onLeave: () => void) {
     this.#feed = feed;
+    this.#shared = shared;
     this.#since = since;
     this.#onLeave = onLeave;
     this.#seen = feed.changed.promise;
@@ -165,7 +192,7 @@ export class LogReader implements Disposable {
 
   /** Id of the next event, whether it is there already or not, as far as the log was read. */
   get nextId(): number {
-    return this.#reader?.place.id ?? 0;
+    return this.#place?.id ?? 0;
   }
 
   /** Resolves when there is more than `next` has seen, or it is over. @throws the reason of `signal` */
@@ -174,7 +201,7 @@ export class LogReader implements Disposable {
   }
 
   /** The next events that can be read now, some at a time; none when there are no more. */
-  async next(): Promise<LogEvent[]> {
+  async next(): Promise<readonly LogEvent[]> {
     this.#isReading = true;
     using _read = { [Symbol.dispose]: () => this.#endRead() };
     for (;;) {
@@ -182,8 +209,10 @@ export class LogReader implements Disposable {
       await ownTurn(this.#feed);
       this.#seen = this.#feed.changed.promise;
       const events = this.#hasLeft ? [] : await this.#piece();
+      const [first] = events;
+      if (first === undefined || first.id > this.#since) return events;
       const wanted = events.filter(({ id }) => id > this.#since);
-      if (wanted.length > 0 || events.length === 0) return wanted;
+      if (wanted.length > 0) return wanted;
     }
   }
 
@@ -200,17 +229,23 @@ export class LogReader implements Disposable {
     if (this.#hasLeft) this.#onLeave();
   }
 
-  async #piece(): Promise<LogEvent[]> {
-    const { writer, file } = this.#feed;
-    if (writer !== null) {
-      if (writer.file === null) return [];
-      this.#reader ??= new EventReader(writer.file, writer.index.before(this.#since + 1));
-      const { writtenBytes } = writer;
-      const isNear = writtenBytes - this.#reader.place.offset <= NEAR_BYTES_MAX;
-      return isNear ? this.#reader.nextNow(writtenBytes) : await this.#reader.next(writtenBytes);
-    }
+  async #piece(): Promise<readonly LogEvent[]> {
+    const { writer } = this.#feed;
+    const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
-    this.#reader ??= new EventReader(file);
-    return await this.#reader.next(file.sizeBytes);
+    this.#place ??= writer?.index.before(this.#since + 1) ?? FIRST_PLACE;
+    const piece = this.#shared.get(this.#feed, this.#place) ?? (await this.#read(file, this.#place));
+    this.#place = piece.next;
+    return piece.events;
+  }
+
+  async #read(file: EventFile, place: Place): Promise<Piece> {
+    const reader = new EventReader(file, place);
+    const endBytes = this.#feed.writer?.writtenBytes ?? file.sizeBytes;
+    const isNear = this.#feed.writer !== null && endBytes - place.offset <= NEAR_BYTES_MAX;
+    const events = isNear ? reader.nextNow(endBytes) : await reader.next(endBytes);
+    const piece = { events, next: reader.place };
+    if (events.length > 0 && this.#feed.readersCount > 1) this.#shared.add(this.#feed, place, piece);
+    return piece;
   }
 }

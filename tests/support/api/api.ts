@@ -24,6 +24,8 @@ import { layerBytes } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { wallClock } from "../../../src/system/wall-clock.ts";
 import { assertConforms } from "./conformance.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
 import { HeldOperations } from "./operations.ts";
@@ -72,6 +74,7 @@ interface ApiParts {
   readonly keys: TokenKeys;
   readonly operations: HeldOperations;
   readonly instances: LiveInstances;
+  readonly eventLogs: EventLogs;
   readonly routes: readonly Route[];
   /** all scopes of the account `alice` */
   readonly token: string;
@@ -122,6 +125,7 @@ export class Api implements AsyncDisposable {
     const clock = () => Date.now() + offset.offsetMs;
     const operations = new HeldOperations(db, clock);
     const instances = new LiveInstances();
+    const eventLogs = new EventLogs(layout, wallClock());
     const metrics = createMetrics();
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...parts } = overrides;
     const limits = parts.limits ?? LIMITS;
@@ -137,6 +141,7 @@ export class Api implements AsyncDisposable {
       clock,
       metrics,
       operationLog: { lines: () => [] },
+      eventLogs,
       version: "0.0.0-test",
       ...parts,
     });
@@ -157,6 +162,7 @@ export class Api implements AsyncDisposable {
       keys,
       operations,
       instances,
+      eventLogs,
       token,
       foreignToken,
       clock: offset,

@@ -10,6 +10,9 @@ import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 /** Longest time that a long poll may wait, in `seconds`. */
 export const WAIT_SECONDS_MAX = 60;
 
+/** Largest number of events that a page of them may be asked to have. */
+const EVENTS_LIMIT_MAX = 100_000;
+
 const Limit = Type.Integer({
   minimum: 1,
   maximum: LIMIT_MAX,
@@ -91,6 +94,35 @@ export const FilesQuery = Type.Object({
 /** Query of the live statistics. */
 export const StatsQuery = Type.Object({
   once: Type.Optional(flag("once", "true: one JSON object instead of a stream of events")),
+});
+
+/** Query of the event log. */
+export const EventsQuery = Type.Object({
+  follow: Type.Optional(flag("follow", "true: the stream lasts until the operation has ended")),
+  since: Type.Optional(
+    Type.Integer({
+      minimum: -1,
+      maximum: Number.MAX_SAFE_INTEGER,
+      description: "only events with greater ids",
+      error: "since must be the id of an event, or -1",
+    }),
+  ),
+  spid: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: Number.MAX_SAFE_INTEGER,
+      description: "only events of that process, and the completion",
+      error: "spid must be the number of a process",
+    }),
+  ),
+  limit: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: EVENTS_LIMIT_MAX,
+      description: "largest number of events in an array; all by default",
+      error: `limit must be an integer from 1 to ${EVENTS_LIMIT_MAX}`,
+    }),
+  ),
 });
 
 /** Query of the look-up by tag. */

@@ -1,0 +1,23 @@
+/** True when an Accept-Encoding header accepts gzip. */
+export function acceptsGzip(header: string | null): boolean {
+  const qualities = qualitiesOf(header);
+  return (qualities.get("gzip") ?? qualities.get("x-gzip") ?? qualities.get("*") ?? 0) > 0;
+}
+
+/** True when an Accept header names JSON, and does not prefer an event stream. */
+export function prefersJson(header: string | null): boolean {
+  const qualities = qualitiesOf(header);
+  const json = qualities.get("application/json") ?? 0;
+  return json > 0 && json > (qualities.get("text/event-stream") ?? 0);
+}
+
+/** What a header of the Accept family names, in lower case, with the quality of each; without one it is 1. */
+function qualitiesOf(header: string | null): ReadonlyMap<string, number> {
+  const qualities = new Map<string, number>();
+  for (const part of (header ?? "").toLowerCase().split(",")) {
+    const [name = "", ...parameters] = part.split(";").map((text) => text.trim());
+    const quality = parameters.find((parameter) => parameter.startsWith("q="));
+    qualities.set(name, quality === undefined ? 1 : Number(quality.slice(2)) || 0);
+  }
+  return qualities;
+}

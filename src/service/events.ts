@@ -1,0 +1,107 @@
+import { getOperation, type OperationRow } from "../db/operations.ts";
+import type { OperationId } from "../domain/ids.ts";
+import { type CompletionData, type LogEvent, nsOf } from "../domain/log-event.ts";
+import { type EndStatus, isTerminal, type StoredInstanceResult } from "../domain/operation.ts";
+import type { LogReader } from "../supervisor/operations/event-logs.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
+
+export interface EventsRequest {
+  readonly id: OperationId;
+  /** only events with greater ids; -1: all */
+  readonly since: number;
+  /** true: until the operation has ended; false: up to the latest event */
+  readonly follow: boolean;
+  /** only events of that process, and the completion */
+  readonly spid?: number | undefined;
+  /** largest number of events; the completion counts */
+  readonly limit?: number | undefined;
+  /** ends a wait for the next event */
+  readonly signal: AbortSignal;
+}
+
+/** Events of one operation for one client, in the order of the log. It is to be disposed of. */
+export interface EventStream extends Disposable {
+  /**
+   * The next events, in pieces of 64 KiB at most; null at the end. Followers of one log get the same array of events
+   * where they are at the same place.
+   * @throws the reason of the request's `signal`
+   */
+  next(): Promise<readonly LogEvent[] | null>;
+}
+
+/**
+ * Opens the event log of an operation. The log itself does not hold its `completion`: that is read from the operation
+ * after the last event, and therefore never seen before the end of the operation is.
+ * @throws ApiError `too_many_requests` when too many clients read events
+ */
+export function openEvents(
+  { db, eventLogs }: Pick<ServiceParts, "db" | "eventLogs">,
+  { accountId }: Principal,
+  row: OperationRow,
+  request: EventsRequest,
+): EventStream {
+  const reader = eventLogs.read(accountId, row.id, request.since, isTerminal(row.status));
+  return new OperationEventStream(reader, request, () => getOperation(db, accountId, row.id));
+}
+
+class OperationEventStream implements EventStream {
+  readonly #reader: LogReader;
+  readonly #request: EventsRequest;
+  readonly #row: () => OperationRow | null;
+  #leftCount: number;
+
+  constructor(reader: LogReader, request: EventsRequest, row: () => OperationRow | null) {
+    this.#reader = reader;
+    this.#request = request;
+    this.#row = row;
+    this.#leftCount = request.limit ?? Number.POSITIVE_INFINITY;
+  }
+
+  async next(): Promise<readonly LogEvent[] | null> {
+    const { follow, signal } = this.#request;
+    while (this.#leftCount > 0) {
+      const { isOver } = this.#reader;
+      const found = await this.#reader.next();
+      const wanted = this.#wanted(found);
+      if (wanted.length > 0) return wanted;
+      if (found.length > 0) continue;
+      if (isOver) return this.#end();
+      if (!follow) return null;
+      await this.#reader.changed(signal);
+    }
+    return null;
+  }
+
+  [Symbol.dispose](): void {
+    this.#reader[Symbol.dispose]();
+  }
+
+  #wanted(found: readonly LogEvent[]): readonly LogEvent[] {
+    const { spid } = this.#request;
+    const ofProcess = spid === undefined ? found : found.filter((event) => event.spid === spid);
+    const wanted = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
+    this.#leftCount -= wanted.length;
+    return wanted;
+  }
+
+  /** An operation that is left to the next start of the service has no completion yet. */
+  #end(): readonly LogEvent[] | null {
+    this.#leftCount = 0;
+    const row = this.#row();
+    const id = this.#reader.nextId;
+    // A client that has seen it asks for what follows.
+    if (row === null || row.finishedAt === null || this.#request.since === id) return null;
+    const payload = Buffer.from(JSON.stringify(completionOf(row)), "utf8");
+    return [{ id, timeNs: nsOf(row.finishedAt), spid: null, type: "completion", payload }];
+  }
+}
+
+function completionOf({ status, error, result, startedAt, finishedAt }: OperationRow): CompletionData {
+  const { image } = (result ?? {}) as Partial<StoredInstanceResult>;
+  return {
+    status: status as EndStatus,
+    duration_ms: startedAt === null || finishedAt === null ? 0 : Math.max(0, finishedAt - startedAt),
+    ...(image === undefined ? {} : { image }),
+    ...(error === null ? {} : { error }),
+  };
+}
