@@ -5,10 +5,6 @@ import { baseProofs, layers, mergedLayers } from "./schema.ts";
 
 export type LayerRow = typeof layers.$inferSelect;
 
-export function getLayer(db: Database, id: LayerId): LayerRow | null {
-  return db.orm.select().from(layers).where(eq(layers.id, id)).get() ?? null;
-}
-
 /**
  * The base layer with this key: manifest digest, platform and recipe of the tools. Another account may have imported it,
  * so the caller must first verify all of the image's content.

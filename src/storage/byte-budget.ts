@@ -7,11 +7,6 @@ export class ByteBudget {
     this.#bytesMax = bytesMax;
   }
 
-  /** taken bytes */
-  get taken(): number {
-    return this.#taken;
-  }
-
   /** Takes bytes; returns false, and takes nothing, when not enough is left. */
   take(bytes: number): boolean {
     if (this.#taken + bytes > this.#bytesMax) return false;

@@ -67,15 +67,10 @@ export const F_SEAL_SHRINK = 2;
 export const F_SEAL_GROW = 4;
 export const F_SEAL_WRITE = 8;
 const F_ADD_SEALS = 1033;
-const F_GET_SEALS = 1034;
 
 /** Seals a memfd permanently. @throws LibcError EBUSY when `seals` has F_SEAL_WRITE and a writable shared mapping exists */
 export function addSeals(fd: number, seals: number): void {
   checked("fcntl", libc.fcntl(fd, F_ADD_SEALS, seals));
-}
-
-export function getSeals(fd: number): number {
-  return checked("fcntl", libc.fcntl(fd, F_GET_SEALS, 0));
 }
 
 const LOCK_EX = 2;

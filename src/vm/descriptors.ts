@@ -5,7 +5,6 @@ import {
   F_SEAL_SEAL,
   F_SEAL_SHRINK,
   F_SEAL_WRITE,
-  getSeals,
   LibcError,
   MFD_ALLOW_SEALING,
   MFD_CLOEXEC,
@@ -40,9 +39,4 @@ export async function sealMemfd(fd: number): Promise<void> {
     }
     await Bun.sleep(SEAL_PAUSE_MS);
   }
-}
-
-/** The seals of a memfd, as a bit set. */
-export function sealsOf(fd: number): number {
-  return getSeals(fd);
 }

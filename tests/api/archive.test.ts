@@ -4,9 +4,9 @@ import { lstat, mkdtemp, readdir, readFile, readlink, rm } from "node:fs/promise
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gunzipSync } from "node:zlib";
-import { listLayers } from "../../src/storage/layers/layers.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { type LayerFixture, MTIME_SECONDS } from "../support/api/layers.ts";
+import { listLayers } from "../support/layer-files.ts";
 import { until } from "../support/runs.ts";
 
 const LONG = "n".repeat(200);

@@ -2,9 +2,10 @@ import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { silentLog } from "../../src/log.ts";
-import { layerPath, listLayers } from "../../src/storage/layers/layers.ts";
+import { layerPath } from "../../src/storage/layers/layers.ts";
 import { Api } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
+import { listLayers } from "../support/layer-files.ts";
 import { until } from "../support/runs.ts";
 
 const ENTRIES_COUNT = 20_000;

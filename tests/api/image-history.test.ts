@@ -2,10 +2,11 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { HISTORY_COMMAND_BYTES_MAX } from "../../src/db/history.ts";
 import type { ImageId } from "../../src/domain/ids.ts";
-import { layerPath, listLayers } from "../../src/storage/layers/layers.ts";
+import { layerPath } from "../../src/storage/layers/layers.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
 import { heldTest } from "../support/api/program.ts";
+import { listLayers } from "../support/layer-files.ts";
 
 const RAW = Buffer.from([0x62, 0xff]);
 

@@ -1,9 +1,8 @@
 /** Whatever a client asked for ends when the client has gone, and gives back what it held. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
-import { listLayers } from "../../src/storage/layers/layers.ts";
 import { Api } from "../support/api/api.ts";
-import { filesOpenBelow } from "../support/layer-files.ts";
+import { filesOpenBelow, listLayers } from "../support/layer-files.ts";
 
 const GIB = 1_073_741_824;
 /** Nobody reads as much in the time of a test. */

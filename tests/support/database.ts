@@ -1,10 +1,13 @@
 import { rmSync } from "node:fs";
 import { join } from "node:path";
+import { eq } from "drizzle-orm";
 import Libsql from "libsql";
 import { type Database, openDatabase } from "../../src/db/database.ts";
+import type { LayerRow } from "../../src/db/layers.ts";
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { insertOperation, type NewOperation, startOperation } from "../../src/db/operations.ts";
 import type { NewLayer } from "../../src/db/publish.ts";
+import { layers } from "../../src/db/schema.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
 import { testDirectory } from "./layer-files.ts";
 
@@ -63,6 +66,11 @@ export function migrationNames(db: Database): string[] {
 export function allLayerIds(db: Database): string[] {
   const rows = db.orm.all<{ id: string }>("select id from layers union select id from merged_layers");
   return rows.map(({ id }) => id);
+}
+
+/** The row of a layer; null when there is none. */
+export function layerRow(db: Database, id: LayerId): LayerRow | null {
+  return db.orm.select().from(layers).where(eq(layers.id, id)).get() ?? null;
 }
 
 export function addOperation(db: Database, options: Partial<NewOperation> = {}): OperationId {

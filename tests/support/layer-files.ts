@@ -2,8 +2,11 @@ import { mkdtempSync, readdirSync, readlinkSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { LayerId } from "../../src/domain/ids.ts";
 import { writeLayerIndex } from "../../src/storage/index/layer-index-writer.ts";
+import { layerBatches } from "../../src/storage/layers/layers.ts";
 import type { LayerFiles } from "../../src/storage/layers/open-layers.ts";
+import type { DataLayout } from "../../src/storage/layout.ts";
 import { encodeStream, pieces, type TestRecord } from "./index-stream.ts";
 
 /** A directory below the system's one for temporary files; the test removes it. */
@@ -24,6 +27,12 @@ export async function makeLayer(
   await writeFile(files.disk, disk);
   await writeLayerIndex({ stream: pieces(encodeStream(records)), path: files.index, diskBytes: disk.length });
   return files;
+}
+
+/** Ids of all layers that have a disk or an index. */
+export async function listLayers(layout: DataLayout): Promise<Set<LayerId>> {
+  const all = await Array.fromAsync(layerBatches(layout));
+  return new Set(all.flat());
 }
 
 /** Files that a process, by default this one, has open and whose path begins with `prefix`. */

@@ -5,6 +5,7 @@ import { parseGuestPathText } from "../../src/domain/guest-path.ts";
 import { LayerIndex } from "../../src/storage/index/layer-index.ts";
 import { writeLayerIndex } from "../../src/storage/index/layer-index-writer.ts";
 import { AgentError } from "../../src/vm/agent/agent.ts";
+import { entryAt } from "../support/index-reading.ts";
 import { seededRandom } from "../support/random.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 
@@ -181,7 +182,7 @@ describe("a frozen scratch", () => {
     // Only what a dead machine left is final.
     await fresh.machine.kill();
     using index = new Disposing(LayerIndex.open(path));
-    const entry = index.value.stat(parseGuestPathText("/new/file"));
+    const entry = entryAt(index.value, "/new/file");
     if (entry === null) throw new Error("the file is not listed");
     expect(entry).toMatchObject({ type: "f", mode: 0o644, size: 13 });
     const [extent] = index.value.extents(entry, 0, 10);

@@ -27,14 +27,13 @@ export class IndexMemory {
   /** callbacks that receive the slot, in order */
   readonly #waiting = new Set<() => void>();
 
-  constructor(sharedBytesMax = INDEX_MEMORY_SHARED_BYTES_MAX, eachBytesMax = INDEX_MEMORY_EACH_BYTES_MAX) {
-    this.#shared = new ByteBudget(sharedBytesMax);
+  /**
+   * @param shared budget of all small indexes
+   * @param eachBytesMax the most that one of them may take of it, in `bytes`
+   */
+  constructor(shared = new ByteBudget(INDEX_MEMORY_SHARED_BYTES_MAX), eachBytesMax = INDEX_MEMORY_EACH_BYTES_MAX) {
+    this.#shared = shared;
     this.#eachBytesMax = eachBytesMax;
-  }
-
-  /** memory that small indexes have reserved, in `bytes` */
-  get sharedBytes(): number {
-    return this.#shared.taken;
   }
 
   /** A new share, without any memory reserved. */

@@ -1,4 +1,4 @@
-import { type ByteString, byteStringToBytes, bytesToByteString, type GuestPath } from "../../domain/guest-path.ts";
+import { type ByteString, byteStringToBytes, bytesToByteString } from "../../domain/guest-path.ts";
 import { IndexFlag } from "../../domain/index-stream.ts";
 import type { Entry, EntryType } from "../../domain/listing.ts";
 import { type IndexPages, type IndexSource, loadIndexFile, openIndexFile } from "./index-source.ts";
@@ -108,21 +108,6 @@ export class LayerIndex {
     return this.#source.sizeBytes;
   }
 
-  /** entries of the layer without its root */
-  get entryCount(): number {
-    return this.#header.tableCount - 1;
-  }
-
-  /** size of the disk when it was indexed, in `bytes` */
-  get diskBytes(): number {
-    return this.#header.diskBytes;
-  }
-
-  /** disk space of all files, in `bytes` */
-  get contentBytes(): number {
-    return this.#header.contentBytes;
-  }
-
   root(): LayerEntry {
     if (this.#knownRoot !== null) return this.#knownRoot;
     const root = this.#entry(this.#tableEntry(0));
@@ -175,21 +160,6 @@ export class LayerIndex {
     if (count <= 0) return [];
     const table = this.#read(Buffer.alloc(count * TABLE_ENTRY_BYTES), this.#tableOffset(start));
     return Array.from({ length: count }, (_, at) => this.#entry(decodeTableEntry(table, at * TABLE_ENTRY_BYTES)));
-  }
-
-  /** The entry at a path of this layer alone, without following symlinks; null when there is none. */
-  stat(path: GuestPath): LayerEntry | null {
-    let entry: LayerEntry | null = this.root();
-    for (const name of path.split("/")) {
-      if (name !== "" && entry !== null) entry = this.child(entry, name as ByteString);
-    }
-    return entry;
-  }
-
-  /** `children` of a path of this layer alone; empty when there is no such directory. */
-  list(path: GuestPath, after: ByteString | null, limit: number): readonly LayerEntry[] {
-    const directory = this.stat(path);
-    return directory === null ? [] : this.children(directory, after, limit);
   }
 
   /** At most `limit` extents of a file, beginning with extent number `first`, ordered by file offset. */

@@ -65,13 +65,7 @@ export async function layerBytes(layout: DataLayout, id: LayerId): Promise<numbe
   return bytes;
 }
 
-/** Ids of all layers that have a disk or an index. */
-export async function listLayers(layout: DataLayout): Promise<Set<LayerId>> {
-  const all = await Array.fromAsync(layerBatches(layout));
-  return new Set(all.flat());
-}
-
-/** The same in batches; an id may occur twice. */
+/** Ids of all layers that have a disk or an index, in batches. An id may occur twice. */
 export async function* layerBatches(layout: DataLayout): AsyncGenerator<LayerId[]> {
   for await (const names of nameBatches(layout.layers)) {
     const ids = new Set<LayerId>();

@@ -58,11 +58,6 @@ export class OpenLayers implements Disposable {
     this.#smallBytesMax = smallBytesMax;
   }
 
-  /** size of the small indexes in memory, as files, in `bytes` */
-  get smallBytes(): number {
-    return this.#smallBytes;
-  }
-
   /** Calls `read` with the index of a layer, which must not be kept after the call. */
   readIndex<T>(files: LayerFiles, read: (index: LayerIndex) => T): T {
     const known = this.#small.get(files.index);
@@ -94,11 +89,6 @@ export class OpenLayers implements Disposable {
   #dropSmall(path: string): void {
     const index = this.#small.get(path);
     if (index !== undefined && this.#small.delete(path)) this.#smallBytes -= index.sizeBytes;
-  }
-
-  /** number of layers that are open for the next reader */
-  get count(): number {
-    return this.#layers.size;
   }
 
   acquire(files: LayerFiles): LayerLease {

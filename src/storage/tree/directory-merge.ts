@@ -33,12 +33,8 @@ export interface Candidate {
 /** Collects the entries that overlayfs merges at one name, from the top layer down. */
 export class OverlayStack {
   readonly #entries: LocatedEntry[] = [];
-  #isClosed = false;
-
   /** true when lower layers cannot be visible any more */
-  get isClosed(): boolean {
-    return this.#isClosed;
-  }
+  #isClosed = false;
 
   node(): Node | null {
     const [top, ...lower] = this.#entries;

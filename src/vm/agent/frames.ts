@@ -36,11 +36,6 @@ export class FrameDecoder {
     this.#keep(rest);
   }
 
-  /** True when the stream may end here, at the end of a frame. */
-  get empty(): boolean {
-    return this.#partialBytes === 0;
-  }
-
   /** Completes a frame that began in an earlier chunk. Returns the bytes after it. */
   #completePartial(chunk: Uint8Array, take: (frame: Frame) => void): Uint8Array {
     let rest = chunk;

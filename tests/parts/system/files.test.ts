@@ -7,6 +7,7 @@ import { run } from "../../../src/system/exec.ts";
 import * as libc from "../../../src/system/libc.ts";
 import { publishFile, scratchDirectory, spreadDirectories, writeFileAtomic } from "../../../src/system/scratch.ts";
 import { allocatedBytes, copySparse } from "../../../src/system/sparse.ts";
+import { sealsOf } from "../../support/seals.ts";
 
 const MIB = 1_048_576;
 const EXT4_MAGIC = 0xef53;
@@ -92,7 +93,7 @@ test("a sealed memfd cannot be written, grown or shrunk any more", () => {
   writeSync(fd, "before");
   const seals = libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_WRITE | libc.F_SEAL_SEAL;
   libc.addSeals(fd, seals);
-  expect(libc.getSeals(fd)).toBe(seals);
+  expect(sealsOf(fd)).toBe(seals);
   expect(() => writeSync(fd, "after")).toThrow("EPERM");
   expect(() => ftruncateSync(fd, 8192)).toThrow("EPERM");
   let error: unknown;

@@ -4,8 +4,9 @@ import { type ChildProcess, start } from "../../../src/system/exec.ts";
 import { LibcError } from "../../../src/system/libc.ts";
 import { sendWithDescriptor } from "../../../src/system/unix-sockets.ts";
 import { ChannelClosedError, SocketChannel } from "../../../src/vm/agent/channel.ts";
-import { createMemfd, SEALS_ALL, sealMemfd, sealsOf } from "../../../src/vm/descriptors.ts";
+import { createMemfd, SEALS_ALL, sealMemfd } from "../../../src/vm/descriptors.ts";
 import { seededRandom } from "../../support/random.ts";
+import { sealsOf } from "../../support/seals.ts";
 
 const children: ChildProcess[] = [];
 afterEach(async () => {

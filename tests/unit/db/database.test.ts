@@ -7,7 +7,7 @@ import Libsql from "libsql";
 import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { getImage } from "../../../src/db/images.ts";
-import { findBaseLayer, findProvenBase, getLayer } from "../../../src/db/layers.ts";
+import { findBaseLayer, findProvenBase } from "../../../src/db/layers.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -19,6 +19,7 @@ import {
   addOperation,
   alice,
   bob,
+  layerRow,
   newId,
   type TestDatabase,
   testDatabase,
@@ -198,7 +199,7 @@ describe("the database", () => {
       using upgraded = openDatabase(path);
       expect(findBaseLayer(upgraded, "key")).toBeNull();
       expect(findProvenBase(upgraded, alice, "key")).toBeNull();
-      expect(getLayer(upgraded, "base" as LayerId)).toMatchObject({ id: "base", baseKey: null });
+      expect(layerRow(upgraded, "base" as LayerId)).toMatchObject({ id: "base", baseKey: null });
       expect(getImage(upgraded, alice, "image" as ImageId)?.layerId).toBe("base" as LayerId);
     }
     rmSync(old, { recursive: true });

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { getImage, type ImageFilter, listImagesSync, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
-import { existingLayers, findBaseLayer, findProvenBase, getLayer, layerChain } from "../../../src/db/layers.ts";
+import { existingLayers, findBaseLayer, findProvenBase, layerChain } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
@@ -12,6 +12,7 @@ import {
   addOperation,
   alice,
   bob,
+  layerRow,
   newId,
   someImage,
   someLayer,
@@ -139,7 +140,7 @@ describe("publishing", () => {
     const image = someImage(newId<LayerId>());
     expect(() => publishOperation(db, { operationId, result: {}, now: 5, layer, image })).toThrow("FOREIGN KEY");
     expect(getOperation(db, alice, operationId)).toMatchObject({ status: "EXECUTING", result: null });
-    expect(getLayer(db, layer.id)).toBeNull();
+    expect(layerRow(db, layer.id)).toBeNull();
   });
 
   test("of the same base twice keeps one layer", () => {
@@ -151,7 +152,7 @@ describe("publishing", () => {
       return getImage(db, alice, image.id)?.layerId;
     });
     expect(images).toEqual([layers[0].id, layers[0].id]);
-    expect(getLayer(db, layers[1].id)).toBeNull();
+    expect(layerRow(db, layers[1].id)).toBeNull();
     const again = someImage(layers[0].id);
     expect(publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toEqual({
       hasOwnLayer: false,

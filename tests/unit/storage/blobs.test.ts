@@ -5,9 +5,9 @@ import { join } from "node:path";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { LayerId } from "../../../src/domain/ids.ts";
 import { blobPath, blobStream, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
-import { indexPath, layerPath, listLayers, publishLayer, removeLayer } from "../../../src/storage/layers/layers.ts";
+import { indexPath, layerPath, publishLayer, removeLayer } from "../../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { listLayers, testDirectory } from "../../support/layer-files.ts";
 
 const directory = testDirectory("blobs");
 const layout = dataLayout(join(directory, "data"));

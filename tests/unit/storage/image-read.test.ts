@@ -1,12 +1,12 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
-import { readdirSync, readlinkSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import { rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
 import type { TestRecord } from "../../support/index-stream.ts";
-import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
 
 const directory = testDirectory("image-read");
 const open = new OpenLayers(8);
@@ -144,16 +144,7 @@ describe("reading", () => {
     const own = await makeLayer(directory, [record], disk);
     const cache = new OpenLayers(0);
     const image = new ImageTree([own], cache);
-    const openFiles = () =>
-      readdirSync("/proc/self/fd").filter((fd) => {
-        try {
-          return readlinkSync(`/proc/self/fd/${fd}`).startsWith(own.disk);
-        } catch (error) {
-          // ENOENT: the descriptor of the listing itself.
-          if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
-          throw error;
-        }
-      }).length;
+    const openFiles = () => filesOpenBelow(own.disk).length;
     const entry = await stat(image, "/f");
     expect(openFiles()).toBe(0);
     image.chunks(entry);
@@ -191,13 +182,14 @@ describe("open layers", () => {
     for (let n = 0; n < 5; n++) layers.push(await makeLayer(directory, [file(`f${n}`)]));
     const cache = new OpenLayers(2);
     const held = layers.map((layer) => cache.acquire(layer));
-    expect(cache.count).toBe(5);
+    const openDisks = () => layers.flatMap(({ disk }) => filesOpenBelow(disk)).length;
+    expect(openDisks()).toBe(5);
     for (const [n, lease] of held.entries()) expect(lease.index.root().offsets.childCount + n).toBe(1 + n);
     for (const lease of held) {
       lease[Symbol.dispose]();
       lease[Symbol.dispose]();
     }
-    expect(cache.count).toBe(2);
+    expect(openDisks()).toBe(2);
     expect(() => held[0]?.index.root()).toThrow("closed");
     expect(() => held[0]?.share()).toThrow("disposed");
     using again = cache.acquire(layers[4] as LayerFiles);
@@ -209,18 +201,27 @@ describe("open layers", () => {
     for (let n = 0; n < 40; n++) layers.push(await makeLayer(directory, [file(`f${n}`), file("every")]));
     const sizeBytes = statSync(layers[0]?.index as string).size;
     const cache = new OpenLayers(4, 30 * sizeBytes);
-    const before = readdirSync("/proc/self/fd").length;
     for (let round = 0; round < 2; round++) {
       const image = new ImageTree(layers, cache);
       for (let n = 0; n < 40; n++) expect((await image.stat(`/f${n}` as GuestPath, { follow: true })).type).toBe("f");
       expect((await Array.fromAsync(await image.list("/" as GuestPath))).length).toBe(41);
     }
-    expect(cache.count).toBe(0);
-    expect(readdirSync("/proc/self/fd").length).toBeLessThanOrEqual(before);
-    expect(cache.smallBytes).toBeLessThanOrEqual(30 * sizeBytes);
-    expect(cache.smallBytes).toBeGreaterThan(20 * sizeBytes);
+    expect(layers.flatMap(({ index }) => filesOpenBelow(index))).toEqual([]);
+    for (const layer of layers) rmSync(layer.index);
+    const inMemory = () =>
+      layers.filter((layer) => {
+        try {
+          return cache.readIndex(layer, (index) => index.root()).type === "d";
+        } catch (error) {
+          // ENOENT: it is to be read from its file.
+          if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
+          throw error;
+        }
+      }).length;
+    expect(inMemory()).toBeGreaterThan(20);
+    expect(inMemory()).toBeLessThanOrEqual(30);
     for (const layer of layers) cache.forget(layer.index);
-    expect(cache.smallBytes).toBe(0);
+    expect(inMemory()).toBe(0);
   });
 
   test("reads large indexes where it is needed", async () => {
@@ -228,9 +229,9 @@ describe("open layers", () => {
     const layer = await makeLayer(directory, records);
     const cache = new OpenLayers(1);
     expect((await Array.fromAsync(await new ImageTree([layer], cache).list("/" as GuestPath))).length).toBe(300);
-    expect([cache.count, cache.smallBytes]).toEqual([1, 0]);
+    expect(filesOpenBelow(layer.index)).toEqual([layer.index]);
     cache.forget(layer.index);
-    expect(cache.count).toBe(0);
+    expect(filesOpenBelow(layer.index)).toEqual([]);
   });
 
   test("a missing disk leaves no index open", async () => {
@@ -238,7 +239,7 @@ describe("open layers", () => {
     rmSync(layer.disk);
     const cache = new OpenLayers(2);
     expect(() => cache.acquire(layer)).toThrow("ENOENT");
-    expect(cache.count).toBe(0);
+    expect(filesOpenBelow(layer.index)).toEqual([]);
   });
 
   test("a file that is no index is refused", async () => {

@@ -1,10 +1,11 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
+import type { ByteString } from "../../../src/domain/guest-path.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
+import { childrenAt, entryAt, headerOf } from "../../support/index-reading.ts";
 import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 
@@ -14,7 +15,6 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }));
 const DISK_BYTES = 1_048_576;
 let fileNumber = 0;
 const newPath = () => join(directory, `${fileNumber++}.index`);
-const path = (text: string) => text as GuestPath;
 const bytes = (text: string) => text as ByteString;
 
 async function write(stream: Uint8Array, pieceBytes?: number): Promise<string> {
@@ -54,19 +54,18 @@ describe("a stored index", () => {
       { path: "disk", type: "b", rdev: [4095, 1_048_575] },
     ]);
     for (const pieceBytes of [1, 7, 65_536]) {
-      const index = LayerIndex.open(await write(stream, pieceBytes));
-      expect(index.entryCount).toBe(8);
-      expect(index.contentBytes).toBe(5096);
-      expect(index.diskBytes).toBe(DISK_BYTES);
-      expect(index.stat(path("/"))).toMatchObject({ name: "", type: "d", mode: 0o1777, uid: 7 });
-      expect(index.stat(path("/etc"))).toMatchObject({
+      const stored = await write(stream, pieceBytes);
+      expect(headerOf(stored)).toMatchObject({ tableCount: 9, contentBytes: 5096, diskBytes: DISK_BYTES });
+      const index = LayerIndex.open(stored);
+      expect(entryAt(index, "/")).toMatchObject({ name: "", type: "d", mode: 0o1777, uid: 7 });
+      expect(entryAt(index, "/etc")).toMatchObject({
         type: "d",
         opaque: true,
         mtimeSeconds: -5,
         mtimeNanoseconds: 999_999_999,
         inode: 12,
       });
-      const passwd = index.stat(path("/etc/passwd"));
+      const passwd = entryAt(index, "/etc/passwd");
       if (passwd === null) throw new Error("missing");
       expect(passwd).toMatchObject({
         name: "passwd",
@@ -87,10 +86,10 @@ describe("a stored index", () => {
         ["user.a", "1\0\xff"],
         ["security.capability", ""],
       ]);
-      expect(index.stat(path("/link"))).toMatchObject({ type: "l", target: "/etc/pass\xff\nwd", mode: 0o777 });
-      expect(index.stat(path("/disk"))).toMatchObject({ type: "b", rdevMajor: 4095, rdevMinor: 1_048_575 });
-      expect(index.stat(path("/gone"))?.type).toBe("w");
-      expect(index.list(path("/"), null, 100).map((entry) => `${entry.type}${entry.name}`)).toEqual([
+      expect(entryAt(index, "/link")).toMatchObject({ type: "l", target: "/etc/pass\xff\nwd", mode: 0o777 });
+      expect(entryAt(index, "/disk")).toMatchObject({ type: "b", rdevMajor: 4095, rdevMinor: 1_048_575 });
+      expect(entryAt(index, "/gone")?.type).toBe("w");
+      expect(childrenAt(index, "/", null, 100).map((entry) => `${entry.type}${entry.name}`)).toEqual([
         "bdisk",
         "detc",
         "pfifo",
@@ -99,8 +98,8 @@ describe("a stored index", () => {
         "cnull",
         "ssock",
       ]);
-      expect(index.stat(path("/nothing"))).toBeNull();
-      expect(index.stat(path("/etc/passwd/x"))).toBeNull();
+      expect(entryAt(index, "/nothing")).toBeNull();
+      expect(entryAt(index, "/etc/passwd/x")).toBeNull();
       index.close();
       index.close();
       expect(() => index.root()).toThrow(LayerIndexError);
@@ -122,8 +121,8 @@ describe("a stored index", () => {
       file("b", { size: 5n, extents: [[0, 4096, 5]] }),
     ]);
     const index = LayerIndex.open(await write(stream));
-    const a = index.stat(path("/a"));
-    const b = index.stat(path("/b"));
+    const a = entryAt(index, "/a");
+    const b = entryAt(index, "/b");
     if (a === null || b === null) throw new Error("missing");
     expect(index.extents(a, 0, 10).map((extent) => extent.physical)).toEqual([0, 2048, 1024, 3072]);
     expect(index.extents(b, 0, 10)).toEqual([{ logical: 0, physical: 4096, length: 5 }]);
@@ -137,14 +136,14 @@ describe("a stored index", () => {
     for (const limit of [1, 2, 3, 100]) {
       const seen: string[] = [];
       for (let after: ByteString | null = null; ; ) {
-        const page = index.list(path("/"), after, limit);
+        const page = childrenAt(index, "/", after, limit);
         if (page.length === 0) break;
         seen.push(...page.map((entry) => entry.name));
         after = page.at(-1)?.name ?? null;
       }
       expect(seen).toEqual(sorted);
     }
-    expect(index.list(path("/"), bytes("aA"), 1)[0]?.name).toBe(bytes("aa"));
+    expect(childrenAt(index, "/", bytes("aA"), 1)[0]?.name).toBe(bytes("aa"));
     index.close();
   });
 

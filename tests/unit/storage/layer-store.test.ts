@@ -5,6 +5,7 @@ import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import type { LayerId } from "../../../src/domain/ids.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { indexPath, layerPath } from "../../../src/storage/layers/layers.ts";
+import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { makeLayer } from "../../support/api/layers.ts";
 import { testDirectory } from "../../support/layer-files.ts";
@@ -67,10 +68,11 @@ test("what is published is removed again unless it is kept, with what was open o
   {
     using reader = store.hold([given.id]);
     await reader.tree(never).stat("/f" as GuestPath, { follow: true });
-    using _lease = reader.openLayers.acquire(reader.files[0] as (typeof reader.files)[number]);
-    expect(reader.openLayers.count).toBe(1);
+    const [files] = reader.files as [LayerFiles];
+    using _lease = reader.openLayers.acquire(files);
     await given[Symbol.asyncDispose]();
-    expect(reader.openLayers.count).toBe(0);
+    // It is not open for anybody else any more.
+    expect(() => reader.openLayers.acquire(files)).toThrow("ENOENT");
   }
   kept.keep();
   await kept[Symbol.asyncDispose]();

@@ -19,7 +19,7 @@ import { silentLog } from "../../../src/log.ts";
 import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
 import { eventLogPath } from "../../../src/storage/events/event-file.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
-import { layerBytes, layerPath, listLayers } from "../../../src/storage/layers/layers.ts";
+import { layerBytes, layerPath } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { outputPath } from "../../../src/storage/outputs.ts";
 import { openStaging } from "../../../src/storage/staging.ts";
@@ -34,6 +34,7 @@ import {
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api/layers.ts";
 import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
+import { listLayers } from "../../support/layer-files.ts";
 import { until } from "../../support/runs.ts";
 
 const NOTHING = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
