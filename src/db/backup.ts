@@ -9,7 +9,7 @@ export interface BackupContents {
   readonly layers: readonly { readonly id: LayerId; readonly diskBytes: number }[];
   /** SHA-256 of uploaded contents */
   readonly blobs: readonly string[];
-  /** operations that may have outputs */
+  /** operations that have ended, whose files do not change any more */
   readonly operations: readonly OperationId[];
 }
 
@@ -25,7 +25,7 @@ export function backupContents(db: Database): BackupContents {
     operations: db.orm
       .select({ id: operations.id })
       .from(operations)
-      .where(sql`kind = 'instance' and status = 'SUCCESS'`)
+      .where(sql`status in ('SUCCESS', 'FAILED', 'CANCELLED')`)
       .all()
       .map(({ id }) => id),
   };

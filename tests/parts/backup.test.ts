@@ -10,9 +10,10 @@ import { getImage } from "../../src/db/images.ts";
 import { allMergedLayers, insertMergedLayer } from "../../src/db/merged-layers.ts";
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { revokeToken } from "../../src/db/tokens.ts";
-import type { AccountId, ImageId, LayerId } from "../../src/domain/ids.ts";
+import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
 import { issueToken, tokenVerifier } from "../../src/service/tokens.ts";
 import { blobPath, receiveBlob } from "../../src/storage/blobs.ts";
+import { eventLogPath } from "../../src/storage/events/event-file.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { openStaging } from "../../src/storage/staging.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
@@ -20,6 +21,7 @@ import { lockFile } from "../../src/system/lock.ts";
 import { allocatedBytes } from "../../src/system/sparse.ts";
 import { Api } from "../support/api/api.ts";
 import { migrationNames, writeOlderDatabase } from "../support/database.ts";
+import { writeOutputFiles } from "../support/outputs.ts";
 
 const ALICE = "alice" as AccountId;
 
@@ -67,6 +69,40 @@ describe("a backup", () => {
     // The keys are the same, so tokens that were handed out stay good.
     await TokenKeys.open(layout.keys);
     expect((await stat(layout.root)).mode & 0o777).toBe(0o700);
+  });
+
+  test("has the events and outputs of operations that have ended, by whichever version they were run", async () => {
+    const { operations, parts } = api;
+    const result = { exit_code: 0, stdout: { truncated: false }, stderr: { truncated: false } };
+    const ids = Array.from({ length: 4 }, () => operations.insert(ALICE, "instance").id);
+    const [logged, older, failed, running] = ids as [OperationId, OperationId, OperationId, OperationId];
+    for (const id of ids) operations.start(id);
+    await writeOutputFiles(parts.layout, older, { stdout: "old", stderr: "" });
+    for (const id of [logged, failed, running]) await writeFile(eventLogPath(parts.layout, id), `log of ${id}`);
+    operations.succeed(logged, result);
+    operations.succeed(older, result);
+    operations.fail(failed, { error: "unavailable", message: "x", details: {} });
+    await backUp(root(), at("backup.tar"));
+    await restore(at("backup.tar"), at("data"));
+    const restored = dataLayout(at("data"));
+    expect((await readdir(restored.events)).sort()).toEqual([logged, failed].sort());
+    expect(await readFile(eventLogPath(restored, logged), "utf8")).toBe(`log of ${logged}`);
+    expect(await readdir(restored.outputs)).toEqual([`${older}.stdout`]);
+  });
+
+  test("of a version without event logs is restored, and one of a later format is not", async () => {
+    await backUp(root(), at("backup.tar"));
+    const rewrite = async (format: number) => {
+      await Bun.$`rm -rf ${at("x")} && mkdir ${at("x")} && tar -xf ${at("backup.tar")} -C ${at("x")}`.quiet();
+      const manifest = JSON.parse(await readFile(join(at("x"), "manifest.json"), "utf8"));
+      await writeFile(join(at("x"), "manifest.json"), JSON.stringify({ ...manifest, format }));
+      if (format === 1) await rm(join(at("x"), "events"), { recursive: true });
+      await Bun.$`tar -cf ${at(`${format}.tar`)} -C ${at("x")} .`.quiet();
+      return at(`${format}.tar`);
+    };
+    await restore(await rewrite(1), at("data"));
+    expect(await readdir(dataLayout(at("data")).events)).toEqual([]);
+    await expect(restore(await rewrite(3), at("later"))).rejects.toThrow("has format 3; this program reads 1 and 2");
   });
 
   test("holds one moment: what comes later is not in it", async () => {

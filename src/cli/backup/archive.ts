@@ -12,6 +12,7 @@ import { openDatabase } from "../../db/database.ts";
 import { storageFull } from "../../domain/errors.ts";
 import { OUTPUT_STREAMS } from "../../domain/output.ts";
 import { blobPath } from "../../storage/blobs.ts";
+import { eventLogPath } from "../../storage/events/event-file.ts";
 import { isIndexIntact } from "../../storage/index/index-upgrade.ts";
 import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
@@ -23,7 +24,9 @@ import { publishFile, syncPath } from "../../system/scratch.ts";
 import { VERSION } from "../../version.ts";
 
 /** Raised with every change that keeps older programs from reading a backup. */
-const FORMAT_VERSION = 1;
+const FORMAT_VERSION = 2;
+/** The format of backups without event logs. */
+const FORMAT_WITHOUT_EVENTS_VERSION = 1;
 /** The appliance may remove a file that the snapshot names before the backup links it; a newer snapshot then works. */
 const ATTEMPTS_COUNT_MAX = 5;
 /** The archive takes as long as it takes; the bound of a day ends a tar that hangs. */
@@ -31,7 +34,7 @@ const ARCHIVE_MS_MAX = 86_400_000;
 const DATABASE_NAME = "coppice.db";
 const MANIFEST_NAME = "manifest.json";
 /** Entries of a backup, in the order in which a restore puts them in place: the database makes the rest valid. */
-const PARTS = ["keys", "blobs", "outputs", "layers", DATABASE_NAME] as const;
+const PARTS = ["keys", "blobs", "outputs", "events", "layers", DATABASE_NAME] as const;
 
 /** A backup cannot be made or restored; the message is for a person. */
 export class BackupError extends Error {
@@ -145,7 +148,8 @@ async function stage(layout: DataLayout, directory: string, signal?: AbortSignal
     await mkdir(path, { mode: 0o700 });
     try {
       const contents = await hold(layout, path, signal);
-      for (const name of await readdir(path)) await rename(join(path, name), join(directory, name));
+      // What SQLite puts beside its file can vanish meanwhile.
+      for (const part of PARTS) await rename(join(path, part), join(directory, part));
       return contents;
     } catch (error) {
       const isGone = (error as NodeJS.ErrnoException).code === "ENOENT";
@@ -184,6 +188,9 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
       // A stream that wrote nothing has no file.
       if (existsSync(from)) await link(from, outputPath(staged, id, stream));
     }
+    const log = eventLogPath(layout, id);
+    // An operation without events has no file.
+    if (existsSync(log)) await link(log, eventLogPath(staged, id));
   }
   return contents;
 }
@@ -192,9 +199,12 @@ async function readManifest(directory: string): Promise<Manifest> {
   const file = Bun.file(join(directory, MANIFEST_NAME));
   if (!(await file.exists())) throw new BackupError("this is no backup of an appliance");
   const manifest = (await file.json()) as Manifest;
-  if (manifest.format !== FORMAT_VERSION) {
-    throw new BackupError(`the backup has format ${manifest.format}; this program reads ${FORMAT_VERSION}`);
+  if (manifest.format !== FORMAT_VERSION && manifest.format !== FORMAT_WITHOUT_EVENTS_VERSION) {
+    const readable = `${FORMAT_WITHOUT_EVENTS_VERSION} and ${FORMAT_VERSION}`;
+    throw new BackupError(`the backup has format ${manifest.format}; this program reads ${readable}`);
   }
+  // The archive holds what its format has; the rest is put in place as of any other.
+  if (manifest.format === FORMAT_WITHOUT_EVENTS_VERSION) await mkdir(join(directory, "events"), { recursive: true });
   return manifest;
 }
 

@@ -9,7 +9,7 @@ export const backupCommands: readonly Command[] = [
     summary: "write the whole data directory to one archive",
     synopsis: "-o FILE [OPTIONS]",
     description:
-      "A tar archive with the database, keys, layers, files and outputs of one moment. Works while the\n" +
+      "A tar archive with the database, keys, layers, files and events of one moment. Works while the\n" +
       "appliance runs. The archive holds the keys that sign tokens: keep it where nobody else reads it.",
     examples: ["coppice backup --output /mnt/nas/coppice-$(date +%F).tar"],
     options: {
