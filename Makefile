@@ -1,4 +1,4 @@
-# Everything runs from here; `make` alone lists what there is. The first run installs what is missing.
+# `make` lists the targets. Each target installs its missing prerequisites.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -7,14 +7,14 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 BUN_VERSION := 1.4.4
 TOOLS := $(CURDIR)/.tools
-# Tools of the system administrator (mkfs, debootstrap) are not on everybody's PATH.
+# The PATH of some users lacks the directories of system administration tools (mkfs, debootstrap).
 export PATH := $(TOOLS)/node_modules/.bin:$(CURDIR)/node_modules/.bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 REVISION = $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 SOURCES = $(shell find src systemd -type f) package.json bun.lock
 ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch build/assets/memory.so
 
-# A command or file, and the Debian package that brings it.
+# A command or file, and the Debian package that contains it.
 NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
 	xz:xz-utils zstd:zstd \
 	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs mkfs.xfs:xfsprogs \
@@ -32,7 +32,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: deps
-deps: system-deps $(MODULES) ## install what is missing: Debian packages, bun, modules
+deps: system-deps $(MODULES) ## install missing prerequisites: Debian packages, bun, modules
 
 .PHONY: system-deps
 system-deps:
@@ -51,7 +51,7 @@ system-deps:
 	install || { echo "==> updating the package lists first"; apt-get update -qq && install; } || { cat "$$log" >&2; exit 1; }; \
 	rm -f "$$log"
 
-# npm 11 may leave out the script that puts the real program in place, so it is run by hand where that happened.
+# npm 11 may skip bun's install script, which puts the program in place; in that case it is run here.
 $(BUN): | system-deps
 	@echo "==> installing bun $(BUN_VERSION) into .tools"
 	@mkdir -p $(TOOLS)
@@ -68,7 +68,7 @@ $(MODULES): $(BUN) package.json bun.lock
 	@touch $@
 
 .PHONY: assets
-assets: deps ## build what goes into the guest: kernel, initramfs with the agent; and into its VMM; and the launcher
+assets: deps ## build the guest's kernel and initramfs with the agent, the launcher, and the memory library of VMMs
 	@$(MAKE) -s -C vm-assets
 
 .PHONY: build
@@ -88,7 +88,7 @@ uninstall: build ## remove the service and the installed files; data stays
 	@dist/coppice uninstall $(if $(DESTDIR),--root $(DESTDIR),)
 
 .PHONY: release
-release: build ## make dist/release: one archive with notices, checksums and the list of packages
+release: build ## make dist/release: an archive with the executable, notices, checksums and the list of packages
 	@bun src/tools/release.ts --timestamp "$$(git log -1 --format=%ct)"
 
 .PHONY: dev
@@ -96,7 +96,7 @@ dev: assets ## run the appliance from source, with data in build/dev and emulati
 	@bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow
 
 .PHONY: demo
-demo: build ## see it work: import, run, branch, roll back, on a temporary data directory
+demo: build ## demonstrate import, run, branch and rollback on a temporary data directory
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/demo/demo.ts
 
 .PHONY: check
@@ -112,11 +112,11 @@ test: build ## run every ring of tests
 	@bun tests/support/run-rings.ts
 
 .PHONY: test-unit
-test-unit: deps ## run the logic of the parts, without programs, sockets and VMs
+test-unit: deps ## test the logic of the parts, without programs, sockets and VMs
 	@bun tests/support/run-rings.ts unit
 
 .PHONY: test-parts
-test-parts: deps ## run the parts that start programs or talk over sockets, with real ones
+test-parts: deps ## test the parts that start programs or use sockets, with real ones
 	@bun tests/support/run-rings.ts parts
 
 .PHONY: test-table
@@ -124,49 +124,49 @@ test-table: deps ## write the table of tests/README.md: which tests cover which 
 	@bun tests/support/specification-table.ts
 
 .PHONY: test-agent
-test-agent: deps ## run the guest agent under sanitizers
+test-agent: deps ## test the guest agent under sanitizers
 	@bun tests/support/run-rings.ts agent
 
 .PHONY: test-api
-test-api: deps ## run the HTTP contract against the source
+test-api: deps ## test the HTTP contract of the source
 	@bun tests/support/run-rings.ts api
 
 .PHONY: test-dist
-test-dist: build ## run the HTTP contract and the program itself from the executable
+test-dist: build ## test the HTTP contract and the command line of the executable
 	@bun tests/support/run-rings.ts dist
 
 .PHONY: test-system
-test-system: build ## run real registries, tools, VMs and crashes
+test-system: build ## test with real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
 
 .PHONY: test-faults
-test-faults: build ## run two minutes of kills, full disks, lies and jumps of the clock under load
+test-faults: build ## test two minutes of kills, full disks, lying registries and clock jumps under load
 	@bun tests/support/run-rings.ts faults
 
 .PHONY: test-install
-test-install: build ## install the service in a system of its own, and let it live there
+test-install: build ## test the installed service in a system with its own systemd
 	@bun tests/support/run-rings.ts install
 
 .PHONY: test-debian
-test-debian: build ## boot Debian in an emulated machine, and install, upgrade and reboot there; takes a while
+test-debian: build ## test install, upgrade and reboot on Debian in an emulated machine; takes long
 	@$(MAKE) -s system-deps NEEDS="$(NEEDS) debootstrap:debootstrap"
 	@bun tests/support/run-rings.ts debian
 
 .PHONY: bench
-bench: build ## measure against the bars of the design, side by side; BENCH="--quick", "--json", "--only spawn,rates"
-# Without perf one row is missing, and says so.
+bench: build ## measure the build and check it against its bars; BENCH="--quick", "--json", "--only spawn,rates"
+# perf is optional: without it, one row says that it is missing.
 	@$(MAKE) -s system-deps NEEDS="perf:linux-perf" || true
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/bench.ts $(BENCH)
 
 .PHONY: soak-spawns
-soak-spawns: build ## spawn COPPICE_SOAK_COUNT times (1000): memory, descriptors, disk and latency must not grow
+soak-spawns: build ## check that memory, descriptors, disk and latency do not grow in COPPICE_SOAK_COUNT (1000) spawns
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
 
 .PHONY: soak
-soak: soak-spawns ## the same, an hour of faults, thousands of random captures, and a chain of 1,000 runs; takes hours
+soak: soak-spawns ## soak-spawns, an hour of faults, thousands of random captures, a chain of 1,000 runs; takes hours
 	@bun tests/support/run-rings.ts soak-faults soak
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/chain.ts
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove build results
 	rm -rf build dist

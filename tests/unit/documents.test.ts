@@ -48,31 +48,31 @@ test("the settings are the settings of the code", () => {
 test("the limits are the limits of the code", () => {
   const seconds = `${TIMEOUT_SECONDS_DEFAULT} s by default, at most \`limits.instance_timeout_max\``;
   const configured = "`limits.image_bytes_max` and `limits.image_entries_max`";
-  const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, where one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
+  const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, if one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
   const overhead = `a 32nd of that, ${size(OVERHEAD_BYTES)}, and ${size(PROCESSOR_BYTES)}`;
-  const walks = `${WALKS_LIMITS.countMax}; more wait for ${WALKS_LIMITS.waitMsMax / 1000} s, and are refused with 429 then`;
+  const walks = `${WALKS_LIMITS.countMax}; more wait for up to ${WALKS_LIMITS.waitMsMax / 1000} s, and are then refused with 429`;
   const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
   const templates = `an eighth of the budget, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
-  const tools = `${gib(TOOLS_MEMORY_BYTES)}, but at most half of the memory budget, or the memory of one VM where that is more`;
+  const tools = `${gib(TOOLS_MEMORY_BYTES)}, but at most half of the memory budget, or the memory of one VM if that is more`;
   expect(rowsOf(sectionOf("docs/configuration.md", "Limits"))).toEqual([
     `| time of a run | ${seconds} |`,
-    `| time after the command, for keeping its files | ${CAPTURE_MS / 1000} s, and more in proportion to the written bytes and files |`,
+    `| time after the command, to capture its files | ${CAPTURE_MS / 1000} s, and more in proportion to the written bytes and files |`,
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s by default, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
-    `| kept bytes of each output stream | ${size(OUTPUT_BYTES_DEFAULT)} by default, at most ${size(OUTPUT_BYTES_MAX)} |`,
-    `| events of an operation | ${size(EVENT_LOG_BYTES_MAX)}; the command's output is kept beyond that, up to its own limit |`,
-    `| clients that read events at a time | ${READERS_COUNT_MAX} of one operation, ${ACCOUNT_READERS_COUNT_MAX} of one account; more are refused with 429 |`,
+    `| captured bytes of each output stream | ${size(OUTPUT_BYTES_DEFAULT)} by default, at most ${size(OUTPUT_BYTES_MAX)} |`,
+    `| events of an operation | ${size(EVENT_LOG_BYTES_MAX)}; the command's output is stored beyond that, up to its own limit |`,
+    `| concurrent readers of events | ${READERS_COUNT_MAX} of one operation, ${ACCOUNT_READERS_COUNT_MAX} of one account; more are refused with 429 |`,
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,
     `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
-    `| listings, archives and comparisons of an account at a time | ${walks} |`,
+    `| concurrent listings, archives and comparisons of an account | ${walks} |`,
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
     `| input files of a run | ${FILES_COUNT_MAX} |`,
-    `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, and ${GUEST_NAME_BYTES_MAX} for each name |`,
+    `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, and ${GUEST_NAME_BYTES_MAX} bytes for each name |`,
     `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
     `| a directory of an imported image | ${directory} |`,
     `| memory of the programs of an import | ${tools} |`,
-    `| memory of a VM in the budget | the guest's, rounded up to a power of two, ${overhead} for each vCPU |`,
-    `| memory of templates, beside the budget | ${templates}; one template may exceed it |`,
+    `| memory of a VM in the budget | the guest's memory, rounded up to a power of two, plus ${overhead} for each vCPU |`,
+    `| memory of templates, in addition to the budget | ${templates}; a single template may exceed it |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
     `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,
     `| entries of a listing page | ${LIMIT_DEFAULT} by default, at most ${LIMIT_MAX} |`,
