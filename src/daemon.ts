@@ -22,11 +22,13 @@ import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
 import { importWorker } from "./supervisor/imports/import-image.ts";
 import { IndexUpgrade } from "./supervisor/index-upgrade.ts";
+import { checkpointWorker } from "./supervisor/instance/checkpoint-instance.ts";
 import { LiveInstances } from "./supervisor/instance/live-instances.ts";
 import { instanceWorker } from "./supervisor/instance/run-instance.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
 import { openPlatform, type PlatformOptions } from "./supervisor/machines/open-platform.ts";
+import { ReservedPlace } from "./supervisor/machines/reserved-place.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/machines/scratch-disks.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/merging/compact.ts";
 import { EventLogs } from "./supervisor/operations/event-logs.ts";
@@ -269,6 +271,7 @@ function openOperations(
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   const memoryBudgetBytes = scheduler.budget.memoryBytes;
   const registries = config.registries.hosts;
+  const place = new ReservedPlace();
   return new Operations({
     eventLogs: parts.eventLogs,
     db,
@@ -280,6 +283,7 @@ function openOperations(
     workers: {
       imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, limits }),
       instances: instanceWorker(parts),
+      checkpoints: checkpointWorker({ ...parts, ...config.checkpoint, shape, diskReserveBytes, place }),
     },
     instances: parts.instances,
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),

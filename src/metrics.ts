@@ -154,6 +154,7 @@ export type Phase =
   | "mount"
   | "files"
   | "exec"
+  | "copy"
   | "freeze"
   | "index"
   | "publish";
@@ -184,6 +185,7 @@ export interface Metrics {
   readonly operationsEnded: Counter<"kind" | "state">;
   readonly spawnPhaseSeconds: Histogram<"phase">;
   readonly importPhaseSeconds: Histogram<"phase">;
+  readonly checkpointPhaseSeconds: Histogram<"phase">;
   readonly mergesEnded: Counter<"urgency" | "outcome">;
   readonly mergeSeconds: Histogram<"urgency">;
   readonly eventLoopLagSeconds: Histogram<never>;
@@ -213,6 +215,11 @@ export function createMetrics(): Metrics {
     importPhaseSeconds: registry.histogram("coppice_import_phase_seconds", "Time of each step of an import.", [
       "phase",
     ]),
+    checkpointPhaseSeconds: registry.histogram(
+      "coppice_checkpoint_phase_seconds",
+      "Time of each step of a checkpoint.",
+      ["phase"],
+    ),
     mergesEnded: registry.counter(
       "coppice_layer_merges_total",
       "Ended merges of layers. Idle ones make way for other work, urgent ones do not, and a run waits for a forced one.",

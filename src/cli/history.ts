@@ -170,6 +170,7 @@ function nameOf({ tag, deleted }: ImageStep): string {
 }
 
 function makingOf(step: ImageStep): string {
+  if (step.kind === "checkpoint") return `${commandOf(step)} (checkpoint)`;
   const exit = step.timed_out === true ? " (timed out)" : step.exit_code ? ` (exit ${step.exit_code})` : "";
   return `${commandOf(step)}${exit}`;
 }

@@ -29,7 +29,7 @@ export const operationCommands: readonly Command[] = [
         choices: OPERATION_STATUSES,
         doc: "PENDING, EXECUTING, SUCCESS, FAILED or CANCELLED",
       },
-      kind: { type: "string", value: "KIND", choices: OPERATION_KINDS, doc: "image_import or instance" },
+      kind: { type: "string", value: "KIND", choices: OPERATION_KINDS, doc: "image_import, instance or checkpoint" },
       ...PAGING_OPTIONS,
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
@@ -121,12 +121,13 @@ function details(operation: Operation): string {
 
 function resultFacts(result: NonNullable<Operation["result"]>): [string, string | undefined][] {
   if (!("exit_code" in result)) {
-    const { image, tag, digest, size_bytes: sizeBytes } = result;
+    const { image, tag, size_bytes: sizeBytes } = result;
     return [
       ["IMAGE", image],
       ["TAG", tag],
-      ["DIGEST", digest],
+      ["DIGEST", "digest" in result ? result.digest : undefined],
       ["SIZE", shownSize(sizeBytes)],
+      ["PAUSE", "pause_ms" in result ? `${result.pause_ms} ms` : undefined],
     ];
   }
   const why = [...(result.timed_out ? ["timed out"] : []), ...(result.oom_killed === true ? ["out of memory"] : [])];

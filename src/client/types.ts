@@ -8,7 +8,8 @@ export type OperationsQuery = V1["operations"]["get"]["query"];
 export type LogLine = V1["operations"][":id"]["log"]["get"]["response"][200][number];
 type OperationResult = NonNullable<Operation["result"]>;
 export type InstanceResult = Extract<OperationResult, { exit_code: unknown }>;
-export type ImportResult = Exclude<OperationResult, InstanceResult>;
+export type ImportResult = Extract<OperationResult, { digest: string }>;
+export type CheckpointResult = Extract<OperationResult, { pause_ms: number }>;
 export type OutputObject = NonNullable<InstanceResult["stdout"]>;
 export type SpawnRequest = V1["instances"]["post"]["body"];
 /** Use of the host by a running instance. */

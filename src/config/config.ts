@@ -45,6 +45,10 @@ export interface Config {
     /** largest number of files, directories and links of an imported image */
     readonly imageEntriesMax: number;
   };
+  readonly checkpoint: {
+    /** longest that writes of an instance may be held up, in `milliseconds` */
+    readonly pauseMsMax: number;
+  };
   readonly registries: {
     readonly default: string | null;
     readonly hosts: Readonly<Record<string, RegistryHost>>;
@@ -295,6 +299,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       imageBytesMax: v["limits.image_bytes_max"],
       imageEntriesMax: v["limits.image_entries_max"],
     },
+    checkpoint: { pauseMsMax: v["checkpoint.pause_max"] },
     registries: { default: v["registries.default"], hosts },
     operations: { retentionMs: v["operations.retention"] },
     layers: { mergedShare: v["layers.merged_share"] },

@@ -167,6 +167,10 @@ export const KEYS = {
     default: 1_000_000,
     doc: "largest number of files, directories and links of an imported image",
   }),
+  "checkpoint.pause_max": duration({
+    default: 5 * DURATION_MS.s,
+    doc: "longest time for which a checkpoint may stop the writes of an instance while its disk is copied; QEMU needs milliseconds",
+  }),
   "registries.default": optional((doc) => text("a host, with its port if it has one", /^[A-Za-z0-9.:[\]-]+$/, doc), {
     default: null,
     or: "",

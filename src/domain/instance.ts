@@ -1,6 +1,9 @@
 export const CWD_DEFAULT = "/root";
 export const FILE_MODE_DEFAULT = "0644";
 export const TIMEOUT_SECONDS_DEFAULT = 300;
+/** Bounds of the time for a checkpoint, in `seconds`. */
+export const CHECKPOINT_TIMEOUT_SECONDS_DEFAULT = 300;
+export const CHECKPOINT_TIMEOUT_SECONDS_MAX = 3600;
 /** Longest command, argument or env string, in `bytes`: Linux's MAX_ARG_STRLEN without the final NUL. */
 export const ARGUMENT_BYTES_MAX = 131_071;
 /**

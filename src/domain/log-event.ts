@@ -106,7 +106,14 @@ export interface LogEventData {
     readonly resources: ExitResources | null;
   };
   readonly network: Readonly<Record<string, unknown>>;
-  readonly checkpoint: Readonly<Record<string, unknown>>;
+  /** an image was made of the files of the instance, which goes on */
+  readonly checkpoint: {
+    /** id of the operation that made it */
+    readonly operation: string;
+    readonly image: string;
+    /** how long the instance could not write */
+    readonly pause_ms: number;
+  };
   readonly shutdown: { readonly stopped_at: string; readonly reason: ShutdownReason };
 }
 

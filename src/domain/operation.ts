@@ -1,7 +1,7 @@
 export const OPERATION_STATUSES = ["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
 export type OperationStatus = (typeof OPERATION_STATUSES)[number];
 
-export const OPERATION_KINDS = ["image_import", "instance"] as const;
+export const OPERATION_KINDS = ["image_import", "instance", "checkpoint"] as const;
 export type OperationKind = (typeof OPERATION_KINDS)[number];
 
 export const OPERATION_TRANSITIONS = ["start", "succeed", "fail", "cancel"] as const;
@@ -61,6 +61,16 @@ export interface StoredOutput {
   /** true when the output is empty and is stored nowhere */
   readonly empty?: boolean;
 }
+
+/** A checkpoint's result as its row keeps it, in the words of the interface. */
+export type StoredCheckpointResult = {
+  readonly image: string;
+  readonly tag?: string;
+  /** disk space of what the image adds to the one that the instance started from */
+  readonly size_bytes: number;
+  /** how long the instance could not write, in `milliseconds` */
+  readonly pause_ms: number;
+};
 
 /** An import's result as its row stores it, with the field names of the API. */
 export type StoredImportResult = {

@@ -62,16 +62,25 @@ export function scratchArgv(options: { path: string; diskBytes: number; content:
  */
 export async function createScratch(template: string, to: string): Promise<void> {
   await copySparse(template, to);
-  await using disk = await open(to, "r+");
+  if (!(await renewUuid(to))) throw new Error("a template of scratch disks is no ext4");
+}
+
+/**
+ * Gives the file system of a disk another UUID; nobody may have it mounted. Only the superblock is read, and nothing that
+ * is in it is followed: a guest may have written the disk. False, and nothing is written, when it is no ext4.
+ */
+export async function renewUuid(path: string): Promise<boolean> {
+  await using disk = await open(path, "r+");
   const superblock = Buffer.alloc(SUPERBLOCK.bytes);
   await disk.read(superblock, 0, SUPERBLOCK.bytes, SUPERBLOCK.offset);
+  if (superblock.readUInt16LE(FIELD.magic) !== EXT4_MAGIC) return false;
   setUuid(superblock, Buffer.from(crypto.randomUUID().replaceAll("-", ""), "hex"));
   await disk.write(superblock, 0, SUPERBLOCK.bytes, SUPERBLOCK.offset);
+  return true;
 }
 
 /** Changes the UUID in a superblock, so that checksums that depend on the old one stay valid. */
 function setUuid(superblock: Buffer, uuid: Buffer): void {
-  if (superblock.readUInt16LE(FIELD.magic) !== EXT4_MAGIC) throw new Error("a template of scratch disks is not ext4");
   const former = superblock.subarray(FIELD.uuid, FIELD.uuid + UUID_BYTES);
   const readOnly = superblock.readUInt32LE(FIELD.readOnly);
   if ((readOnly & READ_ONLY.checksums) === 0) {

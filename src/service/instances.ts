@@ -4,7 +4,8 @@ import { getOperation, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
-import type { InstanceStats } from "../domain/instance.ts";
+import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
+import { isTerminal } from "../domain/operation.ts";
 import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "../domain/spawn.ts";
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
@@ -19,6 +20,15 @@ export interface StatsRequest {
 /** A connection to a port of a guest. */
 export type GuestConnection = Awaited<ReturnType<RunningInstance["dial"]>>;
 
+export interface CheckpointInput {
+  /** of the instance */
+  readonly id: OperationId;
+  /** moves to the image */
+  readonly tag?: string | undefined;
+  /** default is CHECKPOINT_TIMEOUT_SECONDS_DEFAULT */
+  readonly timeoutSeconds?: number | undefined;
+}
+
 export interface InstanceUseCases {
   /**
    * Queues a run of a command. The image and the files are resolved now: the instance keeps its image when a tag moves
@@ -31,6 +41,11 @@ export interface InstanceUseCases {
    * @throws ApiError `not_found`, or `conflict` when the instance is not running
    */
   stats(principal: Principal, request: StatsRequest): AsyncIterable<InstanceStats>;
+  /**
+   * Queues a checkpoint of a running instance. There is one at a time: a second one is refused until the first has ended.
+   * @throws ApiError `not_found`; `conflict` when the instance is not running or has another one; and as `submitImport`
+   */
+  checkpoint(principal: Principal, request: CheckpointInput): Promise<OperationId>;
   /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
   /**
@@ -64,6 +79,12 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
         files: files.map((file) => resolveFile(parts, principal, file)),
       });
       return id;
+    },
+    async checkpoint(principal, { id: instanceId, tag = null, timeoutSeconds = CHECKPOINT_TIMEOUT_SECONDS_DEFAULT }) {
+      const { imageId, status } = requireInstance(parts, principal, instanceId);
+      if (imageId === null || isTerminal(status)) throw notRunning(status);
+      const submission = { instanceId, imageId, tag, timeoutSeconds };
+      return (await operations.submitCheckpoint(principal.accountId, submission)).id;
     },
     stats: (principal, request) => running(principal, request).samples,
     async statsOnce(principal, request) {

@@ -11,6 +11,8 @@ import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/gue
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX } from "../../src/domain/image.ts";
 import {
   ARGUMENT_BYTES_MAX,
+  CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
+  CHECKPOINT_TIMEOUT_SECONDS_MAX,
   FILES_COUNT_MAX,
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
@@ -58,6 +60,7 @@ test("the limits are the limits of the code", () => {
   expect(rowsOf(sectionOf("docs/configuration.md", "Limits"))).toEqual([
     `| time of a run | ${seconds} |`,
     `| time after the command, to capture its files | ${CAPTURE_MS / 1000} s, and more in proportion to the written bytes and files |`,
+    `| time of a checkpoint | ${CHECKPOINT_TIMEOUT_SECONDS_DEFAULT} s by default, at most ${CHECKPOINT_TIMEOUT_SECONDS_MAX} s |`,
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s by default, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
     `| captured bytes of each output stream | ${size(OUTPUT_BYTES_DEFAULT)} by default, at most ${size(OUTPUT_BYTES_MAX)} |`,
     `| events of an operation | ${size(EVENT_LOG_BYTES_MAX)}; the command's output is stored beyond that, up to its own limit |`,
@@ -72,6 +75,7 @@ test("the limits are the limits of the code", () => {
     `| a directory of an imported image | ${directory} |`,
     `| memory of the programs of an import | ${tools} |`,
     `| memory of a VM in the budget | the guest's memory, rounded up to a power of two, plus ${overhead} for each vCPU |`,
+    `| VMs that list checkpoints, in addition to the budget | 1, of the default shape |`,
     `| memory of templates, in addition to the budget | ${templates}; a single template may exceed it |`,
     `| entries of one layer | ${INDEX_ENTRIES_COUNT_MAX} |`,
     `| disks of one run | ${LAYERS_COUNT_MAX}; longer chains of layers are merged first |`,

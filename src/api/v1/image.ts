@@ -190,6 +190,8 @@ function detailsOf(image: StoredDetails): ImageDetails {
 
 function stepOf(row: StoredStep): ImageStep {
   const isRun = row.command !== null || row.parentId !== null;
+  // The command of a checkpoint had not ended.
+  const kind = !isRun ? "image_import" : row.exitCode === null && !row.timedOut ? "checkpoint" : "instance";
   return {
     uuid: row.imageId,
     ...(row.tag === null ? {} : { tag: row.tag }),
@@ -199,12 +201,12 @@ function stepOf(row: StoredStep): ImageStep {
     ...(row.digest === null ? {} : { digest: row.digest }),
     deleted: !row.exists,
     operation: row.operationId,
-    kind: isRun ? "instance" : "image_import",
+    kind,
     ...(row.source === null ? {} : { source: row.source }),
     ...(row.command === null ? {} : { command: [...row.command] }),
     ...(row.commandCut ? { command_truncated: true } : {}),
     ...(row.exitCode === null ? {} : { exit_code: row.exitCode }),
-    ...(isRun ? { timed_out: row.timedOut } : {}),
+    ...(kind === "instance" ? { timed_out: row.timedOut } : {}),
     ...(row.startedAt === null ? {} : { started_at: isoTime(row.startedAt) }),
   };
 }

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { checkpointRoutes } from "./checkpoints.ts";
 import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
 import { imageRoutes } from "./image.ts";
@@ -17,6 +18,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
     .use(portRoutes(surface))
+    .use(checkpointRoutes(surface))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface))
     .use(inspectRoutes(surface));

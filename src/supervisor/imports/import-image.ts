@@ -1,10 +1,9 @@
-import { link, mkdir, rm, stat } from "node:fs/promises";
+import { link, mkdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Database } from "../../db/database.ts";
 import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts";
 import type { NewLayer, Publication } from "../../db/publish.ts";
-import { ApiError } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { StoredImportResult } from "../../domain/operation.ts";
 import { parseRegistryReference } from "../../domain/registry-reference.ts";
@@ -22,19 +21,18 @@ import { type UnpackOptions, unpack } from "../../oci/umoci.ts";
 import { blobPath } from "../../storage/blobs.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
-import { indexDisk, type LayerParts, type ListedDisk, type StagedLayer } from "../../storage/layers/staged-layer.ts";
+import type { StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { untrustedDirectory } from "../../system/scratch.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { listBaseMs } from "../instance/guest-budgets.ts";
-import { GuestTime } from "../instance/guest-time.ts";
-import { attachDisks } from "../instance/steps.ts";
-import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
+import { listLayer } from "../instance/list-layer.ts";
+import type { MachineSource } from "../machines/machine-source.ts";
 import type { OperationRef } from "../operations/events.ts";
 import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
-import { type Prepared, prepared, type WorkContext, type Worker } from "../operations/work.ts";
+import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 
 /** Part of a base's key. It changes when the same manifest would give another disk, or is verified more strictly. */
@@ -73,23 +71,14 @@ export function importWorker(context: ImportContext): Worker<ImportSubmission> {
   return {
     cost: () => importCost(shape, memoryBudgetBytes),
     prepare: async (operation, submission, { signal, laps }) => {
-      const timeoutMs = submission.timeoutSeconds * 1000;
-      const late = AbortSignal.timeout(timeoutMs);
+      const { timeoutSeconds: seconds } = submission;
       using diskUse = context.diskGuard.watch({ name: `import ${operation.id}` });
-      try {
-        return await importImage({ ...context, laps, diskUse }, operation, submission, {
-          timeoutMs,
-          signal: AbortSignal.any([signal, late, diskUse.full]),
-        });
-      } catch (error) {
-        if (!late.aborted || signal.aborted) throw error;
-        throw new ApiError(
-          "unavailable",
-          `import timed out after ${submission.timeoutSeconds} s`,
-          {},
-          { cause: error },
-        );
-      }
+      return await withinLimit({ name: "import", seconds, signal }, (limited) =>
+        importImage({ ...context, laps, diskUse }, operation, submission, {
+          timeoutMs: seconds * 1000,
+          signal: AbortSignal.any([limited, diskUse.full]),
+        }),
+      );
     },
   };
 }
@@ -198,34 +187,8 @@ async function listAndStage(
   signal: AbortSignal,
 ): Promise<StagedLayer> {
   const files = { diskPath, indexPath: join(directory, "index") };
-  const { log } = context;
-  const listed = await withReplacement(() => listFiles(context, { ...files, entries }, signal), {
-    goal: "the image was listed",
-    log,
-  });
-  return await context.layers.publish(files, listed);
-}
-
-/** Writes the index of a base disk. The machine is gone when this returns or throws. */
-async function listFiles(
-  { machines, shape, laps, indexMemory }: ImportContext & { readonly laps: Laps },
-  { entries, ...files }: LayerParts & { readonly entries: number },
-  signal: AbortSignal,
-): Promise<ListedDisk> {
-  // A machine that was lost may have left a partial index.
-  await rm(files.indexPath, { force: true });
-  await using ready = await machines.take(shape, signal);
-  laps.lap("clone");
-  const listed = await inMachine(ready, signal, async () => {
-    const time = new GuestTime({ allowedMs: () => listBaseMs(entries) });
-    const { attached, mounted } = attachDisks(ready, { layers: [files.diskPath], scratch: null });
-    await time.wait("attaching the image", attached);
-    await time.wait("mounting the image", mounted);
-    laps.lap("mount");
-    return await indexDisk(time.stream("listing the image", ready.agent.index(0)), files, { indexMemory, signal });
-  });
-  laps.lap("index");
-  return listed;
+  const job = { ...files, name: "the image", allowedMs: () => listBaseMs(entries) };
+  return await context.layers.publish(files, await listLayer({ ...context, signal }, job));
 }
 
 function publicationOf(

@@ -9,6 +9,7 @@ import { blobStream } from "../../storage/blobs.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
+import { withinTime } from "../../system/waiting.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
@@ -18,7 +19,7 @@ import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { execSpec } from "./exec-spec.ts";
-import { prepareMs } from "./guest-budgets.ts";
+import { CAPTURE_MS, prepareMs } from "./guest-budgets.ts";
 import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
 import { ProcessLog } from "./process-log.ts";
@@ -73,7 +74,7 @@ export interface InstanceTools extends CaptureTools {
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
   const limit = new TimeLimit(job.submission.timeoutSeconds * 1000);
-  using run = instances.open(job.operationId, limit);
+  using run = instances.open(job.operationId, limit, tools.events);
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
   const attempt = () => executeOnce(tools, { ...job, commandLog }, run, signal);
@@ -157,6 +158,8 @@ async function runAndCapture(
   const run = await runCommand(instance, tools, { ...more, job, scratchPath });
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
   if (!run.agentAnswers || disposable) return notCaptured;
+  // It makes requests of the agent, which freezes nothing while one is under way.
+  await withinTime(instance.endCopy(), CAPTURE_MS, () => undefined);
   const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
   try {
     const layer = await captureOrBlame(instance.machine, () => captureScratch(tools, instance, finished));

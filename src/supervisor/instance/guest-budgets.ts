@@ -63,6 +63,16 @@ export function captureMs({ writtenBytes, nowBytes, memoryBytes, listedBytes, ra
   return CAPTURE_MS + (bytes / MIB_BYTES) * MIB_WRITE_MS + listingMs;
 }
 
+/** Budget to flush what a guest of so much memory has written, while its commands run and write more. */
+export function flushMs(memoryBytes: number): number {
+  return CAPTURE_MS + (memoryBytes / MIB_BYTES) * MIB_WRITE_MS;
+}
+
+/** Budget to mount and list a copy of a scratch, of which only the listing so far is known. */
+export function listCopyMs(listedBytes: number): number {
+  return LIST_MS + (listedBytes / ENTRY_LISTING_BYTES) * ENTRY_LIST_MS;
+}
+
 /** Budget to mount and list a base disk. `entryCount`: entries of the tree that it was made from. */
 export function listBaseMs(entryCount: number): number {
   return LIST_MS + entryCount * ENTRY_LIST_MS;

@@ -4,6 +4,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { untilAborted } from "../../system/waiting.ts";
+import type { EventLog } from "../operations/event-logs.ts";
 import type { RunningInstance } from "./running-instance.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
@@ -11,6 +12,8 @@ const STATS_INTERVAL_MS = 1000;
 
 /** The run of an operation. It may have several instances, one after another; disposal means that no more will come. */
 export interface LiveRun extends Disposable {
+  /** event log of the operation; null: it has none */
+  readonly events: EventLog | null;
   /** the time limit of the command, whichever machine it runs on */
   readonly limit: TimeLimit;
   /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
@@ -20,10 +23,12 @@ export interface LiveRun extends Disposable {
 /** Finds the current instance of an operation. A run whose machine is lost before the command began gets another one. */
 export class LiveInstances {
   readonly #runs = new Map<OperationId, Run>();
+  /** instances of which a checkpoint is asked for or being made */
+  readonly #claimed = new Set<OperationId>();
 
   /** Opens the run of an operation, which must not have one yet. */
-  open(id: OperationId, limit: TimeLimit): LiveRun {
-    const run = new Run(limit, () => this.#runs.delete(id));
+  open(id: OperationId, limit: TimeLimit, events: EventLog | null = null): LiveRun {
+    const run = new Run({ limit, events }, () => this.#runs.delete(id));
     this.#runs.set(id, run);
     return run;
   }
@@ -31,6 +36,11 @@ export class LiveInstances {
   /** Null when the operation has no machine now. */
   find(id: OperationId): RunningInstance | null {
     return this.#runs.get(id)?.current ?? null;
+  }
+
+  /** The event log of an operation, as long as it has a run. */
+  eventsOf(id: OperationId): EventLog | null {
+    return this.#runs.get(id)?.events ?? null;
   }
 
   /**
@@ -51,6 +61,17 @@ export class LiveInstances {
   }
 
   /**
+   * Reserves an instance for one checkpoint, until disposal: there is one at a time.
+   * @throws ApiError `conflict` when there is another, or the command of the instance is not running
+   */
+  claimCheckpoint(id: OperationId): Disposable {
+    if (this.find(id)?.isRunning !== true) throw notRunning();
+    if (this.#claimed.has(id)) throw new ApiError("conflict", "a checkpoint of the instance is under way");
+    this.#claimed.add(id);
+    return { [Symbol.dispose]: () => void this.#claimed.delete(id) };
+  }
+
+  /**
    * Samples the instance at once and then every second until it ends or `signal` fires; null when it has no machine yet.
    * The figures start again at zero when the machine is replaced.
    */
@@ -59,6 +80,10 @@ export class LiveInstances {
     const first = run?.latest ?? null;
     return run === undefined || first === null ? null : samplesOf(run, first, signal);
   }
+}
+
+export function notRunning(): ApiError {
+  return new ApiError("conflict", "the command of the instance is not running");
 }
 
 async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {
@@ -72,13 +97,15 @@ class Run implements LiveRun {
   /** the last one that entered; it stays after that has been disposed */
   latest: RunningInstance | null = null;
   readonly limit: TimeLimit;
+  readonly events: EventLog | null;
   readonly #onOver: () => void;
   #isOver = false;
   /** resolves when another instance enters, or none can any more */
   #changed = Promise.withResolvers<void>();
 
-  constructor(limit: TimeLimit, onOver: () => void) {
+  constructor({ limit, events }: Pick<LiveRun, "limit" | "events">, onOver: () => void) {
     this.limit = limit;
+    this.events = events;
     this.#onOver = onOver;
   }
 

@@ -3,6 +3,7 @@ import type { CgroupStats } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
+import { untilAborted } from "../../system/waiting.ts";
 import {
   type Agent,
   type AgentConnection,
@@ -18,6 +19,7 @@ import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
+import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
 /**
@@ -49,6 +51,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
   #disks: GuestDisks | null = null;
   #begun = false;
   #spidLast: number = Spid.command;
+  /** the copy of the scratch that is being made */
+  #copy: { readonly over: AbortController; readonly settled: Promise<unknown> } | null = null;
 
   private constructor(ready: ReadyMachine) {
     this.#ready = ready;
@@ -84,6 +88,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /** The command has run and has ended. */
   get hasEnded(): boolean {
     return this.#begun && !this.#processes.has(Spid.command);
+  }
+
+  /** True from the start of the command to its end. */
+  get isRunning(): boolean {
+    return this.#begun && this.#processes.has(Spid.command);
   }
 
   /** Processes that run or are being started, in the order of their numbers. */
@@ -152,12 +161,39 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return await this.#explained(dialled);
   }
 
+  /**
+   * Copies the scratch while the command goes on, one copy at a time. When the signal fires it rejects at once, and
+   * writes that are held up go on.
+   * @throws ApiError `conflict` when the command is not running, or the copy cannot be made in time; otherwise what
+   *   failed; the reason of the signal
+   */
+  async copyScratch(options: ScratchCopyOptions): Promise<ScratchCopy> {
+    // One that was given up may still have to let writes go on.
+    while (this.#copy !== null) await untilAborted(this.#copy.settled, options.signal);
+    this.#running();
+    const over = new AbortController();
+    const work = copyScratch(this, { ...options, signal: AbortSignal.any([options.signal, over.signal]) });
+    const settled = work
+      .catch(() => undefined)
+      .then(() => {
+        this.#copy = null;
+      });
+    this.#copy = { over, settled };
+    return await this.#explained(untilAborted(work, options.signal));
+  }
+
+  /** Ends a copy of the scratch that has not been made yet; resolves once the agent has nothing more to do with it. */
+  async endCopy(): Promise<void> {
+    this.#copy?.over.abort(new ApiError("conflict", "the instance ended before its files were copied"));
+    await this.#copy?.settled;
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#ready[Symbol.asyncDispose]();
   }
 
   #running(): ExecHandle {
-    if (this.#command === null || !this.#begun || !this.#processes.has(Spid.command)) {
+    if (this.#command === null || !this.isRunning) {
       throw new ApiError("conflict", "the command of the instance is not running");
     }
     return this.#command;

@@ -28,7 +28,7 @@ export interface GuestDisks {
   readonly scratch: { readonly path: string; readonly use: "root" | "bare" } | null;
 }
 
-const SCRATCH_SERIAL = "S";
+export const SCRATCH_SERIAL = "S";
 
 /** Creates an empty scratch disk in the machine's directory, and returns its host path. */
 export async function createScratch(

@@ -71,13 +71,17 @@ export function logEvents(events: OperationEvents, log: Log): Disposable {
 /** Counts the operations that end, and records the duration of their steps. */
 export function countEvents(
   events: OperationEvents,
-  metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">,
+  metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds" | "checkpointPhaseSeconds">,
 ): Disposable {
   return events.subscribe((event) => {
     if (event.type !== "ended") return;
     const { operation, status, phases } = event;
     metrics.operationsEnded.add({ kind: operation.kind, state: status.toLowerCase() });
-    const histogram = operation.kind === "instance" ? metrics.spawnPhaseSeconds : metrics.importPhaseSeconds;
+    const histogram = {
+      image_import: metrics.importPhaseSeconds,
+      instance: metrics.spawnPhaseSeconds,
+      checkpoint: metrics.checkpointPhaseSeconds,
+    }[operation.kind];
     for (const [phase, ms] of phases) histogram.observe({ phase }, ms / 1000);
   });
 }

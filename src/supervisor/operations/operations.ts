@@ -9,44 +9,36 @@ import {
 import { publishOperation } from "../../db/publish.ts";
 import { queuedOperations } from "../../db/requests.ts";
 import type { RequestedResources } from "../../db/schema.ts";
-import { ApiError, type ErrorBody, storageFull } from "../../domain/errors.ts";
+import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domain/operation.ts";
 import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
-import { Laps, type Metrics } from "../../metrics.ts";
+import { Laps } from "../../metrics.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted } from "../../system/waiting.ts";
 import type { LiveInstances } from "../instance/live-instances.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import type { EventLog, EventLogs } from "./event-logs.ts";
 import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
+import { CANCELLED, CREDENTIALS_GONE, failureOf, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
 import type {
   CancelOutcome,
+  CheckpointSubmission,
   Credentials,
   ImportSubmission,
   InstanceRequest,
   InstanceSubmission,
   OperationsPort,
 } from "./ports.ts";
-import { importToStore, instanceToStore, type Requests, type WaitingRequest } from "./requests.ts";
+import { checkpointToStore, importToStore, instanceToStore, type Requests, type WaitingRequest } from "./requests.ts";
 import type { Cost, Scheduler } from "./scheduler.ts";
 import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
 import type { Prepared, WorkContext, Worker } from "./work.ts";
 
 /** Delay before the next attempt to record the end of an operation when the database could not be written. */
 const RECORD_RETRY_MS = 1000;
-const STOPPING = new ApiError("unavailable", "the service is stopping");
-const CANCELLED = new ApiError("conflict", "the operation was cancelled");
-const STOPPED = new ApiError("unavailable", "the service stopped while the operation ran");
-const RESTARTED = new ApiError("unavailable", "the service was restarted while the operation ran");
-const CREDENTIALS_GONE = new ApiError(
-  "unavailable",
-  "the service was restarted before the import began, and registry credentials are never stored",
-);
-
-const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or CPUs than this host's budget");
 
 /** An operation that is queued or runs in this process. While it waits, its request is on disk only. */
 interface LiveOperation extends OperationRef {
@@ -54,6 +46,8 @@ interface LiveOperation extends OperationRef {
   credentials: Credentials | null;
   /** its place in the waiting room; disposed when it starts, or ends without having started */
   readonly place: Disposable;
+  /** what it reserved beside that; disposed when it ends */
+  readonly claim: Disposable | null;
   readonly abort: AbortController;
   readonly laps: Laps;
   /** null before the start */
@@ -66,6 +60,7 @@ interface LiveOperation extends OperationRef {
 export interface Workers {
   readonly imports: Worker<ImportSubmission>;
   readonly instances: Worker<InstanceRequest>;
+  readonly checkpoints: Worker<CheckpointSubmission>;
 }
 
 export interface OperationsOptions {
@@ -73,12 +68,12 @@ export interface OperationsOptions {
   readonly requests: Requests;
   readonly log: Log;
   readonly clock: () => number;
-  readonly metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds">;
+  readonly metrics: Parameters<typeof countEvents>[1];
   readonly scheduler: Scheduler;
   readonly workers: Workers;
   readonly eventLogs: EventLogs;
   /** the worker of instances enters the running ones here */
-  readonly instances: Pick<LiveInstances, "stats">;
+  readonly instances: Pick<LiveInstances, "stats" | "claimCheckpoint">;
   /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
   readonly requireSpace: () => void;
   /** Resolves when no run is being ended to free disk space. */
@@ -126,7 +121,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     }
     for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
       const place = this.#room.add(operation.accountId, sizeBytes);
-      this.#enqueue(operation, { resources, credentials: null, place });
+      this.#enqueue(operation, { resources, credentials: null, place, claim: null });
     }
   }
 
@@ -136,6 +131,15 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }> {
     return this.#submit(accountId, "instance", instanceToStore(submission), { imageId: submission.imageId });
+  }
+
+  async submitCheckpoint(
+    accountId: AccountId,
+    submission: CheckpointSubmission,
+  ): Promise<{ readonly id: OperationId }> {
+    const { imageId, instanceId } = submission;
+    const claim = this.#options.instances.claimCheckpoint(instanceId);
+    return await this.#submit(accountId, "checkpoint", checkpointToStore(submission), { imageId, claim });
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
@@ -214,15 +218,16 @@ export class Operations implements OperationsPort, AsyncDisposable {
     accountId: AccountId,
     kind: OperationKind,
     request: WaitingRequest,
-    more: { readonly credentials?: Credentials | null; readonly imageId?: ImageId },
+    more: { readonly credentials?: Credentials | null; readonly imageId?: ImageId; readonly claim?: Disposable },
   ): Promise<{ readonly id: OperationId }> {
     const { db, clock, requests, requireSpace } = this.#options;
     const { resources = null, sizeBytes } = request.row;
-    const { credentials = null, ...uses } = more;
+    const { credentials = null, claim = null, ...uses } = more;
+    using stack = new DisposableStack();
+    stack.use(claim);
     if (this.#stopped.signal.aborted) throw STOPPING;
     requireSpace();
     // The place is taken before the request is stored, so that concurrent submissions cannot exceed the limits.
-    using stack = new DisposableStack();
     const place = stack.use(this.#room.take(accountId, sizeBytes));
     const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind };
     await using staged = await requests.stage(operation.id, request);
@@ -231,11 +236,11 @@ export class Operations implements OperationsPort, AsyncDisposable {
     insertOperation(db, { ...operation, request: request.row, hadCredentials, ...uses, now: clock() });
     staged.keep();
     stack.move();
-    this.#enqueue(operation, { resources, credentials, place });
+    this.#enqueue(operation, { resources, credentials, place, claim });
     return { id: operation.id };
   }
 
-  #enqueue(operation: OperationRef, more: Pick<LiveOperation, "resources" | "credentials" | "place">): void {
+  #enqueue(operation: OperationRef, more: Pick<LiveOperation, "resources" | "credentials" | "place" | "claim">): void {
     const { id } = operation;
     const live: LiveOperation = {
       ...operation,
@@ -275,8 +280,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const { signal } = live.abort;
     await this.#options.machinesKnown(signal);
     const cost = this.#cost(live);
-    if (!scheduler.fitsEver(cost)) throw TOO_LARGE;
-    using _ticket = await scheduler.admit(live.accountId, cost, signal);
+    if (cost !== null && !scheduler.fitsEver(cost)) throw TOO_LARGE;
+    using _ticket = cost === null ? null : await scheduler.admit(live.accountId, cost, signal);
     // During a long wait, machines may have become unusable.
     await this.#options.machinesKnown(signal);
     // A run that used up the disk may be ending right now; its space is free in a moment.
@@ -318,12 +323,13 @@ export class Operations implements OperationsPort, AsyncDisposable {
   /** Announces the end, which the row records already. */
   #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null): void {
     live.ended = true;
+    live.claim?.[Symbol.dispose]();
     this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended });
   }
 
-  #cost({ kind, resources }: LiveOperation): Cost {
-    const { imports, instances } = this.#options.workers;
-    return (kind === "instance" ? instances : imports).cost(resources);
+  #cost({ kind, resources }: LiveOperation): Cost | null {
+    const { imports, instances, checkpoints } = this.#options.workers;
+    return { image_import: imports, instance: instances, checkpoint: checkpoints }[kind].cost(resources);
   }
 
   /** Reads the request and does the work. */
@@ -337,6 +343,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
       }
       case "instance":
         return await workers.instances.prepare(refOf(live), await requests.readInstance(live.id), context);
+      case "checkpoint":
+        return await workers.checkpoints.prepare(refOf(live), requests.readCheckpoint(live.id), context);
     }
   }
 
@@ -359,7 +367,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const { signal: stopped } = this.#stopped;
     // Work that had not begun stays PENDING, and runs after the next start.
     if (live.ended || (stopped.aborted && !live.started)) return;
-    const body = this.#body(live.id, error);
+    const body = failureOf(error, live.id, log);
     for (;;) {
       try {
         const status = failOperation(db, live.id, body, clock());
@@ -371,17 +379,6 @@ export class Operations implements OperationsPort, AsyncDisposable {
       if (stopped.aborted) return;
       await sleepUnlessAborted(RECORD_RETRY_MS, stopped);
     }
-  }
-
-  #body(id: OperationId, error: unknown): ErrorBody {
-    if (error instanceof ApiError) return error.body();
-    const full = storageFull(error);
-    if (full !== null) {
-      this.#options.log.warn("the disk is full", { operation: id, error });
-      return full.body();
-    }
-    this.#options.log.error("operation failed unexpectedly", { operation: id, error });
-    return new ApiError("internal_error", "the operation failed because of an internal error").body();
   }
 }
 

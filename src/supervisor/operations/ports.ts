@@ -42,6 +42,15 @@ export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
   readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 
+/** A checkpoint of an instance that runs. */
+export interface CheckpointSubmission {
+  readonly instanceId: OperationId;
+  /** the image that the instance started from */
+  readonly imageId: ImageId;
+  readonly tag: string | null;
+  readonly timeoutSeconds: number;
+}
+
 /**
  * Outcome of a cancel request. `accepted`: the operation is CANCELLED, or will be soon; `terminal`: it had ended before.
  */
@@ -56,6 +65,8 @@ export interface OperationsPort {
   submitImport(accountId: AccountId, submission: ImportSubmission): Promise<{ readonly id: OperationId }>;
   /** @throws as `submitImport` does */
   submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }>;
+  /** @throws as `submitImport` does, and ApiError `conflict` when the instance is not running or another checkpoint of it is under way */
+  submitCheckpoint(accountId: AccountId, submission: CheckpointSubmission): Promise<{ readonly id: OperationId }>;
   /** Asks a PENDING or EXECUTING operation to end. A second request is accepted, too. */
   cancel(accountId: AccountId, id: OperationId): CancelOutcome;
   /** Resolves when the operation has ended, `timeoutMs` passes, or `signal` fires; never throws. */

@@ -6,7 +6,13 @@ import { decodeStdin } from "../../domain/spawn.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
 import { type Keepable, removedUnlessKept } from "../../system/scratch.ts";
-import type { Credentials, ImportSubmission, InstanceRequest, InstanceSubmission } from "./ports.ts";
+import type {
+  CheckpointSubmission,
+  Credentials,
+  ImportSubmission,
+  InstanceRequest,
+  InstanceSubmission,
+} from "./ports.ts";
 
 /** A standard input of at most this many `bytes` is stored in the request's row; a larger one is stored as a file. */
 const STDIN_IN_ROW_BYTES_MAX = 65_536;
@@ -50,6 +56,10 @@ export function instanceToStore({ env, stdin, resources, ...body }: InstanceSubm
   return { row: { body, secrets, resources, sizeBytes, fileIds }, stdin: bytes };
 }
 
+export function checkpointToStore(body: CheckpointSubmission): WaitingRequest {
+  return { row: { body, sizeBytes: jsonBytes(body) }, stdin: null };
+}
+
 function jsonBytes(value: object): number {
   return Buffer.byteLength(JSON.stringify(value));
 }
@@ -75,6 +85,15 @@ export class Requests {
 
   readImport(id: OperationId, credentials: Credentials | null): ImportSubmission {
     return { ...(this.#stored(id).body as ImportBody), credentials };
+  }
+
+  readCheckpoint(id: OperationId): CheckpointSubmission {
+    return this.#stored(id).body as CheckpointSubmission;
+  }
+
+  /** The command of an instance that has not ended. @throws ApiError `unavailable` when its request is gone */
+  commandOf(id: OperationId): readonly string[] {
+    return (this.#stored(id).body as InstanceBody).argv;
   }
 
   /** @throws ApiError `unavailable` when the request or its standard input is gone */

@@ -1,5 +1,6 @@
 import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
+import { ApiError } from "../../domain/errors.ts";
 import type { Laps } from "../../metrics.ts";
 import type { EventLog } from "./event-logs.ts";
 import type { OperationRef } from "./events.ts";
@@ -22,10 +23,36 @@ export interface Prepared extends AsyncDisposable {
 
 /** Does the work of one kind of operation. */
 export interface Worker<Request> {
-  /** The share of the host's budget that an operation holds while it runs; called before its request is read. */
-  cost(resources: RequestedResources | null): Cost;
+  /**
+   * The share of the host's budget that an operation holds while it runs; called before its request is read. Null: it
+   * holds none, and waits for nobody.
+   */
+  cost(resources: RequestedResources | null): Cost | null;
   /** Does everything except the publication, which the caller does. @throws the cause of the failure */
   prepare(operation: OperationRef, request: Request, context: WorkContext): Promise<Prepared>;
+}
+
+/** The time limit that the request of an operation sets. */
+export interface TimeLimit {
+  /** of the work, for the error: `import` */
+  readonly name: string;
+  readonly seconds: number;
+  /** ends the work for other reasons */
+  readonly signal: AbortSignal;
+}
+
+/** Does work until a time limit. @throws ApiError `unavailable` when it is reached; what the work throws */
+export async function withinLimit<T>(
+  { name, seconds, signal }: TimeLimit,
+  work: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const late = AbortSignal.timeout(seconds * 1000);
+  try {
+    return await work(AbortSignal.any([signal, late]));
+  } catch (error) {
+    if (!late.aborted || signal.aborted) throw error;
+    throw new ApiError("unavailable", `${name} timed out after ${seconds} s`, {}, { cause: error });
+  }
 }
 
 /**

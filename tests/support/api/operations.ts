@@ -15,11 +15,12 @@ import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts
 import type { Readiness } from "../../../src/domain/readiness.ts";
 import type {
   CancelOutcome,
+  CheckpointSubmission,
   ImportSubmission,
   InstanceSubmission,
   OperationsPort,
 } from "../../../src/supervisor/operations/ports.ts";
-import { importToStore, instanceToStore } from "../../../src/supervisor/operations/requests.ts";
+import { checkpointToStore, importToStore, instanceToStore } from "../../../src/supervisor/operations/requests.ts";
 
 const POLL_MS = 5;
 
@@ -27,6 +28,7 @@ const POLL_MS = 5;
 export class HeldOperations implements OperationsPort {
   readonly imports: ImportSubmission[] = [];
   readonly instances: InstanceSubmission[] = [];
+  readonly checkpoints: CheckpointSubmission[] = [];
   samples: readonly InstanceStats[] = [];
   /** what a submission is refused with */
   refusal: ApiError | null = null;
@@ -51,6 +53,12 @@ export class HeldOperations implements OperationsPort {
     if (this.refusal !== null) throw this.refusal;
     this.instances.push(submission);
     return this.insert(accountId, "instance", instanceToStore(submission).row, false, submission.imageId);
+  }
+
+  async submitCheckpoint(accountId: AccountId, submission: CheckpointSubmission) {
+    if (this.refusal !== null) throw this.refusal;
+    this.checkpoints.push(submission);
+    return this.insert(accountId, "checkpoint", checkpointToStore(submission).row, false, submission.imageId);
   }
 
   insert(

@@ -287,7 +287,11 @@ describe("what goes wrong around an operation", () => {
   test("whoever asks again and again for the end, or for figures, holds nothing when he has left", async () => {
     const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
     const source = { stats: async () => stats };
-    const instances = { stats: (_id: OperationId, signal: AbortSignal) => samples(source, 1000, signal) };
+    const claimCheckpoint = () => ({ [Symbol.dispose]: () => undefined });
+    const instances = {
+      claimCheckpoint,
+      stats: (_id: OperationId, signal: AbortSignal) => samples(source, 1000, signal),
+    };
     const operations = operationsOf(() => untilAborted, { instances });
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(id);

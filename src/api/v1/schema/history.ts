@@ -3,6 +3,7 @@ import { DIFF_CHANGES } from "../../../domain/image-diff.ts";
 import { oneOf, Reference, Timestamp } from "./common.ts";
 import { Image } from "./images.ts";
 import { EntryTypeName } from "./inspection.ts";
+import { OperationKindSchema } from "./operations.ts";
 
 /** An image with its parent and size. */
 export const ImageDetails = Type.Object({
@@ -18,11 +19,11 @@ export const ImageStep = Type.Object({
   ...ImageDetails.properties,
   deleted: Type.Boolean({ description: "true: the image is deleted, but an image that was made from it is not" }),
   operation: Reference("the operation that made it, whose retention may be over"),
-  kind: Type.Union([Type.Literal("image_import"), Type.Literal("instance")]),
+  kind: OperationKindSchema,
   source: Type.Optional(Type.String({ description: "reference that was imported" })),
   command: Type.Optional(
     Type.Array(Type.String(), {
-      description: "the command that ran, with its arguments; env and stdin are not stored",
+      description: "the command that ran, or was running, with its arguments; env and stdin are not stored",
     }),
   ),
   command_truncated: Type.Optional(Type.Boolean({ description: "true: the last arguments were left out" })),

@@ -1,7 +1,14 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { CWD_DEFAULT, FILE_MODE_DEFAULT, TIMEOUT_SECONDS_DEFAULT } from "../../../domain/instance.ts";
+import {
+  CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
+  CHECKPOINT_TIMEOUT_SECONDS_MAX,
+  CWD_DEFAULT,
+  FILE_MODE_DEFAULT,
+  TIMEOUT_SECONDS_DEFAULT,
+} from "../../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
 import { Timestamp, Uuid } from "./common.ts";
+import { Tag } from "./images.ts";
 
 /** Any key. TypeBox's pattern for string keys does not match line ends, and would leave such entries unvalidated. */
 const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
@@ -165,6 +172,21 @@ export const ExtendRequest = Type.Object({
 export const ExtendedInstance = Type.Object({ uuid: Uuid, timeout: Type.Integer({ description: "in seconds" }) });
 
 export const SpawnedInstance = Type.Object({ uuid: Uuid });
+
+/** Request to make an image of the files of an instance that goes on. */
+export const CheckpointRequest = Type.Object({
+  tag: Type.Optional(Tag),
+  timeout: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: CHECKPOINT_TIMEOUT_SECONDS_MAX,
+      default: CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
+      description: "time for the checkpoint, in seconds",
+      error: `timeout must be an integer from 1 to ${CHECKPOINT_TIMEOUT_SECONDS_MAX}`,
+    }),
+  ),
+});
+export type CheckpointRequest = Static<typeof CheckpointRequest>;
 
 /** A sample of a running instance. */
 export const InstanceStatsSchema = Type.Object({

@@ -52,6 +52,15 @@ export const ImportResult = Type.Object({
 });
 export type ImportResult = Static<typeof ImportResult>;
 
+/** Result of a checkpoint. */
+export const CheckpointResult = Type.Object({
+  image: Uuid,
+  tag: Type.Optional(Type.String()),
+  size_bytes: Type.Integer({ description: "disk space of what the image adds to that of the instance, in bytes" }),
+  pause_ms: Type.Number({ minimum: 0, description: "how long the instance could not write, in milliseconds" }),
+});
+export type CheckpointResult = Static<typeof CheckpointResult>;
+
 const enumOf = <const T extends readonly string[]>(values: T, description: string) =>
   oneOf(values, { description, error: `must be one of ${values.join(", ")}` });
 
@@ -74,7 +83,7 @@ export const Operation = Type.Object({
   started_at: Type.Optional(Timestamp),
   finished_at: Type.Optional(Timestamp),
   duration_ms: Type.Optional(Type.Integer({ description: "from start to finish, in milliseconds" })),
-  result: Type.Optional(Type.Union([InstanceResult, ImportResult])),
+  result: Type.Optional(Type.Union([InstanceResult, ImportResult, CheckpointResult])),
   error: Type.Optional(ErrorObject),
 });
 export type Operation = Static<typeof Operation>;

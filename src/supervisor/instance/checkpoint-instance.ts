@@ -1,0 +1,163 @@
+import { chmod } from "node:fs/promises";
+import { join } from "node:path";
+import type { Database } from "../../db/database.ts";
+import { getImage, type ImageRow } from "../../db/images.ts";
+import type { NewImage, Publication } from "../../db/publish.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { ImageId } from "../../domain/ids.ts";
+import { Spid } from "../../domain/log-event.ts";
+import type { StoredCheckpointResult } from "../../domain/operation.ts";
+import type { Log } from "../../log.ts";
+import { renewUuid } from "../../oci/scratch-disk.ts";
+import { requireSpace } from "../../storage/free-space.ts";
+import type { IndexMemory } from "../../storage/index/index-memory.ts";
+import { haveSameRoot } from "../../storage/layers/layer-root.ts";
+import type { LayerStore } from "../../storage/layers/layer-store.ts";
+import type { LayerParts, StagedLayer } from "../../storage/layers/staged-layer.ts";
+import type { DataLayout } from "../../storage/layout.ts";
+import { scratchDirectory } from "../../system/scratch.ts";
+import { allocatedBytes } from "../../system/sparse.ts";
+import type { MachineShape } from "../../vm/vmm.ts";
+import type { DiskGuard } from "../disk-guard.ts";
+import { MachineLostError } from "../machines/machine-errors.ts";
+import type { MachineSource } from "../machines/machine-source.ts";
+import type { ReservedPlace } from "../machines/reserved-place.ts";
+import type { OperationRef } from "../operations/events.ts";
+import type { CheckpointSubmission } from "../operations/ports.ts";
+import type { Requests } from "../operations/requests.ts";
+import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
+import { listCopyMs } from "./guest-budgets.ts";
+import { listLayer } from "./list-layer.ts";
+import { type LiveInstances, notRunning } from "./live-instances.ts";
+
+export interface CheckpointContext {
+  readonly db: Database;
+  readonly layout: DataLayout;
+  readonly layers: LayerStore;
+  readonly machines: Pick<MachineSource, "take">;
+  readonly log: Log;
+  readonly instances: LiveInstances;
+  readonly requests: Pick<Requests, "commandOf">;
+  readonly diskGuard: Pick<DiskGuard, "watch">;
+  /** room on the disk that is left free */
+  readonly diskReserveBytes: number;
+  readonly indexMemory: IndexMemory;
+  /** where the machine that lists the files of a copy runs */
+  readonly place: ReservedPlace;
+  /** shape of that machine */
+  readonly shape: MachineShape;
+  /** how long the writes of an instance may be held up, in `milliseconds` */
+  readonly pauseMsMax: number;
+}
+
+/** Makes an image of the files of an instance that goes on running. */
+export function checkpointWorker(context: CheckpointContext): Worker<CheckpointSubmission> {
+  return {
+    // A place of the budget may only come free with the end of the instance itself.
+    cost: () => null,
+    prepare: async (operation, submission, work) => {
+      using diskUse = context.diskGuard.watch({ name: `checkpoint ${operation.id}` });
+      diskUse.add(work.events.path);
+      const limit = { name: "checkpoint", seconds: submission.timeoutSeconds, signal: work.signal };
+      return await withinLimit(limit, (limited) => {
+        const signal = AbortSignal.any([limited, diskUse.full, work.events.failed]);
+        return checkpoint({ ...context, ...work, signal, onFile: diskUse.add }, operation, submission);
+      });
+    },
+  };
+}
+
+type Tools = CheckpointContext & WorkContext & { readonly onFile: (path: string) => void };
+
+async function checkpoint(tools: Tools, operation: OperationRef, submission: CheckpointSubmission): Promise<Prepared> {
+  const { db, layout, layers, laps } = tools;
+  await using stack = new AsyncDisposableStack();
+  const parent = getImage(db, operation.accountId, submission.imageId);
+  if (parent === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
+  const [below] = stack.use(layers.hold([parent.layerId])).files;
+  if (below === undefined) throw new Error("an image without a layer");
+  const command = tools.requests.commandOf(submission.instanceId);
+  const directory = stack.use(await scratchDirectory(layout.tmp, "checkpoint-"));
+  const files = { diskPath: join(directory.path, "disk"), indexPath: join(directory.path, "index") };
+  for (const path of Object.values(files)) tools.onFile(path);
+  const progress = (step: string, more = {}) => tools.events.append(Spid.agent, "progress", { step, ...more });
+  progress("copying");
+  const pauseMs = await copyFrom(tools, submission, files);
+  laps.lap("copy");
+  progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
+  const layer = await layerOf(tools, operation, files, below.index);
+  if (layer !== null) stack.use(layer);
+  const { image, ...publication } = publicationOf({ submission, parent, command, layer, pauseMs });
+  return prepared(stack, { ...publication, image }, () => {
+    layer?.keep();
+    const told = { operation: operation.id, image: image.id, pause_ms: pauseMs };
+    tools.instances.eventsOf(submission.instanceId)?.append(Spid.agent, "checkpoint", told);
+  });
+}
+
+/** Copies the scratch of the instance, and tells for how many `milliseconds` its writes were held up. */
+async function copyFrom(tools: Tools, { instanceId }: CheckpointSubmission, { diskPath }: LayerParts): Promise<number> {
+  const { instances, layout, diskReserveBytes, pauseMsMax, signal } = tools;
+  const instance = instances.find(instanceId);
+  if (instance === null) throw notRunning();
+  const scratch = instance.disks?.scratch?.path;
+  // A copy takes what was written, however large the disk is.
+  if (scratch !== undefined)
+    requireSpace(layout.root, diskReserveBytes + (await allocatedBytes(scratch).catch(() => 0)));
+  try {
+    const { pauseMs } = await instance.copyScratch({ path: diskPath, pauseMsMax, signal });
+    return Math.round(pauseMs * 10) / 10;
+  } catch (error) {
+    signal.throwIfAborted();
+    if (!(error instanceof MachineLostError) || error.code === "insufficient_storage") throw error;
+    const message = "the instance ended before its files were copied";
+    throw new ApiError("conflict", message, error.details, { cause: error });
+  }
+}
+
+/** Null when the instance has changed nothing. */
+async function layerOf(
+  tools: Tools,
+  { accountId }: OperationRef,
+  files: LayerParts,
+  parentIndex: string,
+): Promise<StagedLayer | null> {
+  // Layers with one UUID must never be in one chain; the run's own result has that of its scratch.
+  if (!(await renewUuid(files.diskPath))) throw new ApiError("conflict", "the disk of the instance is no file system");
+  // The machine that lists it has a user of its own.
+  await chmod(files.diskPath, 0o444);
+  using _place = await tools.place.take(accountId, tools.signal);
+  const listed = await listLayer(tools, { ...files, name: "the checkpoint", allowedMs: listCopyMs });
+  if (listed.entryCount === 0 && haveSameRoot(files.indexPath, parentIndex)) return null;
+  return await tools.layers.publish(files, listed);
+}
+
+function publicationOf({
+  submission: { tag },
+  parent,
+  command,
+  layer,
+  pauseMs,
+}: {
+  readonly submission: CheckpointSubmission;
+  readonly parent: ImageRow;
+  readonly command: readonly string[];
+  readonly layer: StagedLayer | null;
+  readonly pauseMs: number;
+}): Publication & { readonly image: NewImage } {
+  const id = Bun.randomUUIDv7() as ImageId;
+  const sizeBytes = layer?.sizeBytes ?? 0;
+  const result: StoredCheckpointResult = {
+    image: id,
+    ...(tag === null ? {} : { tag }),
+    size_bytes: sizeBytes,
+    pause_ms: pauseMs,
+  };
+  // An image of its own even where nothing changed: it has a tag of its own, too.
+  const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, origin: { command } };
+  return { result, image, tag: tag ?? undefined, ...(layer === null ? {} : { layer: rowOf(layer, parent) }) };
+}
+
+function rowOf({ id, sizeBytes, diskBytes, entryCount }: StagedLayer, { layerId: parentId }: ImageRow) {
+  return { id, parentId, format: "ext4" as const, sizeBytes, diskBytes, entryCount };
+}

@@ -1,0 +1,26 @@
+import { ApiError, type ErrorBody, storageFull } from "../../domain/errors.ts";
+import type { OperationId } from "../../domain/ids.ts";
+import type { Log } from "../../log.ts";
+
+export const STOPPING = new ApiError("unavailable", "the service is stopping");
+export const CANCELLED = new ApiError("conflict", "the operation was cancelled");
+export const STOPPED = new ApiError("unavailable", "the service stopped while the operation ran");
+export const RESTARTED = new ApiError("unavailable", "the service was restarted while the operation ran");
+export const CREDENTIALS_GONE = new ApiError(
+  "unavailable",
+  "the service was restarted before the import began, and registry credentials are never stored",
+);
+
+export const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or CPUs than this host's budget");
+
+/** What the row of an operation that failed tells of the error. What callers may not know is logged. */
+export function failureOf(error: unknown, id: OperationId, log: Log): ErrorBody {
+  if (error instanceof ApiError) return error.body();
+  const full = storageFull(error);
+  if (full !== null) {
+    log.warn("the disk is full", { operation: id, error });
+    return full.body();
+  }
+  log.error("operation failed unexpectedly", { operation: id, error });
+  return new ApiError("internal_error", "the operation failed because of an internal error").body();
+}
