@@ -16,11 +16,11 @@ import {
 import { ApiError, type ErrorBody } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import {
-  next,
+  nextStatus,
   type OperationKind,
   type OperationStatus,
   type OperationTransition,
-  sourcesOf,
+  statusesAllowing,
 } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
@@ -52,7 +52,7 @@ export interface OperationFilter {
 
 /** The status that `change` leads to. @throws Error when there is not exactly one */
 function targetOf(change: OperationTransition): OperationStatus {
-  const targets = new Set(sourcesOf(change).map((source) => next(source, change)));
+  const targets = new Set(statusesAllowing(change).map((source) => nextStatus(source, change)));
   const [target] = targets;
   if (targets.size !== 1 || target === null || target === undefined) throw new Error(`${change} has no single target`);
   return target;
@@ -69,7 +69,7 @@ function transition(
   const { changes } = orm
     .update(operations)
     .set({ ...values, status: targetOf(change) })
-    .where(and(eq(operations.id, id), inArray(operations.status, sourcesOf(change)), guard))
+    .where(and(eq(operations.id, id), inArray(operations.status, statusesAllowing(change)), guard))
     .run();
   return changes === 1;
 }
@@ -219,7 +219,7 @@ export function requestCancel(db: Database, accountId: AccountId, id: OperationI
       .where(and(eq(operations.id, id), eq(operations.accountId, accountId)))
       .get();
     if (row === undefined) return "not_found";
-    if (next(row.status, "cancel") === null) return "terminal";
+    if (nextStatus(row.status, "cancel") === null) return "terminal";
     if (row.cancelRequestedAt === null) {
       tx.update(operations).set({ cancelRequestedAt: now }).where(eq(operations.id, id)).run();
     }

@@ -20,17 +20,17 @@ const LIFE_CYCLE = {
 } as const satisfies Record<OperationStatus, Record<OperationTransition, OperationStatus | null>>;
 
 /** The status after `transition`; null when it is not allowed. Terminal statuses never change. */
-export function next(status: OperationStatus, transition: OperationTransition): OperationStatus | null {
+export function nextStatus(status: OperationStatus, transition: OperationTransition): OperationStatus | null {
   return LIFE_CYCLE[status][transition];
 }
 
 /** Statuses that allow `transition`, for the condition of a compare-and-set. */
-export function sourcesOf(transition: OperationTransition): OperationStatus[] {
-  return OPERATION_STATUSES.filter((status) => next(status, transition) !== null);
+export function statusesAllowing(transition: OperationTransition): OperationStatus[] {
+  return OPERATION_STATUSES.filter((status) => nextStatus(status, transition) !== null);
 }
 
 export function isTerminal(status: OperationStatus): boolean {
-  return OPERATION_TRANSITIONS.every((transition) => next(status, transition) === null);
+  return OPERATION_TRANSITIONS.every((transition) => nextStatus(status, transition) === null);
 }
 
 /** Kinds of isolation of a command from the host. */

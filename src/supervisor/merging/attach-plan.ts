@@ -8,7 +8,7 @@ export interface ChainLayer {
 }
 
 /** A merged layer: it has the files of the layers above `belowId` up to and including `topId`. */
-export interface StandIn extends ChainLayer {
+export interface MergedLayer extends ChainLayer {
   readonly belowId: LayerId;
   readonly topId: LayerId;
 }
@@ -20,7 +20,7 @@ export interface Segment extends ChainLayer {
 }
 
 /** True for a merged layer. */
-export function isStandIn({ first, last }: Segment): boolean {
+export function isMerged({ first, last }: Segment): boolean {
   return last > first;
 }
 
@@ -29,12 +29,12 @@ export function isStandIn({ first, last }: Segment): boolean {
  * one with the fewest bytes. The base is never replaced by a merged layer.
  * @returns the disks, the lowest first
  */
-export function planAttach(chain: readonly ChainLayer[], standIns: readonly StandIn[]): Segment[] {
+export function planAttach(chain: readonly ChainLayer[], mergedLayers: readonly MergedLayer[]): Segment[] {
   const positions = new Map(chain.map(({ id }, position) => [id, position]));
   const endingAt = chain.map(({ id, sizeBytes, entryCount }, at): Segment[] => [
     { id, sizeBytes, entryCount, first: at, last: at },
   ]);
-  for (const { belowId, topId, ...layer } of standIns) {
+  for (const { belowId, topId, ...layer } of mergedLayers) {
     const below = positions.get(belowId);
     const last = positions.get(topId);
     if (below === undefined || last === undefined || below >= last) continue;

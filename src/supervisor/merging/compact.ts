@@ -10,7 +10,7 @@ import { untilAborted } from "../../system/waiting.ts";
 import { LAYERS_COUNT_MAX } from "../../vm/agent/protocol.ts";
 import { CpuWeight } from "../../vm/cpu-weight.ts";
 import type { Scheduler } from "../operations/scheduler.ts";
-import { type ChainLayer, isStandIn, planAttach, type Segment } from "./attach-plan.ts";
+import { type ChainLayer, isMerged, planAttach, type Segment } from "./attach-plan.ts";
 import { MergeFailures } from "./merge-failures.ts";
 import { type MergeJob, type MergeTools, mergeLayers } from "./merge-layers.ts";
 import { type Merge, type MergeLimits, mergeDiskBytes, mergeSize, nextMerge } from "./merge-policy.ts";
@@ -138,13 +138,13 @@ export class Compactor implements AsyncDisposable {
   #chain(accountId: AccountId, topId: LayerId): Chain {
     const layers = layerChain(this.#options.db, topId);
     // The usual chain of a base and a run cannot have a merged layer.
-    const standIns = layers.length < 3 ? [] : mergedLayersWithTop(this.#options.db, accountId, idsOf(layers));
-    return { accountId, topId, layers, plan: planAttach(layers, standIns) };
+    const mergedLayers = layers.length < 3 ? [] : mergedLayersWithTop(this.#options.db, accountId, idsOf(layers));
+    return { accountId, topId, layers, plan: planAttach(layers, mergedLayers) };
   }
 
   #touch({ plan }: Chain, ageMs: number): void {
     const now = this.#options.clock();
-    const used = plan.filter(isStandIn).map(({ id }) => id);
+    const used = plan.filter(isMerged).map(({ id }) => id);
     touchMergedLayers(this.#options.db, used, { now, beforeMs: now - ageMs });
   }
 
@@ -339,7 +339,7 @@ export class Compactor implements AsyncDisposable {
     // A forced merge may have published an equal layer first, or the image may have been deleted with its layers.
     if (!insertMergedLayer(db, { id, accountId, belowId, topId, sizeBytes, entryCount, now: clock() })) return false;
     staged.keep();
-    this.#space.markReplaced(idsOf(segments.filter(isStandIn)));
+    this.#space.markReplaced(idsOf(segments.filter(isMerged)));
     this.#touch(this.#chain(accountId, chain.topId), 0);
     this.#space.scheduleTrim(accountId);
     this.#wake.resolve();
@@ -356,7 +356,7 @@ export class Compactor implements AsyncDisposable {
   ): Pick<MergeLimits, "bytesMax" | "addedBytesMax"> {
     const { db, diskBytesMax } = this.#options;
     const own = new Set(idsOf(mergedLayersWithTop(db, accountId, idsOf(layers))));
-    const ownBytes = totalBytes(plan.filter(isStandIn));
+    const ownBytes = totalBytes(plan.filter(isMerged));
     const addedBytesMax = this.#space.growthBytes(accountId, allowedBytes, { own, ownBytes });
     return { bytesMax: diskBytesMax / 2, addedBytesMax };
   }

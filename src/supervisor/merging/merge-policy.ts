@@ -1,4 +1,4 @@
-import { isStandIn, type Segment } from "./attach-plan.ts";
+import { isMerged, type Segment } from "./attach-plan.ts";
 
 /**
  * A disk is merged with the disks above it once their size has reached an eighth of its own. The number of disks of a
@@ -53,7 +53,7 @@ function groupBelow(plan: readonly Segment[], end: number, limits: MergeLimits):
     const segment = plan[at] as Segment;
     if (at < end && weightOf(segment) >= GROWTH_RATIO * weight) break;
     sizeBytes += segment.sizeBytes;
-    if (!isStandIn(segment)) addedBytes += segment.sizeBytes;
+    if (!isMerged(segment)) addedBytes += segment.sizeBytes;
     if (sizeBytes > bytesMax || addedBytes > addedBytesMax) break;
     from = at;
     weight += weightOf(segment);

@@ -21,7 +21,7 @@ import { liveOperationsOf, operationRequest, queuedOperations } from "../../../s
 import type { ErrorBody } from "../../../src/domain/errors.ts";
 import type { OperationId } from "../../../src/domain/ids.ts";
 import {
-  next,
+  nextStatus,
   OPERATION_STATUSES,
   OPERATION_TRANSITIONS,
   type OperationStatus,
@@ -79,7 +79,7 @@ const APPLY = {
 describe("transitions", () => {
   for (const status of OPERATION_STATUSES) {
     for (const event of OPERATION_TRANSITIONS) {
-      const target = next(status, event);
+      const target = nextStatus(status, event);
       test(`${event} of ${status} ${target === null ? "changes nothing" : `leads to ${target}`}`, () => {
         const id = operationIn(status);
         const before = row(id);

@@ -1,20 +1,20 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { LayerId } from "../../../src/domain/ids.ts";
-import { type ChainLayer, planAttach, type StandIn } from "../../../src/supervisor/merging/attach-plan.ts";
+import { type ChainLayer, type MergedLayer, planAttach } from "../../../src/supervisor/merging/attach-plan.ts";
 
 const id = (position: number) => `l${position}` as LayerId;
 const chainOf = (length: number): ChainLayer[] =>
   Array.from({ length }, (_, at) => ({ id: id(at), sizeBytes: 10, entryCount: 1 }));
-const standIn = (below: number, top: number, sizeBytes = 5): StandIn => ({
+const mergedLayer = (below: number, top: number, sizeBytes = 5): MergedLayer => ({
   id: `m${below}-${top}` as LayerId,
   belowId: id(below),
   topId: id(top),
   sizeBytes,
   entryCount: 1,
 });
-const ids = (length: number, standIns: readonly StandIn[]) =>
-  planAttach(chainOf(length), standIns).map((s) => s.id as string);
+const ids = (length: number, mergedLayers: readonly MergedLayer[]) =>
+  planAttach(chainOf(length), mergedLayers).map((s) => s.id as string);
 
 describe("a plan of what to attach", () => {
   test("is the chain where nothing stands in", () => {
@@ -22,13 +22,13 @@ describe("a plan of what to attach", () => {
   });
 
   test("takes the fewest disks, and of these the fewest bytes", () => {
-    expect(ids(7, [standIn(0, 4), standIn(2, 6), standIn(4, 6)])).toEqual(["l0", "m0-4", "m4-6"]);
-    expect(ids(5, [standIn(0, 2, 50), standIn(2, 4, 50), standIn(0, 3, 5)])).toEqual(["l0", "m0-3", "l4"]);
+    expect(ids(7, [mergedLayer(0, 4), mergedLayer(2, 6), mergedLayer(4, 6)])).toEqual(["l0", "m0-4", "m4-6"]);
+    expect(ids(5, [mergedLayer(0, 2, 50), mergedLayer(2, 4, 50), mergedLayer(0, 3, 5)])).toEqual(["l0", "m0-3", "l4"]);
   });
 
   test("leaves out what is of another chain, or would replace the base", () => {
-    const foreign = { ...standIn(0, 2), topId: "elsewhere" as LayerId };
-    expect(ids(4, [foreign, standIn(3, 1), standIn(2, 2)])).toEqual(["l0", "l1", "l2", "l3"]);
+    const foreign = { ...mergedLayer(0, 2), topId: "elsewhere" as LayerId };
+    expect(ids(4, [foreign, mergedLayer(3, 1), mergedLayer(2, 2)])).toEqual(["l0", "l1", "l2", "l3"]);
   });
 
   test("shows every layer once, and none is shorter", async () => {
@@ -38,7 +38,7 @@ describe("a plan of what to attach", () => {
         const usable = runs.filter(([below, top]) => below < top && top < length);
         const plan = planAttach(
           chainOf(length),
-          runs.map(([below, top]) => standIn(below, top)),
+          runs.map(([below, top]) => mergedLayer(below, top)),
         );
         const shown = plan.flatMap(({ first, last }) =>
           Array.from({ length: last - first + 1 }, (_, at) => first + at),
