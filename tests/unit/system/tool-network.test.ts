@@ -5,11 +5,11 @@ import { join } from "node:path";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { openPrepared } from "../../../src/system/tool-network.ts";
 
-test("a prepared network that is none is named, and why", async () => {
+test("a prepared file that is not a network is named, with the reason", async () => {
   await using directory = await scratchDirectory(tmpdir(), "network-");
   const path = join(directory.path, "network");
-  expect(() => openPrepared(path)).toThrow(`none was prepared as ${path}: ENOENT`);
+  expect(() => openPrepared(path)).toThrow(`none was prepared at ${path}: ENOENT`);
   writeFileSync(path, "");
-  expect(() => openPrepared(path)).toThrow(`none was prepared as ${path}: nothing is mounted on this file`);
+  expect(() => openPrepared(path)).toThrow(`none was prepared at ${path}: nothing is mounted on this file`);
   closeSync(openPrepared("/proc/self/ns/net"));
 });
