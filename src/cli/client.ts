@@ -21,6 +21,8 @@ export function openClient(environment: Environment, urlFlag: string | undefined
     url,
     token,
     tokenHint: tokenHint(config),
+    socket: (target, { protocols, headers }) =>
+      new WebSocket(target, { protocols: [...protocols], headers, ...(ca === null ? {} : { tls: { ca } }) }),
     async fetch(target, init) {
       try {
         return await fetch(target, ca === null ? init : { ...init, tls: { ca } });

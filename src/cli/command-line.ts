@@ -16,6 +16,7 @@ import { installCommands } from "./install/command.ts";
 import type { Io } from "./io.ts";
 import { operationCommands } from "./operation.ts";
 import { runCommand } from "./run.ts";
+import { forwardCommand } from "./running/forward.ts";
 import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
@@ -34,6 +35,7 @@ export const COMMANDS: readonly Command[] = [
   ...imageCommands,
   ...historyCommands,
   runCommand,
+  forwardCommand,
   ...inspectCommands,
   ...searchCommands,
   ...operationCommands,

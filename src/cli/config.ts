@@ -47,7 +47,7 @@ export const configCommands: readonly Command[] = [
       const { json = false, ...rest } = options;
       const settings = settingsOf(rest, environment);
       const rows = settings.map(({ setting, value, origin }) => [setting, shownValue(value), origin]);
-      await io.stdout(json ? `${JSON.stringify(settings)}\n` : table(["SETTING", "VALUE", "ORIGIN"], rows));
+      await io.stdout(json ? `${JSON.stringify(settings)}\n` : table(["SETTING", "VALUE", "ORIGIN"], rows, io.columns));
       return 0;
     },
   }),

@@ -5,7 +5,7 @@ import { imageIdOf } from "../client/transfers.ts";
 import type { DiffItem, ImageStep } from "../client/types.ts";
 import { CLIENT_OPTIONS, exitCodeOf, openClient } from "./client.ts";
 import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION } from "./command.ts";
-import { printable, shownSize, table } from "./table.ts";
+import { cut, printable, shownSize, table } from "./table.ts";
 
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
 /** Items of the largest page that the appliance gives. */
@@ -38,7 +38,7 @@ export const historyCommands: readonly Command[] = [
         step.exit_code === undefined ? "-" : String(step.exit_code),
         `${nameOf(step)}${commandOf(step)}`,
       ]);
-      await io.stdout(table(["UUID", "CREATED", "ADDED", "EXIT", "MADE BY"], rows));
+      await io.stdout(table(["UUID", "CREATED", "ADDED", "EXIT", "MADE BY"], rows, io.columns));
       return 0;
     },
   }),
@@ -58,7 +58,7 @@ export const historyCommands: readonly Command[] = [
       const [root] = await answerOf(route.lineage.get({ query: { limit: 1 } }));
       const children = await allSteps((page) => answerOf(route.children.get({ query: { recursive: true, ...page } })));
       const steps = [...(root === undefined ? [] : [root]), ...children];
-      await io.stdout(options.json === true ? `${JSON.stringify(steps)}\n` : drawTree(steps));
+      await io.stdout(options.json === true ? `${JSON.stringify(steps)}\n` : drawTree(steps, io.columns));
       return 0;
     },
   }),
@@ -130,8 +130,11 @@ async function allSteps(read: Read): Promise<ImageStep[]> {
   }
 }
 
-/** Draws the tree of the steps; the first step is the root, and every parent comes before its children. */
-export function drawTree(steps: readonly ImageStep[]): string {
+/**
+ * Draws the tree of the steps; the first step is the root, and every parent comes before its children.
+ * @param columns characters of a line; null: as wide as it is
+ */
+export function drawTree(steps: readonly ImageStep[], columns: number | null = null): string {
   const [root] = steps;
   if (root === undefined) return "";
   const children = new Map<string, ImageStep[]>();
@@ -162,7 +165,7 @@ export function drawTree(steps: readonly ImageStep[]): string {
       });
     }
   }
-  return `${lines.join("\n")}\n`;
+  return `${lines.map((line) => (columns === null ? line : cut(line, columns))).join("\n")}\n`;
 }
 
 function nameOf({ tag, deleted }: ImageStep): string {

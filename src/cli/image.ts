@@ -142,7 +142,9 @@ export const imageCommands: readonly Command[] = [
         keyOf: (image) => image.uuid,
       });
       const rows = images.map((image) => [image.uuid, image.created_at, image.tag ?? "-"]);
-      await io.stdout(options.json === true ? `${JSON.stringify(images)}\n` : table(["UUID", "CREATED", "TAG"], rows));
+      await io.stdout(
+        options.json === true ? `${JSON.stringify(images)}\n` : table(["UUID", "CREATED", "TAG"], rows, io.columns),
+      );
       return 0;
     },
   }),

@@ -1,18 +1,40 @@
+import { isatty } from "node:tty";
 import type { Environment } from "../config/config.ts";
+import { terminalModes, windowSize } from "../system/terminal.ts";
 
 /** The standard streams and signals of a command; tests have streams of their own. */
 export interface Io {
   /** Resolves when the bytes are written; rejects with code EPIPE if the reader closed the stream. */
   stdout(data: Uint8Array | string): Promise<void>;
+  /** Writes to standard error what coppice has to say. */
   stderr(data: Uint8Array | string): void;
-  stdin(): AsyncIterable<Uint8Array>;
+  /** As `stdout`, to standard error: for what comes faster than it may be written. */
+  stderrBytes(data: Uint8Array): Promise<void>;
+  /** Standard input to its end, or until `signal` fires. */
+  stdin(signal?: AbortSignal): AsyncIterable<Uint8Array>;
   readonly stdoutIsTerminal: boolean;
   readonly stderrIsTerminal: boolean;
   /** decoration that standard output and standard error may have */
   readonly stdoutLooks: Looks;
   readonly stderrLooks: Looks;
-  /** Calls `handler` for SIGINT and SIGTERM until disposed. */
-  onInterrupt(handler: (signal: "SIGINT" | "SIGTERM") => void): Disposable;
+  /** characters of a line of standard output; null: it is no terminal */
+  readonly columns: number | null;
+  /** of standard input; null: it is no terminal */
+  readonly terminal: Terminal | null;
+  /** Calls `handler` for each of these signals until disposed; they then do nothing else. */
+  onSignal<S extends HandledSignal>(signals: readonly S[], handler: (signal: S) => void): Disposable;
+}
+
+export type HandledSignal = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGQUIT" | "SIGUSR1" | "SIGUSR2" | "SIGWINCH";
+/** What ends a command from outside: Ctrl-C, or another program. */
+export const INTERRUPTS = ["SIGINT", "SIGTERM"] as const;
+
+/** The terminal that a person types at. */
+export interface Terminal {
+  /** Its size now. */
+  size(): { readonly rows: number; readonly cols: number };
+  /** Gives every key as it is pressed, and shows no key by itself, until disposed; also after the end of the process. */
+  raw(): Disposable;
 }
 
 /** Decoration that a stream can show. */
@@ -21,6 +43,10 @@ export interface Looks {
   /** the last line can be drawn anew */
   readonly redraws: boolean;
 }
+
+/** Of a terminal that does not tell its size. */
+const SIZE_DEFAULT = { rows: 24, cols: 80 } as const;
+const STDIN_FD = 0;
 
 /** Files and pipes get plain text; a terminal gets no colours with NO_COLOR, and plain text with TERM=dumb. */
 export function looksOf(isTerminal: boolean, environment: Environment): Looks {
@@ -34,25 +60,66 @@ export function processIo(environment: Environment): Io {
   process.stdout.on("error", () => undefined);
   process.stderr.on("error", () => undefined);
   return {
-    // Bun.write would truncate a regular file for an empty write, and lose the output of other programs in it.
-    stdout: (data) =>
-      new Promise((resolve, reject) => {
-        process.stdout.write(data, (error) => (error ? reject(error) : resolve()));
-      }),
+    stdout: (data) => written(process.stdout, data),
     stderr: (data) => void process.stderr.write(data),
-    stdin: () => Bun.stdin.stream(),
+    stderrBytes: (data) => written(process.stderr, data),
+    stdin: standardInput,
     stdoutIsTerminal: process.stdout.isTTY === true,
     stderrIsTerminal: process.stderr.isTTY === true,
     stdoutLooks: looksOf(process.stdout.isTTY === true, environment),
     stderrLooks: looksOf(process.stderr.isTTY === true, environment),
-    onInterrupt(handler) {
-      const signals = ["SIGINT", "SIGTERM"] as const;
-      for (const signal of signals) process.on(signal, handler);
+    get columns() {
+      return process.stdout.isTTY === true ? process.stdout.columns || SIZE_DEFAULT.cols : null;
+    },
+    terminal: isatty(STDIN_FD) ? { size: () => windowSize(STDIN_FD) ?? SIZE_DEFAULT, raw: rawMode } : null,
+    onSignal(signals, handler) {
+      // The runtime gives the name of the signal, which is one of `signals`.
+      const listener = handler as (signal: NodeJS.Signals) => void;
+      for (const signal of signals) process.on(signal, listener);
       return {
         [Symbol.dispose]() {
-          for (const signal of signals) process.off(signal, handler);
+          for (const signal of signals) process.off(signal, listener);
         },
       };
+    },
+  };
+}
+
+/** Bun.write would truncate a regular file for an empty write, and lose the output of other programs in it. */
+function written(stream: NodeJS.WriteStream, data: Uint8Array | string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    stream.write(data, (error) => (error ? reject(error) : resolve()));
+  });
+}
+
+async function* standardInput(signal?: AbortSignal): AsyncGenerator<Uint8Array, void, undefined> {
+  if (signal?.aborted) return;
+  const reader = Bun.stdin.stream().getReader();
+  // A read of a terminal or an idle pipe may never end, and would keep the process.
+  const leave = () => void reader.cancel().catch(() => undefined);
+  using _leave = { [Symbol.dispose]: leave };
+  signal?.addEventListener("abort", leave, { once: true });
+  using _listener = { [Symbol.dispose]: () => signal?.removeEventListener("abort", leave) };
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    yield value;
+  }
+}
+
+function rawMode(): Disposable {
+  const modes = terminalModes(STDIN_FD);
+  modes.raw();
+  // A shell that stopped this process has given the terminal its own modes.
+  const again = () => modes.raw();
+  process.on("SIGCONT", again);
+  // Also when something throws that nobody catches.
+  process.on("exit", modes.restore);
+  return {
+    [Symbol.dispose]() {
+      process.off("SIGCONT", again);
+      process.off("exit", modes.restore);
+      modes.restore();
     },
   };
 }

@@ -46,7 +46,7 @@ export const operationCommands: readonly Command[] = [
         io,
         keyOf: (operation) => operation.id,
       });
-      const text = table(["ID", "KIND", "STATUS", "CREATED", "TOOK", "OUTCOME"], operations.map(row));
+      const text = table(["ID", "KIND", "STATUS", "CREATED", "TOOK", "OUTCOME"], operations.map(row), io.columns);
       await io.stdout(options.json === true ? `${JSON.stringify(operations)}\n` : text);
       return 0;
     },

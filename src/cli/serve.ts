@@ -4,7 +4,7 @@ import { ServiceManager } from "../system/notify.ts";
 import { VERSION } from "../version.ts";
 import { CliError, command, EXIT_FAILED, expectPositionals } from "./command.ts";
 import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
-import type { Io } from "./io.ts";
+import { INTERRUPTS, type Io } from "./io.ts";
 
 /** Shorter than the time after which systemd kills a service; `milliseconds`. */
 const SHUTDOWN_MS_MAX = 60_000;
@@ -52,7 +52,7 @@ async function serve(
   const leaving = Promise.withResolvers<"forced" | "late">();
   let signals = 0;
   // Set before the start: a signal during the start must end it properly, too.
-  using _interrupts = io.onInterrupt((signal) => {
+  using _interrupts = io.onSignal(INTERRUPTS, (signal) => {
     signals += 1;
     log.info(signals === 1 ? "stopping" : "stopping at once", { signal });
     manager.stopping();

@@ -86,7 +86,7 @@ export const tokenCommands: readonly Command[] = [
       }));
       const cells = rows.map((row) => [row.id, row.account, row.state, row.expires_at, row.scopes.join(" ")]);
       await io.stdout(
-        json ? `${JSON.stringify(rows)}\n` : table(["ID", "ACCOUNT", "STATE", "EXPIRES", "SCOPES"], cells),
+        json ? `${JSON.stringify(rows)}\n` : table(["ID", "ACCOUNT", "STATE", "EXPIRES", "SCOPES"], cells, io.columns),
       );
       return 0;
     },

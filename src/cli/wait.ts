@@ -3,7 +3,7 @@ import { ResponseError, UnreachableError } from "../client/errors.ts";
 import type { Operation } from "../client/types.ts";
 import { isTerminal } from "../domain/operation.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
-import type { Io } from "./io.ts";
+import { INTERRUPTS, type Io } from "./io.ts";
 import { shownDuration } from "./table.ts";
 
 /** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
@@ -20,9 +20,9 @@ export interface WaitOptions {
   readonly client: Client;
   readonly io: Io;
   readonly id: string;
-  /** text of the progress line */
-  readonly label: string;
-  /** true: Ctrl-C cancels the operation, and a second Ctrl-C ends the wait */
+  /** text of the progress line; null: there is none */
+  readonly label: string | null;
+  /** true: Ctrl-C cancels the operation, and a second Ctrl-C ends the wait; false: it ends the wait */
   readonly cancelOnInterrupt: boolean;
 }
 
@@ -35,32 +35,58 @@ export interface Waited {
 /** Waits until an operation has ended, with a progress line on a terminal. */
 export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   const { client, io, id } = options;
-  const route = client.v1.operations({ id: encodeURIComponent(id) });
   const stop = new AbortController();
   let interrupted: Waited["interrupted"] = null;
-  using progress = showProgress(io, options.label);
-  using _interrupts = io.onInterrupt((signal) => {
+  using progress = options.label === null ? NO_PROGRESS : showProgress(io, options.label);
+  using _interrupts = io.onSignal(INTERRUPTS, (signal) => {
     const giveUp = !options.cancelOnInterrupt || interrupted !== null;
     interrupted = signal;
     if (giveUp) return stop.abort();
     progress.note("cancelling");
-    cancel(client, id).catch((error: Error) => {
+    cancelOperation(client, id).catch((error: Error) => {
       io.stderr(`coppice: cannot cancel ${id}: ${error.message}\n`);
       stop.abort();
     });
   });
-  const shortWait = io.stderrLooks.redraws ? FIRST_WAIT_SECONDS : WAIT_SECONDS;
+  const operation = await endOf(client, id, {
+    signal: stop.signal,
+    isShown: io.stderrLooks.redraws,
+    onStatus: (status) => {
+      if (interrupted === null) progress.note(status === "PENDING" ? QUEUED : "");
+    },
+  });
+  return { operation, interrupted };
+}
+
+/** State of a progress line while the operation waits for others. */
+export const QUEUED = "waiting for its turn";
+
+export interface EndOptions {
+  readonly signal: AbortSignal;
+  /** true: somebody looks at `onStatus`, and wants to know soon that an operation no longer waits */
+  readonly isShown: boolean;
+  /** gets the status after each look at an operation that has not ended */
+  readonly onStatus?: (status: Operation["status"]) => void;
+}
+
+/** Waits until an operation has ended, also over a restart of the appliance; null when `signal` fired before. */
+export async function endOf(
+  client: Client,
+  id: string,
+  { signal, isShown, onStatus }: EndOptions,
+): Promise<Operation | null> {
+  const route = client.v1.operations({ id: encodeURIComponent(id) });
+  const shortWait = isShown ? FIRST_WAIT_SECONDS : WAIT_SECONDS;
   let wait = shortWait;
   for (let unreachableSince: number | null = null; ; ) {
     try {
-      const operation = await answerOf(route.get({ query: { wait }, fetch: { signal: stop.signal } }));
+      const operation = await answerOf(route.get({ query: { wait }, fetch: { signal } }));
       unreachableSince = null;
-      if (isTerminal(operation.status)) return { operation, interrupted };
-      const isQueued = operation.status === "PENDING";
-      wait = isQueued ? shortWait : WAIT_SECONDS;
-      if (interrupted === null) progress.note(isQueued ? "waiting for its turn" : "");
+      if (isTerminal(operation.status)) return operation;
+      wait = operation.status === "PENDING" ? shortWait : WAIT_SECONDS;
+      onStatus?.(operation.status);
     } catch (error) {
-      if (stop.signal.aborted) return { operation: null, interrupted };
+      if (signal.aborted) return null;
       unreachableSince ??= performance.now();
       const again = error instanceof UnreachableError || (error instanceof ResponseError && error.status === 503);
       if (!again || performance.now() - unreachableSince > UNREACHABLE_MS_MAX) throw error;
@@ -69,11 +95,12 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   }
 }
 
-async function cancel(client: Client, id: string): Promise<void> {
+/** Cancels an operation, unless it has ended already. @throws ResponseError, UnreachableError */
+export async function cancelOperation(client: Client, id: string): Promise<void> {
   try {
     await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
   } catch (error) {
-    // The operation has ended in the meantime.
+    // It has ended in the meantime.
     if (!(error instanceof ResponseError && error.status === 409)) throw error;
   }
 }
@@ -84,7 +111,7 @@ async function cancel(client: Client, id: string): Promise<void> {
  */
 export async function interruptible<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const stop = new AbortController();
-  using _interrupts = io.onInterrupt(() => stop.abort());
+  using _interrupts = io.onSignal(INTERRUPTS, () => stop.abort());
   try {
     return await work(stop.signal);
   } catch (error) {
@@ -97,9 +124,11 @@ interface Progress extends Disposable {
   note(state: string): void;
 }
 
+const NO_PROGRESS: Progress = { note: () => undefined, [Symbol.dispose]: () => undefined };
+
 /** A progress line on standard error, with a spinner and the time; no line if standard error is not a terminal. */
 export function showProgress(io: Io, label: string): Progress {
-  if (!io.stderrLooks.redraws) return { note: () => undefined, [Symbol.dispose]: () => undefined };
+  if (!io.stderrLooks.redraws) return NO_PROGRESS;
   const startedAt = performance.now();
   let state = "";
   let frame = 0;

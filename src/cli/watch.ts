@@ -30,7 +30,7 @@ export const watchCommands: readonly Command[] = [
           .map(async (operation): Promise<Active> => ({ ...operation, usage: await usageOf(client, operation) })),
       );
       const rows = active.map((operation) => row(operation, now));
-      const text = table(["ID", "KIND", "STATUS", "SINCE", "CPU TIME", "MEMORY"], rows);
+      const text = table(["ID", "KIND", "STATUS", "SINCE", "CPU TIME", "MEMORY"], rows, io.columns);
       await io.stdout(options.json === true ? `${JSON.stringify(active)}\n` : text);
       return 0;
     },

@@ -12,8 +12,19 @@ export interface ClientOptions {
   readonly token: string | null;
   /** makes the requests; the default is the `fetch` of the runtime */
   readonly fetch?: (url: URL, init: RequestInit) => Promise<Response>;
+  /** opens the WebSockets; the default is the one of the runtime, which in a browser sends no header fields */
+  readonly socket?: (url: URL, init: SocketInit) => WebSocket;
   /** text that follows the message of an answer 401 */
   readonly tokenHint?: string;
+}
+
+export interface SocketInit {
+  readonly protocols: readonly string[];
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+export interface SocketOptions extends Pick<CallOptions, "query" | "signal"> {
+  readonly protocols: readonly string[];
 }
 
 export interface CallOptions {
@@ -60,10 +71,7 @@ export class Client {
    * @throws ResponseError for a status of 400 and above, UnreachableError, the reason of `signal`
    */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Response> {
-    const url = new URL(`${this.#options.url}/v1${path}`);
-    for (const [name, value] of Object.entries(options.query ?? {})) {
-      if (value !== undefined) url.searchParams.set(name, String(value));
-    }
+    const url = this.#urlOf(path, options.query);
     if (options.rawQuery !== undefined) url.search = options.rawQuery;
     const headers = new Headers(options.headers);
     if (options.body !== undefined) headers.set("content-type", "application/octet-stream");
@@ -73,6 +81,47 @@ export class Client {
     if (options.encoding !== undefined) init.decompress = false;
     if (options.body !== undefined) init.body = options.body;
     return await this.#exchange(url, init, options.deadline !== false);
+  }
+
+  /**
+   * Opens a WebSocket below /v1; its binary messages are ArrayBuffers. The caller closes it.
+   * @param listen is called before it is open: messages come as soon as it is
+   * @throws ResponseError that says why the appliance refused it, UnreachableError, the reason of `signal`
+   */
+  async socket<T>(
+    path: string,
+    { query, protocols, signal }: SocketOptions,
+    listen: (socket: WebSocket) => T,
+  ): Promise<T> {
+    signal?.throwIfAborted();
+    const url = this.#urlOf(path, query);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const { headers } = this.target(path);
+    const socket = this.#options.socket?.(url, { protocols, headers }) ?? new WebSocket(url, [...protocols]);
+    socket.binaryType = "arraybuffer";
+    const listening = listen(socket);
+    const opened = Promise.withResolvers<boolean>();
+    const leave = () => socket.close();
+    socket.addEventListener("open", () => opened.resolve(true), { once: true });
+    socket.addEventListener("close", () => opened.resolve(false), { once: true });
+    signal?.addEventListener("abort", leave, { once: true });
+    const isOpen = await opened.promise;
+    signal?.removeEventListener("abort", leave);
+    if (signal?.aborted) socket.close();
+    signal?.throwIfAborted();
+    if (isOpen) return listening;
+    // A WebSocket does not tell what the answer was. The same request without a key is refused for the same reason.
+    const asked = { upgrade: "websocket", connection: "upgrade" };
+    const { status } = await this.call("GET", path, { ...(query === undefined ? {} : { query }), headers: asked });
+    throw new UnreachableError(`no WebSocket to ${this.#options.url}: HTTP status ${status}`);
+  }
+
+  #urlOf(path: string, query: CallOptions["query"] = {}): URL {
+    const url = new URL(`${this.#options.url}/v1${path}`);
+    for (const [name, value] of Object.entries(query)) {
+      if (value !== undefined) url.searchParams.set(name, String(value));
+    }
+    return url;
   }
 
   /** URL and header fields of a GET below /v1, for a program that makes its requests itself. */

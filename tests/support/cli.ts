@@ -1,5 +1,5 @@
 import { runCommandLine } from "../../src/cli/command-line.ts";
-import { type Io, looksOf } from "../../src/cli/io.ts";
+import { type HandledSignal, type Io, looksOf } from "../../src/cli/io.ts";
 import type { Environment } from "../../src/config/config.ts";
 
 export interface CliResult {
@@ -12,8 +12,10 @@ export interface CliOptions {
   readonly environment?: Environment;
   readonly stdin?: Uint8Array;
   readonly terminal?: boolean;
+  /** width of standard output; null or absent: it is no terminal */
+  readonly columns?: number | null;
   /** gets the way to press Ctrl-C */
-  readonly interrupts?: (press: (signal: "SIGINT" | "SIGTERM") => void) => void;
+  readonly interrupts?: (press: (signal: HandledSignal) => void) => void;
 }
 
 /** Runs one command line in this process, with streams that the test holds. */
@@ -23,6 +25,7 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
   const io: Io = {
     stdout: async (data) => void stdout.push(Buffer.from(data)),
     stderr: (data) => void stderr.push(Buffer.from(data)),
+    stderrBytes: async (data) => void stderr.push(Buffer.from(data)),
     stdin: async function* () {
       yield options.stdin ?? new Uint8Array(0);
     },
@@ -30,8 +33,10 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
     stderrIsTerminal: options.terminal ?? false,
     stdoutLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
     stderrLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
-    onInterrupt(handler) {
-      options.interrupts?.(handler);
+    columns: options.columns ?? null,
+    terminal: null,
+    onSignal(signals, handler) {
+      if (signals.includes("SIGINT" as never)) options.interrupts?.(handler as (signal: HandledSignal) => void);
       return { [Symbol.dispose]: () => undefined };
     },
   };

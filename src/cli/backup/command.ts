@@ -1,6 +1,6 @@
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "../command.ts";
 import { configOf, DATA_OPTIONS } from "../config-options.ts";
-import type { Io } from "../io.ts";
+import { INTERRUPTS, type Io } from "../io.ts";
 import { shownSize } from "../table.ts";
 
 export const backupCommands: readonly Command[] = [
@@ -75,7 +75,7 @@ export const backupCommands: readonly Command[] = [
 async function known<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const { BackupError } = await import("./archive.ts");
   const interrupted = new AbortController();
-  using _interrupts = io.onInterrupt((signal) => interrupted.abort(new CliError(`ended by ${signal}`)));
+  using _interrupts = io.onSignal(INTERRUPTS, (signal) => interrupted.abort(new CliError(`ended by ${signal}`)));
   try {
     return await work(interrupted.signal);
   } catch (error) {

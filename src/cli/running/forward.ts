@@ -1,0 +1,147 @@
+import { once } from "node:events";
+import { createServer, type Server, type Socket } from "node:net";
+import { answerOf, type Client } from "../../client/client.ts";
+import { ResponseError, UnreachableError } from "../../client/errors.ts";
+import { PortConnection } from "../../client/port.ts";
+import { CLIENT_OPTIONS, openClient } from "../client.ts";
+import { CliError, command, EXIT_INTERRUPTED, UsageError } from "../command.ts";
+import type { Io } from "../io.ts";
+import { printable } from "../table.ts";
+import { waitForOperation } from "../wait.ts";
+
+const LOOPBACK = "127.0.0.1";
+const PORT_MAX = 65_535;
+
+export const forwardCommand = command({
+  name: "forward",
+  summary: "reach TCP ports of a running instance at ports of this machine",
+  synopsis: "ID [LOCAL:]REMOTE...",
+  description:
+    `Listens on ${LOOPBACK}, and passes every connection to a port of the instance, where a program must listen on\n` +
+    "its loopback interface. LOCAL 0 is a free port, which is printed. It goes on until Ctrl-C, or until the\n" +
+    "instance ends.",
+  examples: ["coppice forward 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 8080:80"],
+  options: CLIENT_OPTIONS,
+  async run({ options, positionals, io, environment }) {
+    const [id, ...rules] = positionals;
+    if (id === undefined) throw new UsageError("ID is missing");
+    if (rules.length === 0) throw new UsageError("LOCAL:REMOTE is missing");
+    const pairs = rules.map(portsOf);
+    const client = openClient(environment, options.url);
+    await requireRunning(client, id);
+    await using listeners = new AsyncDisposableStack();
+    for (const { local, remote } of pairs) {
+      const listener = await listen(local, (socket) => void passOn(socket, { client, id, remote, io }));
+      listeners.use(listener);
+      await io.stdout(`${LOOPBACK}:${listener.port} -> ${remote}\n`);
+    }
+    const { operation } = await waitForOperation({ client, io, id, label: null, cancelOnInterrupt: false });
+    if (operation === null) throw new CliError("", EXIT_INTERRUPTED);
+    io.stderr(`coppice forward: the instance has ended (${operation.status})\n`);
+    return 0;
+  },
+});
+
+interface Ports {
+  readonly local: number;
+  readonly remote: number;
+}
+
+/** `8080:80`, or one number for both. @throws UsageError */
+export function portsOf(rule: string): Ports {
+  const [, local, remote = local] = /^(\d{1,5})(?::(\d{1,5}))?$/.exec(rule) ?? [];
+  const ports = { local: Number(local), remote: Number(remote) };
+  if (!(ports.local <= PORT_MAX && ports.remote >= 1 && ports.remote <= PORT_MAX)) {
+    throw new UsageError(`${rule} must be LOCAL:REMOTE, two port numbers, or one for both`);
+  }
+  return ports;
+}
+
+/** Says now what every connection would be told later. @throws ResponseError, CliError */
+async function requireRunning(client: Client, id: string): Promise<void> {
+  const { kind, status } = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).get());
+  if (kind !== "instance") throw new CliError(`operation ${id} is no instance`);
+  if (status !== "EXECUTING") throw new CliError(`instance ${id} is not running: it is ${status}`);
+}
+
+interface Listener extends AsyncDisposable {
+  readonly port: number;
+}
+
+/** Listens on loopback; disposal ends the connections, too. @throws CliError for a port that cannot be had */
+async function listen(port: number, onConnection: (socket: Socket) => void): Promise<Listener> {
+  const sockets = new Set<Socket>();
+  const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) => {
+    sockets.add(socket);
+    socket.once("close", () => sockets.delete(socket));
+    // The error is that of whoever reads or writes.
+    socket.on("error", () => undefined);
+    onConnection(socket);
+  });
+  server.listen(port, LOOPBACK);
+  await once(server, "listening").catch((error: NodeJS.ErrnoException) => {
+    throw new CliError(`cannot listen on ${LOOPBACK}:${port}: ${error.code}`, undefined, { cause: error });
+  });
+  return {
+    port: portOf(server),
+    async [Symbol.asyncDispose]() {
+      const closed = once(server, "close");
+      server.close();
+      for (const socket of sockets) socket.destroy();
+      await closed;
+    },
+  };
+}
+
+function portOf(server: Server): number {
+  const address = server.address();
+  return typeof address === "object" && address !== null ? address.port : 0;
+}
+
+interface Tunnel {
+  readonly client: Client;
+  readonly id: string;
+  readonly remote: number;
+  readonly io: Io;
+}
+
+/** Serves one connection to its end. Never rejects. */
+async function passOn(socket: Socket, { client, id, remote, io }: Tunnel): Promise<void> {
+  using _socket = { [Symbol.dispose]: () => void socket.destroy() };
+  try {
+    using connection = await PortConnection.open(client, id, remote);
+    const inbound = toGuest(socket, connection);
+    // The peer was reset; without this the guest's program would be waited for.
+    inbound.catch(() => connection[Symbol.dispose]());
+    await fromGuest(connection, socket);
+    await Promise.race([inbound.catch(() => undefined), connection.ended()]);
+  } catch (error) {
+    // As the program in the guest did: the peer must not take the loss for the end.
+    socket.resetAndDestroy();
+    if (!(error instanceof ResponseError || error instanceof UnreachableError)) throw error;
+    if (error instanceof ResponseError) io.stderr(`coppice forward: ${printable(error.message)}\n`);
+  }
+}
+
+async function toGuest(socket: Socket, connection: PortConnection): Promise<void> {
+  for await (const chunk of socket.iterator({ destroyOnReturn: false })) {
+    if (!(await connection.write(chunk as Uint8Array))) return;
+  }
+  connection.end();
+}
+
+/** @throws UnreachableError when the guest's side was reset */
+async function fromGuest(connection: PortConnection, socket: Socket): Promise<void> {
+  const gone = event(socket, "close");
+  for await (const chunk of connection.chunks()) {
+    if (socket.destroyed) return;
+    if (!socket.write(chunk)) await Promise.race([event(socket, "drain"), gone]);
+  }
+  const flushed = new Promise<void>((resolve) => socket.end(resolve));
+  await Promise.race([flushed, gone]);
+}
+
+/** Resolves with the next event of that name; `once` of the runtime rejects when there is an error meanwhile. */
+function event(socket: Socket, name: "close" | "drain"): Promise<void> {
+  return new Promise((resolve) => socket.once(name, () => resolve()));
+}
