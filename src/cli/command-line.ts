@@ -17,6 +17,7 @@ import type { Io } from "./io.ts";
 import { operationCommands } from "./operation.ts";
 import { runCommand } from "./run.ts";
 import { forwardCommand } from "./running/forward.ts";
+import { logsCommand } from "./running/logs.ts";
 import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
@@ -35,6 +36,7 @@ export const COMMANDS: readonly Command[] = [
   ...imageCommands,
   ...historyCommands,
   runCommand,
+  logsCommand,
   forwardCommand,
   ...inspectCommands,
   ...searchCommands,
@@ -48,7 +50,7 @@ const GROUPS: Readonly<Record<string, string>> = {
   config: "check and show the settings",
   token: "make, list and revoke access tokens",
   image: "import, load, save, list, tag, trace and delete images",
-  op: "list, show, wait for and cancel operations",
+  op: "list, show, wait for, extend and cancel operations",
 };
 
 /** Runs one command line, given without the program's name, and returns the exit code. Never throws. */

@@ -1,6 +1,6 @@
 import { answerOf } from "../client/client.ts";
 import { given } from "../client/given.ts";
-import type { Operation, OperationsQuery } from "../client/types.ts";
+import type { LogLine, Operation, OperationsQuery } from "../client/types.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
@@ -11,6 +11,7 @@ import {
   EXIT_INTERRUPTED,
   expectPositionals,
   JSON_OPTION,
+  UsageError,
 } from "./command.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { printable, shownDuration, shownSize, table } from "./table.ts";
@@ -55,7 +56,7 @@ export const operationCommands: readonly Command[] = [
     name: "op show",
     summary: "show one operation",
     synopsis: "ID [--json]",
-    description: "coppice logs ID --output prints the output of an instance's command.",
+    description: "coppice logs ID prints the output of an instance's command.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
@@ -87,6 +88,51 @@ export const operationCommands: readonly Command[] = [
     },
   }),
   command({
+    name: "op log",
+    summary: "show what the appliance noted about an operation",
+    synopsis: "ID [--json]",
+    description:
+      "The appliance keeps what it noted about its latest operations until it restarts; the journal of its machine\n" +
+      "has everything. coppice logs shows the output of an instance.",
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      const [id = ""] = expectPositionals(positionals, "ID");
+      const client = openClient(environment, options.url);
+      const lines = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).log.get());
+      await io.stdout(
+        lines.map((line) => (options.json === true ? `${JSON.stringify(line)}\n` : logLine(line))).join(""),
+      );
+      if (lines.length === 0) {
+        io.stderr(`the appliance has no lines about it any more; on its machine: journalctl -u coppice --grep ${id}\n`);
+      }
+      return 0;
+    },
+  }),
+  command({
+    name: "op extend",
+    summary: "give a running instance more time",
+    synopsis: "ID DURATION",
+    description:
+      "Lets the command of an instance run for DURATION from now on, such as 90s, 15m or 2h. The time can only\n" +
+      "grow, up to the longest that the appliance allows.",
+    examples: ["coppice op extend 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 2h"],
+    options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
+    async run({ options, positionals, io, environment }) {
+      const [id = "", duration = ""] = expectPositionals(positionals, "ID", "DURATION");
+      const seconds = secondsOf(duration);
+      const client = openClient(environment, options.url);
+      const uuid = encodeURIComponent(id);
+      const { started_at: startedAt } = await answerOf(client.v1.operations({ id: uuid }).get());
+      // The limit counts from the command's start, a little after the operation's: this gives no less than asked for.
+      const ran = startedAt === undefined ? 0 : Math.max(0, Date.now() - Date.parse(startedAt)) / 1000;
+      const timeout = Math.ceil(ran + seconds);
+      const extended = await answerOf(client.v1.instances({ uuid }).patch({ timeout }));
+      if (options.json === true) await io.stdout(`${JSON.stringify(extended)}\n`);
+      else io.stderr(`it may run until ${new Date(Date.now() + seconds * 1000).toISOString()}\n`);
+      return 0;
+    },
+  }),
+  command({
     name: "op cancel",
     summary: "cancel an operation",
     synopsis: "ID",
@@ -100,6 +146,21 @@ export const operationCommands: readonly Command[] = [
     },
   }),
 ];
+
+const SECONDS_OF_UNIT: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };
+
+/** A duration such as `90s`, `15m`, `2h`, `1d`; a number alone is seconds. @throws UsageError */
+export function secondsOf(text: string): number {
+  const [, number, unit = "s"] = /^([1-9]\d{0,8})([smhd])?$/.exec(text) ?? [];
+  if (number === undefined) throw new UsageError(`${text} must be a duration such as 90s, 15m or 2h`);
+  return Number(number) * (SECONDS_OF_UNIT[unit] ?? 1);
+}
+
+function logLine({ time, level, message, phases, ...fields }: LogLine): string {
+  const pairs = Object.entries(fields).map(([name, value]) => ` ${name}=${value}`);
+  const steps = Object.entries(phases ?? {}).map(([name, ms]) => ` ${name}=${ms}`);
+  return `${printable(`${time} ${level.toUpperCase().padEnd(5)} ${message}${pairs.join("")}${steps.join("")}`)}\n`;
+}
 
 /** One line for each fact that is known. */
 function details(operation: Operation): string {

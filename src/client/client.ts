@@ -164,7 +164,7 @@ export class Client {
 
   async #failure(response: Response): Promise<ResponseError> {
     const text = await response.text();
-    let body: { error?: string; message?: string } = {};
+    let body: { error?: string; message?: string; details?: Record<string, unknown> } = {};
     try {
       body = JSON.parse(text) as typeof body;
     } catch (error) {
@@ -173,7 +173,7 @@ export class Client {
     }
     const fallback = `HTTP status ${response.status} from ${this.#options.url}`;
     const hint = response.status === 401 ? (this.#options.tokenHint ?? "") : "";
-    return new ResponseError(response, body.error ?? "no error object", body.message ?? fallback, hint);
+    return new ResponseError(response, { error: "no error object", message: fallback, ...body }, hint);
   }
 }
 

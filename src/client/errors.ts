@@ -1,3 +1,10 @@
+/** What an answer says of its failure. */
+interface Failure {
+  readonly error: string;
+  readonly message: string;
+  readonly details?: Readonly<Record<string, unknown>>;
+}
+
 /** The appliance, or something in front of it, refused a request. */
 export class ResponseError extends Error {
   override readonly name = "ResponseError";
@@ -7,11 +14,14 @@ export class ResponseError extends Error {
   readonly code: string;
   /** recommended pause before another try, in `seconds`; null where the answer names none */
   readonly retryAfterSeconds: number | null;
+  /** facts about the error; empty where the answer has none */
+  readonly details: Readonly<Record<string, unknown>>;
 
-  constructor(response: Pick<Response, "status" | "headers">, code: string, message: string, hint = "") {
-    super(`${message} (${code})${hint}`);
+  constructor(response: Pick<Response, "status" | "headers">, { error, message, details = {} }: Failure, hint = "") {
+    super(`${message} (${error})${hint}`);
     this.status = response.status;
-    this.code = code;
+    this.code = error;
+    this.details = details;
     const seconds = Number(response.headers.get("retry-after") ?? Number.NaN);
     this.retryAfterSeconds = Number.isFinite(seconds) ? seconds : null;
   }

@@ -21,3 +21,8 @@ export type ListingItem = DirectoryListing["items"][number];
 export type UploadedFile = V1["files"]["post"]["response"][201];
 /** A path in a query: text, or bytes as a text of one character for each. */
 export type QueryPath = V1["inspect"][":uuid"]["list"]["get"]["query"]["path"];
+/** What an operation did; the fields of `data` depend on `type`. */
+export type OperationEvent = Extract<
+  V1["operations"][":id"]["events"]["get"]["response"][200],
+  readonly unknown[]
+>[number];

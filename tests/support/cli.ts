@@ -50,6 +50,7 @@ export interface SeenRequest {
   /** below /v1, query included */
   readonly path: string;
   readonly authorization: string | null;
+  readonly lastEventId: string | null;
   readonly body: Buffer;
 }
 
@@ -71,6 +72,7 @@ export class ScriptedAppliance implements AsyncDisposable {
           method: request.method,
           path: `${url.pathname.replace(/^\/v1/, "")}${url.search}`,
           authorization: request.headers.get("authorization"),
+          lastEventId: request.headers.get("last-event-id"),
           body: Buffer.from(await request.arrayBuffer()),
         };
         this.seen.push(seen);

@@ -1,5 +1,4 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
-import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
@@ -65,42 +64,76 @@ const LINES = [
   },
 ];
 
-test("logs shows lines as text, and nothing in them drives the terminal", async () => {
+test("op log shows lines as text, and nothing in them drives the terminal", async () => {
   appliance.answer = ({ path }) => (path === `/operations/${ID}/log` ? Response.json(LINES) : undefined);
-  const { code, stdout } = await coppice("logs", ID);
+  const { code, stdout } = await coppice("op", "log", ID);
   expect(code).toBe(0);
   expect(stdout.toString()).toBe(
     "2026-11-20T10:30:00.000Z INFO  operation accepted request=r1\n" +
       "2026-11-20T10:30:01.000Z INFO  operation ended status=FAILED reason=bad\\033[31m queue_ms=2 clone_ms=30\n",
   );
-  const json = (await coppice("logs", ID, "--json")).stdout.toString().trimEnd().split("\n");
+  const json = (await coppice("op", "log", ID, "--json")).stdout.toString().trimEnd().split("\n");
   expect(json.map((line) => JSON.parse(line))).toEqual(LINES);
 });
 
-test("logs says where to look when the appliance has been restarted", async () => {
+test("op log says where to look when the appliance has been restarted", async () => {
   appliance.answer = () => Response.json([]);
-  const { code, stdout, stderr } = await coppice("logs", ID);
+  const { code, stdout, stderr } = await coppice("op", "log", ID);
   expect([code, stdout.toString()]).toEqual([0, ""]);
   expect(stderr).toContain(`journalctl -u coppice --grep ${ID}`);
 });
 
-test("logs --output gives the bytes of the command, each stream where it belongs", async () => {
-  const result = {
-    exit_code: 3,
-    stdout: outputObject(new Uint8Array([0, 255, 10]), false),
-    stderr: outputObject(new TextEncoder().encode("oops\n"), false),
-  };
-  appliance.answer = () => Response.json({ id: ID, kind: "instance", status: "SUCCESS", result });
-  const { code, stdout, stderr } = await coppice("logs", ID, "--output");
+/** Events as a server sends them. */
+function sent(events: readonly { readonly id: number; readonly type: string; readonly data: object }[]): Response {
+  const text = events.map((event) => `id: ${event.id}\nevent: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`);
+  return new Response(`: keepalive\n\n${text.join("")}`, { headers: { "content-type": "text/event-stream" } });
+}
+
+const OUTPUT = [
+  { id: 1, type: "spawn", spid: 1, data: { pid: 2 } },
+  { id: 2, type: "stdout", spid: 1, data: { content: "AP8K", encoding: "base64" } },
+  { id: 3, type: "stderr", spid: 1, data: { content: "oops\n", encoding: "ascii" } },
+  { id: 4, type: "truncated", spid: 1, data: { stream: "stdout", bytes_emitted: 3, bytes_dropped: 70 } },
+];
+const COMPLETION = { id: 5, type: "completion", data: { status: "SUCCESS", duration_ms: 1 } };
+
+test("logs gives the bytes of the command, each stream where it belongs, and says what was not kept", async () => {
+  appliance.answer = ({ path }) =>
+    path === `/operations/${ID}/events?follow=false&spid=1` ? sent([...OUTPUT, COMPLETION]) : undefined;
+  const { code, stdout, stderr } = await coppice("logs", ID);
   expect(code).toBe(0);
   expect([...stdout]).toEqual([0, 255, 10]);
-  expect(stderr).toBe("oops\n");
+  expect(stderr).toBe("oops\ncoppice logs: 70 more bytes of stdout were not kept\n");
 });
 
-test("logs --output of what has none fails and says so", async () => {
-  appliance.answer = () => Response.json({ id: ID, kind: "instance", status: "FAILED" });
-  expect(await coppice("logs", ID, "--output")).toMatchObject({
-    code: 1,
-    stderr: `coppice logs: operation ${ID} (FAILED) has no output\n`,
-  });
+test("logs -f goes on behind the last event where its connection broke, and ends with the operation", async () => {
+  const parts = [OUTPUT.slice(0, 2), OUTPUT.slice(2), [COMPLETION]];
+  appliance.answer = ({ path }) =>
+    path.startsWith(`/operations/${ID}/events?`) ? sent(parts.shift() ?? []) : undefined;
+  const { code, stdout } = await coppice("logs", "-f", "--process", "2", ID, "--json");
+  expect(code).toBe(0);
+  const shown = stdout.toString().trimEnd().split("\n");
+  expect(shown.map((line) => JSON.parse(line))).toEqual([...OUTPUT, COMPLETION]);
+  expect(appliance.seen.map(({ path }) => path)).toEqual(Array(3).fill(`/operations/${ID}/events?follow=true&spid=2`));
+  expect(appliance.seen.map(({ lastEventId }) => lastEventId)).toEqual([null, "2", "4"]);
+});
+
+test.each([
+  ["90s", 90],
+  ["15m", 900],
+  ["2h", 7200],
+  ["7", 7],
+])("op extend %s gives that much from now on", async (duration, seconds) => {
+  const started_at = new Date(Date.now() - 100_000).toISOString();
+  appliance.answer = ({ method }) =>
+    Response.json(method === "PATCH" ? { uuid: ID, timeout: 1 } : { id: ID, kind: "instance", started_at });
+  expect((await coppice("op", "extend", ID, duration)).code).toBe(0);
+  const [{ timeout }] = appliance.bodies("PATCH", `/instances/${ID}`) as [{ timeout: number }];
+  expect(timeout).toBeGreaterThanOrEqual(100 + seconds);
+  expect(timeout).toBeLessThan(110 + seconds);
+});
+
+test.each(["", "soon", "1w", "-3s", "0", "1.5h"])("%p is no duration", async (duration) => {
+  const { code, stderr } = await coppice("op", "extend", ID, "--", duration);
+  expect([code, stderr]).toEqual([2, expect.stringContaining("must be a duration")]);
 });

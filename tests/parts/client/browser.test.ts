@@ -12,6 +12,8 @@ async function bundled(entrypoints: readonly string[]): Promise<string[]> {
   const built = await Bun.build({
     entrypoints: entrypoints.map((path) => join(ROOT, path)),
     outdir,
+    // Maps name their sources from the directory of the output, in which no other directory may lie then.
+    naming: "[name].[ext]",
     target: "browser",
     sourcemap: "external",
   });

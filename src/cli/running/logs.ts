@@ -1,0 +1,49 @@
+import { given } from "../../client/given.ts";
+import { operationEvents, outputOf } from "../../client/operation-events.ts";
+import type { OperationEvent } from "../../client/types.ts";
+import { CLIENT_OPTIONS, openClient } from "../client.ts";
+import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
+import type { Io } from "../io.ts";
+import { interruptible } from "../wait.ts";
+
+/** Number of the process that an instance is there for. */
+const COMMAND_SPID = 1;
+
+export const logsCommand = command({
+  name: "logs",
+  summary: "show the output of an instance",
+  synopsis: "[-f] ID [OPTIONS]",
+  description:
+    "Prints what the command of an instance has written, to standard output and error. With --json, everything\n" +
+    "that the operation did is printed as JSON, one event a line: its processes, their outputs and ends.\n" +
+    "coppice op log shows what the appliance noted about an operation.",
+  examples: ["coppice logs -f 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
+  options: {
+    follow: { type: "boolean", short: "f", doc: "go on until the operation has ended" },
+    process: { type: "string", short: "p", value: "SPID", doc: "another process than the command, which has number 1" },
+    ...JSON_OPTION,
+    ...CLIENT_OPTIONS,
+  },
+  async run({ options, positionals, io, environment }) {
+    const [id = ""] = expectPositionals(positionals, "ID");
+    const { follow = false, json = false } = options;
+    const spid = integerOption("process", options.process, 0) ?? (json ? undefined : COMMAND_SPID);
+    const client = openClient(environment, options.url);
+    await interruptible(io, async (signal) => {
+      for await (const event of operationEvents(client, id, { follow, signal, ...given({ spid }) })) {
+        if (json) await io.stdout(`${JSON.stringify(event)}\n`);
+        else await print(event, io);
+      }
+    });
+    return 0;
+  },
+});
+
+async function print(event: OperationEvent, io: Io): Promise<void> {
+  if (event.type === "stdout") await io.stdout(outputOf(event));
+  else if (event.type === "stderr") await io.stderrBytes(outputOf(event));
+  else if (event.type === "truncated") {
+    const { stream, bytes_dropped: bytes } = event.data as { readonly stream: string; readonly bytes_dropped: number };
+    io.stderr(`coppice logs: ${bytes} more bytes of ${stream} were not kept\n`);
+  }
+}

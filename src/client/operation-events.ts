@@ -1,0 +1,55 @@
+import type { Client } from "./client.ts";
+import { UnreachableError } from "./errors.ts";
+import { readEvents } from "./events.ts";
+import type { OperationEvent } from "./types.ts";
+
+/** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
+const UNREACHABLE_MS_MAX = 60_000;
+const RETRY_MS = 500;
+
+export interface OperationEventsOptions {
+  /** true: until the operation has ended; false: those that there are now */
+  readonly follow: boolean;
+  /** only those of one process, and the completion */
+  readonly spid?: number;
+  readonly signal?: AbortSignal;
+}
+
+/**
+ * What an operation did, from the beginning on. A connection that breaks is made anew where it was, also over a restart of
+ * the appliance.
+ * @throws ResponseError, UnreachableError, AnswerError, the reason of `signal`
+ */
+export async function* operationEvents(
+  client: Client,
+  id: string,
+  { follow, spid, signal }: OperationEventsOptions,
+): AsyncGenerator<OperationEvent, void, undefined> {
+  const path = `/operations/${encodeURIComponent(id)}/events`;
+  const options = { query: { follow, spid }, ...(signal === undefined ? {} : { signal }) };
+  let lastEventId: string | undefined;
+  for (let unreachableSince: number | null = null; ; ) {
+    try {
+      const resume = lastEventId === undefined ? {} : { lastEventId };
+      for await (const { data, id: eventId } of readEvents(client, path, { ...options, ...resume })) {
+        const event = JSON.parse(data) as OperationEvent;
+        yield event;
+        lastEventId = eventId ?? lastEventId;
+        unreachableSince = null;
+        if (event.type === "completion") return;
+      }
+      if (!follow) return;
+    } catch (error) {
+      if (!(error instanceof UnreachableError)) throw error;
+      unreachableSince ??= performance.now();
+      if (performance.now() - unreachableSince > UNREACHABLE_MS_MAX) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+  }
+}
+
+/** The bytes of an event of type `stdout` or `stderr`. */
+export function outputOf({ data }: OperationEvent): Uint8Array {
+  const { content, encoding } = data as { readonly content: string; readonly encoding: string };
+  return encoding === "base64" ? Uint8Array.fromBase64(content) : new TextEncoder().encode(content);
+}
