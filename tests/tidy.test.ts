@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
+import { everything, except, filesBelow, isTypeScript, places, source, written } from "./support/source-files.ts";
 
 const ROOT = resolve(import.meta.dir, "..");
 const FILE_LINES_MAX = 400;
@@ -76,32 +77,6 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   "cli/bench": ["elysia", "@sinclair/typebox", "drizzle-orm"],
 };
 
-interface SourceFile {
-  /** from the root of the repository */
-  readonly path: string;
-  readonly text: string;
-}
-
-function filesBelow(directory: string): string[] {
-  return readdirSync(join(ROOT, directory), { withFileTypes: true }).flatMap((entry) => {
-    const path = join(directory, entry.name);
-    if (entry.isDirectory()) return entry.name === "node_modules" ? [] : filesBelow(path);
-    return entry.isFile() ? [path] : [];
-  });
-}
-
-const read = (path: string): SourceFile => ({ path, text: readFileSync(join(ROOT, path), "utf8") });
-const everything = [
-  ...["src", "tests", "vm-assets", "systemd", "docs"].flatMap(filesBelow),
-  ...["Makefile", "README.md", "CHANGELOG.md", "SECURITY.md"],
-  ...["package.json", "bunfig.toml", "tsconfig.json", "biome.json"],
-].map(read);
-const isTypeScript = ({ path }: SourceFile): boolean => path.endsWith(".ts");
-const source = everything.filter((file) => file.path.startsWith("src/") && isTypeScript(file));
-const written = everything.filter(({ path }) => /\.(ts|c|h|sh|md|toml|service|conf)$|Makefile$/.test(path));
-/** This file has to spell what it forbids. */
-const SELF = "tests/tidy.test.ts";
-
 interface Import {
   readonly specifier: string;
   readonly typeOnly: boolean;
@@ -131,6 +106,16 @@ function entryOf(table: typeof MAY_IMPORT, path: string): readonly string[] | un
   return undefined;
 }
 
+/** Modules that lead to a circle: a module is outside when all that it names are known to be. */
+function inCircles(named: ReadonlyMap<string, Iterable<string>>): string[] {
+  const outside = new Set<string>();
+  for (let before = -1; before < outside.size; ) {
+    before = outside.size;
+    for (const [name, targets] of named) if ([...targets].every((target) => outside.has(target))) outside.add(name);
+  }
+  return [...named.keys()].filter((name) => !outside.has(name));
+}
+
 /** Why an import is not allowed, or null. */
 function importProblem(from: string, { specifier, typeOnly }: Import): string | null {
   if (!specifier.startsWith(".")) return packageProblem(from, specifier);
@@ -157,16 +142,6 @@ function packageProblem(from: string, specifier: string): string | null {
     .join("/");
   return entryOf(MAY_USE, from)?.includes(name) === true ? null : `only some folders may use ${name}`;
 }
-
-/** Places where `pattern` stands, for a message that says where to look. */
-function places(files: readonly SourceFile[], pattern: RegExp): string[] {
-  return files.flatMap(({ path, text }) =>
-    text.split("\n").flatMap((line, index) => (pattern.test(line) ? [`${path}:${index + 1}: ${line.trim()}`] : [])),
-  );
-}
-
-const except = (files: readonly SourceFile[], ...paths: string[]): SourceFile[] =>
-  files.filter(({ path }) => path !== SELF && !paths.includes(path));
 
 describe("imports", () => {
   test("go down only", () => {
@@ -222,13 +197,7 @@ describe("imports", () => {
         return [path, targets.filter((target) => byPath.has(target))] as const;
       }),
     );
-    // Whoever imports only what is known to lead nowhere back leads nowhere back.
-    const free = new Set<string>();
-    for (let before = -1; before < free.size; ) {
-      before = free.size;
-      for (const [path, targets] of imported) if (targets.every((target) => free.has(target))) free.add(path);
-    }
-    expect([...byPath].filter((path) => !free.has(path))).toEqual([]);
+    expect(inCircles(imported)).toEqual([]);
   });
 
   test("no folder has more files than one can take in", () => {
@@ -252,13 +221,7 @@ describe("includes", () => {
 
   test("of the agent form no circle", () => {
     expect(included.size).toBeGreaterThan(20);
-    // Whoever includes only what is known to lead nowhere back leads nowhere back.
-    const free = new Set<string>();
-    for (let before = -1; before < free.size; ) {
-      before = free.size;
-      for (const [name, targets] of included) if ([...targets].every((target) => free.has(target))) free.add(name);
-    }
-    expect([...included.keys()].filter((name) => !free.has(name))).toEqual([]);
+    expect(inCircles(included)).toEqual([]);
   });
 });
 
@@ -272,6 +235,13 @@ describe("one place for each power", () => {
     const unit = everything.filter(({ path }) => path.startsWith("tests/unit/"));
     // What a test starts by a module of the source, the ring itself refuses: tests/support/unit-only.ts.
     expect(places(unit, /\bBun\.(?:spawn|serve|listen|udpSocket|\$)|node:child_process|\bcreateServer\b/)).toEqual([]);
+  });
+
+  test("tests wait in tests/support/waiting.ts", () => {
+    const tests = everything.filter(({ path }) => path.startsWith("tests/") && path.endsWith(".ts"));
+    // The timeout of a socket is none of these: it waits for what comes.
+    const pattern = /\bBun\.sleep|(?<![.\w])setTimeout\(|\bsetTimeout\b.* from "node:timers/;
+    expect(places(except(tests, "tests/support/waiting.ts"), pattern)).toEqual([]);
   });
 
   test("the environment is read in config.ts", () => {

@@ -11,6 +11,7 @@ import {
   PROCESSES_COUNT_MAX,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
+import { until } from "../support/waiting.ts";
 import {
   collect,
   type ExecRequest,
@@ -117,8 +118,7 @@ describe("a command", () => {
     // Gone, or dead and waiting for whatever reaps orphans on this machine.
     const status = `/proc/${outcome.stdout.toString().trim()}/status`;
     const isDead = () => !existsSync(status) || /^State:\t[ZX]/m.test(readFileSync(status, "utf8"));
-    for (let tries = 0; tries < 100 && !isDead(); tries++) await Bun.sleep(20);
-    expect(isDead()).toBe(true);
+    await until("it is dead", isDead);
   });
 
   test("gets signals", async () => {

@@ -2,6 +2,7 @@
  * Random and mutated frames against the sanitizer build. Each seed is a whole conversation and gives the same frames
  * every time: `COPPICE_FUZZ_SEED=n bun test tests/agent/fuzz.test.ts` replays one, `COPPICE_FUZZ_COUNT=n` runs more.
  */
+
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createServer, type Server } from "node:net";
 import {
@@ -11,6 +12,7 @@ import {
   SESSION_GUEST_BIT,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
+import { pause } from "../support/waiting.ts";
 import {
   EXIT_CLOSED,
   EXIT_REFUSED,
@@ -258,7 +260,7 @@ async function converse(agent: NativeAgent, random: Random): Promise<void> {
     const answer = agent.poll();
     if (answer === null) {
       idle += 1;
-      await Bun.sleep(10);
+      await pause("something may come", 10);
       continue;
     }
     idle = 0;

@@ -8,6 +8,7 @@ import { connectUnix, listenUnix } from "../../src/system/unix-sockets.ts";
 import { Agent } from "../../src/vm/agent/agent.ts";
 import { SocketChannel } from "../../src/vm/agent/channel.ts";
 import { AgentFrame, HostFrame } from "../../src/vm/agent/protocol.ts";
+import { pause, until } from "../support/waiting.ts";
 import { EXIT_CLOSED, EXIT_REFUSED, execFrames, frame, syncFrame, u16 } from "./native-agent.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
@@ -69,10 +70,7 @@ class Host {
   }
 
   async until(type: number): Promise<void> {
-    for (let waitedMs = 0; !this.types.includes(type); waitedMs += 2) {
-      if (waitedMs > LIMIT_MS) throw new Error(`no frame of type ${type}, but ${this.types}`);
-      await Bun.sleep(2);
-    }
+    await until(`a frame of type ${type} comes`, () => this.types.includes(type), LIMIT_MS);
   }
 
   leave(): void {
@@ -102,7 +100,7 @@ describe("an agent that listens", () => {
     second.send(syncFrame());
     first.send(syncFrame());
     await first.until(AgentFrame.synced);
-    await Bun.sleep(50);
+    await pause("the second would be served", 50);
     expect(second.types).toEqual([]);
     first.leave();
     await second.until(AgentFrame.synced);

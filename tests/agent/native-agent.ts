@@ -10,6 +10,7 @@ import {
   PROTOCOL_VERSION,
   SYNC_ENTROPY_BYTES,
 } from "../../src/vm/agent/protocol.ts";
+import { deadline, pause } from "../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 /** The program that `buildNativeAgent` makes. */
@@ -249,7 +250,7 @@ export class NativeAgent implements AsyncDisposable {
 
   /** Nothing but silence for that long? */
   async quiet(milliseconds: number): Promise<boolean> {
-    await Bun.sleep(milliseconds);
+    await pause("a frame would come", milliseconds);
     return this.#take() === null;
   }
 
@@ -266,12 +267,10 @@ export class NativeAgent implements AsyncDisposable {
   }
 
   async #change(): Promise<void> {
-    let timer: Timer | undefined;
-    await new Promise<void>((done, fail) => {
-      this.#wake = done;
-      timer = setTimeout(() => fail(new Error("no frame in time")), FRAME_TIMEOUT_MS);
-    });
-    clearTimeout(timer);
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.#wake = resolve;
+    using _late = deadline(FRAME_TIMEOUT_MS, () => reject(new Error("no frame in time")));
+    await promise;
     this.#wake = null;
   }
 
@@ -284,9 +283,8 @@ export class NativeAgent implements AsyncDisposable {
   /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or an end out of order */
   async close(): Promise<Ended> {
     this.#socket.destroy();
-    const timer = setTimeout(() => this.#child.kill("SIGKILL"), EXIT_TIMEOUT_MS);
+    using _late = deadline(EXIT_TIMEOUT_MS, () => this.#child.kill("SIGKILL"));
     const ended = await this.exited;
-    clearTimeout(timer);
     const reports = this.reports();
     if (reports.length > 0) throw new Error(`sanitizers: ${reports.join("\n")}`);
     if (ended.code !== EXIT_CLOSED && ended.code !== EXIT_REFUSED) {

@@ -7,7 +7,7 @@ import { gunzipSync } from "node:zlib";
 import { Api, errorOf } from "../support/api/api.ts";
 import { type LayerFixture, MTIME_SECONDS } from "../support/api/layers.ts";
 import { listLayers } from "../support/layer-files.ts";
-import { until } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const LONG = "n".repeat(200);
 const RAW = Buffer.from([0x62, 0xff, 0x0a]);

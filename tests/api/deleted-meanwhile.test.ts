@@ -6,7 +6,7 @@ import { layerPath } from "../../src/storage/layers/layers.ts";
 import { Api } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
 import { listLayers } from "../support/layer-files.ts";
-import { until } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const ENTRIES_COUNT = 20_000;
 const LONG = "n".repeat(200);

@@ -5,6 +5,7 @@ import { join, resolve } from "node:path";
 import { outputObject } from "../../src/api/v1/schema/operations.ts";
 import { ScriptedAppliance } from "../support/cli.ts";
 import { Executable } from "../support/executable.ts";
+import { pause } from "../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
@@ -163,7 +164,7 @@ describe("as a client", () => {
     for await (const chunk of child.stdout) {
       hash.update(chunk);
       chunks += 1;
-      if (chunks < 20) await Bun.sleep(10);
+      if (chunks < 20) await pause("the reader is slow", 10);
     }
     const stderr = await new Response(child.stderr).bytes();
     expect(hash.digest("hex")).toBe(createHash("sha256").update(output).digest("hex"));
@@ -225,7 +226,7 @@ describe("as a client", () => {
       if (path === "/instances") return Response.json({ uuid: ID }, { status: 201 });
       if (method === "DELETE") cancelled = true;
       polled.resolve();
-      await Bun.sleep(20);
+      await pause("an appliance answers later", 20);
       const status = cancelled ? "CANCELLED" : "EXECUTING";
       return Response.json({ id: ID, kind: "instance", status, created_at: "" });
     };

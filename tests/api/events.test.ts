@@ -8,6 +8,7 @@ import { OperationEvents } from "../../src/supervisor/operations/events.ts";
 import { Api, type CallOptions, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
+import { turns, until } from "../support/waiting.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
@@ -272,7 +273,7 @@ describe("GET /operations/{id}/events", () => {
     };
     for (let bytes = -request.length + 1; bytes < 1200; bytes += 61) await leaveAfter(bytes);
     await Promise.all(Array.from({ length: 100 }, (_, index) => leaveAfter(1 + index * 12)));
-    while (api.parts.eventLogs.counts.readers > 0) await Bun.sleep(5);
+    await until("nobody reads any more", () => api.parts.eventLogs.counts.readers === 0);
     expect(openLogs()).toHaveLength(1);
     await end();
     expect(openLogs()).toEqual([]);
@@ -287,7 +288,7 @@ describe("GET /operations/{id}/events", () => {
     const command = log.outputs(1, 1_000_000, true);
     for (let count = 0; count < 100; count++) {
       void command.write("stdout", Buffer.alloc(5000, `${count} `));
-      if (count % 10 === 0) await Bun.sleep(1);
+      if (count % 10 === 0) await turns(1);
     }
     await end();
     const seen = await Promise.all(all.map(({ until }) => until(null)));

@@ -2,9 +2,9 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { connect } from "node:net";
 import { Api, errorOf, LIMITS } from "../support/api/api.ts";
+import { until } from "../support/waiting.ts";
 
 const sha256 = (bytes: string | Uint8Array) => createHash("sha256").update(bytes).digest("hex");
-const WAIT_MS_MAX = 5000;
 
 let api: Api;
 beforeAll(async () => {
@@ -17,14 +17,6 @@ const upload = (
   headers?: Record<string, string>,
   token = api.token,
 ) => api.call("POST", "/v1/files", { body, token, ...(headers === undefined ? {} : { headers }) });
-
-async function until(condition: () => Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + WAIT_MS_MAX;
-  while (!(await condition())) {
-    if (performance.now() > deadline) throw new Error("it did not happen in time");
-    await Bun.sleep(10);
-  }
-}
 
 describe('"POST /files uploads a file … the body is the raw bytes"', () => {
   // spec: files.upload, file.fields
@@ -81,9 +73,9 @@ describe('"POST /files uploads a file … the body is the raw bytes"', () => {
     socket.write(
       `POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${api.token}\r\nContent-Length: 1000\r\n\r\nabc`,
     );
-    await until(async () => (await api.garbage()).length === 1);
+    await until("the upload is under way", async () => (await api.garbage()).length === 1);
     socket.destroy();
-    await until(async () => (await api.garbage()).length === 0);
+    await until("nothing of it is left", async () => (await api.garbage()).length === 0);
   });
 });
 

@@ -3,6 +3,7 @@ import { ApiError } from "../../src/domain/errors.ts";
 import type { OperationId } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
+import { until } from "../support/waiting.ts";
 
 let api: Api;
 let image = "";
@@ -208,7 +209,6 @@ describe("GET /instances/{uuid}/stats", () => {
     await response.body?.getReader().read();
     expect(api.operations.openStats).toBe(1);
     leaving.abort();
-    for (let round = 0; round < 500 && api.operations.openStats > 0; round++) await Bun.sleep(10);
-    expect(api.operations.openStats).toBe(0);
+    await until("nobody looks any more", () => api.operations.openStats === 0);
   });
 });

@@ -1,8 +1,10 @@
 /** Whatever a client asked for ends when the client has gone, and gives back what it held. */
+
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { Api } from "../support/api/api.ts";
 import { filesOpenBelow, listLayers } from "../support/layer-files.ts";
+import { pause } from "../support/waiting.ts";
 
 const GIB = 1_073_741_824;
 /** Nobody reads as much in the time of a test. */
@@ -26,7 +28,7 @@ function readBytes(): number {
 async function untilIdle(): Promise<void> {
   for (let quietCount = 0; quietCount < 10; ) {
     const before = readBytes();
-    await Bun.sleep(20);
+    await pause("reads are counted over this time", 20);
     quietCount = readBytes() - before < BUSY_BYTES ? quietCount + 1 : 0;
   }
 }

@@ -1,9 +1,11 @@
 /** What slow readers of an account hold is bounded by their number, and comes back however they leave. */
+
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
 import { WALKS_LIMITS } from "../../src/service/walks.ts";
 import { Api } from "../support/api/api.ts";
+import { pause } from "../support/waiting.ts";
 
 const FILES_COUNT = 20_000;
 /** Their answers begin, and wait for their readers. */
@@ -69,7 +71,7 @@ test("clients that leave at once take no place with them", async () => {
   for (const asked of Object.values(path)) {
     for (let delayMs = 0; delayMs < 2 * WALKS_LIMITS.countMax; delayMs++) {
       const socket = ask(asked);
-      await Bun.sleep(delayMs / 8);
+      await pause("each leaves a little later", delayMs / 8);
       socket.destroy();
     }
     expect((await api.call("GET", path.diff)).status).toBe(200);

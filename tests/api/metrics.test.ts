@@ -3,7 +3,7 @@ import { Api } from "../support/api/api.ts";
 import { programTest } from "../support/api/program.ts";
 import { sectionOf } from "../support/documents.ts";
 import { parseExposition } from "../support/exposition.ts";
-import { until } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 let api: Api;
 beforeAll(async () => {

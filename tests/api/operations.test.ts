@@ -5,6 +5,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
 import { writeOutputFiles } from "../support/outputs.ts";
+import { pause, until } from "../support/waiting.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
@@ -112,7 +113,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     const response = await fetch(`${api.url}/v1/operations/${id}`, { headers, signal: leaving.signal });
     await (response.body as ReadableStream<Uint8Array>).getReader().read();
     leaving.abort();
-    while (openOutputs().length > 0) await Bun.sleep(10);
+    await until("no file is open", () => openOutputs().length === 0);
   });
 
   test("an import's result is as it is", async () => {
@@ -141,7 +142,7 @@ describe("long poll", () => {
     api.operations.start(id);
     const startedAt = performance.now();
     const answer = get(id, "?wait=30");
-    await Bun.sleep(50);
+    await until("the request waits", () => api.operations.waitsCount === 1);
     api.operations.succeed(id, { image: id, digest: "sha256:0", size_bytes: 1 });
     expect((await answer).json.status).toBe("SUCCESS");
     expect(performance.now() - startedAt).toBeLessThan(5000);
@@ -268,13 +269,13 @@ describe("paging", () => {
     await using walked = await Api.start();
     const expected = new Set<string>();
     for (let index = 0; index < 137; index++) expected.add(walked.operations.insert(ALICE, "instance").id);
-    await Bun.sleep(5);
-    const until = new Date().toISOString();
-    await Bun.sleep(5);
+    await pause("these rows are older than the bound", 5);
+    const bound = new Date().toISOString();
+    await pause("those to come are younger", 5);
     const seen: string[] = [];
     for (let offset = 0; ; offset += 10) {
       for (let index = 0; index < 7; index++) walked.operations.insert(ALICE, "instance");
-      const { json } = await walked.call("GET", `/v1/operations?limit=10&offset=${offset}&until=${until}`);
+      const { json } = await walked.call("GET", `/v1/operations?limit=10&offset=${offset}&until=${bound}`);
       seen.push(...(json as { id: string }[]).map(({ id }) => id));
       if (json.length < 10) break;
     }

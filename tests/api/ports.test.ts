@@ -1,4 +1,5 @@
 /** Connections to ports of an instance; the guest is this host, so that its servers are those of the tests. */
+
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, setDefaultTimeout } from "bun:test";
 import { createHash } from "node:crypto";
 import { createServer, type Server, type Socket } from "node:net";
@@ -7,6 +8,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { type RunningFixture, runningInstance } from "../support/api/running.ts";
 import { refusedHandshake, TestSocket } from "../support/api/socket.ts";
+import { pause, until } from "../support/waiting.ts";
 
 // The first one may have to build the agent.
 setDefaultTimeout(150_000);
@@ -252,10 +254,12 @@ describe("with the subprotocol", () => {
     ];
     stopped.write(`${lines.join("\r\n")}\r\n\r\n`);
     let before = -1;
-    while (before !== written.bytes || !written.waits) {
+    await until("the buffers are full", async () => {
+      const isFull = written.waits && before === written.bytes;
       before = written.bytes;
-      await Bun.sleep(300);
-    }
+      if (!isFull) await pause("more may be written", 300);
+      return isFull;
+    });
     expect(written.bytes).toBeLessThan(40_000_000);
     stopped.resume();
   });

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Api, LIMITS } from "../support/api/api.ts";
 import { programTest } from "../support/api/program.ts";
+import { pause, until } from "../support/waiting.ts";
 
 const GIB = 1_073_741_824;
 const MIB = 1_048_576;
@@ -124,14 +125,13 @@ describe("memory of the daemon", () => {
         return socket;
       }),
     );
-    await Bun.sleep(2000);
+    await pause("what would be buffered is buffered", 2000);
     expect(await api.garbage()).toHaveLength(STALLED_CLIENTS_COUNT);
     expect((await api.call("GET", "/v1/images?limit=1")).status).toBe(200);
     // Mostly what the kernel holds of each, and one buffer.
     expect(peakMib() - before).toBeLessThan(requests.length * STALLED_CLIENTS_COUNT * 2);
     for (const socket of sockets) socket.destroy();
-    for (let round = 0; round < 500 && (await api.garbage()).length > 0; round++) await Bun.sleep(10);
-    expect(await api.garbage()).toEqual([]);
+    await until("nothing of them is left", async () => (await api.garbage()).length === 0);
   });
 });
 

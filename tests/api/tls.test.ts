@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
 import { EXECUTABLE, programTest } from "../support/api/program.ts";
+import { until } from "../support/waiting.ts";
 
 /** Longest that the program may take to listen, in `milliseconds`. */
 const LISTEN_MS_MAX = 30_000;
@@ -36,13 +37,15 @@ async function serve(flags: readonly string[]) {
     stderr: Bun.file(logPath),
     timeout: LISTEN_MS_MAX,
   });
-  for (;;) {
-    const ended = child.exitCode !== null;
-    const log = await Bun.file(logPath).text();
-    const url = /"url":"(http[^"]+)"/.exec(log)?.[1] ?? null;
-    if (url !== null || ended) return { child, url, log };
-    await Bun.sleep(20);
-  }
+  let log = "";
+  let url: string | null = null;
+  await until("the program listens, or has ended", async () => {
+    const hasEnded = child.exitCode !== null;
+    log = await Bun.file(logPath).text();
+    url = /"url":"(http[^"]+)"/.exec(log)?.[1] ?? null;
+    return url !== null || hasEnded;
+  });
+  return { child, url: url as string | null, log };
 }
 
 programTest("the listener speaks TLS, and nothing else on that port", async () => {

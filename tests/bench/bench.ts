@@ -1,5 +1,6 @@
 import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
+import { deadline, pause } from "../support/waiting.ts";
 import { captureRows } from "./capture.ts";
 import { chainRows } from "./chain.ts";
 import { densityRemarks, phaseRemarks } from "./density.ts";
@@ -91,8 +92,7 @@ process.exit(ledger.isComplete && !stopping ? 0 : 1);
 /** @throws Error of the part, or when it takes too long */
 async function measure({ measure: findings, secondsMax }: Part, on: BenchHost): Promise<void> {
   const late = Promise.withResolvers<never>();
-  const timer = setTimeout(() => late.reject(new Error(`not done within ${secondsMax} s`)), secondsMax * 1000);
-  using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
+  using _late = deadline(secondsMax * 1000, () => late.reject(new Error(`not done within ${secondsMax} s`)));
   const iterator = findings(on);
   for (;;) {
     const step = iterator.next();
@@ -107,5 +107,5 @@ async function measure({ measure: findings, secondsMax }: Part, on: BenchHost): 
 async function dispose(used: BenchHost | null): Promise<void> {
   if (used === null) return;
   const disposal = used[Symbol.asyncDispose]().catch((error: unknown) => ledger.fail("end of the appliance", error));
-  await Promise.race([disposal, Bun.sleep(DISPOSAL_MS_MAX)]);
+  await Promise.race([disposal, pause("the appliance ends", DISPOSAL_MS_MAX)]);
 }

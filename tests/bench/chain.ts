@@ -1,4 +1,5 @@
 import { interleaved, median, rowOf, timed } from "../../src/cli/bench/figures.ts";
+import { pause } from "../support/waiting.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 
@@ -51,6 +52,6 @@ async function settled(host: BenchHost): Promise<void> {
   for (let quiet = 0; quiet < 6 && Date.now() < deadline; ) {
     const { value } = await host.metrics();
     quiet = value('coppice_vms{state="in_use"}') === 0 ? quiet + 1 : 0;
-    await Bun.sleep(500);
+    await pause("before the next look", 500);
   }
 }

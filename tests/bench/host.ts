@@ -2,16 +2,17 @@ import { existsSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { timed } from "../../src/cli/bench/figures.ts";
 import type { Acceleration } from "../../src/vm/vmm.ts";
-import { Appliance } from "../support/appliance.ts";
-import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { type ImageSpec, pushImage } from "../support/images.ts";
+import type { Registry } from "../support/registry.ts";
 import { type RunResult, resultOf } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const ASSETS = resolve(import.meta.dir, "../../build/assets");
 /** As the configuration has it where nobody says otherwise. */
 const POOL_SIZE = 2;
 const POOL_MS_MAX = 180_000;
-const POOL_POLL_MS = 50;
 /** A machine that is too busy for its trial is measured all the same. */
 const FLAGS = ["--vm-probe-timeout", "60s"];
 /** The parts have deadlines of their own; a slow machine shall have its figures, too. */
@@ -21,36 +22,31 @@ const OPERATION_MS_MAX = 600_000;
 export class BenchHost implements AsyncDisposable {
   readonly appliance: Appliance;
   readonly registry: Registry;
+  /** an image of busybox, with one layer */
+  readonly base: string;
   readonly quick: boolean;
   readonly #owned: AsyncDisposableStack;
-  #base = "";
 
   private constructor(parts: {
     appliance: Appliance;
     registry: Registry;
+    base: string;
     quick: boolean;
     owned: AsyncDisposableStack;
   }) {
     this.appliance = parts.appliance;
     this.registry = parts.registry;
+    this.base = parts.base;
     this.quick = parts.quick;
     this.#owned = parts.owned;
   }
 
   static async start(quick: boolean): Promise<BenchHost> {
     await using owned = new AsyncDisposableStack();
-    const registry = owned.use(await Registry.start());
-    const appliance = owned.use(
-      await Appliance.start({ registries: [registry.host], poolSize: POOL_SIZE, flags: FLAGS }),
+    const { appliance, registry, image } = owned.use(
+      await BusyboxAppliance.start({ poolSize: POOL_SIZE, flags: FLAGS }),
     );
-    const host = new BenchHost({ appliance, registry, quick, owned: owned.move() });
-    host.#base = await host.importImage("base", await busyboxImage());
-    return host;
-  }
-
-  /** an image of busybox, with one layer */
-  get base(): string {
-    return this.#base;
+    return new BenchHost({ appliance, registry, base: image, quick, owned: owned.move() });
   }
 
   async importImage(name: string, image: ImageSpec): Promise<string> {
@@ -77,13 +73,8 @@ export class BenchHost implements AsyncDisposable {
 
   /** Waits until as many clones wait as the pool has, all of them as ready as they get, and nothing else runs. */
   async warm(): Promise<void> {
-    const deadline = Date.now() + POOL_MS_MAX;
-    for (;;) {
-      const { text } = await this.metrics();
-      if (text.includes(`coppice_pool_ready ${POOL_SIZE}\n`)) return;
-      if (Date.now() > deadline) throw new Error("the pool does not fill");
-      await Bun.sleep(POOL_POLL_MS);
-    }
+    const isFull = async () => (await this.metrics()).text.includes(`coppice_pool_ready ${POOL_SIZE}\n`);
+    await until("the pool is full", isFull, POOL_MS_MAX);
   }
 
   /** What Prometheus would see, with the samples by their name and labels. */

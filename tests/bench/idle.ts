@@ -1,4 +1,5 @@
 import { rowOf, timed } from "../../src/cli/bench/figures.ts";
+import { pause } from "../support/waiting.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 import { residentMib } from "./transfer.ts";
@@ -12,7 +13,7 @@ export async function* idleRows(host: BenchHost): AsyncGenerator<Finding> {
   await host.warm();
   const resident: number[] = [];
   for (let n = 0; n < host.rounds(5, 3); n++) {
-    await Bun.sleep(IDLE_MS);
+    await pause("the daemon is idle", IDLE_MS);
     resident.push(residentMib(appliance.pid));
   }
   yield rowOf({

@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { interleaved, median, quantile, rowOf } from "../../src/cli/bench/figures.ts";
 import { type LoadTarget, rateOf, spansAt } from "../../src/cli/bench/load.ts";
+import { running } from "../support/runs.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 import { startBareServer } from "./server.ts";
@@ -79,6 +80,6 @@ function cpuTimeUs(pid: number): number {
 
 async function untilExecuting(host: BenchHost, ids: readonly string[]): Promise<void> {
   for (const id of ids) {
-    while ((await host.appliance.fetch(`/instances/${id}/stats?once=true`)).status !== 200) await Bun.sleep(100);
+    await running(host.appliance, id);
   }
 }

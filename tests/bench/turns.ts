@@ -2,6 +2,7 @@ import { join } from "node:path";
 import { rowOf } from "../../src/cli/bench/figures.ts";
 import { CommandError, findProgram, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
+import { pause } from "../support/waiting.ts";
 import type { BenchHost } from "./host.ts";
 import type { Finding } from "./part.ts";
 
@@ -63,7 +64,7 @@ function recordArgs(path: string, pid: number): string[] {
 
 async function record(path: string, pid: number): Promise<{ end(): Promise<string> }> {
   const child = start({ argv: recordArgs(path, pid), extraFds: [], stderr: "tail" });
-  await Bun.sleep(PERF_START_MS);
+  await pause("perf has begun", PERF_START_MS);
   return {
     async end() {
       child.kill("SIGINT");

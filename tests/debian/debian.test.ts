@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { type Build, debianDisk, type Kept, previousBuild, writeArchives } from "../support/debian-disk.ts";
 import { DebianVm } from "../support/debian-vm.ts";
-import { until } from "../support/runs.ts";
+import { pause, until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
 const PREPARE_MS_MAX = 2_400_000;
@@ -44,7 +44,7 @@ const contentOf = (tag: string) => vm.output(`coppice cat tag:${tag} /root/${tag
 async function ready(): Promise<void> {
   const isReady = async () => {
     // Asking takes from what it waits for.
-    await Bun.sleep(5000);
+    await pause("before the next look", 5000);
     return await succeeds(`curl -sf -m 60 ${URL}/readyz`);
   };
   await until("instances can run", isReady, READY_MS_MAX).catch(async (error: unknown) => {

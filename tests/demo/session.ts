@@ -1,4 +1,5 @@
 import type { ImportResult, InstanceResult, Operation, OutputObject } from "../../src/client/types.ts";
+import { sleepUnlessAborted } from "../../src/system/waiting.ts";
 import type { Appliance } from "../support/appliance.ts";
 import type { Screen } from "./screen.ts";
 
@@ -50,7 +51,8 @@ export class Session {
       };
       if (ready) return isolation ?? "unknown";
       if (performance.now() > deadline) throw new Error(`not ready: ${reason}`);
-      await sleep(READY_MS, this.#signal);
+      await sleepUnlessAborted(READY_MS, this.#signal);
+      this.#signal.throwIfAborted();
     }
   }
 
@@ -99,7 +101,8 @@ export class Session {
       const retryAfter = Number(response.headers.get("retry-after") ?? RETRY_SECONDS_DEFAULT);
       if (operation.status !== last) this.#screen.back(`${operation.status}, Retry-After: ${retryAfter}`);
       last = operation.status;
-      await sleep(retryAfter * 1000, this.#signal);
+      await sleepUnlessAborted(retryAfter * 1000, this.#signal);
+      this.#signal.throwIfAborted();
     }
     throw new Error(`operation ${path} did not end within ${OPERATION_MS_MAX / 1000} s`);
   }
@@ -107,11 +110,4 @@ export class Session {
 
 export function outputText(output: OutputObject | undefined): string {
   return Buffer.from(output?.content ?? "", output?.encoding === "base64" ? "base64" : "latin1").toString("utf8");
-}
-
-async function sleep(ms: number, signal: AbortSignal): Promise<void> {
-  await Promise.race([
-    Bun.sleep(ms),
-    new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true })),
-  ]);
 }

@@ -4,6 +4,7 @@
  * end. COPPICE_TEST_FAULT_SECONDS says for how long (120), COPPICE_TEST_FAULT_KILLS how many kills there must be (3; for
  * which it goes on twice as long), COPPICE_TEST_SEED which faults (a run tells its seed).
  */
+
 import { expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { readdir, writeFile } from "node:fs/promises";
@@ -13,15 +14,14 @@ import { openDatabase } from "../../src/db/database.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { OPEN_LAYERS_COUNT_MAX } from "../../src/storage/limits.ts";
 import { run } from "../../src/system/exec.ts";
-import { Appliance, processesWith } from "../support/appliance.ts";
+import { type Appliance, processesWith } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { allLayerIds } from "../support/database.ts";
 import { RawRegistry } from "../support/hostile-images.ts";
-import { pushBusybox } from "../support/images.ts";
 import { listLayers } from "../support/layer-files.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
-import { Registry } from "../support/registry.ts";
-import { until } from "../support/runs.ts";
 import { SmallDisk } from "../support/small-disk.ts";
+import { pause, until } from "../support/waiting.ts";
 import { Acknowledged } from "./acknowledged.ts";
 import { Faults } from "./faults.ts";
 import { Load } from "./load.ts";
@@ -31,7 +31,6 @@ const KILLS_DEFAULT = 3;
 const CLIENTS_COUNT = 4;
 const PAUSE_MS_MAX = 6000;
 const PROGRESS_MS_MAX = 15_000;
-const POLL_MS = 100;
 const SETTLE_MS_MAX = 400_000;
 /** Beside the time of the faults: start, the last restart, the end of what waits, and the checks. */
 const MORE_MS = 900_000;
@@ -56,15 +55,14 @@ test(
   async () => {
     await using owned = new AsyncDisposableStack();
     const random = seededRandom(seed);
-    const registry = owned.use(await Registry.start());
     const liar = owned.use(new RawRegistry());
     const disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
     const clockFile = join(disk.path, "clock");
     await writeFile(clockFile, "+0");
     expect(existsSync(LIBFAKETIME)).toBe(true);
-    const appliance = owned.use(
-      await Appliance.start({
-        registries: [registry.host, liar.host],
+    const { appliance, image: base } = owned.use(
+      await BusyboxAppliance.start({
+        registries: [liar.host],
         parent: disk.path,
         flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
         environment: {
@@ -75,7 +73,6 @@ test(
         },
       }),
     );
-    const base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
     const facts = new Acknowledged(appliance);
     facts.images.set(base, { files: new Map(), hasShell: true, deletion: "none" });
     const problems: string[] = [];
@@ -87,7 +84,7 @@ test(
     const latest = end + seconds * 1000;
     const isOver = () => Date.now() > latest || (Date.now() > end && faults.kills >= killsMin);
     while (!isOver() && problems.length === 0) {
-      await Bun.sleep(random.below(PAUSE_MS_MAX));
+      await pause("faults come at any time", random.below(PAUSE_MS_MAX));
       // On a slow host faults would otherwise come faster than anything can succeed; every third comes nevertheless.
       if (random.below(3) > 0) await progress(facts);
       const fault = await faults.one();
@@ -123,8 +120,7 @@ test(
 /** Waits until one more operation has succeeded, or for as long as that should take at most. */
 async function progress(facts: Acknowledged): Promise<void> {
   const before = facts.successes;
-  const deadline = Date.now() + PROGRESS_MS_MAX;
-  while (facts.successes === before && Date.now() < deadline) await Bun.sleep(POLL_MS);
+  await until("an operation succeeds", () => facts.successes > before, PROGRESS_MS_MAX).catch(() => undefined);
 }
 
 /** What the daemon logged of its own failures, for whoever looks for the cause. */

@@ -2,6 +2,7 @@ import { writeFile } from "node:fs/promises";
 import { createConnection, type Socket } from "node:net";
 import type { Appliance } from "../support/appliance.ts";
 import type { SmallDisk } from "../support/small-disk.ts";
+import { pause } from "../support/waiting.ts";
 import type { Random } from "./load.ts";
 
 const HOUR_SECONDS = 3600;
@@ -64,7 +65,7 @@ export class Faults {
     const { appliance, disk, random } = this.#options;
     const isFull = random.below(5) === 0;
     if (isFull) await disk.fill(0);
-    await Bun.sleep(random.below(300));
+    await pause("it is killed at any time", random.below(300));
     await appliance.down("SIGKILL");
     if (isFull) await disk.release();
     await appliance.up();
@@ -95,7 +96,7 @@ export class Faults {
   async #fillDisk(): Promise<boolean> {
     const { disk, random } = this.#options;
     await disk.fill(random.below(2) === 0 ? 0 : random.below(32) * 1_048_576);
-    await Bun.sleep(random.below(FULL_MS_MAX));
+    await pause("the disk stays full", random.below(FULL_MS_MAX));
     await disk.release();
     return true;
   }
@@ -129,7 +130,7 @@ export class Faults {
       socket.on("error", () => undefined).on("close", () => this.#slow.delete(socket));
       socket.pause();
       socket.write(requests[random.below(requests.length)] ?? "");
-      setTimeout(() => socket.destroy(), random.below(SLOW_MS_MAX));
+      void pause("the client stays", random.below(SLOW_MS_MAX)).then(() => socket.destroy());
     }
     return true;
   }

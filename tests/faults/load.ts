@@ -3,6 +3,7 @@ import type { Appliance } from "../support/appliance.ts";
 import { layer, layoutFiles, type RawRegistry, rawImage } from "../support/hostile-images.ts";
 import type { seededRandom } from "../support/random.ts";
 import { tar } from "../support/tar.ts";
+import { pause } from "../support/waiting.ts";
 import type { Acknowledged } from "./acknowledged.ts";
 
 export type Random = ReturnType<typeof seededRandom>;
@@ -63,7 +64,7 @@ export class Load {
       const step = steps[this.#options.random.below(steps.length)] as () => Promise<boolean>;
       const answered = await step();
       // A client that was refused, or got no answer, tries again a moment later.
-      if (!answered) await Bun.sleep(50);
+      if (!answered) await pause("before the next try", 50);
     }
   }
 
@@ -157,13 +158,13 @@ export class Load {
     if (submitted?.status !== 201) return submitted !== null;
     const { uuid } = JSON.parse(submitted.text) as { uuid: string };
     facts.submitted(uuid);
-    await Bun.sleep(random.below(1500));
+    await pause("it is cancelled at any time", random.below(1500));
     for (;;) {
       const answer = await this.#ask("cancel", `/operations/${uuid}`, { method: "DELETE" });
       if (answer?.status === 202) facts.cancelled(uuid);
       // It runs for 300 s unless it is cancelled, so this goes on until there is an answer.
       if (answer !== null && !BUSY.includes(answer.status)) break;
-      await Bun.sleep(100);
+      await pause("before the next try", 100);
     }
     await this.#ended(uuid);
     return true;
@@ -239,7 +240,7 @@ export class Load {
     while (!this.#isStopping) {
       const answer = await this.#ask("wait", `/operations/${id}?wait=5`, {});
       if (answer === null) {
-        await Bun.sleep(100);
+        await pause("before the next try", 100);
         continue;
       }
       if (answer.status === 404) this.#problem(`operation ${id} is not there any more`);

@@ -3,7 +3,7 @@ import { copyFile, mkdir, writeFile } from "node:fs/promises";
 import { resolve } from "node:path";
 import { BootedSystem } from "../support/booted-system.ts";
 import { sectionOf, stepsOf } from "../support/documents.ts";
-import { until } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
 const REGISTRY = resolve(import.meta.dir, "../support/registry-program.ts");

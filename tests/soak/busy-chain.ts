@@ -2,9 +2,7 @@
  * A chain of runs as fast as they go, on a host that is never idle: another account keeps its queue full all the
  * time. Tells how many disks runs had, and how long they took. Usage: bun tests/soak/busy-chain.ts [RUNS]
  */
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { resultOf } from "../support/runs.ts";
 
 interface Answer {
@@ -24,10 +22,9 @@ const FLAGS = ["--vm-cpu-budget", "2"];
 const runCount = Number(process.argv[2] ?? RUNS_COUNT_DEFAULT);
 const say = (text: string): void => void process.stdout.write(`${text}\n`);
 
-await using registry = await Registry.start();
-await using appliance = await Appliance.start({ registries: [registry.host], poolSize: 2, flags: FLAGS });
-const reference = await pushBusybox(registry, "busybox:1");
-let image = await appliance.importImage(reference);
+await using setup = await BusyboxAppliance.start({ poolSize: 2, flags: FLAGS });
+const { appliance, reference } = setup;
+let { image } = setup;
 const token = await appliance.createToken("other");
 const other = await importForOther();
 let isDone = false;

@@ -2,11 +2,10 @@
  * A chain of runs, each on the image of the one before, with the time and the bytes of every hundred; then the first
  * file is read back at the end of the chain. Usage: bun tests/soak/chain.ts [RUNS]
  */
+
 import { readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { resultOf } from "../support/runs.ts";
 
 const RUNS_COUNT_DEFAULT = 1000;
@@ -26,9 +25,9 @@ async function allocatedBytes(directory: string): Promise<number> {
   return bytes;
 }
 
-await using registry = await Registry.start();
-await using appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
-let image = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
+await using setup = await BusyboxAppliance.start({ poolSize: 2 });
+const { appliance } = setup;
+let { image } = setup;
 const layers = join(appliance.dataDir, "layers");
 let bytes = await allocatedBytes(layers);
 let times: number[] = [];

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import type { Operation } from "../../src/client/types.ts";
 import { cgroupNamespace } from "../../src/daemon.ts";
+import { deadline } from "./waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 /** A cold host probes its acceleration, which takes up to 15 s a candidate. */
@@ -106,17 +107,12 @@ export class Appliance implements AsyncDisposable {
       },
     );
     this.#process = child;
-    const { promise: listening, resolve: listens } = Promise.withResolvers<string>();
+    const { promise: listening, resolve: listens, reject } = Promise.withResolvers<string>();
     void this.#read(child.stderr, listens);
-    const exited = child.exited.then((code) => {
-      throw new Error(`the daemon ended with ${code}:\n${this.#log.slice(-4000)}`);
-    });
-    const late = Bun.sleep(READY_MS_MAX).then(() => {
-      throw new Error(`the daemon does not listen:\n${this.#log.slice(-4000)}`);
-    });
-    late.catch(() => undefined);
-    exited.catch(() => undefined);
-    this.url = await Promise.race([listening, exited, late]);
+    const fail = (what: string): void => reject(new Error(`${what}:\n${this.#log.slice(-4000)}`));
+    void child.exited.then((code) => fail(`the daemon ended with ${code}`));
+    using _late = deadline(READY_MS_MAX, () => fail("the daemon does not listen"));
+    this.url = await listening;
   }
 
   /** Ends the daemon and waits for its end. */
@@ -125,9 +121,8 @@ export class Appliance implements AsyncDisposable {
     if (child === null) return null;
     this.#process = null;
     child.kill(signal);
-    const killer = setTimeout(() => child.kill("SIGKILL"), STOP_MS_MAX);
+    using _late = deadline(STOP_MS_MAX, () => child.kill("SIGKILL"));
     await child.exited;
-    clearTimeout(killer);
     return child.exitCode;
   }
 

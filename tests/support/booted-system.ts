@@ -2,7 +2,7 @@ import { closeSync, existsSync, openSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, rmdir, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { until } from "./runs.ts";
+import { until } from "./waiting.ts";
 
 const SCRIPT = resolve(import.meta.dir, "booted-system.sh");
 const CGROUPS = "/sys/fs/cgroup";

@@ -3,9 +3,7 @@ import { copyFile, mkdir, readdir, rename, symlink } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
-import { Appliance } from "./appliance.ts";
-import { pushBusybox } from "./images.ts";
-import { Registry } from "./registry.ts";
+import { BusyboxAppliance } from "./busybox-appliance.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const CACHE = join(ROOT, "build/debian");
@@ -106,14 +104,12 @@ export async function writeArchives(
   previous: Build,
   to: { readonly image: string; readonly data: string },
 ): Promise<Kept> {
-  await using registry = await Registry.start();
-  const reference = await pushBusybox(registry, "busybox:1");
+  await using setup = await BusyboxAppliance.start({ executable: previous.path, tag: "base" });
+  const { appliance, reference, image } = setup;
   const options = ["--quiet", "--insecure-policy", "--src-tls-verify=false"];
   const copy = ["skopeo", "copy", ...options, `docker://${reference}`, `oci-archive:${to.image}`];
   await run({ argv: copy, timeoutMs: COPY_MS_MAX });
-  await using appliance = await Appliance.start({ executable: previous.path, registries: [registry.host] });
   const { token } = appliance;
-  const image = await appliance.importImage(reference, "base");
   const command = ["run", "--image", image, "--tag", "kept", "--", "sh", "-c", "echo precious > /root/kept"];
   const { code, stderr } = await appliance.command(command);
   if (code !== 0) throw new Error(`the previous build runs nothing: ${stderr}`);

@@ -5,7 +5,7 @@ import { join, resolve } from "node:path";
 import { type ChildProcess, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import type { CommandResult } from "./booted-system.ts";
-import { until } from "./runs.ts";
+import { deadline, until } from "./waiting.ts";
 
 const KERNEL = resolve(import.meta.dir, "../../build/assets/vmlinux");
 const PROCESSORS_COUNT = 2;
@@ -60,9 +60,7 @@ export class DebianVm implements AsyncDisposable {
       process.kill("SIGKILL");
       await process.exited;
     });
-    const life = setTimeout(() => process.kill("SIGKILL"), LIFE_MS_MAX);
-    life.unref();
-    stack.defer(() => clearTimeout(life));
+    stack.use(deadline(LIFE_MS_MAX, () => process.kill("SIGKILL")));
     const vm = new DebianVm(path, process, stack.move());
     try {
       await vm.#connect();
@@ -77,11 +75,11 @@ export class DebianVm implements AsyncDisposable {
   /** Runs a command line of the shell as root. @throws Error when there is no answer in time */
   async run(command: string, limitMs = COMMAND_MS_MAX): Promise<CommandResult> {
     const id = `c${this.#nextId++}`;
-    const { promise, resolve: answered } = Promise.withResolvers<CommandResult>();
+    const { promise, resolve: answered } = Promise.withResolvers<CommandResult | null>();
     this.#answers.set(id, answered);
     this.#port?.write(`${id} ${Buffer.from(command).toString("base64")}\n`);
-    const late = Bun.sleep(limitMs).then(() => null);
-    const result = await Promise.race([promise, late, this.#process.exited.then(() => null)]);
+    using _late = deadline(limitMs, () => answered(null));
+    const result = await Promise.race([promise, this.#process.exited.then(() => null)]);
     this.#answers.delete(id);
     if (result === null) throw new Error(`${command}: no answer in ${limitMs} ms; ${await this.#state()}`);
     return result;

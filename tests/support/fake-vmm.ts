@@ -5,6 +5,7 @@ import { MachineEndedError, monitorExit } from "../../src/vm/machine-end.ts";
 import { QmpClosedError } from "../../src/vm/qemu/qmp.ts";
 import type { Acceleration, Machine, MachineExit, MachineShape, Template, Vmm } from "../../src/vm/vmm.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
+import { turns } from "./waiting.ts";
 
 /** What a fake machine's guest does. */
 export interface GuestScript {
@@ -110,7 +111,7 @@ export class FakeVmm implements Vmm {
 
   async #machine(call: "boot" | "bootForTemplate" | "clone", shape: MachineShape, greets: boolean): Promise<Machine> {
     this.calls.push(call);
-    await Bun.sleep(1);
+    await turns();
     if (this.failing.has(call)) throw new Error(`${call} fails`);
     if (this.#isKilled("start")) throw new MachineEndedError("QEMU did not start", this.#exit);
     const guest = new ScriptedAgent();
@@ -121,7 +122,7 @@ export class FakeVmm implements Vmm {
     };
     if (!this.script.deaf) answer(guest, this.script, dies);
     const isMute = this.script.mute === true || (greets && this.#isKilled("hello"));
-    if (isMute && this.script.mute !== true) setTimeout(() => (machine as unknown as FakeMachine).die(), 1);
+    if (isMute && this.script.mute !== true) void turns().then(() => (machine as unknown as FakeMachine).die());
     if (greets && !isMute) guest.send(AgentFrame.hello, 0, packIntegers([32, PROTOCOL_VERSION], [32, 0]));
     const exited = Promise.withResolvers<MachineExit>();
     const end = (exit: MachineExit) => {

@@ -6,7 +6,8 @@ import { cgroupNamespace } from "../../src/daemon.ts";
 import { run } from "../../src/system/exec.ts";
 import { Appliance, processesWith } from "./appliance.ts";
 import { type RawImage, RawRegistry } from "./hostile-images.ts";
-import { type Body, until, upload } from "./runs.ts";
+import { type Body, upload } from "./runs.ts";
+import { until } from "./waiting.ts";
 
 const IMPORT_SECONDS = 180;
 const FIND_MS = 20_000;

@@ -1,6 +1,8 @@
 /** Runs a registry with a small image until it is killed, and prints the image's reference. */
+
 import { busyboxImage, pushImage } from "./images.ts";
 import { Registry } from "./registry.ts";
+import { pause } from "./waiting.ts";
 
 /** Nobody needs it for longer, in `milliseconds`. */
 const LIFE_MS_MAX = 600_000;
@@ -10,4 +12,4 @@ const { layers } = await busyboxImage();
 // What the launcher does in the unpacking tool's place has to work within the service's unit, too.
 const noted = [{ path: "etc/noted", xattrs: { "security.note": "x" } }];
 process.stdout.write(`${await pushImage(registry, "busybox:1", { layers: [...layers, noted] })}\n`);
-await Bun.sleep(LIFE_MS_MAX);
+await pause("it is killed", LIFE_MS_MAX);

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import type { RegistrySettings } from "../../src/network/registry-policy.ts";
 import { type ChildProcess, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
+import { deadline, until } from "./waiting.ts";
 
 const START_MS = 20_000;
 /** A registry that a test forgot ends by itself. */
@@ -59,9 +60,7 @@ export class Registry implements AsyncDisposable {
       process.kill("SIGKILL");
       await process.exited;
     });
-    const lifetime = setTimeout(() => process.kill("SIGKILL"), LIFETIME_MS);
-    lifetime.unref();
-    stack.defer(() => clearTimeout(lifetime));
+    stack.use(deadline(LIFETIME_MS, () => process.kill("SIGKILL")));
     const host = await listening(process);
     return new Registry({ host, options, caFile, process, owned: stack.move() });
   }
@@ -147,15 +146,13 @@ async function makeCertificate(path: string): Promise<string> {
 
 /** The registry chooses the port itself and tells it in its log. */
 async function listening(process: ChildProcess): Promise<string> {
-  const deadline = Date.now() + START_MS;
   let ended = false;
   void process.exited.then(() => {
     ended = true;
   });
-  for (;;) {
-    const host = /listening on (127\.0\.0\.1:\d+)/.exec(process.stderrTail())?.[1];
-    if (host !== undefined) return host;
-    if (ended || Date.now() > deadline) throw new Error(`the registry does not start: ${process.stderrTail()}`);
-    await Bun.sleep(5);
-  }
+  const host = () => /listening on (127\.0\.0\.1:\d+)/.exec(process.stderrTail())?.[1];
+  await until("the registry listens, or has ended", () => ended || host() !== undefined, START_MS);
+  const found = host();
+  if (found === undefined) throw new Error(`the registry does not start: ${process.stderrTail()}`);
+  return found;
 }

@@ -5,6 +5,7 @@
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { countTests, forbiddenSkips, type TestCounts } from "./test-counts.ts";
+import { deadline } from "./waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const EXECUTABLE = "dist/coppice";
@@ -144,11 +145,11 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
     say(`${EXECUTABLE} is missing: make build`);
     return { passed: 0, failed: 1, skipped: [], failures: [`${EXECUTABLE} is missing`] };
   }
-  const deadline = performance.now() + ring.limitMs;
+  const endsAt = performance.now() + ring.limitMs;
   const commands = { passed: 0, failed: 0 };
   const failures: string[] = [];
   for (const argv of ring.commands ?? []) {
-    const { code } = await runProgram(argv, ring, deadline);
+    const { code } = await runProgram(argv, ring, endsAt);
     commands[code === 0 ? "passed" : "failed"] += 1;
     const command = argv.join(" ").replace(process.execPath, "bun");
     if (code !== 0) failures.push(command);
@@ -166,7 +167,7 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
   const { code, output } = await runProgram(
     [process.execPath, "test", `--timeout=${TEST_MS_MAX}`, ...preload, ...files.map((path) => `./${path}`)],
     ring,
-    deadline,
+    endsAt,
   );
   const counts = judge(countTests(output), code);
   return {
@@ -181,7 +182,7 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
 async function runProgram(
   argv: readonly string[],
   ring: Ring,
-  deadline: number,
+  endsAt: number,
 ): Promise<{ code: number; output: string }> {
   const child = Bun.spawn([...argv], {
     cwd: ROOT,
@@ -192,10 +193,10 @@ async function runProgram(
     detached: true,
   });
   const stop = (): void => endGroup(child.pid);
-  const timer = setTimeout(() => {
+  using _late = deadline(endsAt - performance.now(), () => {
     say(`${argv.join(" ")} did not end in time`);
     stop();
-  }, deadline - performance.now());
+  });
   process.on("SIGINT", stop).on("SIGTERM", stop);
   let output = "";
   const decoder = new TextDecoder();
@@ -204,7 +205,6 @@ async function runProgram(
     output += decoder.decode(chunk, { stream: true });
   }
   const code = await child.exited;
-  clearTimeout(timer);
   process.off("SIGINT", stop).off("SIGTERM", stop);
   return { code, output };
 }

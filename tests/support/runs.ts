@@ -2,6 +2,7 @@ import { mkdir } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
 import { type Appliance, type Finished, text } from "./appliance.ts";
+import { until } from "./waiting.ts";
 
 const PROGRAMS = resolve(import.meta.dir, "../../build/test-programs");
 const COMPILE_MS = 30_000;
@@ -57,15 +58,6 @@ export async function uploadProgram(appliance: Appliance, name: string, source: 
   const argv = ["musl-gcc", "-static", "-O1", "-Wall", "-Werror", "-o", path, `${path}.c`];
   await run({ argv, timeoutMs: COMPILE_MS });
   return await upload(appliance, await Bun.file(path).bytes());
-}
-
-/** Waits until a condition holds. */
-export async function until(what: string, holds: () => Promise<boolean> | boolean, limitMs = 30_000): Promise<void> {
-  const deadline = Date.now() + limitMs;
-  while (!(await holds())) {
-    if (Date.now() > deadline) throw new Error(`in ${limitMs} ms it did not happen: ${what}`);
-    await Bun.sleep(50);
-  }
 }
 
 /** An operation as it is now. */

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CommandError, run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
+import { pause } from "./waiting.ts";
 
 const TOOL_MS = 60_000;
 const UNMOUNT_ATTEMPTS_COUNT = 20;
@@ -127,7 +128,7 @@ async function unmount(path: string): Promise<void> {
       ) {
         throw error;
       }
-      await Bun.sleep(UNMOUNT_PAUSE_MS);
+      await pause("it may be free then", UNMOUNT_PAUSE_MS);
     }
   }
 }

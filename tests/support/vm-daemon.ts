@@ -2,6 +2,7 @@
  * A small daemon with one machine of its own, to be killed by a test. Arguments: directory, namespace.
  * Prints the pids of the VMM and its launcher, then waits.
  */
+
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
@@ -9,6 +10,7 @@ import { silentLog } from "../../src/log.ts";
 import { UidPool } from "../../src/vm/jail/uid-pool.ts";
 import { openQemu } from "../../src/vm/qemu/qemu.ts";
 import { builtAssets, TEST_SHAPE, UID_BASE } from "./vm.ts";
+import { pause } from "./waiting.ts";
 
 const [directory = "", namespace = ""] = process.argv.slice(2);
 const vmsDirectory = join(directory, "vms");
@@ -26,4 +28,4 @@ const vmm = await openQemu({
 const machine = await vmm.boot(TEST_SHAPE);
 const pids = await machine.cgroup.pids();
 await Bun.write(Bun.stdout, `${pids.join(" ")}\n`);
-await Bun.sleep(60_000);
+await pause("it is killed", 60_000);

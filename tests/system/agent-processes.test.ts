@@ -1,9 +1,11 @@
 /** What runs beside a command in a real guest: processes in its namespaces, terminals, connections, and a held stream. */
+
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { type AgentError, AgentRefusedError, type ExecHandle } from "../../src/vm/agent/agent.ts";
 import { PROCESSES_COUNT_MAX, Refusal } from "../../src/vm/agent/protocol.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
+import { pause } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(120_000);
@@ -239,7 +241,7 @@ describe("a held stream", () => {
       // Asked for meanwhile, and answered behind the hold.
       const other = shell(vm.agent, "echo other");
       other.catch(() => undefined);
-      await Bun.sleep(100);
+      await pause("output and the answer would come", 100);
       held = false;
       await vm.agent.sync({ realtimeNs: BigInt(Date.now()) * 1_000_000n, entropy: new Uint8Array(32) });
       expect((await other).stdout).toBe("other\n");

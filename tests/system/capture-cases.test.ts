@@ -1,14 +1,15 @@
 /** What random operations meet too rarely, or in too small a measure: one image each, held against the same views. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { stat } from "node:fs/promises";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { Inspector } from "../support/capture/inspect.ts";
 import type { Operation } from "../support/capture/model.ts";
 import { runProgram, uploadProgram } from "../support/capture/program.ts";
 import { CaptureSteps, type KnownImage } from "../support/capture/step.ts";
 import { differences, type View } from "../support/capture/view.ts";
-import { awkwardImage, pushBusybox, pushImage } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { awkwardImage, pushImage } from "../support/images.ts";
+import type { Registry } from "../support/registry.ts";
 
 const GIB = 2 ** 30;
 /** Largest file of ext4 with blocks of 4 KiB. */
@@ -26,11 +27,11 @@ let capture: CaptureSteps;
 let first: KnownImage;
 
 beforeAll(async () => {
-  registry = owned.use(await Registry.start());
-  appliance = owned.use(await Appliance.start({ registries: [registry.host] }));
+  const setup = owned.use(await BusyboxAppliance.start());
+  ({ registry, appliance } = setup);
   inspector = owned.use(new Inspector(appliance));
   capture = new CaptureSteps({ appliance, inspector }, DIRECTORY);
-  first = await capture.first(await appliance.importImage(await pushBusybox(registry, "busybox:1")));
+  first = await capture.first(setup.image);
 }, 120_000);
 
 afterAll(async () => {

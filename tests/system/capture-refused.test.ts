@@ -1,8 +1,7 @@
 /** Guests that see to it that their files cannot be kept. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { execute, resultOf } from "../support/runs.ts";
 
 setDefaultTimeout(180_000);
@@ -15,19 +14,16 @@ const HAVE_SCRATCH = `
 `;
 const FREEZE = "fsfreeze --freeze /tmp/m || exit 8";
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
-  image = await appliance.importImage(await pushBusybox(registry), "busybox");
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 2, tag: "busybox" })));
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 describe("a guest that spoils its own files fails by its own doing, which nobody need try again", () => {

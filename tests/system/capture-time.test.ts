@@ -1,8 +1,7 @@
 /** Guests that keep their machine busy once their command has ended. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { Appliance, type Finished } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance, Finished } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type Body, execute, resultOf, uploadProgram } from "../support/runs.ts";
 
 setDefaultTimeout(240_000);
@@ -44,21 +43,18 @@ int main(int argc, char **argv) {
 }
 `;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 let holder: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
-  image = await appliance.importImage(await pushBusybox(registry), "busybox");
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 2, tag: "busybox" })));
   holder = await uploadProgram(appliance, "holder", HOLDER);
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 const spawnHolder = async (more: Body): Promise<Finished> => {

@@ -6,15 +6,13 @@
  * operations, and walks what its program sees then.
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { Generator } from "../support/capture/generator.ts";
 import { Inspector, listedLine } from "../support/capture/inspect.ts";
 import type { Model, Node, Operation } from "../support/capture/model.ts";
 import { CaptureSteps, type KnownImage } from "../support/capture/step.ts";
 import type { View } from "../support/capture/view.ts";
-import { pushBusybox } from "../support/images.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
-import { Registry } from "../support/registry.ts";
 
 const STEPS_DEFAULT = 100;
 const OPERATIONS_COUNT = 100;
@@ -40,11 +38,11 @@ let capture: CaptureSteps;
 let first: KnownImage;
 
 beforeAll(async () => {
-  const registry = owned.use(await Registry.start());
-  const appliance = owned.use(await Appliance.start({ registries: [registry.host] }));
+  const setup = owned.use(await BusyboxAppliance.start());
+  const { appliance } = setup;
   inspector = owned.use(new Inspector(appliance));
   capture = new CaptureSteps({ appliance, inspector }, DIRECTORY);
-  first = await capture.first(await appliance.importImage(await pushBusybox(registry, "busybox:1")));
+  first = await capture.first(setup.image);
 }, 120_000);
 
 afterAll(async () => {

@@ -7,7 +7,8 @@ import { dataLayout } from "../../src/storage/layout.ts";
 import { Appliance, type Finished } from "../support/appliance.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
-import { type Body, download, resultOf, until, uploadProgram } from "../support/runs.ts";
+import { type Body, download, resultOf, uploadProgram } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(180_000);

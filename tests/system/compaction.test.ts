@@ -9,16 +9,17 @@ import { openDatabase } from "../../src/db/database.ts";
 import { type MergedLayerRow, mergedLayersByUse } from "../../src/db/merged-layers.ts";
 import type { AccountId } from "../../src/domain/ids.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
-import { Appliance, type Finished } from "../support/appliance.ts";
+import type { Appliance, Finished } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { Generator } from "../support/capture/generator.ts";
 import { Inspector } from "../support/capture/inspect.ts";
 import type { Operation } from "../support/capture/model.ts";
 import { CaptureSteps, type KnownImage } from "../support/capture/step.ts";
 import { deepen } from "../support/deep-chain.ts";
-import { pushBusybox } from "../support/images.ts";
+import { parseExposition } from "../support/exposition.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
-import { Registry } from "../support/registry.ts";
-import { execute, resultOf, until } from "../support/runs.ts";
+import { execute, resultOf } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const DIRECTORY = "/t";
 const STEPS_COUNT = Number(process.env["COPPICE_TEST_STEPS"] ?? 40);
@@ -29,16 +30,14 @@ const ANY = ["--layers-merged-share", "10"];
 
 const seed = seedOfTests();
 const owned = new AsyncDisposableStack();
-let registry: Registry;
 let appliance: Appliance;
+let reference: string;
 let inspector: Inspector;
 let base: string;
 
 beforeAll(async () => {
-  registry = owned.use(await Registry.start());
-  appliance = owned.use(await Appliance.start({ registries: [registry.host], flags: NONE }));
+  ({ appliance, reference, image: base } = owned.use(await BusyboxAppliance.start({ flags: NONE })));
   inspector = owned.use(new Inspector(appliance));
-  base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
 }, 120_000);
 
 afterAll(async () => {
@@ -64,7 +63,11 @@ async function restart(flags: readonly string[], signal: "SIGTERM" | "SIGKILL" =
 /** Waits until the daemon, which must be idle, has nothing more to merge. */
 async function settled(): Promise<void> {
   await until("layers are merged", () => mergedRows().length > 0, MERGE_MS_MAX);
-  for (let count = -1; count !== mergedRows().length; await Bun.sleep(4000)) count = mergedRows().length;
+  await until("nothing is merged any more", async () => {
+    const { value } = parseExposition(await (await fetch(`${appliance.url}/metrics`)).text());
+    const isBusy = value("coppice_budget_memory_bytes", { state: "used" }) !== 0;
+    return !isBusy && value("coppice_layer_merges_waiting") === 0;
+  });
 }
 
 /** Six runs of which each undoes part of one before it. */
@@ -147,7 +150,6 @@ test("a chain is merged on a host that has no rest, and nothing makes way for it
   // One place, which another account wants all the time.
   await restart([...ANY, "--vm-cpu-budget", "1"]);
   const token = await appliance.createToken("other");
-  const reference = await pushBusybox(registry, "busybox:1");
   const call = async (path: string, body?: Record<string, unknown>) => {
     const headers = { "content-type": "application/json" };
     const init = body === undefined ? {} : { method: "POST", headers, body: JSON.stringify(body) };

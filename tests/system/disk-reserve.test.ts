@@ -1,10 +1,11 @@
 /** One guest writes as fast as it can to a disk that others need, too. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox, pushImage } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { type Body, download, resultOf, until } from "../support/runs.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { pushImage } from "../support/images.ts";
+import { type Body, download, resultOf } from "../support/runs.ts";
 import { SmallDisk } from "../support/small-disk.ts";
+import { pause, until } from "../support/waiting.ts";
 
 setDefaultTimeout(240_000);
 
@@ -21,17 +22,11 @@ let base: string;
 let zeros: string;
 
 beforeAll(async () => {
-  const registry = owned.use(await Registry.start());
   disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
-  const started = await Appliance.start({
-    registries: [registry.host],
-    parent: disk.path,
-    poolSize: 2,
-    flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
-  });
-  appliance = owned.use(started);
-  base = await appliance.importImage(await pushBusybox(registry));
-  zeros = await pushImage(registry, "zeros:1", { layers: [[{ path: "zeros", content: Buffer.alloc(MIB) }]] });
+  const flags = ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)];
+  const setup = await BusyboxAppliance.start({ parent: disk.path, poolSize: 2, flags });
+  ({ appliance, image: base } = owned.use(setup));
+  zeros = await pushImage(setup.registry, "zeros:1", { layers: [[{ path: "zeros", content: Buffer.alloc(MIB) }]] });
 });
 
 afterAll(async () => {
@@ -45,7 +40,7 @@ function leastRoom(): AsyncDisposable & { readonly bytes: () => number } {
   const watch = (async () => {
     while (watching) {
       bytes = Math.min(bytes, await disk.freeBytes());
-      await Bun.sleep(POLL_MS);
+      await pause("the next look", POLL_MS);
     }
   })();
   return {

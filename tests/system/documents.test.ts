@@ -5,7 +5,7 @@ import { join, resolve } from "node:path";
 import { DOCUMENTS, documentText, type Step, sectionOf, stepsOf } from "../support/documents.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
-import { until } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? join(ROOT, "dist/coppice"));

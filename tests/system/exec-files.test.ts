@@ -1,25 +1,21 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type Body, download, execute, list, names, type RunResult, resultOf, upload } from "../support/runs.ts";
 
 setDefaultTimeout(120_000);
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: 2 });
-  image = await appliance.importImage(await pushBusybox(registry), "busybox");
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 2, tag: "busybox" })));
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 const shell = (command: string, more: Body = {}) => execute(appliance, { image, command, shell: true, ...more });

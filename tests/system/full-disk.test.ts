@@ -1,4 +1,5 @@
 /** The disk of the data directory fills up at every point where something is written. */
+
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { copyFile, readdir, stat } from "node:fs/promises";
@@ -6,18 +7,19 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { openDatabase } from "../../src/db/database.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
-import { Appliance, type Finished } from "../support/appliance.ts";
-import { pushBusybox, pushImage } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance, Finished } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { pushImage } from "../support/images.ts";
+import type { Registry } from "../support/registry.ts";
 import { SmallDisk } from "../support/small-disk.ts";
 import type { TarEntry } from "../support/tar.ts";
+import { pause, until } from "../support/waiting.ts";
 
 const MIB = 1_048_576;
 const DISK_BYTES = 400 * MIB;
 const RESERVE_BYTES = 16 * MIB;
 /** A twentieth of them is the reserve. */
 const DISK_FILES = 40_000;
-const POLL_MS = 250;
 /** A scratch that has not grown for this long has all that the run will write. */
 const QUIET_MS = 2000;
 
@@ -29,16 +31,10 @@ let reference: string;
 let base: string;
 
 beforeAll(async () => {
-  registry = owned.use(await Registry.start());
-  reference = await pushBusybox(registry, "busybox:1");
   disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
-  const started = await Appliance.start({
-    registries: [registry.host],
-    parent: disk.path,
-    flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
-  });
-  appliance = owned.use(started);
-  base = await appliance.importImage(reference);
+  const flags = ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)];
+  const setup = await BusyboxAppliance.start({ parent: disk.path, flags });
+  ({ registry, appliance, reference, image: base } = owned.use(setup));
 }, 120_000);
 
 afterEach(async () => {
@@ -71,11 +67,11 @@ async function expectOnly(before: readonly string[]): Promise<void> {
 /** Waits until the only running instance has written all of its files. */
 async function written(leastBytes: number): Promise<void> {
   let last = { bytes: 0, since: Date.now() };
-  while (last.bytes < leastBytes || Date.now() - last.since < QUIET_MS) {
+  await until("the run has written its files", async () => {
     const bytes = Math.max(0, ...(await scratchSizes()));
     if (bytes !== last.bytes) last = { bytes, since: Date.now() };
-    await Bun.sleep(POLL_MS);
-  }
+    return last.bytes >= leastBytes && Date.now() - last.since >= QUIET_MS;
+  });
 }
 
 async function scratchSizes(): Promise<number[]> {
@@ -127,7 +123,7 @@ describe("a disk that fills up", () => {
     await written(600 * 1024);
     await disk.fill(0);
     // Its end may only be recorded once there is room again.
-    const recorded = await Promise.race([appliance.finished(id), Bun.sleep(30_000)]);
+    const recorded = await Promise.race([appliance.finished(id), pause("its end is recorded", 30_000)]);
     await disk.release();
     expect(recorded ?? (await appliance.finished(id))).toMatchObject(FULL);
     await expectOnly(before);

@@ -6,8 +6,9 @@ import { Appliance } from "../support/appliance.ts";
 import { bystander, type DetourRegistry, detourRegistry } from "../support/detour-registry.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
-import { type Body, operationOf, until } from "../support/runs.ts";
+import { type Body, operationOf } from "../support/runs.ts";
 import { type SlowRegistry, slowRegistry } from "../support/slow-registry.ts";
+import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(120_000);
 

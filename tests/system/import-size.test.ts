@@ -4,26 +4,27 @@ import { tmpdir } from "node:os";
 import { Appliance } from "../support/appliance.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
-import { type Body, download, execute, list, names, until } from "../support/runs.ts";
+import { type Body, download, execute, list, names } from "../support/runs.ts";
 import type { TarEntry } from "../support/tar.ts";
+import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(180_000);
 
 const MIB = 1_048_576;
 
+const owned = new AsyncDisposableStack();
 let registry: Registry;
 let appliance: Appliance;
 let busybox: ImageSpec;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: 1 });
+  registry = owned.use(await Registry.start());
+  appliance = owned.use(await Appliance.start({ registries: [registry.host], poolSize: 1 }));
   busybox = await busyboxImage();
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 /** Imports the busybox image with one more layer; tells how long it took. */

@@ -1,25 +1,23 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { type RunResult, resultOf, until } from "../support/runs.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { type RunResult, resultOf } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 const COUNT = 24;
 const POOL_SIZE = 2;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
+let reference: string;
 let base: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: POOL_SIZE });
-  base = await appliance.importImage(await pushBusybox(registry));
+  ({ appliance, reference, image: base } = owned.use(await BusyboxAppliance.start({ poolSize: POOL_SIZE })));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 const figure = async (sample: string): Promise<number> => {
@@ -49,7 +47,7 @@ test("another account's single run does not wait for them", async () => {
     method: "POST",
     token: other,
     headers: { "content-type": "application/json" },
-    body: JSON.stringify({ registry: `${registry.host}/busybox:latest` }),
+    body: JSON.stringify({ registry: reference }),
   });
   const { uuid } = (await imported.json()) as { uuid: string };
   const ended = await (await appliance.fetch(`/operations/${uuid}?wait=60`, { token: other })).json();

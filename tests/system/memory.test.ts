@@ -3,11 +3,11 @@ import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { openCgroupTree } from "../../src/cgroup/cgroup.ts";
 import { cgroupNamespace } from "../../src/daemon.ts";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { parseExposition } from "../support/exposition.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { execute, operationOf, running, until } from "../support/runs.ts";
+import { execute, operationOf, running } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(180_000);
@@ -19,19 +19,16 @@ const SHAPES = [
   { vcpus: 2, memory_bytes: 512 * MIB },
 ];
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: 0 });
-  image = await appliance.importImage(await pushBusybox(registry));
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 0 })));
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 /** Sizes of the daemon's anonymous files, in the bytes of the host's memory that they take. */

@@ -2,10 +2,12 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { PROBE_MEMO_NAME } from "../../src/vm/probe.ts";
-import { Appliance, type Finished } from "../support/appliance.ts";
-import { pushBusybox, pushImage } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { operationOf, running, until, upload } from "../support/runs.ts";
+import type { Appliance, Finished } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { pushImage } from "../support/images.ts";
+import type { Registry } from "../support/registry.ts";
+import { operationOf, running, upload } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(180_000);
@@ -17,19 +19,17 @@ const LARGE_FILE_BYTES = 192 * 1_048_576;
 /** Files of an image whose listing takes as long. */
 const LISTED_COUNT = 20_000;
 
+const owned = new AsyncDisposableStack();
 let registry: Registry;
 let appliance: Appliance;
 let base: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host] });
-  base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
+  ({ registry, appliance, image: base } = owned.use(await BusyboxAppliance.start()));
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 /** Kills monitors as they appear, so many in all. */

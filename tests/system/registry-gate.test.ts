@@ -13,6 +13,7 @@ import { type Bystander, bystander, type DetourRegistry, detourRegistry } from "
 import { digestsIn, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 import { builtAssets } from "../support/vm.ts";
+import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(60_000);
 
@@ -258,7 +259,7 @@ describe("the gate", () => {
     const controller = new AbortController();
     const cancelled = pull(host, { [host]: { insecure: true } }, { signal: controller.signal });
     cancelled.catch(() => "awaited below");
-    while (silent.callers === 0) await Bun.sleep(5);
+    await until("the tool asks", () => silent.callers > 0);
     controller.abort(new Error("cancelled"));
     await expect(cancelled).rejects.toThrow("cancelled");
     expect(await listeners()).toBe(0);

@@ -1,26 +1,24 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance, processesWith, text } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { running, until } from "../support/runs.ts";
+import { type Appliance, processesWith, text } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { running } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let base: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  const reference = await pushBusybox(registry, "busybox:1");
   // Two CPUs of budget: the third instance of a test has to wait.
-  appliance = await Appliance.start({ registries: [registry.host], flags: ["--vm-cpu-budget", "2"] });
-  base = await appliance.importImage(reference, "busybox");
+  ({ appliance, image: base } = owned.use(
+    await BusyboxAppliance.start({ flags: ["--vm-cpu-budget", "2"], tag: "busybox" }),
+  ));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 type Body = Record<string, unknown>;

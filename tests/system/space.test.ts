@@ -1,29 +1,27 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { pause } from "../support/waiting.ts";
 
 const WRITTEN_MIB = 200;
 /** Runs under emulation, several in one test. */
 const RUNS_MS_MAX = 180_000;
 const KEPT_BYTES_MAX = 8_388_608;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let base = "";
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  const reference = await pushBusybox(registry, "busybox:1");
-  appliance = await Appliance.start({ registries: [registry.host], flags: ["--images-untagged-ttl", "1s"] });
-  base = await appliance.importImage(reference, "busybox");
+  ({ appliance, image: base } = owned.use(
+    await BusyboxAppliance.start({ flags: ["--images-untagged-ttl", "1s"], tag: "busybox" }),
+  ));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 const imageOf = (operation: { result?: unknown }) => (operation.result as { image: string }).image;
@@ -122,7 +120,7 @@ test(
   "coppice gc beside the appliance gives back what a dry run says",
   async () => {
     await appliance.run(base, "head -c 1000000 /dev/urandom > /root/untagged");
-    await Bun.sleep(1500);
+    await pause("the image is older than untagged ones may be", 1500);
     const flags = ["--data-dir", appliance.dataDir, "--json"];
     const foreseen = JSON.parse((await appliance.command(["gc", "--dry-run", ...flags])).stdout) as { images: number };
     expect(foreseen).toMatchObject({ dry_run: true });

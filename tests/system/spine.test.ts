@@ -2,26 +2,22 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance, text } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { type Appliance, text } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let reference: string;
 let base: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  reference = await pushBusybox(registry, "busybox:1");
   // Merged layers are made in the background, and these tests count layers.
-  appliance = await Appliance.start({ registries: [registry.host], flags: ["--layers-merged-share", "0"] });
-  base = await appliance.importImage(reference, "busybox");
+  const setup = await BusyboxAppliance.start({ flags: ["--layers-merged-share", "0"], tag: "busybox" });
+  ({ appliance, reference, image: base } = owned.use(setup));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 const result = (operation: { result?: unknown }) => operation.result as unknown as Record<string, unknown>;

@@ -4,9 +4,9 @@ import { readdir, readFile } from "node:fs/promises";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
 import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { type Body, resultOf, until } from "../support/runs.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { type Body, resultOf } from "../support/runs.ts";
+import { pause, until } from "../support/waiting.ts";
 
 setDefaultTimeout(180_000);
 
@@ -20,23 +20,17 @@ const RSS_CHUNKED_MIB_MAX = 180;
 const FILE_BYTES_MAX = 3 * GIB;
 const SAMPLE_MS = 20;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({
-    registries: [registry.host],
-    poolSize: 0,
-    flags: ["--limits-file-bytes-max", String(FILE_BYTES_MAX)],
-  });
-  image = await appliance.importImage(await pushBusybox(registry), "busybox");
+  const flags = ["--limits-file-bytes-max", String(FILE_BYTES_MAX)];
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 0, flags, tag: "busybox" })));
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 /** Resident memory of the daemon in MiB: the most that was seen while `work` ran. */
@@ -183,7 +177,7 @@ describe("POST /files", () => {
 
   test("clients that stall cost a temporary file each while they do, no memory, and nothing afterwards", async () => {
     const before = await state();
-    const { mib: idleMib } = await peakRss(() => Bun.sleep(0));
+    const { mib: idleMib } = await peakRss(async () => undefined);
     const { value: clients, mib } = await peakRss(async () => {
       const stalled = await Promise.all(Array.from({ length: 20 }, () => RawClient.connect()));
       for (const client of stalled) {
@@ -193,7 +187,7 @@ describe("POST /files", () => {
       await until("all are under way", async () => (await temporary()).length === stalled.length);
       // Others are served meanwhile.
       expect((await appliance.fetch("/images")).status).toBe(200);
-      await Bun.sleep(1000);
+      await pause("what would be buffered is buffered", 1000);
       return stalled;
     });
     for (const client of clients) client.leave();
@@ -287,14 +281,14 @@ describe("GET /inspect/{imageUUID}/download", () => {
 
   test("clients that do not read, or leave, cost no memory and no descriptor", async () => {
     const fds = await descriptors();
-    const { mib: before } = await peakRss(() => Bun.sleep(0));
+    const { mib: before } = await peakRss(async () => undefined);
     const { value: clients, mib } = await peakRss(async () => {
       const stalled = await Promise.all(Array.from({ length: 20 }, () => RawClient.connect()));
       for (const client of stalled) {
         client.pause();
         client.head("GET", url(), {});
       }
-      await Bun.sleep(2000);
+      await pause("what would be buffered is buffered", 2000);
       expect((await appliance.fetch("/images")).status).toBe(200);
       return stalled;
     });

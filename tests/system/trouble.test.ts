@@ -1,28 +1,25 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance, text } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { until } from "../support/runs.ts";
+import { type Appliance, text } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import type { Registry } from "../support/registry.ts";
+import { until } from "../support/waiting.ts";
 
 /** More than a machine computes before its command begins. */
 const BEGUN_CPU_MS = 5000;
 
+const owned = new AsyncDisposableStack();
 let registry: Registry;
 let appliance: Appliance;
 let base: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  const reference = await pushBusybox(registry, "busybox:1");
-  appliance = await Appliance.start({ registries: [registry.host, "127.0.0.1:1"] });
-  base = await appliance.importImage(reference);
+  ({ registry, appliance, image: base } = owned.use(await BusyboxAppliance.start({ registries: ["127.0.0.1:1"] })));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 type Body = Record<string, unknown>;

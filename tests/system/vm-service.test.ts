@@ -11,6 +11,7 @@ import { PROBE_MEMO_NAME, type ProbeCandidate, probe } from "../../src/vm/probe.
 import { TemplateStore } from "../../src/vm/templates.ts";
 import type { Acceleration, Vmm } from "../../src/vm/vmm.ts";
 import { footprint, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
+import { pause, until } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(120_000);
@@ -22,13 +23,6 @@ beforeAll(async () => {
 afterAll(() => host[Symbol.asyncDispose]());
 
 const never = new AbortController().signal;
-
-async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  for (let waitedMs = 0; !(await condition()); waitedMs += 20) {
-    if (waitedMs > 30_000) throw new Error("it did not come to that in time");
-    await Bun.sleep(20);
-  }
-}
 
 test("a scratch disk that cannot be made fails nothing else while machines are looked for", async () => {
   const missing = join(host.directory, "missing");
@@ -51,7 +45,7 @@ test("a scratch disk that cannot be made fails nothing else while machines are l
   );
   await expect(opening).rejects.toThrow("the service is stopping");
   // What nobody waits for would have failed the test by now.
-  await Bun.sleep(100);
+  await pause("it would fail", 100);
 });
 
 describe("probe", () => {
@@ -151,7 +145,7 @@ describe("pool", () => {
         await taken.machine.attach(await host.disks(taken.machine));
         await taken.agent.mount({ layers: 1, scratch: true });
         expect((await shell(taken.agent, "echo $((6 * 7))")).stdout).toBe("42\n");
-        await until(() => pool.waitingCount === 2);
+        await until("two machines wait", () => pool.waitingCount === 2);
       }
       expect(ids.size).toBe(3);
     }
@@ -167,7 +161,7 @@ describe("pool", () => {
     for (const group of waiting) await group.kill();
     await using taken = await pool.take(TEST_SHAPE, never);
     await taken.agent.sync({ realtimeNs: BigInt(Date.now()) * 1_000_000n, entropy: new Uint8Array(32) });
-    await until(() => pool.waitingCount === 2);
+    await until("two machines wait", () => pool.waitingCount === 2);
   });
 
   test("boots from cold where machines cannot be cloned", async () => {
@@ -200,8 +194,10 @@ describe("pool", () => {
     await using opened = await openPool({ coldBootOnly: true });
     const reason = new Error("enough");
     const given = new AbortController();
-    setTimeout(() => given.abort(reason), 400);
-    await expect(opened.pool.take(TEST_SHAPE, given.signal)).rejects.toBe(reason);
+    const taken = opened.pool.take(TEST_SHAPE, given.signal);
+    await until("a machine is started", async () => (await host.cgroups.list()).length > 0);
+    given.abort(reason);
+    await expect(taken).rejects.toBe(reason);
     expect(await host.cgroups.list()).toEqual([]);
   });
 });
@@ -231,7 +227,7 @@ test("machines die with their daemon, even when it is killed, and its leftovers 
   expect(pids.map(runs)).toEqual([true, true]);
   daemon.kill("SIGKILL");
   await daemon.exited;
-  await until(() => !pids.some(runs));
+  await until("all of them are dead", () => !pids.some(runs));
   await using tree = await openCgroupTree({ namespace });
   const left = await tree.list();
   expect(left.length).toBe(1);

@@ -4,6 +4,7 @@ import { silentLog } from "../../src/log.ts";
 import type { VmAssets } from "../../src/vm/assets.ts";
 import { awaitHello, buildTemplate, MachineUnresponsiveError, openAgent } from "../../src/vm/templates.ts";
 import { footprint, openVmHost, TEST_SHAPE, type VmHost } from "../support/vm.ts";
+import { pause } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(120_000);
@@ -71,7 +72,7 @@ describe("a guest that never greets", () => {
 test("a machine that is killed while it boots for a template leaves no template", async () => {
   const stop = new AbortController();
   const reason = new Error("stopping");
-  setTimeout(() => stop.abort(reason), 700);
+  void pause("it boots", 700).then(() => stop.abort(reason));
   await expect(buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: stop.signal })).rejects.toBe(reason);
 });
 

@@ -7,6 +7,7 @@ import { seekHole } from "../../src/system/libc.ts";
 import { AgentClosedError } from "../../src/vm/agent/agent.ts";
 import { buildTemplate, syncAgent } from "../../src/vm/templates.ts";
 import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
+import { pause } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(120_000);
@@ -102,7 +103,7 @@ describe("a machine", () => {
       () => "answered",
       () => "refused",
     );
-    expect(await Promise.race([frozen, Bun.sleep(300).then(() => "silent")])).toBe("silent");
+    expect(await Promise.race([frozen, pause("it would answer", 300).then(() => "silent")])).toBe("silent");
     await test.machine.resume();
     expect(await frozen).not.toBe("silent");
   });

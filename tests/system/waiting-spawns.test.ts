@@ -2,10 +2,9 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { Appliance, text } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { until } from "../support/runs.ts";
+import { type Appliance, text } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { until } from "../support/waiting.ts";
 
 const COUNT = 30;
 const STDIN_BYTES = 10_485_760;
@@ -16,20 +15,16 @@ const RECEIVING_MIB_MAX = 400;
 /** A daemon that was started with all of them waiting; one with none takes about 75. */
 const RESTARTED_MIB_MAX = 110;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  const flags = ["--vm-cpu-budget", "1"];
-  appliance = await Appliance.start({ registries: [registry.host], poolSize: 0, flags });
-  image = await appliance.importImage(await pushBusybox(registry));
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 0, flags: ["--vm-cpu-budget", "1"] })));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 /** A line of the daemon's status, in MiB. */

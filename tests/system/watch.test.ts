@@ -2,26 +2,21 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { parseExposition } from "../support/exposition.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
-import { until } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let base: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  const reference = await pushBusybox(registry, "busybox:watch");
-  appliance = await Appliance.start({ registries: [registry.host] });
-  base = await appliance.importImage(reference, "busybox");
+  ({ appliance, image: base } = owned.use(await BusyboxAppliance.start({ tag: "busybox" })));
 }, 120_000);
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 }, 60_000);
 
 const outside = (path: string) => fetch(`${appliance.url}${path}`);

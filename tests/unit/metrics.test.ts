@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { createMetrics, Laps, MetricRegistry } from "../../src/metrics.ts";
 import { parseExposition } from "../support/exposition.ts";
+import { pause } from "../support/waiting.ts";
 
 describe("metrics", () => {
   test("counters and gauges are written with their labels, escaped", async () => {
@@ -59,9 +60,9 @@ describe("metrics", () => {
   test("laps add up to the time that has passed", async () => {
     const startedAt = performance.now();
     const laps = new Laps();
-    await Bun.sleep(10);
+    await pause("a phase", 10);
     laps.lap("clone");
-    await Bun.sleep(20);
+    await pause("another", 20);
     laps.lap("exec");
     const total = performance.now() - startedAt;
     const sum = laps.ended.reduce((all, [, ms]) => all + ms, 0);

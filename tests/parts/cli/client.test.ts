@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { OUTPUT_BYTES_MAX } from "../../../src/domain/output.ts";
 import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { pause } from "../../support/waiting.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const IMAGE = "0197a1d0-5a5e-7000-8000-000000000001";
@@ -158,7 +159,7 @@ describe("run", () => {
         }
         if (cancelled && !second) return operation({ status: "CANCELLED" });
         if (!cancelled) (await pressed.promise)("SIGINT");
-        await Bun.sleep(5);
+        await pause("an appliance answers later", 5);
         return operation({ status: "EXECUTING" });
       };
       const { code, stderr } = await coppice(["run", "--image", "tag:x", "--", "job"], { interrupts: pressed.resolve });
@@ -174,7 +175,7 @@ describe("run", () => {
     appliance.answer = async (request) => {
       if (!request.path.startsWith(`/operations/${ID}`)) return await answer(request);
       polls += 1;
-      await Bun.sleep(150);
+      await pause("longer than a terminal sees nothing", 150);
       return polls > 2 ? await answer(request) : operation({ status: polls === 1 ? "PENDING" : "EXECUTING" });
     };
     const { stderr } = await coppice(["run", "--image", "tag:x", "--", "job"], { terminal: true });
@@ -187,7 +188,7 @@ describe("run", () => {
     runs({ stdout: Buffer.from("out") });
     const answer = appliance.answer;
     appliance.answer = async (request) => {
-      await Bun.sleep(150);
+      await pause("longer than a terminal sees nothing", 150);
       return await answer(request);
     };
     const argv = ["run", "--image", "tag:x", "--", "job"];

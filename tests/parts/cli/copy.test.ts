@@ -3,6 +3,7 @@ import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkS
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const IMAGE = "0197a1d0-5a5e-7000-8000-000000000001";
 const MODIFIED = "2026-11-20T10:30:00.000Z";
@@ -55,7 +56,8 @@ describe("cp of a file", () => {
         new ReadableStream({
           start(controller) {
             controller.enqueue(Buffer.from("half"));
-            setTimeout(() => void appliance[Symbol.asyncDispose](), 20);
+            const arrived = until("half of it has arrived", () => readdirSync(directory).length > 1);
+            void arrived.then(() => appliance[Symbol.asyncDispose]());
           },
         }),
       );
@@ -80,7 +82,7 @@ describe("cp of a file", () => {
     const pressed = Promise.withResolvers<(signal: "SIGINT") => void>();
     appliance.answer = async () => {
       (await pressed.promise)("SIGINT");
-      return new Response(new ReadableStream({ pull: () => Bun.sleep(10_000) }));
+      return new Response(new ReadableStream({ pull: () => new Promise<never>(() => undefined) }));
     };
     const argv = ["cp", IMAGE, "/a", join(directory, "a")];
     expect((await coppice(argv, { interrupts: pressed.resolve })).code).toBe(130);
@@ -167,7 +169,7 @@ describe("cp of a directory", () => {
         async pull(controller) {
           controller.enqueue(Buffer.from("more"));
           begun.resolve();
-          await Bun.sleep(5);
+          await pause("there is always more", 5);
         },
         cancel: () => ended.resolve(),
       });

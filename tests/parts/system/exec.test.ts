@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { closeSync, existsSync, readFileSync, readSync, writeSync } from "node:fs";
 import { CommandError, run, STDERR_TAIL_BYTES_MAX, start } from "../../../src/system/exec.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const sh = (script: string) => ["/bin/sh", "-c", script];
 const failure = async (promise: Promise<unknown>): Promise<CommandError> => {
@@ -16,11 +17,7 @@ const isAlive = (pid: number): boolean =>
   existsSync(`/proc/${pid}/stat`) && !/^\d+ \(.*\) [ZX]/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 
 async function untilDead(pid: number): Promise<void> {
-  const deadline = Date.now() + 5000;
-  while (isAlive(pid)) {
-    if (Date.now() > deadline) throw new Error(`process ${pid} is still alive`);
-    await Bun.sleep(5);
-  }
+  await until(`process ${pid} is dead`, () => !isAlive(pid), 5000);
 }
 
 test("gives output, standard error and nothing of this process's environment", async () => {
@@ -69,7 +66,7 @@ test("an abort kills the whole process group and gives the signal's reason", asy
   const controller = new AbortController();
   const reason = new Error("cancelled");
   const started = Date.now();
-  setTimeout(() => controller.abort(reason), 200);
+  void pause("the program has started its own", 200).then(() => controller.abort(reason));
   const ending = run({ argv: sh("sleep 100 & wait"), timeoutMs: 60_000, signal: controller.signal });
   await expect(ending).rejects.toBe(reason);
   expect(Date.now() - started).toBeLessThan(5000);
@@ -101,15 +98,15 @@ test("start gives socket pairs, signals and the end of standard error", async ()
   writeSync(first, "hello\n");
   const buffer = Buffer.alloc(100);
   let length = 0;
-  while (length === 0) {
+  await until("the child answers", () => {
     try {
       length = readSync(second, buffer);
     } catch (error) {
       // EAGAIN: the runtime's end does not block, and the child has not answered yet.
       if ((error as NodeJS.ErrnoException).code !== "EAGAIN") throw error;
-      await Bun.sleep(5);
     }
-  }
+    return length > 0;
+  });
   expect(buffer.subarray(0, length).toString()).toBe("got hello\n");
   child.kill("SIGKILL");
   expect(await child.exited).toEqual({ code: null, signal: "SIGKILL" });
@@ -126,11 +123,9 @@ test("a program dies with the process that ran it", async () => {
   const at = Buffer.from(directory).toString().trim();
   await Bun.write(`${at}/parent.ts`, source);
   const parent = start({ argv: [process.execPath, `${at}/parent.ts`, `${at}/pid`], extraFds: [], stderr: "tail" });
-  const deadline = Date.now() + 10_000;
-  while (!existsSync(`${at}/pid`) || readFileSync(`${at}/pid`, "utf8") === "") {
-    if (Date.now() > deadline) throw new Error(`the parent never started its program: ${parent.stderrTail()}`);
-    await Bun.sleep(10);
-  }
+  await until("the parent's program has started", () => {
+    return existsSync(`${at}/pid`) && readFileSync(`${at}/pid`, "utf8") !== "";
+  });
   const pid = Number(readFileSync(`${at}/pid`, "utf8"));
   expect(isAlive(pid)).toBe(true);
   parent.kill("SIGKILL");

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ServiceManager } from "../../../src/system/notify.ts";
 import { DatagramReceiver } from "../../support/datagram-receiver.ts";
-import { until } from "../../support/runs.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const name = (): string => join(tmpdir(), `coppice-notify-${Bun.randomUUIDv7()}`);
 const none = { watchdogUs: undefined, watchdogPid: undefined };
@@ -24,11 +24,11 @@ test.each([
   await until("it has heard three beats", () => beats.push(...receiver.take()) >= 3);
   expect(new Set(beats)).toEqual(new Set(["WATCHDOG=1"]));
   alive = false;
-  await Bun.sleep(60);
+  await pause("a beat would come", 60);
   expect(receiver.take()).toEqual([]);
   alive = true;
   manager.stopping();
-  await Bun.sleep(60);
+  await pause("a beat would come", 60);
   expect(receiver.take()).toEqual(["STOPPING=1\nSTATUS=stopping"]);
 });
 
@@ -43,7 +43,7 @@ test("a watchdog of another process is not ours", async () => {
   using receiver = new DatagramReceiver(socket);
   using manager = new ServiceManager({ socket, watchdogUs: "30000", watchdogPid: "1", onError: rethrow });
   manager.ready("fine", () => true);
-  await Bun.sleep(60);
+  await pause("a beat would come", 60);
   expect(receiver.take()).toHaveLength(1);
 });
 

@@ -7,6 +7,7 @@ import { ChannelClosedError, SocketChannel } from "../../../src/vm/agent/channel
 import { createMemfd, SEALS_ALL, sealMemfd } from "../../../src/vm/descriptors.ts";
 import { seededRandom } from "../../support/random.ts";
 import { sealsOf } from "../../support/seals.ts";
+import { pause } from "../../support/waiting.ts";
 
 const children: ChildProcess[] = [];
 afterEach(async () => {
@@ -52,9 +53,9 @@ describe("socket channel", () => {
 
   test("keeps what comes before there is a reader, and stops the sender when that is much", async () => {
     await using channel = await peer("head -c 30000000 /dev/zero >&3; echo end >&3");
-    await Bun.sleep(150);
+    await pause("the socket is full", 150);
     const before = process.memoryUsage().rss;
-    await Bun.sleep(150);
+    await pause("more would come", 150);
     expect(process.memoryUsage().rss - before).toBeLessThan(15_000_000);
     const read = collect(channel);
     await read.ended;
@@ -66,7 +67,7 @@ describe("socket channel", () => {
     await using channel = await peer("echo one >&3; sleep 0.1; echo two >&3");
     const read = collect(channel);
     channel.pause();
-    await Bun.sleep(300);
+    await pause("both lines are sent, and the end", 300);
     expect(read.bytes().byteLength).toBe(0);
     expect(read.ends()).toBe(0);
     channel.resume();
@@ -76,7 +77,7 @@ describe("socket channel", () => {
 
   test("a reader that comes after the end is told of it", async () => {
     await using channel = await peer("echo x >&3");
-    await Bun.sleep(200);
+    await pause("the end comes", 200);
     const read = collect(channel);
     await read.ended;
     expect(read.bytes().toString()).toBe("x\n");

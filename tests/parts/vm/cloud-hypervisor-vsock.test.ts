@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { connectUnix, listenUnix, SOCKET_PATH_BYTES_MAX } from "../../../src/system/unix-sockets.ts";
 import { ChannelClosedError } from "../../../src/vm/agent/channel.ts";
 import { VsockChannel } from "../../../src/vm/cloud-hypervisor/vsock.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 let directory: string;
 let path: string;
@@ -51,7 +52,7 @@ describe("a vsock channel", () => {
       await listen((socket, _, text) => {
         asked.push(text);
         socket.write(stream.subarray(0, cut));
-        setTimeout(() => socket.write(stream.subarray(cut)), 1);
+        void pause("the rest comes by itself", 1).then(() => socket.write(stream.subarray(cut)));
       });
       await using channel = VsockChannel.open(path, 1024);
       expect(await received(channel, 11)).toBe("hello\nOK 5\n");
@@ -61,7 +62,7 @@ describe("a vsock channel", () => {
 
   test("tries again until somebody listens, accepts, and says something", async () => {
     await using channel = VsockChannel.open(path, 1024);
-    await Bun.sleep(20);
+    await pause("nobody listens", 20);
     const ways: ((socket: Socket) => void)[] = [
       (socket) => socket.destroy(),
       (socket) => socket.end("NO 1\n"),
@@ -91,20 +92,23 @@ describe("a vsock channel", () => {
   });
 
   test("keeps what comes while its reader pauses", async () => {
+    const isSeen = Promise.withResolvers<void>();
     await listen((socket) => {
       socket.write("OK 1\nfirst");
-      setTimeout(() => socket.write("second"), 10);
+      void isSeen.promise.then(() => socket.write("second"));
     });
     await using channel = VsockChannel.open(path, 1024);
     const seen: string[] = [];
     channel.onData((chunk) => {
       seen.push(chunk === null ? "<end>" : Buffer.from(chunk).toString());
       channel.pause();
+      isSeen.resolve();
     });
-    await Bun.sleep(40);
+    await isSeen.promise;
+    await pause("the second is sent", 40);
     expect(seen).toEqual(["first"]);
     channel.resume();
-    await Bun.sleep(20);
+    await until("it is given", () => seen.length === 2);
     expect(seen).toEqual(["first", "second"]);
   });
 
@@ -116,7 +120,7 @@ describe("a vsock channel", () => {
     });
     await using channel = VsockChannel.open(path, 1024);
     expect(await received(channel, 8)).toBe("bye<end>");
-    await Bun.sleep(30);
+    await pause("it would connect again", 30);
     expect(connections).toBe(1);
     await expect(channel.write(Buffer.from("x"))).rejects.toThrow(ChannelClosedError);
   });
@@ -130,7 +134,7 @@ describe("a vsock channel", () => {
     await expect(written).rejects.toThrow(ChannelClosedError);
     let connections = 0;
     await listen(() => connections++);
-    await Bun.sleep(30);
+    await pause("it would connect again", 30);
     expect(connections).toBe(0);
   });
 });

@@ -21,6 +21,7 @@ import type {
   OperationsPort,
 } from "../../../src/supervisor/operations/ports.ts";
 import { checkpointToStore, importToStore, instanceToStore } from "../../../src/supervisor/operations/requests.ts";
+import { pause } from "../waiting.ts";
 
 const POLL_MS = 5;
 
@@ -34,6 +35,8 @@ export class HeldOperations implements OperationsPort {
   refusal: ApiError | null = null;
   /** streams of samples that were not ended yet */
   openStats = 0;
+  /** requests that wait for the end of an operation */
+  waitsCount = 0;
   state: Readiness = { ready: true, isolation: "vm-emulated", reason: "", checks: [] };
   readonly #db: Database;
   readonly #clock: () => number;
@@ -91,8 +94,10 @@ export class HeldOperations implements OperationsPort {
   }
 
   async waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void> {
-    const deadline = performance.now() + timeoutMs;
-    while (!signal.aborted && performance.now() < deadline && !this.#hasEnded(id)) await Bun.sleep(POLL_MS);
+    const endsAt = performance.now() + timeoutMs;
+    this.waitsCount++;
+    while (!signal.aborted && performance.now() < endsAt && !this.#hasEnded(id)) await pause("the next look", POLL_MS);
+    this.waitsCount--;
   }
 
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
@@ -109,7 +114,7 @@ export class HeldOperations implements OperationsPort {
       for (const sample of this.samples) {
         if (signal.aborted) return;
         yield sample;
-        await Bun.sleep(POLL_MS);
+        await pause("the next sample", POLL_MS);
       }
     } finally {
       this.openStats--;

@@ -3,6 +3,7 @@ import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import type { ServiceLimits } from "../../../src/service/parts.ts";
+import { deadline } from "../waiting.ts";
 
 const LISTEN_MS_MAX = 30_000;
 const STOP_MS_MAX = 20_000;
@@ -60,20 +61,17 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
   });
   const stop = async (): Promise<void> => {
     child.kill("SIGTERM");
-    const killer = setTimeout(() => child.kill("SIGKILL"), STOP_MS_MAX);
+    using _late = deadline(STOP_MS_MAX, () => child.kill("SIGKILL"));
     await child.exited;
-    clearTimeout(killer);
   };
   const { promise: listening, resolve: listens, reject } = Promise.withResolvers<string>();
-  const late = setTimeout(() => reject(new Error("the program does not listen")), LISTEN_MS_MAX);
+  using _late = deadline(LISTEN_MS_MAX, () => reject(new Error("the program does not listen")));
   void readLog(child.stderr, listens).then((log) => reject(new Error(`the program ended:\n${log.slice(-4000)}`)));
   try {
     return { pid: child.pid, url: await listening, [Symbol.asyncDispose]: stop };
   } catch (error) {
     await stop();
     throw error;
-  } finally {
-    clearTimeout(late);
   }
 }
 

@@ -4,9 +4,11 @@
  * the API description. It reads /control.json and /openapi.yaml of its root, which a test puts there, and writes what
  * it saw to /vm/run/transcript.
  */
+
 import { createWriteStream, existsSync, openSync, readFileSync, writeSync } from "node:fs";
 import { connect, createServer, type Server, type Socket } from "node:net";
 import { parseArgs } from "node:util";
+import { pause } from "../waiting.ts";
 import type { Control, Failure, TranscriptLine } from "./control.ts";
 import { ApiDescription } from "./description.ts";
 import { type HttpRequest, readRequests, writeResponse } from "./http.ts";
@@ -69,7 +71,7 @@ class StandIn {
         this.#vsock = await this.#listen(path, serveVsock);
       },
       closeVsock: () => this.#vsock?.close(),
-      exit: () => setTimeout(() => process.exit(0), 20),
+      exit: () => void pause("the answer is sent first", 20).then(() => process.exit(0)),
       restoresOnDemand: CONTROL.onDemand !== false,
     });
   }

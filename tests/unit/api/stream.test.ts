@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { directStream, streamed } from "../../../src/api/stream.ts";
+import { turns } from "../../support/waiting.ts";
 
 function hold(): { readonly held: Disposable; isHeld(): boolean } {
   let isHeld = true;
@@ -31,7 +32,7 @@ test("a listing that is cancelled holds its layers until what reads them has end
   const next = reader.read();
   await reading.promise;
   const cancelled = reader.cancel();
-  await Bun.sleep(0);
+  await turns();
   blocked.resolve();
   await cancelled;
   await next;

@@ -330,7 +330,7 @@ describe("figures", () => {
     let count = 0;
     for await (const _ of samples(source, 60_000, controller.signal)) {
       count += 1;
-      setTimeout(() => controller.abort(), 5);
+      setImmediate(() => controller.abort());
     }
     expect(count).toBe(1);
   });

@@ -26,7 +26,7 @@ import {
   writeOlderDatabase,
 } from "../../support/database.ts";
 import { testDirectory } from "../../support/layer-files.ts";
-import { until } from "../../support/runs.ts";
+import { until } from "../../support/waiting.ts";
 
 let opened: TestDatabase;
 let db: Database;

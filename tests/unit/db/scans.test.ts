@@ -8,6 +8,7 @@ import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const ROWS_COUNT = LARGE_OFFSET_MIN + 300;
 const FAR = { limit: 100, offset: LARGE_OFFSET_MIN + 100 };
@@ -121,7 +122,7 @@ test("a thread that ends leaves no descriptor of the database", async () => {
     expect(await scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
     const most = open();
     scans[Symbol.dispose]();
-    while (open() >= most) await Bun.sleep(5);
+    await until("the thread has closed it", () => open() < most);
   };
   await lookAndEnd();
   const before = open();
@@ -142,10 +143,10 @@ test("closing the database within a scan ends the thread after it, and not the p
   await other.db.scans.all({ sql: "SELECT 1", params: [] });
   const reading = other.db.scans.all({ sql: LONG, params: [] });
   // The thread is in its statement by now, and would be in it still if it had begun late.
-  await Bun.sleep(20);
+  await pause("the statement has begun", 20);
   other.db[Symbol.dispose]();
   await expect(reading).rejects.toThrow("the database was closed");
-  while (descriptors().some((path) => path.startsWith(other.path))) await Bun.sleep(5);
+  await until("the thread has closed it", () => !descriptors().some((path) => path.startsWith(other.path)));
 });
 
 /** What this process has open, as far as it is a file. */

@@ -6,6 +6,7 @@ import { GREP_WAITING_COUNT_MAX } from "../../../src/storage/limits.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
 import { GrepThreads, grepThreads } from "../../../src/storage/tree/grep-threads.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { pause } from "../../support/waiting.ts";
 
 const LAYERS_COUNT = 5;
 const TEXT = Buffer.alloc(4 * 1_048_576, "a line with a needle\n");
@@ -42,7 +43,7 @@ test("a search that nobody waits for any more ends by itself, and leaves no file
       () => "finished",
       (error: unknown) => (error as Error).message,
     );
-    await Bun.sleep(delayMs);
+    await pause("the search has come further each time", delayMs);
     left.abort(new Error("left"));
     expect(["finished", "left"]).toContain(await outcome);
     expect(filesOpenBelow(directory)).toEqual([]);

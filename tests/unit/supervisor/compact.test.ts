@@ -8,7 +8,7 @@ import { layerPath } from "../../../src/storage/layers/layers.ts";
 import { costOf } from "../../../src/supervisor/operations/scheduler.ts";
 import { alice, bob } from "../../support/database.ts";
 import { type FakeMerge, LAYER_BYTES, Merging, SHAPE } from "../../support/merging.ts";
-import { until } from "../../support/runs.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 // Every test waits several times for the compactor to look again.
 setDefaultTimeout(60_000);
@@ -23,9 +23,16 @@ async function started(merging: Merging, count: number): Promise<FakeMerge> {
   return merging.merges[count - 1] as FakeMerge;
 }
 
+async function failed(merging: Merging, count: number): Promise<void> {
+  const labels = { urgency: "idle", outcome: "failed" };
+  await until(`merge ${count} has failed`, async () => {
+    return (await merging.value("coppice_layer_merges_total", labels)) === count;
+  });
+}
+
 /** Waits until the merges that the compactor may do now have begun: then no more do. */
 async function noMoreThan(merging: Merging, count: number): Promise<void> {
-  await Bun.sleep(A_WHILE_MS);
+  await pause("the compactor looks again", A_WHILE_MS);
   expect(merging.merges.length).toBe(count);
 }
 
@@ -84,7 +91,6 @@ describe("when chains are merged", () => {
     await merging.use(second);
     expect(merging.compactor.waitingCount).toBe(2);
     run[Symbol.dispose]();
-    await Bun.sleep(A_WHILE_MS);
     merging.now += 2000;
     const latest = await started(merging, 1);
     expect(latest.job.layers.ids).toEqual(idsOf(merging, second).slice(1));
@@ -101,7 +107,6 @@ describe("when chains are merged", () => {
     await merging.use(chains[0] as LayerId);
     expect(merging.compactor.waitingCount).toBe(64);
     run[Symbol.dispose]();
-    await Bun.sleep(A_WHILE_MS);
     merging.now += 2000;
     expect((await started(merging, 1)).job.layers.ids.at(-1)).toBe(chains[0]);
   });
@@ -238,7 +243,7 @@ describe("what merged layers take", () => {
     (await started(merging, 2)).finish(47 * LAYER_BYTES);
     await until("it is published", () => merging.rows().length === 2);
     // Together they are beyond the share; the first is in use.
-    await Bun.sleep(A_WHILE_MS);
+    await pause("the compactor looks again", A_WHILE_MS);
     expect(merging.rows().length).toBe(2);
     held[Symbol.dispose]();
     merging.now += 10_000;
@@ -258,9 +263,10 @@ describe("what merged layers take", () => {
     await merging.compactor[Symbol.asyncDispose]();
     merging.compactor = merging.open({ mergedShare: 0.1 });
     merging.compactor.start();
-    await Bun.sleep(A_WHILE_MS);
-    merging.now += 10_000;
-    await until("it is gone", () => merging.rows().length === 0);
+    await until("it is gone", () => {
+      merging.now += 1000;
+      return merging.rows().length === 0;
+    });
     expect((await merging.use(top)).length).toBe(4);
   });
 });
@@ -272,9 +278,7 @@ describe("merges that come to nothing", () => {
     await merging.use(bad);
     merging.now += 2000;
     (await started(merging, 1)).fail();
-    await until("it has failed", async () => {
-      return (await merging.value("coppice_layer_merges_total", { urgency: "idle", outcome: "failed" })) === 1;
-    });
+    await failed(merging, 1);
     await merging.use(bad);
     merging.now += 2000;
     await noMoreThan(merging, 1);
@@ -292,9 +296,7 @@ describe("merges that come to nothing", () => {
     const again = await started(merging, 3);
     expect(again.job.layers.ids.length).toBe(4);
     again.fail();
-    await until("it has failed again", async () => {
-      return (await merging.value("coppice_layer_merges_total", { urgency: "idle", outcome: "failed" })) === 2;
-    });
+    await failed(merging, 2);
     merging.now += 90_000;
     await merging.use(top);
     await noMoreThan(merging, 3);
@@ -308,10 +310,9 @@ describe("merges that come to nothing", () => {
     const top = merging.chain(3);
     for (const count of [1, 2]) {
       await merging.use(top);
-      await Bun.sleep(A_WHILE_MS);
       merging.now += 2000;
       (await started(merging, count)).fail();
-      await Bun.sleep(A_WHILE_MS);
+      await failed(merging, count);
       await merging.use(top);
       merging.now += 2000;
       await noMoreThan(merging, count);

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { silentLog } from "../../../src/log.ts";
 import { DiskGuard, type DiskUse } from "../../../src/supervisor/disk-guard.ts";
 import { untilAborted } from "../../../src/system/waiting.ts";
-import { until } from "../../support/runs.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;
 const RESERVE_BYTES = 16 * MIB;
@@ -158,7 +158,7 @@ test("nobody looks while nobody writes", async () => {
   await looks(2);
   use[Symbol.dispose]();
   const before = looksCount;
-  await Bun.sleep(50);
+  await pause("a guard that looked would do so several times", 50);
   expect(looksCount).toBeLessThanOrEqual(before + 3);
   using _again = guard.watch({ name: "another" });
   await looks(1);

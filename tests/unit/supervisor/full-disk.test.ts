@@ -13,7 +13,7 @@ import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { Merging } from "../../support/merging.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
-import { until } from "../../support/runs.ts";
+import { turns, until } from "../../support/waiting.ts";
 
 const ACCOUNT = "alice" as AccountId;
 const IMPORT = {
@@ -83,7 +83,7 @@ test("below the reserve nothing is taken, and what waited fails before it begins
   const operations = operationsOf(run, { requireSpace: requireRoom });
   const first = await operations.submitImport(ACCOUNT, IMPORT);
   const second = await operations.submitImport(ACCOUNT, IMPORT);
-  while (begun === 0) await Bun.sleep(1);
+  await until("the first has begun", () => begun === 1);
   isLow = true;
   await expect(operations.submitImport(ACCOUNT, IMPORT)).rejects.toThrow("nearly full");
   expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
@@ -97,12 +97,15 @@ test("an end that cannot be recorded is recorded later", async () => {
   // As on a full disk, only the statement that ends it fails.
   const fail =
     "CREATE TRIGGER full BEFORE UPDATE ON operations WHEN NEW.status = 'FAILED' BEGIN SELECT RAISE(FAIL, 'full'); END";
+  const ending = Promise.withResolvers<void>();
   const operations = operationsOf(async () => {
     db.orm.run(fail);
+    ending.resolve();
     throw noSpace();
   });
   const { id } = await operations.submitImport(ACCOUNT, IMPORT);
-  await Bun.sleep(300);
+  await ending.promise;
+  await turns();
   expect(getOperation(db, ACCOUNT, id)?.status).toBe("EXECUTING");
   db.orm.run("DROP TRIGGER full");
   expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });

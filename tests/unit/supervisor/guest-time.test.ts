@@ -5,12 +5,13 @@ import { Agent } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Stream } from "../../../src/vm/agent/protocol.ts";
 import { ScriptedAgent } from "../../support/scripted-peer.ts";
+import { pause } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;
 const NEVER = new Promise<never>(() => undefined);
 
 /** Settles after a time that is short beside every budget here but the smallest. */
-const soon = <T>(value: T) => Bun.sleep(20).then(() => value);
+const soon = <T>(value: T) => pause("a step takes a moment", 20).then(() => value);
 
 describe("the time of a guest", () => {
   test("gives a step's result, and its failure", async () => {
@@ -50,15 +51,17 @@ describe("the time of a guest", () => {
     async function* chunks() {
       for (let left = 3; left > 0; left--) yield new Uint8Array(1);
     }
-    for await (const _chunk of time.stream("the listing", chunks())) await Bun.sleep(400);
+    for await (const _chunk of time.stream("the listing", chunks())) {
+      await pause("the host is busy with what came", 400);
+    }
   });
 
   test("is earned by what is done meanwhile, and by nothing else", async () => {
     let doneAt = 0;
     const time = new GuestTime({ allowedMs: () => (doneAt === 0 ? 100 : 60_000) });
-    const work = Bun.sleep(200).then(() => {
+    const work = pause("nothing shows yet", 200).then(() => {
       doneAt = 1;
-      return Bun.sleep(200);
+      return pause("more work", 200);
     });
     await time.wait("work that shows", work);
   });
@@ -94,7 +97,7 @@ describe("the time of a guest", () => {
       await taken.promise;
     }
     const sent = Array.fromAsync(time.counting(content()));
-    setTimeout(taken.resolve, 400);
+    void pause("the guest takes its time", 400).then(() => taken.resolve());
     await time.wait("placing a file", sent);
     expect(seen.at(-1)).toBe(60_000);
   });

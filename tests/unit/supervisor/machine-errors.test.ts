@@ -7,6 +7,7 @@ import { AgentClosedError } from "../../../src/vm/agent/agent.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
 import { QmpClosedError, QmpError } from "../../../src/vm/qemu/qmp.ts";
 import type { MachineExit } from "../../../src/vm/vmm.ts";
+import { turns } from "../../support/waiting.ts";
 
 const DIED = monitorExit("QEMU", { code: 137, signal: null }, "");
 
@@ -23,7 +24,7 @@ test.each([
   ["the monitor", new QmpClosedError("the monitor closed the connection")],
   ["a file of the machine", Object.assign(new Error("no such file"), { code: "ENOENT" })],
 ])("an end that shows first at %s is told as what it is", async (_name, error) => {
-  const thrown = await failing(machine(Bun.sleep(20).then(() => DIED)), error);
+  const thrown = await failing(machine(turns().then(() => DIED)), error);
   expect(thrown).toBeInstanceOf(ApiError);
   expect(thrown).toMatchObject({ code: "unavailable", details: { reason: "vmm_died" }, cause: error });
   expect((thrown as Error).message).toBe(

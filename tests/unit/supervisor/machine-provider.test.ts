@@ -9,7 +9,7 @@ import {
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
-import { until } from "../../support/runs.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const SHAPE = { vcpus: 1, memoryBytes: 256 * 1_048_576 };
 const LONG_MS = 3_600_000;
@@ -143,7 +143,7 @@ describe("a machine that cannot be had", () => {
     const known = machines.known(never).then(() => {
       isKnown = true;
     });
-    await Bun.sleep(10);
+    await pause("it would be known by then", 10);
     expect(isKnown).toBe(false);
     vmm.failing.clear();
     await known;

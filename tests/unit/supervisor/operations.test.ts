@@ -19,6 +19,7 @@ import { ownTurn } from "../../../src/system/turns.ts";
 import { untilAborted as whenAborted } from "../../../src/system/waiting.ts";
 import { someLayer } from "../../support/database.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
+import { until } from "../../support/waiting.ts";
 
 const ACCOUNT = "alice" as AccountId;
 const IMAGE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId;
@@ -69,7 +70,7 @@ const untilAborted: Preparation = ({ signal }) =>
   new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
 async function executing(id: OperationId): Promise<void> {
-  while (statusOf(id) !== "EXECUTING") await Bun.sleep(1);
+  await until("it executes", () => statusOf(id) === "EXECUTING");
 }
 
 describe("operations", () => {
@@ -168,7 +169,7 @@ describe("operations for which there are no machines", () => {
     const machinesKnown = () => (++asked === 1 ? Promise.resolve() : back.promise);
     await using operations = operationsOf(succeed, { machinesKnown });
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    while (asked < 2) await Bun.sleep(1);
+    await until("machines are asked for again", () => asked === 2);
     expect(statusOf(id)).toBe("PENDING");
     back.resolve();
     await operations.waitForEnd(id, 5000, new AbortController().signal);

@@ -35,7 +35,7 @@ import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api/layers.ts";
 import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
 import { listLayers } from "../../support/layer-files.ts";
-import { until } from "../../support/runs.ts";
+import { pause, turns, until } from "../../support/waiting.ts";
 
 const NOTHING = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
 const NOW = 1_000_000;
@@ -240,14 +240,14 @@ test("layers that were passed over go when the last reader is done, and only tho
   deleteImage(db, alice, top);
   await releaseLayers(options(), topLayer);
   readers[0]?.[Symbol.dispose]();
-  await Bun.sleep(50);
+  await pause("a removal would be done by then", 50);
   expect((await listLayers(layout)).size).toBe(2);
   readers[1]?.[Symbol.dispose]();
   await until("the layer is gone", async () => !(await listLayers(layout)).has(topLayer));
   expect((await listLayers(layout)).has(baseLayer)).toBe(true);
   // One that nobody wanted to remove stays, whoever reads it.
   layers.hold([baseLayer])[Symbol.dispose]();
-  await Bun.sleep(50);
+  await pause("a removal would be done by then", 50);
   expect((await listLayers(layout)).has(baseLayer)).toBe(true);
 });
 
@@ -264,7 +264,7 @@ describe("uploads of known content", () => {
       });
       while (!isDone) {
         await removeBlob(layout, sha256, () => isBlobReferenced(db.orm, sha256));
-        await Bun.sleep(0);
+        await turns(1);
       }
       expect(getFile(db, alice, { uuid: (await upload).id })?.sha256).toBe(sha256);
       expect(existsSync(blobPath(layout, sha256))).toBe(true);

@@ -16,7 +16,7 @@ import { alice, bob, newId, someLayer } from "../../support/database.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
 import { seededRandom } from "../../support/random.ts";
-import { until } from "../../support/runs.ts";
+import { until } from "../../support/waiting.ts";
 
 const STDIN = Buffer.from(seededRandom(7).bytes(200_000));
 const image = newId<ImageId>();

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { sleepUnlessAborted, untilAborted, withinTime } from "../../../src/system/waiting.ts";
+import { turns } from "../../support/waiting.ts";
 
 const LONG_MS = 600_000;
 const never = new Promise<never>(() => undefined);
@@ -20,7 +21,7 @@ describe("withinTime", () => {
     });
     await expect(thrown).rejects.toThrow("late");
     reject(new Error("of work that nobody waits for"));
-    await Bun.sleep(1);
+    await turns();
   });
 });
 

@@ -12,6 +12,7 @@ import {
 } from "../../../src/vm/agent/protocol.ts";
 import { done, exitPayload, failure, openAgent as open, SPEC, text } from "../../support/agent-script.ts";
 import { seededRandom } from "../../support/random.ts";
+import { turns } from "../../support/waiting.ts";
 
 describe("exec", () => {
   test("sends the specification in pieces and gives figures back", async () => {
@@ -77,7 +78,7 @@ describe("exec", () => {
     const received = () =>
       Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.stdin).map((f) => f.payload));
     await guest.frame(HostFrame.stdin, INPUT_WINDOW_BYTES_INITIAL / FRAME_PAYLOAD_BYTES_MAX - 1);
-    await Bun.sleep(5);
+    await turns();
     expect(received().byteLength).toBe(INPUT_WINDOW_BYTES_INITIAL);
     guest.send(AgentFrame.window, session, packIntegers([32, Stream.stdin], [32, 600]));
     guest.send(AgentFrame.window, session, packIntegers([32, Stream.stdin], [32, 600]));
@@ -144,7 +145,7 @@ describe("exec", () => {
     for (let count = 0; count < 2; count++) send(Stream.stderr);
     const granted = () => guest.frames.filter(({ type }) => type === HostFrame.window).map(({ payload }) => payload);
     taken.resolve();
-    await Bun.sleep(5);
+    await turns();
     expect(granted()).toEqual([]);
     more.resolve();
     await guest.frame(HostFrame.window, 1);
@@ -168,7 +169,7 @@ describe("exec", () => {
     guest.send(AgentFrame.exit, session, exitPayload(0));
     await run.exit;
     taken.resolve();
-    await Bun.sleep(5);
+    await turns();
     expect(guest.frames.some(({ type }) => type === HostFrame.window)).toBe(false);
   });
 
@@ -212,7 +213,7 @@ describe("exec", () => {
     guest.send(AgentFrame.exit, session, exitPayload(143));
     await run.exit;
     run.signal(9);
-    await Bun.sleep(2);
+    await turns();
     expect(guest.frames.filter(({ type }) => type === HostFrame.signal).length).toBe(2);
   });
 

@@ -1,4 +1,5 @@
 /** Connections and holds, against an agent that says what it likes. */
+
 import { describe, expect, test } from "bun:test";
 import {
   type Agent,
@@ -19,6 +20,7 @@ import {
 } from "../../../src/vm/agent/protocol.ts";
 import { done, exitPayload, failure, openAgent as open, problem, SPEC, text } from "../../support/agent-script.ts";
 import type { ScriptedAgent } from "../../support/scripted-peer.ts";
+import { turns } from "../../support/waiting.ts";
 
 const entropy = new Uint8Array(32);
 const NOTHING = new Uint8Array(0);
@@ -173,7 +175,7 @@ describe("a hold", () => {
     run.signal(2);
     const frozen = agent.freeze();
     const again = agent.hold();
-    await Bun.sleep(5);
+    await turns();
     expect(guest.frames.at(-1)?.type).toBe(HostFrame.hold);
     const synced = agent.sync({ realtimeNs: 1n, entropy });
     await answerSync(guest);
@@ -197,7 +199,7 @@ describe("a hold", () => {
     const listing = agent.index(0).next();
     const index = await guest.frame(HostFrame.index);
     const holding = agent.hold();
-    await Bun.sleep(5);
+    await turns();
     expect(guest.frames.some(({ type }) => type === HostFrame.hold)).toBe(false);
     guest.send(AgentFrame.done, index.session, done());
     expect((await listing).done).toBe(true);
@@ -326,7 +328,7 @@ describe("a command with a terminal, beside another", () => {
     const first = await guest.frame(HostFrame.execOpen);
     const spec = { ...SPEC, timeoutMs: 0, user: { uid: 1, gid: 2 }, terminal: { rows: 3, columns: 4 } };
     const run = agent.exec(spec, () => undefined, { beside: main });
-    await Bun.sleep(5);
+    await turns();
     // Not before there is something to join.
     expect(guest.frames.filter(({ type }) => type === HostFrame.execOpen)).toHaveLength(1);
     guest.send(AgentFrame.started, first.session, packIntegers([32, 2]));

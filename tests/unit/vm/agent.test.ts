@@ -22,6 +22,7 @@ import {
 import { done, exitPayload, failure, openAgent as open, problem, SPEC, text } from "../../support/agent-script.ts";
 import { seededRandom } from "../../support/random.ts";
 import { ScriptedAgent } from "../../support/scripted-peer.ts";
+import { turns } from "../../support/waiting.ts";
 
 describe("greeting", () => {
   test("tells the kernel, also when it came before it was asked for", async () => {
@@ -72,7 +73,7 @@ describe("requests", () => {
     const mounted = agent.mount({ layers: 3, scratch: true });
     const content = (async function* () {
       yield text("ab");
-      await Bun.sleep(5);
+      await turns();
       yield text("cd");
     })();
     const put = agent.putFile({ path: parseGuestPathText("/f"), mode: 0o640, sizeBytes: 4, content });
@@ -109,7 +110,7 @@ describe("requests", () => {
     const content = (async function* () {
       for (; pulled < 100; pulled++) {
         yield Buffer.alloc(1000);
-        await Bun.sleep(0);
+        await turns(1);
       }
     })();
     const put = agent.putFile({ path: parseGuestPathText("/f"), mode: 0o644, sizeBytes: 100_000, content });
@@ -134,7 +135,7 @@ describe("requests", () => {
     const { guest, agent } = open();
     const freezes = Array.from({ length: TASKS_COUNT_MAX + 5 }, () => agent.freeze());
     await guest.frame(HostFrame.freeze, TASKS_COUNT_MAX - 1);
-    await Bun.sleep(5);
+    await turns();
     expect(guest.frames.length).toBe(TASKS_COUNT_MAX);
     for (let index = 0; index < freezes.length; index++) {
       guest.send(AgentFrame.done, (await guest.frame(HostFrame.freeze, index)).session, done());
@@ -175,7 +176,7 @@ describe("index", () => {
     const chunk = Buffer.alloc(WINDOW_BYTES_INITIAL / 8);
     for (let sent = 0; sent < 20; sent++) {
       guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), chunk);
-      await Bun.sleep(1);
+      await turns(1);
     }
     guest.send(AgentFrame.done, session, done(5n));
     expect(await reading).toBe(20 * chunk.byteLength);

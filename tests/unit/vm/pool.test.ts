@@ -5,17 +5,11 @@ import { Pool, type PoolOptions } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { type FakeMachine, FakeVmm } from "../../support/fake-vmm.ts";
+import { turns, until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
 const never = new AbortController().signal;
-
-async function until(condition: () => boolean): Promise<void> {
-  for (let round = 0; !condition(); round++) {
-    if (round > 1000) throw new Error("it did not come to that in time");
-    await Bun.sleep(2);
-  }
-}
 
 describe("pool", () => {
   function open(vmm: FakeVmm, change: Partial<PoolOptions> = {}) {
@@ -31,7 +25,7 @@ describe("pool", () => {
     const waiting = [...vmm.live];
     await using taken = await pool.take({ vcpus: 1, memoryBytes: 200 * MIB }, never);
     expect(taken.machine).toBe(waiting[0] as typeof taken.machine);
-    await until(() => pool.waitingCount === 2);
+    await until("two machines wait", () => pool.waitingCount === 2);
     expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
   });
 
@@ -94,14 +88,14 @@ describe("pool", () => {
       },
     });
     pool.start();
-    await until(() => begun.length === 2);
+    await until("both have begun", () => begun.length === 2);
     expect(pool.waitingCount).toBe(1);
     await using first = await pool.take(SHAPE, never);
     expect(first.machine).toBe(begun[0] as Machine);
     await using second = await pool.take(SHAPE, never);
     expect(begun).not.toContain(second.machine);
     hold.resolve();
-    await until(() => pool.waitingCount === 2);
+    await until("two machines wait", () => pool.waitingCount === 2);
     await using third = await pool.take(SHAPE, never);
     expect(third.machine).toBe(begun[1] as Machine);
   });
@@ -110,8 +104,8 @@ describe("pool", () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm, { rehearse: () => Promise.reject(new Error("forgot the text")) });
     pool.start();
-    await until(() => vmm.calls.filter((call) => call === "clone").length === 2);
-    await until(() => vmm.live.size === 1);
+    await until("two clones are begun", () => vmm.calls.filter((call) => call === "clone").length === 2);
+    await until("one machine lives", () => vmm.live.size === 1);
     expect(pool.waitingCount).toBe(1);
   });
 
@@ -133,11 +127,11 @@ describe("pool", () => {
     let short = false;
     await using pool = open(vmm, { size: 4, isShortOfMemory: () => short, memoryIntervalMs: 5 });
     pool.start();
-    await until(() => pool.waitingCount === 4);
+    await until("four machines wait", () => pool.waitingCount === 4);
     short = true;
-    await until(() => pool.waitingCount === 2 && vmm.live.size === 2);
+    await until("two are gone", () => pool.waitingCount === 2 && vmm.live.size === 2);
     short = false;
-    await until(() => pool.waitingCount === 4);
+    await until("four machines wait", () => pool.waitingCount === 4);
   });
 
   test.each(["start", "hello", "sync", "save"] as const)("is filled at once after a kill during %s", async (phase) => {
@@ -145,7 +139,7 @@ describe("pool", () => {
     vmm.killedAt.push(phase);
     await using pool = open(vmm);
     pool.start();
-    await until(() => pool.waitingCount === 2);
+    await until("two machines wait", () => pool.waitingCount === 2);
     expect(vmm.killedAt).toEqual([]);
     expect(vmm.live.size).toBe(2);
   });
@@ -158,11 +152,11 @@ describe("pool", () => {
         if (++rehearsals > 1) return;
         (machine as unknown as FakeMachine).die();
         await machine.exited;
-        await Bun.sleep(1);
+        await turns();
       },
     });
     pool.start();
-    await until(() => pool.readyCount === 2);
+    await until("two machines are ready", () => pool.readyCount === 2);
     expect(rehearsals).toBe(3);
     expect(vmm.live.size).toBe(2);
   });
@@ -174,17 +168,17 @@ describe("pool", () => {
     await using pool = open(vmm, { size: 1, log: { ...silentLog, warn } });
     pool.start();
     for (const expected of [[0], [0, 1000]]) {
-      await until(() => pool.waitingCount === 1);
+      await until("one machine waits", () => pool.waitingCount === 1);
       for (const machine of vmm.live) (machine as unknown as FakeMachine).die();
-      await until(() => pauses.length === expected.length);
+      await until("it pauses again", () => pauses.length === expected.length);
       expect(pauses).toEqual(expected);
     }
     await using _taken = await pool.take(SHAPE, never);
-    await until(() => pool.waitingCount === 1);
+    await until("one machine waits", () => pool.waitingCount === 1);
     await using _waiting = await pool.take(SHAPE, never);
-    await until(() => pool.waitingCount === 1);
+    await until("one machine waits", () => pool.waitingCount === 1);
     for (const machine of vmm.live) (machine as unknown as FakeMachine).die();
-    await until(() => pauses.length === 3);
+    await until("it pauses again", () => pauses.length === 3);
     expect(pauses.at(-1)).toBe(0);
   });
 
@@ -196,8 +190,8 @@ describe("pool", () => {
     const [first] = vmm.live;
     (first as unknown as FakeMachine).die();
     await first?.exited;
-    await until(() => vmm.live.size === 1);
-    await until(() => pool.waitingCount === 2);
+    await until("one machine lives", () => vmm.live.size === 1);
+    await until("two machines wait", () => pool.waitingCount === 2);
     expect(vmm.live.size).toBe(2);
   });
 
@@ -232,8 +226,10 @@ describe("pool", () => {
     await using pool = open(vmm, { coldBootOnly: true });
     const reason = new Error("enough");
     const given = new AbortController();
-    setTimeout(() => given.abort(reason), 20);
-    await expect(pool.take(SHAPE, given.signal)).rejects.toBe(reason);
+    const taken = pool.take(SHAPE, given.signal);
+    await until("a machine is booted", () => vmm.live.size === 1);
+    given.abort(reason);
+    await expect(taken).rejects.toBe(reason);
     expect(vmm.live.size).toBe(0);
     await expect(pool.take(SHAPE, given.signal)).rejects.toBe(reason);
   });
@@ -250,7 +246,7 @@ describe("pool", () => {
     const vmm = new FakeVmm();
     const pool = open(vmm);
     pool.start();
-    await Bun.sleep(8);
+    await until("it has begun", () => vmm.calls.length > 0);
     await pool[Symbol.asyncDispose]();
     expect(pool.waitingCount).toBe(0);
     expect([...vmm.live].filter((machine) => machine.shape === SHAPE)).toEqual([]);

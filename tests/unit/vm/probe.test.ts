@@ -6,6 +6,7 @@ import { silentLog } from "../../../src/log.ts";
 import { CommandError } from "../../../src/system/exec.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
 import { FakeVmm, type Phase } from "../../support/fake-vmm.ts";
+import { until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
@@ -168,8 +169,10 @@ describe("probe", () => {
       vmm.script = { mute: true };
       const reason = new Error("stopping");
       const stop = new AbortController();
-      setTimeout(() => stop.abort(reason), 10);
-      await expect(probe(options(memoPath, [vmm], { signal: stop.signal }))).rejects.toBe(reason);
+      const probing = probe(options(memoPath, [vmm], { signal: stop.signal }));
+      await until("a machine is booted", () => vmm.live.size === 1);
+      stop.abort(reason);
+      await expect(probing).rejects.toBe(reason);
       expect(vmm.live.size).toBe(0);
     }));
 });

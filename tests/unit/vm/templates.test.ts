@@ -2,17 +2,11 @@ import { describe, expect, test } from "bun:test";
 import { silentLog } from "../../../src/log.ts";
 import { NoTemplateError, TemplateStore, templateShape } from "../../../src/vm/templates.ts";
 import { type FakeTemplate, FakeVmm } from "../../support/fake-vmm.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
 const DAY_MS = 86_400_000;
-
-async function until(condition: () => boolean): Promise<void> {
-  for (let round = 0; !condition(); round++) {
-    if (round > 1000) throw new Error("it did not come to that in time");
-    await Bun.sleep(2);
-  }
-}
 
 test("shapes are rounded up to those of templates", () => {
   expect(templateShape({ vcpus: 3, memoryBytes: 1 })).toEqual({ vcpus: 3, memoryBytes: 128 * MIB });
@@ -53,11 +47,7 @@ describe("templates", () => {
     await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
     expect(boots()).toBe(2);
     expect((await store.get({ vcpus: 2, memoryBytes: 256 * MIB })).shape.vcpus).toBe(2);
-    let built = false;
-    for (let round = 0; round < 100 && !built; round++) {
-      await Bun.sleep(20);
-      built = (await store.get(SHAPE).catch(() => null)) !== null;
-    }
+    await until("it is built again", async () => (await store.get(SHAPE).catch(() => null)) !== null);
     expect(boots()).toBe(4);
     expect([...vmm.live]).toEqual([]);
   });
@@ -69,13 +59,13 @@ describe("templates", () => {
     vmm.now = DAY_MS + 1;
     vmm.failing.add("bootForTemplate");
     expect(await store.get(SHAPE)).toBe(old);
-    await until(() => vmm.calls.length === 3);
-    await Bun.sleep(5);
+    await until("a new one is begun", () => vmm.calls.length === 3);
+    await pause("the new one fails", 5);
     expect(old.disposed).toBe(false);
     vmm.failing.clear();
     vmm.now += 60_000;
     expect(await store.get(SHAPE)).toBe(old);
-    await until(() => old.disposed);
+    await until("the old one is gone", () => old.disposed);
     expect(await store.get(SHAPE)).not.toBe(old);
     expect(vmm.templates.length).toBe(2);
   });
@@ -88,7 +78,7 @@ describe("templates", () => {
     expect(vmm.templates.length).toBe(1);
     vmm.isOutdated = true;
     expect(await store.get(SHAPE)).toBe(old);
-    await until(() => old.disposed);
+    await until("the old one is gone", () => old.disposed);
     expect(await store.get(SHAPE)).toBe(vmm.templates[1] as FakeTemplate);
     await store.get(SHAPE);
     expect(vmm.templates.length).toBe(2);
@@ -105,7 +95,7 @@ describe("templates", () => {
     const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
     for (const [failed, minutes] of [1, 2, 4, 8, 16, 32, 60, 60].entries()) {
       expect(await store.get(SHAPE)).toBe(old);
-      await until(() => warnings.length === failed + 1);
+      await until("one more failure is told", () => warnings.length === failed + 1);
       expect(warnings.at(-1)).toMatchObject({ retry_ms: minutes * 60_000 });
       vmm.now += minutes * 60_000 - 1;
       expect(await store.get(SHAPE)).toBe(old);
@@ -114,7 +104,7 @@ describe("templates", () => {
     }
     vmm.failing.clear();
     expect(await store.get(SHAPE)).toBe(old);
-    await until(() => (old as FakeTemplate).disposed);
+    await until("the old one is gone", () => (old as FakeTemplate).disposed);
     expect(await store.get(SHAPE)).not.toBe(old);
   });
 
@@ -125,7 +115,7 @@ describe("templates", () => {
     for (let vcpus = 1; vcpus <= 8; vcpus++) await store.get(shape(vcpus));
     await store.get(shape(1));
     await store.get(shape(9));
-    await until(() => vmm.templates.some(({ disposed }) => disposed));
+    await until("one of them is gone", () => vmm.templates.some(({ disposed }) => disposed));
     expect(vmm.templates.filter(({ disposed }) => disposed).map((template) => template.shape.vcpus)).toEqual([2]);
   });
 
@@ -149,10 +139,10 @@ describe("templates", () => {
     const get = async (vcpus: number) => (await store.get({ ...SHAPE, vcpus })) as FakeTemplate;
     const disposed = () => vmm.templates.filter((template) => template.disposed).map(({ shape }) => shape.vcpus);
     for (let vcpus = 1; vcpus <= 3; vcpus++) (await get(vcpus)).isInUse = vcpus === 1;
-    await until(() => store.memoryBytes === 80 * MIB);
+    await until("80 MiB are held", () => store.memoryBytes === 80 * MIB);
     expect(disposed()).toEqual([2]);
     await get(4);
-    await until(() => store.memoryBytes === 80 * MIB);
+    await until("80 MiB are held", () => store.memoryBytes === 80 * MIB);
     expect(disposed()).toEqual([2, 3]);
   });
 
@@ -166,7 +156,7 @@ describe("templates", () => {
     second.isInUse = true;
     vmm.now = DAY_MS + 1;
     expect(await get(1)).toBe(first);
-    await until(() => first.disposed);
+    await until("the first is gone", () => first.disposed);
     // Renewed, while a clone keeps the old one.
     expect(store.memoryBytes).toBe(120 * MIB);
     (await get(1)).isInUse = true;
