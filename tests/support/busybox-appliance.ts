@@ -32,7 +32,7 @@ export class BusyboxAppliance implements AsyncDisposable {
   static async start({ tag, registries = [], ...options }: BusyboxApplianceOptions = {}): Promise<BusyboxAppliance> {
     await using stack = new AsyncDisposableStack();
     const registry = stack.use(await Registry.start());
-    const reference = await pushBusybox(registry);
+    const reference = await pushBusybox(registry, "busybox:1");
     const appliance = stack.use(await Appliance.start({ registries: [registry.host, ...registries], ...options }));
     const image = await appliance.importImage(reference, tag);
     return new BusyboxAppliance({ registry, appliance, reference, image }, stack.move());

@@ -37,7 +37,7 @@ beforeEach(() => {
 afterEach(() => opened[Symbol.dispose]());
 
 describe("the database", () => {
-  test("is durable, checked and waits for other writers", () => {
+  test("is durable and checked, and waits for other writers", () => {
     const pragma = (name: string) => Object.values(db.orm.get(sql.raw(`pragma ${name}`)) as object)[0];
     expect(pragma("journal_mode")).toBe("wal");
     expect(pragma("synchronous")).toBe(2);
@@ -45,7 +45,7 @@ describe("the database", () => {
     expect(pragma("busy_timeout")).toBeGreaterThan(0);
   });
 
-  test("waits for the disk again after what need not be synced, whatever becomes of it", () => {
+  test("syncs again after a write without a sync, whether that succeeds or not", () => {
     const synchronous = () => Object.values(db.orm.get(sql.raw("pragma synchronous")) as object)[0];
     expect(db.withoutSync(synchronous)).toBe(1);
     expect(synchronous()).toBe(2);
@@ -55,12 +55,12 @@ describe("the database", () => {
     expect(synchronous()).toBe(2);
   });
 
-  test("is for its owner only, with everything beside it", () => {
+  test("can be read by its owner only, with the files beside it", () => {
     addOperation(db);
     for (const suffix of ["", "-wal", "-shm"]) expect(statSync(opened.path + suffix).mode & 0o777).toBe(0o600);
   });
 
-  test("keeps everything over a close, which empties the log", () => {
+  test("keeps everything over a close, which empties the write-ahead log", () => {
     const id = addOperation(db);
     db[Symbol.dispose]();
     db[Symbol.dispose]();
@@ -69,25 +69,25 @@ describe("the database", () => {
     expect(getOperation(again, alice, id)?.status).toBe("PENDING");
   });
 
-  test("keeps what was acknowledged when the process dies without a close", () => {
+  test("keeps acknowledged writes when the process dies without a close", () => {
     const id = addOperation(db);
     using other = openDatabase(opened.path);
     expect(getOperation(other, alice, id)?.status).toBe("PENDING");
   });
 
-  test("writes the log back into the file in the thread, and not in a commit", async () => {
+  test("checkpoints the write-ahead log in the thread, not in a commit", async () => {
     const pages = (suffix: string) => Math.floor(statSync(opened.path + suffix).size / 4096);
     const before = pages("");
     const { scans } = db;
     const all = scans.all;
     scans.all = () => new Promise(() => undefined);
-    // The log gets beyond the thousand pages at which a commit would do it by default.
+    // The log grows beyond the thousand pages at which a commit checkpoints by default.
     while (pages("-wal") < 1500) addOperation(db);
     expect(pages("")).toBe(before);
     scans.all = all;
     for (let count = 0; count < 100; count++) addOperation(db);
     await until("the log is written back", () => pages("") > before);
-    // Commits go on at its beginning then.
+    // Later commits start at its beginning again.
     await until("the log is used again", () => {
       const log = pages("-wal");
       for (let count = 0; count < 10; count++) addOperation(db);
@@ -105,9 +105,9 @@ describe("the database", () => {
     expect(db.orm.all(sql`select * from accounts`)).toEqual([]);
   });
 
-  test("says that the disk is full, when SQLite has rolled back by itself", () => {
+  test("reports a full disk, although SQLite has rolled back by itself", () => {
     const id = addOperation(db);
-    // Without a cache, pages are written in the middle of a transaction, where a full disk ends it.
+    // Without a cache, pages are written within a transaction, so that a full disk ends it.
     for (const pragma of ["cache_size = 1", "max_page_count = 1"]) db.orm.all(sql.raw(`pragma ${pragma}`));
     const fill = () =>
       db.transaction((tx) => {
@@ -127,7 +127,7 @@ describe("the database", () => {
     fill();
   });
 
-  test("keeps a row that was read until something is written", () => {
+  test("caches a row until something is written", () => {
     const id = addOperation(db);
     const first = getOperation(db, alice, id);
     expect(getOperation(db, alice, id)).toBe(first);
@@ -136,7 +136,7 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)).toMatchObject({ status: "EXECUTING", startedAt: 2 });
   });
 
-  test("keeps no row that another connection has changed before this turn of the event loop", async () => {
+  test("caches no row over a turn of the event loop in which another connection changed it", async () => {
     const id = addOperation(db);
     expect(getOperation(db, alice, id)?.status).toBe("PENDING");
     using other = openDatabase(opened.path);
@@ -145,7 +145,7 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)?.status).toBe("EXECUTING");
   });
 
-  test("keeps nothing that was read in a transaction that was rolled back", () => {
+  test("caches nothing that a transaction read that was rolled back", () => {
     const id = addOperation(db);
     expect(() =>
       db.transaction(() => {
@@ -157,7 +157,7 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)?.status).toBe("PENDING");
   });
 
-  test("prepares a statement once, but keeps none that holds much", () => {
+  test("prepares a statement once, but keeps none with large values", () => {
     const texts: string[] = [];
     const prototype = Libsql.prototype as { prepare(sql: string): unknown };
     const prepare = prototype.prepare;
@@ -176,7 +176,7 @@ describe("the database", () => {
     expect(insert({ stdin: "x" })).toHaveLength(0);
   });
 
-  test("of a newer version is left alone", () => {
+  test("of a newer version is refused and not changed", () => {
     db[Symbol.dispose]();
     const client = new Libsql(opened.path);
     client.exec("INSERT INTO migrations (name, created_at) VALUES ('9999_future', 9999999999999)");
@@ -184,7 +184,7 @@ describe("the database", () => {
     expect(() => openDatabase(opened.path)).toThrow(SchemaTooNewError);
   });
 
-  test("shares no base that was made before bases were verified", () => {
+  test("shares no base that was imported before bases were verified", () => {
     const old = testDirectory("old-db");
     const path = join(old, "coppice.db");
     writeOlderDatabase(path, "0005_base_proofs");
@@ -261,7 +261,7 @@ describe("files", () => {
     expect(getFile(db, bob, { sha256: sha("a") })).toBeNull();
   });
 
-  test("that nobody used for long are forgotten, the blob only with its last row", () => {
+  test("that nobody used for a long time are removed, the blob with its last row only", () => {
     const mine = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 1 });
     const theirs = upsertFile(db, { accountId: bob, sha256: sha("a"), sizeBytes: 5, now: 2 });
     const fresh = upsertFile(db, { accountId: alice, sha256: sha("b"), sizeBytes: 5, now: 1 });
@@ -279,7 +279,7 @@ describe("files", () => {
     expect(deleteFilesUnusedSince(db.orm, 50, 10).map(({ id }) => id)).toEqual([awaited.id]);
   });
 
-  test("that are gone cannot be asked for, and nothing is left of the operation", () => {
+  test("that were removed fail the submission, which leaves nothing behind", () => {
     const id = newId();
     const request = { body: {}, fileIds: [newId<FileId>()] };
     expect(() => addOperation(db, { id, request })).toThrow("a file of the request is gone");

@@ -34,7 +34,7 @@ beforeEach(() => {
 });
 afterEach(() => store[Symbol.dispose]());
 
-/** An image on `parent`, with a layer on its layer. */
+/** An image made from `parent`, with a layer of its own. */
 function addImage(parent: { id: ImageId; layerId: LayerId } | null) {
   const layer = someLayer({ parentId: parent?.layerId ?? null });
   const image = someImage(layer.id, parent?.id ?? null);
@@ -43,7 +43,7 @@ function addImage(parent: { id: ImageId; layerId: LayerId } | null) {
   return image;
 }
 
-/** A base and runs on it, each on the one before, written in one go. */
+/** A base and a chain of runs on it, written in one transaction. */
 function addChain() {
   const chain = [addImage(null)];
   db.transaction((tx) => {
@@ -65,7 +65,7 @@ function addChain() {
 }
 
 describe("a chain of 1000 runs", () => {
-  test("is told in one step, and goes with its last image", async () => {
+  test("is read in one step, and is deleted with its last image", async () => {
     const chain = addChain();
     const ids = chain.map(({ id }) => id);
     const [base, top] = [ids[0] as ImageId, ids.at(-1) as ImageId];
@@ -73,7 +73,7 @@ describe("a chain of 1000 runs", () => {
     expect((await lineage(db, top, ALL)).map((row) => row.imageId)).toEqual(ids.toReversed());
     expect(await descendants(db, base, { ...ALL, recursive: true })).toHaveLength(DEPTH_COUNT);
     expect(performance.now() - started).toBeLessThan(2000);
-    // Each deletion is synced to the disk, so that not all of them are tried.
+    // Each deletion is synced to the disk, so this tries only some of them.
     const gone = ids.filter((_, index) => index % 50 === 0 && index < DEPTH_COUNT);
     for (const id of gone) deleteImage(db, alice, id);
     expect((await lineage(db, top, ALL)).map((row) => row.imageId)).toEqual(ids.toReversed());
@@ -88,7 +88,7 @@ describe("a chain of 1000 runs", () => {
   }, 30_000);
 });
 
-test("a layer that is held keeps what it stands on", async () => {
+test("a held layer keeps the layers below it", async () => {
   const base = addImage(null);
   const middle = addImage(base);
   const top = addImage(middle);
@@ -101,7 +101,7 @@ test("a layer that is held keeps what it stands on", async () => {
   expect(await removed(top.layerId)).toEqual([middle.layerId, base.layerId]);
 });
 
-test("a store of the first version keeps its images, and tells how they came to be", async () => {
+test("a store of the first version keeps its images and their history", async () => {
   const directory = testDirectory("migration");
   const path = join(directory, "coppice.db");
   const first = MIGRATIONS[0];

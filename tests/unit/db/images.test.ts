@@ -43,7 +43,7 @@ const list = (filter: Partial<ImageFilter> = {}) =>
 const tagOf = (id: ImageId) => getImage(db, alice, id)?.tag;
 
 describe("publishing", () => {
-  test("an import shows layer, image, tag and result at once", () => {
+  test("an import publishes layer, image, tag and result at once", () => {
     const operationId = addExecuting(db, { kind: "image_import" });
     const layer = someLayer({ format: "erofs", baseKey: "sha256:1/linux/amd64/1" });
     const image = { ...someImage(layer.id), digest: "sha256:1" };
@@ -75,7 +75,7 @@ describe("publishing", () => {
     expect(findBaseLayer(db, "other")).toBeNull();
   });
 
-  test("a base is proved by the account whose import published it or was given it, until the base goes", () => {
+  test("a base counts as verified for each account that imported it, until it is removed", () => {
     const publishing = (accountId: AccountId, layer = someLayer({ baseKey: "key" }), isNew = true) => {
       const operationId = addExecuting(db, { accountId, kind: "image_import" });
       const image = someImage(layer.id);
@@ -88,7 +88,7 @@ describe("publishing", () => {
     expect(findProvenBase(db, alice, "key")?.id).toBe(base.id);
     expect(findProvenBase(db, alice, "other")).toBeNull();
     expect(findProvenBase(db, bob, "key")).toBeNull();
-    // A run on it proves nothing to anybody else, and an import that came second gets the first one's layer.
+    // A run on it verifies it for nobody else; a second import gets the first one's layer.
     const second = publishing(bob);
     expect(findProvenBase(db, bob, "key")?.id).toBe(base.id);
     const third = publishing(bob, base, false);
@@ -143,7 +143,7 @@ describe("publishing", () => {
     expect(layerRow(db, layer.id)).toBeNull();
   });
 
-  test("of the same base twice keeps one layer", () => {
+  test("the same base twice keeps one layer", () => {
     const layers = [someLayer({ baseKey: "same" }), someLayer({ baseKey: "same" })] as const;
     const images = layers.map((layer, index) => {
       const image = someImage(layer.id);
@@ -222,7 +222,7 @@ describe("listings", () => {
     expect(list({ tagged: true, limit: 1, offset: 1 })).toEqual([one]);
   });
 
-  test("by a prefix of the tag, which is no pattern", () => {
+  test("by a prefix of the tag, which is not a pattern", () => {
     const names = ["a", "aB", "a_b", "ab", "abc", "a/b:1.0-x", "b", "A"];
     const byName = new Map(names.map((name, n) => [name, addImage({ tag: name, now: n })]));
     const untagged = addImage({ now: 100 });
@@ -261,7 +261,7 @@ describe("layers", () => {
     expect(existingLayers(db, [...ids, newId<LayerId>()])).toEqual(new Set(ids));
   });
 
-  test("chain again, from where others branched, and not at all once they are gone", () => {
+  test("chain again from a branch, and not at all once they are removed", () => {
     const add = (parentId: LayerId | null) => {
       const layer = someLayer({ parentId });
       const image = someImage(layer.id);

@@ -44,7 +44,7 @@ function merge(db: Database, belowId: LayerId | undefined, topId: LayerId | unde
 }
 
 describe("merged layers", () => {
-  test("are found for every image that stands on their topmost layer, by their account", () => {
+  test("are found for every image of the account that contains their topmost layer", () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 6);
     const merged = merge(test.db, layers[0], layers[3]);
@@ -58,7 +58,7 @@ describe("merged layers", () => {
     expect(existingLayers(test.db, [...known, newId<LayerId>()])).toEqual(new Set(known));
   });
 
-  test("are one for a run, and only where its layers are", () => {
+  test("exist once for a range of layers, and only with these layers", () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 3);
     expect(merge(test.db, layers[0], layers[2])).not.toBeNull();
@@ -67,7 +67,7 @@ describe("merged layers", () => {
     expect(merge(test.db, newId<LayerId>(), layers[2])).toBeNull();
   });
 
-  test("go with a layer that they refer to, and are told to whoever removes files", () => {
+  test("are deleted with any layer that they replace, and returned so that their files can be removed", () => {
     using test = testDatabase();
     const { layers, images } = chain(test.db, 5);
     const low = merge(test.db, layers[0], layers[2]) as LayerId;
@@ -83,7 +83,7 @@ describe("merged layers", () => {
     expect(layerChain(test.db, layers[1] as LayerId)).toHaveLength(2);
   });
 
-  test("are in the order of their use, and expire", () => {
+  test("are listed by their last use, and expire", () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 5);
     const [a, b, c] = [1, 2, 3].map((at) => merge(test.db, layers[0], layers[at + 1], at) as LayerId) as [
@@ -108,7 +108,7 @@ describe("merged layers", () => {
     expect(mergedLayersByUse(test.db, alice).map(({ id }) => id)).toEqual([a]);
   });
 
-  test("an account's layers are those that its images stand on, each once", async () => {
+  test("an account's layers are those of its images, each counted once", async () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 4);
     const branch = someLayer({ parentId: layers[1] as LayerId, sizeBytes: 100 });
@@ -122,7 +122,7 @@ describe("merged layers", () => {
     chain(test.db, 2, bob);
     expect(await layerBytesOf(test.db, alice)).toBe(4 * 10 + 100);
     expect(await layerBytesOf(test.db, "nobody" as AccountId)).toBe(0);
-    // Of many images the sum is made elsewhere, and is the same.
+    // For many images another query computes the same sum.
     const layerId = layers[1] as LayerId;
     test.db.transaction((tx) => {
       for (let count = 0; count < 1000; count++) {

@@ -51,7 +51,7 @@ const row = (id: OperationId) => {
   return found;
 };
 
-/** An operation that got to `status` by the public functions. */
+/** An operation that the public functions have brought to `status`. */
 function operationIn(status: OperationStatus): OperationId {
   const id = addOperation(db);
   if (status === "PENDING") return id;
@@ -63,7 +63,7 @@ function operationIn(status: OperationStatus): OperationId {
   return id;
 }
 
-/** Asks for the end and, where it executes, ends it as its work does then. */
+/** Requests a cancel and, if it executes, ends it as its work does. */
 function cancelled(id: OperationId, now: number): boolean {
   const outcome = requestCancel(db, alice, id, now);
   return outcome === "cancelling" ? failOperation(db, id, error, now) === "CANCELLED" : outcome === "cancelled";
@@ -95,7 +95,7 @@ describe("transitions", () => {
           status: target,
           finishedAt: isTerminal ? 9 : null,
           startedAt: event === "start" ? 9 : before.startedAt,
-          // The figures of what was cut off are kept.
+          // The figures of interrupted work are kept.
           error: event === "fail" || (event === "cancel" && status === "EXECUTING") ? error : null,
           result: event === "succeed" ? { exit_code: 1 } : null,
         });
@@ -139,7 +139,7 @@ describe("a cancel", () => {
     }
   });
 
-  test("of somebody else's or a missing operation finds nothing", () => {
+  test("of another account's or a missing operation finds nothing", () => {
     const id = addExecuting(db);
     expect(requestCancel(db, bob, id, 7)).toBe("not_found");
     expect(requestCancel(db, alice, newId(), 7)).toBe("not_found");
@@ -148,7 +148,7 @@ describe("a cancel", () => {
 });
 
 describe("an operation", () => {
-  test("is a PENDING row with its request before it is work", () => {
+  test("is a PENDING row with its request before its work begins", () => {
     const id = newId();
     const stored = { body: { command: "é\u0000" }, secrets: { env: { A: "b" } }, resources: null };
     const request = { ...stored, sizeBytes: 40 };
@@ -175,7 +175,7 @@ describe("an operation", () => {
     expect(operationRequest(db, addOperation(db, { request: null }))).toBeNull();
   });
 
-  test("is seen by its account only", () => {
+  test("is visible to its account only", () => {
     const id = addOperation(db);
     expect(getOperation(db, bob, id)).toBeNull();
     expect(getOperation(db, alice, newId())).toBeNull();
@@ -196,7 +196,7 @@ describe("an operation", () => {
 describe("a request", () => {
   const resources = { vcpus: 2, memoryBytes: 3, diskBytes: 4 };
 
-  test("loses its secrets when its operation ends, however it does; the rest stays as long as the operation", () => {
+  test("loses its secrets at any end of its operation; the rest stays as long as the operation", () => {
     const body = { argv: ["true"] };
     const request = { body, secrets: { env: { KEY: "canary-secret" } }, resources, sizeBytes: 9 };
     const ends = [
@@ -223,14 +223,14 @@ describe("a request", () => {
     expect(readFileSync(opened.path).includes("canary-secret")).toBe(false);
   });
 
-  test("that is long is not kept after the end", () => {
+  test("that is large is not kept after the end", () => {
     const id = addOperation(db, { request: { body: { argv: ["x".repeat(70_000)] } } });
     expect(operationRequest(db, id)).not.toBeNull();
     failOperation(db, id, error, 3);
     expect(operationRequest(db, id)).toBeNull();
   });
 
-  test("is not read to know what waits", () => {
+  test("is not read to list what waits", () => {
     const id = addOperation(db, { request: { body: { argv: ["x"] }, resources, sizeBytes: 7 }, now: 2 });
     const none = addOperation(db, { kind: "image_import", accountId: bob, request: null, now: 1 });
     addExecuting(db);
@@ -266,7 +266,7 @@ describe("listings", () => {
     expect(list({ sinceMs: 20, untilMs: 19 })).toEqual([]);
   });
 
-  test("filter by every status and kind, alone and together, as a plain filter would", () => {
+  test("filter by every status and kind, alone and together", () => {
     for (let n = 0; n < 30; n++) {
       const kind = n % 2 === 0 ? "instance" : "image_import";
       const id = addOperation(db, { kind, now: n });
@@ -284,7 +284,7 @@ describe("listings", () => {
     }
   });
 
-  test("of what lives are oldest first and over all accounts", () => {
+  test("of unfinished operations are oldest first, and cover all accounts", () => {
     const second = addOperation(db, { now: 2 });
     const first = addOperation(db, { now: 1, accountId: bob });
     const running = addExecuting(db, { now: 0 });
@@ -298,7 +298,7 @@ describe("after a restart", () => {
   const interrupted: ErrorBody = { error: "internal_error", message: "the service was restarted", details: {} };
   const credentialsLost: ErrorBody = { error: "unavailable", message: "credentials are gone", details: {} };
 
-  test("what ran ends FAILED or CANCELLED, what waited with credentials ends FAILED, the rest waits", () => {
+  test("running operations end FAILED or CANCELLED, waiting ones with credentials end FAILED, the others wait", () => {
     const ran = addExecuting(db);
     const cancelling = addExecuting(db);
     requestCancel(db, alice, cancelling, 3);
@@ -329,7 +329,7 @@ describe("after a restart", () => {
 });
 
 describe("retention", () => {
-  test("removes the oldest terminal operations in portions, and nothing that lives", () => {
+  test("removes the oldest terminal operations in portions, and no unfinished one", () => {
     const old = [1, 2, 3].map((now) => {
       const id = addExecuting(db);
       failOperation(db, id, error, now);
@@ -345,7 +345,7 @@ describe("retention", () => {
     for (const id of old) expect(getOperation(db, alice, id)).toBeNull();
   });
 
-  test("of outputs is for what ended SUCCESS", () => {
+  test("of outputs applies to operations that ended SUCCESS", () => {
     const [pending, executing, done, failed] = (["PENDING", "EXECUTING", "SUCCESS", "FAILED"] as const).map(
       operationIn,
     );

@@ -25,7 +25,7 @@ const ROWS_COUNT = 2000;
 
 let store: TestDatabase;
 let reader: Libsql.Database;
-/** All other images were made from it. */
+/** The image that all others were made from. */
 let base: ImageId;
 
 beforeAll(() => {
@@ -38,13 +38,13 @@ afterAll(() => {
   store[Symbol.dispose]();
 });
 
-// A connection prepares a statement once.
+// A connection prepares each statement once.
 beforeEach(() => {
   store = { ...store, db: openDatabase(store.path) };
 });
 afterEach(() => store.db[Symbol.dispose]());
 
-/** Enough rows that a plan is chosen as it is for a million; statistics are not kept, so that it does not change. */
+/** Enough rows for the plans of a million; without statistics they do not change. */
 function fill(path: string): void {
   const db = new Libsql(path);
   db.transaction(() => {
@@ -74,7 +74,7 @@ function fill(path: string): void {
   db.close();
 }
 
-/** What `work` asks of the database, on the event loop and in the thread. */
+/** The statements that `work` sends to the database, on the event loop and in the thread. */
 async function statementsOf(work: () => unknown): Promise<{ readonly here: string[]; readonly inThread: string[] }> {
   const [here, inThread]: string[][] = [[], []];
   const prototype = Libsql.prototype as { prepare(sql: string): unknown };
@@ -97,7 +97,7 @@ async function statementsOf(work: () => unknown): Promise<{ readonly here: strin
   return { here: here ?? [], inThread: inThread ?? [] };
 }
 
-/** The plans of all of these statements, a line each. */
+/** The plans of these statements, one a line. */
 async function plansOf(work: () => unknown): Promise<string[]> {
   const { here, inThread } = await statementsOf(work);
   expect(here.length + inThread.length).toBeGreaterThan(0);
@@ -108,14 +108,14 @@ async function plansOf(work: () => unknown): Promise<string[]> {
   });
 }
 
-/** Rows that a scan may go through: pages, lists of values that were found before. */
+/** Tables that a scan may read whole: pages, and lists of values. */
 const SMALL = /^SCAN (page|json_each|chain|above|below|walk|gone|CONSTANT)/;
 
 const scans = (plan: readonly string[]): string[] =>
   plan.filter((line) => line.startsWith("SCAN") && !SMALL.test(line) && !/VIRTUAL TABLE/.test(line));
 const sorts = (plan: readonly string[]): string[] => plan.filter((line) => line.includes("TEMP B-TREE"));
 
-/** Every way to leave out or give each of these. */
+/** All combinations of these being given or left out. */
 function combinations(choices: Readonly<Record<string, readonly object[]>>): [string, object][] {
   return Object.entries(choices).reduce<[string, object][]>(
     (found, [name, values]) =>
@@ -156,18 +156,18 @@ describe("a page is found in a covering index", () => {
     const plan = await plansOf(work);
     expect(scans(plan)).toEqual([]);
     expect(plan.some((line) => line.includes("USING COVERING INDEX"))).toBe(true);
-    // The rows of one page may be put in order; those that are skipped may not.
+    // The rows of one page may be sorted; skipped rows may not.
     expect(plan.findIndex((line) => line.includes("TEMP B-TREE"))).not.toBe(0);
     expect(sorts(plan).length).toBeLessThanOrEqual(1);
   });
 });
 
-test("images that are deleted are found by their ids, not among all that are old", async () => {
+test("images to be deleted are found by their ids, not by a scan of old ones", async () => {
   const plan = await plansOf(() => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0));
   expect(plan.filter((line) => line.includes("images_untagged"))).toEqual([]);
 });
 
-describe("what grows with the store is read in the thread", () => {
+describe("queries that grow with the store run in the thread", () => {
   const far = { limit: 10, offset: LARGE_OFFSET_MIN };
   const cases: Record<string, () => unknown> = {
     "operations that are far behind": () => listOperations(store.db, alice, far),
@@ -183,21 +183,21 @@ describe("what grows with the store is read in the thread", () => {
     expect((await statementsOf(work)).inThread).toHaveLength(1);
   });
 
-  test("in the order of a listing, where a prefix is that of many tags", async () => {
+  test("also a listing by the prefix of many tags", async () => {
     const plan = await plansOf(() => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-" }));
     expect(scans(plan)).toEqual([]);
-    // That of the page only.
+    // Only the page is sorted.
     expect(sorts(plan)).toHaveLength(1);
   });
 
-  test("and little is read at once", async () => {
+  test("small queries run on the event loop", async () => {
     const narrow = await statementsOf(() => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
     expect(narrow.inThread).toEqual([]);
     expect((await statementsOf(() => lineage(store.db, base, PAGE))).inThread).toEqual([]);
   });
 });
 
-describe("nothing reads a whole table", () => {
+describe("no query reads a whole table", () => {
   const cases: Record<string, () => unknown> = {
     "to get an operation": () => getOperation(store.db, alice, newId()),
     "to get an image": () => getImage(store.db, alice, newId<ImageId>()),

@@ -13,7 +13,7 @@ import { testDirectory } from "../../support/layer-files.ts";
 const resources = { vcpus: 1, memoryBytes: 268_435_456, diskBytes: 1_073_741_824 };
 const SHA256 = "a".repeat(64);
 
-/** A database with the schema before requests had a part that is secret, and with these requests waiting. */
+/** A database with the schema without a secret part of requests, and these requests waiting. */
 function olderDatabase(path: string, requests: ReadonlyMap<OperationId, object>, fileId: FileId): void {
   const client = new Libsql(path);
   client.exec("CREATE TABLE migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
@@ -32,7 +32,7 @@ function olderDatabase(path: string, requests: ReadonlyMap<OperationId, object>,
   client.close();
 }
 
-test("requests that waited when the schema changed are the same afterwards", () => {
+test("waiting requests stay the same when the schema changes", () => {
   const directory = testDirectory("request-migration");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true, force: true }) };
   const path = join(directory, "coppice.db");

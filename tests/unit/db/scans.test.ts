@@ -51,7 +51,7 @@ beforeAll(() => {
 });
 afterAll(() => store[Symbol.dispose]());
 
-test("a far page is the page that the event loop would find", async () => {
+test("a page far down a listing is the same as on the event loop", async () => {
   const operations = await listOperations(store.db, alice, FAR);
   expect(operations.length).toBe(100);
   expect(operations).toEqual(listOperationsSync(store.db, alice, FAR));
@@ -63,7 +63,7 @@ test("a far page is the page that the event loop would find", async () => {
   expect(await listImages(store.db, alice, { limit: 10, offset: ROWS_COUNT })).toEqual([]);
 });
 
-test("a page of tags that begin alike is the same, however it is found", async () => {
+test("a page of tags with a common prefix is the same from every plan", async () => {
   const all = listImagesSync(store.db, alice, { limit: ROWS_COUNT, offset: 0, tagPrefix: "tag-" });
   expect(all.length).toBe(Math.ceil(ROWS_COUNT / 2));
   const page = (filter: object) => listImages(store.db, alice, { limit: 20, offset: 0, tagPrefix: "tag-", ...filter });
@@ -77,7 +77,7 @@ test("a page of tags that begin alike is the same, however it is found", async (
   expect(await page({ tagged: false, tagPrefix: "" })).toEqual([]);
 });
 
-test("a long lineage is told in pages, upwards and downwards", async () => {
+test("a long lineage is listed in pages, in both directions", async () => {
   const [base, top] = [steps[0] as ImageId, steps.at(-1) as ImageId];
   const ids = (rows: readonly { readonly imageId: ImageId }[]) => rows.map(({ imageId }) => imageId);
   expect(ids(await lineage(store.db, top, FAR))).toEqual(steps.toReversed().slice(FAR.offset, FAR.offset + FAR.limit));
@@ -100,7 +100,7 @@ test("sums are read in the thread", async () => {
   });
 });
 
-test("the event loop goes on while a scan reads", async () => {
+test("the event loop continues during a scan", async () => {
   let turns = 0;
   const timer = setInterval(() => turns++, 5);
   const rows = await store.db.scans.all({ sql: LONG, params: [] });
@@ -109,7 +109,7 @@ test("the event loop goes on while a scan reads", async () => {
   expect(turns).toBeGreaterThan(10);
 });
 
-test("a scan that fails says why, and cannot write", async () => {
+test("a scan reports its error, and cannot write", async () => {
   await expect(store.db.scans.all({ sql: "SELECT x FROM images", params: [] })).rejects.toThrow("no such column");
   await expect(store.db.scans.all({ sql: "DELETE FROM images RETURNING id", params: [] })).rejects.toThrow("readonly");
   expect(await store.db.scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
@@ -131,29 +131,29 @@ test("a thread that ends leaves no descriptor of the database", async () => {
   expect(open()).toBeLessThanOrEqual(before + 1);
 });
 
-test("closing the database ends what is being read", async () => {
+test("closing the database ends running scans", async () => {
   using other = testDatabase();
   const reading = other.db.scans.all({ sql: LONG, params: [] });
   other.db[Symbol.dispose]();
   await expect(reading).rejects.toThrow("the database was closed");
 });
 
-test("closing the database within a scan ends the thread after it, and not the process", async () => {
+test("closing the database during a scan ends the thread after the scan, and not the process", async () => {
   using other = testDatabase();
   await other.db.scans.all({ sql: "SELECT 1", params: [] });
   const reading = other.db.scans.all({ sql: LONG, params: [] });
-  // The thread is in its statement by now, and would be in it still if it had begun late.
+  // The thread executes the statement by now, and still would if it had begun late.
   await pause("the statement has begun", 20);
   other.db[Symbol.dispose]();
   await expect(reading).rejects.toThrow("the database was closed");
   await until("the thread has closed it", () => !descriptors().some((path) => path.startsWith(other.path)));
 });
 
-/** What this process has open, as far as it is a file. */
+/** Paths of the files that this process has open. */
 function descriptors(): string[] {
   return readdirSync("/proc/self/fd").flatMap((fd) => {
     const path = `/proc/self/fd/${fd}`;
-    // That of the listing itself is closed by now.
+    // The descriptor of the listing itself is closed by now.
     return existsSync(path) ? [readlinkSync(path)] : [];
   });
 }

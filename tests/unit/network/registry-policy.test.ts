@@ -19,7 +19,7 @@ const code = (promise: Promise<unknown>): Promise<string> =>
     (error: unknown) => (error instanceof ApiError ? error.code : String(error)),
   );
 
-test("this machine and its cloud are forbidden in every spelling, and a site's own addresses are not", () => {
+test("this host and its cloud's metadata are forbidden in every spelling; private addresses of a site are allowed", () => {
   const forbidden = ["127.0.0.1", "169.254.1.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "0.0.0.0"];
   const wrapped = forbidden.flatMap((address) => [`::ffff:${address}`, `64:ff9b::${address}`, `64:ff9b:1::${address}`]);
   for (const address of [...forbidden, ...wrapped, "::1", "::", "fe80::1%eth0", "fd00:ec2::254", "fd20:ce::254"]) {
@@ -36,7 +36,7 @@ test("this machine and its cloud are forbidden in every spelling, and a site's o
   }
 });
 
-test("one forbidden address among several is enough", async () => {
+test("one forbidden address among several forbids the name", async () => {
   expect(await code(checkRegistryHost("r.example", none, at("10.0.0.1")))).toBe("accepted");
   expect(await code(checkRegistryHost("r.example", none, at("10.0.0.1", "127.0.0.1")))).toBe("forbidden");
   expect(await code(checkRegistryHost("r.example:5000", none, at("fe80::1")))).toBe("forbidden");
@@ -53,7 +53,7 @@ test("literal addresses are not looked up", async () => {
   expect(await code(checkRegistryHost("192.168.7.7:5000", none, never))).toBe("accepted");
 });
 
-test("the operator's list decides, the entry with the port first", async () => {
+test("the operator's list decides; an entry with the port comes first", async () => {
   const hosts: RegistryHosts = {
     "127.0.0.1:5000": { insecure: true },
     "nas.example": { caFile: "/ca.pem" },
@@ -70,9 +70,9 @@ test("the operator's list decides, the entry with the port first", async () => {
   expect(await code(checkRegistryHost("constructor:1", none, at("127.0.0.1")))).toBe("forbidden");
 });
 
-test("names are looked up for real", async () => {
+test("names are looked up by the system's resolver", async () => {
   expect(await code(checkRegistryHost("localhost:5000", none))).toBe("forbidden");
-  // The C library reads numbers in other forms, and takes some for octal.
+  // The C library accepts numbers in other forms, and reads some as octal.
   const loopback = [
     "127.1:5000",
     "127.0.1",
@@ -89,7 +89,7 @@ test("names are looked up for real", async () => {
   expect(await code(checkRegistryHost("no-such-host.invalid", none))).toBe("unavailable");
 });
 
-test("the addresses to connect to are those that were judged", async () => {
+test("connections go to the addresses that were checked", async () => {
   const hosts = { "listed.example": {}, "port.example:5000": {}, "denied.example": { allow: false } };
   const allowed = (host: string, ...addresses: string[]) => allowedAddresses(host, hosts, at(...addresses));
   expect(await allowed("r.example:443", "10.0.0.1", "fd00::1")).toEqual(["10.0.0.1", "fd00::1"]);
@@ -101,7 +101,7 @@ test("the addresses to connect to are those that were judged", async () => {
   expect(await code(allowed("denied.example:5000", "10.0.0.1"))).toBe("forbidden");
   expect(await code(allowed("[::1]:443"))).toBe("forbidden");
   expect(await allowed("[fd00::1]:443")).toEqual(["fd00::1"]);
-  // Whatever a name server answers, nobody connects to what cannot be judged.
+  // Whatever a name server answers, an address that cannot be checked is not connected to.
   expect(await code(allowed("r.example:443", "127.1"))).not.toBe("accepted");
 });
 
@@ -119,7 +119,7 @@ test("an entry without a port opens the ports of its scheme, and no other", asyn
       expect(await connect(`${host}:443`, address)).toBe("accepted");
       expect(await connect(`${host}:80`, address)).toBe(host === "plain.lan" ? "accepted" : "forbidden");
       for (const port of [5000, 6379, 8443]) expect(await connect(`${host}:${port}`, address)).toBe("forbidden");
-      // The reference of an import may name any port, and opens none by that.
+      // The reference of an import may name any port; that opens none.
       expect(await code(checkRegistryHost(`${host}:6379`, hosts, at(address)))).toBe("forbidden");
       expect(await code(checkRegistryHost(host, hosts, at(address)))).toBe("accepted");
     }
@@ -132,7 +132,7 @@ test("an entry without a port opens the ports of its scheme, and no other", asyn
   expect(await checkRegistryHost("plain.lan:5000", hosts, at("10.0.0.1"))).toEqual({ insecure: true });
 });
 
-test("where the rest is not allowed, an entry without a port allows the ports of its scheme", async () => {
+test("when other hosts are not allowed, an entry without a port allows the ports of its scheme", async () => {
   const hosts: RegistryHosts = { "*": { allow: false }, "registry.lan": {}, "registry.lan:5000": {} };
   const connect = (host: string) => code(allowedAddresses(host, hosts, at("10.0.0.1")));
   expect(await connect("registry.lan:443")).toBe("accepted");
@@ -141,7 +141,7 @@ test("where the rest is not allowed, an entry without a port allows the ports of
   expect(await code(checkRegistryHost("registry.lan:5001", hosts, at("10.0.0.1")))).toBe("forbidden");
 });
 
-test("places of the loopback are those that the operator listed", () => {
+test("loopback addresses are allowed only as the operator lists them", () => {
   const hosts = {
     "*": {},
     "127.0.0.1:5000": {},

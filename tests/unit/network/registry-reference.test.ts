@@ -47,11 +47,11 @@ test("a reference without a host is refused with its full spelling, or goes to t
     );
   }
   expect(parseRegistryReference("r.example/x", { defaultRegistry: "other.example" }).host).toBe("r.example");
-  // Image tools take such a host for a part of the repository and go somewhere else.
+  // Image tools take such a host for part of the repository, and connect to another one.
   expect(refusal("app", "nas")).toContain("needs a port");
 });
 
-test("only registries are read from", () => {
+test("only registries are accepted as sources", () => {
   for (const text of [
     "oci:/etc",
     "oci:image:tag",
@@ -146,7 +146,7 @@ test("every well-formed reference gives its parts back", () => {
   );
 });
 
-test("any text is either refused with an ApiError or names a host that image tools take as one", () => {
+test("any text is either refused with an ApiError, or names a host that image tools recognise as one", () => {
   const noise = fc.string({
     unit: fc.constantFrom(..."aB0.:/@[]-_ \n%éoci:dir:docker://sha256:".split("")),
     maxLength: 60,

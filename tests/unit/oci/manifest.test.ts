@@ -52,7 +52,7 @@ describe("the manifest for this platform", () => {
     expect(select(entry("3", "linux", "amd64", "v2"), empty).digest).toBe(digest("2"));
   });
 
-  test("is refused when it is no image's", () => {
+  test("is refused when it is not an image's", () => {
     for (const document of [
       {},
       [],
@@ -74,7 +74,7 @@ describe("the manifest for this platform", () => {
 });
 
 describe("a manifest", () => {
-  test("in the types of OCI and of Docker is read", () => {
+  test("of OCI's and of Docker's media types is read", () => {
     for (const mediaType of [
       `${OCI}.layer.v1.tar`,
       `${OCI}.layer.v1.tar+gzip`,
@@ -88,7 +88,7 @@ describe("a manifest", () => {
     }
   });
 
-  test("is refused for digests that are not lower-case SHA-256, for sizes, types and places that no blob has", () => {
+  test("is refused for digests that are not lower-case SHA-256, for impossible sizes, unknown types and foreign URLs", () => {
     const hex = "ab".repeat(32);
     const layers: object[] = [
       { ...layer, digest: `sha256:${hex.toUpperCase()}` },
@@ -114,7 +114,7 @@ describe("a manifest", () => {
     expect(code(() => parseManifest(bytes({ ...image, layers: Array(4097).fill(layer) })))).toBe("validation_error");
   });
 
-  test("is read only where that takes no time that others would have to wait", () => {
+  test("is refused when parsing it would block the event loop", () => {
     const much = (unit: string) => Array(60_000).fill(unit).join();
     const long = [
       `[${much("1")}]`,
@@ -139,7 +139,7 @@ describe("a manifest", () => {
     expect(code(() => checkPlatform(bytes({ os: "linux", architecture: "amd64", rootfs, history })))).toBe("accepted");
   });
 
-  test("is for this platform, as far as its config says anything", () => {
+  test("must be for this platform, if its config names one", () => {
     for (const fields of [{}, { os: "linux" }, { os: "linux", architecture: "amd64" }, { os: "" }]) {
       expect(code(() => checkPlatform(bytes(fields)))).toBe("accepted");
     }

@@ -26,7 +26,7 @@ const failureOf = (promise: Promise<unknown>) =>
   );
 
 describe("the data directory", () => {
-  test("is for its owner only and can be made twice", async () => {
+  test("is accessible to its owner only, and can be created twice", async () => {
     await layout.ensure();
     for (const path of [
       layout.root,
@@ -64,7 +64,7 @@ describe("an upload", () => {
     expect(statSync(blobPath(layout, empty.sha256)).size).toBe(0);
   });
 
-  test("over the limit is refused before it is all read, and leaves nothing", async () => {
+  test("beyond the limit is refused before all of it is read, and leaves nothing behind", async () => {
     let sent = 0;
     async function* endless(): AsyncGenerator<Uint8Array> {
       for (;;) {
@@ -79,7 +79,7 @@ describe("an upload", () => {
     expect((await receiveBlob(layout, chunks(Buffer.alloc(9999)), 9999)).sizeBytes).toBe(9999);
   });
 
-  test("that is aborted leaves nothing", async () => {
+  test("that is aborted leaves nothing behind", async () => {
     async function* aborted(): AsyncGenerator<Uint8Array> {
       yield Buffer.from("partial content");
       throw new Error("the client left");
@@ -96,7 +96,7 @@ describe("an upload", () => {
     expect(readdirSync(layout.tmp)).toEqual([]);
   });
 
-  test("replaces a damaged content of the same name", async () => {
+  test("replaces damaged content of the same name", async () => {
     const content = randomBytes(5000);
     const { sha256: name } = await receiveBlob(layout, chunks(content), 5000);
     writeFileSync(blobPath(layout, name), "short");
@@ -104,7 +104,7 @@ describe("an upload", () => {
     expect(statSync(blobPath(layout, name)).size).toBe(5000);
   });
 
-  test("a name that is no hash never becomes a path", () => {
+  test("a name that is not a hash never becomes a path", () => {
     for (const name of ["", "../../etc/passwd", "A".repeat(64), `${"a".repeat(63)}/`]) {
       expect(() => blobPath(layout, name)).toThrow("not a lower-case SHA-256");
     }

@@ -25,7 +25,7 @@ beforeAll(async () => {
 const request = (pattern: string): GrepRequest => ({ layers, path: "/" as GuestPath, pattern, glob: null, limit: 10 });
 const never = new AbortController().signal;
 
-test("searches leave no file open, whatever they come to", async () => {
+test("searches leave no file open, however they end", async () => {
   const all = await grepThreads.run(request("no such text"), never);
   expect(all).toMatchObject({ found: [], bounds: [], fileCount: LAYERS_COUNT });
   expect((await grepThreads.run(request("needle"), never)).bounds).toEqual(["limit"]);
@@ -35,7 +35,7 @@ test("searches leave no file open, whatever they come to", async () => {
   expect(filesOpenBelow(directory)).toEqual([]);
 }, 60_000);
 
-test("a search that nobody waits for any more ends by itself, and leaves no file open", async () => {
+test("a search that nobody waits for ends by itself, and leaves no file open", async () => {
   for (const delayMs of [0, 10, 50, 100]) {
     const left = new AbortController();
     const search = grepThreads.run(request("(a|l|w)+ no such text"), left.signal);
@@ -50,10 +50,10 @@ test("a search that nobody waits for any more ends by itself, and leaves no file
   }
 }, 60_000);
 
-/** Takes a thousand times as long for a character as an ordinary pattern does, and is never found. */
+/** Takes a thousand times as long for each character as an ordinary pattern, and never matches. */
 const SLOW_PATTERN = "a[ab]{998}[^abc]";
 
-describe("a pattern and a text that take as long as any", () => {
+describe("the slowest pattern and text", () => {
   let slow: LayerFiles;
 
   beforeAll(async () => {
@@ -71,7 +71,7 @@ describe("a pattern and a text that take as long as any", () => {
 
   const slowRequest = (): GrepRequest => ({ ...request(SLOW_PATTERN), layers: [slow] });
 
-  test("end at every line when nobody waits any more", async () => {
+  test("end at the next line when nobody waits any more", async () => {
     let askedCount = 0;
     const wanted = {
       throwIfAborted: () => {
@@ -81,7 +81,7 @@ describe("a pattern and a text that take as long as any", () => {
     await expect(grep(slowRequest(), wanted)).rejects.toThrow("left");
   });
 
-  test("meet in no more of a line than takes a second", async () => {
+  test("search no more of a line than takes a second", async () => {
     const line = Buffer.alloc(60_000, "ab");
     const extents = [[0, 0, line.length]] as const;
     const layer = await makeLayer(directory, [{ path: "f", type: "f", size: BigInt(line.length), extents }], line);
@@ -90,7 +90,7 @@ describe("a pattern and a text that take as long as any", () => {
     expect((await search("c")).bounds).toEqual([]);
   });
 
-  test("keep their files, and what holds the layers, until the thread has let go of them", async () => {
+  test("hold files and layers until the thread has closed them", async () => {
     const threads = new GrepThreads(1);
     const { promise: released, resolve } = Promise.withResolvers<void>();
     const search = threads.run(slowRequest(), never, { held: { [Symbol.dispose]: resolve } });
@@ -99,7 +99,7 @@ describe("a pattern and a text that take as long as any", () => {
     expect(filesOpenBelow(directory)).toEqual([]);
   });
 
-  test("keep nobody in the queue who has left it", async () => {
+  test("keep no caller in the queue who has left", async () => {
     const threads = new GrepThreads();
     const running = [new AbortController(), new AbortController()];
     const outcomes = running.map(({ signal }) => threads.run(slowRequest(), signal).catch(() => "ended"));
@@ -112,7 +112,7 @@ describe("a pattern and a text that take as long as any", () => {
     expect(filesOpenBelow(directory)).toEqual([]);
   });
 
-  test("let nobody wait for more than one search of each other account at a time", async () => {
+  test("delay an account by no more than one search of each other account at a time", async () => {
     const threads = new GrepThreads();
     const stop = new AbortController();
     const order: string[] = [];
@@ -128,7 +128,7 @@ describe("a pattern and a text that take as long as any", () => {
     const other = searched("other", never);
     stop.abort();
     await Promise.all([...running, other]);
-    // Two of the busy one ran, and at most two more began before the other's turn had come and passed.
+    // Two of the busy account ran, and at most two more began before the other's turn was over.
     expect(order.indexOf("other")).toBeLessThan(5);
     await Promise.all(waiting);
     expect(filesOpenBelow(directory)).toEqual([]);

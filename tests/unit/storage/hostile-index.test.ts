@@ -205,7 +205,7 @@ describe("a hostile stream", () => {
     });
   }
 
-  test("the message shows a hostile path in printable form and not in full", async () => {
+  test("the error shows a hostile path in printable form, shortened", async () => {
     const failure = await write(bad(file(`\x1b[2J${"n".repeat(5000)}`))).then(
       () => null,
       (error: unknown) => error,
@@ -214,7 +214,7 @@ describe("a hostile stream", () => {
     expect((failure as Error).message.length).toBeLessThan(300);
   });
 
-  test("too deep a tree", async () => {
+  test("a tree that is too deep", async () => {
     const deep = (levels: number) =>
       encodeStream(
         Array.from({ length: levels }, (_, level) =>
@@ -229,7 +229,7 @@ describe("a hostile stream", () => {
     await expect(write(deep(4098))).rejects.toThrow("too deep");
   });
 
-  describe("that is larger than a layer may be", () => {
+  describe("beyond the size of a layer", () => {
     const stream = encodeStream([
       root,
       dir("dir"),
@@ -251,7 +251,7 @@ describe("a hostile stream", () => {
         limits,
       });
 
-    test("is refused, and one that just fits is not", async () => {
+    test("is refused; one that just fits is accepted", async () => {
       expect((await writeWithin(exact)).entryCount).toBe(3);
       const messages = {
         entriesCountMax: "more than 3 entries",
@@ -266,13 +266,13 @@ describe("a hostile stream", () => {
     });
   });
 
-  test("in single bytes is no slower than its bytes", async () => {
+  test("in single bytes takes time in proportion to its size", async () => {
     const xattrs = Array.from({ length: 3 }, (_, n) => [`user.${n}`, "v".repeat(65_000)] as const);
     const stream = bad(file("a", { xattrs }), file("b", { xattrs }));
     const path = join(directory, `${fileNumber++}.index`);
     const started = performance.now();
     await writeLayerIndex({ stream: pieces(stream, 1), path, diskBytes: DISK_BYTES });
-    // Joining what is there with every byte anew would copy 40 GB.
+    // Copying the buffer for every byte would copy 40 GB.
     expect(performance.now() - started).toBeLessThan(5000);
   });
 });

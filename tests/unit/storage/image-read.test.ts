@@ -93,7 +93,7 @@ describe("reading", () => {
     expect(() => image.chunks(entry, { start: 5, end: 4 })).toThrow(RangeError);
   });
 
-  test("a huge hole costs nothing to open and is read in constant chunks", async () => {
+  test("a huge hole costs nothing to open, and is read in chunks of constant size", async () => {
     const layer = await makeLayer(directory, [{ path: "f", type: "f", size: 2n ** 53n - 1n }]);
     const image = new ImageTree([layer], open);
     const entry = await stat(image, "/f");
@@ -104,7 +104,7 @@ describe("reading", () => {
     await chunks.return();
   });
 
-  test("takes the content of the layer that shows the file", async () => {
+  test("takes the content from the layer that shows the file", async () => {
     const low = scattered([[0, 100]], 0);
     const top = scattered([[0, 50]], 0);
     const layers = [
@@ -115,7 +115,7 @@ describe("reading", () => {
     expect((await collect(image.chunks(await stat(image, "/f")))).equals(top.content)).toBe(true);
   });
 
-  test("refuses what is no regular file", async () => {
+  test("refuses anything but regular files", async () => {
     const image = await tree([dir("d"), link("l", "nowhere"), { path: "c", type: "c", rdev: [1, 3] }]);
     for (const [at, follow] of [
       ["/d", true],
@@ -177,7 +177,7 @@ describe("reading", () => {
 });
 
 describe("open layers", () => {
-  test("keep the latest used and never close under a reader", async () => {
+  test("keep those used last, and close none that is being read", async () => {
     const layers: LayerFiles[] = [];
     for (let n = 0; n < 5; n++) layers.push(await makeLayer(directory, [file(`f${n}`)]));
     const cache = new OpenLayers(2);
@@ -196,7 +196,7 @@ describe("open layers", () => {
     expect(again.index).toBe((held[4] as (typeof held)[number]).index);
   });
 
-  test("looks into small indexes without any descriptor, in bounded memory", async () => {
+  test("read small indexes without a descriptor, in bounded memory", async () => {
     const layers: LayerFiles[] = [];
     for (let n = 0; n < 40; n++) layers.push(await makeLayer(directory, [file(`f${n}`), file("every")]));
     const sizeBytes = statSync(layers[0]?.index as string).size;
@@ -224,7 +224,7 @@ describe("open layers", () => {
     expect(inMemory()).toBe(0);
   });
 
-  test("reads large indexes where it is needed", async () => {
+  test("read the needed parts of large indexes", async () => {
     const records = Array.from({ length: 300 }, (_, n) => file(`f${n}`));
     const layer = await makeLayer(directory, records);
     const cache = new OpenLayers(1);
@@ -234,7 +234,7 @@ describe("open layers", () => {
     expect(filesOpenBelow(layer.index)).toEqual([]);
   });
 
-  test("a missing disk leaves no index open", async () => {
+  test("leave no index open when the disk is missing", async () => {
     const layer = await makeLayer(directory, [file("f")]);
     rmSync(layer.disk);
     const cache = new OpenLayers(2);
@@ -242,7 +242,7 @@ describe("open layers", () => {
     expect(filesOpenBelow(layer.index)).toEqual([]);
   });
 
-  test("a file that is no index is refused", async () => {
+  test("refuse a file that is not an index", async () => {
     const layer = await makeLayer(directory, [file("f")]);
     writeFileSync(layer.index, "nonsense");
     expect(() => new OpenLayers(2).acquire(layer)).toThrow("not a layer index");

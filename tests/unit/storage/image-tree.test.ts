@@ -81,7 +81,7 @@ describe("merged layers", () => {
     expect(await names(image, "/")).toEqual(["f:low", "f:top"]);
   });
 
-  test("a file hides a directory of lower layers, and a directory on it starts afresh", async () => {
+  test("a file hides a directory of lower layers, and a directory above it starts empty", async () => {
     const image = await tree([dir("d"), file("d/low")], [file("d")], [dir("d"), file("d/top")]);
     expect(await names(image, "/d")).toEqual(["f:top"]);
     const two = await tree([dir("d"), file("d/low")], [file("d")]);
@@ -90,7 +90,7 @@ describe("merged layers", () => {
     expect(await codeOf(() => two.list(path("/d")))).toBe("invalid_path");
   });
 
-  test("a whiteout of the lowest layer is no entry", async () => {
+  test("a whiteout in the lowest layer shows no entry", async () => {
     const image = await tree([whiteout("x"), file("y")]);
     expect(await names(image, "/")).toEqual(["f:y"]);
     expect(await codeOf(() => stat(image, "/x"))).toBe("not_found");
@@ -149,7 +149,7 @@ describe("symlinks", () => {
       expect(await codeOf(() => stat(image, at))).toBe("not_found");
   });
 
-  test("a loop is an invalid path, and 40 links are none", async () => {
+  test("a loop is an invalid path; 40 links are not", async () => {
     const chain = Array.from({ length: 45 }, (_, n) => link(`l${n}`, `l${n + 1}`));
     const image = await tree([
       ...chain,
@@ -177,7 +177,7 @@ describe("symlinks", () => {
 });
 
 describe("any stack of layers", () => {
-  /** What one layer says about one path. */
+  /** The record of one layer for one path. */
   type Mark = "f" | "d" | "o" | "w";
   const NAMES = ["a", "b", "c"];
   const PATHS = NAMES.flatMap((x) => [
@@ -188,7 +188,7 @@ describe("any stack of layers", () => {
     maxLength: 14,
   });
 
-  /** Only marks whose parents are directories of the same layer, as a real layer has them. */
+  /** Marks whose parents are directories of the same layer, as in a real layer. */
   function toLayer(marks: readonly (readonly [string, Mark])[]): Map<string, Mark> {
     const wanted = new Map(marks);
     const layer = new Map<string, Mark>();
@@ -201,7 +201,7 @@ describe("any stack of layers", () => {
     return layer;
   }
 
-  /** Applies one layer after the other to a plain map, the way a tar extraction would: another road to the same tree. */
+  /** Applies one layer after the other to a plain map, as the extraction of archives would. */
   function naive(layers: readonly Map<string, Mark>[]): Map<string, string> {
     const merged = new Map<string, string>();
     const removeBelow = (at: string) => {
@@ -217,7 +217,7 @@ describe("any stack of layers", () => {
     return merged;
   }
 
-  test("merges as a layer-by-layer replay does", async () => {
+  test("gives the same tree as applying layer after layer", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(layerMarks, { minLength: 1, maxLength: 5 }), async (stack) => {
         const layers = stack.map(toLayer);
@@ -229,7 +229,7 @@ describe("any stack of layers", () => {
             }),
           ),
         );
-        // From memory, and as large indexes are read.
+        // Both from memory and from disk, as large indexes are read.
         for (const cache of [open, new OpenLayers(2, 0)])
           await expectMerged(new ImageTree(files, cache), naive(layers));
       }),

@@ -94,7 +94,7 @@ function byBytes(a: string, b: string): number {
   return Buffer.compare(byteStringToBytes(a as ByteString), byteStringToBytes(b as ByteString));
 }
 
-test("any tree is found again, path by path, listing by listing and extent by extent", async () => {
+test("any tree is read back, path by path, listing by listing and extent by extent", async () => {
   await fc.assert(
     fc.asyncProperty(rootTree, fc.integer({ min: 1, max: 5000 }), async (root, pieceBytes) => {
       const records = recordsOf(root);
@@ -106,7 +106,7 @@ test("any tree is found again, path by path, listing by listing and extent by ex
       const loaded = LayerIndex.load(path, Number.MAX_SAFE_INTEGER);
       if (loaded === null) throw new Error("the index was not loaded");
       for (const index of [file, loaded]) expectTree(index, root, records);
-      // Also what was asked for a second time, and the parts of a long listing, are the same from memory.
+      // A second request and the parts of a long listing give the same from memory.
       for (const { path: at } of [{ path: "" }, ...records]) {
         const place = `/${at}`;
         expect(entryAt(loaded, place)).toEqual(entryAt(file, place));
@@ -205,7 +205,7 @@ describe("mutated streams", () => {
   ];
   const stream = encodeStream(seedRecords);
 
-  test("are refused by a LayerIndexError or make an index that can be walked", async () => {
+  test("are refused with a LayerIndexError, or give an index that can be walked", async () => {
     const counts = { refused: 0, written: 0 };
     for (let seed = 1; seed <= 1500; seed++) {
       const next = random(seed);

@@ -37,7 +37,7 @@ afterEach(() => rm(directory, { recursive: true }));
 const at = (name: string): string => join(directory, name);
 const versionOf = async (path: string): Promise<number> => (await readFile(path)).readUInt32LE(VERSION_OFFSET);
 
-/** What a reader finds in the index above. */
+/** The entries of the index above. */
 function found(path: string): unknown {
   const index = LayerIndex.open(path);
   const file = entryAt(index, "/d/f");
@@ -55,15 +55,15 @@ const FOUND = {
   diskBytes: 8192,
 };
 
-describe("an index of the version before", () => {
-  test("is read as it is", async () => {
+describe("an index of the previous version", () => {
+  test("can be read as it is", async () => {
     await writeFile(at("old"), OLD_INDEX);
     expect(await versionOf(at("old"))).toBe(FORMAT_VERSION - 1);
     expect(found(at("old"))).toMatchObject(FOUND);
     expect(await isIndexIntact(at("old"))).toBe(true);
   });
 
-  test("is rewritten with the same content and mode, under those who read it", async () => {
+  test("is rewritten with the same content and mode, while others read it", async () => {
     await writeFile(at("old"), OLD_INDEX);
     await chmod(at("old"), 0o444);
     const reader = LayerIndex.open(at("old"));
@@ -77,17 +77,17 @@ describe("an index of the version before", () => {
     expect(await upgradeIndex(at("old"), at("new"))).toBe(false);
   });
 
-  test("stays, and nothing is left beside it, when the rewriting is ended", async () => {
+  test("stays when the rewriting fails, which leaves nothing beside it", async () => {
     await writeFile(at("old"), OLD_INDEX);
     await writeFile(at("full"), "");
-    // A name that is taken ends it in the middle, as a full disk would.
+    // A name that exists fails it in the middle, as a full disk would.
     await expect(upgradeIndex(at("old"), at("full"))).rejects.toThrow("EEXIST");
     expect(await readFile(at("old"))).toEqual(OLD_INDEX);
     expect((await readdir(directory)).sort()).toEqual(["full", "old"]);
   });
 });
 
-test("an index of the present version tells of any byte that has changed", async () => {
+test("an index of the current version detects any changed byte", async () => {
   const { index } = await makeLayer(directory, [
     { path: "a", type: "d" },
     { path: "b", type: "l", target: "a" },
@@ -111,7 +111,7 @@ describe("the job beside a running appliance", () => {
   });
   afterEach(() => opened[Symbol.dispose]());
 
-  test("rewrites what is old once, holding it, and passes over what is damaged or has no row", async () => {
+  test("rewrites old indexes once, holding them, and skips damaged ones and those without a row", async () => {
     const { db } = opened;
     const layout = dataLayout(at("data"));
     await layout.ensure();
@@ -138,7 +138,7 @@ describe("the job beside a running appliance", () => {
     expect(hold.mock.calls.flat(2).sort()).toEqual([kept.id, damaged.id].sort());
     expect(layers.held).toEqual([]);
     expect((await readdir(layout.tmp)).filter((name) => name.startsWith("index-"))).toEqual([]);
-    // It is remembered: what comes later is never of an older version.
+    // This is remembered: later indexes are never of an older version.
     await writeFile(indexPath(layout, kept.id), OLD_INDEX);
     await pass();
     expect(await versionOf(indexPath(layout, kept.id))).toBe(FORMAT_VERSION - 1);

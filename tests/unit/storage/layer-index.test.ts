@@ -129,7 +129,7 @@ describe("a stored index", () => {
     index.close();
   });
 
-  test("pages through a directory of names that are prefixes, bytes and long", async () => {
+  test("pages through a directory with long names, names of any bytes, and names that are prefixes", async () => {
     const names = ["a", "aa", "a\x01", "a\xff", "\xff", "\x01", "b".repeat(255), "~", "-", "A"];
     const index = LayerIndex.open(await write(encodeStream(names.map((name) => file(name)))));
     const sorted = names.toSorted((a, b) => Buffer.compare(Buffer.from(a, "latin1"), Buffer.from(b, "latin1")));
@@ -163,7 +163,7 @@ describe("a stored index", () => {
     expect(await written).toEqual({ entryCount: 0, contentBytes: 0 });
   });
 
-  test("a file that is damaged or cut is refused", async () => {
+  test("a file that is damaged or truncated is refused", async () => {
     const whole = await write(encodeStream([file("a"), file("b")]));
     const content = readFileSync(whole);
     for (const offset of [0, 8, 12, 17, 30, 62]) {
@@ -187,7 +187,7 @@ describe("a stored index", () => {
     expect(existsSync(taken)).toBe(true);
   });
 
-  test("an error of the stream is handed on", async () => {
+  test("an error of the stream is passed on", async () => {
     async function* failing(): AsyncGenerator<Uint8Array> {
       yield encodeStream([]);
       throw new Error("the guest is gone");

@@ -28,7 +28,7 @@ afterEach(() => {
   rmSync(layout.root, { recursive: true });
 });
 
-test("a chain that is open keeps its layers, shows what they make, and gives nothing away afterwards", async () => {
+test("an open chain keeps its layers and shows their files, and gives no access once it is closed", async () => {
   const freed: LayerId[] = [];
   using _freed = store.onFreed((ids) => void freed.push(...ids));
   const chain = store.open(top);
@@ -55,7 +55,7 @@ test("a chain that is open keeps its layers, shows what they make, and gives not
   expect([freed, store.held]).toEqual([[top, base], []]);
 });
 
-test("what is published is removed again unless it is kept, with what was open of it", async () => {
+test("a published layer is closed and removed again unless it is kept", async () => {
   const publish = async () => {
     const { id, diskBytes, entryCount } = await makeLayer(layout, [{ path: "f", type: "f", content: "x" }]);
     const parts = { diskPath: join(layout.tmp, id), indexPath: join(layout.tmp, `${id}-index`) };

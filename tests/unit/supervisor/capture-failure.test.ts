@@ -11,7 +11,7 @@ const EBUSY = 16;
 const DIED = monitorExit("QEMU", { code: 137, signal: null }, "");
 const exit = (reason: MachineExit["reason"]): MachineExit => ({ reason, detail: reason });
 
-/** A machine that ended like this, or runs: null. */
+/** A machine that ended with `exit`, or still runs where that is null. */
 const machine = (ending: MachineExit | null): Machine =>
   ({
     exited: ending === null ? new Promise(() => undefined) : Promise.resolve(ending),
@@ -21,7 +21,7 @@ const machine = (ending: MachineExit | null): Machine =>
 const failing = (error: Error, ending: MachineExit | null): Promise<unknown> =>
   captureOrBlame(machine(ending), () => Promise.reject(error)).catch((thrown: unknown) => thrown);
 
-describe("a failure of a capture is the guest's doing", () => {
+describe("the guest is to blame for a failed capture", () => {
   test.each([
     ["what the agent says", new AgentError(EBUSY, "busy"), null],
     ["what no agent says", new AgentProtocolError("a frame out of place"), null],
@@ -36,7 +36,7 @@ describe("a failure of a capture is the guest's doing", () => {
   });
 });
 
-describe("it is the host's where", () => {
+describe("the host is to blame when", () => {
   test.each([
     ["the disk is full", exit("disk_full"), "insufficient_storage"],
     ["the disk failed", exit("disk_error"), "unavailable"],
@@ -49,7 +49,7 @@ describe("it is the host's where", () => {
     }
   });
 
-  test("something else failed", async () => {
+  test("an unrelated error is thrown", async () => {
     for (const error of [new Error("no such file"), new ApiError("insufficient_storage", "full")])
       expect(await failing(error, null)).toBe(error);
   });

@@ -47,8 +47,8 @@ function idsOf(merging: Merging, topId: LayerId): LayerId[] {
   return layerChain(merging.db, topId).map(({ id }) => id);
 }
 
-describe("when chains are merged", () => {
-  test("three disks once nothing ran for a second, and what comes of them is attached", async () => {
+describe("the time at which a chain is merged", () => {
+  test("three disks are merged after a second without runs, and the merged layer is attached", async () => {
     await using merging = await Merging.start();
     const top = merging.chain(3);
     const ids = idsOf(merging, top);
@@ -68,7 +68,7 @@ describe("when chains are merged", () => {
     expect(await merging.value("coppice_layer_merge_duration_seconds_count", { urgency: "idle" })).toBe(1);
   });
 
-  test("eight disks beside runs that leave room, fewer not", async () => {
+  test("eight disks are merged while runs leave room; fewer are not", async () => {
     await using merging = await Merging.start();
     using _run = await merging.scheduler.admit(bob, COST, never);
     const seven = merging.chain(7);
@@ -79,7 +79,7 @@ describe("when chains are merged", () => {
     expect((await started(merging, 1)).job.layers.ids.length).toBe(8);
   });
 
-  test("a chain is forgotten for the one that goes on from it, and the latest is first", async () => {
+  test("a chain is forgotten in favour of a longer one, and the latest chain is merged first", async () => {
     await using merging = await Merging.start();
     using run = await merging.scheduler.admit(bob, COST, never);
     const first = merging.chain(4);
@@ -98,7 +98,7 @@ describe("when chains are merged", () => {
     expect((await started(merging, 2)).job.layers.ids).toEqual(idsOf(merging, further).slice(1));
   });
 
-  test("of many chains the oldest are forgotten, and remembered when they are used again", async () => {
+  test("the oldest of many chains is forgotten, and remembered when it is used again", async () => {
     await using merging = await Merging.start();
     using run = await merging.scheduler.admit(bob, COST, never);
     const chains = Array.from({ length: 66 }, () => merging.chain(3));
@@ -111,7 +111,7 @@ describe("when chains are merged", () => {
     expect((await started(merging, 1)).job.layers.ids.at(-1)).toBe(chains[0]);
   });
 
-  test("a merge makes way for a run that needs its place, and is done again", async () => {
+  test("a merge gives up its place to a run, and is repeated later", async () => {
     await using merging = await Merging.start(1);
     const top = merging.chain(9);
     await merging.use(top);
@@ -127,7 +127,7 @@ describe("when chains are merged", () => {
   });
 });
 
-describe("on a host without rest", () => {
+describe("on a host that is never idle", () => {
   test("a chain of 24 disks is merged beside the runs, whose processors it shares", async () => {
     await using merging = await Merging.start(2);
     await keepBusy(merging);
@@ -138,7 +138,7 @@ describe("on a host without rest", () => {
     await merging.use(top);
     const merge = await started(merging, 1);
     expect(merge.job.layers.ids).toEqual(idsOf(merging, top).slice(1));
-    // Its memory is counted, and nothing tells it to end.
+    // Its memory is counted, and nobody asks it to stop.
     expect(merging.scheduler.used.memoryBytes).toBe(COST.memoryBytes);
     expect(merging.scheduler.waitingCount(bob)).toBe(1);
     expect(merge.signal.aborted).toBe(false);
@@ -157,7 +157,7 @@ describe("on a host without rest", () => {
     expect(await merging.value("coppice_layer_merges_total", { urgency: "urgent", outcome: "merged" })).toBe(1);
   });
 
-  test("where memory is short a merge waits its turn like an account that has nothing else", async () => {
+  test("a merge waits for scarce memory in turn, like an account without other work", async () => {
     await using merging = await Merging.start(1);
     const run = await merging.scheduler.admit(bob, COST, never);
     const order: string[] = [];
@@ -171,7 +171,7 @@ describe("on a host without rest", () => {
     await until("the run goes on", () => order.length === 1);
   });
 
-  test("the longest of several chains is first", async () => {
+  test("the longest chain is merged first", async () => {
     await using merging = await Merging.start(2);
     using _held = await merging.scheduler.admit(bob, merging.scheduler.budget, never);
     const chains = [26, 40, 33].map((count) => merging.chain(count));
@@ -187,7 +187,7 @@ describe("on a host without rest", () => {
     expect(counts).toEqual([40, 33, 26]);
   });
 
-  test("a chain that is driven as fast as a merge is slow keeps few disks, and nobody waits", async () => {
+  test("a chain that grows during each merge keeps few disks, and no run waits", async () => {
     await using merging = await Merging.start(2);
     await keepBusy(merging);
     let tip = merging.chain(0);
@@ -216,8 +216,8 @@ describe("on a host without rest", () => {
   });
 });
 
-describe("what merged layers take", () => {
-  test("none is made where none may be, or beyond the share", async () => {
+describe("the space of merged layers", () => {
+  test("no layer is merged when the share is 0, or beyond the share", async () => {
     await using none = await Merging.start(2, { mergedShare: 0 });
     await none.use(none.chain(30));
     expect(none.compactor.waitingCount).toBe(0);
@@ -228,7 +228,7 @@ describe("what merged layers take", () => {
     expect((await started(some, 1)).job.layers.ids.length).toBe(7);
   });
 
-  test("what is part of a larger one goes first, when nobody holds it any more", async () => {
+  test("a layer that a larger one contains is removed first, once nobody holds it", async () => {
     await using merging = await Merging.start(2);
     await keepBusy(merging);
     const older = merging.chain(23);
@@ -253,7 +253,7 @@ describe("what merged layers take", () => {
     expect((await merging.use(top)).length).toBe(2);
   });
 
-  test("what is left of a share that was made smaller goes at the start", async () => {
+  test("layers beyond a share that was reduced are removed after the start", async () => {
     await using merging = await Merging.start();
     const top = merging.chain(3);
     await merging.use(top);
@@ -271,8 +271,8 @@ describe("what merged layers take", () => {
   });
 });
 
-describe("merges that come to nothing", () => {
-  test("one that failed is left alone for a while, longer each time, and chains go on above it", async () => {
+describe("merges without a result", () => {
+  test("a failed merge is retried after a pause that doubles, and the layers above it are merged meanwhile", async () => {
     await using merging = await Merging.start();
     const bad = merging.chain(3);
     await merging.use(bad);
@@ -305,7 +305,7 @@ describe("merges that come to nothing", () => {
     await started(merging, 4);
   });
 
-  test("a new process tries it once more, and no more often than that", async () => {
+  test("a new process retries a failed merge once", async () => {
     await using merging = await Merging.start();
     const top = merging.chain(3);
     for (const count of [1, 2]) {
@@ -322,7 +322,7 @@ describe("merges that come to nothing", () => {
     }
   });
 
-  test("the result of one whose image was deleted meanwhile is given up", async () => {
+  test("the result is discarded when the image was deleted during the merge", async () => {
     await using merging = await Merging.start();
     const top = merging.chain(3);
     await merging.use(top);
@@ -340,7 +340,7 @@ describe("merges that come to nothing", () => {
     expect(await merging.value("coppice_layer_merges_total", { urgency: "idle", outcome: "not_needed" })).toBe(1);
   });
 
-  test("disposal ends a merge, and what waits for a place", async () => {
+  test("disposal ends the merge that runs and the one that waits for a place", async () => {
     await using merging = await Merging.start(1);
     await merging.use(merging.chain(9));
     const merge = await started(merging, 1);
@@ -356,8 +356,8 @@ describe("merges that come to nothing", () => {
   });
 });
 
-describe("a chain that no machine could have", () => {
-  test("is merged first, once for all that wait, and less where something failed", async () => {
+describe("a chain with more disks than a machine can have", () => {
+  test("is merged before the run, once for all runs that wait, and a smaller part of it after a failure", async () => {
     await using merging = await Merging.start(2, { mergedShare: 0 });
     const top = merging.chain(130);
     const both = [merging.use(top), merging.use(top)];
@@ -372,7 +372,7 @@ describe("a chain that no machine could have", () => {
     expect(await merging.value("coppice_layer_merges_total", { urgency: "forced", outcome: "merged" })).toBe(1);
   });
 
-  test("fails the run when that fails, and a run that is cancelled does not wait", async () => {
+  test("fails the run when the merge fails; a cancelled run does not wait for it", async () => {
     await using merging = await Merging.start(2, { mergedShare: 0 });
     const top = merging.chain(130);
     const cancelled = new AbortController();

@@ -62,7 +62,7 @@ const looks = async (count: number) => {
 };
 const ended = (use: DiskUse) => untilAborted(new Promise<never>(() => undefined), use.full).catch((error) => error);
 
-test("below the reserve the largest writer is ended, and says what it had used; the others go on", async () => {
+test("below the reserve the largest writer is ended with an error that tells its use; the others continue", async () => {
   const [small, hog] = [writer("small"), writer("hog")];
   write("small", 4);
   write("hog", 60);
@@ -73,7 +73,7 @@ test("below the reserve the largest writer is ended, and says what it had used; 
     code: "insufficient_storage",
     details: { reserve_bytes: RESERVE_BYTES, used_bytes: 84 * MIB },
   });
-  // As long as its room comes back, and after that.
+  // While its space is being freed, and afterwards.
   await looks(4);
   remove("hog");
   hog[Symbol.dispose]();
@@ -82,7 +82,7 @@ test("below the reserve the largest writer is ended, and says what it had used; 
   expect(small.full.aborted).toBe(false);
 });
 
-test("the next one is ended where the room of the first is not enough", async () => {
+test("a second writer is ended when the space of the first is not enough", async () => {
   const [first, second] = [writer("first"), writer("second")];
   write("first", 40);
   write("second", 30);
@@ -93,7 +93,7 @@ test("the next one is ended where the room of the first is not enough", async ()
   await ended(second);
 });
 
-test("the next one is ended where it takes what is left while the first gives back", async () => {
+test("a second writer is ended when it uses up the rest while the space of the first is being freed", async () => {
   const [first, second, bystander] = [writer("first"), writer("second"), writer("bystander")];
   write("first", 60);
   write("second", 10);
@@ -108,28 +108,28 @@ test("the next one is ended where it takes what is left while the first gives ba
   expect(bystander.full.aborted).toBe(false);
 });
 
-test("a disk that others fill leaves what runs the reserve to end on", async () => {
+test("when other programs fill the disk, runs have the reserve to finish in", async () => {
   const run = writer("run");
   write("run", 1);
   roomBytes = RESERVE_BYTES / 2;
   await looks(20);
   expect(run.full.aborted).toBe(false);
-  // Not all of it.
+  // Only a part of it.
   write("run", 4);
   await ended(run);
 });
 
-test("one who has written much, and writes no more, stays where another one goes on", async () => {
+test("a writer that has stopped is spared when another one still writes", async () => {
   const [old, hog] = [writer("old"), writer("hog")];
   write("old", 50);
-  // The first look takes the first sample, which has all of it.
+  // The first look takes the first sample, which contains all of it.
   await looks(2);
   write("hog", 40);
   await ended(hog);
   expect(old.full.aborted).toBe(false);
 });
 
-test("what nobody waits for goes first", async () => {
+test("work that nobody waits for is ended first", async () => {
   const [run, merge] = [writer("run"), writer("merge", true)];
   write("run", 50);
   write("merge", 20);
@@ -138,7 +138,7 @@ test("what nobody waits for goes first", async () => {
   expect(run.full.aborted).toBe(false);
 });
 
-test("a tree is counted when the files do not explain it", async () => {
+test("a directory tree is measured when the watched files do not explain the loss of space", async () => {
   const [run, tree] = [writer("run"), owned.use(guard.watch({ name: "tree" }))];
   write("run", 1);
   let countedCount = 0;
@@ -153,7 +153,7 @@ test("a tree is counted when the files do not explain it", async () => {
   expect(run.full.aborted).toBe(false);
 });
 
-test("nobody looks while nobody writes", async () => {
+test("the guard does not look while nobody writes", async () => {
   const use = writer("run");
   await looks(2);
   use[Symbol.dispose]();

@@ -62,13 +62,13 @@ test.each([
   ["text", "ENOSPC"],
 ])("%s is none", (_name, error) => expect(storageFull(error)).toBeNull());
 
-test("work that runs out of room ends FAILED and says so", async () => {
+test("an operation that runs out of disk space ends FAILED with insufficient_storage", async () => {
   const operations = operationsOf(() => Promise.reject(noSpace()));
   const { id } = await operations.submitImport(ACCOUNT, IMPORT);
   expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
 });
 
-test("below the reserve nothing is taken, and what waited fails before it begins", async () => {
+test("below the reserve no operation is accepted, and one that waited fails before it begins", async () => {
   let isLow = false;
   const requireRoom = () => {
     if (isLow) throw new ApiError("insufficient_storage", "the disk of the service is nearly full");
@@ -93,7 +93,7 @@ test("below the reserve nothing is taken, and what waited fails before it begins
   expect(begun).toBe(1);
 });
 
-test("an end that cannot be recorded is recorded later", async () => {
+test("an end that the database cannot record is recorded later", async () => {
   // As on a full disk, only the statement that ends it fails.
   const fail =
     "CREATE TRIGGER full BEFORE UPDATE ON operations WHEN NEW.status = 'FAILED' BEGIN SELECT RAISE(FAIL, 'full'); END";
@@ -111,7 +111,7 @@ test("an end that cannot be recorded is recorded later", async () => {
   expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
 });
 
-test("the room of a file system is looked at before and while a stream is stored", async () => {
+test("free space is checked before and while a stream is stored", async () => {
   expect(() => requireSpace(directory, 1)).not.toThrow();
   expect(() => requireSpace(directory, Number.MAX_SAFE_INTEGER)).toThrow("nearly full");
   async function* chunks() {
@@ -125,7 +125,7 @@ test("the room of a file system is looked at before and while a stream is stored
   await expect(refused).rejects.toMatchObject({ code: "insufficient_storage" });
 });
 
-test("a run that cannot note what it attaches does not hold it", async () => {
+test("a run that cannot record the layers it uses does not hold them", async () => {
   await using merging = await Merging.start();
   const top = merging.chain(3);
   await merging.use(top);

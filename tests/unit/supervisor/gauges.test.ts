@@ -4,7 +4,7 @@ import { type GaugeSources, registerGauges } from "../../../src/supervisor/gauge
 import { parseExposition } from "../../support/exposition.ts";
 import { Merging } from "../../support/merging.ts";
 
-test("who asks while the sums are being read is told them, too", async () => {
+test("a scrape during the reading of the sums gets the same sums", async () => {
   await using merging = await Merging.start();
   merging.chain(3);
   const metrics = createMetrics();

@@ -10,11 +10,11 @@ import { pause } from "../../support/waiting.ts";
 const MIB = 1_048_576;
 const NEVER = new Promise<never>(() => undefined);
 
-/** Settles after a time that is short beside every budget here but the smallest. */
+/** Settles after a time that is short compared with every budget here but the smallest. */
 const soon = <T>(value: T) => pause("a step takes a moment", 20).then(() => value);
 
-describe("the time of a guest", () => {
-  test("gives a step's result, and its failure", async () => {
+describe("the time budget of a guest", () => {
+  test("passes a step's result or failure on", async () => {
     const time = new GuestTime({ allowedMs: () => 60_000 });
     expect(await time.wait("a step", soon(7))).toBe(7);
     expect(
@@ -26,14 +26,14 @@ describe("the time of a guest", () => {
     await expect(time.wait("a third", Promise.reject(new Error("of the guest")))).rejects.toThrow("of the guest");
   });
 
-  test("ends a wait for nothing, and every later one, even one that is over soon", async () => {
+  test("ends a wait that is too long, and every later one, however short", async () => {
     const time = new GuestTime({ allowedMs: () => 50 });
     const late = { code: "unavailable", message: expect.stringContaining("the first step did not finish") };
     expect(await time.wait("the first step", NEVER).catch((error: unknown) => error)).toMatchObject(late);
     await expect(time.wait("a later step", soon(1))).rejects.toThrow("a later step");
   });
 
-  test("is one for all steps: many short ones use it up", async () => {
+  test("is shared by all steps: many short ones use it up", async () => {
     const time = new GuestTime({ allowedMs: () => 200 });
     let steps = 0;
     const all = async () => {
@@ -46,7 +46,7 @@ describe("the time of a guest", () => {
     expect(steps).toBeGreaterThan(1);
   });
 
-  test("does not run while the host is busy with what came", async () => {
+  test("does not run while the host processes data", async () => {
     const time = new GuestTime({ allowedMs: () => 1000 });
     async function* chunks() {
       for (let left = 3; left > 0; left--) yield new Uint8Array(1);
@@ -56,7 +56,7 @@ describe("the time of a guest", () => {
     }
   });
 
-  test("is earned by what is done meanwhile, and by nothing else", async () => {
+  test("grows with the progress that is made, and with nothing else", async () => {
     let doneAt = 0;
     const time = new GuestTime({ allowedMs: () => (doneAt === 0 ? 100 : 60_000) });
     const work = pause("nothing shows yet", 200).then(() => {
@@ -66,7 +66,7 @@ describe("the time of a guest", () => {
     await time.wait("work that shows", work);
   });
 
-  test("does not last for a listing that comes a byte at a time", async () => {
+  test("is used up by a listing that arrives byte by byte", async () => {
     const guest = new ScriptedAgent();
     const agent = Agent.open(guest.channel);
     const time = new GuestTime({ allowedMs: (listedBytes) => 300 + listedBytes / 100 });
@@ -83,7 +83,7 @@ describe("the time of a guest", () => {
     guest.channel.deliver(null);
   });
 
-  test("counts what a guest takes of that which it is sent", async () => {
+  test("counts the sent bytes that the guest accepts", async () => {
     const seen: number[] = [];
     const time = new GuestTime({
       allowedMs: (sentBytes) => {
@@ -103,29 +103,29 @@ describe("the time of a guest", () => {
   });
 });
 
-describe("the budget of what comes after a command", () => {
+describe("the budget of the steps after a command", () => {
   const nothing = { writtenBytes: 0, nowBytes: 0, memoryBytes: 512 * MIB, listedBytes: 0, ranMs: 1000 };
 
-  test("is 30 s and the time of what was written, as far as the guest's memory can hold it", () => {
+  test("is 30 s plus the time for writing out the data that the guest's memory can hold", () => {
     expect(captureMs(nothing)).toBe(30_000);
     expect(captureMs({ ...nothing, writtenBytes: 256 * MIB, nowBytes: 256 * MIB })).toBe(46_000);
     expect(captureMs({ ...nothing, writtenBytes: 100_000 * MIB, nowBytes: 100_000 * MIB })).toBe(62_000);
   });
 
-  test("grows by what the guest writes out meanwhile, and by no more than its memory", () => {
+  test("grows with the data that the guest writes out, by no more than its memory", () => {
     expect(captureMs({ ...nothing, nowBytes: 16 * MIB })).toBe(31_000);
     expect(captureMs({ ...nothing, nowBytes: 100_000 * MIB })).toBe(62_000);
     expect(captureMs({ ...nothing, writtenBytes: 400 * MIB, nowBytes: 100_000 * MIB })).toBe(62_000);
     expect(captureMs({ ...nothing, writtenBytes: 16 * MIB, nowBytes: 0 })).toBe(31_000);
   });
 
-  test("gives a listing the time of its entries, but no more than the command could have made", () => {
+  test("allows a listing time for each entry, for no more entries than the command could have made", () => {
     const long = { ...nothing, ranMs: 3_600_000 };
     expect(captureMs({ ...long, listedBytes: 80 * 1_000_000 })).toBe(330_000);
     expect(captureMs({ ...nothing, listedBytes: 80 * 1_000_000 })).toBe(34_000);
   });
 
-  test("of other steps follows from what is known before", () => {
+  test("of other steps depends on figures that are known in advance", () => {
     expect(prepareMs(80 * MIB) - prepareMs(0)).toBe(10_000);
     expect(listBaseMs(1_000_000) - listBaseMs(0)).toBe(300_000);
     expect(mergeMs({ sizeBytes: 0, entryCount: 0 })).toBeLessThan(mergeMs({ sizeBytes: MIB, entryCount: 1 }));

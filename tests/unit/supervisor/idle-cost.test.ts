@@ -10,7 +10,7 @@ const used = (cpuTimeMs: number, memoryBytes: number): CgroupStats => ({
   pids: 1,
 });
 
-/** A pool that tells these figures, one after the other. */
+/** A pool whose clones have used these processor times, one after the other. */
 function poolOf(...looks: Record<string, CgroupStats>[]) {
   const usage = async () => new Map(Object.entries(looks.shift() ?? {}));
   return { usage, readyCount: 2, waitingCount: 2 };
@@ -24,7 +24,7 @@ test("the idle cost is that of one machine on average", async () => {
   expect(cost?.cpuPercent).toBeWithin(Number.MIN_VALUE, 1.1);
 });
 
-test("nothing is told of a pool that is empty or does not rest", async () => {
+test("an empty or a busy pool has no idle cost", async () => {
   expect(await idleCost(poolOf(), 1)).toBeNull();
   expect(await idleCost(poolOf({ a: used(1, 1) }, { b: used(1, 1) }), 1)).toBeNull();
   expect(await idleCost({ ...poolOf({ a: used(1, 1) }, { a: used(1, 1) }), readyCount: 1 }, 1)).toBeNull();

@@ -24,7 +24,7 @@ async function admitted(budgetBytes: number, costs: readonly Cost[]): Promise<nu
 const times = <T>(count: number, value: T): T[] => Array.from({ length: count }, () => value);
 
 describe("an import", () => {
-  test("counts for what its programs may take, so that together they stay within the budget", async () => {
+  test("is admitted with the memory that its programs may use, so that all imports stay within the budget", async () => {
     for (const budgetBytes of [4 * GIB, 12 * GIB, 18 * GIB, 100 * GIB]) {
       const count = await admitted(budgetBytes, times(64, importCost(SHAPE, budgetBytes)));
       expect(count).toBe(Math.floor(budgetBytes / TOOLS_MEMORY_BYTES));
@@ -39,7 +39,7 @@ describe("an import", () => {
     expect(await admitted(budgetBytes, [cost, cost])).toBe(2);
   });
 
-  test("fits wherever its machine does", () => {
+  test("fits every host that its machine fits", () => {
     for (const memoryBytes of [MACHINE.memoryBytes, MACHINE.memoryBytes + 1, GIB, 3 * GIB, 64 * GIB]) {
       const scheduler = new Scheduler({ memoryBytes, vcpus: 1 }, () => 0);
       expect(scheduler.fitsEver(importCost(SHAPE, memoryBytes))).toBe(true);
@@ -48,13 +48,13 @@ describe("an import", () => {
     expect(scheduler.fitsEver(importCost(SHAPE, MACHINE.memoryBytes - 1))).toBe(false);
   });
 
-  test("counts for its machine where that is larger than the programs", () => {
+  test("is admitted with its machine's memory where that exceeds the programs'", () => {
     const shape = { vcpus: 3, memoryBytes: 4 * GIB };
     expect(importCost(shape, 100 * GIB)).toEqual(costOf(shape));
   });
 });
 
-test("the programs of an import get what it counts for, and the processors of one machine in use", () => {
+test("the programs of an import get the memory it was admitted with, and the processors of one machine", () => {
   const limits = (budgetBytes: number, shape = SHAPE) => toolsLimits(importCost(shape, budgetBytes));
   expect(limits(100 * GIB)).toMatchObject({ memoryBytes: TOOLS_MEMORY_BYTES, cpuWeight: CpuWeight.inUse });
   for (const budgetBytes of [MACHINE.memoryBytes, GIB, 2 * GIB, 3 * GIB, 4 * GIB, 100 * GIB]) {
@@ -64,7 +64,7 @@ test("the programs of an import get what it counts for, and the processors of on
   expect(limits(100 * GIB, { vcpus: 1, memoryBytes: 4 * GIB }).memoryBytes).toBe(TOOLS_MEMORY_BYTES);
 });
 
-test("a pull may have more files than an image, and as many however few an image may have", () => {
+test("a pull may have more files than an image, and a minimum however few an image may have", () => {
   const few = pullLimits({ bytesMax: 1000, entriesMax: 3 }, 7);
   expect(few).toMatchObject({ bytesMax: 2007, entriesMax: 65_536 });
   expect(few.refusals?.bytes).toContain(" 1000 bytes that the operator allows");

@@ -26,7 +26,7 @@ const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as OperationId;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * 1_048_576 };
 const never = new AbortController().signal;
 
-/** An instance that uses `memoryBytes` until it is lost. */
+/** An instance that uses `memoryBytes` until its machine is lost. */
 function fake(memoryBytes: number, hasBegun = false) {
   let isLost = false;
   const stats = async () => {
@@ -45,7 +45,7 @@ const follow = (instances: LiveInstances, signal = never): AsyncIterator<Instanc
   return samples[Symbol.asyncIterator]();
 };
 
-test("figures go on when a machine takes the place of one that was lost before the command began", async () => {
+test("figures continue when a lost machine is replaced before the command begins", async () => {
   const instances = new LiveInstances();
   expect([instances.find(ID), instances.stats(ID, never)]).toEqual([null, null]);
   const run = instances.open(ID, new TimeLimit(1000));
@@ -72,7 +72,7 @@ test("figures go on when a machine takes the place of one that was lost before t
   expect(instances.stats(ID, never)).toBeNull();
 });
 
-test("figures end with the machine where the command had begun, and with whoever reads them", async () => {
+test("figures end with the machine once the command has begun, and when the reader leaves", async () => {
   const instances = new LiveInstances();
   using run = instances.open(ID, new TimeLimit(1000));
   const lost = fake(1);
@@ -90,7 +90,7 @@ test("figures end with the machine where the command had begun, and with whoever
   expect((await follow(instances).next()).done).toBe(true);
 });
 
-test("a run enters the machine that it has, and the one that takes its place", async () => {
+test("a run registers its machine, and the replacement of a lost one", async () => {
   const directory = testDirectory("live-instances");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
   const layout = dataLayout(directory);
@@ -122,7 +122,7 @@ test("a run enters the machine that it has, and the one that takes its place", a
   using events = new EventLogs(layout, wallClock()).open(ID);
   const more = { diskUse: { add: () => undefined }, indexMemory: new IndexMemory(), events };
   const job = { operationId: ID, submission, image, parentIndex: "/index" };
-  // What the second machine is asked to mount, it refuses.
+  // The second machine refuses to mount.
   await expect(execute({ ...tools, ...more }, job, never)).rejects.toMatchObject({ details: { errno: 22 } });
   expect(memory).toHaveLength(2);
   expect(memory[0]).not.toBe(memory[1]);

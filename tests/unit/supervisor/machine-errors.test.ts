@@ -32,17 +32,17 @@ test.each([
   );
 });
 
-test("a failure beside a machine that goes on stays what it is", async () => {
+test("a failure stays as it is while the machine runs on", async () => {
   const error = new Error("something else");
   expect(await failing(machine(new Promise(() => undefined)), error)).toBe(error);
 });
 
-test("a refusal of ours is not taken for the machine's end", async () => {
+test("an error of the appliance is not taken for the machine's end", async () => {
   const error = new ApiError("invalid_path", "no such path");
   expect(await failing(machine(Promise.resolve(DIED)), error)).toBe(error);
 });
 
-test("work that was stopped fails with the reason of that", async () => {
+test("cancelled work fails with the reason of its signal", async () => {
   const controller = new AbortController();
   const ready = machine(Promise.resolve(DIED));
   const work = inMachine(ready, controller.signal, async () => {
@@ -52,7 +52,7 @@ test("work that was stopped fails with the reason of that", async () => {
   await expect(work).rejects.toThrow("cancelled");
 });
 
-test("a monitor that refuses, although its machine goes on, is told as what it is", async () => {
+test("a refusal of the monitor is reported as such while its machine runs on", async () => {
   const error = new QmpError("QEMU refused device_add: no room");
   const thrown = await failing(machine(new Promise(() => undefined)), error);
   expect(thrown).toBeInstanceOf(MachineLostError);
@@ -62,7 +62,7 @@ test("a monitor that refuses, although its machine goes on, is told as what it i
   });
 });
 
-describe("a machine that is lost before its work began", () => {
+describe("a machine that is lost before its work begins", () => {
   const options = { goal: "the command began", log: silentLog };
   const lostBy = (exit: MachineExit) => new AgentClosedError(exit.detail);
   /** Attempts that lose their machines in these ways, one after the other, and then succeed. */
@@ -86,7 +86,7 @@ describe("a machine that is lost before its work began", () => {
     expect(await withReplacement(attempts([exit]), options)).toBe(2);
   });
 
-  test("is replaced once only, and its monitor's end is named", async () => {
+  test("is replaced once, and the error names the end of the monitor", async () => {
     const thrown = await withReplacement(attempts([DIED, DIED]), options).catch((error: unknown) => error);
     expect(thrown).toMatchObject({
       code: "unavailable",
@@ -99,13 +99,13 @@ describe("a machine that is lost before its work began", () => {
     });
   });
 
-  test("is not replaced where the next one would fail, too", async () => {
+  test("is not replaced when the replacement would fail, too", async () => {
     const full: MachineExit = { reason: "disk_full", detail: "no room" };
     const thrown = await withReplacement(attempts([full]), options).catch((error: unknown) => error);
     expect(thrown).toMatchObject({ code: "insufficient_storage" });
   });
 
-  test("is not made up: any other failure is what it is", async () => {
+  test("is told from other failures, which stay as they are", async () => {
     const refusal = new ApiError("invalid_path", "no such path");
     await expect(withReplacement(() => Promise.reject(refusal), options)).rejects.toBe(refusal);
   });

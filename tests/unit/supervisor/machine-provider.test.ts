@@ -44,7 +44,7 @@ function openAfter(failures: number): MachineProviderOptions["open"] & { attempt
 }
 
 describe("a host on which no machine can run", () => {
-  test("is tried again at once, and who waits does not see that it failed", async () => {
+  test("is tried again at once, and waiting callers do not see the failure", async () => {
     const open = openAfter(1);
     await using machines = providerOf(open, LONG_MS);
     expect(machines.state().acceleration).toBe("looking for a way to run virtual machines");
@@ -53,7 +53,7 @@ describe("a host on which no machine can run", () => {
     expect(machines.state()).toEqual({ isolation: "vm", acceleration: "", template: "" });
   });
 
-  test("is tried again after a pause, says why not meanwhile, and keeps those waiting who ask", async () => {
+  test("is tried again after a pause; meanwhile callers wait, and the state tells the reason", async () => {
     const open = openAfter(2);
     await using machines = providerOf(open, LONG_MS);
     const known = machines.known(never);
@@ -62,21 +62,21 @@ describe("a host on which no machine can run", () => {
     expect(open.attempts).toBe(3);
   });
 
-  test("is given up after a while, and those who ask are told why", async () => {
+  test("is given up after a while, and callers get the reason", async () => {
     await using machines = providerOf(openAfter(Number.POSITIVE_INFINITY), 5);
     await expect(machines.known(never)).rejects.toThrow(REFUSAL.message);
     await expect(machines.take(SHAPE, never)).rejects.toThrow(REFUSAL.message);
     expect(machines.state()).toMatchObject({ isolation: null, acceleration: REFUSAL.message });
   });
 
-  test("is tried once more when it is about to be given up", async () => {
+  test("is tried once more before it is given up", async () => {
     const open = openAfter(3);
     await using machines = providerOf(open, 1400);
     await machines.known(never);
     expect(open.attempts).toBe(4);
   });
 
-  test("that was given up serves again once it can", async () => {
+  test("works again later, although it was given up", async () => {
     const slow = Promise.withResolvers<MachinePlatform>();
     let attempts = 0;
     const open = async (): Promise<MachinePlatform> => {
@@ -91,7 +91,7 @@ describe("a host on which no machine can run", () => {
     expect(machines.state()).toMatchObject({ isolation: "vm", acceleration: "" });
   });
 
-  test("keeps nobody who has been cancelled", async () => {
+  test("does not keep a cancelled caller waiting", async () => {
     await using machines = providerOf(openAfter(Number.POSITIVE_INFINITY), LONG_MS);
     const cancel = new AbortController();
     const known = machines.known(cancel.signal);
@@ -99,7 +99,7 @@ describe("a host on which no machine can run", () => {
     await expect(known).rejects.toThrow("cancelled");
   });
 
-  test("is left alone once the service stops", async () => {
+  test("is not tried again once the service stops", async () => {
     const open = openAfter(Number.POSITIVE_INFINITY);
     const machines = providerOf(open, LONG_MS);
     const known = machines.known(never).catch((error: unknown) => error);
@@ -109,7 +109,7 @@ describe("a host on which no machine can run", () => {
     expect(open.attempts).toBe(2);
   });
 
-  test("gives back what an attempt finds while the service stops", async () => {
+  test("disposes of a platform that is found while the service stops", async () => {
     let disposed = 0;
     const slow = Promise.withResolvers<MachinePlatform>();
     const machines = providerOf(() => slow.promise, LONG_MS);
@@ -121,10 +121,10 @@ describe("a host on which no machine can run", () => {
 });
 
 describe("a machine that cannot be had", () => {
-  test("is asked for again, at once", async () => {
+  test("is requested again at once", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
-    // Of the template, and of the boot from cold that stands in for its clone.
+    // One boot for the template, and a cold boot in place of its clone.
     vmm.killedAt.push("start", "start");
     await using taken = await machines.take(SHAPE, never);
     expect(vmm.live.has(taken.machine)).toBe(true);
@@ -132,7 +132,7 @@ describe("a machine that cannot be had", () => {
     expect(machines.state().acceleration).toBe("");
   });
 
-  test("keeps everybody waiting while no other can be had either, and nobody after that", async () => {
+  test("keeps all callers waiting until a machine is to be had again", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
     await machines.known(never);
@@ -151,7 +151,7 @@ describe("a machine that cannot be had", () => {
     expect([...vmm.live]).toEqual([machine.machine]);
   });
 
-  test("is given up when none could be had for long, and told by its end", async () => {
+  test("is given up after a long time without any, with the last reason", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm, 5);
     await machines.known(never);
@@ -166,7 +166,7 @@ describe("a machine that cannot be had", () => {
     });
   });
 
-  test("keeps nobody else waiting where others can be had", async () => {
+  test("does not keep callers waiting who get other machines", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
     await using _first = await machines.take(SHAPE, never);
@@ -183,7 +183,7 @@ describe("a machine that cannot be had", () => {
     expect(await large).toMatchObject({ message: "cancelled" });
   });
 
-  test("because the disk is full is refused at once", async () => {
+  test("is refused at once when the disk is full", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
     const full = Object.assign(new Error("no space left on device"), { code: "ENOSPC" });

@@ -16,7 +16,7 @@ import { testDirectory } from "../../support/layer-files.ts";
 const SHAPE = { vcpus: 1, memoryBytes: 256 * 1_048_576 };
 const never = new AbortController().signal;
 
-test("a merge whose machine is killed goes on in another one, once, and tells the end of the second", async () => {
+test("a merge whose machine is killed is repeated once in another one; the end of that one is reported", async () => {
   const directory = testDirectory("merge");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
   const layout = dataLayout(directory);

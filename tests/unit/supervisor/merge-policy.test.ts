@@ -50,40 +50,40 @@ function grow(sizes: readonly number[], countMin: number, overlap = 0) {
   return { plan, longest, copiedBytes, mergeCount };
 }
 
-describe("which disks are merged next", () => {
-  test("those at the end that have come to an eighth of the one below them", () => {
+describe("the disks that are merged next", () => {
+  test("are the last ones, once they have an eighth of the bytes of the disk below them", () => {
     expect(nextMerge(planOf(99, 10, 10, 10), ANY)).toEqual({ from: 1, to: 3 });
     expect(nextMerge(planOf(99, 1000, 10, 10), ANY)).toEqual({ from: 2, to: 3 });
     expect(nextMerge(planOf(99, 159, 10, 10), ANY)).toEqual({ from: 1, to: 3 });
     expect(nextMerge(planOf(1, 160, 10, 10), ANY)).toEqual({ from: 2, to: 3 });
   });
 
-  test("those below a large one, when those above it are too few", () => {
+  test("are those below a large one, when there are too few above it", () => {
     expect(nextMerge(planOf(1, 10, 10, 10, 9999, 10), ANY)).toEqual({ from: 1, to: 4 });
     expect(nextMerge(planOf(1, 10, 10, 10, 9999, 10), { ...ANY, bytesMax: 5000 })).toEqual({ from: 1, to: 3 });
     expect(nextMerge(planOf(1, 99_999, 10, 10, 99_999, 10), ANY)).toEqual({ from: 1, to: 4 });
   });
 
-  test("never the base, and never too few", () => {
+  test("never include the base, and are never too few", () => {
     expect(nextMerge(planOf(1), ANY)).toBeNull();
     expect(nextMerge(planOf(1, 5), ANY)).toBeNull();
     expect(nextMerge(planOf(1, 5, 5), { ...ANY, countMin: 3 })).toBeNull();
     expect(nextMerge(planOf(1, 1000, 100, 10, 1), ANY)).toBeNull();
   });
 
-  test("a long plan from its lower end, so many at a time", () => {
+  test("of a long plan are taken from its lower end, a limited number at a time", () => {
     const plan = planOf(...Array.from({ length: 300 }, () => 10));
     expect(nextMerge(plan, ANY)).toEqual({ from: 1, to: MERGE_COUNT_MAX });
   });
 
-  test("only as much as there is room for, which what is merged already does not need again", () => {
+  test("fit the allowed space, in which bytes that are merged already do not count again", () => {
     expect(nextMerge(planOf(1, 10, 10, 10), { ...ANY, bytesMax: 20 })).toEqual({ from: 2, to: 3 });
     expect(nextMerge(planOf(1, -10, 10, 10), { ...ANY, addedBytesMax: 20 })).toEqual({ from: 1, to: 3 });
     expect(nextMerge(planOf(1, 10, 10, 10), { ...ANY, addedBytesMax: 15 })).toBeNull();
     expect(nextMerge(planOf(1, 10, 10), { ...ANY, addedBytesMax: -1 })).toBeNull();
   });
 
-  test("a chain of n runs has about log n disks, and copies about n log n bytes", () => {
+  test("keep a chain of n runs at about log n disks, for about n log n copied bytes", () => {
     for (const [count, most] of [
       [200, 6],
       [1000, 7],
@@ -96,7 +96,7 @@ describe("which disks are merged next", () => {
     }
   });
 
-  test("whatever the runs write, plans stay short and what is copied in bounds", async () => {
+  test("keep plans short and copied bytes bounded, whatever the runs write", async () => {
     const sizes = fc.array(fc.integer({ min: 65_536, max: 2 ** 30 }), { minLength: 1, maxLength: 400 });
     await fc.assert(
       fc.property(sizes, fc.constantFrom(0, 0.5, 1), (all, overlap) => {
@@ -110,7 +110,7 @@ describe("which disks are merged next", () => {
     );
   });
 
-  test("the disk has room for everything, and an inode for every entry", () => {
+  test("the disk of a merge has room for all its data, and an inode for every entry", () => {
     const disk = mergeDiskBytes([
       { id: "a" as LayerId, sizeBytes: 100 * MIB, entryCount: 10, first: 1, last: 1 },
       { id: "b" as LayerId, sizeBytes: MIB, entryCount: 1_000_000, first: 2, last: 2 },

@@ -74,7 +74,7 @@ async function executing(id: OperationId): Promise<void> {
 }
 
 describe("operations", () => {
-  test("run to SUCCESS, and waiting for the end sees it", async () => {
+  test("run to SUCCESS, which a waiting caller sees", async () => {
     const operations = operationsOf(succeed);
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     expect(statusOf(id)).toBe("PENDING");
@@ -82,7 +82,7 @@ describe("operations", () => {
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "SUCCESS", result: { exit_code: 0 } });
   });
 
-  test("are over for who waits before they have been tidied away", async () => {
+  test("end for waiting callers before their resources are disposed of", async () => {
     const tidied = Promise.withResolvers<void>();
     const operations = operationsOf(() => async () => done(() => tidied.promise));
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
@@ -93,7 +93,7 @@ describe("operations", () => {
     await operations.idle();
   });
 
-  test("that throw end FAILED: an ApiError is told, anything else is not", async () => {
+  test("that throw end FAILED; the cause is shown only if it is an ApiError", async () => {
     const errors = [new ApiError("unavailable", "the VM died"), new Error("secret path")];
     const operations = operationsOf(() => async () => {
       throw errors.shift();
@@ -107,7 +107,7 @@ describe("operations", () => {
     expect(body).not.toContain("secret");
   });
 
-  test("are cancelled while they wait and while they run; never after the end", async () => {
+  test("can be cancelled while they wait and while they run, not after their end", async () => {
     const operations = operationsOf(() => untilAborted);
     const first = await operations.submitInstance(ACCOUNT, SUBMISSION);
     const second = await operations.submitInstance(ACCOUNT, SUBMISSION);
@@ -122,7 +122,7 @@ describe("operations", () => {
     expect(operations.cancel("mallory" as AccountId, first.id)).toBe("not_found");
   });
 
-  test("whose cancel was accepted are never published", async () => {
+  test("are never published once a cancel was accepted", async () => {
     const finish = Promise.withResolvers<void>();
     const seen: string[] = [];
     const tidy = async () => void seen.push("tidied");
@@ -139,7 +139,7 @@ describe("operations", () => {
     expect(seen).toEqual(["tidied"]);
   });
 
-  test("of one account wait in a bounded queue", async () => {
+  test("of one account wait in a queue of limited length", async () => {
     await using operations = operationsOf(() => untilAborted);
     const running = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(running.id);
@@ -148,7 +148,7 @@ describe("operations", () => {
     expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(4);
   });
 
-  test("that no host could hold, or that no machine is there for, end FAILED", async () => {
+  test("end FAILED when they are too large for the host, or when it has no machines", async () => {
     const tooLarge = operationsOf(succeed, { scheduler: new Scheduler({ memoryBytes: 0, vcpus: 0 }, Date.now) });
     const large = await tooLarge.submitInstance(ACCOUNT, SUBMISSION);
     await tooLarge.idle();
@@ -162,8 +162,8 @@ describe("operations", () => {
   });
 });
 
-describe("operations for which there are no machines", () => {
-  test("stay PENDING, also when they have been admitted, until there are some", async () => {
+describe("operations on a host without machines", () => {
+  test("stay PENDING until there are machines, even after their admission", async () => {
     const back = Promise.withResolvers<void>();
     let asked = 0;
     const machinesKnown = () => (++asked === 1 ? Promise.resolve() : back.promise);
@@ -176,7 +176,7 @@ describe("operations for which there are no machines", () => {
     expect(statusOf(id)).toBe("SUCCESS");
   });
 
-  test("can be cancelled while they wait, and are left PENDING by a stop", async () => {
+  test("can be cancelled while they wait, and stay PENDING over a stop", async () => {
     const machinesKnown = (signal: AbortSignal) => whenAborted(new Promise<void>(() => undefined), signal);
     const operations = operationsOf(succeed, { machinesKnown });
     const { id: first } = await operations.submitInstance(ACCOUNT, SUBMISSION);
@@ -196,7 +196,7 @@ describe("events of operations", () => {
     return events;
   }
 
-  test("tell of each end once, when its row says so and before it is tidied away", async () => {
+  test("report each end once, after the row records it and before resources are disposed of", async () => {
     const tidied = Promise.withResolvers<void>();
     const metrics = createMetrics();
     const operations = operationsOf(() => async () => done(() => tidied.promise), { metrics });
@@ -216,7 +216,7 @@ describe("events of operations", () => {
     expect(text).toContain('coppice_operations_ended_total{kind="instance",state="success"} 1\n');
   });
 
-  test("tell of a failure, of cancels, and of what a stop leaves to the next start", async () => {
+  test("report failures, cancels, and operations that a stop leaves to the next start", async () => {
     const operations = operationsOf(() => untilAborted);
     const events = heard(operations);
     const ran = await operations.submitInstance(ACCOUNT, SUBMISSION);
@@ -234,7 +234,7 @@ describe("events of operations", () => {
     expect(told(waited.id)).toEqual(["postponed"]);
   });
 
-  test("that a subscriber does not take change nothing", async () => {
+  test("change nothing when a subscriber fails on them", async () => {
     const operations = operationsOf(succeed);
     operations.events.subscribe(() => {
       throw new Error("not taken");
@@ -247,15 +247,15 @@ describe("events of operations", () => {
   });
 });
 
-describe("what goes wrong around an operation", () => {
-  test("a tidying that fails leaves its success alone", async () => {
+describe("a failure around an operation", () => {
+  test("of the disposal leaves the operation SUCCESS", async () => {
     const operations = operationsOf(() => async () => done(() => Promise.reject(new Error("busy"))));
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.idle();
     expect(statusOf(id)).toBe("SUCCESS");
   });
 
-  test("a publication that fails removes what was made, and is no success", async () => {
+  test("of the publication removes the result, and the operation ends FAILED", async () => {
     const seen: string[] = [];
     const operations = operationsOf(() => async () => {
       db.orm.run(
@@ -272,7 +272,7 @@ describe("what goes wrong around an operation", () => {
     expect(seen).toEqual(["tidied"]);
   });
 
-  test("an operation whose failure the database does not take leaves the list all the same", async () => {
+  test("that the database cannot record still takes the operation off the list", async () => {
     const operations = operationsOf(() => async () => {
       db[Symbol.dispose]();
       throw new Error("gone");
@@ -285,7 +285,7 @@ describe("what goes wrong around an operation", () => {
     db = openDatabase(join(directory, "db"));
   });
 
-  test("whoever asks again and again for the end, or for figures, holds nothing when he has left", async () => {
+  test("does not occur when callers come and leave: they leave no listener behind", async () => {
     const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
     const source = { stats: async () => stats };
     const claimCheckpoint = () => ({ [Symbol.dispose]: () => undefined });
@@ -319,7 +319,7 @@ describe("what goes wrong around an operation", () => {
 });
 
 describe("a stop and a restart", () => {
-  test("end what ran as FAILED, keep what waited, and run it", async () => {
+  test("end running operations as FAILED, keep waiting ones, and run them", async () => {
     const operations = operationsOf(() => untilAborted);
     const ran = await operations.submitInstance(ACCOUNT, SUBMISSION);
     const waited = await operations.submitInstance(ACCOUNT, SUBMISSION);
@@ -334,7 +334,7 @@ describe("a stop and a restart", () => {
     expect(statusOf(waited.id)).toBe("SUCCESS");
   });
 
-  test("after a crash: FAILED, CANCELLED where that was accepted, FAILED where credentials are gone", async () => {
+  test("after a crash: running operations are FAILED, or CANCELLED where that was accepted; those without their credentials are FAILED", async () => {
     const before = operationsOf(() => untilAborted, { machinesKnown: () => new Promise(() => undefined) });
     const ran = await before.submitInstance(ACCOUNT, SUBMISSION);
     const cancelled = await before.submitInstance(ACCOUNT, SUBMISSION);

@@ -79,12 +79,12 @@ async function addImage(parent: ImageId | null, now: number, account = alice): P
 const layerOf = (id: ImageId): LayerId => getImage(db, alice, id)?.layerId as LayerId;
 
 describe("images without a tag", () => {
-  test("are kept for ever unless there is a time for them", async () => {
+  test("are kept for ever unless a time to live is set", async () => {
     await addImage(null, 1);
     expect(await reclaim(options(), real)).toEqual(NOTHING);
   });
 
-  test("go after their time, with the layers that nothing else stands on", async () => {
+  test("are removed after that time, with the layers that nothing else needs", async () => {
     const base = await addImage(null, 100);
     const tagged = await addImage(base, 100);
     setTag(db, alice, tagged, "keep");
@@ -93,7 +93,7 @@ describe("images without a tag", () => {
     const paths = [base, tagged, fresh].map((id) => layerPath(layout, layerOf(id)));
     const gone = layerOf(leaf);
     const bytes = await layerBytes(layout, gone);
-    // Runs made tagged, leaf and fresh of others at their own times: base was last run for fresh.
+    // base counts as used when fresh was made of it.
     expect(await reclaim(options({ untaggedTtlMs: 1000 }), real)).toEqual({
       ...NOTHING,
       images: 1,
@@ -106,7 +106,7 @@ describe("images without a tag", () => {
     expect(existsSync(layerPath(layout, gone))).toBe(false);
   });
 
-  test("stay while an operation waits for them or runs on them, whatever their age", async () => {
+  test("stay while an operation that waits or runs needs them", async () => {
     const waiting = await addImage(null, 100);
     const running = await addImage(null, 100);
     addOperation(db, { imageId: waiting, now: 1 });
@@ -116,7 +116,7 @@ describe("images without a tag", () => {
     expect(deleteImage(db, bob, waiting)).toBe("not_found");
   });
 
-  test("of a chain go down to what is still used, in one pass", async () => {
+  test("of a chain are removed down to the first that is still used, in one pass", async () => {
     const chain = [await addImage(null, 100)];
     for (let depth = 0; depth < 20; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
     setTag(db, alice, chain[5] as ImageId, "here");
@@ -127,7 +127,7 @@ describe("images without a tag", () => {
 });
 
 describe("a dry run", () => {
-  test("says what the real one then does, and changes nothing", async () => {
+  test("tells what the real run then does, and changes nothing", async () => {
     const base = await addImage(null, 100);
     await addImage(base, 100);
     const { sha256 } = await receiveBlob(layout, chunksOf("content"), 100);
@@ -144,7 +144,7 @@ describe("a dry run", () => {
     expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
   });
 
-  test("keeps what the real one keeps: what is needed, what is read, what is used elsewhere", async () => {
+  test("keeps what the real run keeps: images in use, layers that are read or shared", async () => {
     const chain = [await addImage(null, 100)];
     for (let depth = 0; depth < 6; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
     setTag(db, alice, chain[1] as ImageId, "here");
@@ -168,7 +168,7 @@ describe("a dry run", () => {
     const policy = options({ untaggedTtlMs: 1000, filesTtlMs: 1000, clock: () => later });
     const held = layers.hold([layerOf(chain[2] as ImageId)]);
     const foreseen = await reclaim(policy, { dryRun: true });
-    // Six of the chain and the branch; of layers, those above the one that is read, and two that stand in.
+    // Six images of the chain and the branch; the layers above the one that is read, and two merged layers.
     expect(foreseen).toMatchObject({ images: 7, layers: 4 + 1 + 2, files: 2 });
     expect(await reclaim(policy, real)).toEqual(foreseen);
     expect(getImage(db, alice, branch)).toBeNull();
@@ -179,14 +179,14 @@ describe("a dry run", () => {
   });
 });
 
-test("a start removes what no row names, of however many, and nothing else", async () => {
+test("a start removes all files that no row names, and nothing else", async () => {
   const image = await addImage(null, 100);
   const { sha256 } = await receiveBlob(layout, chunksOf("kept"), 100);
   upsertFile(db, { accountId: alice, sha256, sizeBytes: 4, now: 1 });
   await receiveBlob(layout, chunksOf("left"), 100);
   const ended = addExecuting(db);
   publishOperation(db, { operationId: ended, result: {}, now: 2 });
-  // A crash came between its outputs and its result.
+  // The process crashed between its outputs and its result.
   const unpublished = addExecuting(db);
   failOperation(db, unpublished, { error: "unavailable", message: "restarted", details: {} }, 2);
   const orphans = Array.from({ length: 700 }, () => newId());
@@ -203,7 +203,7 @@ test("a start removes what no row names, of however many, and nothing else", asy
   expect(new Set(await readdir(layout.events))).toEqual(new Set([ended, unpublished]));
 });
 
-test("a start removes half-written files, but not what another process may be writing", async () => {
+test("a start removes half-written files, but none that another process may be writing", async () => {
   const [old, young] = [".key.0123456789ab", ".key.ba9876543210"] as const;
   for (const directory of [layout.root, layout.keys]) {
     for (const name of [old, young]) await writeFile(join(directory, name), "half");
@@ -218,7 +218,7 @@ test("a start removes half-written files, but not what another process may be wr
   expect((await readdir(layout.keys)).sort()).toEqual([".hidden", young].sort());
 });
 
-test("layers that are being read are removed by a later pass", async () => {
+test("layers that are being read are removed in a later pass", async () => {
   const image = await addImage(null, 100);
   const layer = layerOf(image);
   const held = layers.hold([layer]);
@@ -231,7 +231,7 @@ test("layers that are being read are removed by a later pass", async () => {
   expect(existsSync(layerPath(layout, layer))).toBe(false);
 });
 
-test("layers that were passed over go when the last reader is done, and only those", async () => {
+test("layers that were spared for a reader are removed when the last one is done, and only those", async () => {
   await using _releasing = releaseWhenRead(options());
   const base = await addImage(null, 100);
   const top = await addImage(base, 100);
@@ -245,14 +245,14 @@ test("layers that were passed over go when the last reader is done, and only tho
   readers[1]?.[Symbol.dispose]();
   await until("the layer is gone", async () => !(await listLayers(layout)).has(topLayer));
   expect((await listLayers(layout)).has(baseLayer)).toBe(true);
-  // One that nobody wanted to remove stays, whoever reads it.
+  // A layer that was not to be removed stays after its reader.
   layers.hold([baseLayer])[Symbol.dispose]();
   await pause("a removal would be done by then", 50);
   expect((await listLayers(layout)).has(baseLayer)).toBe(true);
 });
 
-describe("uploads of known content", () => {
-  test("while it is being removed: the row that the upload writes always has its content", async () => {
+describe("an upload of known content", () => {
+  test("during the removal of that content: the new row always has its content", async () => {
     for (let round = 0; round < 5; round++) {
       const upload = receiveBlob(layout, chunksOf(`content ${round}`), 100, (blob) =>
         upsertFile(db, { accountId: alice, ...blob, now: 1 }),
@@ -276,7 +276,7 @@ describe("coppice gc", () => {
   const config = () =>
     loadConfig({ environment: {}, flags: { "data-dir": directory, "images-untagged-ttl": "1s" }, file: undefined });
 
-  test("works on the directory where no daemon runs, and finds what no row names", async () => {
+  test("works on the directory when no daemon runs, and finds files that no row names", async () => {
     await addImage(null, 100);
     const orphan = await makeLayer(layout, [{ path: "f", type: "f", content: "x" }]);
     await receiveBlob(layout, chunksOf("orphan"), 100);
@@ -287,7 +287,7 @@ describe("coppice gc", () => {
     expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
   });
 
-  test("leaves a directory alone that is in use, and one that is none", async () => {
+  test("refuses a directory that is in use, and one that is no data directory", async () => {
     using lock = lockFile(layout.lock);
     expect(lock).not.toBeNull();
     expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("does not answer");
@@ -300,7 +300,7 @@ async function* chunksOf(text: string): AsyncGenerator<Uint8Array> {
   yield Buffer.from(text);
 }
 
-test("the images of a deleted operation stay, and so do operations of a deleted image", async () => {
+test("images of a deleted operation stay, and so do operations of a deleted image", async () => {
   const base = await addImage(null, 100);
   const child = await addImage(base, 100);
   const operation = addOperation(db, { imageId: base, now: 5 });
@@ -330,8 +330,8 @@ test("layers that a full disk keeps go with the next pass, and the deletion of t
   expect((await listLayers(layout)).has(layer)).toBe(false);
 });
 
-describe("what a former process left", () => {
-  test("of merged layers is forgotten where a file of one is missing, and kept where it is whole", async () => {
+describe("the remains of a former process", () => {
+  test("include merged layers: one with a missing file is forgotten, a whole one is kept", async () => {
     const base = await addImage(null, 1);
     const top = await addImage(base, 2);
     const content = Buffer.from("x");
@@ -349,7 +349,7 @@ describe("what a former process left", () => {
     expect((await listLayers(layout)).has(broken)).toBe(false);
   });
 
-  test("of an interrupted backup goes within the first pass", async () => {
+  test("include those of an interrupted backup, which the first pass removes", async () => {
     await mkdir(join(directory, "backup-Abc123", "keys"), { recursive: true });
     await mkdir(join(directory, "restore-xyz789"));
     await using running = await openStaging(layout, "backup");

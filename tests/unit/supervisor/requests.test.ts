@@ -55,7 +55,7 @@ afterEach(async () => {
 
 const kept = async () => (await readdir(layout.requests)).sort();
 const rowOf = (id: OperationId) => getOperation(db, alice, id);
-/** Takes no work at all: whatever is submitted waits. */
+/** A scheduler that admits nothing: every submission waits. */
 const machinesKnown = (signal: AbortSignal) =>
   new Promise<void>((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 const waiting = (more: Partial<OperationsOptions> = {}): Operations =>
@@ -64,7 +64,7 @@ const waiting = (more: Partial<OperationsOptions> = {}): Operations =>
     ...more,
   });
 
-/** Operations that read standard input to its end, and what it was. */
+/** Operations that read standard input to its end, and the text that they read. */
 function reading(more: Partial<OperationsOptions> = {}): {
   operations: Operations;
   seen: (InstanceRequest & { bytes: Buffer | null })[];
@@ -79,7 +79,7 @@ function reading(more: Partial<OperationsOptions> = {}): {
   return { operations: testOperations({ db, layout }, () => read, more), seen };
 }
 
-test("a request waits on the disk, is read when its turn comes, and its secrets go with the operation", async () => {
+test("a request waits on the disk, is read in its turn, and its secrets are removed with the operation's end", async () => {
   const before = waiting();
   const { id } = await before.submitInstance(alice, submission);
   expect(await kept()).toEqual([id]);
@@ -128,7 +128,7 @@ test.each([
   expect(seen[0]?.bytes?.toString("latin1") ?? null).toBe(read);
 });
 
-test("a restart reads no request before its turn", async () => {
+test("a restart reads each request only in its turn", async () => {
   const before = waiting();
   const { id } = await before.submitInstance(alice, submission);
   await before[Symbol.asyncDispose]();
@@ -144,7 +144,7 @@ test("a restart reads no request before its turn", async () => {
   expect(rowOf(id)).toMatchObject({ status: "FAILED", error: { error: "internal_error" } });
 });
 
-test("an operation that is cancelled, or fails, before its turn leaves no standard input", async () => {
+test("an operation that is cancelled or fails before its turn leaves no standard input behind", async () => {
   const operations = waiting();
   const cancelled = await operations.submitInstance(alice, submission);
   operations.cancel(alice, cancelled.id);
@@ -156,7 +156,7 @@ test("an operation that is cancelled, or fails, before its turn leaves no standa
   expect(await kept()).toEqual([]);
 });
 
-test("a submission that is refused leaves no standard input", async () => {
+test("a refused submission leaves no standard input behind", async () => {
   const operations = waiting();
   const gone = operations.submitInstance(alice, { ...submission, imageId: newId<ImageId>() });
   await expect(gone).rejects.toMatchObject({ code: "not_found" });
@@ -168,7 +168,7 @@ test("a submission that is refused leaves no standard input", async () => {
   expect(await kept()).toEqual([]);
 });
 
-test("what a crash left is removed, what waits is kept, and what is missing is told", async () => {
+test("after a crash leftovers are removed, waiting requests are kept, and a missing one is reported", async () => {
   const requests = new Requests(db, layout);
   const before = waiting();
   const { id } = await before.submitInstance(alice, submission);
@@ -186,7 +186,7 @@ test("what a crash left is removed, what waits is kept, and what is missing is t
   expect(seen).toHaveLength(1);
 });
 
-test("what waits of an account is bounded in bytes, also while it is being stored, and after a restart", async () => {
+test("the waiting bytes of an account are limited, also while they are being stored and after a restart", async () => {
   const room = { countMax: 100, bytesMax: 2.5 * STDIN.byteLength };
   const before = waiting({ waiting: room });
   const submitted = await Promise.allSettled(Array.from({ length: 5 }, () => before.submitInstance(alice, submission)));
@@ -209,7 +209,7 @@ test("what waits of an account is bounded in bytes, also while it is being store
   await after[Symbol.asyncDispose]();
 });
 
-test("a single request may be larger than what may wait together", async () => {
+test("a single request may be larger than the limit for all waiting ones", async () => {
   const operations = waiting({ waiting: { countMax: 3, bytesMax: 1 } });
   await operations.submitInstance(alice, submission);
   await expect(operations.submitInstance(alice, submission)).rejects.toMatchObject({ code: "too_many_requests" });

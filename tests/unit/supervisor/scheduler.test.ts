@@ -19,7 +19,7 @@ function recorder(scheduler: Scheduler) {
 const settle = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 describe("scheduler", () => {
-  test("admits within the budget and the rest when a ticket is given back", async () => {
+  test("admits work within the budget, and more when a ticket is given back", async () => {
     const scheduler = new Scheduler({ memoryBytes: 2 * GIB, vcpus: 8 }, () => 0);
     const { order, tickets, admit } = recorder(scheduler);
     for (const name of ["a", "b", "c"]) void admit(name, "one");
@@ -106,7 +106,7 @@ test("a reservation of one account delays another's single run by no more than o
   void admit("single", "other");
   await end("busy-0");
   expect(order).toEqual(["busy-0", "busy-1", "busy-2", "busy-3", "single"]);
-  // One for each account: a stream of them does not keep the large one out.
+  // One of each account: a stream of them does not keep the large work out.
   void admit("second", "other");
   void admit("third", "third");
   await end("single");
@@ -118,7 +118,7 @@ test("a reservation of one account delays another's single run by no more than o
 describe("work that nobody waits for", () => {
   const budget = { memoryBytes: 2 * GIB, vcpus: 2 };
 
-  test("is admitted where there is room and nobody waits, and not counted for others", async () => {
+  test("is admitted when there is room and nobody waits, and does not count for an account", async () => {
     const scheduler = new Scheduler(budget, () => 0);
     const { order, tickets, admit } = recorder(scheduler);
     using idle = await scheduler.admitIdle(small, never);

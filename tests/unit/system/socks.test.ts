@@ -7,7 +7,7 @@ import { ToolNetwork } from "../../../src/system/tool-network.ts";
 const GREETING = Uint8Array.of(5, 1, 0);
 const REQUEST = Uint8Array.of(5, 1, 0, 1, 192, 0, 2, 1, 0, 80);
 
-/** Listens nowhere; the test plays the sockets. */
+/** Listens nowhere: the test calls the handlers of the sockets. */
 class PlayedNetwork extends ToolNetwork {
   handlers: TCPSocketListenOptions<End>["socket"] | null = null;
 
@@ -17,7 +17,7 @@ class PlayedNetwork extends ToolNetwork {
   }
 }
 
-test("what a client sends behind its request ends the connection, and connects nowhere again", () => {
+test("data after a client's request closes the connection, and makes no second one", () => {
   using network = new PlayedNetwork();
   const asked: string[] = [];
   using _proxy = openSocksProxy({
@@ -39,7 +39,7 @@ test("what a client sends behind its request ends the connection, and connects n
   network.handlers?.open?.(socket);
   for (const chunk of [GREETING, REQUEST]) network.handlers?.data?.(socket, Buffer.from(chunk));
   expect([asked, terminated]).toEqual([["192.0.2.1:80"], 0]);
-  // A chunk can be on its way when the socket is paused; an empty one leaves the request as it is.
+  // A chunk can still arrive when the socket is paused; an empty one does not change the request.
   network.handlers?.data?.(socket, Buffer.alloc(0));
   expect([asked, terminated]).toEqual([["192.0.2.1:80"], 1]);
 });

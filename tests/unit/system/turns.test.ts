@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { RoundRobin } from "../../../src/system/round-robin.ts";
 import { ownTurn } from "../../../src/system/turns.ts";
 
-test("ownTurn gives everybody a turn of the event loop, in the order of the calls", async () => {
+test("ownTurn gives every caller a turn of the event loop of its own, in the order of the calls", async () => {
   const turns: number[] = [];
   let turn = 0;
   const count = () => {
@@ -21,7 +21,7 @@ test("ownTurn gives everybody a turn of the event loop, in the order of the call
   expect(new Set(turns).size).toBe(3);
 });
 
-test("ownTurn gives nobody fewer turns because of how much somebody else waits for", async () => {
+test("ownTurn gives an owner no fewer turns when another one has many calls waiting", async () => {
   const order: string[] = [];
   const take = async (owner: string, name: string) => {
     await ownTurn(owner);
@@ -35,8 +35,8 @@ test("ownTurn gives nobody fewer turns because of how much somebody else waits f
   expect(order).toEqual(["a1", "b1", "c1", "a2", "b2", "a3"]);
 });
 
-describe("those who wait", () => {
-  test("are forgotten when they leave, and their owner with the last of them", () => {
+describe("waiting callers", () => {
+  test("are forgotten when they leave, and their owner with the last one", () => {
     const waiting = new RoundRobin<string>();
     for (const name of ["a1", "a2"]) waiting.add("a", name);
     waiting.add("b", "b1");

@@ -13,7 +13,7 @@ describe("withinTime", () => {
     );
   });
 
-  test("gives or throws what is for work that is late, whose failure then disturbs nobody", async () => {
+  test("returns or throws the substitute for late work, whose failure is then ignored", async () => {
     const { promise, reject } = Promise.withResolvers<never>();
     expect(await withinTime(promise, 1, () => null)).toBeNull();
     const thrown = withinTime(never, 1, () => {
@@ -36,7 +36,7 @@ describe("untilAborted", () => {
   });
 });
 
-describe("those who wait for a promise that lives long", () => {
+describe("waits for a promise that lives long", () => {
   /** A promise that counts the reactions on it. */
   function counted() {
     const { promise, resolve } = Promise.withResolvers<number>();
@@ -50,7 +50,7 @@ describe("those who wait for a promise that lives long", () => {
     return { promise, resolve, reactions };
   }
 
-  test("leave nothing on it, however often they come back", async () => {
+  test("leave no reaction on it, however many there are", async () => {
     const { promise, resolve, reactions } = counted();
     for (let round = 0; round < 100; round++) {
       expect(await withinTime(promise, 0, () => null)).toBeNull();
@@ -66,7 +66,7 @@ describe("those who wait for a promise that lives long", () => {
 });
 
 describe("sleepUnlessAborted", () => {
-  test("ends with its time, and at once with the signal", async () => {
+  test("ends after its time, and at once with the signal", async () => {
     const abort = new AbortController();
     await sleepUnlessAborted(1, abort.signal);
     const sleeping = sleepUnlessAborted(LONG_MS, abort.signal);

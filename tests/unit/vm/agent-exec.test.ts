@@ -15,7 +15,7 @@ import { seededRandom } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 
 describe("exec", () => {
-  test("sends the specification in pieces and gives figures back", async () => {
+  test("sends the specification in pieces, and returns the figures", async () => {
     const { guest, agent } = open();
     const output: string[] = [];
     const argv = ["/bin/sh", "-c", "x".repeat(130_000)];
@@ -69,7 +69,7 @@ describe("exec", () => {
     expect(await run.exit).toMatchObject(expected);
   });
 
-  test("standard input waits for credit, and its end is told", async () => {
+  test("standard input waits for credit, and its end is sent", async () => {
     const { guest, agent } = open();
     const stdin = Buffer.from(seededRandom(5).bytes(INPUT_WINDOW_BYTES_INITIAL + 1000));
     agent.exec({ ...SPEC, stdin: [stdin] }, () => undefined);
@@ -87,7 +87,7 @@ describe("exec", () => {
     expect(guest.frames.at(-1)?.payload.byteLength).toBe(0);
   });
 
-  test("standard input that the command leaves unread is let go with it", async () => {
+  test("standard input that the command does not read is released at its end", async () => {
     const { guest, agent } = open();
     const { promise: letGo, resolve } = Promise.withResolvers<void>();
     let readBytes = 0;
@@ -107,7 +107,7 @@ describe("exec", () => {
     expect(readBytes).toBeLessThanOrEqual(INPUT_WINDOW_BYTES_INITIAL + 65_536);
   });
 
-  test("output is answered with credit, and output beyond it ends everything", async () => {
+  test("output is answered with credit, and output beyond the credit closes the session", async () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, () => undefined);
     const { session } = await guest.frame(HostFrame.execSpec);
@@ -217,7 +217,7 @@ describe("exec", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.signal).length).toBe(2);
   });
 
-  test("a specification that no guest takes is refused here", async () => {
+  test("a specification that is too large for the guest is refused by the host", async () => {
     const { guest, agent } = open();
     const run = agent.exec({ ...SPEC, argv: ["/bin/echo", "x".repeat(4_200_000)] }, () => undefined);
     expect(((await failure(run.exit)) as AgentError).errno).toBe(7);

@@ -1,4 +1,4 @@
-/** Connections and holds, against an agent that says what it likes. */
+/** Connections and holds, against a scripted agent. */
 
 import { describe, expect, test } from "bun:test";
 import {
@@ -34,7 +34,7 @@ async function connected(guest: ScriptedAgent, agent: Agent) {
 }
 
 describe("a connection", () => {
-  test("ends when both sides have said so and the agent has confirmed it", async () => {
+  test("ends when both sides have ended it and the agent has confirmed that", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     guest.send(AgentFrame.netData, session, text("hello"));
@@ -55,7 +55,7 @@ describe("a connection", () => {
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("that is refused says why", async () => {
+  test("that is refused fails with the reason", async () => {
     const { guest, agent } = open();
     const opening = failure(agent.dial(1));
     guest.send(AgentFrame.netRefused, (await guest.frame(HostFrame.netDial)).session, packIntegers([32, 2]));
@@ -65,7 +65,7 @@ describe("a connection", () => {
     expect(await full).toBeInstanceOf(AgentError);
   });
 
-  test("that the host resets drops what still comes, up to the answer", async () => {
+  test("that the host resets drops data until the agent's answer", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     const reading = connection.chunks().next();
@@ -83,7 +83,7 @@ describe("a connection", () => {
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("that the guest resets gives what came before it, then the reset", async () => {
+  test("that the guest resets delivers earlier data, then the reset", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     guest.send(AgentFrame.netData, session, text("some"));
@@ -95,7 +95,7 @@ describe("a connection", () => {
     expect(guest.frames.at(-1)?.type).toBe(HostFrame.netDial);
   });
 
-  test("grants more to a reader that keeps up, and takes no more than it granted", async () => {
+  test("grants credit to a reader that keeps up, and accepts no data beyond the credit", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     const chunks = connection.chunks();
@@ -144,7 +144,7 @@ describe("a connection", () => {
     expect(await failure(opening)).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("data behind the guest's end breaks the protocol", async () => {
+  test("data after the guest's end breaks the protocol", async () => {
     const { guest, agent } = open();
     const { session } = await connected(guest, agent);
     guest.send(AgentFrame.netEnd, session);
@@ -194,7 +194,7 @@ describe("a hold", () => {
     );
   });
 
-  test("waits for requests that are under way", async () => {
+  test("waits for the answers to earlier requests", async () => {
     const { guest, agent } = open();
     const listing = agent.index(0).next();
     const index = await guest.frame(HostFrame.index);
@@ -207,7 +207,7 @@ describe("a hold", () => {
     await holding;
   });
 
-  test("that the agent refuses is none", async () => {
+  test("that the agent refuses fails, and holds nothing", async () => {
     const { guest, agent } = open();
     const holding = failure(agent.hold());
     guest.send(AgentFrame.error, (await guest.frame(HostFrame.hold)).session, problem(16, "busy"));
@@ -217,7 +217,7 @@ describe("a hold", () => {
     await frozen;
   });
 
-  test("that is not answered ends with a SYNC, too", async () => {
+  test("that is not answered is ended by a SYNC, too", async () => {
     const { guest, agent } = open();
     const holding = agent.hold();
     const hold = await guest.frame(HostFrame.hold);
@@ -240,12 +240,12 @@ describe("a hold", () => {
     guest.send(type, session, payload);
     expect(await failure(run.exit)).toBeInstanceOf(AgentProtocolError);
     expect(lines).toEqual([]);
-    // Nobody waits for a SYNC that cannot come.
+    // A SYNC cannot come any more, so nobody waits for one.
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 });
 
-describe("a scratch that stands still", () => {
+describe("a frozen scratch", () => {
   async function quiesced() {
     const { guest, agent } = open();
     const opening = agent.quiesce(5000);
@@ -255,7 +255,7 @@ describe("a scratch that stands still", () => {
     return { guest, agent, session, still: await opening };
   }
 
-  test("is thawed once, and says how long it stood", async () => {
+  test("is thawed once, and returns how long it was frozen", async () => {
     const { guest, session, still } = await quiesced();
     const [first, second] = [still.thaw(), still.thaw()];
     await guest.frame(HostFrame.thaw);
@@ -265,7 +265,7 @@ describe("a scratch that stands still", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.thaw)).toHaveLength(1);
   });
 
-  test("that went on by itself says so to who thaws it", async () => {
+  test("that thawed by itself is reported when the host thaws it", async () => {
     const { guest, session, still } = await quiesced();
     guest.send(AgentFrame.error, session, problem(110, "the time was up"));
     expect(((await failure(still.thaw())) as AgentError).errno).toBe(110);
@@ -273,7 +273,7 @@ describe("a scratch that stands still", () => {
     expect(guest.frames.some(({ type }) => type === HostFrame.thaw)).toBe(false);
   });
 
-  test("that cannot be is none", async () => {
+  test("that the guest cannot freeze fails", async () => {
     const { guest, agent } = open();
     const opening = failure(agent.quiesce(1));
     guest.send(AgentFrame.error, (await guest.frame(HostFrame.quiesce)).session, problem(16, "busy"));
@@ -290,7 +290,7 @@ describe("a scratch that stands still", () => {
     expect(await failure(still.thaw())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("cannot end before it began", async () => {
+  test("cannot be thawed before it is frozen", async () => {
     const { guest, agent } = open();
     const opening = failure(agent.quiesce(1));
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.quiesce)).session, done());
@@ -298,8 +298,8 @@ describe("a scratch that stands still", () => {
   });
 });
 
-describe("a standard input that begins with something", () => {
-  test("goes on with what is written, and ends when it is ended", async () => {
+describe("standard input with initial content", () => {
+  test("continues with what is written later, and ends when it is closed", async () => {
     const { guest, agent } = open();
     const first = Promise.withResolvers<Uint8Array>();
     const begin = async function* () {
@@ -322,14 +322,14 @@ describe("a standard input that begins with something", () => {
 });
 
 describe("a command with a terminal, beside another", () => {
-  test("names the other, its user and its size", async () => {
+  test("carries the other session, its user and the terminal's size", async () => {
     const { guest, agent } = open();
     const main = agent.exec(SPEC, () => undefined);
     const first = await guest.frame(HostFrame.execOpen);
     const spec = { ...SPEC, timeoutMs: 0, user: { uid: 1, gid: 2 }, terminal: { rows: 3, columns: 4 } };
     const run = agent.exec(spec, () => undefined, { beside: main });
     await turns();
-    // Not before there is something to join.
+    // There is no process to join yet.
     expect(guest.frames.filter(({ type }) => type === HostFrame.execOpen)).toHaveLength(1);
     guest.send(AgentFrame.started, first.session, packIntegers([32, 2]));
     const { session, payload } = await guest.frame(HostFrame.execOpen, 1);
@@ -351,7 +351,7 @@ describe("a command with a terminal, beside another", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.limit)).toHaveLength(1);
   });
 
-  test("fails with the other", async () => {
+  test("fails when the other one fails", async () => {
     const { guest, agent } = open();
     const main = agent.exec(SPEC, () => undefined);
     const run = agent.exec(SPEC, () => undefined, { beside: main });

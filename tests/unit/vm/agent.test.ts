@@ -25,7 +25,7 @@ import { ScriptedAgent } from "../../support/scripted-peer.ts";
 import { turns } from "../../support/waiting.ts";
 
 describe("greeting", () => {
-  test("tells the kernel, also when it came before it was asked for", async () => {
+  test("carries the kernel's version, also when it arrives before it is awaited", async () => {
     const guest = new ScriptedAgent();
     guest.send(AgentFrame.hello, 0, packIntegers([32, PROTOCOL_VERSION], [32, 0]), text("6.1.0"));
     expect(await Agent.open(guest.channel).hello(AbortSignal.timeout(1000))).toEqual({ kernelRelease: "6.1.0" });
@@ -52,7 +52,7 @@ describe("greeting", () => {
 });
 
 describe("requests", () => {
-  test("SYNC carries version, time and entropy, and wants its nonce back", async () => {
+  test("SYNC carries version, time and entropy, and expects its nonce in the answer", async () => {
     const { guest, agent } = open();
     const entropy = new Uint8Array(32).fill(9);
     const synced = agent.sync({ realtimeNs: 123_456_789_000_000_000n, entropy });
@@ -104,7 +104,7 @@ describe("requests", () => {
     expect(await failure(run.exit)).toBeInstanceOf(AgentError);
   });
 
-  test("a file that the guest refused is not sent any further", async () => {
+  test("the rest of a file that the guest refused is not sent", async () => {
     const { guest, agent } = open();
     let pulled = 0;
     const content = (async function* () {
@@ -131,7 +131,7 @@ describe("requests", () => {
     }
   });
 
-  test("no more requests are under way than the guest's table holds", async () => {
+  test("no more requests are sent at a time than the guest's table holds", async () => {
     const { guest, agent } = open();
     const freezes = Array.from({ length: TASKS_COUNT_MAX + 5 }, () => agent.freeze());
     await guest.frame(HostFrame.freeze, TASKS_COUNT_MAX - 1);
@@ -144,7 +144,7 @@ describe("requests", () => {
     expect(new Set(guest.frames.map(({ session }) => session)).size).toBe(freezes.length);
   });
 
-  test("a process or connection too many is refused here, and keeps nothing else waiting", async () => {
+  test("one process or connection too many is refused by the host, and delays nothing else", async () => {
     const { guest, agent } = open();
     const runs = Array.from({ length: PROCESSES_COUNT_MAX }, () => agent.exec(SPEC, () => undefined));
     const dials = Array.from({ length: CONNECTIONS_COUNT_MAX }, () => agent.dial(80).catch((error: Error) => error));
@@ -164,7 +164,7 @@ describe("requests", () => {
 });
 
 describe("index", () => {
-  test("flows with its reader, and ends with the listing", async () => {
+  test("arrives at the speed of its reader, and ends with the listing", async () => {
     const { guest, agent } = open();
     const reading = (async () => {
       let bytes = 0;
@@ -183,7 +183,7 @@ describe("index", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.window).length).toBeGreaterThan(1);
   });
 
-  test("an unread listing is given no more credit", async () => {
+  test("grants no credit while nobody reads", async () => {
     const { guest, agent } = open();
     const iterator = agent.index(0)[Symbol.asyncIterator]();
     const first = iterator.next();
@@ -194,7 +194,7 @@ describe("index", () => {
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("fails as the guest says", async () => {
+  test("fails with the guest's error", async () => {
     const { guest, agent } = open();
     const next = agent.index(2).next();
     const { session } = await guest.frame(HostFrame.index);
@@ -226,7 +226,7 @@ describe("a hostile or dying guest", () => {
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("a frame for no session breaks the protocol", async () => {
+  test("a frame for an unknown session breaks the protocol", async () => {
     const { guest, agent } = open();
     const frozen = agent.freeze();
     const { session } = await guest.frame(HostFrame.freeze);
@@ -234,7 +234,7 @@ describe("a hostile or dying guest", () => {
     expect(await failure(frozen)).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("its log is bounded and harmless", () => {
+  test("the guest's log is limited in size, and control characters are removed", () => {
     const { guest, lines } = open();
     for (let line = 0; line < 1000; line++) guest.send(AgentFrame.log, 0, text(`\x1b]0;title\x07 ${"y".repeat(5000)}`));
     expect(lines.length).toBeLessThanOrEqual(200);
@@ -242,7 +242,7 @@ describe("a hostile or dying guest", () => {
     expect(lines[0]).toStartWith("?]0;title? y");
   });
 
-  test("random frames end in answers or a refusal, never in anything else", async () => {
+  test("random frames end in answers or a protocol error, and nothing else", async () => {
     const types = Object.values(AgentFrame);
     for (let seed = 1; seed <= 300; seed++) {
       const random = seededRandom(seed);
@@ -271,7 +271,7 @@ describe("a hostile or dying guest", () => {
         const payload = random.bytes(sizes[random.below(sizes.length)] ?? 0);
         if (random.below(3) > 0) payload.fill(0, 0, 8);
         guest.send(type, random.below(20) === 0 ? SESSION_GUEST_BIT : random.below(8), payload);
-        // The connection is often there, so that its data is reached.
+        // The connection often exists, so that the code for its data is reached.
         if (seed % 3 === 0 && frame === 0) guest.send(AgentFrame.netOpened, dialled);
         if (frame % 8 === 0) await Promise.resolve();
       }

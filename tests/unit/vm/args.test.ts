@@ -97,7 +97,7 @@ test("the launcher's command line", () => {
   ]);
 });
 
-test("the launcher gives a program the variables that are asked for, and no other", () => {
+test("the launcher passes only the named environment variables to a program", () => {
   const options = { launcher: "/l", root: "/r", directory: "/d", uid: 7, cgroups: [], devices: [], fileBytesMax: 0 };
   const program = ["/p"];
   expect(buildLaunchArgs({ ...options, extraFds: [], program }, 1)).not.toContain("--variable");
@@ -105,7 +105,7 @@ test("the launcher gives a program the variables that are asked for, and no othe
   expect(args.slice(-6)).toEqual(["--variable", "A=1", "--variable", "B=b=c", "--", "/p"]);
 });
 
-test("the loader's list gives paths, and nothing for what the kernel provides", () => {
+test("the loader's list yields paths, without the object that the kernel provides", () => {
   const list = [
     "\tlinux-vdso.so.1 (0x00007ffcd2bf4000)",
     "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1e1c000000)",
@@ -117,7 +117,7 @@ test("the loader's list gives paths, and nothing for what the kernel provides", 
 });
 
 describe("user ids of machines", () => {
-  test("are never shared, and the one unused for longest comes next", async () => {
+  test("are never shared, and the one that was unused for longest is given next", async () => {
     const pool = new UidPool(1000, 3);
     const first = await pool.acquire();
     const second = await pool.acquire();
@@ -130,7 +130,7 @@ describe("user ids of machines", () => {
     expect((await pool.acquire()).uid).toBe(1001);
   });
 
-  test("are not given again while a process is left that had them, or nobody can tell", async () => {
+  test("are not given again while a process has them, or while that cannot be found out", async () => {
     const pool = new UidPool(1000, 1);
     let left: () => Promise<number[]> = () => Promise.resolve([7]);
     {
@@ -145,7 +145,7 @@ describe("user ids of machines", () => {
     expect(both.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
   });
 
-  test("stay taken when what a failed start began cannot be killed", async () => {
+  test("stay reserved when processes of a failed start cannot be killed", async () => {
     const pool = new UidPool(1000, 1);
     const cgroup = {
       pids: () => Promise.resolve([7]),
@@ -162,15 +162,15 @@ describe("user ids of machines", () => {
   });
 });
 
-describe("what a console tells of an end", () => {
-  test("is the panic where there is one, and its end otherwise", () => {
+describe("the reason of an end, from the console", () => {
+  test("is the panic if there was one, else the last lines", () => {
     const trace = `[1.0] Kernel panic - not syncing: Fatal\n${"x".repeat(9000)}`;
     expect(excerpt(`${"y".repeat(9000)}\n${trace}`)).toStartWith("Kernel panic - not syncing: Fatal\nxxx");
     expect(excerpt(trace).length).toBe(2048);
     expect(excerpt(`${"y".repeat(9000)}last\n`)).toEndWith("ylast");
   });
 
-  test("KVM's count of emulated instructions is summed over processors, and nonsense counts nothing", () => {
+  test("KVM's counts of emulated instructions are summed over processors, without lines that are no counts", () => {
     const stats = (value: unknown) => ({
       stats: [
         { name: "exits", value: 5 },

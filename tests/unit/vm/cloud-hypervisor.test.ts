@@ -21,7 +21,7 @@ import { ApiDescription } from "../../support/cloud-hypervisor/description.ts";
 const SHAPE = { vcpus: 2, memoryBytes: 536_870_912 };
 
 describe("the command line", () => {
-  test("has descriptors and no path of the host", () => {
+  test("has descriptors, and no path of the host", () => {
     expect(buildCloudHypervisorArgs("/usr/bin/cloud-hypervisor", { api: 3, events: 4 })).toEqual([
       "/usr/bin/cloud-hypervisor",
       ...["--api-socket", "fd=3"],
@@ -56,7 +56,7 @@ describe("a machine", () => {
     });
   });
 
-  test("has no Landlock where the kernel has not", () => {
+  test("has no Landlock on a kernel without it", () => {
     const config = buildVmConfig(SHAPE, false);
     expect(config.landlock_enable).toBe(false);
     expect(config).not.toHaveProperty("landlock_rules");
@@ -68,7 +68,7 @@ describe("a machine", () => {
 });
 
 describe("a disk", () => {
-  test("is raw, found by its serial, and discards only when it is written", () => {
+  test("is raw, has a serial, and discards only if it is writable", () => {
     expect(buildDiskConfig("L00", true, 0)).toEqual({
       path: "/vm/L00",
       readonly: true,
@@ -99,7 +99,7 @@ describe("events", () => {
   const event = { timestamp: { secs: 1, nanos: 2 }, source: "vm", event: "booted", properties: null };
   const text = (value: object) => `${JSON.stringify(value, null, 2)}\n\n`;
 
-  test("come one by one, wherever the stream is cut", () => {
+  test("are decoded one by one, wherever the stream is cut", () => {
     const panic = { ...event, source: "guest", event: "panic", properties: { event: "crash_loaded" } };
     const stream = Buffer.from(`${text(event)}\n${text(panic)}`);
     for (let cut = 0; cut <= stream.length; cut++) {
@@ -122,7 +122,7 @@ describe("events", () => {
     expect(() => new CloudHypervisorEventDecoder().push(Buffer.from(stream))).toThrow(CloudHypervisorEventError);
   });
 
-  test("without an end are refused, not kept", () => {
+  test("without an end are refused instead of being buffered", () => {
     const decoder = new CloudHypervisorEventDecoder();
     const endless = () => {
       for (let sent = 0; sent < 100; sent++) decoder.push(Buffer.alloc(4096, "x"));
@@ -130,7 +130,7 @@ describe("events", () => {
     expect(endless).toThrow("too long");
   });
 
-  test("of any bytes are events or refused", () => {
+  test("of random bytes are decoded or refused", () => {
     let seed = 7;
     const random = () => (seed = (seed * 1_103_515_245 + 12_345) % 2_147_483_648);
     for (let round = 0; round < 2000; round++) {
@@ -162,7 +162,7 @@ describe("the version", () => {
     },
   );
 
-  test("must be 52 or newer, and says where to get one", () => {
+  test("must be 52 or newer, and the error says where to get it", () => {
     const require = (text: string) => () =>
       requireCloudHypervisorVersion(parseCloudHypervisorVersion(`cloud-hypervisor v${text}\n`), "/usr/bin/x");
     expect(require("52.0")).not.toThrow();
@@ -174,13 +174,13 @@ describe("the version", () => {
   });
 });
 
-test("processor time is read from behind a name of any kind", () => {
+test("processor time is read after a process name with any characters", () => {
   const fields = Array.from({ length: 50 }, (_, index) => String(index));
   const stat = `77 (vcpu) 0) R ${fields.slice(1).join(" ")}\n`;
   expect(parseVcpuTime(stat)).toEqual({ kernelMs: 120, guestMs: 400 });
 });
 
-/** Enough of such a document to judge the judge by, where the real one is not at hand. */
+/** A small description of the same form, to test the check itself where the real one is missing. */
 const SMALL = `
 paths:
   /vm.restore:
@@ -228,7 +228,7 @@ describe("the description of the API", () => {
 
   const check = (body: unknown) => description.checkRequest("PUT", "vm.restore", body).map(({ path }) => path);
 
-  test("refuses what it does not know", () => {
+  test("rejects unknown fields and spellings", () => {
     const good = { source_url: "file:///x", memory_restore_mode: "OnDemand" };
     expect(check(good)).toEqual([]);
     expect(check({ ...good, memory_restore_mode: "ondemand" })).toEqual([".memory_restore_mode"]);

@@ -6,17 +6,17 @@ const MIB = 1_048_576;
 const GIB = 1024 * MIB;
 
 describe("a machine", () => {
-  test("counts for what its control group allows, of the size that it is given", () => {
+  test("is admitted with the memory that its control group allows", () => {
     expect(costOf({ vcpus: 3, memoryBytes: 512 * MIB })).toEqual({
       vcpus: 3,
       memoryBytes: machineMemoryBytes({ vcpus: 3, memoryBytes: 512 * MIB }),
     });
-    // Machines come in powers of two.
+    // Sizes of machines are powers of two.
     expect(costOf({ vcpus: 1, memoryBytes: 513 * MIB })).toEqual(costOf({ vcpus: 1, memoryBytes: GIB }));
     expect(costOf({ vcpus: 1, memoryBytes: 1 })).toEqual(costOf({ vcpus: 1, memoryBytes: 128 * MIB }));
   });
 
-  test("has room beside the guest's memory for 64 MiB of translated code and as much again", () => {
+  test("has room beside the guest's memory for 64 MiB of translated code, and 64 MiB more", () => {
     for (const memoryBytes of [128 * MIB, 512 * MIB, 8 * GIB]) {
       const overhead = machineMemoryBytes({ vcpus: 1, memoryBytes }) - memoryBytes;
       expect(overhead).toBeGreaterThanOrEqual(128 * MIB);
@@ -24,7 +24,7 @@ describe("a machine", () => {
     }
   });
 
-  test("of whatever shape, as many as are admitted are allowed no more than the budget together", () => {
+  test("of any shape: all admitted machines together may use no more than the budget", () => {
     const shapes = [128, 200, 512, 1024, 3000].map((mib, index) => ({ vcpus: 1 + index, memoryBytes: mib * MIB }));
     const scheduler = new Scheduler({ memoryBytes: 6 * GIB, vcpus: 1000 }, () => 0);
     const { signal } = new AbortController();
@@ -36,7 +36,7 @@ describe("a machine", () => {
   });
 });
 
-test("templates may take an eighth of the budget, room for one at least, and never more than a GiB", () => {
+test("templates may use an eighth of the budget, but at least one template's size and at most a GiB", () => {
   expect(templatesMemoryBytes(6 * GIB)).toBe(768 * MIB);
   expect(templatesMemoryBytes(256 * MIB)).toBe(128 * MIB);
   expect(templatesMemoryBytes(1024 * GIB)).toBe(TEMPLATES_BYTES_MAX);

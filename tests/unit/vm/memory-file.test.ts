@@ -23,7 +23,7 @@ function bytesAt(fd: number, offset: number, length: number): Buffer {
 
 const numberAt = (fd: number, index: number): bigint => bytesAt(fd, 8 * index, 8).readBigUInt64LE(0);
 
-/** No byte of it is a hole, so there is nothing left to make, and none can be changed. */
+/** The file has no hole, so that nothing has to be allocated later, and it cannot be changed. */
 function expectSolid({ fd, sizeBytes }: SealedFile): void {
   expect(fstatSync(fd).size).toBe(sizeBytes);
   expect(seekHole(fd, 0)).toBe(sizeBytes);
@@ -31,7 +31,7 @@ function expectSolid({ fd, sizeBytes }: SealedFile): void {
   expect(sealsOf(fd)).toBe(SEALS_ALL);
 }
 
-test("a memory file has what the memory holds, where the table says, and no hole", async () => {
+test("a memory file contains the used pages at the table's offsets, and no hole", async () => {
   using memory = opened(createMemfd("memory", 64 * MIB));
   const parts = [
     { offset: 0, bytes: Buffer.alloc(PAGE_BYTES, "a") },
@@ -58,7 +58,7 @@ test("a memory file has what the memory holds, where the table says, and no hole
   expect(unpacked.equals(bytesAt(memory.file, 0, 64 * MIB))).toBe(true);
 });
 
-test("memory that nothing was written to gives a table and nothing else", async () => {
+test("memory that nobody wrote to gives a table and nothing else", async () => {
   using memory = opened(createMemfd("memory", MIB));
   using packed = opened(await packMemory(memory.file, MIB));
   expectSolid(packed.file);
@@ -66,7 +66,7 @@ test("memory that nothing was written to gives a table and nothing else", async 
   expect(numberAt(packed.file.fd, 3)).toBe(0n);
 });
 
-test("a sealed copy is the same bytes, of no whole number of pages either", async () => {
+test("a sealed copy has the same bytes, also when the last page is incomplete", async () => {
   using state = opened(createMemfd("state", 0));
   const bytes = Buffer.alloc(3 * PAGE_BYTES + 7, "state ");
   writeSync(state.file, bytes, 0, bytes.length, 0);

@@ -17,7 +17,7 @@ describe("pool", () => {
     return new Pool({ vmm, templates, shape: SHAPE, size: 2, log: silentLog, ...change });
   }
 
-  test("takes the clone that waits, and refills", async () => {
+  test("gives out the clone that waits, and makes another", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
@@ -29,7 +29,7 @@ describe("pool", () => {
     expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
   });
 
-  test("gives clones that wait little of the processors, and those that are taken what is theirs", async () => {
+  test("gives waiting clones a small share of the processors, and clones in use their full share", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
@@ -44,7 +44,7 @@ describe("pool", () => {
     expect(weights(fresh.machine)).toEqual([inUse]);
   });
 
-  test("never hands out a clone that lives, but whose guest is gone", async () => {
+  test("never gives out a clone whose guest does not answer", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
@@ -56,7 +56,7 @@ describe("pool", () => {
     expect(vmm.live.has(lost as Machine)).toBe(false);
   });
 
-  test("leaves those that wait to others, when told so", async () => {
+  test("leaves waiting clones to other callers when asked to", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
@@ -67,7 +67,7 @@ describe("pool", () => {
     expect(pool.waitingCount).toBe(2);
   });
 
-  test("makes a fresh clone of another shape", async () => {
+  test("makes a new clone for another shape", async () => {
     const vmm = new FakeVmm("kvm");
     await using pool = open(vmm);
     pool.start();
@@ -78,7 +78,7 @@ describe("pool", () => {
     expect(pool.waitingCount).toBe(2);
   });
 
-  test("prefers a clone that has rehearsed, and lends none that is at it", async () => {
+  test("prefers a clone that has rehearsed, and gives out none during its rehearsal", async () => {
     const vmm = new FakeVmm();
     const begun: Machine[] = [];
     const hold = Promise.withResolvers<void>();
@@ -100,7 +100,7 @@ describe("pool", () => {
     expect(third.machine).toBe(begun[1] as Machine);
   });
 
-  test("ends a clone that could not rehearse", async () => {
+  test("ends a clone whose rehearsal failed", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm, { rehearse: () => Promise.reject(new Error("forgot the text")) });
     pool.start();
@@ -109,7 +109,7 @@ describe("pool", () => {
     expect(pool.waitingCount).toBe(1);
   });
 
-  test("gives half of its clones up while memory is short", async () => {
+  test("ends half of its clones while memory is short", async () => {
     const vmm = new FakeVmm();
     let short = true;
     await using pool = open(vmm, { size: 4, isShortOfMemory: () => short });
@@ -122,7 +122,7 @@ describe("pool", () => {
     expect(pool.waitingCount).toBe(4);
   });
 
-  test("looks at the memory now and then, and gives up and makes clones by it", async () => {
+  test("checks the memory regularly, and ends or makes clones accordingly", async () => {
     const vmm = new FakeVmm();
     let short = false;
     await using pool = open(vmm, { size: 4, isShortOfMemory: () => short, memoryIntervalMs: 5 });
@@ -144,7 +144,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(2);
   });
 
-  test("gives no machine to wait that ended while it rehearsed", async () => {
+  test("keeps no clone that ended during its rehearsal", async () => {
     const vmm = new FakeVmm();
     let rehearsals = 0;
     await using pool = open(vmm, {
@@ -161,7 +161,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(2);
   });
 
-  test("makes clones that do not live less and less often, until one is taken", async () => {
+  test("makes clones less and less often when they die, until one is taken", async () => {
     const vmm = new FakeVmm();
     const pauses: unknown[] = [];
     const warn = (_: string, fields?: Record<string, unknown>) => void pauses.push(fields?.["retry_ms"]);
@@ -206,7 +206,7 @@ describe("pool", () => {
     expect(vmm.calls).toContain("boot");
   });
 
-  test("boots from cold when there is no clone to be had, and fails with the last reason", async () => {
+  test("boots from cold when no clone can be made, and fails with the last reason", async () => {
     const vmm = new FakeVmm();
     vmm.failing.add("clone");
     await using pool = open(vmm);
@@ -220,7 +220,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(0);
   });
 
-  test("who gives up gets the reason, and the machine goes", async () => {
+  test("a caller that gives up gets the reason of its signal, and the machine ends", async () => {
     const vmm = new FakeVmm();
     vmm.script = { mute: true };
     await using pool = open(vmm, { coldBootOnly: true });
@@ -234,7 +234,7 @@ describe("pool", () => {
     await expect(pool.take(SHAPE, given.signal)).rejects.toBe(reason);
   });
 
-  test("a machine that gets nowhere is given up with what is known about it", async () => {
+  test("a machine that makes no progress is ended, and the error tells its state", async () => {
     const vmm = new FakeVmm();
     vmm.script = { mute: true, stuck: "it only pretends" };
     await using pool = open(vmm, { coldBootOnly: true });
@@ -242,7 +242,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(0);
   });
 
-  test("is empty after disposal, and gives nothing any more", async () => {
+  test("is empty after disposal, and gives out no more machines", async () => {
     const vmm = new FakeVmm();
     const pool = open(vmm);
     pool.start();

@@ -38,7 +38,7 @@ describe("probe", () => {
     ...change,
   });
 
-  test("leaves a device that only pretends for the next, and remembers both verdicts", () =>
+  test("passes over an acceleration that does not really work, and remembers both verdicts", () =>
     withMemo(async (memoPath) => {
       const kvm = new FakeVmm("kvm");
       const tcg = new FakeVmm("tcg");
@@ -72,7 +72,7 @@ describe("probe", () => {
     }),
   );
 
-  test("a trial that takes too long is given up, and names the setting", () =>
+  test("a trial that takes too long is ended, and its verdict names the setting", () =>
     withMemo(async (memoPath) => {
       const vmm = new FakeVmm();
       vmm.script = { mute: true };
@@ -81,7 +81,7 @@ describe("probe", () => {
       expect(vmm.live.size).toBe(0);
     }));
 
-  test("a guest that does not see its disk is no machine", () =>
+  test("a guest that does not see its disk fails the trial", () =>
     withMemo(async (memoPath) => {
       const vmm = new FakeVmm();
       vmm.script = { mountErrno: 19 };
@@ -120,7 +120,7 @@ describe("probe", () => {
     }),
   );
 
-  test("a VMM that crashes is tried again at once, and one that always does is remembered for it", () =>
+  test("a VMM that crashes is tried again at once, and one that always crashes is remembered as unusable", () =>
     withMemo(async (memoPath) => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
       kvm.exitCode = 128 + 11;
@@ -146,7 +146,7 @@ describe("probe", () => {
       expect((await probe(options(memoPath, [], { candidates }))).verdict.acceleration).toBe("kvm");
     }));
 
-  test("a shortage of the host is not remembered", () =>
+  test("a failure for lack of resources is not remembered", () =>
     withMemo(async (memoPath) => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
       kvm.failing.add("clone");
@@ -155,7 +155,7 @@ describe("probe", () => {
       expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("kvm");
     }));
 
-  test("a memory that is not ours is not believed", () =>
+  test("a file of verdicts in another format is ignored", () =>
     withMemo(async (memoPath) => {
       for (const text of ["nonsense", "{}", '[{"key": 1}]']) {
         await Bun.write(memoPath, text);

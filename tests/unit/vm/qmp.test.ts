@@ -26,7 +26,7 @@ function monitor(answer: (command: Command, say: (text: string) => void) => void
 }
 
 describe("QMP client", () => {
-  test("gives each command its answer, however the bytes are cut", async () => {
+  test("gives each command its answer, wherever the stream is cut", async () => {
     const { channel } = monitor(({ execute, id }, say) => {
       const line = `{"return": {"was": "${execute}"}, "id": ${id}}\r\n`;
       for (const character of line) say(character);
@@ -36,7 +36,7 @@ describe("QMP client", () => {
     expect(answers).toEqual([{ was: "a" }, { was: "b" }, { was: "c" }]);
   });
 
-  test("several messages in one chunk are several messages", async () => {
+  test("decodes several messages of one chunk", async () => {
     const ids: number[] = [];
     const { channel } = monitor(({ id }, say) => {
       ids.push(id);
@@ -51,7 +51,7 @@ describe("QMP client", () => {
     expect(events).toEqual([{ event: "STOP", data: {} }]);
   });
 
-  test("keeps events until somebody listens", async () => {
+  test("keeps events until there is a listener", async () => {
     const { channel, say } = monitor(() => undefined);
     const qmp = await Qmp.open(channel);
     say('{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}, "timestamp": {}}\n');
@@ -60,7 +60,7 @@ describe("QMP client", () => {
     expect(events).toEqual([{ event: "SHUTDOWN", data: { guest: true, reason: "guest-reset" } }]);
   });
 
-  test("tells a refusal with its reason, and goes on", async () => {
+  test("fails a refused command with its reason, and continues", async () => {
     const { channel } = monitor(({ execute, id }, say) => {
       if (execute === "good") say(`{"return": 1, "id": ${id}}\n`);
       else say(`{"error": {"class": "GenericError", "desc": "no such thing"}, "id": ${id}}\n`);
@@ -87,13 +87,13 @@ describe("QMP client", () => {
     await expect(qmp.execute("y")).rejects.toBeInstanceOf(QmpClosedError);
   });
 
-  test("does not take another protocol for the monitor's", async () => {
+  test("refuses another protocol", async () => {
     const channel = new MemoryChannel();
     channel.deliver(Buffer.from('{"hello": 1}\n'));
     await expect(Qmp.open(channel)).rejects.toThrow("did not greet");
   });
 
-  test("a monitor that closes ends what waits for it", async () => {
+  test("ends waiting commands when the monitor closes", async () => {
     const { channel } = monitor(() => channel.deliver(null));
     const qmp = await Qmp.open(channel);
     await expect(qmp.execute("quit")).rejects.toBeInstanceOf(QmpClosedError);

@@ -8,7 +8,7 @@ const MIB = 1_048_576;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * MIB };
 const DAY_MS = 86_400_000;
 
-test("shapes are rounded up to those of templates", () => {
+test("a shape is rounded up to that of a template", () => {
   expect(templateShape({ vcpus: 3, memoryBytes: 1 })).toEqual({ vcpus: 3, memoryBytes: 128 * MIB });
   expect(templateShape({ vcpus: 1, memoryBytes: 256 * MIB })).toEqual(SHAPE);
   expect(templateShape({ vcpus: 1, memoryBytes: 256 * MIB + 1 }).memoryBytes).toBe(512 * MIB);
@@ -19,7 +19,7 @@ describe("templates", () => {
     return new TemplateStore({ vmm, log: silentLog, clock: () => vmm.now });
   }
 
-  test("are built once, however many ask at a time", async () => {
+  test("are built once for all callers at a time", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const got = await Promise.all([store.get(SHAPE), store.get(SHAPE), store.get(SHAPE)]);
@@ -37,7 +37,7 @@ describe("templates", () => {
     expect((await store.get(SHAPE)).shape).toEqual(SHAPE);
   });
 
-  test("that fail are built again at once, and then after a pause, in which nobody waits", async () => {
+  test("that fail are built again at once, and then after a pause, in which no caller waits", async () => {
     const vmm = new FakeVmm();
     vmm.killedAt.push("hello", "sync");
     await using store = open(vmm);
@@ -52,7 +52,7 @@ describe("templates", () => {
     expect([...vmm.live]).toEqual([]);
   });
 
-  test("are renewed after a day, while the old one serves", async () => {
+  test("are renewed after a day, while the old one stays in use", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const old = (await store.get(SHAPE)) as FakeTemplate;
@@ -70,7 +70,7 @@ describe("templates", () => {
     expect(vmm.templates.length).toBe(2);
   });
 
-  test("are renewed when the host has another VMM, while the old one serves", async () => {
+  test("are renewed when the VMM was upgraded, while the old one stays in use", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const old = (await store.get(SHAPE)) as FakeTemplate;
@@ -84,7 +84,7 @@ describe("templates", () => {
     expect(vmm.templates.length).toBe(2);
   });
 
-  test("that cannot be renewed serve on, and are tried again after a minute that doubles to an hour", async () => {
+  test("stay in use when they cannot be renewed, which is retried after a minute that doubles to an hour", async () => {
     const vmm = new FakeVmm();
     const warnings: unknown[] = [];
     const log = { ...silentLog, warn: (_: string, fields?: Record<string, unknown>) => void warnings.push(fields) };
@@ -108,7 +108,7 @@ describe("templates", () => {
     expect(await store.get(SHAPE)).not.toBe(old);
   });
 
-  test("beyond a few, the one unused for longest goes", async () => {
+  test("are limited in number: the one unused for longest is removed", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const shape = (vcpus: number) => ({ vcpus, memoryBytes: 128 * MIB });
@@ -119,7 +119,7 @@ describe("templates", () => {
     expect(vmm.templates.filter(({ disposed }) => disposed).map((template) => template.shape.vcpus)).toEqual([2]);
   });
 
-  test("are built one at a time, and who wants another shape meanwhile is told", async () => {
+  test("are built one at a time, and callers for other shapes learn that at once", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const first = store.get(SHAPE);
@@ -132,7 +132,7 @@ describe("templates", () => {
     expect((await store.get({ ...SHAPE, vcpus: 3 })).shape.vcpus).toBe(3);
   });
 
-  test("take no more memory than they may, but for the last one: those that nobody uses go", async () => {
+  test("stay within their memory, except for the last one: unused ones are removed", async () => {
     const vmm = new FakeVmm();
     vmm.templateBytes = 40 * MIB;
     await using store = new TemplateStore({ vmm, log: silentLog, memoryBytesMax: 100 * MIB });
@@ -146,7 +146,7 @@ describe("templates", () => {
     expect(disposed()).toEqual([2, 3]);
   });
 
-  test("that machines use are counted until those end, and no other is built beyond the limit meanwhile", async () => {
+  test("count as long as machines use them, and no other is built beyond the limit meanwhile", async () => {
     const vmm = new FakeVmm();
     vmm.templateBytes = 40 * MIB;
     await using store = new TemplateStore({ vmm, log: silentLog, memoryBytesMax: 100 * MIB, clock: () => vmm.now });
@@ -157,7 +157,7 @@ describe("templates", () => {
     vmm.now = DAY_MS + 1;
     expect(await get(1)).toBe(first);
     await until("the first is gone", () => first.disposed);
-    // Renewed, while a clone keeps the old one.
+    // It is renewed while a clone keeps the old one.
     expect(store.memoryBytes).toBe(120 * MIB);
     (await get(1)).isInUse = true;
     expect(await get(2)).toBe(second);
@@ -168,7 +168,7 @@ describe("templates", () => {
     expect((await get(3)).shape.vcpus).toBe(3);
   });
 
-  test("are all gone after disposal, also one that is being built, and the first that was given", async () => {
+  test("are all removed at disposal, also one that is being built, and the first that was given", async () => {
     const vmm = new FakeVmm();
     const first = (await vmm.save(await vmm.bootForTemplate(SHAPE))) as FakeTemplate;
     const store = new TemplateStore({ vmm, log: silentLog, first });
