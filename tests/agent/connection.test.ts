@@ -50,8 +50,8 @@ async function next(agent: NativeAgent, type: number): Promise<Frame> {
 }
 
 describe("a connection to a port of the guest", () => {
-  test("carries bytes both ways and ends each way by itself", async () => {
-    // Answers with what it got once that has ended.
+  test("carries bytes in both directions, which end separately", async () => {
+    // Sends back all it received once the other direction has ended.
     await using server = await LoopbackServer.open((socket) => {
       const chunks: Uint8Array[] = [];
       socket.on("data", (chunk) => chunks.push(Buffer.from(chunk)));
@@ -71,7 +71,7 @@ describe("a connection to a port of the guest", () => {
     await next(agent, AgentFrame.done);
   });
 
-  test("to where nobody listens is refused", async () => {
+  test("to a port on which nobody listens is refused", async () => {
     const server = await LoopbackServer.open();
     const { port } = server;
     await server[Symbol.asyncDispose]();
@@ -81,7 +81,7 @@ describe("a connection to a port of the guest", () => {
     expect([refused.session, refused.payload.readUInt32LE()]).toEqual([3, Refusal.refused]);
   });
 
-  test("that the guest ends first still takes what the host sends", async () => {
+  test("that the guest ends first still takes data from the host", async () => {
     const received = Promise.withResolvers<string>();
     await using server = await LoopbackServer.open((socket) => {
       let seen = "";
@@ -124,12 +124,12 @@ describe("a connection to a port of the guest", () => {
     agent.send(frame(HostFrame.netReset, 4));
     expect((await next(agent, AgentFrame.netReset)).session).toBe(4);
     expect(await closed.promise).toBe("ECONNRESET");
-    // Nobody knows them any more.
+    // These sessions are over.
     agent.send(frame(HostFrame.netReset, 4), frame(HostFrame.netData, 3, Buffer.from("x")));
     expect((await agent.sync()).type).toBe(AgentFrame.synced);
   });
 
-  test("sends no more than its credit, and takes no more", async () => {
+  test("sends and accepts no more than its credit", async () => {
     await using server = await LoopbackServer.open((socket) => {
       socket.pause();
       socket.write(Buffer.alloc(1 << 20, 7));
@@ -143,7 +143,7 @@ describe("a connection to a port of the guest", () => {
     expect(await agent.quiet(100)).toBe(true);
     agent.send(frame(HostFrame.window, 3, u32(Stream.data), u32(1000)));
     expect((await next(agent, AgentFrame.netData)).payload.length).toBe(1000);
-    // Its reader reads nothing: what the kernel does not hold stays in the window.
+    // Its reader reads nothing: the data beyond the kernel's buffers stays in the window.
     let credit = INPUT_WINDOW_BYTES_INITIAL;
     let sent = 0;
     for (let idle = 0; idle < 2; ) {
@@ -166,7 +166,7 @@ describe("a connection to a port of the guest", () => {
     expect(await agent.exited).toEqual({ code: EXIT_REFUSED, signal: null });
   });
 
-  test("20 MiB come and go whole", async () => {
+  test("carries 20 MiB in each direction", async () => {
     const bytes = Buffer.from(Array.from({ length: 1 << 20 }, (_, index) => (index * 7) & 0xff));
     await using server = await LoopbackServer.open((socket) => {
       socket.on("data", (chunk) => {
@@ -211,12 +211,12 @@ describe("a connection to a port of the guest", () => {
   ])("%s is malformed", async (_, bytes) => {
     await using server = await LoopbackServer.open();
     await using agent = await NativeAgent.start();
-    // In one piece: the connect has not been looked at when the second frame is taken.
+    // In one write: the second frame is handled before the connect has finished.
     agent.send(Buffer.concat([dial(3, server.port), bytes]));
     expect(await agent.exited).toEqual({ code: EXIT_REFUSED, signal: null });
   });
 
-  test("data and a second end behind its end are malformed", async () => {
+  test("treats data and a second end after the end as malformed", async () => {
     for (const bytes of [frame(HostFrame.netData, 3, Buffer.from("x")), frame(HostFrame.netEnd, 3)]) {
       await using server = await LoopbackServer.open();
       await using agent = await NativeAgent.start();
@@ -228,7 +228,7 @@ describe("a connection to a port of the guest", () => {
   });
 });
 
-test("there is room for as many connections as said, for one more when one has ended, and for one behind the other", async () => {
+test("is limited in number: an ended one makes room for another, also many times over", async () => {
   await using server = await LoopbackServer.open();
   await using agent = await NativeAgent.start();
   const ids = Array.from({ length: CONNECTIONS_COUNT_MAX }, (_, index) => 1000 + index);

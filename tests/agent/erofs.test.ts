@@ -1,4 +1,4 @@
-/** The walk that reads an EROFS disk itself, against what the kernel says of the tree that the disk was made of. */
+/** Compares the agent's own reader of EROFS disks with the kernel's view of the tree that a disk was made of. */
 import { describe, expect, test } from "bun:test";
 import { linkSync, mkdirSync, readFileSync, renameSync, symlinkSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -12,7 +12,7 @@ import { command, setXattr } from "./raw-layers.ts";
 const BLOCK_BYTES = 4096;
 const SUPER_OFFSET = 1024;
 const FUZZ_SEEDS_COUNT = Number(process.env["COPPICE_FUZZ_COUNT"] ?? 60);
-/** Mutated directories can lead back to themselves: such a listing has no end. */
+/** Mutated directories can contain themselves: such a listing has no end. */
 const FUZZ_STREAM_BYTES_MAX = 1_048_576;
 const [MKFS, ...MKFS_FLAGS] = erofsArgv({ path: "", staging: "" }).slice(0, -2) as [string, ...string[]];
 
@@ -43,7 +43,7 @@ function makeTree(upper: string): void {
     }
   }
   mkdirSync(join(upper, "deep/".repeat(300)), { recursive: true });
-  // Attributes are read by the kernel: of a directory, below directories without them, and of what is no file.
+  // The kernel reads attributes: of a directory, below directories without any, and of special files.
   mkdirSync(join(upper, "plain/marked/inner/most"), { recursive: true });
   writeFileSync(join(upper, "plain/marked/inner/most/file"), "marked");
   writeFileSync(join(upper, "plain/marked/inner/most/other"), "not marked");
@@ -55,7 +55,7 @@ function makeTree(upper: string): void {
   }
 }
 
-/** Makes the disk of the layer, which the agent reads from then on. */
+/** Makes a disk of the layer, which the agent then reads. */
 function makeDisk(agent: NativeAgent, ...flags: string[]): string {
   const layer = join(agent.directory, "l/00");
   const [made, disk] = [join(agent.directory, "made"), join(layer, "disk")];
@@ -72,13 +72,13 @@ async function entriesOf(agent: NativeAgent): Promise<IndexRecord[]> {
   return entries.sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
-/** What the tree says of an entry, however it is stored. */
+/** The fields of an entry that do not depend on how it is stored. */
 function facts({ inode: _inode, extents: _extents, ...entry }: IndexRecord) {
   return entry.type === "d" ? { ...entry, size: 0n, nlink: 0 } : entry;
 }
 
 describe("an index that is read from an EROFS disk", () => {
-  test("is what the kernel says of the tree, and tells where the bytes are", async () => {
+  test("agrees with the kernel's view of the tree, and has the right extents", async () => {
     await using agent = await NativeAgent.mounted();
     const upper = join(agent.directory, "l/00/upper");
     makeTree(upper);
@@ -89,7 +89,7 @@ describe("an index that is read from an EROFS disk", () => {
     const inodes = new Map(entries.map(({ path, inode }) => [path, inode]));
     expect(inodes.get("d/second")).toBe(inodes.get("d/file") as bigint);
     for (const { path, type, size, extents, xattrs } of entries) {
-      // Here the kernel, which is asked for attributes, has the file on another disk.
+      // The kernel, which reads attributes here, has the file on another disk.
       if (type !== "f" || Object.keys(xattrs).length > 0) continue;
       const bytes = extents.map(({ physical, length }) => disk.subarray(Number(physical), Number(physical + length)));
       expect(extents.map(({ logical, length }) => [logical, length])).toEqual(size === 0n ? [] : [[0n, size]]);
@@ -97,7 +97,7 @@ describe("an index that is read from an EROFS disk", () => {
     }
   });
 
-  test("has the time of the disk where inodes have none", async () => {
+  test("has the disk's time for inodes without a time", async () => {
     await using agent = await NativeAgent.mounted();
     makeTree(join(agent.directory, "l/00/upper"));
     makeDisk(agent, "-T", "86400");
@@ -121,7 +121,7 @@ describe("a disk that only the kernel can read", () => {
     expect(await entriesOf(agent)).toEqual(expected);
   });
 
-  test("is no listing when the content of a file has no place of its own", async () => {
+  test("fails when the content of a file has no extent of its own", async () => {
     await using agent = await NativeAgent.mounted();
     const upper = join(agent.directory, "l/00/upper");
     writeFileSync(join(upper, "file"), "behind the inode");
@@ -132,7 +132,7 @@ describe("a disk that only the kernel can read", () => {
   });
 });
 
-test("a damaged disk gives a listing or an error of the entry", async () => {
+test("a damaged disk gives a listing, or an error that names the entry", async () => {
   await using agent = await NativeAgent.mounted();
   const upper = join(agent.directory, "l/00/upper");
   mkdirSync(join(upper, "a/b/c"), { recursive: true });
@@ -144,7 +144,7 @@ test("a damaged disk gives a listing or an error of the entry", async () => {
   for (let seed = 1; seed <= FUZZ_SEEDS_COUNT; seed++) {
     const random = seededRandom(seed);
     const damaged = Buffer.from(disk);
-    // All metadata are in the first blocks; the magic number stays, so that the damage is read.
+    // All metadata is in the first blocks; the magic number stays intact, so that the damage is read.
     for (let count = 1 + random.below(6); count > 0; count--) {
       const at = SUPER_OFFSET + 4 + random.below(4 * BLOCK_BYTES);
       if (at < damaged.length) damaged[at] = random.below(3) === 0 ? 0xff : random.below(256);

@@ -48,7 +48,7 @@ describe("a command", () => {
     expect(outcome.wallUs).toBeGreaterThan(0n);
   });
 
-  test("gets bytes that are not text as they are", async () => {
+  test("gets bytes that are not text unchanged", async () => {
     await using agent = await NativeAgent.mounted();
     const odd = Uint8Array.of(0xff, 0xfe, 0x0a, 0x80);
     const { stdout } = await execute(agent, { argv: ["printf", "%s", odd] });
@@ -107,15 +107,15 @@ describe("a command", () => {
     expect(Number(outcome.wallUs)).toBeGreaterThanOrEqual(400_000);
   });
 
-  test("does not live on in what it left behind", async () => {
+  test("leaves no process behind", async () => {
     await using agent = await NativeAgent.mounted();
     const before = Date.now();
     const outcome = await execute(agent, shell("sleep 60 & echo $!"));
     expect([outcome.exitCode, outcome.flags]).toEqual([0, 0]);
-    // The output is drained for 200 ms, for the sake of what still holds it, and then everything is killed.
+    // Output is drained for 200 ms, in case another process still writes, and then everything is killed.
     expect(Date.now() - before).toBeGreaterThanOrEqual(180);
     expect(Date.now() - before).toBeLessThan(5_000);
-    // Gone, or dead and waiting for whatever reaps orphans on this machine.
+    // Gone, or a zombie that the init of this machine has not reaped.
     const status = `/proc/${outcome.stdout.toString().trim()}/status`;
     const isDead = () => !existsSync(status) || /^State:\t[ZX]/m.test(readFileSync(status, "utf8"));
     await until("it is dead", isDead);
@@ -134,7 +134,7 @@ describe("a command", () => {
 });
 
 describe("standard input", () => {
-  /** Sends all of `bytes` as credit comes, then the end. */
+  /** Sends all of `bytes` as credit arrives, then the end. */
   async function feed(agent: NativeAgent, session: number, bytes: Uint8Array): Promise<void> {
     let credit = INPUT_WINDOW_BYTES_INITIAL;
     let at = 0;
@@ -154,12 +154,12 @@ describe("standard input", () => {
     agent.send(frame(HostFrame.stdin, session));
   }
 
-  test("of 3 MiB arrives whole, in front of a reader that is slow to start", async () => {
+  test("of 3 MiB arrives whole at a reader that starts late", async () => {
     await using agent = await NativeAgent.mounted();
     const bytes = Buffer.alloc(3 << 20, "coppice ");
     agent.send(execFrames(3, shell("sleep 0.3; exec sha256sum", { stdin: true })));
     await feed(agent, 3, bytes);
-    // STARTED was taken by feed.
+    // feed has taken STARTED.
     const seen: Buffer[] = [];
     for (let ended = false; !ended; ) {
       const { type, payload } = await agent.next();
@@ -170,13 +170,13 @@ describe("standard input", () => {
     expect(Buffer.concat(seen).toString()).toBe(`${hash}  -\n`);
   });
 
-  test("that nobody reads stands still at its credit, and ends with the command", async () => {
+  test("that nobody reads stops at its credit, and ends with the command", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("sleep 0.8", { stdin: true })));
     agent.send(frame(HostFrame.stdin, 3, Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL)));
     const first = [await agent.next(), await agent.next()].sort((one, other) => one.type - other.type);
     expect(first.map(({ type }) => type)).toEqual([AgentFrame.started, AgentFrame.window]);
-    // What fits into the pipe is taken: its credit comes back, and with it a larger window. The rest stays where it is.
+    // The pipe takes what fits: that credit is returned, with a larger window. The rest stays in the agent.
     expect(first[1]?.payload.readUInt32LE(4)).toBe(INPUT_WINDOW_BYTES_MAX);
     const pieces = INPUT_WINDOW_BYTES_MAX / FRAME_PAYLOAD_BYTES_MAX;
     agent.send(
@@ -203,7 +203,7 @@ describe("standard input", () => {
 });
 
 describe("output", () => {
-  test("goes no further than its credit, each stream by itself", async () => {
+  test("stays within its credit, each stream separately", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("(yes | head -c 400000) & (sleep 0.2; echo err >&2); wait", { timeoutMs: 20_000 })));
     const bytes = [0, 0, 0];
@@ -226,7 +226,7 @@ describe("output", () => {
     expect((await collectAfterStart(agent)).length).toBe(400_000 - 262_144 - 1);
   });
 
-  /** Standard output up to EXIT of a command that was seen to start. */
+  /** Standard output up to EXIT of a command that has started. */
   async function collectAfterStart(agent: NativeAgent): Promise<Buffer> {
     const chunks: Buffer[] = [];
     for (;;) {
@@ -236,7 +236,7 @@ describe("output", () => {
     }
   }
 
-  test("that filled its credit exactly still ends", async () => {
+  test("that used its credit exactly still ends", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("head -c 262144 /dev/zero")));
     expect((await agent.next()).type).toBe(AgentFrame.started);
@@ -246,7 +246,7 @@ describe("output", () => {
   test("waits for credit after the death of its command", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("head -c 300000 /dev/zero")));
-    // The rest is in the pipe when the command ends; EXIT stays behind it.
+    // The rest is in the pipe when the command ends; EXIT comes after it.
     let bytes = 0;
     while (bytes < 262_144) {
       const { type, payload } = await agent.next();
@@ -266,7 +266,7 @@ describe("output", () => {
 });
 
 describe("sessions", () => {
-  test("run at once, and end each with its own code", async () => {
+  test("run at the same time, and end with their own codes", async () => {
     await using agent = await NativeAgent.mounted();
     const ids = Array.from({ length: PROCESSES_COUNT_MAX }, (_, index) => 1000 + index);
     // Each ends when its standard input does, so that all are alive at once.
@@ -292,10 +292,10 @@ describe("sessions", () => {
     expect((await execute(agent, shell("echo again"))).stdout.toString()).toBe("again\n");
   });
 
-  test("keep the disks from being frozen", async () => {
+  test("prevent freezing of the disks", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("sleep 0.3")), frame(HostFrame.freeze, 4));
-    // The start of the command may be told before the refusal or after it.
+    // STARTED may come before or after the refusal.
     let answer = await agent.next();
     if (answer.type === AgentFrame.started) answer = await agent.next();
     expect(parseError(answer).text).toBe("sessions are alive");
@@ -311,7 +311,7 @@ describe("a specification", () => {
   const open = (size: number, timeoutMs: bigint | number = 1000) => execOpen(3, size, { timeoutMs });
   const whole = execSpec({ argv: ["true"], env: ["A=b"] });
 
-  test("that does not parse is an error, and the agent goes on", async () => {
+  test("that cannot be parsed is an error, and the agent continues", async () => {
     await using agent = await NativeAgent.mounted();
     const bad: Buffer[] = [
       Buffer.alloc(16, 0xff),
@@ -343,7 +343,7 @@ describe("a specification", () => {
     expect([outcome.exitCode, outcome.stderr.toString()]).toEqual([126, "true: Argument list too long\n"]);
   });
 
-  test("whose working directory cannot be is an error", async () => {
+  test("with an impossible working directory is an error", async () => {
     await using agent = await NativeAgent.mounted();
     writeFileSync(join(agent.directory, "file"), "");
     agent.send(execFrames(3, { argv: ["true"], cwd: join(agent.directory, "file/below") }));

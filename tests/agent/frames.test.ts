@@ -35,7 +35,7 @@ describe("the stream", () => {
       frame(HostFrame.mount, 1, u16(1), u16(1)),
       execFrames(2, { argv: ["sh", "-c", "printf cut"] }, 10),
     ]);
-    // One byte at a time is a cut at every place; each write is a packet of its own for the agent to wake up to.
+    // One byte at a time cuts at every place; each write wakes the agent separately.
     for (const byte of bytes) await agent.flush(Uint8Array.of(byte));
     expect((await agent.next()).payload.readBigUInt64LE()).toBe(5n);
     expect((await agent.next()).type).toBe(AgentFrame.done);
@@ -54,7 +54,7 @@ describe("the stream", () => {
     }
   });
 
-  test("that ends between frames ends the agent in order", async () => {
+  test("that ends between frames ends the agent with its normal status", async () => {
     await using agent = await NativeAgent.start();
     expect((await agent.close()).code).toBe(EXIT_CLOSED);
   });
@@ -64,7 +64,7 @@ const sync = syncFrame();
 const header = (length: number, type: number, zero = 0) =>
   Buffer.concat([u32(length), u16(type), u16(zero), u32(1), Buffer.alloc(Math.min(length, 64))]);
 
-/** What no host may send: each of these ends the agent, and nothing behind it is read. */
+/** Malformed input: each of these ends the agent, which reads nothing after it. */
 const MALFORMED: Readonly<Record<string, Buffer>> = {
   "a payload too long": header(FRAME_PAYLOAD_BYTES_MAX + 1, HostFrame.sync),
   "the largest length": header(0xffff_ffff, HostFrame.sync),
@@ -121,7 +121,7 @@ describe("the agent refuses", () => {
     await expect(agent.next()).rejects.toThrow("closed");
   });
 
-  /** Frames that only a session of the right kind and state may get. */
+  /** Frames that are valid only for a session of the right kind and state. */
   const inSession: Readonly<Record<string, Buffer>> = {
     "more data than the file has": Buffer.concat([
       putOpen(4, "/f", 3),
@@ -212,7 +212,7 @@ describe("the agent answers with an error", () => {
     expect(parseError(await agent.next()).text).toContain("mounted already");
   });
 
-  test("what it cannot do", async () => {
+  test("a request that it cannot fulfil", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(frame(HostFrame.network, 0, u32(1)));
     expect(parseError(await agent.next())).toEqual({
@@ -222,7 +222,7 @@ describe("the agent answers with an error", () => {
     expect((await execute(agent, { argv: ["true"] })).exitCode).toBe(0);
   });
 
-  test("frames for sessions that ended are dropped", async () => {
+  test("to nothing else: frames for ended sessions are dropped", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(
       frame(HostFrame.putData, 9, Buffer.from("x")),

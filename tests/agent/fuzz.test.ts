@@ -37,7 +37,7 @@ const seeds = replay === undefined ? Array.from({ length: count }, (_, index) =>
 let server: Server;
 let serverPort = 0;
 beforeAll(async () => {
-  // Answers, ends and resets, by what it gets.
+  // Answers, ends or resets, depending on its input.
   server = createServer((socket) => {
     socket.on("error", () => undefined);
     socket.on("data", (chunk) => {
@@ -123,13 +123,13 @@ function spec(random: Random): Buffer {
 function connection(random: Random, id: number): Buffer[] {
   const port = random.chance(80) ? serverPort : 1 + random.below(9);
   const frames = [frame(HostFrame.netDial, id, u16(port), u16(0))];
-  // What comes before the connection is open ends the agent, so most conversations leave that to chance.
+  // Data before the connection is open ends the agent, so most conversations avoid it.
   if (random.chance(3)) frames.push(frame(HostFrame.netData, id, random.bytes(1 + random.below(500))));
   if (random.chance(30)) frames.push(frame(HostFrame.netReset, id));
   return frames;
 }
 
-/** Frames for whatever session the id may be of, or for none. */
+/** Frames for a session of any kind, or for none. */
 function stray(random: Random, id: number): Buffer[] {
   const guest = SESSION_GUEST_BIT + random.below(3);
   return random.pick([
@@ -215,7 +215,7 @@ function request(random: Random): Buffer[] {
   }
 }
 
-/** Damages a frame that is no specification. */
+/** Damages a frame that is not a specification. */
 function mutate(random: Random, bytes: Buffer): Buffer {
   const damaged = Buffer.from(bytes);
   switch (random.below(5)) {
@@ -239,7 +239,7 @@ function mutate(random: Random, bytes: Buffer): Buffer {
 
 function conversation(random: Random): Buffer {
   const frames: Buffer[] = random.chance(85) ? [syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1))] : [];
-  // Most conversations stay well-formed for long, so that they get somewhere.
+  // Most conversations stay well-formed for long, so that they reach deep states.
   const damage = random.pick([0, 0, 1, 5]);
   while (frames.length < FRAMES_COUNT_MAX) {
     for (const bytes of request(random)) {
@@ -254,7 +254,7 @@ function conversation(random: Random): Buffer {
   return Buffer.concat(frames);
 }
 
-/** Reads what comes and gives credit for most of it, until nothing comes for a while or the agent is gone. */
+/** Reads frames and grants credit for most of them, until none comes for a while or the agent has ended. */
 async function converse(agent: NativeAgent, random: Random): Promise<void> {
   for (let idle = 0; idle < 3 && !agent.closed; ) {
     const answer = agent.poll();

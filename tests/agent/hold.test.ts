@@ -13,7 +13,7 @@ import {
   u32,
 } from "./native-agent.ts";
 
-/** A command that writes without end, after its first output. */
+/** A command that writes endlessly; returns after its first output. */
 async function flooded(): Promise<NativeAgent> {
   const agent = await NativeAgent.mounted();
   agent.send(execFrames(3, { argv: ["sh", "-c", "yes & yes >&2 & sleep 0.3; exec sleep 60"], timeoutMs: 60_000 }));
@@ -26,7 +26,7 @@ async function flooded(): Promise<NativeAgent> {
   return agent;
 }
 
-/** Sends HOLD and takes what comes up to its DONE. */
+/** Sends HOLD and takes the frames up to its DONE. */
 async function hold(agent: NativeAgent): Promise<void> {
   agent.send(frame(HostFrame.hold, 9));
   for (;;) {
@@ -38,7 +38,7 @@ async function hold(agent: NativeAgent): Promise<void> {
   }
 }
 
-test("nothing comes behind the answer to a HOLD until the next SYNC, whatever commands do", async () => {
+test("no frame follows the answer to a HOLD until the next SYNC, whatever commands do", async () => {
   await using agent = await flooded();
   for (let round = 0; round < 5; round++) {
     await hold(agent);
@@ -50,7 +50,7 @@ test("nothing comes behind the answer to a HOLD until the next SYNC, whatever co
   }
 });
 
-test("what ends during a hold is told behind it", async () => {
+test("an end during a hold is reported after it", async () => {
   await using agent = await NativeAgent.mounted();
   agent.send(execFrames(3, { argv: ["sh", "-c", "echo up; sleep 0.1; echo down; exit 5"] }));
   expect((await agent.next()).type).toBe(AgentFrame.started);
@@ -63,7 +63,7 @@ test("what ends during a hold is told behind it", async () => {
   expect([exit.type, exit.payload.readUInt32LE(4)]).toEqual([AgentFrame.exit, 5]);
 });
 
-test("a hold costs no time: the loop sleeps, though a time limit passes", async () => {
+test("a hold uses no processor time: the loop sleeps, although a time limit passes", async () => {
   await using agent = await NativeAgent.mounted();
   agent.send(execFrames(3, { argv: ["sleep", "60"], timeoutMs: 50 }));
   expect((await agent.next()).type).toBe(AgentFrame.started);
@@ -83,7 +83,7 @@ test.each([
   await using agent = await NativeAgent.mounted();
   agent.send(bytes, frame(HostFrame.hold, 9));
   expect(parseError(await agent.next())).toEqual({ errno: 16, text: "requests are under way" });
-  // Not held: other requests are answered.
+  // Nothing is held: other requests are answered.
   agent.send(frame(HostFrame.index, 5, u16(9)));
   expect(parseError(await agent.next()).text).toBe("no such layer");
 });

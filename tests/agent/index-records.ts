@@ -7,10 +7,10 @@ import {
 import { AgentFrame, HostFrame, Stream } from "../../src/vm/agent/protocol.ts";
 import { type Frame, frame, type NativeAgent, u16, u32 } from "./native-agent.ts";
 
-/** Session of every index that is asked for here. */
+/** The session of every index request. */
 export const INDEX_SESSION = 6;
 
-/** The stream of an index, with credit as it is used up, and its last frame, or the one that passed `bytesMax`. */
+/** The stream of an index and its last frame, or the one that exceeded `bytesMax`; grants credit as it is used. */
 export async function readIndex(
   agent: NativeAgent,
   disk: number,

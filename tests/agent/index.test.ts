@@ -23,7 +23,7 @@ import { INDEX_SESSION, type IndexRecord, parseIndex, readIndex } from "./index-
 import { frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
 import { command, setXattr } from "./raw-layers.ts";
 
-/** Indexes what `make` puts into a layer. */
+/** Indexes a layer that `make` fills. */
 async function indexOf(make: (upper: string) => void) {
   await using agent = await NativeAgent.mounted();
   make(join(agent.directory, "l/00/upper"));
@@ -80,7 +80,7 @@ describe("an index", () => {
     }
   });
 
-  test("keeps every name as its bytes", async () => {
+  test("has every name as its bytes", async () => {
     const names = ["new\nline", "\x01\x7f", " ", "-rf", "x".repeat(255), "caf\xe9", "\xff\xfe"];
     const { entries } = await indexOf((upper) => {
       for (const name of names) {
@@ -117,7 +117,7 @@ describe("an index", () => {
     });
   });
 
-  test("lists the written extents of a file, cut at its end, and no others", async () => {
+  test("lists the written extents of a file up to its end, and no others", async () => {
     const { entry } = await indexOf((upper) => {
       writeFileSync(join(upper, "empty"), "");
       writeFileSync(join(upper, "hole"), "");
@@ -153,7 +153,7 @@ describe("an index", () => {
     mkdirSync(join(upper, "wide"));
     for (let index = 0; index < 3000; index++) writeFileSync(join(upper, `wide/${index}-${"n".repeat(60)}`), "");
     for (let index = 0; index < 300; index++) mkdirSync(join(upper, `wide/d${index}/sub`), { recursive: true });
-    // Deeper than a path can name.
+    // Too deep for a path.
     command("perl", "-e", 'chdir $ARGV[0]; for (1 .. 600) { mkdir "d" x 20; chdir "d" x 20 or die $! }', upper);
     agent.send(frame(HostFrame.index, INDEX_SESSION, u16(0)));
     let stream = Buffer.alloc(0);
@@ -177,8 +177,8 @@ describe("an index", () => {
   });
 });
 
-describe("an index that cannot be", () => {
-  test("says where a tree is too deep", async () => {
+describe("an impossible index", () => {
+  test("names the place where a tree is too deep", async () => {
     await using agent = await NativeAgent.mounted();
     const upper = join(agent.directory, "l/00/upper");
     command("perl", "-e", 'chdir $ARGV[0]; for (1 .. 2100) { mkdir "d"; chdir "d" or die $! }', upper);

@@ -79,7 +79,7 @@ class Host {
 }
 
 describe("an agent that listens", () => {
-  test("greets every host that comes, and keeps what the one before did", async () => {
+  test("greets every host, and keeps the state of the one before", async () => {
     for (let visit = 0; visit < 5; visit++) {
       const channel = await SocketChannel.open(connectUnix(path));
       await using _channel = channel;
@@ -108,7 +108,7 @@ describe("an agent that listens", () => {
     second.leave();
   });
 
-  test("forgets half a frame of a host that left, and answers that it did not take", async () => {
+  test("drops half a frame of a host that left, and answers for it", async () => {
     const first = new Host();
     first.send(syncFrame(), syncFrame().subarray(0, 20));
     await first.until(AgentFrame.synced);
@@ -120,7 +120,7 @@ describe("an agent that listens", () => {
     second.leave();
   });
 
-  test("ends with a host that leaves a command behind", async () => {
+  test("ends when a host leaves a command behind", async () => {
     const host = new Host();
     host.send(syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1)));
     host.send(execFrames(2, { argv: ["/bin/sleep", "60"] }));
@@ -129,7 +129,7 @@ describe("an agent that listens", () => {
     expect(await exited).toBe(EXIT_CLOSED);
   });
 
-  test("ends for what no host may send", async () => {
+  test("ends for a malformed frame", async () => {
     const host = new Host();
     host.send(Buffer.alloc(64, 0xff));
     expect(await exited).toBe(EXIT_REFUSED);

@@ -45,7 +45,7 @@ async function mountedLayers(agent: NativeAgent, make: readonly ((upper: string)
   for (const type of [AgentFrame.synced, AgentFrame.done]) expect((await done(agent)).type).toBe(type);
 }
 
-/** Merges layers into the scratch and freezes it; gives what is in it. */
+/** Merges layers into the scratch, freezes it, and returns its content. */
 async function merged(agent: NativeAgent, ...make: readonly ((upper: string) => void)[]) {
   await mountedLayers(agent, make);
   agent.send(frame(HostFrame.merge, SESSION));
@@ -64,7 +64,7 @@ async function merged(agent: NativeAgent, ...make: readonly ((upper: string) => 
 }
 
 describe("a merge of layers", () => {
-  test("keeps all names of a file that has as many as it can", async () => {
+  test("keeps all names of a file with the maximum number of links", async () => {
     await using agent = await NativeAgent.start();
     const most = 65_000; // of ext4
     const { entry, paths } = await merged(
@@ -79,7 +79,7 @@ describe("a merge of layers", () => {
     expect(new Set(paths.slice(1).map((path) => entry(path).inode)).size).toBe(1);
   });
 
-  test("takes what is highest, keeps whiteouts, and marks what hides lower layers", async () => {
+  test("takes the highest entries, keeps whiteouts, and marks opaque directories", async () => {
     await using agent = await NativeAgent.start();
     const { entry, paths } = await merged(
       agent,
@@ -142,7 +142,7 @@ describe("a merge of layers", () => {
     expect(entry("shadow").size).toBe(4n);
   });
 
-  test("tells overlayfs where whiteouts are, and leaves none where nothing could be hidden", async () => {
+  test("marks directories with whiteouts for overlayfs, and keeps no whiteout that hides nothing", async () => {
     await using agent = await NativeAgent.start();
     const { paths, upper } = await merged(
       agent,
@@ -172,7 +172,7 @@ describe("a merge of layers", () => {
     expect(marks).not.toContain("new/deep");
   });
 
-  test("copies every kind of object with all that it has", async () => {
+  test("copies every kind of object with all its attributes", async () => {
     await using agent = await NativeAgent.start();
     const odd = ["new\nline", "\x01\x7f", "-rf", "x".repeat(255), "\xff\xfe"];
     const at = (upper: string, name: string) => Buffer.concat([Buffer.from(`${upper}/`), Buffer.from(name, "latin1")]);
@@ -232,7 +232,7 @@ describe("a merge of layers", () => {
         uid,
         gid,
         rdev,
-        // Whoever reads a link here changes its time of access; layers are mounted so that none is changed.
+        // Reading a link here changes its access time; layers are mounted without access times.
         atimeNs: status.isSymbolicLink() ? 0n : atimeNs,
         mtimeNs,
         size: isDirectory ? 0n : status.size,
@@ -254,7 +254,7 @@ describe("a merge of layers", () => {
     expect(fs.readFileSync(join(upper, "d/gone"), "utf8")).toBe("has had three names");
   });
 
-  test("keeps holes, and goes as deep as an index", async () => {
+  test("keeps holes, and is as deep as an index may be", async () => {
     await using agent = await NativeAgent.start();
     const { paths, entry, upper } = await merged(
       agent,
@@ -287,7 +287,7 @@ describe("a merge of layers", () => {
     expect(paths.filter((path) => path.endsWith("/end")).map((path) => path.split("/").length)).toEqual([1501]);
   }, 60_000);
 
-  test("needs a bare scratch, and says where it failed", async () => {
+  test("needs an empty scratch, and names the place of a failure", async () => {
     await using agent = await NativeAgent.start();
     await mountedLayers(agent, [(upper) => fs.writeFileSync(join(upper, "name"), "")]);
     fs.writeFileSync(join(agent.directory, "s/upper/name"), "in the way");
@@ -299,7 +299,7 @@ describe("a merge of layers", () => {
   });
 });
 
-/** Everything that an image shows, and the file that has each content. */
+/** All entries of an image, and the file with each content. */
 async function seen(layers: readonly LayerFiles[]): Promise<{ rows: string[]; contents: [string, LayerFiles][] }> {
   const open = new OpenLayers(64);
   const tree = new ImageTree(layers, open);
@@ -332,7 +332,7 @@ async function seen(layers: readonly LayerFiles[]): Promise<{ rows: string[]; co
   return { rows, contents };
 }
 
-test("any layers on any others show what their merge shows", async () => {
+test("of any layers shows the same as the layers themselves", async () => {
   const roots = new Map<string, string>();
   const index = async (agent: NativeAgent, disk: number, name: string, root: string): Promise<LayerFiles> => {
     const files = { disk: join(agent.directory, `${name}.disk`), index: join(agent.directory, `${name}.index`) };

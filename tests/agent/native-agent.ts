@@ -18,7 +18,7 @@ export const NATIVE_AGENT = join(ROOT, "build/agent/agent-native");
 const BUILD_TIMEOUT_MS = 120_000;
 const FRAME_TIMEOUT_MS = 20_000;
 const EXIT_TIMEOUT_MS = 20_000;
-/** Exit statuses of the agent: the host closed the stream, or sent what no host may send. */
+/** Exit statuses of the agent: the host closed the stream, or sent malformed frames. */
 export const EXIT_CLOSED = 0;
 export const EXIT_REFUSED = 3;
 
@@ -69,7 +69,7 @@ export function syncFrame(nonce = 1n): Buffer {
   );
 }
 
-/** What EXEC_OPEN has besides the specification's size; all absent: a plain command as root. */
+/** Fields of EXEC_OPEN besides the specification's size; without any, it is a plain command as root. */
 export interface ExecHead {
   readonly flags?: number;
   readonly timeoutMs?: number | bigint;
@@ -129,7 +129,7 @@ export function execFrames(session: number, request: ExecRequest, pieceBytes = 6
 
 let built: Promise<void> | null = null;
 
-/** Builds the sanitizer twin of the agent, once for all tests of a process. */
+/** Builds the agent with sanitizers, once for all tests of a process. */
 export function buildNativeAgent(): Promise<void> {
   built ??= new Promise((done, fail) => {
     const make = spawn("make", ["-s", "-C", "vm-assets/agent", "native"], {
@@ -175,14 +175,14 @@ export class NativeAgent implements AsyncDisposable {
       this.#wake?.();
     };
     this.#socket.on("close", close);
-    // EPIPE and ECONNRESET: the agent refused what it got, which its exit status tells.
+    // EPIPE and ECONNRESET: the agent refused its input, as its exit status tells.
     this.#socket.on("error", close);
   }
 
   /** Starts an agent and takes its HELLO. */
   static async start(): Promise<NativeAgent> {
     await buildNativeAgent();
-    // Beside the program, and not in /tmp: a tmpfs has no extents to tell of.
+    // Beside the program, and not in /tmp: a tmpfs reports no extents.
     const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
     for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
     const agent = new NativeAgent(directory);
@@ -206,7 +206,7 @@ export class NativeAgent implements AsyncDisposable {
     if (!this.#closed) this.#socket.write(Buffer.concat(bytes));
   }
 
-  /** Sends and waits until the kernel took it. */
+  /** Sends and waits until the kernel has taken it. */
   async flush(bytes: Uint8Array): Promise<void> {
     await new Promise<void>((done) => this.#socket.write(bytes, () => done()));
   }
@@ -222,7 +222,7 @@ export class NativeAgent implements AsyncDisposable {
     }
   }
 
-  /** A frame that is there already, or null. */
+  /** A frame that has already arrived, or null. */
   poll(): Frame | null {
     return this.#take();
   }
@@ -232,7 +232,7 @@ export class NativeAgent implements AsyncDisposable {
     return this.#closed;
   }
 
-  /** A SYNC and the next answer: every frame before it has been taken. */
+  /** Sends a SYNC and returns the next answer: the agent has handled every frame before it. */
   async sync(): Promise<Frame> {
     this.send(syncFrame());
     return await this.next();
@@ -248,7 +248,7 @@ export class NativeAgent implements AsyncDisposable {
     return this.#child.pid ?? 0;
   }
 
-  /** Nothing but silence for that long? */
+  /** True when no frame comes for that long. */
   async quiet(milliseconds: number): Promise<boolean> {
     await pause("a frame would come", milliseconds);
     return this.#take() === null;
@@ -274,13 +274,13 @@ export class NativeAgent implements AsyncDisposable {
     this.#wake = null;
   }
 
-  /** What the sanitizers found in the agent and its children. */
+  /** The sanitizers' reports on the agent and its children. */
   reports(): string[] {
     const names = readdirSync(this.directory).filter((name) => name.startsWith("sanitizer"));
     return names.map((name) => readFileSync(join(this.directory, name), "utf8"));
   }
 
-  /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or an end out of order */
+  /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or another exit status */
   async close(): Promise<Ended> {
     this.#socket.destroy();
     using _late = deadline(EXIT_TIMEOUT_MS, () => this.#child.kill("SIGKILL"));
@@ -297,7 +297,7 @@ export class NativeAgent implements AsyncDisposable {
     try {
       await this.close();
     } finally {
-      // rm goes down trees whose paths are too long to name.
+      // rm can remove trees whose paths are too long for a system call.
       spawnSync("rm", ["-rf", this.directory], { timeout: EXIT_TIMEOUT_MS });
     }
   }

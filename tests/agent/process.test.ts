@@ -1,4 +1,4 @@
-/** Processes beside a command, who they are, terminals, and how they end. */
+/** Processes beside a command, their users, terminals, and ends. */
 import { describe, expect, test } from "bun:test";
 import { chmodSync, readFileSync } from "node:fs";
 import { AgentFrame, ExitFlag, HostFrame, SignalFlag, Stream } from "../../src/vm/agent/protocol.ts";
@@ -39,7 +39,7 @@ async function read(agent: NativeAgent, text: string): Promise<string> {
 }
 
 describe("the end of a process", () => {
-  test("has its wait status and what the kernel counted", async () => {
+  test("has its wait status and the kernel's figures", async () => {
     await using agent = await NativeAgent.mounted();
     const outcome = await execute(agent, shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 5"));
     expect(outcome.status).toBe(5 << 8);
@@ -51,17 +51,17 @@ describe("the end of a process", () => {
     expect(outcome.usage).toHaveLength(9);
   });
 
-  test("by a signal says so", async () => {
+  test("by a signal has the signal's status", async () => {
     await using agent = await NativeAgent.mounted();
     expect((await execute(agent, shell("kill -TERM $$"))).status).toBe(15);
     const late = await execute(agent, shell("sleep 60", { timeoutMs: 100 }));
     expect([late.status, late.exitCode, late.flags]).toEqual([9, 137, ExitFlag.timedOut]);
   });
 
-  test("counts memory of its own and not what waits in the agent for others", async () => {
+  test("counts its own memory, and not the data that the agent buffers for others", async () => {
     await using agent = await NativeAgent.mounted();
     const [, , before = 0] = (await execute(agent, { argv: ["true"] })).usage;
-    // What nobody reads fills the rings of ten processes.
+    // Unread output fills the rings of ten processes.
     const ids = Array.from({ length: 10 }, (_, index) => 100 + index);
     for (const id of ids) await start(agent, id, { argv: ["sleep", "60"], stdin: true });
     for (const id of ids) {
@@ -75,7 +75,7 @@ describe("the end of a process", () => {
 });
 
 describe("a time limit", () => {
-  test("that is longer or shorter counts from the start, also before it", async () => {
+  test("that is changed counts from the start of the process, also when it is changed before the start", async () => {
     await using agent = await NativeAgent.mounted();
     await start(agent, 3, shell("sleep 0.6; exit 4", { timeoutMs: 300 }));
     agent.send(frame(HostFrame.limit, 3, u64(60_000)));
@@ -88,12 +88,12 @@ describe("a time limit", () => {
     const head = 12 + 32;
     agent.send(frames.subarray(0, head), frame(HostFrame.limit, 5, u64(100)), frames.subarray(head));
     expect(await collect(agent, 5)).toMatchObject({ exitCode: 137, flags: ExitFlag.timedOut });
-    // The session is over: what comes late is dropped.
+    // The session is over: late frames are dropped.
     agent.send(frame(HostFrame.limit, 5, u64(1)));
     expect((await execute(agent, shell("true"))).exitCode).toBe(0);
   });
 
-  test("does not cut off the draining of what has ended", async () => {
+  test("does not interrupt the draining of an ended process", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("(sleep 0.1; echo late) & exit 2")), frame(HostFrame.limit, 3, u64(60_000)));
     const outcome = await collect(agent, 3);
@@ -102,7 +102,7 @@ describe("a time limit", () => {
 });
 
 describe("a signal", () => {
-  test("reaches the command alone, or all of its group", async () => {
+  test("reaches the command alone, or its whole group", async () => {
     await using agent = await NativeAgent.mounted();
     const script =
       "trap 'echo parent; exit 3' USR1; (trap 'echo child; exit' USR1; echo up; while :; do sleep 0.05; done) & wait";
@@ -116,7 +116,7 @@ describe("a signal", () => {
       let seen = "";
       for (let ended = false; !ended; ) {
         const { type, payload } = await agent.next();
-        // On standard error the shells tell of the sleep that the signal reached, too.
+        // On standard error the shells also report the sleep that the signal ended.
         if (type === AgentFrame.output && payload.readUInt32LE(0) === Stream.stdout) seen += payload.subarray(4);
         ended = type === AgentFrame.exit;
       }
@@ -136,7 +136,7 @@ describe("a process beside a command", () => {
     expect((await collect(agent, 3)).status).toBe(9);
   });
 
-  test("needs one that runs in namespaces of its own", async () => {
+  test("needs a command that runs in namespaces of its own", async () => {
     await using agent = await NativeAgent.mounted();
     const errno = async (session: number, beside: number) => {
       agent.send(execFrames(session, shell("true", { beside })));
@@ -154,7 +154,7 @@ describe("a process beside a command", () => {
 });
 
 describe("a user and a group", () => {
-  test("are those of the command, which has no others", async () => {
+  test("are those of the command, without further groups", async () => {
     await using agent = await NativeAgent.mounted();
     chmodSync(agent.directory, 0o755);
     const { stdout, exitCode } = await execute(
@@ -170,10 +170,10 @@ describe("a user and a group", () => {
     expect(group.stdout.toString()).toBe("0\n567\n");
   });
 
-  test("that stand for no change are refused", async () => {
+  test("that mean "no change" to the kernel are refused", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("true", { uid: 0xffff_ffff })), execFrames(3, shell("true", { gid: 0xffff_ffff })));
-    // Each is refused at its opening; its specification is dropped.
+    // Each is refused when it is opened; its specification is dropped.
     expect(parseError(await agent.next()).errno).toBe(22);
     expect(parseError(await agent.next()).errno).toBe(22);
   });
@@ -182,7 +182,7 @@ describe("a user and a group", () => {
 describe("a terminal", () => {
   const terminal = { terminal: true, rows: 24, columns: 80 };
 
-  test("is all three streams, controls its session, and has a size that changes", async () => {
+  test("is all three streams, controls its session, and can be resized", async () => {
     await using agent = await NativeAgent.mounted();
     const script =
       "trap 'stty size; exit 4' WINCH; test -t 0 -a -t 1 -a -t 2 && echo tty; stty size; echo up > /dev/tty; while :; do sleep 0.05; done";
@@ -191,7 +191,7 @@ describe("a terminal", () => {
     agent.send(frame(HostFrame.resize, 3, u16(50), u16(132)));
     expect(await read(agent, "132")).toBe("50 132\r\n");
     while ((await agent.next()).type !== AgentFrame.exit);
-    // The session is over: a size that comes late is dropped.
+    // The session is over: a late resize is dropped.
     agent.send(frame(HostFrame.resize, 3, u16(1), u16(1)));
     expect((await execute(agent, shell("true"))).exitCode).toBe(0);
   });
@@ -212,7 +212,7 @@ describe("a terminal", () => {
     expect(exit.payload.readUInt32LE(4)).toBe(2);
   });
 
-  test("ends its input for what reads lines", async () => {
+  test("passes the end of input to a reader of lines", async () => {
     await using agent = await NativeAgent.mounted();
     await start(agent, 3, shell("cat; echo end", terminal));
     agent.send(frame(HostFrame.stdin, 3, Buffer.from("line\n")), frame(HostFrame.stdin, 3));
@@ -220,7 +220,7 @@ describe("a terminal", () => {
     await untilExit(agent);
   });
 
-  test("takes a large input in front of a slow reader whole, when it is raw", async () => {
+  test("passes a large input whole to a slow reader in raw mode", async () => {
     await using agent = await NativeAgent.mounted();
     const bytes = Buffer.alloc(300_000, "0123456789abcdef");
     await start(agent, 3, shell(`stty raw -echo; echo up; sleep 0.2; head -c ${bytes.length} | sha256sum`, terminal));
@@ -240,7 +240,7 @@ describe("a terminal", () => {
     await untilExit(agent);
   });
 
-  test("hangs up with its command, and gives all output first", async () => {
+  test("hangs up when its command ends, after all output", async () => {
     await using agent = await NativeAgent.mounted();
     const { stdout, stderr, exitCode } = await execute(agent, shell("seq 1 2000; echo err >&2; exit 9", terminal));
     const lines = Array.from({ length: 2000 }, (_, index) => `${index + 1}\r\n`).join("");
@@ -262,7 +262,7 @@ describe("a terminal", () => {
 });
 
 describe("the agent's memory", () => {
-  test("is given back by inputs that nobody read", async () => {
+  test("is freed from inputs that nobody read", async () => {
     await using agent = await NativeAgent.mounted();
     const residentKib = () => {
       const status = readFileSync(`/proc/${agent.pid}/status`, "latin1");
@@ -285,7 +285,7 @@ describe("the agent's memory", () => {
     const ids = Array.from({ length: 64 }, (_, index) => 100 + index);
     const before = residentKib();
     const granted = await fill(ids);
-    // 64 first windows, and what there is for those that asked first.
+    // 64 initial windows, and more for those that asked first.
     expect(granted).toBe(64 * 65_536 + 42 * 196_608);
     expect((await agent.sync()).type).toBe(AgentFrame.synced);
     const full = residentKib() - before;
@@ -294,7 +294,7 @@ describe("the agent's memory", () => {
     for (const id of ids) agent.send(signalFrame(id, 9));
     for (let ended = 0; ended < ids.length; ) if ((await agent.next()).type === AgentFrame.exit) ended += 1;
     expect(residentKib() - before).toBeLessThan(2048);
-    // The credit is there again, too.
+    // The credit is available again, too.
     expect(await fill([1])).toBe(262_144);
   });
 });

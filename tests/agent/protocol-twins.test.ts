@@ -30,7 +30,7 @@ function constantsOfModules(): Record<string, number> {
   return result;
 }
 
-test("index-stream.ts and protocol.ts together hold the same constants as protocol.h", () => {
+test("index-stream.ts and protocol.ts together have the same constants as protocol.h", () => {
   const ofModules = constantsOfModules();
   expect(Object.keys(ofModules).length).toBeGreaterThan(40);
   expect(constantsOfHeader()).toEqual(ofModules);

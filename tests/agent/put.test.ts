@@ -37,7 +37,7 @@ async function put(agent: NativeAgent, path: string | Uint8Array, text: string, 
 }
 
 describe("a file", () => {
-  test("belongs to whom it is said to", async () => {
+  test("belongs to the given owner", async () => {
     await using agent = await NativeAgent.mounted();
     const head = [u32(0o6750), u32(1234), u32(5678), u32(0), u64(0)];
     agent.send(frame(HostFrame.putOpen, 2, ...head, Buffer.from("/mine")));
@@ -46,7 +46,7 @@ describe("a file", () => {
     expect([uid, gid, mode & 0o7777]).toEqual([1234, 5678, 0o6750]);
   });
 
-  test("is written with its mode, its parents made", async () => {
+  test("is written with its mode, and its missing parents are made", async () => {
     await using agent = await NativeAgent.mounted();
     expect((await put(agent, "/a/b/../b/file", "content", 0o6751)).type).toBe(AgentFrame.done);
     const path = join(agent.directory, "r/a/b/file");
@@ -55,7 +55,7 @@ describe("a file", () => {
     expect(statSync(join(agent.directory, "r/a")).mode & 0o7777).toBe(0o755);
   });
 
-  test("of 5 MiB and one of nothing arrive whole", async () => {
+  test("of 5 MiB and an empty one arrive whole", async () => {
     await using agent = await NativeAgent.mounted();
     const content = Buffer.alloc(5 << 20, "0123456789");
     agent.send(putFrames(2, "/large", content), putFrames(3, "/empty", Buffer.alloc(0)));
@@ -64,7 +64,7 @@ describe("a file", () => {
     expect(statSync(join(agent.directory, "r/empty")).size).toBe(0);
   });
 
-  test("replaces the content of one that is there, for all its names", async () => {
+  test("replaces the content of an existing one, under all its names", async () => {
     await using agent = await NativeAgent.mounted();
     const path = join(agent.directory, "r/old");
     writeFileSync(path, "a long content", { mode: 0o600 });
@@ -74,7 +74,7 @@ describe("a file", () => {
     expect(statSync(path).mode & 0o7777).toBe(0o640);
   });
 
-  test("may come in pieces that mix with those of another", async () => {
+  test("may come in pieces that alternate with those of another", async () => {
     await using agent = await NativeAgent.mounted();
     const open = (session: number) => putOpen(session, `/f${session}`, 4);
     const data = (session: number, text: string) => frame(HostFrame.putData, session, Buffer.from(text));
@@ -84,7 +84,7 @@ describe("a file", () => {
     expect(readFileSync(join(agent.directory, "r/f2"), "utf8")).toBe("cdef");
   });
 
-  test("is resolved with the root as its root", async () => {
+  test("is resolved within the guest's root", async () => {
     await using agent = await NativeAgent.mounted();
     const root = join(agent.directory, "r");
     mkdirSync(join(root, "real"));
@@ -102,7 +102,7 @@ describe("a file", () => {
   });
 });
 
-describe("a file that cannot be", () => {
+describe("an impossible file", () => {
   test("is an error that names the path", async () => {
     await using agent = await NativeAgent.mounted();
     const root = join(agent.directory, "r");
@@ -131,7 +131,7 @@ describe("a file that cannot be", () => {
     expect(existsSync(join(root, "nowhere"))).toBe(false);
   });
 
-  test("keeps the command behind it from running", async () => {
+  test("prevents the command after it from running", async () => {
     await using agent = await NativeAgent.mounted();
     mkdirSync(join(agent.directory, "r/d"));
     agent.send(
@@ -147,7 +147,7 @@ describe("a file that cannot be", () => {
     }
   });
 
-  test("drops the data that is on its way", async () => {
+  test("drops the data that is still sent", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(putFrames(2, "relative", Buffer.alloc(200_000)), syncFrame(4n));
     expect(parseError(await agent.next()).text).toContain("not absolute");

@@ -1,4 +1,4 @@
-/** The states of a scratch that stands still: here files stand for what the kernel does. */
+/** The states of a frozen scratch; files stand in for the kernel's operations. */
 import { expect, test } from "bun:test";
 import { existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -26,7 +26,7 @@ async function quiesced(session: number, limitMs?: number): Promise<NativeAgent>
   return agent;
 }
 
-test("it is written out, stands still until it is thawed, and tells how long", async () => {
+test("it is written out, stays frozen until it is thawed, and reports how long", async () => {
   await using agent = await NativeAgent.mounted();
   for (let round = 0; round < 3; round++) {
     agent.send(frame(HostFrame.flush, 2));
@@ -34,7 +34,7 @@ test("it is written out, stands still until it is thawed, and tells how long", a
     agent.send(quiesce(3));
     expect((await agent.next()).type).toBe(AgentFrame.quiesced);
     expect(isStill(agent)).toBe(true);
-    // Commands run on meanwhile.
+    // Commands continue to run meanwhile.
     expect((await execute(agent, { argv: ["sleep", "0.05"] }, 7)).exitCode).toBe(0);
     agent.send(thaw(3));
     const done = await agent.next();
@@ -44,7 +44,7 @@ test("it is written out, stands still until it is thawed, and tells how long", a
   }
 });
 
-test("its time limit ends it, and a later thaw is dropped", async () => {
+test("its time limit thaws it, and a later thaw is dropped", async () => {
   await using agent = await quiesced(3, 50);
   expect(parseError(await agent.next())).toEqual({ errno: 110, text: "the time was up" });
   expect(isStill(agent)).toBe(false);
@@ -52,7 +52,7 @@ test("its time limit ends it, and a later thaw is dropped", async () => {
   expect((await agent.sync()).type).toBe(AgentFrame.synced);
 });
 
-test("a process that reaches its time limit ends it, one that ends by itself does not", async () => {
+test("a process that reaches its time limit thaws it; one that ends by itself does not", async () => {
   await using agent = await quiesced(3);
   expect((await execute(agent, { argv: ["true"] }, 4)).exitCode).toBe(0);
   expect(isStill(agent)).toBe(true);
@@ -67,7 +67,7 @@ test("a process that reaches its time limit ends it, one that ends by itself doe
   expect(isStill(agent)).toBe(false);
 });
 
-test("what asked for its end before it stood still gets it after that", async () => {
+test("a thaw that was requested before it was frozen is done afterwards", async () => {
   await using agent = await NativeAgent.mounted();
   const busy = join(agent.directory, "busy");
   writeFileSync(busy, "");
@@ -79,14 +79,14 @@ test("what asked for its end before it stood still gets it after that", async ()
   expect(isStill(agent)).toBe(false);
 });
 
-test("that somebody else thawed it is told", async () => {
+test("it is reported when something else thawed it", async () => {
   await using agent = await quiesced(3);
   rmSync(join(agent.directory, "quiesced"));
   agent.send(thaw(3));
   expect(parseError(await agent.next()).errno).toBe(2);
 });
 
-test("nothing that writes for the host, and no second one, is taken meanwhile", async () => {
+test("requests of the host that write, and a second freeze, are refused meanwhile", async () => {
   await using agent = await quiesced(3);
   agent.send(quiesce(4), frame(HostFrame.hold, 5), frame(HostFrame.freeze, 6), putOpen(7, "/f", 3));
   for (const text of ["requests are under way", "requests are under way", "sessions are alive"]) {

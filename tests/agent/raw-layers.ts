@@ -31,7 +31,7 @@ export function command(...argv: [string, ...string[]]): string {
   return stdout.toString();
 }
 
-/** What a layer has under a name, as overlayfs stores it. */
+/** The entry of a layer under a name, as overlayfs stores it. */
 export type RawNode =
   | { readonly type: "file"; readonly size: number; readonly facts: RawFacts }
   /** another name of the file of the layer that was made first */
@@ -56,10 +56,10 @@ const facts: fc.Arbitrary<RawFacts> = fc.record({
   mtime: fc.integer({ min: -1000, max: 2_000_000_000 }),
   xattr: fc.option(fc.string({ maxLength: 20 }), { freq: 4 }),
 });
-/** Few names, so that layers often have the same. */
+/** Few names, so that layers often share some. */
 const name = fc.constantFrom("a", "b", "c", "d");
 
-/** Directories of a layer, as a run over anything might leave them. */
+/** Directories of a layer, as any run might leave them. */
 export const rawTree: fc.Arbitrary<RawTree> = fc.letrec<{ tree: RawTree; node: RawNode }>((tie) => ({
   tree: fc.dictionary(name, tie("node"), { maxKeys: 4, noNullPrototype: true }),
   node: fc.oneof(
@@ -78,7 +78,7 @@ function directory(children: fc.Arbitrary<RawTree>): fc.Arbitrary<RawNode> {
   return fc.record({ type: fc.constant("directory" as const), opaque, children, facts });
 }
 
-/** Makes the tree below the directory `upper`; every file's content tells where it was made. */
+/** Makes the tree below the directory `upper`; the content of every file names its layer and path. */
 export function writeRawTree(upper: string, tree: RawTree): void {
   const state: { first: string | null } = { first: null };
   writeChildren(upper, tree, state);

@@ -15,7 +15,7 @@ const LONG_RAW = Buffer.concat([RAW, Buffer.from("x".repeat(150))]);
 const BIG_HOLE_BYTES = 9_663_676_416;
 const binary = Buffer.from([0, 1, 0xff, 0x0a, 0x3d]);
 
-/** The kernel's form of a list: its version, and tag, permissions and id of each entry. */
+/** An access control list in the kernel's format: its version, and tag, permissions and id of each entry. */
 function acl(...entries: readonly (readonly [tag: number, permissions: number, id?: number])[]): Buffer {
   const bytes = Buffer.alloc(4 + 8 * entries.length);
   bytes.writeUInt32LE(2);
@@ -180,7 +180,7 @@ describe('"GET /inspect/{uuid}/archive?path=" extracted by GNU tar', () => {
     expect((await lstat(at("sub"))).mode & 0o7777).toBe(0o700);
   });
 
-  test("has links: hard ones within the layer, and symlinks as they are", async () => {
+  test("has hard links within the layer, and unchanged symlinks", async () => {
     const inodes = await Promise.all(["one", "sub/two", "three"].map(async (name) => (await lstat(at(name))).ino));
     expect(new Set(inodes).size).toBe(1);
     expect(await readFile(at("three"), "utf8")).toBe("linked");
@@ -198,7 +198,7 @@ describe('"GET /inspect/{uuid}/archive?path=" extracted by GNU tar', () => {
     expect((await xattrOf(at("sub/attributes"), "user.on-directory")).toString()).toBe("yes");
   });
 
-  test("has holes where the image has them", async () => {
+  test("has the holes of the image", async () => {
     const sparse = await readFile(at("sparse"));
     const expected = Buffer.alloc(10_000_001);
     expected.write("first", 1_048_576);
@@ -222,18 +222,18 @@ describe("an archive", () => {
     });
   }
 
-  test("of one file has this file alone, under the name that was asked for", async () => {
+  test("of one file contains this file alone, under the requested name", async () => {
     const out = await extract((await archive("/t/link")).bytes);
     expect(await readdir(out)).toEqual(["link"]);
     expect(await readFile(join(out, "link"), "utf8")).toBe("linked");
   });
 
-  test("of the root has all of it", async () => {
+  test("of the root contains everything", async () => {
     const listing = await tar(["-t"], (await archive("/")).bytes);
     expect(listing).toStartWith("./\n./t/\n");
   });
 
-  test("is compressed for who accepts it, and for nobody else", async () => {
+  test("is compressed only for clients that accept it", async () => {
     const plain = (await archive("/t/sub")).bytes;
     const url = `${api.url}/v1/inspect/${image}/archive?path=/t/sub`;
     const ask = (encoding: string) =>
@@ -254,11 +254,11 @@ describe("an archive", () => {
     }
   });
 
-  test("is the same bytes every time", async () => {
+  test("has the same bytes every time", async () => {
     expect((await archive("/t/sub")).bytes).toEqual((await archive("/t/sub")).bytes);
   });
 
-  test("answers HEAD without reading anything, and wrong paths as every look into an image", async () => {
+  test("answers HEAD without reading, and wrong paths as every inspection does", async () => {
     const head = await api.call("HEAD", `/v1/inspect/${image}/archive?path=/t`);
     expect([head.status, head.bytes.length]).toEqual([200, 0]);
     errorOf(await archive("/nowhere"), "not_found");
@@ -274,7 +274,7 @@ describe("an archive", () => {
     const added = () => api.addImage([[1, 2, 3, 4].map((name) => ({ path: `f${name}`, type: "f", content: noise }))]);
     const remove = async (id: string) => (await api.call("DELETE", `/v1/images/${id}`)).status;
 
-    test("comes to its end, and a later pass removes the layer", async () => {
+    test("is complete, and a later pass removes the layer", async () => {
       const before = await layers();
       const id = await added();
       const response = await fetch(address(id), { headers: headers() });
@@ -288,7 +288,7 @@ describe("an archive", () => {
       for (const name of ["f1", "f2", "f3", "f4"]) expect((await readFile(join(out, name))).equals(noise)).toBe(true);
     });
 
-    test("holds no layer once nobody reads: after HEAD, and when the client left", async () => {
+    test("holds no layer without a reader: after HEAD, and when the client has left", async () => {
       const before = await layers();
       const asked = await added();
       expect((await fetch(address(asked), { method: "HEAD", headers: headers() })).status).toBe(200);

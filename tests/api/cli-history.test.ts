@@ -48,13 +48,13 @@ describe("coppice image", () => {
     expect(JSON.parse(await printed("image", "tree", base, "--json"))).toHaveLength(4);
   });
 
-  test("show has the steps back to the import", async () => {
+  test("show lists the steps back to the import", async () => {
     const lines = (await printed("image", "show", below)).trim().split("\n");
     expect(lines.slice(1).map((line) => line.slice(0, 36))).toEqual([below, left, base]);
     expect(JSON.parse(await printed("image", "show", below, "--json"))).toMatchObject({ parent: left });
   });
 
-  test("rm deletes, and says what it could not", async () => {
+  test("rm deletes, and reports what it could not delete", async () => {
     const doomed = await api.addRun(base, []);
     expect(await printed("image", "rm", doomed)).toBe("");
     expect((await run("image", "rm", doomed)).stderr).toContain("no such image");

@@ -14,7 +14,7 @@ const entries = Array.from(
   { length: ENTRIES_COUNT },
   (_, index): LayerFixture => ({ path: `${index}-${LONG}`, type: "f", content: "" }),
 );
-/** Two pieces with a hole between them are no one piece of the disk. */
+/** Two extents with a hole between them are not contiguous on the disk. */
 const piece = randomBytes(12_000_000);
 const HOLE_BYTES = 4096;
 const scattered: LayerFixture = {
@@ -50,8 +50,8 @@ async function bytesOf({ reader, chunks }: Awaited<ReturnType<typeof begin>>): P
   return Buffer.concat(chunks);
 }
 
-describe("what is read of an image that is deleted meanwhile", () => {
-  test("is all of a listing", async () => {
+describe("an image that is deleted while it is read", () => {
+  test("gives its whole listing", async () => {
     for (const text of [false, true]) {
       const id = await api.addImage([entries]);
       const begun = await begin(id, `list?path=/&text=${text}`);
@@ -61,15 +61,15 @@ describe("what is read of an image that is deleted meanwhile", () => {
     }
   }, 60_000);
 
-  test("is all of a file, also where it lies in pieces", async () => {
+  test("gives a whole file, also one in several extents", async () => {
     const id = await api.addImage([[scattered]]);
     const begun = await begin(id, "download?path=/scattered");
     expect(await remove(id)).toBe(204);
     expect((await bytesOf(begun)).equals(content)).toBe(true);
   }, 60_000);
 
-  test("is all of a file in one piece, also when its layer goes as soon as nobody holds it", async () => {
-    // In this process, whose holds can be watched.
+  test("gives a whole contiguous file, although its layer is removed once nobody holds it", async () => {
+    // Done in this process, whose holds can be observed.
     await using own = await Api.start({ log: silentLog });
     const id = await own.addImage([[{ path: "whole", type: "f", content: piece }]]);
     const removed: string[] = [];
@@ -89,7 +89,7 @@ describe("what is read of an image that is deleted meanwhile", () => {
     expect(removed).toHaveLength(1);
   });
 
-  test("holds nothing any more once nobody reads it", async () => {
+  test("is not held any more once nobody reads it", async () => {
     const before = await layers();
     for (const what of ["list?path=/", "download?path=/scattered"]) {
       const id = await api.addImage([[...entries, scattered]]);

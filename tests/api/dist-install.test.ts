@@ -107,7 +107,7 @@ programTest("uninstall leaves data and configuration, unless asked", async () =>
   expect(Object.keys(await placed()).filter((path) => path.includes("coppice"))).toEqual([]);
 });
 
-programTest("installing on the system itself is not for everybody, and what excludes itself is refused", async () => {
+programTest("installing on the system needs root, and contradictory options are refused", async () => {
   expect((await executable.run(["install", "--root", root, "--start"])).code).toBe(2);
   const nobody = Bun.spawn(["setpriv", "--reuid", "65534", "--clear-groups", executable.path, "install"], {
     stderr: "pipe",

@@ -23,7 +23,7 @@ const sha256 = async (path: string): Promise<string> =>
     .digest("hex");
 
 describe("alone in a directory", () => {
-  test("says what it is made of", async () => {
+  test("prints its version and parts", async () => {
     const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
     const { code, stdout } = await coppice.run(["version", "--json"]);
     expect(code).toBe(0);
@@ -32,31 +32,31 @@ describe("alone in a directory", () => {
     expect(facts.revision).not.toBe("source");
   });
 
-  test("opens its store: the addon and the migrations are inside", async () => {
+  test("opens its store with the embedded addon and migrations", async () => {
     const made = await coppice.run(["token", "create", "--account", "alice", "--data-dir", "data"]);
     expect([made.code, made.stderr]).toEqual([0, expect.stringContaining("for alice")]);
     const listed = await coppice.run(["token", "list", "--json", "--data-dir", "data"]);
     expect(JSON.parse(listed.stdout.toString())).toMatchObject([{ account: "alice", state: "valid" }]);
   });
 
-  test("takes no settings and runs no code of the directory it is started in", async () => {
+  test("reads no settings and runs no code from its working directory", async () => {
     const { code, stdout, stderr } = await coppice.run(["doctor", "--json", "--no-boot", "--data-dir", "data"]);
     expect([0, 1]).toContain(code);
     expect(`${stdout}${stderr}`).not.toMatch(/TRAPPED|trapped|6\.6\.6/);
   });
 
-  test("doctor finds the guest inside", async () => {
+  test("doctor finds the embedded guest", async () => {
     const { stdout } = await coppice.run(["doctor", "--json", "--no-boot", "--data-dir", "data"]);
     const { findings } = JSON.parse(stdout.toString());
     expect(findings).toContainEqual(expect.objectContaining({ name: "guest", summary: "inside the executable" }));
   });
 
-  test("holds no path of the machine that built it in what it prints", async () => {
+  test("prints no path of the machine that built it", async () => {
     const { stdout, stderr } = await coppice.run(["--help"]);
     expect(`${stdout}${stderr}`).not.toContain(ROOT);
   });
 
-  test("a user who may not look into the data directory is told so, and never that there is nothing", async () => {
+  test("a user without access to the data directory is told so, and not that it is empty", async () => {
     const denied = join(coppice.directory, "denied");
     await mkdir(denied, { mode: 0o700 });
     await chmod(coppice.directory, 0o755);
@@ -76,7 +76,7 @@ describe("alone in a directory", () => {
     expect([serve.exitCode, serve.stderr.toString()]).toEqual([1, expect.stringContaining("this takes root")]);
   });
 
-  test("what failed is told, not that cleaning up failed after it", async () => {
+  test("the first failure is reported, not that of the clean-up after it", async () => {
     await using appliance = new ScriptedAppliance();
     appliance.answer = () => new Response("content");
     const argv = ["cp", ID, "/a", join(coppice.directory, "denied/inside")];
@@ -128,7 +128,7 @@ describe("serve", () => {
     await rm(dataDir, { recursive: true });
   }, 60_000);
 
-  test("a bad setting ends it at once, with every problem", async () => {
+  test("an invalid setting ends it at once, with all problems", async () => {
     const { code, stderr } = await coppice.run(["serve", "--listen-port", "x"], { COPPICE_POOL_SIZE: "y" });
     expect(code).toBe(2);
     expect(stderr).toMatch(/COPPICE_POOL_SIZE: .*\n.*--listen-port: /);
@@ -142,7 +142,7 @@ describe("as a client", () => {
   );
   const argv = ["run", "--image", "tag:x", "--", "job"];
 
-  /** An appliance whose run has that output and ends at once. */
+  /** An appliance whose run writes that output and ends at once. */
   function scripted(stdout: Uint8Array = output): ScriptedAppliance {
     const appliance = new ScriptedAppliance();
     const result = {
@@ -172,7 +172,7 @@ describe("as a client", () => {
     expect(await child.exited).toBe(5);
   });
 
-  test("a file that others write to, too, keeps what they wrote", async () => {
+  test("a file that others append to keeps what they wrote", async () => {
     await using empty = scripted(new Uint8Array(0));
     const file = join(coppice.directory, "log");
     const script =
@@ -186,7 +186,7 @@ describe("as a client", () => {
     expect(text).toMatch(/^one\ncoppice \S+ .*\ncoppice: there is no command burn\nTry .*\ntwo\nthree\n$/);
   });
 
-  test("a reader that leaves is no crash", async () => {
+  test("a reader that leaves does not crash it", async () => {
     await using appliance = scripted();
     const child = coppice.start(argv, appliance.environment);
     const reader = child.stdout.getReader();
@@ -197,7 +197,7 @@ describe("as a client", () => {
     expect(child.signalCode).toBeNull();
   });
 
-  test("the exit code of a run comes through a pipe that is closed early", async () => {
+  test("the exit code of a run is right although the pipe is closed early", async () => {
     await using appliance = scripted();
     const script = `"$0" run --image X -- job 2>/dev/null | head -c 1 >/dev/null; echo "\${PIPESTATUS[0]}"`;
     const shell = Bun.spawn(["/bin/bash", "-c", script, coppice.path], {
@@ -208,7 +208,7 @@ describe("as a client", () => {
     expect(await new Response(shell.stdout).text()).toBe("5\n");
   });
 
-  test("a full disk below the output is told in one line", async () => {
+  test("a full disk below the output is reported in one line", async () => {
     const full = Bun.spawn(["/bin/sh", "-c", '"$0" version >/dev/full', coppice.path], {
       cwd: coppice.directory,
       env: { PATH: "/usr/bin:/bin" },

@@ -5,7 +5,7 @@ import { Executable } from "../support/executable.ts";
 const UNKNOWN = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const MAIN = resolve(import.meta.dir, "../../src/main.ts");
 const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] as const;
-/** Headers that make up an answer, less those that name a moment or a request. */
+/** Headers of an answer, without those that name a time or a request. */
 const HEADERS = ["content-type", "allow", "retry-after", "www-authenticate", "content-length", "location", "etag"];
 
 /** One appliance of the pair: the same program, bundled or not. */
@@ -58,7 +58,7 @@ interface Call {
   readonly body?: string;
 }
 
-/** An answer in a form that two appliances with their own ids and clocks have in common. */
+/** An answer without the ids and times in which two appliances differ. */
 async function answer(side: Side, { method, path, token, type, body }: Call): Promise<string> {
   const headers = new Headers();
   if (token !== "none") headers.set("authorization", `Bearer ${token === "bad" ? "eyJ.a.b" : side.token}`);
@@ -77,7 +77,7 @@ async function answer(side: Side, { method, path, token, type, body }: Call): Pr
     .replaceAll(/"duration_ms":\d+/g, '"duration_ms":N');
 }
 
-/** Sends the calls to both, one after the other as an account of one user would, and compares what comes back. */
+/** Sends the calls to both, one after the other, and compares the answers. */
 async function expectSame(calls: readonly Call[]): Promise<void> {
   for (const call of calls) expect(await answer(built, call)).toBe(await answer(source, call));
 }
@@ -86,7 +86,7 @@ test("the description and the pages of the interface", async () => {
   await expectSame(["/openapi.json", "/docs", "/healthz", "/", "/v1", "/v1/"].map((path) => ({ method: "GET", path })));
 });
 
-test("every path with every method, with and without what it needs", async () => {
+test("every path with every method, with valid and invalid requests", async () => {
   const description = (await (await fetch(`${built.url}/openapi.json`)).json()) as { paths: Record<string, object> };
   const paths = Object.keys(description.paths);
   expect(paths.length).toBeGreaterThan(8);

@@ -5,7 +5,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 const UNKNOWN_UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const SHA256 = "0".repeat(64);
 
-/** Every route of the interface with a request that is right, but for whatever the test does to it. */
+/** Every route of the interface with a valid request, which a test then breaks. */
 interface Sample {
   readonly method: string;
   readonly path: string;
@@ -168,7 +168,7 @@ describe.each(named(SAMPLES))("%s", (_name, sample) => {
 
 const JSON_SAMPLES = SAMPLES.filter(({ json }) => json !== undefined);
 
-/** What is right in itself, but for an instance that does not run. */
+/** Valid requests for an instance that does not run. */
 function expectTaken({ object }: Sample, { status }: { readonly status: number }): void {
   if (object === "instance") expect(status).toBe(409);
   else expect(status).toBeLessThan(300);
@@ -181,22 +181,22 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
   ) => api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), { body, headers });
 
   // spec: service.json
-  test.each(["", "{", "nul", "'a'", '{"a":1,}', "\u0000", "[", "{}x"])("%j is no JSON", async (body) => {
+  test.each(["", "{", "nul", "'a'", '{"a":1,}', "\u0000", "[", "{}x"])("%j is not JSON", async (body) => {
     expect(errorOf(await send(body), "validation_error").message).toBe("the body must be valid JSON");
   });
 
-  test.each(["null", "[]", "1", '"a"', "true"])("%s is no object", async (body) => {
+  test.each(["null", "[]", "1", '"a"', "true"])("%s is not an object", async (body) => {
     errorOf(await send(body), "validation_error");
   });
 
-  test("bytes that are no UTF-8, and nesting without end", async () => {
+  test("bytes that are not UTF-8, and excessive nesting", async () => {
     errorOf(await send(Uint8Array.from([0x22, 0xff, 0x22])), "validation_error");
     errorOf(await send("[".repeat(900_000)), "validation_error");
     errorOf(await send(`{"a":`.repeat(100_000)), "validation_error");
   });
 
   // spec: service.json
-  test("a form is no JSON body; without a content type, or with a character set, JSON is", async () => {
+  test("a form is not a JSON body; JSON without a content type or with a character set is one", async () => {
     errorOf(await send("a=b", { "content-type": "application/x-www-form-urlencoded" }), "validation_error");
     const answer = await send(JSON.stringify(sample.json), { "content-type": "Application/JSON; charset=utf-8" });
     expectTaken(sample, answer);
@@ -222,7 +222,7 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
     errorOf(answer, "payload_too_large");
   });
 
-  test("a chunked body is as good as any other", async () => {
+  test("a chunked body is accepted", async () => {
     const stream = new Blob([JSON.stringify(sample.json)]).stream();
     const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), {
       body: stream,
@@ -378,7 +378,7 @@ describe('"422 Invalid path"', () => {
   });
 });
 
-test("a failure that nobody foresaw is a 500 that tells nothing, and the log has it", async () => {
+test("an unexpected failure is a 500 without details, which the log has", async () => {
   const lines: unknown[] = [];
   const log = {
     debug: () => undefined,

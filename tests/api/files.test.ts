@@ -68,7 +68,7 @@ describe('"POST /files uploads a file … the body is the raw bytes"', () => {
     expect(await api.garbage()).toEqual([]);
   });
 
-  test("a client that leaves in the middle leaves nothing behind", async () => {
+  test("an aborted upload leaves nothing behind", async () => {
     const socket = connect(Number(new URL(api.url).port), "127.0.0.1");
     socket.write(
       `POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${api.token}\r\nContent-Length: 1000\r\n\r\nabc`,
@@ -81,7 +81,7 @@ describe('"POST /files uploads a file … the body is the raw bytes"', () => {
 
 describe('"HEAD /files?uuid=", "GET /files?sha256="', () => {
   // spec: files.head, files.lookup, file.fields
-  test("both work with both, in any case of the uuid", async () => {
+  test("both methods take both parameters, and a uuid in any case", async () => {
     const { uuid, sha256: hash } = (await upload("look me up")).json;
     for (const query of [
       `uuid=${uuid}`,
@@ -105,7 +105,7 @@ describe('"HEAD /files?uuid=", "GET /files?sha256="', () => {
     }
   });
 
-  test("neither, or a malformed one, is 400", async () => {
+  test("no parameter, or a malformed one, is 400", async () => {
     for (const query of [
       "",
       "?uuid=",

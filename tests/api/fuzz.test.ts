@@ -34,7 +34,7 @@ test(
     const statuses = new Map<number, number>();
     await fc.assert(
       fc.asyncProperty(requestArbitrary(document, [image, file, operation]), async (request) => {
-        // A long poll is right and slow, and nothing ends here.
+        // A long poll would be valid and slow, as no operation ends here.
         fc.pre(!/[?&]wait=[1-9]/.test(request.path));
         const answer = await api.call(request.method, request.path, {
           headers: request.headers,
@@ -46,7 +46,7 @@ test(
       }),
       { numRuns: REQUESTS_COUNT, endOnFailure: true, seed: seedOfTests() },
     );
-    // It is no fuzz when everything is refused at the door.
+    // The fuzz is worthless when every request is refused early.
     for (const status of [200, 201, 202, 400, 404, 422]) expect(statuses.get(status) ?? 0).toBeGreaterThan(20);
   },
   FUZZ_MS_MAX,

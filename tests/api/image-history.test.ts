@@ -34,7 +34,7 @@ const STEP: readonly LayerFixture[] = [
   { path: "swap/in", type: "f", content: "in" },
   { path: Buffer.concat([Buffer.from("etc/"), RAW]), type: "f", content: "raw" },
 ];
-/** What STEP changed, in the order of the walk. */
+/** The changes of STEP, in the order of the walk. */
 const CHANGES = [
   ["changed", "/etc/edit", 5, 3],
   ["added", "/etc/b\ufffd", 3, undefined],
@@ -58,12 +58,12 @@ afterAll(() => api[Symbol.asyncDispose]());
 const get = (path: string, token?: string) =>
   api.call("GET", `/v1/images/${path}`, token === undefined ? {} : { token });
 const uuids = (items: readonly { uuid: string }[]) => items.map(({ uuid }) => uuid);
-/** Deletes, and gives the status. */
+/** Deletes, and returns the status. */
 const remove = async (id: string) => (await api.call("DELETE", `/v1/images/${id}`)).status;
 const layersOnDisk = async () => (await listLayers(api.parts.layout)).size;
 
 describe('"GET /images/{uuid}"', () => {
-  test("has the parent and what the image added", async () => {
+  test("returns the parent and the size that the image added", async () => {
     const base = await api.addImage([BASE], { tag: "details" });
     const child = await api.addRun(base, STEP);
     expect((await get(base)).json).toEqual({
@@ -78,7 +78,7 @@ describe('"GET /images/{uuid}"', () => {
 });
 
 describe('"GET /images/{uuid}/lineage"', () => {
-  test("has operation, command, exit code, bytes and times, the image first", async () => {
+  test("returns operation, command, exit code, bytes and times, the image first", async () => {
     const base = await api.addImage([BASE]);
     const origin = { command: ["/bin/sh", "-c", "make; exit 3"], exitCode: 3, timedOut: false };
     const child = await api.addRun(base, STEP, { origin });
@@ -111,7 +111,7 @@ describe('"GET /images/{uuid}/lineage"', () => {
     expect((await get(`${child}/lineage?offset=2`)).json).toEqual([]);
   });
 
-  test("keeps what fits of a long command, and says so", async () => {
+  test("returns a long command truncated, and says so", async () => {
     const base = await api.addImage([BASE]);
     const command = ["tool", "x".repeat(HISTORY_COMMAND_BYTES_MAX - 4), "one too many"];
     const child = await api.addRun(base, STEP, { origin: { command } });
@@ -119,7 +119,7 @@ describe('"GET /images/{uuid}/lineage"', () => {
     expect(step).toMatchObject({ command: command.slice(0, 2), command_truncated: true });
   });
 
-  test("has no gap where an image was deleted, and ends when nothing is left of it", async () => {
+  test("has no gap for a deleted image, and ends with the last record", async () => {
     const base = await api.addImage([BASE]);
     const middle = await api.addRun(base, STEP, { origin: { command: ["middle"], exitCode: 0 } });
     const leaf = await api.addRun(middle, [{ path: "leaf", type: "f", content: "" }]);
@@ -143,7 +143,7 @@ describe('"GET /images/{uuid}/lineage"', () => {
 });
 
 describe('"GET /images/{uuid}/children"', () => {
-  test("has what was made of it by one run, or by any number, parents first", async () => {
+  test("returns images made from it by one run, or by any number, parents first", async () => {
     const base = await api.addImage([BASE]);
     const left = await api.addRun(base, STEP, { at: 1000 });
     const right = await api.addRun(base, STEP, { at: 2000 });
@@ -174,7 +174,7 @@ describe('"GET /images/{uuid}/diff"', () => {
     child = await api.addRun(base, STEP);
   });
 
-  test("has what was added, changed and removed, with sizes", async () => {
+  test("returns added, changed and removed paths, with sizes", async () => {
     const { json } = await get(`${child}/diff`);
     expect(json).toMatchObject({ uuid: child, against: base });
     expect(json.next).toBeUndefined();
@@ -185,7 +185,7 @@ describe('"GET /images/{uuid}/diff"', () => {
     expect(Buffer.from(raw.path_base64, "base64")).toEqual(Buffer.concat([Buffer.from("/etc/"), RAW]));
   });
 
-  test("against any other image, either way", async () => {
+  test("compares with any other image, in both directions", async () => {
     const back = (await get(`${base}/diff?against=${child}`)).json;
     const mirrored = CHANGES.map(([change, path, size, previous]) => [
       change === "added" ? "removed" : change === "removed" ? "added" : change,
@@ -203,19 +203,19 @@ describe('"GET /images/{uuid}/diff"', () => {
     errorOf(await get(`${child}/diff?against=x`), "validation_error");
   });
 
-  test("of an image that was imported has all of it", async () => {
+  test("of an imported image returns everything", async () => {
     const { json } = await get(`${base}/diff`);
     expect(json.against).toBeUndefined();
     expect(json.items).toHaveLength(BASE.length + 1);
     expect(new Set(json.items.map(({ change }: Item) => change))).toEqual(new Set(["added"]));
   });
 
-  test("of two imports leaves files of the same metadata out", async () => {
+  test("of two imports omits files with the same metadata", async () => {
     const other = await api.addImage([[...BASE, { path: "more", type: "f", content: "m" }]]);
     expect(rows((await get(`${other}/diff?against=${base}`)).json.items)).toEqual([["added", "/more", 1, undefined]]);
   });
 
-  test("of a file that was written again, with the size and time that it had, has the file", async () => {
+  test("contains a file that was rewritten with the same size and time", async () => {
     const rewritten = await api.addRun(base, [
       { path: "etc", type: "d" },
       { path: "etc/keep", type: "f", content: "peek" },
@@ -223,7 +223,7 @@ describe('"GET /images/{uuid}/diff"', () => {
     expect(rows((await get(`${rewritten}/diff`)).json.items)).toEqual([["changed", "/etc/keep", 4, 4]]);
   });
 
-  test("in pages of any size is the same list", async () => {
+  test("gives the same list in pages of any size", async () => {
     const whole = (await get(`${child}/diff`)).json.items;
     for (const limit of [1, 2, 3, 5, 10, 11]) {
       const items: Item[] = [];
@@ -239,7 +239,7 @@ describe('"GET /images/{uuid}/diff"', () => {
     errorOf(await get(`${child}/diff?cursor=*`), "validation_error");
   });
 
-  test("is the same when the parent is deleted", async () => {
+  test("does not change when the parent is deleted", async () => {
     const parent = await api.addImage([BASE]);
     const image = await api.addRun(parent, STEP);
     const before = (await get(`${image}/diff`)).json;
@@ -249,7 +249,7 @@ describe('"GET /images/{uuid}/diff"', () => {
 });
 
 describe('"DELETE /images/{uuid}"', () => {
-  test("gives back the layers that nothing else stands on, and only those", async () => {
+  test("removes the layers that nothing else needs, and only those", async () => {
     const before = await layersOnDisk();
     const base = await api.addImage([BASE], { tag: "doomed" });
     const left = await api.addRun(base, STEP);
@@ -267,7 +267,7 @@ describe('"DELETE /images/{uuid}"', () => {
     expect(await remove(base)).toBe(404);
   });
 
-  heldTest("is 409 while an instance waits or runs on it, and not afterwards", async () => {
+  heldTest("is 409 while an instance that uses the image waits or runs, and not afterwards", async () => {
     const base = await api.addImage([BASE]);
     const { json } = await api.call("POST", "/v1/instances", { json: { image: base, command: "true" } });
     expect(await remove(base)).toBe(409);
@@ -278,7 +278,7 @@ describe('"DELETE /images/{uuid}"', () => {
     expect((await api.call("GET", `/v1/operations/${json.uuid}`)).status).toBe(200);
   });
 
-  heldTest("leaves a reader of the image undisturbed", async () => {
+  heldTest("does not disturb a reader of the image", async () => {
     const image = await api.addImage([[{ path: "f", type: "f", content: "still here" }]]);
     const layers = [...(await listLayers(api.parts.layout))];
     const held = api.parts.layers.hold(layers);
@@ -288,7 +288,7 @@ describe('"DELETE /images/{uuid}"', () => {
     held[Symbol.dispose]();
   });
 
-  test("of another account's image is 404 and does nothing", async () => {
+  test("of another account's image is 404 and changes nothing", async () => {
     const base = await api.addImage([BASE], { account: "bob" });
     errorOf(await api.call("DELETE", `/v1/images/${base}`), "not_found");
     expect((await get(base, api.foreignToken)).status).toBe(200);

@@ -44,7 +44,7 @@ const BASE: readonly LayerFixture[] = [
   { path: "escape", type: "l", target: "../../../../etc/passwd" },
   { path: "dangling", type: "l", target: "nowhere" },
   { path: "loop", type: "l", target: "loop" },
-  // Each sends a look-up through a directory five hundred times, and on to the next one.
+  // Each leads a look-up through a directory five hundred times, and then to the next one.
   ...Array.from({ length: 40 }, (_, index): LayerFixture => {
     return { path: `long${index}`, type: "l", target: `${"docs/../".repeat(500)}long${index + 1}` };
   }),
@@ -86,7 +86,7 @@ describe('"GET /inspect/?tag={tagName}"', () => {
     expect(await followed.json()).toMatchObject({ uuid: image });
   });
 
-  test("no tag, or none that could be one, is 400; one that nobody has is 404", async () => {
+  test("a missing or malformed tag is 400; an unknown one is 404", async () => {
     for (const query of ["", "?tag=", "?tag=-x", "?tag=a%20b", "?tag=a&tag=b"]) {
       errorOf(await api.call("GET", `/v1/inspect/${query}`), "validation_error");
     }
@@ -148,7 +148,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     expect((await list("/bin")).json.items[0].mode).toBe("4755");
   });
 
-  test("names that are not UTF-8 come with their bytes, and lead to the file", async () => {
+  test("names that are not UTF-8 are returned as bytes, which lead to the file", async () => {
     const { json } = await list("/docs/odd");
     const item = json.items.find(({ name }: { name: string }) => name.startsWith("b"));
     expect(item.name).toBe("b\ufffd\n");
@@ -176,7 +176,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     expect((await list("/bin", "&text=false")).json.path).toBe("/bin");
   });
 
-  test("symlinks are followed inside the image, also out of it", async () => {
+  test("symlinks are followed within the image, also those that point outside", async () => {
     expect((await list("/absolute")).json.items).toHaveLength(5);
     expect((await list("/absolute/odd")).json.items).toHaveLength(3);
     errorOf(await list("/escape"), "not_found");
@@ -192,7 +192,7 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     errorOf(await list("/", "&text=1"), "validation_error");
   });
 
-  test("20,000 entries are streamed, and are all there", async () => {
+  test("20,000 entries are streamed completely", async () => {
     const many = Array.from(
       { length: 20_000 },
       (_, index): LayerFixture => ({ path: `entry-${index}`, type: "f", content: "" }),
@@ -243,7 +243,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     expect(Buffer.from((await download("/holes")).bytes).equals(expected)).toBe(true);
   });
 
-  test("large files in pieces, and with gaps, whole and in part", async () => {
+  test("fragmented and sparse large files, whole and in part", async () => {
     expect(Buffer.from((await download("/pieces.bin")).bytes).equals(large.subarray(0, 2_097_152))).toBe(true);
     const gaps = Buffer.alloc(4_000_000);
     large.copy(gaps, 4096, 0, 1_500_000);
@@ -266,7 +266,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     );
   });
 
-  test("clients that leave in the middle leave the rest to others", async () => {
+  test("clients that leave early do not disturb the others", async () => {
     for (const path of ["large.bin", "gaps.bin"]) {
       for (let round = 0; round < 20; round++) {
         const leaving = new AbortController();
@@ -295,7 +295,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     expect(Buffer.from(answer.bytes).equals(large.subarray(start, end))).toBe(true);
   });
 
-  test("a range outside is 416 in our shape with Content-Range; one that is no range is ignored", async () => {
+  test("a range outside is 416 in our shape with Content-Range; a malformed one is ignored", async () => {
     const answer = await download("/large.bin", { range: `bytes=${LARGE_BYTES}-` });
     errorOf(answer, "range_not_satisfiable");
     expect(answer.headers.get("content-range")).toBe(`bytes */${LARGE_BYTES}`);
@@ -305,7 +305,7 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
     }
   });
 
-  test("the tag is strong: If-None-Match saves the body, If-Range the rest", async () => {
+  test("the ETag is strong: If-None-Match avoids the body, If-Range resumes", async () => {
     const first = await download("/docs/new.txt");
     const etag = first.headers.get("etag") ?? "";
     expect(etag).toMatch(/^"[^"]+"$/);
@@ -330,13 +330,13 @@ describe('"GET /inspect/{imageUUID}/download"', () => {
   });
 
   // spec: inspect.download, errors.422
-  test("what is no regular file is 422, what is missing 404", async () => {
+  test("anything but a regular file is 422, a missing file 404", async () => {
     for (const path of ["/docs", "/", "/pipe", "/loop", "/long0", "/absolute"])
       errorOf(await download(path), "invalid_path");
     for (const path of ["/nowhere", "/dangling", "/escape", "/large.bin/x"]) errorOf(await download(path), "not_found");
   });
 
-  test("a page of a sandbox cannot act as one of ours", async () => {
+  test("a downloaded HTML page cannot run as part of this site", async () => {
     const { headers } = await download("/docs/page.html");
     expect(headers.get("content-security-policy")).toContain("sandbox");
     expect(headers.get("x-content-type-options")).toBe("nosniff");

@@ -106,20 +106,20 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
-  heldTest("env names that JavaScript knows are names like any other", async () => {
+  heldTest("env names that are properties of JavaScript objects are ordinary names", async () => {
     const body = `{"image":"tag:base","command":"env","env":{"__proto__":"a","constructor":"b","toString":"c"}}`;
     const answer = await api.call("POST", "/v1/instances", { body, headers: { "content-type": "application/json" } });
     expect(answer.status).toBe(201);
     expect(JSON.stringify(last()?.env)).toBe('{"__proto__":"a","constructor":"b","toString":"c"}');
   });
 
-  test("large bodies are taken however many come at once", async () => {
+  test("large bodies are accepted, however many come at once", async () => {
     const stdin = `base64:${Buffer.alloc(8_388_608, 1).toString("base64")}`;
     const answers = await Promise.all(Array.from({ length: 8 }, () => spawn({ stdin })));
     expect(answers.map(({ status }) => status)).toEqual(Array.from({ length: 8 }, () => 201));
   });
 
-  heldTest("more than may wait is 429, and says when to come again", async () => {
+  heldTest("beyond the limit of waiting operations the answer is 429 with Retry-After", async () => {
     api.operations.refusal = new ApiError("too_many_requests", "too much is waiting", { limit_bytes: 9 });
     const answer = await spawn({});
     api.operations.refusal = null;
@@ -129,7 +129,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
   });
 
   // spec: instances.stdin
-  test("stdin of 10 MiB, as ASCII and as base64; a byte more is 400", async () => {
+  test("stdin of 10 MiB is accepted, as ASCII and as base64; a byte more is 400", async () => {
     const size = 10_485_760;
     expect((await spawn({ stdin: "x".repeat(size) })).status).toBe(201);
     expect((await spawn({ stdin: `base64:${Buffer.alloc(size).toString("base64")}` })).status).toBe(201);
@@ -138,7 +138,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
   });
 
   // spec: instances.image
-  heldTest("a tag is resolved now", async () => {
+  heldTest("a tag is resolved at once", async () => {
     const first = await api.addImage([[]], { tag: "moves" });
     await spawn({ image: "tag:moves" });
     expect(last()?.imageId).toBe(first);
@@ -148,7 +148,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
   });
 
   // spec: instances.image, instances.files, errors.404
-  test("an image or a file that is not there is 404 now, not later; so is another account's", async () => {
+  test("a missing image or file is 404 at once, not later; so is another account's", async () => {
     const foreign = await api.addImage([[]], { account: "bob", tag: "theirs" });
     for (const missing of ["tag:nothing", Bun.randomUUIDv7(), foreign, "tag:theirs"]) {
       expect(errorOf(await spawn({ image: missing }), "not_found").details["field"]).toBe("image");
@@ -187,7 +187,7 @@ describe("GET /instances/{uuid}/stats", () => {
     errorOf(await api.call("GET", `/v1/instances/${imported.json.uuid}/stats`), "not_found");
   });
 
-  heldTest("one object with once=true, otherwise an event each and an end", async () => {
+  heldTest("one object with once=true, otherwise events and an end", async () => {
     const { uuid } = (await spawn({})).json;
     api.operations.start(uuid as OperationId);
     api.operations.samples = [sample(1), sample(2)];
@@ -199,7 +199,7 @@ describe("GET /instances/{uuid}/stats", () => {
     expect(api.operations.openStats).toBe(0);
   });
 
-  heldTest("a client that leaves ends the looking", async () => {
+  heldTest("a client that leaves ends the sampling", async () => {
     const { uuid } = (await spawn({})).json;
     api.operations.start(uuid as OperationId);
     api.operations.samples = Array.from({ length: 100_000 }, (_, at) => sample(at));

@@ -1,4 +1,4 @@
-/** Whatever a client asked for ends when the client has gone, and gives back what it held. */
+/** The work for a client ends when the client has left, and releases what it held. */
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
@@ -7,10 +7,10 @@ import { filesOpenBelow, listLayers } from "../support/layer-files.ts";
 import { pause } from "../support/waiting.ts";
 
 const GIB = 1_073_741_824;
-/** Nobody reads as much in the time of a test. */
+/** More than anything reads in the time of a test. */
 const ENDLESS_BYTES = 1024 * GIB;
 const CLIENTS_COUNT = 4;
-/** More than what a look at `/proc` reads. */
+/** More than reading `/proc` takes. */
 const BUSY_BYTES = 65_536;
 
 let api: Api;
@@ -24,7 +24,7 @@ function readBytes(): number {
   return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/${api.parts.pid}/io`, "latin1"))?.[1]);
 }
 
-/** Resolves when the daemon reads next to nothing any more, which it never does while it is busy with an image. */
+/** Resolves when the daemon reads next to nothing any more; while it works on an image, it always reads more. */
 async function untilIdle(): Promise<void> {
   for (let quietCount = 0; quietCount < 10; ) {
     const before = readBytes();
@@ -57,7 +57,7 @@ test.each(["save", "archive", "archive#", "download"])(
     const asked = what === "archive" || what === "download" ? `${path}?path=/endless` : path;
     await Promise.all(Array.from({ length: CLIENTS_COUNT }, () => leave(asked)));
     await untilIdle();
-    // A layer that somebody reads would stay, and so would what is open of it.
+    // A layer with a reader would stay, with its open files.
     expect((await api.call("DELETE", `/v1/images/${image}`)).status).toBe(204);
     expect((await listLayers(api.parts.layout)).size).toBe(before);
     expect(filesOpenBelow(api.parts.layout.layers, api.parts.pid)).toEqual([]);

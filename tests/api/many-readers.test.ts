@@ -1,4 +1,4 @@
-/** What slow readers of an account hold is bounded by their number, and comes back however they leave. */
+/** The resources of slow readers are limited by their number, and are released however they leave. */
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { once } from "node:events";
@@ -8,7 +8,7 @@ import { Api } from "../support/api/api.ts";
 import { pause } from "../support/waiting.ts";
 
 const FILES_COUNT = 20_000;
-/** Their answers begin, and wait for their readers. */
+/** Requests whose answers begin, and then wait for their readers. */
 const MORE_COUNT = 8;
 
 let api: Api;
@@ -35,7 +35,7 @@ function ask(asked: string): Socket {
   return socket;
 }
 
-/** Resolves when its answer has begun, of which no more is read then. */
+/** Resolves when the answer has begun, and reads no more of it. */
 async function begun(socket: Socket): Promise<void> {
   await once(socket, "readable");
   socket.pause();
@@ -55,7 +55,7 @@ test.each(["list", "archive"] as const)(
     for (const socket of waiting) sockets.defer(() => socket.destroy());
     let answeredCount = 0;
     for (const socket of waiting) socket.once("readable", () => answeredCount++);
-    // Far more than a diff takes.
+    // Far longer than a diff takes.
     for (let count = 0; count < 20; count++) {
       const theirs = await api.call("GET", `/v1/inspect/${foreign}/list?path=/`, { token: api.foreignToken });
       expect(theirs.status).toBe(200);
@@ -67,7 +67,7 @@ test.each(["list", "archive"] as const)(
   30_000,
 );
 
-test("clients that leave at once take no place with them", async () => {
+test("clients that leave at once free their places", async () => {
   for (const asked of Object.values(path)) {
     for (let delayMs = 0; delayMs < 2 * WALKS_LIMITS.countMax; delayMs++) {
       const socket = ask(asked);

@@ -18,7 +18,7 @@ async function scrape() {
   return parseExposition(answer.text);
 }
 
-test("requests are counted by the pattern of their route, never by what the client wrote", async () => {
+test("requests are counted by the pattern of their route, never by the client's text", async () => {
   const id = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
   await api.call("GET", `/v1/operations/${id}`);
   await api.call("GET", `/v1/operations/${id}`);
@@ -33,7 +33,7 @@ test("requests are counted by the pattern of their route, never by what the clie
   expect(samples.flatMap(({ labels }) => Object.values(labels)).join("\n")).not.toContain(id);
 });
 
-programTest("the program tells of its machines, storage, disk and event loop", async () => {
+programTest("the program has metrics of its machines, storage, disk and event loop", async () => {
   const measured = async () => ((await scrape()).value("coppice_event_loop_lag_seconds_count") ?? 0) > 0;
   await until("the event loop was measured", measured);
   const { value, types } = await scrape();
@@ -55,7 +55,7 @@ programTest("the program tells of its machines, storage, disk and event loop", a
   expect(types.get("coppice_spawn_phase_seconds")).toBe("histogram");
 });
 
-programTest("readiness names every check", async () => {
+programTest("readiness lists every check", async () => {
   const { checks, ready } = (await api.call("GET", "/readyz", { token: null })).json;
   expect(checks.map(({ name }: { name: string }) => name)).toEqual([
     "acceleration",
@@ -64,13 +64,13 @@ programTest("readiness names every check", async () => {
     "database",
     "registry_tools",
   ]);
-  // No emulation is allowed here, and no KVM may be there.
+  // Emulation is not allowed here, and there may be no KVM.
   const good = Object.fromEntries(checks.map(({ name, ok }: { name: string; ok: boolean }) => [name, ok]));
   expect(good).toMatchObject({ disk: true, database: true, registry_tools: true });
   expect(ready).toBe(Object.values(good).every((ok) => ok === true));
 });
 
-programTest("the page about operating it names every metric, and no other", async () => {
+programTest("the page about operation lists every metric, and no other", async () => {
   const { types } = await scrape();
   const shown = sectionOf("docs/operations.md", "Monitoring").match(/`(?:coppice|process)_[a-z_]+`/g) ?? [];
   expect(shown.map((name) => name.replaceAll("`", "")).sort()).toEqual([...types.keys()].sort());

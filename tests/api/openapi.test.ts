@@ -41,14 +41,14 @@ test("the page about the API has a row for each request, and no other", () => {
   expect(shown.map((request) => request.replaceAll("`", "")).sort()).toEqual(specified.sort());
 });
 
-test("two validators that do not know each other accept it", async () => {
+test("two independent validators accept it", async () => {
   const { valid, errors } = await new Validator().validate(structuredClone(document));
   expect({ valid, errors }).toEqual({ valid: true, errors: undefined });
   await SwaggerParser.validate(structuredClone(document));
 });
 
 // spec: version.base
-test("it has every route once, with its permission", () => {
+test("it describes every route once, with its scope", () => {
   const shown = new Set(operations().map(([name]) => name));
   for (const route of api.parts.routes) {
     const name = `${route.method.toLowerCase()} ${route.path.replaceAll(/:(\w+)/g, "{$1}")}`;
@@ -61,7 +61,7 @@ test("it has every route once, with its permission", () => {
   expect(new Set(ids).size).toBe(ids.length);
 });
 
-test("every reference leads somewhere, and no keyword of ours is left in it", () => {
+test("every reference resolves, and no internal keyword is left", () => {
   for (const [path, value] of objects(document)) {
     const reference = value["$ref"];
     if (typeof reference === "string") {
@@ -111,7 +111,7 @@ test("every response, header, parameter and error is described", () => {
 });
 
 describe("/docs", () => {
-  test("shows every operation and needs nothing from outside, and no script", async () => {
+  test("shows every operation, without scripts and without anything from other hosts", async () => {
     const { text, headers } = await api.call("GET", "/docs", { token: null });
     for (const [, operation] of operations()) expect(text).toContain(`id="${operation["operationId"]}"`);
     const found = /<(?:script|link|img|iframe)|@import|url\(|javascript:|<[^>]*\son\w+=/i.exec(text);
@@ -136,7 +136,7 @@ describe("health", () => {
     expect((await api.call("GET", "/healthz", { token: null })).json).toEqual({ status: "ok", version: "0.0.0-test" });
   });
 
-  heldTest("/readyz says whether instances can run, how well separated, and why not", async () => {
+  heldTest("/readyz says whether instances can run, in which isolation, or why not", async () => {
     expect((await api.call("GET", "/readyz", { token: null })).json).toEqual({
       ready: true,
       isolation: "vm-emulated",

@@ -70,7 +70,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     });
   });
 
-  test("10 MiB of binary output come through", async () => {
+  test("10 MiB of binary output are returned", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
     const bytes = Buffer.alloc(10_485_760, 0xfe);
@@ -81,7 +81,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     expect(stderr).toEqual({ content: "", encoding: "ascii", truncated: true });
   });
 
-  test.each([65_536, 65_537, 1_000_001])("%i bytes of any text, or none, come through", async (length) => {
+  test.each([65_536, 65_537, 1_000_001])("%i bytes of any text are returned, or none", async (length) => {
     const random = Buffer.alloc(length, randomBytes(4093));
     const ascii = Buffer.from(random.map((byte) => byte & 0x7f));
     const { id } = api.operations.insert(ALICE, "instance");
@@ -102,7 +102,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     expect(openOutputs()).toEqual([]);
   });
 
-  test("a client that leaves in the middle of it leaves no file open", async () => {
+  test("a client that leaves early leaves no file open", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
     const bytes = Buffer.alloc(10_485_760, "x");
@@ -116,7 +116,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     await until("no file is open", () => openOutputs().length === 0);
   });
 
-  test("an import's result is as it is", async () => {
+  test("an import's result is returned as it is", async () => {
     const { id } = api.operations.insert(ALICE, "image_import");
     api.operations.start(id);
     const result = { image: id, tag: "base", digest: `sha256:${"0".repeat(64)}`, size_bytes: 4096 };
@@ -125,7 +125,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
   });
 
   // spec: states.values
-  test("FAILED carries the error object and no result", async () => {
+  test("FAILED has the error object and no result", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
     const error = { error: "unavailable", message: "no virtual machine monitor", details: { cpu_time_ms: 4 } } as const;
@@ -148,7 +148,7 @@ describe("long poll", () => {
     expect(performance.now() - startedAt).toBeLessThan(5000);
   });
 
-  heldTest("or when the time is up, with the status of then", async () => {
+  heldTest("or when the time is up, with the current status", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     const startedAt = performance.now();
     const answer = await get(id, "?wait=1");
@@ -178,7 +178,7 @@ describe('"DELETE /operations/{operationId} cancels an operation"', () => {
   });
 
   // spec: operations.cancel
-  test("EXECUTING: 202 as often as one asks, and it can no longer succeed", async () => {
+  test("EXECUTING: 202 for every request, and it can no longer succeed", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
     for (let round = 0; round < 2; round++) {
@@ -247,7 +247,7 @@ describe('"GET /operations lists operations"', () => {
     expect(await list(query)).toEqual(expected);
   });
 
-  test("results there have no stdout and stderr", async () => {
+  test("results in listings have no stdout and stderr", async () => {
     const [done] = (await own.call("GET", "/v1/operations?status=SUCCESS")).json;
     const { stdout: _stdout, stderr: _stderr, ...rest } = RESULT;
     expect(done.result).toEqual(rest);
@@ -265,7 +265,7 @@ describe('"GET /operations lists operations"', () => {
 
 describe("paging", () => {
   // spec: operations.list.limit, operations.list.offset, operations.list.until
-  test("a walk with a fixed until shows every row once while rows are added, the same millisecond or not", async () => {
+  test("a walk with a fixed until shows every row once while rows are added", async () => {
     await using walked = await Api.start();
     const expected = new Set<string>();
     for (let index = 0; index < 137; index++) expected.add(walked.operations.insert(ALICE, "instance").id);

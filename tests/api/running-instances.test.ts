@@ -1,10 +1,10 @@
-/** What can be done with an instance while its command runs; the processes are real ones, on this host. */
+/** Requests to an instance while its command runs; its processes are real, on this host. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { runningInstance } from "../support/api/running.ts";
 
-// The first one may have to build the agent.
+// The first test may have to build the agent.
 setDefaultTimeout(150_000);
 
 let api: Api;
@@ -21,7 +21,7 @@ describe("PATCH /instances/{uuid}", () => {
   const extend = (id: string, timeout: unknown, token = api.token) =>
     api.call("PATCH", `/v1/instances/${id}`, { json: { timeout }, token });
 
-  heldTest("gives the command more time, from its start on", async () => {
+  heldTest("gives the command more time, counted from its start", async () => {
     await using running = await runningInstance(api, "sleep 1.2; exit 3", 1000);
     const answer = await extend(running.id, 60);
     expect([answer.status, answer.json]).toEqual([200, { uuid: running.id, timeout: 60 }]);

@@ -4,7 +4,7 @@ import { connect, type Socket } from "node:net";
 import { Api, errorOf } from "../support/api/api.ts";
 
 const MIB = 1_048_576;
-/** More of them than an account may have under way and waiting. */
+/** More than an account may have in progress and waiting. */
 const BODIES_COUNT = 80;
 const UPLOADS_COUNT = 140;
 
@@ -27,7 +27,7 @@ async function slowBody(path: string): Promise<Socket> {
   return socket;
 }
 
-/** Sends so many, and gives the first answer: it is to one too many, since none of the others can be answered. */
+/** Sends so many, and returns the first answer: it is to the excess request, as none of the others can be answered. */
 async function firstAnswer(path: string, count: number, sockets: DisposableStack): Promise<string> {
   const answers = Array.from({ length: count }, async () => {
     const socket = await slowBody(path);
@@ -42,7 +42,7 @@ async function firstAnswer(path: string, count: number, sockets: DisposableStack
 const spawn = (command: string, token: string) =>
   api.call("POST", "/v1/instances", { json: { image: "tag:none", command }, token });
 
-test("bodies that never end are refused beyond a few to the account that sends them, and to nobody else", async () => {
+test("beyond a few bodies without an end, an account is refused more, and no other account is", async () => {
   {
     using sockets = new DisposableStack();
     expect(await firstAnswer("/v1/instances", BODIES_COUNT, sockets)).toStartWith("HTTP/1.1 429");
@@ -50,11 +50,11 @@ test("bodies that never end are refused beyond a few to the account that sends t
     errorOf(await spawn("true", api.token), "not_found");
     expect((await api.call("POST", "/v1/files", { body: "x" })).status).toBe(201);
   }
-  // Room comes back with those who leave.
+  // Clients that leave free their room.
   errorOf(await spawn("x".repeat(MIB / 16), api.token), "not_found");
 }, 30_000);
 
-test("uploads that never end are, too", async () => {
+test("the same holds for uploads without an end", async () => {
   {
     using sockets = new DisposableStack();
     expect(await firstAnswer("/v1/files", UPLOADS_COUNT, sockets)).toStartWith("HTTP/1.1 429");

@@ -30,7 +30,7 @@ afterAll(async () => {
 
 const authorization = () => ({ authorization: `Bearer ${api.token}` });
 
-/** Highest resident memory of the daemon since the last look, in MiB. */
+/** Highest resident memory of the daemon since the last call, in MiB. */
 function peakMib(): number {
   const kib = /VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${api.parts.pid}/status`, "utf8"))?.[1];
   // 5 resets the high-water mark.
@@ -38,7 +38,7 @@ function peakMib(): number {
   return Math.round(Number(kib) / 1024);
 }
 
-/** A file of that size that begins and ends with something, and its hash. */
+/** A sparse file of that size with content at both ends, and its hash. */
 async function sparseFile(sizeBytes: number): Promise<{ path: string; sha256: string }> {
   const path = join(directory, String(sizeBytes));
   {
@@ -98,7 +98,7 @@ describe("memory of the daemon", () => {
     TRANSFER_MS_MAX,
   );
 
-  programTest("clients that stop to read, or to send, cost next to nothing", async () => {
+  programTest("clients that stop reading or sending cost next to nothing", async () => {
     const piece = new Uint8Array(64 * MIB).fill(7);
     const gaps = [
       { at: 0, bytes: piece.subarray(0, 32 * MIB) },
@@ -128,14 +128,14 @@ describe("memory of the daemon", () => {
     await pause("what would be buffered is buffered", 2000);
     expect(await api.garbage()).toHaveLength(STALLED_CLIENTS_COUNT);
     expect((await api.call("GET", "/v1/images?limit=1")).status).toBe(200);
-    // Mostly what the kernel holds of each, and one buffer.
+    // Mostly the kernel's buffers of each, and one of ours.
     expect(peakMib() - before).toBeLessThan(requests.length * STALLED_CLIENTS_COUNT * 2);
     for (const socket of sockets) socket.destroy();
     await until("nothing of them is left", async () => (await api.garbage()).length === 0);
   });
 });
 
-test("an upload is hashed and kept as it is while others are under way", async () => {
+test("an upload is hashed and stored correctly while others are in progress", async () => {
   const contents = Array.from({ length: 8 }, (_, index) => Buffer.alloc(3 * MIB + index, String(index)));
   const hashes = await Promise.all(contents.map((content) => upload(new Blob([content]).stream())));
   expect(hashes).toEqual(contents.map((content) => createHash("sha256").update(content).digest("hex")));

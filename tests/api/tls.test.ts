@@ -26,7 +26,7 @@ async function selfSigned(): Promise<{ cert: string; key: string }> {
   return { cert, key };
 }
 
-/** Starts the program with these flags, and gives the address that it logs, or its log when it ends. */
+/** Starts the program with these flags, and returns the address that it logs, or its log when it ends. */
 async function serve(flags: readonly string[]) {
   const argv = [resolve(EXECUTABLE ?? ""), "serve", "--data-dir", at("data"), "--log-format", "json", ...flags];
   const logPath = at(`${Bun.randomUUIDv7()}.log`);
@@ -48,10 +48,10 @@ async function serve(flags: readonly string[]) {
   return { child, url: url as string | null, log };
 }
 
-programTest("the listener speaks TLS, and nothing else on that port", async () => {
+programTest("the listener speaks TLS only", async () => {
   const { cert, key } = await selfSigned();
   const tlsFlags = ["--listen-tls-cert", cert, "--listen-tls-key", key];
-  // With TLS, all addresses may be listened on.
+  // With TLS, it may listen on all addresses.
   const { child, url } = await serve([...tlsFlags, "--listen-host", "0.0.0.0", "--listen-port", "0"]);
   expect(url).toStartWith("https://0.0.0.0:");
   const address = `https://localhost:${new URL(url ?? "").port}`;
@@ -68,7 +68,7 @@ programTest("the listener speaks TLS, and nothing else on that port", async () =
   expect(await child.exited).toBe(0);
 });
 
-programTest("without TLS it does not listen where other machines reach it", async () => {
+programTest("without TLS it does not listen on addresses that other hosts can reach", async () => {
   const { child, url, log } = await serve(["--listen-host", "0.0.0.0", "--listen-port", "0"]);
   expect(url).toBeNull();
   expect(log).toContain("set listen.tls_cert and listen.tls_key");

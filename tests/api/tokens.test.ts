@@ -24,7 +24,7 @@ const partsOf = (token: string) => {
   return { header: decode(header), payload: decode(payload), signature: signature ?? "" };
 };
 
-/** Signs anything with the service's own newest key, so that only the claim in question is wrong. */
+/** Signs any claims with the service's newest key, so that only the tested claim is wrong. */
 async function forge(header: object, payload: object, hash = "sha256"): Promise<string> {
   const { secret } = await api.parts.keys.signing();
   const text = `${encode(header)}.${encode(payload)}`;
@@ -35,7 +35,7 @@ const probe = (token: string) => api.call("GET", "/v1/images", { token });
 const refused = async (token: string) =>
   expect(errorOf(await probe(token), "unauthorized").message).toBe("missing or invalid bearer token");
 
-describe("a good token", () => {
+describe("a valid token", () => {
   // spec: auth.bearer
   test("has exactly the claims and the header that are documented", async () => {
     const { header, payload } = partsOf(api.token);
@@ -51,7 +51,7 @@ describe("a good token", () => {
     });
   });
 
-  test("signed again by hand it is as good: the forging below fails for its own reasons", async () => {
+  test("signed by this test is accepted: the forged ones below fail for their own reasons", async () => {
     const { header, payload } = partsOf(api.token);
     expect((await probe(await forge(header, payload))).status).toBe(200);
   });
@@ -93,7 +93,7 @@ describe("401", () => {
     }
   });
 
-  test("keys that the header brings along, and critical extensions that nobody knows", async () => {
+  test("keys in the header, and unknown critical extensions", async () => {
     const { header, payload } = partsOf(api.token);
     const jwk = { kty: "oct", k: encode("x".repeat(32)) };
     const text = `${encode({ ...header, jwk, jku: "http://127.0.0.1:1/", kid: Bun.randomUUIDv7() })}.${encode(payload)}`;
@@ -137,7 +137,7 @@ describe("401", () => {
     await refused(await forge(header, { ...payload, ...change }));
   });
 
-  test("over 4 KiB, whatever it says", async () => {
+  test("longer than 4 KiB", async () => {
     const { header, payload } = partsOf(api.token);
     const fits = await forge(header, { ...payload, extra: "x".repeat(2000) });
     expect((await probe(fits)).status).toBe(200);
@@ -194,7 +194,7 @@ test("authentication comes before everything else", async () => {
 });
 
 // spec: auth.403
-test("permission comes before the body and the query", async () => {
+test("permission is checked before the body and the query", async () => {
   const token = await api.issue("alice", ["files:read"]);
   const headers = { "content-type": "application/json" };
   errorOf(await api.call("POST", "/v1/instances", { body: "{", token, headers }), "forbidden");
@@ -233,7 +233,7 @@ describe("keys", () => {
     expect((await stat(api.parts.layout.keys)).mode & 0o777).toBe(0o700);
   });
 
-  test("rotation: old tokens are good until the grace is over, new ones are signed by the new key", async () => {
+  test("rotation: old tokens are valid until the end of the grace period, new ones are signed by the new key", async () => {
     await using own = await Api.start();
     const { db, layout } = own.parts;
     let now = Date.now();
@@ -243,7 +243,7 @@ describe("keys", () => {
     const issue = async () =>
       (await issueToken(db, keys, { account: "alice", scopes: ["*"], ttlMs: 100 * HOUR_MS, now })).token;
     const before = await issue();
-    // Another process rotates and issues, as the command line does, and the service has just looked.
+    // Another process rotates and issues, as the command line does, just after the service has read the keys.
     expect(await verify(before)).not.toBeNull();
     const other = await TokenKeys.open(layout.keys, clock);
     const id = await other.rotate(HOUR_MS);
@@ -258,11 +258,11 @@ describe("keys", () => {
     expect(await verify(after)).not.toBeNull();
     await other.rotate(0);
     expect(await verify(after)).toBeNull();
-    // The key whose grace was over is gone, the one that just ended and the new one are there.
+    // The key whose grace period is over is gone; the replaced one and the new one are there.
     expect((await readdir(layout.keys)).filter((name) => !name.endsWith(".retired"))).toHaveLength(2);
   });
 
-  test("however fast they change, no change is missed, and a key that goes while it is read is no failure", async () => {
+  test("no change is missed, however fast, and a key that is removed while it is read is not a failure", async () => {
     await using own = await Api.start();
     const { layout } = own.parts;
     const [keys, other] = [await TokenKeys.open(layout.keys), await TokenKeys.open(layout.keys)];

@@ -9,7 +9,7 @@ beforeAll(async () => {
 });
 afterAll(() => api[Symbol.asyncDispose]());
 
-describe("routes and methods that are not there", () => {
+describe("unknown routes and methods", () => {
   // spec: errors.shape, version.base
   test("an unknown route is 404 in the error shape, and 401 below /v1 without a token", async () => {
     for (const path of [

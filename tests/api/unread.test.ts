@@ -5,7 +5,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 const ANSWER_MS_MAX = 10_000;
 const UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 
-/** Routes that take a body, and a scope that is not theirs. */
+/** Routes that take a body. */
 const TAKING = [
   ["POST", "/v1/images/import", "application/json"],
   ["POST", "/v1/images/load", "application/json"],
@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => api[Symbol.asyncDispose]());
 
-/** Sends a part of a request and takes what is answered before the rest. */
+/** Sends a part of a request, and returns the answer that comes before the rest. */
 async function answerTo(part: string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   const socket = connect(Number(new URL(api.url).port), "127.0.0.1", () => socket.write(part));
@@ -34,7 +34,7 @@ async function answerTo(part: string): Promise<string> {
   return answer;
 }
 
-describe.each(TAKING)("%s %s from a caller who may not", (method, path, type) => {
+describe.each(TAKING)("%s %s from a caller without the scope", (method, path, type) => {
   const head = (token: string | null) =>
     [
       `${method} ${path} HTTP/1.1`,
@@ -43,7 +43,7 @@ describe.each(TAKING)("%s %s from a caller who may not", (method, path, type) =>
       ...(token === null ? [] : [`Authorization: Bearer ${token}`]),
     ].join("\r\n");
 
-  test("half a body is not waited for", async () => {
+  test("the rest of a body is not awaited", async () => {
     for (const length of ["Content-Length: 1000000", "Transfer-Encoding: chunked"]) {
       const begun = length.startsWith("T") ? '5\r\n{"tag\r\n' : '{"tag';
       expect(await answerTo(`${head(other)}\r\n${length}\r\n\r\n${begun}`)).toStartWith("HTTP/1.1 403 ");
@@ -51,7 +51,7 @@ describe.each(TAKING)("%s %s from a caller who may not", (method, path, type) =>
     }
   });
 
-  test("a body that is no JSON, or too long, is not looked at", async () => {
+  test("a body that is not JSON, or too long, is not examined", async () => {
     const headers = { "content-type": type };
     for (const body of ["{bad", "\xff", "[]", " ".repeat(2_000_000)]) {
       errorOf(await api.call(method, path, { token: other, body, headers }), "forbidden");
@@ -59,20 +59,20 @@ describe.each(TAKING)("%s %s from a caller who may not", (method, path, type) =>
     }
   });
 
-  test("nor are parameters of the path and the query", async () => {
+  test("parameters of the path and the query are not examined", async () => {
     const bad = `${path.replace(UUID, "no-uuid")}?limit=x&path=%zz`;
     errorOf(await api.call(method, bad, { token: other, body: "{bad" }), "forbidden");
   });
 });
 
-test("parameters of a route without a body are not looked at either", async () => {
+test("parameters of a route without a body are not examined either", async () => {
   for (const path of ["/v1/images?limit=x", "/v1/inspect/no-uuid/list?path=%zz", `/v1/inspect/${UUID}/download`]) {
     errorOf(await api.call("GET", path, { token: other }), "forbidden");
     errorOf(await api.call("GET", path, { token: null }), "unauthorized");
   }
 });
 
-test("a caller who may learns first of the path, then of the query, then of the body", async () => {
+test("an authorised caller gets errors of the path first, then of the query, then of the body", async () => {
   const call = (path: string) => api.call("PATCH", path, { body: "{bad" });
   expect(errorOf(await call("/v1/images/no-uuid/tag"), "validation_error").message).toBe("uuid must be a UUID");
   expect(errorOf(await call(`/v1/images/${UUID}/tag`), "validation_error").message).toBe("the body must be valid JSON");

@@ -36,7 +36,7 @@ describe("on the wire", () => {
         [`HEAD /v1/inspect/${image}/?path=/f`, 200],
         ["GET /v1/operations/x", 400],
         ["GET /v1/nothing", 404],
-        // The first segment is no part of the host.
+        // The first segment is not part of the host.
         ["GET /ab/v1/images", 404],
         ["PUT /v1/images", 405],
       ] as const) {

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { perfProblem } from "../bench/turns.ts";
 
-test("where perf cannot record, the reason is told", async () => {
+test("the reason is given when perf cannot record", async () => {
   expect(await perfProblem("/nowhere/perf.data", process.pid)).toMatch(
     /^perf (is not installed|cannot record here: \S)/,
   );

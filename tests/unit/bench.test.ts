@@ -3,7 +3,7 @@ import { rowOf } from "../../src/cli/bench/figures.ts";
 import { Ledger } from "../bench/ledger.ts";
 import { turnsOf } from "../bench/turns.ts";
 
-test("a ledger says each line at once, and keeps them whatever fails later", () => {
+test("a ledger prints each line at once, and keeps all of them when a later part fails", () => {
   const said: string[] = [];
   const ledger = new Ledger((line) => said.push(line));
   ledger.add(rowOf({ name: "spawn", from: "sent", to: "read", unit: "ms", values: [20], atMost: 5 }));
@@ -27,7 +27,7 @@ test("a ledger says each line at once, and keeps them whatever fails later", () 
   });
 });
 
-test("a turn of the event loop takes what its thread had of the processor", () => {
+test("the length of a turn of the event loop is the processor time of its thread", () => {
   const on = (at: number) =>
     `    9 ${at.toFixed(6)}: sched:sched_switch: prev_comm=x prev_pid=9 ==> next_comm=coppice next_pid=7 next_prio=120`;
   const off = (at: number) =>
@@ -35,7 +35,7 @@ test("a turn of the event loop takes what its thread had of the processor", () =
   const script = [
     on(1.0),
     "    7 1.001000: raw_syscalls:sys_exit: NR 441 = 1",
-    // Another thread runs from 1.002 to 1.5, and another one's wait is none of ours.
+    // Another thread runs from 1.002 to 1.5, and a third one's wait does not count.
     off(1.002),
     "    8 1.100000: raw_syscalls:sys_enter: NR 441 (3, 1)",
     on(1.5),

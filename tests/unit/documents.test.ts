@@ -112,7 +112,7 @@ test("every file, folder and target that is named exists", () => {
   expect(paths.filter((path) => !existsSync(join(ROOT, path)))).toEqual([]);
 });
 
-test("every link leads to a page, and to a heading of it", () => {
+test("every link leads to an existing page and heading", () => {
   const broken = pages.flatMap(({ path, text }) =>
     [...text.matchAll(/\]\(([^)\s]+)\)/g)].flatMap(([, link = ""]) => {
       const [file = "", anchor] = link.split("#");
@@ -133,7 +133,7 @@ test("every page of docs has a row in the README, which can be read in ten minut
   expect(documentText("README.md").split("\n").length).toBeLessThanOrEqual(210);
 });
 
-test("only blocks whose commands are run, and blocks without commands, stand in the pages", () => {
+test("every block with commands is run by a test", () => {
   for (const { path, text } of pages) {
     const unknown = languagesOf(text).filter((language) => !/^(console|sh|json|text|toml|mermaid)$/.test(language));
     expect({ path, unknown }).toEqual({ path, unknown: [] });

@@ -51,7 +51,7 @@ describe("json", () => {
     });
   });
 
-  test("bytes, big integers, dates and cycles are no trouble", () => {
+  test("bytes, big integers, dates and cycles are written", () => {
     const { log, only } = capture();
     const cycle: Record<string, unknown> = {};
     cycle["self"] = cycle;
@@ -77,7 +77,7 @@ describe("secrets", () => {
     expect(lines.join("")).not.toContain("c2lnbmF0dXJl");
   });
 
-  test("flags about secrets are kept", () => {
+  test("booleans about secrets are kept", () => {
     const { log, only } = capture();
     log.info("import", { hadCredentials: true, tokenId: "0197", environment: "x" });
     expect(only()).toMatchObject({ hadCredentials: true, tokenId: "0197", environment: "x" });
@@ -85,7 +85,7 @@ describe("secrets", () => {
 });
 
 describe("text", () => {
-  test("puts the fields behind the message", () => {
+  test("puts the fields after the message", () => {
     const { log, lines } = capture({ format: "text" });
     log.child({ operation: "0197" }).info("started", { image: "tag:busybox", why: "two words" });
     expect(lines).toEqual([
@@ -93,14 +93,14 @@ describe("text", () => {
     ]);
   });
 
-  test("control characters of strangers do not reach the terminal", () => {
+  test("control characters from outside do not reach the terminal", () => {
     const { log, lines } = capture({ format: "text" });
     log.info("said \x1b[2J", { text: "\x1b]0;title\x07\n\u009b31m" });
     // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this is about.
     expect(lines.join("").slice(0, -1)).not.toMatch(/[\x00-\x1f\x7f-\x9f]/);
   });
 
-  test("colours only when asked", () => {
+  test("uses colours only when asked to", () => {
     const { log, lines } = capture({ format: "text", color: true });
     log.error("x");
     expect(lines[0]).toContain("\x1b[31mERROR\x1b[0m");
@@ -118,7 +118,7 @@ test.each([
   expect(lines).toHaveLength(count);
 });
 
-test("the silent log and its children say nothing", () => {
+test("the silent log and its children write nothing", () => {
   expect(silentLog.child({ a: 1 }).child({})).toBe(silentLog);
   expect(silentLog.error("x")).toBeUndefined();
 });

@@ -33,7 +33,7 @@ describe("metrics", () => {
     expect(buckets).toEqual([...buckets].sort((a, b) => a - b));
   });
 
-  test("labels without end become one series", async () => {
+  test("label values beyond a limit become one series", async () => {
     const registry = new MetricRegistry();
     const counter = registry.counter("c_total", "Counts.", ["path"]);
     for (let index = 0; index < 5000; index++) counter.add({ path: `/${index}` });
@@ -48,7 +48,7 @@ describe("metrics", () => {
     expect(() => registry.gauge("c_total", "Again.", () => [])).toThrow("two metrics");
   });
 
-  test("names say their unit, and counters end in _total", async () => {
+  test("names end in their unit, and those of counters in _total", async () => {
     const { registry, requests } = createMetrics();
     requests.add({ method: "GET", route: "/healthz", status: "200" });
     for (const [name, type] of parseExposition(await registry.render()).types) {

@@ -20,8 +20,8 @@ const KINDS: readonly AddressKind[] = [
 ];
 const rank = (kind: AddressKind): number => KINDS.indexOf(kind);
 
-/** How an IPv6 address may stand for an IPv4 address, or lead to it. */
-const CLOTHES: Readonly<Record<string, (bytes: Bytes) => string>> = {
+/** The forms in which an IPv6 address can embed an IPv4 address. */
+const EMBEDDINGS: Readonly<Record<string, (bytes: Bytes) => string>> = {
   mapped: (bytes) => `::ffff:${two(bytes)}`,
   "mapped, in full": (bytes) => `0:0:0:0:0:ffff:${two(bytes)}`,
   "mapped, with zeros and in capitals": (bytes) => `0000:0000:0000:0000:0000:FFFF:${two(bytes).toUpperCase()}`,
@@ -41,7 +41,7 @@ const CLOTHES: Readonly<Record<string, (bytes: Bytes) => string>> = {
   "ISATAP behind 6to4": (bytes) => `2002:${two(OPEN)}:1:0:5efe:${two(bytes)}`,
 };
 
-/** The same in forms that tell apart only who knows how long the site's prefix is. */
+/** The same in forms that depend on the length of the site's prefix. */
 const AMBIGUOUS: Readonly<Record<string, (bytes: Bytes) => string>> = {
   "NAT64 of a site, 96 bits": (bytes) => `64:ff9b:1::${bytes.join(".")}`,
   "NAT64 of a site, 96 bits, of a part of it": (bytes) => `64:ff9b:1:fffe::${bytes.join(".")}`,
@@ -77,13 +77,13 @@ const PLAIN: Readonly<Record<string, AddressKind>> = {
 };
 
 describe("an IPv4 address", () => {
-  test("is what the table says", () => {
+  test("has the kind that the table says", () => {
     for (const [address, kind] of Object.entries(PLAIN))
       expect([address, addressKind(address)]).toEqual([address, kind]);
     for (const address of ["0.0.0.0", "0.1.2.3"]) expect(addressKind(address)).toBe("unspecified");
   });
 
-  test("is public right beside what is not", () => {
+  test("is public right beside ranges that are not", () => {
     const beside = ["1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"];
     const more = ["128.0.0.0", "168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.0", "172.15.255.255"];
     const last = [
@@ -101,31 +101,31 @@ describe("an IPv4 address", () => {
 });
 
 describe("an IPv6 address", () => {
-  for (const [name, wear] of Object.entries(CLOTHES)) {
-    test(`is the IPv4 address that it wraps: ${name}`, () => {
+  for (const [name, embed] of Object.entries(EMBEDDINGS)) {
+    test(`has the kind of the IPv4 address that it embeds: ${name}`, () => {
       for (const [address, kind] of Object.entries(PLAIN)) {
-        const wrapped = wear(bytesOf(address));
+        const wrapped = embed(bytesOf(address));
         expect([wrapped, addressKind(wrapped)]).toEqual([wrapped, kind]);
       }
-      expect([name, addressKind(wear(OPEN))]).toEqual([name, "public"]);
+      expect([name, addressKind(embed(OPEN))]).toEqual([name, "public"]);
     });
   }
 
-  for (const [name, wear] of Object.entries(AMBIGUOUS)) {
-    test(`is no better than the IPv4 address that it may wrap: ${name}`, () => {
+  for (const [name, embed] of Object.entries(AMBIGUOUS)) {
+    test(`is no more public than the IPv4 address that it may embed: ${name}`, () => {
       for (const [address, kind] of Object.entries(PLAIN)) {
-        const wrapped = wear(bytesOf(address));
+        const wrapped = embed(bytesOf(address));
         expect([wrapped, rank(addressKind(wrapped)) <= rank(kind)]).toEqual([wrapped, true]);
       }
     });
   }
 
-  test("of a site's NAT64 is public where all that it may wrap is", () => {
+  test("of a site's NAT64 is public if all addresses that it may embed are", () => {
     expect(addressKind("64:ff9b:1::8.8.8.8")).toBe("public");
     expect(addressKind("64:ff9b:1:808:8:800::")).toBe("public");
   });
 
-  test("is what the table says, in every spelling", () => {
+  test("has the kind that the table says, in every spelling", () => {
     for (const [address, kind] of [
       ["::", "unspecified"],
       ["0:0:0:0:0:0:0:0", "unspecified"],
@@ -167,18 +167,18 @@ describe("an IPv6 address", () => {
   });
 });
 
-test("no address is better in any clothes than it is plain", () => {
+test("no address is more public in any form than by itself", () => {
   const byte = fc.nat({ max: 255 });
-  const clothes = fc.constantFrom(...Object.values(CLOTHES), ...Object.values(AMBIGUOUS));
+  const embedding = fc.constantFrom(...Object.values(EMBEDDINGS), ...Object.values(AMBIGUOUS));
   void fc.assert(
-    fc.property(fc.tuple(byte, byte, byte, byte), clothes, (bytes, wear) => {
+    fc.property(fc.tuple(byte, byte, byte, byte), embedding, (bytes, embed) => {
       const plain = addressKind(bytes.join("."));
-      return plain === "unspecified" || rank(addressKind(wear(bytes))) <= rank(plain);
+      return plain === "unspecified" || rank(addressKind(embed(bytes))) <= rank(plain);
     }),
   );
 });
 
-test("what is no address is nothing that could be judged", () => {
+test("other texts have no kind", () => {
   for (const text of [
     "",
     "localhost",

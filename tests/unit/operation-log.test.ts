@@ -3,7 +3,7 @@ import { createLog } from "../../src/log.ts";
 import { OperationLog } from "../../src/supervisor/operations/operation-log.ts";
 
 describe("the log of operations", () => {
-  test("keeps what names an operation, and passes everything on", () => {
+  test("keeps entries that name an operation, and passes all entries on", () => {
     const written: string[] = [];
     const kept = new OperationLog(() => 5);
     const base = createLog({ level: "info", format: "json", write: (line) => void written.push(line), clock: () => 0 });
@@ -21,7 +21,7 @@ describe("the log of operations", () => {
     expect(kept.lines("c")).toEqual([]);
   });
 
-  test("forgets the oldest operation, and the end of a chatty one", () => {
+  test("forgets the oldest operation, and limits the entries of each", () => {
     const kept = new OperationLog(() => 0);
     const log = kept.listenTo(createLog({ level: "error", format: "json", write: () => undefined }));
     for (let index = 0; index < 2001; index++) log.info("x", { operation: String(index) });

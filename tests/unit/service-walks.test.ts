@@ -5,7 +5,7 @@ import { alice, bob } from "../support/database.ts";
 const never = new AbortController().signal;
 const LONG_MS = 600_000;
 
-test("an account has so many places, and who waits gets those that are given back, in order", async () => {
+test("an account has a limited number of places, and returned ones go to waiting callers in order", async () => {
   const walks = new Walks({ countMax: 2, waitMsMax: LONG_MS });
   const first = await walks.take(alice, never);
   await walks.take(alice, never);
@@ -24,7 +24,7 @@ test("an account has so many places, and who waits gets those that are given bac
   expect(order).toEqual(["second", "third"]);
 });
 
-test("who waits for too long is refused, and who leaves is forgotten: neither takes a place", async () => {
+test("a caller that waits too long is refused, and one that leaves is forgotten: neither takes a place", async () => {
   const walks = new Walks({ countMax: 1, waitMsMax: 10 });
   const held = await walks.take(alice, never);
   await expect(walks.take(alice, never)).rejects.toMatchObject({ code: "too_many_requests" });

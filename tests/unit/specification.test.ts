@@ -18,7 +18,7 @@ test("every row of the specification has a test, and an id of its own", () => {
   expect([...new Set(ids)]).toEqual(ids);
 });
 
-test("every row that a test names exists, and every name stands above a test", () => {
+test("every row that a test names exists, and every such comment is above a test", () => {
   const places = tests.map(({ path, line, ...test }) => ({ place: `${path}:${line}`, ...test }));
   const unknown = places.flatMap(({ place, rows }) =>
     rows.filter((id) => !ids.includes(id)).map((id) => `${place}: ${id}`),
@@ -62,7 +62,7 @@ test("titles are found in every form of a test", () => {
   ]);
 });
 
-test("the tables take their place in the page, and only theirs", () => {
+test("the tables replace only their part of the page", () => {
   const covering = [{ path: "tests/api/x.test.ts", line: 1, title: "a | b", rows: ["a"] }];
   const tables = specificationTables([{ title: "Things", rows: { a: "an `a`", b: "none" } }], covering);
   expect(tables).toBe(

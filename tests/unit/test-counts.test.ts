@@ -29,15 +29,15 @@ test("colours and the dotted reporter do not matter", () => {
   expect(countTests("4 pass\n1 fail\n")).toMatchObject({ passed: 4, failed: 1 });
 });
 
-test("what a test prints about passing is no count", () => {
+test("lines that a test prints are not counted", () => {
   expect(countTests("it printed: 99 pass\n99 passengers\n 1 pass\n 0 fail\n")).toMatchObject({ passed: 1, failed: 0 });
 });
 
-test("a run that was cut off has no counts", () => {
+test("an interrupted run has no counts", () => {
   expect(countTests("bun test v1.4.4\n(pass) adds\n")).toEqual({ passed: 0, failed: 0, skipped: [], failures: [] });
 });
 
-test("what failed is named once, with its error", () => {
+test("a failure is named once, with its error", () => {
   const output = [
     "error: of a test that passed all the same",
     "(pass) adds [0.10ms]",

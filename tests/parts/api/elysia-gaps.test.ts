@@ -3,7 +3,7 @@ import { connect } from "node:net";
 import { Elysia } from "elysia";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "../../../src/api/elysia-gaps.ts";
 
-/** What Elysia does by itself, for each thing that is done for it. A test that fails here says that one may go. */
+/** The behaviour of Elysia that each workaround changes. When one of these tests fails, its workaround can go. */
 const app = new Elysia({ strictPath: true, systemRouter: false })
   .get("/items/:id", ({ params }) => `get ${params.id}`)
   .head("/items/:id", () => new Response(null, { headers: { "x-own": "head", "content-length": "12345" } }))
@@ -30,38 +30,38 @@ async function statusLine(request: string): Promise<string> {
   return line;
 }
 
-describe("what Elysia does by itself", () => {
-  test("HEAD of a path with parameters runs GET", async () => {
+describe("Elysia without our workarounds", () => {
+  test("runs GET for HEAD of a path with parameters", async () => {
     const answer = await fetch(`${url}/items/7`, { method: "HEAD" });
     expect(answer.headers.get("x-own")).toBeNull();
     expect(answer.headers.get("content-length")).toBe(String("get 7".length));
   });
 
-  test("the path of a URL with a short host is taken from the wrong place", async () => {
+  test("takes the path of a URL with a short host from the wrong offset", async () => {
     expect(await statusLine("GET /items/7 HTTP/1.1\r\nHost: pi\r\n\r\n")).toContain("404");
     expect(await statusLine("GET /items/7 HTTP/1.1\r\nHost: localhost\r\n\r\n")).toContain("200");
   });
 
-  test("a method that the path does not know is 404 without Allow", async () => {
+  test("answers an unknown method with 404, without Allow", async () => {
     const answer = await fetch(`${url}/items/7`, { method: "PUT" });
     expect([answer.status, answer.headers.get("allow")]).toEqual([404, null]);
   });
 
-  test("a path of its own falls through to one with a parameter", async () => {
+  test("lets a fixed path fall through to one with a parameter", async () => {
     expect(await (await fetch(`${url}/items/import`)).text()).toBe("get import");
   });
 
-  test("bytes of a query that are no UTF-8 are lost", async () => {
+  test("loses bytes of a query that are not UTF-8", async () => {
     expect(await (await fetch(`${url}/query?path=%ff`)).text()).not.toBe("ff");
   });
 
-  test("a body is read before anybody is refused", async () => {
+  test("reads the body before it refuses a caller", async () => {
     const init = { method: "POST", body: "{bad", headers: { "content-type": "application/json" } };
     expect((await fetch(`${url}/body`, init)).status).toBe(400);
   });
 });
 
-describe("what is done for it", () => {
+describe("the workarounds", () => {
   const table = new RouteTable([
     { method: "GET", path: "/items/:id" },
     { method: "HEAD", path: "/items/:id" },
@@ -80,7 +80,7 @@ describe("what is done for it", () => {
     expect([table.find("GET", "/plainxtxt"), table.find("GET", "/items/a/b")]).toEqual([null, null]);
   });
 
-  test("a path of its own is not one with a parameter", () => {
+  test("a fixed path does not match a path with a parameter", () => {
     expect(table.find("GET", "/items/import")).toBeNull();
     expect([table.isShadowed("GET", "/items/import"), table.isShadowed("POST", "/items/import")]).toEqual([
       true,
@@ -90,7 +90,7 @@ describe("what is done for it", () => {
     expect(table.allowed("/items/import")).toEqual(["POST"]);
   });
 
-  test("the error of an unknown method says which are known", () => {
+  test("the error for an unknown method lists the known ones", () => {
     expect(unknownRoute(table, "/items/7").body()).toMatchObject({
       error: "method_not_allowed",
       details: { allow: ["GET", "HEAD"] },
@@ -98,7 +98,7 @@ describe("what is done for it", () => {
     expect(unknownRoute(table, "/nothing").code).toBe("not_found");
   });
 
-  test("the path of a URL is told from what Elysia takes it for", () => {
+  test("the path of a URL is told apart from what Elysia takes for it", () => {
     for (const [whole, path, taken] of [
       ["http://localhost/a/b?c=/d", "/a/b", "/a/b"],
       ["http://pi/a/b?c", "/a/b", "/b"],

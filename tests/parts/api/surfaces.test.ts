@@ -65,7 +65,7 @@ afterAll(async () => {
 
 const granted = { "x-grant": "images:read" };
 
-test("events come as they are made, to who may, and end with the client", async () => {
+test("events reach an authorised client as they happen, and end when it leaves", async () => {
   expect((await fetch(`${url}/events`)).status).toBe(401);
   expect((await fetch(`${url}/events`, { headers: { "x-grant": "files:read" } })).status).toBe(403);
   const client = new AbortController();
@@ -80,7 +80,7 @@ test("events come as they are made, to who may, and end with the client", async 
   expect(ended).toBe(1);
 });
 
-test("a WebSocket is opened by who may only, and its messages are checked", async () => {
+test("a WebSocket opens for an authorised client only, and its messages are validated", async () => {
   const opened = async (headers: Record<string, string>): Promise<string> => {
     const { promise, resolve } = Promise.withResolvers<string>();
     const socket = new WebSocket(`${url.replace("http", "ws")}/socket`, { headers });
@@ -95,7 +95,7 @@ test("a WebSocket is opened by who may only, and its messages are checked", asyn
   expect(await opened({})).toBe("closed");
 });
 
-test("a cookie is set, read, and kept from scripts", async () => {
+test("a cookie is set, read, and hidden from scripts", async () => {
   const first = await fetch(`${url}/visits`);
   const cookie = first.headers.get("set-cookie") ?? "";
   expect(await first.json()).toEqual({ seen: 1 });

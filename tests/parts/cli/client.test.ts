@@ -37,7 +37,7 @@ interface Outcome {
   readonly oom_killed?: boolean;
 }
 
-/** An appliance on which a run ends as told. */
+/** An appliance on which a run ends with this result. */
 function runs(outcome: Outcome): void {
   const { stdout = new Uint8Array(0), stderr = new Uint8Array(0), truncated = false, ...rest } = outcome;
   appliance.answer = ({ method, path }) => {
@@ -61,7 +61,7 @@ function runs(outcome: Outcome): void {
 }
 
 describe("run", () => {
-  test("output passes byte for byte, and the exit code with it", async () => {
+  test("output is passed on byte by byte, and the exit code too", async () => {
     const stdout = new Uint8Array(256).map((_, index) => index);
     runs({ exit_code: 42, stdout, stderr: Buffer.from("warn\n") });
     const { code, ...out } = await coppice(["run", "--image", "tag:x", "--", "job"]);
@@ -101,7 +101,7 @@ describe("run", () => {
     expect(new Set(appliance.seen.map(({ authorization }) => authorization))).toEqual(new Set(["Bearer t"]));
   });
 
-  test("the first word that is no option begins the command, with or without --", async () => {
+  test("the command begins at the first word that is not an option, with or without --", async () => {
     runs({});
     for (const dashes of [[], ["--"]]) {
       const argv = ["run", "--image", "tag:x", "--env", "A=1", ...dashes, "ls", "-la", "--image", "y", "--help"];
@@ -122,7 +122,7 @@ describe("run", () => {
     expect(appliance.bodies("POST", "/instances")).toEqual([expect.objectContaining({ stdin: sent })]);
   });
 
-  test("what cut the output or the run short is told, after the output", async () => {
+  test("a truncated output or run is reported after the output", async () => {
     runs({ exit_code: 137, stdout: Buffer.from("partial"), truncated: true, timed_out: true, oom_killed: true });
     const { code, stdout, stderr } = await coppice(["run", "--image", "tag:x", "--", "job"]);
     expect([code, stdout.toString()]).toEqual([137, "partial"]);
@@ -137,7 +137,7 @@ describe("run", () => {
     expect(appliance.bodies("PATCH", `/images/${IMAGE}/tag`)).toEqual([{ tag: "after" }]);
   });
 
-  test("a run that the appliance could not do has an exit code of its own", async () => {
+  test("a run that the appliance could not execute has an exit code of its own", async () => {
     const error = { error: "unavailable", message: "the guest died", details: {} };
     appliance.answer = ({ path }) =>
       path === "/instances" ? Response.json({ uuid: ID }, { status: 201 }) : operation({ status: "FAILED", error });
@@ -146,7 +146,7 @@ describe("run", () => {
     expect(stderr).toContain("the guest died");
   });
 
-  test("Ctrl-C cancels, waits for the end, and a second one does not wait", async () => {
+  test("Ctrl-C cancels and waits for the end; a second one does not wait", async () => {
     for (const second of [false, true]) {
       let cancelled = false;
       const pressed = Promise.withResolvers<(signal: "SIGINT") => void>();
@@ -168,7 +168,7 @@ describe("run", () => {
     }
   });
 
-  test("a terminal sees that a run waits for its turn, and asks for that often", async () => {
+  test("a terminal shows that a run waits for its turn, and polls often for it", async () => {
     runs({});
     const answer = appliance.answer;
     let polls = 0;
@@ -184,7 +184,7 @@ describe("run", () => {
     expect(asked).toEqual(["wait=1", "wait=1", "wait=25"]);
   });
 
-  test("a terminal sees that something goes on, a file does not", async () => {
+  test("progress is shown on a terminal, and not in a file", async () => {
     runs({ stdout: Buffer.from("out") });
     const answer = appliance.answer;
     appliance.answer = async (request) => {
@@ -229,7 +229,7 @@ describe("failures", () => {
     expect((await coppice(["image", "ls"])).stderr).toContain("The token is from COPPICE_TOKEN");
   });
 
-  test("something that is no appliance answers", async () => {
+  test("another server answers", async () => {
     appliance.answer = () => new Response("<html>Bad gateway", { status: 502 });
     const { code, stderr } = await coppice(["op", "show", ID]);
     expect(code).toBe(1);
@@ -249,17 +249,17 @@ describe("failures", () => {
     expect([code, stdout.length]).toEqual([expected, 0]);
   });
 
-  test("a run that nobody answers is not taken for one that failed", async () => {
+  test("a run without an answer is not taken for a failed one", async () => {
     const argv = ["run", "--url", "http://127.0.0.1:1", "--image", "tag:x", "true"];
     expect(await coppice(argv)).toMatchObject({ code: 125, stderr: expect.stringContaining("cannot reach") });
   });
 
-  test("an address that is none is blamed on the flag", async () => {
+  test("an invalid address is blamed on its flag", async () => {
     const { code, stderr } = await coppice(["image", "ls", "--url", "ftp://x"]);
     expect([code, stderr]).toEqual([2, expect.stringContaining('--url: must be an http or https address, not "ftp')]);
   });
 
-  test("an appliance that restarts is waited for", async () => {
+  test("the command waits for an appliance that restarts", async () => {
     let calls = 0;
     runs({ exit_code: 7 });
     const answer = appliance.answer;
@@ -291,14 +291,14 @@ describe("images", () => {
     ]);
   });
 
-  test("ls asks for what the options say and prints a table", async () => {
+  test("ls passes its options on and prints a table", async () => {
     appliance.answer = () => Response.json([{ uuid: IMAGE, created_at: "2026-11-20T10:30:00.000Z", tag: "a\x1b[2J" }]);
     const { stdout } = await coppice(["image", "ls", "--prefix", "a", "--untagged", "--limit", "5"]);
     expect(appliance.seen[0]?.path).toBe("/images?tag=a&tagged=false&limit=5");
     expect(stdout.toString().split("\n")[1]).toBe(`${IMAGE}  2026-11-20T10:30:00.000Z  a\\033[2J`);
   });
 
-  test("rm goes on after one that it cannot delete, and tells", async () => {
+  test("rm continues after an image that it cannot delete, and reports it", async () => {
     appliance.answer = ({ path }) =>
       path === `/images/${ID}` ? errorReply(409, "conflict", "in use") : new Response(null, { status: 204 });
     const { code, stdout, stderr } = await coppice(["image", "rm", ID, IMAGE, "--json"]);
@@ -324,7 +324,7 @@ describe("images", () => {
 });
 
 describe("inside an image", () => {
-  test("ls and cat pass the answer on", async () => {
+  test("ls and cat print the answer unchanged", async () => {
     appliance.answer = ({ path }) => new Response(path.includes("/list") ? "0644 a\n" : Buffer.from([0, 255]));
     expect((await coppice(["ls", IMAGE, "/a b"])).stdout.toString()).toBe("0644 a\n");
     expect((await coppice(["cat", IMAGE, "/a"])).stdout.equals(Buffer.from([0, 255]))).toBe(true);
@@ -333,7 +333,7 @@ describe("inside an image", () => {
 });
 
 describe("operations", () => {
-  test("ls says how each ended", async () => {
+  test("ls shows how each operation ended", async () => {
     const base = { id: ID, created_at: "2026-11-20T10:30:00.000Z" };
     appliance.answer = () =>
       Response.json([
@@ -351,7 +351,7 @@ describe("operations", () => {
     expect(stdout.toString()).toMatch(/12 ms\s+exit 3\n.*FAILED.*unavailable: down\n$/);
   });
 
-  test("show tells one fact a line, and --json all of it", async () => {
+  test("show prints one field a line; --json prints all of them", async () => {
     const result = { exit_code: 137, cpu_time_ms: 1500, memory_bytes: 2_097_152, timed_out: true, isolation: "vm" };
     appliance.answer = () => operation({ status: "SUCCESS", duration_ms: 12, result });
     const { stdout } = await coppice(["op", "show", ID]);
@@ -379,7 +379,7 @@ describe("operations", () => {
     expect(await coppice(["op", "wait", ID])).toMatchObject({ code, stdout: Buffer.from(`${status}\n`) });
   });
 
-  test("Ctrl-C ends the waiting, not the operation", async () => {
+  test("Ctrl-C ends the wait, not the operation", async () => {
     const pressed = Promise.withResolvers<(signal: "SIGINT") => void>();
     appliance.answer = async () => {
       (await pressed.promise)("SIGINT");
@@ -389,7 +389,7 @@ describe("operations", () => {
     expect(appliance.seen.map(({ method }) => method)).not.toContain("DELETE");
   });
 
-  test("cancel of one that has ended is a conflict", async () => {
+  test("cancelling an operation that has ended is a conflict", async () => {
     appliance.answer = () => errorReply(409, "conflict", "the operation has ended");
     expect(await coppice(["op", "cancel", ID])).toMatchObject({ code: 1, stderr: expect.stringContaining("conflict") });
   });

@@ -17,7 +17,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(directory, { recursive: true }));
 
-/** What bash offers after these words, the last of which is being written. */
+/** The completions that bash offers for the last of these words. */
 async function offered(...words: string[]): Promise<string[]> {
   const code = `source "$0"; COMP_WORDS=(coppice "$@"); COMP_CWORD=$#; _coppice; printf '%s\\n' "\${COMPREPLY[@]}"`;
   const argv = ["bash", "--norc", "-c", code, script("bash"), ...words];
@@ -44,7 +44,7 @@ describe("completion", () => {
     }
   });
 
-  test("bash offers the values that there are", async () => {
+  test("bash offers the values of options", async () => {
     expect(await offered("op", "ls", "--kind", "")).toEqual(["image_import", "instance"]);
     expect(await offered("serve", "--vm-emulation", "")).toEqual(["allow", "never"]);
     expect(await offered("serve", "--listen-insecure", "t")).toEqual(["true"]);
@@ -52,7 +52,7 @@ describe("completion", () => {
     expect(await offered("token", "create", "--scope", "images:re")).toEqual(["images:read"]);
   });
 
-  test("bash offers files where a file belongs", async () => {
+  test("bash offers files for options that take one", async () => {
     const files = ["bash", "fish", "zsh"];
     expect(await offered("serve", "--config", "")).toEqual(files);
     expect(await offered("serve", "--listen-tls-cert", "")).toEqual(files);
@@ -64,7 +64,7 @@ describe("completion", () => {
     expect(stderr).toBe("");
   });
 
-  test("fish offers options with what they are for", async () => {
+  test("fish offers options with their descriptions", async () => {
     const begun = ["run --dispos", "image imp", "op ls --kind ", "completion z", "help im"];
     const asked = begun.map((line) => `complete -C 'coppice ${line}'`);
     const code = [`source ${script("fish")}`, ...asked].join("; ");
@@ -76,12 +76,12 @@ describe("completion", () => {
     expect(words).toEqual(expect.arrayContaining(["image_import", "instance", "zsh", "image"]));
   });
 
-  test("another shell is a wrong usage", async () => {
+  test("an unknown shell is wrong usage", async () => {
     expect(await cli(["completion", "tcsh"])).toMatchObject({ code: 2 });
   });
 });
 
-describe("the configuration that is installed", () => {
+describe("the installed configuration file", () => {
   const load = async (text: string) => {
     const file = join(directory, "config.toml");
     await writeFile(file, text);
@@ -93,7 +93,7 @@ describe("the configuration that is installed", () => {
     expect(await load(configTemplate())).toEqual(defaults);
   });
 
-  test("holds every setting with its default", async () => {
+  test("lists every setting with its default", async () => {
     const uncommented =
       configTemplate()
         .replaceAll(/^# (?=[a-z_]+ = )/gm, "")
@@ -102,7 +102,7 @@ describe("the configuration that is installed", () => {
     expect(await load(uncommented)).toEqual(defaults);
   });
 
-  test("has an example of a registry that is right", async () => {
+  test("has a valid example of a registry", async () => {
     const example = configTemplate().split("\n# [registries.hosts")[1] ?? "";
     const text = `[registries.hosts${example}`.replaceAll(/^# (?=[a-z_]+ = )/gm, "");
     expect(Object.keys((await load(text)).registries.hosts)).toEqual(["registry.lan:5000"]);

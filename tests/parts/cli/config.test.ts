@@ -36,7 +36,7 @@ const show = async (argv: readonly string[], environment: Record<string, string>
 };
 
 describe("config show", () => {
-  test("tells where each value comes from, in rising precedence", async () => {
+  test("shows where each value comes from, in rising precedence", async () => {
     const path = await file("data_dir = '/a'\n\n[listen]\nport = 1\nhost = '127.0.0.2'\n\n[pool]\nsize = 7\n");
     const setting = await show(["--config", path, "--listen-port", "3"], {
       COPPICE_LISTEN_PORT: "2",
@@ -75,11 +75,11 @@ describe("config check", () => {
   const check = async (text: string) => cli(["config", "check", "--config", await file(text)], { environment: {} });
   const tls = (cert: string, key: string) => `[listen]\ntls_cert = "${at(cert)}"\ntls_key = "${at(key)}"\n`;
 
-  test("is content with what is right", async () => {
+  test("accepts a valid configuration", async () => {
     expect(await check(tls("one.pem", "one.key"))).toMatchObject({ code: 0, stderr: "" });
   });
 
-  test("says everything that is wrong at once, with the line", async () => {
+  test("reports all problems at once, with their lines", async () => {
     const { code, stderr } = await check('[listen]\nport = "x"\nbogus = 1\n\n[vm]\nvcpus_max = 0\n');
     expect(code).toBe(2);
     expect(stderr).toContain("config.toml:2: listen.port must be an integer");
@@ -87,7 +87,7 @@ describe("config check", () => {
     expect(stderr).toContain("config.toml:6: vm.vcpus_max must be an integer");
   });
 
-  test("says the same as JSON", async () => {
+  test("reports the same as JSON", async () => {
     const path = await file("[pool]\nsize = -1\n");
     const bad = await cli(["config", "check", "--json", "--config", path], { environment: {} });
     const problem = expect.stringContaining("config.toml:2: pool.size must be");
@@ -100,7 +100,7 @@ describe("config check", () => {
     expect([good.code, JSON.parse(good.stdout.toString())]).toEqual([0, { valid: true, file: path, problems: [] }]);
   });
 
-  test("names the line from which on the file cannot be read", async () => {
+  test("names the line at which the file cannot be parsed", async () => {
     const { code, stderr } = await check('[listen]\nport = 1\n# fine\nhost = = "x"\n[pool]\nsize = 1\n');
     expect(code).toBe(2);
     expect(stderr).toContain("config.toml:4: ");
@@ -117,7 +117,7 @@ describe("config check", () => {
     expect(stderr).toContain(problem.startsWith("/") ? `: ${problem}` : problem);
   });
 
-  test("finds a certificate that has ended, or not begun", async () => {
+  test("finds a certificate that has expired, or is not yet valid", async () => {
     const path = await file(tls("one.pem", "one.key"));
     const config = loadConfig({ environment: {}, flags: {}, file: path });
     const inDays = (days: number): Date => new Date(Date.now() + days * 86_400_000);

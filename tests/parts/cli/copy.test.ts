@@ -30,7 +30,7 @@ const item = (name: string, type: string, more: Item = {}): Item => ({
   ...more,
 });
 
-/** An image with these directories; every other path is a file that holds its own path. */
+/** An image with these directories; every other path is a file that contains its own path. */
 function holds(directories: Readonly<Record<string, readonly Item[]>>): void {
   appliance.answer = ({ path }) => {
     const route = path.split("?")[0]?.split("/").at(-1);
@@ -78,7 +78,7 @@ describe("cp of a file", () => {
     expect(readdirSync(join(directory, "in"))).toEqual(["hosts"]);
   });
 
-  test("Ctrl-C leaves nothing", async () => {
+  test("Ctrl-C leaves nothing behind", async () => {
     const pressed = Promise.withResolvers<(signal: "SIGINT") => void>();
     appliance.answer = async () => {
       (await pressed.promise)("SIGINT");
@@ -91,7 +91,7 @@ describe("cp of a file", () => {
 });
 
 describe("cp of a directory", () => {
-  test("copies the tree: permissions, times and links, but no owner and no special right", async () => {
+  test("copies the tree with permissions, times and links, but without owners, set-user-ID and set-group-ID bits", async () => {
     holds({
       "/srv/app": [
         item("run", "file", { mode: "4755" }),
@@ -115,7 +115,7 @@ describe("cp of a directory", () => {
     expect(names.sort()).toEqual(["link", "private", "run", "\xff"]);
   });
 
-  test("into a directory that exists, under its own name, and never over anything", async () => {
+  test("copies into an existing directory under its own name, and never overwrites", async () => {
     holds({ "/srv": [item("a", "file")] });
     expect((await coppice(["cp", IMAGE, "/srv", directory])).code).toBe(0);
     expect(readdirSync(join(directory, "srv"))).toEqual(["a"]);
@@ -142,10 +142,10 @@ describe("cp of a directory", () => {
     expect(readdirSync(directory)).toEqual([]);
   });
 
-  test("a name and a link's target that are not text are copied byte by byte", async () => {
+  test("copies names and link targets that are not text byte by byte", async () => {
     const target = Buffer.from([0x2f, 0xff, 0xfe]);
     const bytes = { name_base64: Buffer.from([0xfd]).toString("base64"), symlink_to_base64: target.toString("base64") };
-    // Beside the bytes the text does not count.
+    // The bytes take precedence over the text.
     holds({ "/srv": [item("..", "symlink", { symlink_to: "/\ufffd\ufffd", ...bytes })] });
     const copy = join(directory, "copy");
     expect((await coppice(["cp", IMAGE, "/srv", copy])).code).toBe(0);
@@ -153,7 +153,7 @@ describe("cp of a directory", () => {
     expect(readlinkSync(link, "buffer")).toEqual(target);
   });
 
-  test("the first failure ends the other files before the copy is removed", async () => {
+  test("ends the other downloads after the first failure, before the copy is removed", async () => {
     const ended = Promise.withResolvers<void>();
     const begun = Promise.withResolvers<void>();
     holds({ "/srv": [item("endless", "file"), item("bad", "file")] });
@@ -181,14 +181,14 @@ describe("cp of a directory", () => {
     expect(readdirSync(directory)).toEqual([]);
   });
 
-  test("a name that comes twice cannot write through the link that it was first", async () => {
+  test("does not write through a link when its name is listed twice", async () => {
     const outside = join(directory, "outside");
     holds({ "/srv": [item("a", "symlink", { symlink_to: outside }), item("a", "file")] });
     expect((await coppice(["cp", IMAGE, "/srv", join(directory, "copy")])).code).toBe(1);
     expect(readdirSync(directory)).toEqual([]);
   });
 
-  test("to standard output it is an archive, but not on a terminal", async () => {
+  test("writes an archive to standard output, but not to a terminal", async () => {
     holds({ "/srv": [] });
     const answer = appliance.answer;
     appliance.answer = (request) => (request.path.includes("/archive?") ? new Response("tar") : answer(request));

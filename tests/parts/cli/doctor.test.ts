@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { tmpdir } from "node:os";
 import { cli } from "../../support/cli.ts";
 
-test("doctor --json is for scripts: its exit code agrees with the verdict", async () => {
+test("the exit code of doctor --json agrees with the verdict", async () => {
   const { code, stdout } = await cli(["doctor", "--json", "--no-boot"], {
     environment: { COPPICE_DATA_DIR: tmpdir() },
   });

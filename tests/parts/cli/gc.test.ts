@@ -21,7 +21,7 @@ afterEach(async () => await directory[Symbol.asyncDispose]());
 
 const config = () => loadConfig({ environment: {}, flags: { "data-dir": directory.path }, file: undefined });
 
-test("coppice gc asks the daemon where one runs, also after one that died", async () => {
+test("coppice gc asks the running daemon, also when a dead one left its socket", async () => {
   await writeFile(layout.control, "what a dead daemon left");
   const asked: boolean[] = [];
   const answer = { images: 3, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
@@ -38,7 +38,7 @@ test("coppice gc asks the daemon where one runs, also after one that died", asyn
   expect(await askForGc(layout.control, false)).toBeNull();
 });
 
-test("coppice gc tells what went wrong there", async () => {
+test("coppice gc reports the daemon's error", async () => {
   const gc = () => Promise.reject(new Error("disk on fire"));
   await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
   await expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("disk on fire");

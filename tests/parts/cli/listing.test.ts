@@ -9,7 +9,7 @@ afterEach(() => appliance[Symbol.asyncDispose]());
 
 const coppice = (...argv: string[]) => cli(argv, { environment: appliance.environment });
 
-/** An appliance with this many images, the newest first; one more is made while they are read. */
+/** An appliance with this many images, the newest first; one more is added while they are read. */
 function holds(count: number): void {
   const all = Array.from({ length: count }, (_, index) => ({
     uuid: `image-${count - index}`,
@@ -30,7 +30,7 @@ const numbered = (count: number, shown: number): string[] =>
   Array.from({ length: shown }, (_, index) => `image-${count - index}`);
 
 describe("listings", () => {
-  test("--all reads page after page, each image once, whatever is made meanwhile", async () => {
+  test("--all reads page after page, and shows each image once, although new ones appear meanwhile", async () => {
     holds(2345);
     const { code, stdout, stderr } = await coppice("image", "ls", "--all", "--json");
     expect([code, stderr]).toEqual([0, ""]);
@@ -38,13 +38,13 @@ describe("listings", () => {
     expect(appliance.seen).toHaveLength(3);
   });
 
-  test("--limit may be more than a page", async () => {
+  test("--limit may exceed a page", async () => {
     holds(2345);
     const { stdout, stderr } = await coppice("image", "ls", "--limit", "1500", "--json");
     expect([uuids(stdout), stderr]).toEqual([numbered(2345, 1500), ""]);
   });
 
-  test("what is left out by default is told, beside the output", async () => {
+  test("a note outside the output tells that entries are left out", async () => {
     holds(101);
     const { stdout, stderr } = await coppice("image", "ls", "--json");
     expect([uuids(stdout), stderr]).toEqual([numbered(101, 100), "these are the newest 100; --all lists everything\n"]);

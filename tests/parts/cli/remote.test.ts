@@ -9,7 +9,7 @@ let directory: string;
 let server: Bun.Server<undefined>;
 const at = (name: string): string => join(directory, name);
 
-/** A certificate authority of nobody's, and a server whose certificate it signed. */
+/** A private certificate authority, and a server whose certificate it signed. */
 beforeAll(async () => {
   directory = await mkdtemp(join(tmpdir(), "coppice-remote-"));
   const key = (name: string) => ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", at(`${name}.key`)];
@@ -40,24 +40,24 @@ const listing = (environment: Record<string, string>) =>
     },
   });
 
-test("an appliance whose certificate is of an authority of one's own is trusted when that is named", async () => {
+test("an appliance with a certificate of a private authority is trusted when that authority is named", async () => {
   const { code, stdout } = await listing({ COPPICE_CA_FILE: at("ca.pem") });
   expect([code, stdout.toString()]).toEqual([0, expect.stringContaining("Bearer t")]);
 });
 
-test("and from ~/.config/coppice/ca.pem", async () => {
+test("and when it is in ~/.config/coppice/ca.pem", async () => {
   await Bun.write(at(".config/coppice/ca.pem"), await readFile(at("ca.pem"), "utf8"));
   expect((await listing({})).code).toBe(0);
   await rm(at(".config"), { recursive: true });
 });
 
-test("otherwise it is not, nothing is sent, and the way out is told", async () => {
+test("otherwise it is not trusted, nothing is sent, and the error says what to do", async () => {
   const { code, stdout, stderr } = await listing({});
   expect([code, stdout.length]).toEqual([1, 0]);
   expect(stderr).toMatch(/cannot reach an appliance at https:\/\/localhost.*COPPICE_CA_FILE/);
 });
 
-test("the authority does not make up for another name", async () => {
+test("a certificate of that authority for another name is not trusted", async () => {
   const { code } = await listing({
     COPPICE_CA_FILE: at("ca.pem"),
     COPPICE_URL: `https://127.0.0.1:${server.port}`,
@@ -65,7 +65,7 @@ test("the authority does not make up for another name", async () => {
   expect(code).toBe(1);
 });
 
-test("plain HTTP to it fails with advice, not with a text of the library", async () => {
+test("plain HTTP to a TLS port fails with advice instead of the library's error", async () => {
   const { code, stderr } = await listing({ COPPICE_URL: `http://localhost:${server.port}` });
   expect([code, stderr]).toEqual([1, expect.stringMatching(/: the connection was closed; does it want https\?\n$/)]);
 });

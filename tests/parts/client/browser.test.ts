@@ -5,7 +5,7 @@ import { dirname, join, relative, resolve } from "node:path";
 
 const ROOT = resolve(import.meta.dir, "../../..");
 
-/** The modules that a bundle for browsers has, from the root of the repository, as its source map lists them. */
+/** The modules of a bundle for browsers, from the root of the repository, as its source map lists them. */
 async function bundled(entrypoints: readonly string[]): Promise<string[]> {
   const outdir = await mkdtemp(join(tmpdir(), "coppice-bundle-"));
   await using _removed = { [Symbol.asyncDispose]: () => rm(outdir, { recursive: true }) };
@@ -31,7 +31,7 @@ async function bundled(entrypoints: readonly string[]): Promise<string[]> {
   return sources.flat();
 }
 
-test("a page that uses the client gets nothing of the server", async () => {
+test("a bundle of the client contains no module of the server", async () => {
   const files = await Array.fromAsync(new Bun.Glob("src/client/*.ts").scan({ cwd: ROOT }));
   const found = new Set(await bundled(files));
   expect([...found]).toContain("src/client/client.ts");
@@ -41,7 +41,7 @@ test("a page that uses the client gets nothing of the server", async () => {
   expect(foreign).toEqual([]);
 });
 
-test("the list shows what a bundle has", async () => {
+test("the list shows the modules of a bundle", async () => {
   expect(await bundled(["src/service/status.ts"])).toContain("src/service/status.ts");
   expect((await bundled(["src/api/errors.ts"])).filter((path) => path.startsWith("src/api/"))).not.toEqual([]);
 });

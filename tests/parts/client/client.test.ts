@@ -23,7 +23,7 @@ test("a text that looks like a date, a number or a truth value stays what it is"
   expect(images[0]?.created_at).toBe("2026-11-20T10:30:00.000Z");
 });
 
-test("requests have the token, the query and JSON; what is undefined is not sent", async () => {
+test("requests carry the token, the query and JSON, without undefined fields", async () => {
   appliance.answer = () => Response.json({ uuid: ID }, { status: 201 });
   await answerOf(client.v1.instances.post({ image: "tag:x", command: "true", shell: true }));
   await answerOf(client.v1.images.get({ query: { since: "2026-11-20T10:30:00+02:00", tagged: false } }));
@@ -32,7 +32,7 @@ test("requests have the token, the query and JSON; what is undefined is not sent
   expect(appliance.seen[1]?.path).toBe("/images?since=2026-11-20T10%3A30%3A00%2B02%3A00&tagged=false");
 });
 
-test("an error of the appliance is thrown with its value, message and pause", async () => {
+test("an error of the appliance is thrown with its code, message and Retry-After", async () => {
   appliance.answer = () => {
     const body = { error: "too_many_requests", message: "later", details: {} };
     return Response.json(body, { status: 429, headers: { "retry-after": "7" } });
@@ -52,7 +52,7 @@ test.each([
   await expect(answerOf(client.v1.operations({ id: ID }).get())).rejects.toBeInstanceOf(AnswerError);
 });
 
-test("nobody there, a signal and a token that is refused are told apart", async () => {
+test("an unreachable appliance, an abort and a refused token are told apart", async () => {
   const nobody = new Client({ url: "http://127.0.0.1:1", token: null });
   await expect(answerOf(nobody.v1.images.get())).rejects.toBeInstanceOf(UnreachableError);
   const reason = new Error("enough");
@@ -64,7 +64,7 @@ test("nobody there, a signal and a token that is refused are told apart", async 
   await expect(answerOf(hinting.v1.images.get())).rejects.toThrow("no token (unauthorized); ask for one");
 });
 
-test("paths of files go as bytes, and the slash at the end of a path stays", async () => {
+test("paths of files are sent as bytes, and the slash at the end of a path stays", async () => {
   appliance.answer = ({ path }) => {
     if (path.startsWith("/inspect/?")) {
       return new Response(null, { status: 302, headers: { location: `/v1/inspect/${ID}/` } });

@@ -12,7 +12,7 @@ beforeEach(() => {
 });
 afterEach(() => appliance[Symbol.asyncDispose]());
 
-/** An answer that is sent in these pieces, and then ends as `end` says. */
+/** An answer that consists of these pieces, and then ends as `end` says. */
 function sends(pieces: readonly string[], end: "close" | "stay" = "close"): { readonly cancelled: Promise<void> } {
   const { promise, resolve } = Promise.withResolvers<void>();
   const left = [...pieces];
@@ -32,7 +32,7 @@ function sends(pieces: readonly string[], end: "close" | "stay" = "close"): { re
   return { cancelled: promise };
 }
 
-test("events come whole, however the bytes are cut", async () => {
+test("events are decoded whole, wherever the stream is cut", async () => {
   const text = Buffer.from(': hello\n\nid: 1\nevent: stdout\ndata: {"content":"é"}\n\nid: 2\ndata: a\ndata: b\n\n');
   sends([...text].map((byte) => String.fromCharCode(byte)));
   const found = await Array.fromAsync(readEvents(client, "/operations/x/events"));
@@ -42,7 +42,7 @@ test("events come whole, however the bytes are cut", async () => {
   ]);
 });
 
-test("an event that never ends is not collected for ever", async () => {
+test("an event without an end is not buffered without limit", async () => {
   const piece = "a".repeat(4_194_304);
   sends(["data: ", piece, piece, piece, piece, piece], "stay");
   await expect(Array.fromAsync(readEvents(client, "/x"))).rejects.toBeInstanceOf(UnreachableError);

@@ -26,7 +26,7 @@ const image = rawImage(layers);
 const nameOf = (digest: string) => digest.replace("sha256:", "");
 const lowest = [...image.blobs.keys()][1] ?? "";
 
-/** What skopeo leaves of an image in a directory. */
+/** Writes an image as skopeo's directory transport does. */
 async function copied({ manifest, blobs }: RawImage): Promise<void> {
   await rm(copy, { recursive: true, force: true });
   await mkdir(copy);
@@ -43,7 +43,7 @@ async function verifying(of: RawImage, digest = digestOf(of.manifest.bytes)): Pr
   );
 }
 
-test("holds what was verified, and a manifest of its own", async () => {
+test("contains the verified blobs, and a manifest of its own", async () => {
   await copied(image);
   const digest = digestOf(image.manifest.bytes);
   const layout = await verifiedLayout(copy, digest, { directory, signal });
@@ -59,7 +59,7 @@ test("holds what was verified, and a manifest of its own", async () => {
   await expect(requireSameImage(directory, { ...layout, configDigest: lowest })).rejects.toThrow(ApiError);
 });
 
-test("takes a layer that an image has several times once, and one in a form that umoci does not read", async () => {
+test("contains a repeated layer once, and accepts layers in forms that umoci does not read", async () => {
   const [first = layer(), second = first] = layers;
   const repeated = rawImage([first, second, first, first]);
   await copied(repeated);
@@ -77,7 +77,7 @@ test("takes a layer that an image has several times once, and one in a form that
   }
 });
 
-describe("is not made", () => {
+describe("is refused", () => {
   const lies: Record<string, () => Promise<unknown>> = {
     "of another manifest": () => writeFile(join(copy, "manifest.json"), rawImage([]).manifest.bytes),
     "of a manifest with one more blank": () => writeFile(join(copy, "manifest.json"), `${image.manifest.bytes} `),
@@ -120,7 +120,7 @@ describe("is not made", () => {
     });
   }
 
-  test("where a size is not the blob's, be it of one of several descriptors of it", async () => {
+  test("for a size that differs from the blob's, also in one of several descriptors", async () => {
     const [first = layer()] = layers;
     for (const size of [0, 1, 2 ** 40]) {
       for (const several of [[{ ...first, size }], [first, { ...first, size }], [{ ...first, size }, first]]) {

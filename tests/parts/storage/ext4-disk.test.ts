@@ -26,7 +26,7 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }));
 const BLOCK_BYTES = 4096;
 const DISK_BYTES = 33_554_432;
 
-/** Extents as the file system has them, from e2fsprogs: an opinion that is not ours. */
+/** Extents as e2fsprogs reads them: an independent opinion. */
 async function extentsOf(disk: string, path: string, sizeBytes: number): Promise<TestExtent[]> {
   const { stdout } = await run({ argv: ["debugfs", "-R", `ex -l ${path}`, disk], timeoutMs: 10_000 });
   const rows = Buffer.from(stdout)

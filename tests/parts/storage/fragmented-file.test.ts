@@ -14,14 +14,14 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 const BLOCK_BYTES = 1024;
 const EXTENTS_COUNT = 600_000;
-/** Of the map of so many parts, each with two numbers. */
+/** Size of the map of so many parts, with two numbers for each. */
 const MAP_BYTES_MIN = 3_000_000;
 const EXTENTS_PER_RECORD_COUNT = 10_000;
 
 const fileAt = (tree: ImageTree, path: string): Promise<ResolvedEntry> =>
   tree.stat(path as GuestPath, { follow: true });
 
-/** A file cut into pieces of a block each, every one `stride` blocks behind the one before. */
+/** A file of pieces of one block each, `stride` blocks apart. */
 function cutFile(path: string, stride: number, firstBlock: number): TestRecord[] {
   const records: TestRecord[] = [{ path, type: "f", size: BigInt(EXTENTS_COUNT * stride * BLOCK_BYTES) }];
   for (let first = 0; first < EXTENTS_COUNT; first += EXTENTS_PER_RECORD_COUNT) {
@@ -46,7 +46,7 @@ describe("a file in very many pieces", () => {
     tree = new ImageTree([files], open);
   }, 60_000);
 
-  test("leaves others their turn while its archive is prepared", async () => {
+  test("does not block the event loop while its archive is prepared", async () => {
     let turnCount = 0;
     let ticker = setImmediate(function tick() {
       turnCount++;
@@ -68,7 +68,7 @@ describe("a file in very many pieces", () => {
     expect(first.done).toBe(false);
   });
 
-  test("is not looked through to its end for being in one piece", async () => {
+  test("is not read to its end to find out that it has no hole", async () => {
     const whole = await fileAt(tree, "/whole");
     expect(await tree.locate(whole, { start: 0, end: whole.size })).toBeNull();
     expect(await tree.locate(whole, { start: BLOCK_BYTES, end: 100 * BLOCK_BYTES })).toMatchObject({
@@ -78,7 +78,7 @@ describe("a file in very many pieces", () => {
 });
 
 describe("the archive of a file with many holes", () => {
-  test("has each of its parts in place", async () => {
+  test("has each part in its place", async () => {
     const disk = Buffer.alloc(100 * BLOCK_BYTES, "0123456789abcdef!");
     const stride = 16;
     const extents = Array.from(

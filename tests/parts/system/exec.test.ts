@@ -20,7 +20,7 @@ async function untilDead(pid: number): Promise<void> {
   await until(`process ${pid} is dead`, () => !isAlive(pid), 5000);
 }
 
-test("gives output, standard error and nothing of this process's environment", async () => {
+test("a program's output and standard error are returned; it gets nothing of this process's environment", async () => {
   process.env["COPPICE_TEST_CANARY"] = "leak";
   const result = await run({
     argv: sh("cat; env; echo oops >&2"),
@@ -79,7 +79,7 @@ test("more output than allowed ends the program", async () => {
   expect(error.timedOut).toBe(false);
 });
 
-test("what a program leaves behind is killed, and cannot hold its result back", async () => {
+test("processes that a program leaves behind are killed, and do not delay its result", async () => {
   const { stdout } = await run({ argv: sh("sleep 100 & echo $!"), timeoutMs: 10_000 });
   await untilDead(Number(Buffer.from(stdout).toString()));
   const started = Date.now();
@@ -88,7 +88,7 @@ test("what a program leaves behind is killed, and cannot hold its result back", 
   expect(Date.now() - started).toBeLessThan(3500);
 });
 
-test("start gives socket pairs, signals and the end of standard error", async () => {
+test("start provides socket pairs, signals and the end of standard error", async () => {
   const child = start({
     argv: sh("read line <&3; echo got $line >&4; echo bye >&2; sleep 100"),
     extraFds: ["socket", "socket"],

@@ -53,7 +53,7 @@ test("a sparse copy of an empty file, of a hole and of an odd size", async () =>
   await expect(copySparse(at("odd"), at("empty"))).rejects.toThrow("EEXIST");
 });
 
-test("a scratch directory is private, and disposal takes an odd tree away but follows no link", async () => {
+test("a scratch directory is private, and its disposal removes any tree, and follows no link", async () => {
   await using outer = await scratchDirectory(tmpdir(), "outer-");
   await mkdir(join(outer.path, "kept"));
   let path: string;
@@ -72,7 +72,7 @@ test("a scratch directory is private, and disposal takes an odd tree away but fo
   expect(await readdir(outer.path)).toEqual(["kept"]);
 });
 
-test("files are published whole, and a failed write leaves nothing", async () => {
+test("files are published whole, and a failed write leaves nothing behind", async () => {
   await using directory = await scratchDirectory(tmpdir(), "publish-");
   const at = (name: string) => join(directory.path, name);
   await writeFileAtomic(at("key"), "one");

@@ -14,7 +14,7 @@ function residentKb(path: string): number {
   return ofFile.reduce((sum, part) => sum + Number(/^Rss:\s+(\d+) kB$/m.exec(part)?.[1] ?? 0), 0);
 }
 
-test("forgets what was read of a mapped file, which can be read again", async () => {
+test("drops the pages of a mapped file, which can be read again", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-memory-"));
   const path = join(directory, "file");
   await writeFile(path, Buffer.alloc(SIZE_BYTES, 7));
@@ -31,7 +31,7 @@ test("forgets what was read of a mapped file, which can be read again", async ()
   await rm(directory, { recursive: true });
 });
 
-test("drops code that was executed, which goes on executing", () => {
+test("drops pages of executed code, which continues to run", () => {
   const path = process.execPath;
   const codeKb = (): number => {
     const code = readFileSync("/proc/self/smaps", "utf8")
@@ -45,7 +45,7 @@ test("drops code that was executed, which goes on executing", () => {
   expect(codeKb()).toBeLessThan(before);
 });
 
-test("memory is short when less than a tenth of it could still be given", () => {
+test("memory is short when less than a tenth of it is available", () => {
   const meminfo = (availableKb: number) =>
     `MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:   ${availableKb} kB\n`;
   expect(isShortOfMemory(meminfo(99))).toBe(true);

@@ -38,7 +38,7 @@ test("without a service manager nothing happens", () => {
   manager.stopping();
 });
 
-test("a watchdog of another process is not ours", async () => {
+test("the watchdog of another process gets no messages", async () => {
   const socket = name();
   using receiver = new DatagramReceiver(socket);
   using manager = new ServiceManager({ socket, watchdogUs: "30000", watchdogPid: "1", onError: rethrow });

@@ -7,7 +7,7 @@ import { removeTrees, untrustedDirectory } from "../../../src/system/scratch.ts"
 
 setDefaultTimeout(60_000);
 
-/** No path names the last of them. */
+/** The deepest of them has a path that is too long for a system call. */
 const DEPTH = 4000;
 
 const deepen = (path: string) =>
@@ -16,7 +16,7 @@ const deepen = (path: string) =>
     timeoutMs: 30_000,
   });
 
-test("a tree that strangers made is removed, however deep it is, and nothing that it links to", async () => {
+test("a hostile tree of any depth is removed, and nothing that it links to", async () => {
   const home = await mkdtemp(join(tmpdir(), "trees-"));
   const other = await mkdtemp(join(home, "other-"));
   await Bun.write(join(other, "file"), "kept");

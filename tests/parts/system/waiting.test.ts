@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 
 const LONG_MS = 600_000;
 
-test("no timer is left behind to keep the process", async () => {
+test("no timer is left that keeps the process alive", async () => {
   const script = `
     import { sleepUnlessAborted, withinTime } from ${JSON.stringify(Bun.resolveSync("../../../src/system/waiting.ts", import.meta.dir))};
     await withinTime(Promise.resolve(), ${LONG_MS}, () => null);

@@ -40,7 +40,7 @@ function collect(channel: SocketChannel): { bytes: () => Buffer; ended: Promise<
 }
 
 describe("socket channel", () => {
-  test("carries more than the socket takes at once, in order", async () => {
+  test("carries more than the socket buffers, in order", async () => {
     await using channel = await peer("head -c 6000000 <&3 >&3");
     const sent = Buffer.from(seededRandom(1).bytes(6_000_000));
     const read = collect(channel);
@@ -51,7 +51,7 @@ describe("socket channel", () => {
     expect(read.ends()).toBe(1);
   });
 
-  test("keeps what comes before there is a reader, and stops the sender when that is much", async () => {
+  test("buffers data until there is a reader, and stops the sender when there is much", async () => {
     await using channel = await peer("head -c 30000000 /dev/zero >&3; echo end >&3");
     await pause("the socket is full", 150);
     const before = process.memoryUsage().rss;
@@ -63,7 +63,7 @@ describe("socket channel", () => {
     expect(read.bytes().subarray(-4).toString()).toBe("end\n");
   });
 
-  test("gives nothing while it is paused, and all of it afterwards, the end last", async () => {
+  test("delivers nothing while it is paused, and everything afterwards, the end last", async () => {
     await using channel = await peer("echo one >&3; sleep 0.1; echo two >&3");
     const read = collect(channel);
     channel.pause();
@@ -75,7 +75,7 @@ describe("socket channel", () => {
     expect(read.bytes().toString()).toBe("one\ntwo\n");
   });
 
-  test("a reader that comes after the end is told of it", async () => {
+  test("tells a late reader of the end", async () => {
     await using channel = await peer("echo x >&3");
     await pause("the end comes", 200);
     const read = collect(channel);
@@ -83,7 +83,7 @@ describe("socket channel", () => {
     expect(read.bytes().toString()).toBe("x\n");
   });
 
-  test("ends writes that wait when it closes, and refuses later ones", async () => {
+  test("fails waiting writes when it closes, and later ones", async () => {
     await using channel = await peer("sleep 10");
     const read = collect(channel);
     const stuck = channel.write(new Uint8Array(10_000_000));
@@ -96,7 +96,7 @@ describe("socket channel", () => {
 });
 
 describe("descriptors", () => {
-  test("a sealed memfd takes no change, by no descriptor of it", async () => {
+  test("a sealed memfd cannot be changed by any of its descriptors", async () => {
     const fd = createMemfd("test", 4096);
     writeSync(fd, "before", 0);
     const other = openSync(`/proc/self/fd/${fd}`, "r+");
@@ -114,13 +114,13 @@ describe("descriptors", () => {
     closeSync(other);
   });
 
-  test("what is no memfd cannot be sealed", async () => {
+  test("only a memfd can be sealed", async () => {
     const fd = openSync("/dev/null", "r+");
     await expect(sealMemfd(fd)).rejects.toBeInstanceOf(LibcError);
     closeSync(fd);
   });
 
-  test("a descriptor is not sent to where there is no socket", () => {
+  test("sending a descriptor fails without a socket", () => {
     const fd = openSync("/dev/null", "r+");
     expect(() => sendWithDescriptor(fd, Buffer.from("x"), fd)).toThrow("sendmsg: ENOTSOCK");
     closeSync(fd);

@@ -20,7 +20,7 @@ afterEach(() => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-/** A VMM's side; `serve` gets the number of the connection, and what was asked. */
+/** The VMM's side; `serve` gets the number of the connection, and the request. */
 function listen(serve: (socket: Socket, attempt: number, asked: string) => void): Promise<void> {
   let attempts = 0;
   const server = createServer((socket) => {
@@ -44,7 +44,7 @@ async function received(channel: VsockChannel, count: number): Promise<string> {
 }
 
 describe("a vsock channel", () => {
-  test("asks for the port, and takes off only the answer, wherever it is cut", async () => {
+  test("requests the port, and removes only the answer from the stream, wherever it is cut", async () => {
     const stream = Buffer.from("OK 1073741824\nhello\nOK 5\n");
     for (let cut = 1; cut < stream.length; cut++) {
       const asked: string[] = [];
@@ -60,14 +60,14 @@ describe("a vsock channel", () => {
     }
   });
 
-  test("tries again until somebody listens, accepts, and says something", async () => {
+  test("tries again until the agent listens, accepts, and sends something", async () => {
     await using channel = VsockChannel.open(path, 1024);
     await pause("nobody listens", 20);
     const ways: ((socket: Socket) => void)[] = [
       (socket) => socket.destroy(),
       (socket) => socket.end("NO 1\n"),
       (socket) => socket.end("x".repeat(100)),
-      // Accepted by a guest whose agent is not there any more.
+      // Accepted by a guest whose agent has ended.
       (socket) => socket.end("OK 1\n"),
       (socket) => void socket.write("OK 1\nhi"),
     ];
@@ -75,7 +75,7 @@ describe("a vsock channel", () => {
     expect(await received(channel, 2)).toBe("hi");
   });
 
-  test("sends what was written before it was connected, in order", async () => {
+  test("sends data that was written before the connection, in order", async () => {
     await using channel = VsockChannel.open(path, 1024);
     const written = [channel.write(Buffer.from("one,")), channel.write(Buffer.from("two"))];
     const got = Promise.withResolvers<string>();
@@ -91,7 +91,7 @@ describe("a vsock channel", () => {
     await Promise.all(written);
   });
 
-  test("keeps what comes while its reader pauses", async () => {
+  test("buffers data while its reader pauses", async () => {
     const isSeen = Promise.withResolvers<void>();
     await listen((socket) => {
       socket.write("OK 1\nfirst");
@@ -112,7 +112,7 @@ describe("a vsock channel", () => {
     expect(seen).toEqual(["first", "second"]);
   });
 
-  test("is not connected a second time once the agent has spoken", async () => {
+  test("does not connect again once the agent has sent something", async () => {
     let connections = 0;
     await listen((socket) => {
       connections++;
@@ -125,7 +125,7 @@ describe("a vsock channel", () => {
     await expect(channel.write(Buffer.from("x"))).rejects.toThrow(ChannelClosedError);
   });
 
-  test("that is closed before it is connected tells its reader and its writers, and stops trying", async () => {
+  test("that is closed before its connection ends for reader and writers, and stops trying", async () => {
     const channel = VsockChannel.open(path, 1024);
     const written = channel.write(Buffer.from("x"));
     const end = received(channel, 5);
@@ -140,7 +140,7 @@ describe("a vsock channel", () => {
 });
 
 describe("a socket's path", () => {
-  test("may be as long as the kernel takes, not longer", () => {
+  test("may have the kernel's maximum length, and no more", () => {
     expect(() => listenUnix(`/${"x".repeat(SOCKET_PATH_BYTES_MAX)}`)).toThrow("ENAMETOOLONG");
     expect(() => connectUnix(join(directory, "nobody"))).toThrow("connect: ENOENT");
     expect(() => listenUnix(join(directory, "no/directory"))).toThrow("bind: ENOENT");

@@ -11,15 +11,15 @@ function roomOf(more: Partial<BodyRoomOptions> = {}): BodyRoom {
   return new BodyRoom({ ...bounds, ...more });
 }
 
-/** What has been taken of these, in the order of the calls, after everybody had a turn. */
+/** The grants of these requests, in the order of the calls, after a turn for each. */
 async function taken(takes: readonly Promise<Disposable>[]): Promise<boolean[]> {
   const pending = Promise.resolve(null);
   await new Promise((resolve) => setImmediate(resolve));
   return await Promise.all(takes.map(async (take) => (await Promise.race([take, pending])) !== null));
 }
 
-describe("room for bodies", () => {
-  test("is shared by accounts, each with a bound, and given in the order of the requests", async () => {
+describe("memory for bodies", () => {
+  test("is shared by accounts, each with a limit, and granted in the order of the requests", async () => {
     const room = roomOf();
     const takes = [
       room.take(alice, 4, never),
@@ -37,7 +37,7 @@ describe("room for bodies", () => {
     expect(await taken(takes)).toEqual([true, true, true, true, true]);
   });
 
-  test("is not taken from a large body by small ones that come after it", async () => {
+  test("is not given to small bodies ahead of a large one that came first", async () => {
     const room = roomOf({ accountBytes: 10 });
     const takes = [room.take(alice, 4, never), room.take(bob, 9, never), room.take(alice, 1, never)];
     expect(await taken(takes)).toEqual([true, false, false]);
@@ -45,13 +45,13 @@ describe("room for bodies", () => {
     expect(await taken(takes)).toEqual([true, true, true]);
   });
 
-  test("is there for a body beyond every bound, alone", async () => {
+  test("is granted to a body beyond every limit when it is alone", async () => {
     const room = roomOf();
     const takes = [room.take(alice, 100, never), room.take(bob, 1, never)];
     expect(await taken(takes)).toEqual([true, false]);
   });
 
-  test("is waited for as long as the client is there, and not for ever", async () => {
+  test("is waited for while the client stays, and not for ever", async () => {
     const room = roomOf({ waitMsMax: 20 });
     using _held = await room.take(alice, 6, never);
     const left = new AbortController();
@@ -63,7 +63,7 @@ describe("room for bodies", () => {
     expect(await taken([free])).toEqual([true]);
   });
 
-  test("is refused at once to an account of which too much waits: the server reads what comes first of each", async () => {
+  test("is refused at once to an account with too much waiting, as the server reads the beginning of each body", async () => {
     const room = roomOf({ waitingBytes: 6 });
     const takes = [room.take(alice, 6, never), room.take(alice, 4, never), room.take(alice, 2, never)];
     const refused = { code: "too_many_requests" };
@@ -77,7 +77,7 @@ describe("room for bodies", () => {
     expect(await taken(bodies)).toEqual([true, false, false]);
   });
 
-  test("is apart for large ones and others: neither keeps the other waiting", async () => {
+  test("is separate for large and small bodies: neither delays the other", async () => {
     const bounds = {
       ...{ totalBytes: 2 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
       ...{ waitMsMax: 60_000, collect: () => undefined },
@@ -94,7 +94,7 @@ describe("room for bodies", () => {
     expect(await taken([100 * MIB, 1].map((bytes) => rooms.receive(alice, bytes, never)))).toEqual([true, false]);
   });
 
-  test("is collected after much was given back, and when nothing comes any more", async () => {
+  test("is garbage-collected after much was released, and when no body comes any more", async () => {
     const { promise, resolve } = Promise.withResolvers<void>();
     const room = roomOf({ totalBytes: 100 * MIB, accountBytes: 100 * MIB, collect: resolve });
     (await room.take(alice, 40 * MIB, never))[Symbol.dispose]();
@@ -110,7 +110,7 @@ describe("a JSON body", () => {
     return new ReadableStream<Uint8Array>({
       pull(controller) {
         const chunk = queue.shift();
-        // Nothing more comes after null.
+        // null is the end.
         if (chunk === null) return new Promise<void>(() => undefined);
         if (chunk === undefined) controller.close();
         else controller.enqueue(Buffer.from(chunk));
@@ -119,20 +119,20 @@ describe("a JSON body", () => {
       cancel: onCancel,
     });
   };
-  /** Asks for room and keeps what for. */
+  /** Records the requests for memory. */
   const asking = (limitBytes = 8 * MIB) => {
     const asked: number[] = [];
     return { asked, options: { limitBytes, makeRoom: async (bytes: number) => void asked.push(bytes) } };
   };
 
-  test("that is small asks for no room, whether or not it says its length", async () => {
+  test("that is small needs no room, with or without a length", async () => {
     const { asked, options } = asking();
     expect(await readJson(request('{"a":1}', { "content-length": "7" }), options)).toEqual({ a: 1 });
     expect(await readJson(request(chunked(['{"a"', ":", '"é"}'])), options)).toEqual({ a: "é" });
     expect(asked).toEqual([]);
   });
 
-  test("that is large asks for its length before it is read, or for the limit where it says none", async () => {
+  test("that is large requests its length before it is read, or the limit without a length", async () => {
     const { asked, options } = asking();
     const text = JSON.stringify("x".repeat(3 * MIB));
     expect(await readJson(request(text, { "content-length": String(text.length) }), options)).toHaveLength(3 * MIB);
@@ -141,7 +141,7 @@ describe("a JSON body", () => {
     expect(asked).toEqual([text.length, MIB, 8 * MIB]);
   });
 
-  test("that is a little longer than small ones are asks for room, too", async () => {
+  test("just beyond the small size requests room, too", async () => {
     const { asked, options } = asking();
     const text = JSON.stringify("x".repeat(MIB / 32));
     await readJson(request(text, { "content-length": String(text.length) }), options);
@@ -159,7 +159,7 @@ describe("a JSON body", () => {
     expect(read).toBe(0);
   });
 
-  test("that is longer than allowed is refused, also when it only turns out", async () => {
+  test("that is too long is refused, also without a length", async () => {
     const { options } = asking(2 * MIB);
     const piece = "x".repeat(MIB);
     const refused = { code: "payload_too_large" };
@@ -168,7 +168,7 @@ describe("a JSON body", () => {
     await expect(readJson(announced, options)).rejects.toMatchObject(refused);
   });
 
-  test("that holds its room for too long is given up", async () => {
+  test("that holds its room for too long is aborted", async () => {
     const { options } = asking();
     const { promise: cancelled, resolve } = Promise.withResolvers<void>();
     const body = chunked(["[", " ".repeat(2 * MIB), null], resolve);

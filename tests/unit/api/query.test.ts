@@ -8,7 +8,7 @@ import { DownloadQuery, ImagesQuery, OperationsQuery } from "../../../src/api/v1
 import { ApiError } from "../../../src/domain/errors.ts";
 import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
 
-/** Reads a query and checks it by its schema, as a route does. */
+/** Parses and validates a query as a route does. */
 function checkedReader(schema: TObject): (raw: string) => Record<string, unknown> {
   const read = queryReader(schema);
   return (raw) => {
@@ -32,7 +32,7 @@ function refusal(read: () => unknown): ApiError {
   throw new Error("it was accepted");
 }
 
-test("the raw query is what stands between ? and #", () => {
+test("the raw query is the text between ? and #", () => {
   expect(rawQuery("http://localhost/a?b=%ff&c=#d?e")).toBe("b=%ff&c=");
   expect(rawQuery("http://localhost/a")).toBe("");
 });
@@ -67,7 +67,7 @@ describe("integers are decimal digits and nothing else", () => {
     expect(error.details["field"]).toBe("limit");
   });
 
-  test("a limit that is there twice is refused", () => {
+  test("a limit that is given twice is refused", () => {
     expect(refusal(() => readImages("limit=1&limit=1")).message).toBe("limit must be given once");
   });
 });
@@ -98,7 +98,7 @@ describe("other types", () => {
 });
 
 describe("paths are bytes", () => {
-  test("any bytes come through", () => {
+  test("any bytes are passed on", () => {
     void fc.assert(
       fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
         const encoded = [...bytes].map((byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
@@ -114,7 +114,7 @@ describe("paths are bytes", () => {
   });
 });
 
-test("no query at all brings anything but values or a validation error", () => {
+test("every query gives values or a validation error", () => {
   void fc.assert(
     fc.property(fc.oneof(fc.string(), fc.webQueryParameters()), (raw) => {
       for (const read of [readImages, readDownload]) {

@@ -14,7 +14,7 @@ function hold(): { readonly held: Disposable; isHeld(): boolean } {
   };
 }
 
-test("a listing that is cancelled holds its layers until what reads them has ended", async () => {
+test("a cancelled listing holds its layers until its reader has ended", async () => {
   const { held, isHeld } = hold();
   const blocked = Promise.withResolvers<void>();
   const reading = Promise.withResolvers<void>();
@@ -39,7 +39,7 @@ test("a listing that is cancelled holds its layers until what reads them has end
   expect([seen, isHeld()]).toEqual([[true], false]);
 });
 
-test("layers are let go also when the end of what reads them fails", async () => {
+test("layers are released also when their reader fails at its end", async () => {
   const chunks = (async function* (): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
     yield new Uint8Array(1);
   })();

@@ -17,7 +17,7 @@ const V1_MOUNTS = [
 const V1_SELF = "9:pids:/\n7:freezer:/x\n4:memory:/service/a\n2:cpuacct:/\n1:cpu:/\n0::/svc\n";
 const V2_MOUNTS = "30 23 0:26 / /cg rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
 
-/** A kernel of our own: groups with files, processes that die when they are killed. */
+/** A simulated kernel: groups with files, and processes that die when they are killed. */
 class FakeKernel implements CgroupFiles {
   readonly files = new Map<string, string>();
   readonly groups = new Set<string>();
@@ -153,7 +153,7 @@ describe("hierarchies", () => {
     expect(findHierarchies(mounts, "0::/\n")[0]?.own).toBe("/my cg");
   });
 
-  test("a host without any is told so", async () => {
+  test("a host without any gets an error", async () => {
     await expect(openCgroupTree({ namespace: "ns", mountinfo: "", selfCgroup: "" })).rejects.toThrow(
       "no control groups",
     );
@@ -161,7 +161,7 @@ describe("hierarchies", () => {
 });
 
 describe("groups on v1", () => {
-  test("keep their share of the host, of which the daemon is a small part", async () => {
+  test("keep their share of the processors beside the daemon", async () => {
     const kernel = new FakeKernel(V1_TREES, v1Files);
     await openV1(kernel, { cpuWeight: 50 });
     expect(kernel.read("/cg/cpu/ns/cpu.shares")).toBe("1024");
@@ -182,7 +182,7 @@ describe("groups on v1", () => {
     expect(await group.stats()).toEqual({ cpuTimeMs: 2500, memoryBytes: 4096, memoryPeakBytes: 8192, pids: 3 });
   });
 
-  test("are killed process by process, whichever tree knows them, and never the killer", async () => {
+  test("are killed process by process in every tree, without the caller itself", async () => {
     const kernel = new FakeKernel(V1_TREES, v1Files);
     const tree = await openV1(kernel);
     const group = await tree.create("vm1", {});
@@ -199,7 +199,7 @@ describe("groups on v1", () => {
     expect(await tree.open("vm2").pids()).toEqual([]);
   });
 
-  test("that a dead daemon left elsewhere in the trees are found and removed", async () => {
+  test("of a dead daemon are found and removed in every tree", async () => {
     const elsewhere = ["/cg/memory/session-7/ns/old", "/cg/pids/ns/old", "/cg/memory/session-7/other/ns2/x"];
     const kernel = new FakeKernel([...V1_TREES, ...elsewhere], v1Files);
     kernel.files.set("/cg/memory/session-7/ns/old/cgroup.procs", "77\n");
@@ -213,7 +213,7 @@ describe("groups on v1", () => {
     expect(kernel.groups.has("/cg/memory/session-7/other/ns2/x")).toBe(true);
   });
 
-  test("a refused limit leaves no group", async () => {
+  test("are removed when a limit is refused", async () => {
     const kernel = new FakeKernel(V1_TREES, v1Files);
     const tree = await openV1(kernel);
     kernel.refuse = "pids.max";
@@ -221,7 +221,7 @@ describe("groups on v1", () => {
     expect(await tree.list()).toEqual([]);
   });
 
-  test("a group that exists is not made again, and a name is only a name", async () => {
+  test("are not made twice, and their names cannot be paths", async () => {
     const tree = await openV1(new FakeKernel(V1_TREES, v1Files));
     await tree.create("vm1", {});
     await expect(tree.create("vm1", {})).rejects.toThrow("exists");
@@ -229,7 +229,7 @@ describe("groups on v1", () => {
   });
 });
 
-test("a file that a group does not have is not tried in its siblings, unless the group itself was gone", () => {
+test("are not searched for in other trees for a missing file, unless the group itself is gone", () => {
   const kernel = new FakeKernel(["/cg/cpu/a", "/cg/cpu/b", "/cg/memory/b"], v1Files);
   const tried: string[] = [];
   const write = kernel.write.bind(kernel);
@@ -249,7 +249,7 @@ test("a file that a group does not have is not tried in its siblings, unless the
 describe("groups on v2", () => {
   const service = "/cg/system.slice/coppice.service";
 
-  test("get their controllers from a service that moved out of the way", async () => {
+  test("get their controllers when the service moves into a subgroup", async () => {
     const kernel = new FakeKernel([service], v2Files);
     const tree = await openV2(kernel);
     expect([tree.version, tree.missing]).toEqual(["v2", []]);
@@ -268,7 +268,7 @@ describe("groups on v2", () => {
     expect(await group.stats()).toEqual({ cpuTimeMs: 1235, memoryBytes: 100, memoryPeakBytes: 200, pids: 2 });
   });
 
-  test("a second opening by the same process finds the same place", async () => {
+  test("are found again when the same process opens them twice", async () => {
     const kernel = new FakeKernel([service], v2Files);
     await openV2(kernel);
     const tree = await openV2(kernel, "0::/system.slice/coppice.service/daemon\n");
@@ -276,7 +276,7 @@ describe("groups on v2", () => {
     expect(group.directories).toEqual([`${service}/ns/vm1`]);
   });
 
-  test("a group shared with others cannot give controllers on: that is said, and the rest works", async () => {
+  test("cannot have controllers in a group with other processes: a warning says so, and the rest works", async () => {
     const kernel = new FakeKernel([service], v2Files);
     kernel.refuse = "subtree_control";
     const tree = await openV2(kernel);
@@ -284,21 +284,21 @@ describe("groups on v2", () => {
     expect((await tree.create("vm1", {})).directories).toEqual([`${service}/ns/vm1`]);
   });
 
-  test("a controller that the parent does not offer is missing", async () => {
+  test("lack a controller that the parent does not offer", async () => {
     const kernel = new FakeKernel([service], () => ({ ...v2Files(), "cgroup.controllers": "memory\n" }));
     expect((await openV2(kernel)).missing).toEqual(["cpu", "pids"]);
   });
 });
 
 describe("figures", () => {
-  test("parsers take what the kernel writes and nothing else", () => {
+  test("are parsed from the kernel's formats and nothing else", () => {
     expect(parseNumber("12\n")).toBe(12);
     for (const text of [null, "", "max\n", "-1", "1 2"]) expect(parseNumber(text)).toBeNull();
     expect(parseKeyed("usage_usec 5\nuser_usec 3\n", "user_usec")).toBe(3);
     expect(parseKeyed("usage_usec 5\n", "usage")).toBeNull();
   });
 
-  test("a kernel without memory.peak gives the present for the peak", () => {
+  test("use the current memory as the peak without memory.peak", () => {
     const files: Record<string, string> = { "memory.current": "5\n", "cpu.stat": "usage_usec 2000\n" };
     expect(readStats((file) => files[file] ?? null)).toEqual({
       cpuTimeMs: 2,
@@ -308,7 +308,7 @@ describe("figures", () => {
     });
   });
 
-  test("samples tell the use between two readings, and end with the group", async () => {
+  test("are sampled between two readings, until the group is removed", async () => {
     let reading = 0;
     const source = {
       async stats() {
@@ -324,7 +324,7 @@ describe("figures", () => {
     expect(seen[1]?.cpuPercent).toBeLessThan(60);
   });
 
-  test("samples end at once when nobody wants them", async () => {
+  test("are not sampled any more once the reader leaves", async () => {
     const controller = new AbortController();
     const source = { stats: async () => ({ cpuTimeMs: 1, memoryBytes: 1, memoryPeakBytes: 1, pids: 1 }) };
     let count = 0;

@@ -9,7 +9,7 @@ test("quantiles lie between neighbours", () => {
   expect(() => figureOf([], "ms")).toThrow("nothing was measured");
 });
 
-test("a row is held to the ratio of the medians, or to the figure itself", () => {
+test("a row's bar applies to the ratio of the medians, or to the figure itself", () => {
   const ends = { name: "x", from: "a", to: "b", unit: "ms" };
   const against = { name: "y", values: [100, 200, 300] };
   expect(rowOf({ ...ends, values: [30, 20, 40], against, atMost: 0.15 })).toMatchObject({ value: 0.15, holds: true });
@@ -40,14 +40,14 @@ test("the report names figure, comparison, bar and both end points", () => {
   );
 });
 
-test("what was not measured is told with the reason, and a part that failed", () => {
+test("the report tells what was not measured and why, and which part failed", () => {
   const missing = [{ name: "start", text: "not here" }];
   expect(benchText({ rows: [], remarks: [], missing, failures: [{ name: "chain", text: "no room" }] })).toBe(
     "       not measured: start: not here\n0 of 0 bars hold\nFAILED chain: no room\n",
   );
 });
 
-test("means of steps count only what came between two looks", () => {
+test("means of steps cover the time between two readings", () => {
   const metrics = (sum: number, count: number) =>
     `coppice_spawn_phase_seconds_sum{phase="exec"} ${sum}\ncoppice_spawn_phase_seconds_count{phase="exec"} ${count}\n`;
   expect(phaseMeans(metrics(1, 10), metrics(1.5, 15))).toBe("exec 100");

@@ -125,7 +125,7 @@ describe("token", () => {
     expect((await create()).code).toBe(0);
   });
 
-  /** Who a token belongs to, as a running appliance sees it. */
+  /** The account of a token, as a running appliance determines it. */
   async function principal(text: string) {
     const layout = dataLayout(join(home, "data"));
     using db = openDatabase(layout.database);
@@ -147,7 +147,7 @@ describe("token", () => {
     expect((await token("list")).stdout.toString()).toContain("revoked");
   });
 
-  test("a data directory that is not there is made by create alone", async () => {
+  test("create makes a missing data directory; other commands do not", async () => {
     for (const argv of [["list"], ["revoke", "x"], ["rotate"]]) {
       const { code, stderr } = await cli(["token", ...argv, "--data-dir", join(home, "nowhere")]);
       expect(code).not.toBe(0);
@@ -156,7 +156,7 @@ describe("token", () => {
     expect(existsSync(join(home, "nowhere"))).toBe(false);
   });
 
-  test("--save writes it for the user only, and prints nothing to be recorded", async () => {
+  test("--save writes it to a file for the user only, and prints nothing", async () => {
     const { code, stdout } = await token("create", "--account", "bob", "--save");
     expect([code, stdout.length]).toEqual([0, 0]);
     const file = join(home, ".config/coppice/token");
@@ -195,7 +195,7 @@ describe("doctor", () => {
     expect(processorFinding("", "arm64").state).toBe("problem");
   });
 
-  test("only root can jail", () => {
+  test("only root can start the jail", () => {
     expect(rootFinding(0)).toMatchObject({ state: "ok", fix: null });
     expect(rootFinding(1000)).toMatchObject({ state: "problem", fix: "sudo coppice doctor" });
   });
@@ -207,7 +207,7 @@ describe("doctor", () => {
     expect(isolationFinding({ vm: { emulation: "allow" } as never }, false).state).toBe("note");
   });
 
-  test("verdicts of earlier boots do not count, and the last word on each does", () => {
+  test("verdicts of earlier boots are ignored, and the latest of each counts", () => {
     const memo = (boot: string, acceleration: string, ok: boolean, reason = "") => {
       return {
         key: `qemu\n${acceleration}\n7.2\nhash\n${boot}`,
@@ -239,7 +239,7 @@ describe("doctor", () => {
       expect(probeFinding(rememberedVerdicts(bad, "b"), false).state).toBe("note");
   });
 
-  test("cgroups by what is mounted", () => {
+  test("control groups follow from the mounts", () => {
     const v2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
     const v1 = "33 32 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     expect(cgroupFinding(v2).state).toBe("ok");

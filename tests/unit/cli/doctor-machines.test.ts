@@ -34,7 +34,7 @@ function finding(name: string, facts: Partial<HostFacts> = {}, verdicts: readonl
 }
 
 describe("doctor", () => {
-  test("has nothing to say against a good host", () => {
+  test("finds no problem on a good host", () => {
     const verdicts = [works("cloud-hypervisor", "kvm")];
     const states = machineFindings(GOOD, verdicts).map(({ name, state, fix }) => [name, state, fix]);
     const names = ["cloud-hypervisor", "choice", "nested virtualisation", "nx_huge_pages", "userfaultfd", "landlock"];
@@ -42,7 +42,7 @@ describe("doctor", () => {
     expect(finding("choice", {}, verdicts).summary).toContain("Cloud Hypervisor with KVM is used: the best that works");
   });
 
-  test("says what to install, and to compare its checksum", () => {
+  test("says what to install, and how to compare its checksum", () => {
     const absent = finding("cloud-hypervisor", { program: null, version: "" });
     expect(absent).toMatchObject({ state: "note", summary: "not installed" });
     expect(absent.fix).toContain("cloud-hypervisor-static");
@@ -52,13 +52,13 @@ describe("doctor", () => {
     expect(finding("cloud-hypervisor", { version: "is not installed" }).state).toBe("note");
   });
 
-  test("says nothing of KVM where there is none, and of installing what needs it", () => {
+  test("does not advise to install programs that need KVM on a host without it", () => {
     const found = machineFindings({ ...GOOD, kvm: false, program: null, version: "" }, []);
     expect(found.map(({ name }) => name)).toEqual(["cloud-hypervisor", "choice"]);
     expect(found[0]?.fix).toBeNull();
   });
 
-  test("explains the choice by what stood in the way of a better one", () => {
+  test("explains the choice by the failure of the better one", () => {
     const emulated = [fails("qemu", "kvm", "KVM emulates the guest"), works("qemu", "tcg")];
     const { state, summary } = finding("choice", { program: null, version: "" }, emulated);
     expect(state).toBe("note");
@@ -69,7 +69,7 @@ describe("doctor", () => {
     expect(finding("choice").summary).toBe("not made since this boot");
   });
 
-  test("knows a host that is a guest, a mitigation that delays, and what clones lack", () => {
+  test("reports nested virtualisation, a slow mitigation, and missing features of clones", () => {
     expect(finding("nested virtualisation", { cpuinfo: "flags : vmx hypervisor lm\n" }).state).toBe("note");
     const delayed = finding("nx_huge_pages", { nxHugePages: "Y\n" });
     expect([delayed.state, delayed.fix]).toEqual(["note", expect.stringContaining("favordynmods")]);
@@ -84,7 +84,7 @@ describe("doctor", () => {
   });
 });
 
-describe("the choice", () => {
+describe("the chosen way to run machines", () => {
   const way = (index: number, ok: boolean | null) => {
     const { vmm = "qemu", acceleration = "tcg" } = PREFERENCE[index] ?? {};
     return { vmm, acceleration, ok, reason: ok === false ? "why" : "", durationMs: null } as const;
@@ -99,7 +99,7 @@ describe("the choice", () => {
     ]);
   });
 
-  test("may be none", () => {
+  test("may be null", () => {
     expect(explainChoice([way(0, false), way(1, false)])).toEqual({
       chosen: null,
       reasons: [

@@ -14,7 +14,7 @@ const drawn = (...pairs: readonly (readonly [string, string?])[]): string[] =>
     .trimEnd()
     .split("\n");
 
-test("branches hang below their parent", () => {
+test("branches are drawn below their parent", () => {
   expect(drawn(["a"], ["b", "a"], ["c", "a"], ["d", "b"], ["e", "b"], ["f", "c"])).toEqual([
     "a",
     "├─ b",
@@ -25,7 +25,7 @@ test("branches hang below their parent", () => {
   ]);
 });
 
-test("a long chain stays as narrow as a terminal, and what branches off it is still told", () => {
+test("a long chain stays within a terminal's width, and its branches are still shown", () => {
   const chain = Array.from({ length: 5000 }, (_, index): [string, string?] =>
     index === 0 ? ["n0"] : [`n${index}`, `n${index - 1}`],
   );

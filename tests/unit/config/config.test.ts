@@ -61,7 +61,7 @@ describe("defaults", () => {
     });
   });
 
-  test("are frozen through and through", () => {
+  test("are deeply frozen", () => {
     const config = load({ file: file('[registries.hosts."r:1"]\ninsecure = true') });
     for (const part of [config, config.vm, config.vm.maxima, config.registries.hosts, config.registries.hosts["r:1"]]) {
       expect(Object.isFrozen(part)).toBe(true);
@@ -91,7 +91,7 @@ describe("precedence", () => {
     expect(loadConfig({ environment: { COPPICE_CONFIG: a }, flags: {}, file: b }).pool.size).toBe(6);
   });
 
-  test("an empty variable takes an optional value of the file back", () => {
+  test("an empty variable unsets an optional value of the file", () => {
     const path = file("[vm]\nmemory_budget_bytes = '4GiB'");
     expect(load({ file: path }).vm.memoryBudgetBytes).toBe(4 * 1024 ** 3);
     expect(load({ file: path, environment: { COPPICE_VM_MEMORY_BUDGET_BYTES: "" } }).vm.memoryBudgetBytes).toBeNull();
@@ -155,7 +155,7 @@ describe("values", () => {
   });
 });
 
-test("mirrors, and settings for every host that has none", () => {
+test("mirrors, and settings for all hosts without their own", () => {
   const text =
     '[registries.hosts."*"]\nallow = false\n[registries.hosts.r]\nmirrors = [{ host = "M:1", insecure = true }]';
   expect(load({ file: file(text) }).registries.hosts).toEqual({
@@ -167,7 +167,7 @@ test("mirrors, and settings for every host that has none", () => {
 });
 
 describe("problems", () => {
-  test("are all reported at once, each with its place", () => {
+  test("are all reported at once, each with its line", () => {
     const path = file('typo = 1\n\n[listen]\nport = "no"\n[vm]\nemulation = "maybe"\n[registries.hosts.r]\nsecure = 1');
     const problems = problemsOf({
       file: path,
@@ -185,26 +185,31 @@ describe("problems", () => {
     ]);
   });
 
-  test("a file that is no TOML, and a named one that is missing", () => {
+  test("include a file that is not TOML, and a missing one", () => {
     expect(problemsOf({ file: file("[") })).toHaveLength(1);
     expect(problemsOf({ file: "/nonexistent/coppice.toml" })).toEqual(["/nonexistent/coppice.toml: no such file"]);
   });
 
-  test("variables of the client and of tests are no settings", () => {
+  test("do not include variables of the client and of tests", () => {
     expect(problemsOf({ environment: { COPPICE_URL: "x", COPPICE_TOKEN: "y", COPPICE_TEST_Z: "z" } })).toEqual([]);
   });
 
-  test.each(["0.0.0.0", "192.168.1.5", "::", "server.example.net"])("%s needs TLS or a word", (host) => {
-    expect(problemsOf({ flags: { "listen-host": host } })[0]).toContain("listen.insecure");
-    expect(problemsOf({ flags: { "listen-host": host, "listen-insecure": "true" } })).toEqual([]);
-    expect(problemsOf({ flags: { "listen-host": host, "listen-tls-cert": "/c", "listen-tls-key": "/k" } })).toEqual([]);
-  });
+  test.each(["0.0.0.0", "192.168.1.5", "::", "server.example.net"])(
+    "include listening on %s without TLS or consent",
+    (host) => {
+      expect(problemsOf({ flags: { "listen-host": host } })[0]).toContain("listen.insecure");
+      expect(problemsOf({ flags: { "listen-host": host, "listen-insecure": "true" } })).toEqual([]);
+      expect(problemsOf({ flags: { "listen-host": host, "listen-tls-cert": "/c", "listen-tls-key": "/k" } })).toEqual(
+        [],
+      );
+    },
+  );
 
-  test.each(["127.0.0.1", "127.1.2.3", "localhost", "::1"])("%s does not", (host) => {
+  test.each(["127.0.0.1", "127.1.2.3", "localhost", "::1"])("do not include listening on %s", (host) => {
     expect(problemsOf({ flags: { "listen-host": host } })).toEqual([]);
   });
 
-  test("a certificate without its key, and a default above its maximum", () => {
+  test("include a certificate without its key, and a default above its maximum", () => {
     expect(problemsOf({ flags: { "listen-tls-cert": "/c" } })).toEqual([
       "listen.tls_cert and listen.tls_key belong together",
     ]);
@@ -223,7 +228,7 @@ describe("client", () => {
     expect(tokenFileOf({ HOME: directory, XDG_CONFIG_HOME: "" })).toBe(join(directory, ".config/coppice/token"));
   });
 
-  test("address, token and authority come from the user's files, and each says from where", async () => {
+  test("address, token and authority come from the user's files, with their origin", async () => {
     const home = join(directory, "full");
     const at = (name: string) => join(home, ".config/coppice", name);
     await Bun.write(at("url"), "https://box.example.net:8642\n");
@@ -250,7 +255,7 @@ describe("client", () => {
     expect(problems).toEqual([problem]);
   });
 
-  test("a file that cannot be read is told, and is no crash", async () => {
+  test("a file that cannot be read is reported", async () => {
     const home = join(directory, "odd");
     await Bun.write(join(home, ".config/coppice/token/inside"), "");
     expect(() => loadClientConfig({ HOME: home })).toThrow(ConfigError);

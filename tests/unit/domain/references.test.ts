@@ -25,14 +25,14 @@ function codeOf(work: () => unknown): string {
   return "accepted";
 }
 
-/** Names that a directory can hold, in bytes, without the two that are no names. */
+/** Names of directory entries, in bytes, without "." and "..". */
 const nameBytes = fc
   .uint8Array({ minLength: 1, maxLength: 40 })
   .map((bytes) => bytes.map((byte) => (byte === 0 || byte === 0x2f ? 0x61 : byte)))
   .filter((bytes) => ![".", ".."].includes(Buffer.from(bytes).toString("latin1")));
 
 describe("guest paths", () => {
-  test("any names, with any slashes and dots between them, come out as these names", () => {
+  test("any names with any slashes and dots between them are parsed into these names", () => {
     void fc.assert(
       fc.property(
         fc.array(fc.tuple(nameBytes, fc.constantFrom("/", "//", "/./", "/././/")), { maxLength: 8 }),
@@ -45,7 +45,7 @@ describe("guest paths", () => {
     );
   });
 
-  test("a parsed path is its own parse", () => {
+  test("parsing a parsed path does not change it", () => {
     void fc.assert(
       fc.property(fc.string({ unit: "binary" }), (text) => {
         if (codeOf(() => parseGuestPathText(`/${text}`)) !== "accepted") return;
@@ -55,7 +55,7 @@ describe("guest paths", () => {
     );
   });
 
-  test("whatever comes, the answer is a path inside the image or invalid_path", () => {
+  test("every text gives a path inside the image, or invalid_path", () => {
     void fc.assert(
       fc.property(fc.oneof(fc.uint8Array(), nameBytes), (bytes) => {
         const value = bytesToByteString(bytes);
@@ -78,7 +78,7 @@ describe("guest paths", () => {
     expect(codeOf(() => parseGuestPathText(`/${"a/".repeat(GUEST_PATH_BYTES_MAX / 2)}`))).toBe("invalid_path");
   });
 
-  test("bytes and text survive the way there and back", () => {
+  test("bytes and text survive the conversion in both directions", () => {
     void fc.assert(
       fc.property(fc.uint8Array(), (bytes) => {
         expect(byteStringToBytes(bytesToByteString(bytes))).toEqual(Buffer.from(bytes));
@@ -97,7 +97,7 @@ describe("guest paths", () => {
 describe("tags and image references", () => {
   const tag = fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$/);
 
-  test("every tag of the rule is one, and tag:<name> refers to it", () => {
+  test("every tag that follows the rule is valid, and tag:<name> refers to it", () => {
     void fc.assert(
       fc.property(tag, (name) => {
         expect(isTag(name)).toBe(true);
@@ -106,7 +106,7 @@ describe("tags and image references", () => {
     );
   });
 
-  test("a tag with one character that is not allowed is none", () => {
+  test("a tag with one forbidden character is invalid", () => {
     void fc.assert(
       fc.property(tag, fc.string({ unit: "binary", minLength: 1, maxLength: 1 }), fc.nat(), (name, char, at) => {
         fc.pre(!/^[A-Za-z0-9._:/-]$/.test(char));
@@ -118,7 +118,7 @@ describe("tags and image references", () => {
     );
   });
 
-  test("every uuid, in any case, is one reference", () => {
+  test("a uuid in upper and lower case is the same reference", () => {
     void fc.assert(
       fc.property(fc.uuid(), (uuid) => {
         expect(parseImageReference(uuid.toUpperCase())).toEqual({ uuid: uuid as never });

@@ -47,7 +47,7 @@ describe("defaults of the interface", () => {
     });
   });
 
-  test("a default above the operator's maximum follows it", () => {
+  test("a default above the operator's maximum is reduced to it", () => {
     const spawn = checkSpawn({ image: UUID, command: "true" }, { ...LIMITS, instanceTimeoutSecondsMax: 10 });
     expect(spawn.timeoutSeconds).toBe(10);
   });
@@ -98,7 +98,7 @@ describe("stdin", () => {
     expect(refusal(() => check({ stdin: text })).details["field"]).toBe("stdin");
   });
 
-  test("10 MiB is the end of it, after decoding", () => {
+  test("it may have 10 MiB after decoding", () => {
     const encoded = (sizeBytes: number) => `base64:${Buffer.alloc(sizeBytes).toString("base64")}`;
     for (const text of ["x".repeat(STDIN_BYTES_MAX), encoded(STDIN_BYTES_MAX), encoded(STDIN_BYTES_MAX - 1)]) {
       expect(check({ stdin: text }).stdin).toBe(text);
@@ -109,7 +109,7 @@ describe("stdin", () => {
     }
   });
 
-  test.each(["", "base64:", "base64:YQ==", "base64:AP8=", "base64:AP8A"])("%j is taken", (text) => {
+  test.each(["", "base64:", "base64:YQ==", "base64:AP8=", "base64:AP8A"])("%j is accepted", (text) => {
     expect(check({ stdin: text }).stdin).toBe(text);
   });
 });
@@ -133,7 +133,7 @@ describe("arguments and environment", () => {
     expect(error.details["field"]).toBe(field);
   });
 
-  test("the longest ones pass", () => {
+  test("the longest allowed ones are accepted", () => {
     expect(check({ command: "x".repeat(ARGUMENT_BYTES_MAX) }).argv).toHaveLength(1);
     expect(check({ env: { A: "x".repeat(ARGUMENT_BYTES_MAX - 2) } }).env).toHaveProperty("A");
   });

@@ -47,7 +47,7 @@ describe("argument vectors", () => {
     );
   });
 
-  test("umoci and the makers of disks", () => {
+  test("umoci, mkfs and other tools", () => {
     expect(unpackArgv({ layout: "/s/layout", into: "/s/staging/upper" }).join(" ")).toBe(
       "umoci raw unpack --image layout:image /s/staging/upper",
     );
@@ -69,7 +69,7 @@ describe("argument vectors", () => {
 });
 
 describe("skopeo's home", () => {
-  test("holds the login of the one host, for its owner only", async () => {
+  test("contains the login for one host, readable by its owner only", async () => {
     await using directory = await scratchDirectory(tmpdir(), "home-");
     const ca = join(directory.path, "own.pem");
     await writeFile(ca, "authority");
@@ -164,7 +164,7 @@ describe("failures of a registry", () => {
     });
   }
 
-  test("a place that was not reached is named, and what is wrong with it", () => {
+  test("an unreachable address is named, with the reason", () => {
     const failedHost = (host: string, code: FailedHost["code"], reason: string) =>
       fail("socks connect", null, () => ({ host, code, reason }));
     const own = failedHost("r.example:5000", "unavailable", "connection refused");
@@ -181,7 +181,7 @@ describe("failures of a registry", () => {
     ]);
   });
 
-  test("of a mirror and the registry itself, the registry's counts", () => {
+  test("of a mirror's and the registry's failure, the registry's is reported", () => {
     const mirrors = "(Mirrors also failed: [m.example/a:1: reading manifest: socks connect tcp a->b: not allowed]): ";
     const seen: string[] = [];
     const error = fail(`${mirrors}r.example/a:1: reading manifest 1 in r/a: manifest unknown`, null, (words) => {
@@ -191,7 +191,7 @@ describe("failures of a registry", () => {
     expect([error.code, seen]).toEqual(["not_found", ["r.example/a:1: reading manifest 1 in r/a: manifest unknown"]]);
   });
 
-  test("secrets and signed addresses are not repeated", () => {
+  test("secrets and signed URLs are not repeated", () => {
     const secret = fail("token for alice:hunter2 (aHVudGVyMg==) refused", { username: "alice", password: "hunter2" });
     expect(secret.details["reason"]).toBe("token for alice:*** (aHVudGVyMg==) refused");
     const short = fail("abcabc", { username: "u", password: "abc" });
@@ -201,11 +201,11 @@ describe("failures of a registry", () => {
     expect(String(fail("x".repeat(5000)).details["reason"]).length).toBeLessThan(600);
   });
 
-  test("an empty password hides nothing", () => {
+  test("an empty password masks nothing", () => {
     expect(fail("plain words", { username: "u", password: "" }).details["reason"]).toBe("plain words");
   });
 
-  test("what is no failure of skopeo is thrown on", () => {
+  test("other errors are thrown on", () => {
     const reason = new Error("cancelled");
     expect(() =>
       registryFailure(reason, reference, { credentials: null, timeoutMs: 1, failedHost: () => null }),

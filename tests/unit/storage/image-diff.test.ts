@@ -18,14 +18,14 @@ async function all(differences: AsyncIterable<Difference>): Promise<string[]> {
   return found;
 }
 
-/** Everything that an image shows, with what tells one entry from another here. */
+/** All entries of an image, with the fields that differ in these tests. */
 async function contentOf(layers: readonly LayerFiles[]): Promise<Map<string, string>> {
   if (layers.length === 0) return new Map();
   const tree = new ImageTree(layers, open);
   const content = new Map<string, string>();
   for await (const { path, located } of tree.walk(await tree.stat("/" as GuestPath, { follow: true }))) {
     const { type, mode } = located.entry;
-    // All of them are empty and of one time: nothing else can differ, whichever layer wrote them.
+    // All entries are empty and have one time, so that nothing else differs between layers.
     content.set(`/${path}`, `${type}${mode}`);
   }
   return content;
@@ -44,7 +44,7 @@ const marks = fc.array(
 );
 const stack = fc.array(marks, { maxLength: 3 });
 
-/** Records of a layer: only those whose parents are directories of the same layer. */
+/** Records of a layer, without those whose parents are not directories of the same layer. */
 function recordsOf(wanted: readonly TestRecord[]): TestRecord[] {
   const byPath = new Map(wanted.map((record) => [record.path, record]));
   const kept = new Map<string, TestRecord>();
@@ -61,7 +61,7 @@ const layersOf = (wanted: readonly (readonly TestRecord[])[]) =>
   Promise.all(wanted.map((records) => makeLayer(directory, [{ path: "", type: "d" }, ...recordsOf(records)])));
 
 describe("any two images", () => {
-  test("differ as their whole contents do, and from any path on as the rest of the list", async () => {
+  test("differ as a comparison of all their entries does, also from any path on", async () => {
     await fc.assert(
       fc.asyncProperty(stack, stack, stack, async (shared, one, other) => {
         const below = await layersOf(shared);
@@ -103,7 +103,7 @@ describe("two images that share layers", () => {
     expect(await all(imageDiff({ now: [base, top], before: [base] }, null, open))).toEqual(["changed /f"]);
   });
 
-  test("do not differ by the time of a directory, nor by a link or device written again alike", async () => {
+  test("do not differ by a directory's time, or by a link or device that was rewritten unchanged", async () => {
     const alike: TestRecord[] = [
       { path: "d", type: "d", mode: 0o755 },
       { path: "d/l", type: "l", target: "t", size: 1n },
@@ -115,7 +115,7 @@ describe("two images that share layers", () => {
     expect(await all(imageDiff({ now: [base, top], before: [base] }, null, open))).toEqual([]);
   });
 
-  test("are compared without a look at what they share", async () => {
+  test("are compared without reading shared layers", async () => {
     const many = Array.from({ length: 20_000 }, (_, index) => file(`f${index}`));
     const base = await makeLayer(directory, [{ path: "", type: "d" }, ...many]);
     const top = await makeLayer(directory, [{ path: "", type: "d" }, { path: "f5", type: "w" }, file("new")]);
@@ -132,12 +132,12 @@ describe("two images that share layers", () => {
       walks.push(walked - started);
       comparisons.push(performance.now() - walked);
     }
-    // The quickest of each: others may have waited for a busy host.
+    // The fastest of each: others may have waited on a busy host.
     expect(Math.min(...comparisons)).toBeLessThan(Math.min(...walks) / 3);
   });
 });
 
-test("names sort by their bytes, and a cursor may name what is not there", async () => {
+test("names sort by their bytes, and a cursor may name a missing entry", async () => {
   const names = ["a", "a!", "a/b", "ab", "é"].map((name) => textToByteString(name));
   const records = names.map((path): TestRecord => ({ path, type: path === "a" ? "d" : "f" }));
   const now = [await makeLayer(directory, [{ path: "", type: "d" }, ...records])];

@@ -1,4 +1,4 @@
-/** What a guest wrote decides how long a look into an image takes: it is bounded, gives way, and ends when nobody waits. */
+/** A guest decides how long an inspection takes: it is limited, yields to others, and ends when its client leaves. */
 import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { ApiError } from "../../../src/domain/errors.ts";
@@ -26,7 +26,7 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }));
 const at = (path: string) => path as GuestPath;
 const file = (path: string): TestRecord => ({ path, type: "f" });
 
-/** Layers whose first one has `links`, each the path that `target` makes of its number; the others have little. */
+/** Layers of which the first has `links`, each to `target` of its number; the others have few entries. */
 async function linkedLayers(target: (number: number) => string, more: readonly TestRecord[]): Promise<LayerFiles[]> {
   const links = Array.from({ length: LINKS_COUNT }, (_, number): TestRecord => {
     const path = `${target(number).slice(0, TARGET_BYTES)}l${number + 1}`;
@@ -37,7 +37,7 @@ async function linkedLayers(target: (number: number) => string, more: readonly T
   return layers;
 }
 
-/** How a look-up of the first link ends, and how often a directory of a layer was searched for it. */
+/** The outcome of looking up the first link, and how often it searched a directory of a layer. */
 async function lookUp(layers: readonly LayerFiles[], open: OpenLayers) {
   const search = spyOn(LayerIndex.prototype, "child");
   using _search = { [Symbol.dispose]: () => search.mockRestore() };
@@ -49,7 +49,7 @@ async function lookUp(layers: readonly LayerFiles[], open: OpenLayers) {
 }
 
 describe("a look-up", () => {
-  test("of links through one directory over and over ends soon, and asks every layer once for it", async () => {
+  test("of links that go through one directory repeatedly ends soon, and searches it once in every layer", async () => {
     using open = new OpenLayers(LAYERS_COUNT);
     const layers = await linkedLayers(() => "x/../".repeat(TARGET_BYTES / 5), [{ path: "x", type: "d" }]);
     const { outcome, searchCount } = await lookUp(layers, open);
@@ -57,7 +57,7 @@ describe("a look-up", () => {
     expect(searchCount).toBeLessThan(10 * LAYERS_COUNT);
   }, 60_000);
 
-  test("of links through many directories searches no more of them than there are steps", async () => {
+  test("of links through many directories searches no more of them than the steps allow", async () => {
     using open = new OpenLayers(LAYERS_COUNT);
     const names = Array.from({ length: 500 }, (_, number) => `n${100 + number}`);
     const steps = names.map((name) => `${name}/../`).join("");
@@ -70,7 +70,7 @@ describe("a look-up", () => {
     expect(searchCount).toBeLessThan(PATH_STEPS_COUNT_MAX * LAYERS_COUNT);
   }, 60_000);
 
-  test("through many directories that many layers have is refused before it takes long", async () => {
+  test("through many directories in many layers is refused before it takes long", async () => {
     using open = new OpenLayers(LAYERS_COUNT);
     const path = "/d".repeat(2047);
     const records = Array.from(
@@ -90,7 +90,7 @@ describe("a look-up", () => {
     await expect(stat(200)).rejects.toMatchObject({ code: "invalid_path" });
   }, 60_000);
 
-  test("follows links that one can meet: 40 of them, and a path as long as a path can be behind one", async () => {
+  test("follows realistic links: 40 of them, and one followed by the longest path", async () => {
     using open = new OpenLayers(2);
     const deep = "d/".repeat(2000).slice(0, -1);
     const records = Array.from(
@@ -108,14 +108,14 @@ describe("a look-up", () => {
   });
 });
 
-/** Is asked once, and says that nobody waits any more. */
+/** Says, when it is first asked, that the client has left. */
 const gone: Cancellation = {
   throwIfAborted: () => {
     throw new Error("the client has gone");
   },
 };
 
-describe("when the client has gone", () => {
+describe("when the client has left", () => {
   const DISK_BYTES = 512 * MIB;
   let layer: LayerFiles;
   let other: LayerFiles;
@@ -125,7 +125,7 @@ describe("when the client has gone", () => {
     const large: TestRecord = { path: "a", type: "f", size: BigInt(DISK_BYTES), extents: [[0, 0, DISK_BYTES]] };
     const many = Array.from({ length: ENTRIES_COUNT }, (_, number) => file(`f${number}`));
     layer = await makeLayer(directory, [large, ...many], Buffer.alloc(DISK_BYTES));
-    // It hides everything, so that a listing has nothing to show for most of its work.
+    // It hides everything, so that most of a listing's work yields nothing.
     other = await makeLayer(
       directory,
       many.map(({ path }) => ({ path, type: "w" })),
@@ -145,7 +145,7 @@ describe("when the client has gone", () => {
     await expect(look).rejects.toThrow("the client has gone");
   }, 60_000);
 
-  test("a listing and a walk end, also while they have nothing to tell", async () => {
+  test("a listing and a walk end, also while they have nothing to show", async () => {
     const listed = tree()
       .list(at("/"))
       .then((entries) => Array.fromAsync(entries));
@@ -154,7 +154,7 @@ describe("when the client has gone", () => {
     await expect(Array.fromAsync(tree().walk(resolved))).rejects.toThrow("the client has gone");
   });
 
-  test("a comparison ends, also where both images are alike", async () => {
+  test("a comparison ends, also of equal images", async () => {
     const alike = { now: [layer, other], before: [other, layer, other] };
     const bounds = { after: null, limit: 10, msMax: 60_000, cancellation: gone };
     await expect(diffPage(alike, bounds, open)).rejects.toThrow("the client has gone");
@@ -168,7 +168,7 @@ describe("when the client has gone", () => {
     await expect(drain(ociArchiveChunks(image, gone, open))).rejects.toThrow("the client has gone");
   });
 
-  test("a comparison whose time is over goes on behind what it has seen", async () => {
+  test("a comparison whose time is over can be continued after its last entry", async () => {
     const layers = { now: [layer], before: [other] };
     const found: string[] = [];
     let after: GuestPath | null = null;
@@ -184,7 +184,7 @@ describe("when the client has gone", () => {
     expect(all.found.map(({ path }): string => path).slice(0, found.length)).toEqual(found);
   });
 
-  test("nothing stays open", () => {
+  test("no file stays open", () => {
     open[Symbol.dispose]();
     expect(filesOpenBelow(directory)).toEqual([]);
   });
@@ -196,7 +196,7 @@ async function drain(chunks: AsyncIterable<Uint8Array>): Promise<number> {
   return bytes;
 }
 
-test("an image archive says something for every 64 MiB of which it computes a digest", async () => {
+test("an image archive yields something after every 64 MiB of hashing", async () => {
   using open = new OpenLayers(1);
   const bytes = 200 * MIB;
   const record: TestRecord = { path: "zeros", type: "f", size: BigInt(bytes), extents: [[0, 0, bytes]] };

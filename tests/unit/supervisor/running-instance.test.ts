@@ -10,11 +10,11 @@ import { exitPayload, failure, openAgent, problem, SPEC, text } from "../../supp
 
 const SHAPE = { vcpus: 1, memoryBytes: 1 };
 const OK = exitPayload(0);
-/** Where EXEC_OPEN has the session of the process to run beside. */
+/** The offset in EXEC_OPEN of the session to run beside. */
 const BESIDE_OFFSET = 16;
 const never = new AbortController().signal;
 
-/** An instance whose guest is a script; what its commands wrote is in `heard`. */
+/** An instance with a scripted guest; the output of its commands is in `heard`. */
 async function scripted() {
   const { guest, agent } = openAgent();
   const exited = Promise.withResolvers<MachineExit>();
@@ -71,7 +71,7 @@ test("processes run beside the command, are numbered, and are forgotten when the
   expect(instance.exec(SPEC, sink).spid).toBe(3);
 });
 
-test("nothing is started or dialled beside a command that does not run yet, or any more", async () => {
+test("before and after the command no process can be started and no connection dialled", async () => {
   const { guest, instance, sink, begin } = await scripted();
   const none = { code: "conflict", message: "the command of the instance is not running" };
   expect(() => instance.exec(SPEC, sink)).toThrow(ApiError);
@@ -88,7 +88,7 @@ test("nothing is started or dialled beside a command that does not run yet, or a
   expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
 });
 
-test("a connection is dialled in the guest, and a refusal is told as one", async () => {
+test("a connection is dialled in the guest, and a refused one is reported", async () => {
   const { guest, instance, begin } = await scripted();
   await begin();
   const dialled = instance.dial(8080);
@@ -98,7 +98,7 @@ test("a connection is dialled in the guest, and a refusal is told as one", async
   expect(await failure(dialled)).toMatchObject({ code: "conflict", details: { port: 8080, reason: "refused" } });
 });
 
-test("a working directory that cannot be entered is the fault of the request, of whichever process", async () => {
+test("a working directory that cannot be entered is an error of the request, for every process", async () => {
   const { guest, instance, sink, begin } = await scripted();
   await begin();
   const beside = instance.exec({ ...SPEC, cwd: "/proc/x" }, sink);
@@ -109,7 +109,7 @@ test("a working directory that cannot be entered is the fault of the request, of
   expect(instance.process(2)).toBeNull();
 });
 
-test("the end of the machine is told to everybody who waits for its guest", async () => {
+test("everybody who waits for the guest learns of the machine's end", async () => {
   const { guest, instance, sink, begin, end, isDisposed } = await scripted();
   const { command } = await begin();
   const beside = instance.exec(SPEC, sink);
