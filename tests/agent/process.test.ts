@@ -170,7 +170,7 @@ describe("a user and a group", () => {
     expect(group.stdout.toString()).toBe("0\n567\n");
   });
 
-  test("that mean "no change" to the kernel are refused", async () => {
+  test("that stand for no change in the kernel are refused", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("true", { uid: 0xffff_ffff })), execFrames(3, shell("true", { gid: 0xffff_ffff })));
     // Each is refused when it is opened; its specification is dropped.

@@ -47,7 +47,7 @@ const root = () => api.parts.layout.root;
 const at = (name: string): string => join(directory, name);
 
 describe("a backup", () => {
-  test("made beside a running service is restored with everything that it names", async () => {
+  test("of a running service is restored with everything that it refers to", async () => {
     const content = Buffer.from("an input file");
     const { sha256, sizeBytes } = await receiveBlob(api.parts.layout, one(content), 1000);
     upsertFile(api.parts.db, { accountId: ALICE, sha256, sizeBytes, now: 1 });
@@ -66,7 +66,7 @@ describe("a backup", () => {
       expect(await contentsOf(layout[part])).toEqual(await contentsOf(api.parts.layout[part]));
     }
     expect((await readdir(at("data"))).filter((name) => name.startsWith("restore-"))).toEqual([]);
-    // The keys are the same, so tokens that were handed out stay good.
+    // The keys are the same, so issued tokens stay valid.
     await TokenKeys.open(layout.keys);
     expect((await stat(layout.root)).mode & 0o777).toBe(0o700);
   });
@@ -105,21 +105,21 @@ describe("a backup", () => {
     await expect(restore(await rewrite(3), at("later"))).rejects.toThrow("has format 3; this program reads 1 and 2");
   });
 
-  test("holds one moment: what comes later is not in it", async () => {
+  test("is of one moment: later changes are not in it", async () => {
     await backUp(root(), at("backup.tar"));
     await api.addImage([[{ type: "f", path: "later", content: "x" }]], { tag: "later" });
     await restore(at("backup.tar"), at("data"));
     expect((await readdir(dataLayout(at("data")).layers)).length).toBe(4);
   });
 
-  test("does not hold what nothing refers to", async () => {
+  test("does not contain files that nothing refers to", async () => {
     await writeFile(join(api.parts.layout.layers, `${Bun.randomUUIDv7()}.disk`), "garbage");
     await backUp(root(), at("backup.tar"));
     await restore(at("backup.tar"), at("data"));
     expect((await readdir(dataLayout(at("data")).layers)).length).toBe(4);
   });
 
-  test("keeps holes", async () => {
+  test("keeps the holes of sparse files", async () => {
     const [name = ""] = (await readdir(api.parts.layout.layers)).filter((entry) => entry.endsWith(".disk"));
     const path = join(api.parts.layout.layers, name);
     const size = 512 * 1024 ** 2;
@@ -133,7 +133,7 @@ describe("a backup", () => {
     expect(await allocatedBytes(restored)).toBeLessThan(8 * 1024 ** 2);
   });
 
-  test("leaves merged layers out, of which a restored appliance would find rows without files", async () => {
+  test("leaves merged layers out, with their rows", async () => {
     const [first, second] = layerRows();
     const merged = { id: Bun.randomUUIDv7() as LayerId, accountId: ALICE, sizeBytes: 1, entryCount: 1, now: 1 };
     insertMergedLayer(api.parts.db, { ...merged, belowId: first as LayerId, topId: second as LayerId });
@@ -159,8 +159,8 @@ describe("a backup", () => {
     expect(migrationNames(restored)).toEqual(MIGRATIONS.map(({ name }) => name));
   });
 
-  test("that was killed leaves nothing for longer than until the next one", async () => {
-    // What a killed process leaves: the directory with links and keys, and no lock.
+  test("that was killed leaves files that the next one removes", async () => {
+    // A killed process leaves the directory with links and keys, and no lock.
     const abandoned = join(root(), "backup-Abc123");
     await mkdir(join(abandoned, "keys"), { recursive: true });
     await using running = await openStaging(api.parts.layout, "backup");
@@ -169,7 +169,7 @@ describe("a backup", () => {
     expect(existsSync(running.path)).toBe(true);
   });
 
-  test("that is interrupted leaves nothing", async () => {
+  test("that is interrupted leaves nothing behind", async () => {
     const interrupted = new AbortController();
     const made = backUp(root(), at("backup.tar"), interrupted.signal);
     interrupted.abort(new Error("enough"));
@@ -178,7 +178,7 @@ describe("a backup", () => {
     expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
   });
 
-  test("fails, and leaves nothing, when a layer is missing", async () => {
+  test("fails when a layer is missing, and leaves nothing behind", async () => {
     const [name = ""] = await readdir(api.parts.layout.layers);
     await rm(join(api.parts.layout.layers, name));
     await expect(backUp(root(), at("backup.tar"))).rejects.toThrow(BackupError);
@@ -190,11 +190,11 @@ describe("a backup", () => {
 describe("a restore", () => {
   beforeEach(() => backUp(root(), at("backup.tar")));
 
-  test("never touches a database that is there", async () => {
+  test("never overwrites a database", async () => {
     await expect(restore(at("backup.tar"), root())).rejects.toThrow("has a database already");
   });
 
-  test("ends every token of the backup where that is asked for, and none otherwise", async () => {
+  test("revokes the tokens of the backup if asked to, and none otherwise", async () => {
     const request = { account: ALICE, scopes: ["*"], ttlMs: 60_000, now: Date.now() };
     const { token, row } = await issueToken(api.parts.db, await TokenKeys.open(api.parts.layout.keys), request);
     await backUp(root(), at("later.tar"));
@@ -209,7 +209,7 @@ describe("a restore", () => {
     expect(await accepts(at("rotated"), made.token)).toBe(true);
   });
 
-  test("of an older version's backup drops rows of merged layers", async () => {
+  test("of an older version's backup removes rows of merged layers", async () => {
     await Bun.$`mkdir ${at("x")} && tar -xf ${at("backup.tar")} -C ${at("x")}`.quiet();
     {
       using db = openDatabase(dataLayout(at("x")).database);
@@ -240,7 +240,7 @@ describe("a restore", () => {
     expect(existsSync(dataLayout(at("data")).database)).toBe(false);
   });
 
-  test("of an archive of something else puts nothing in place", async () => {
+  test("of another kind of archive puts nothing in place", async () => {
     await mkdir(at("other"));
     await writeFile(at("other/file"), "x");
     await Bun.$`tar -cf ${at("other.tar")} -C ${at("other")} file`.quiet();

@@ -31,7 +31,7 @@ function answerWithWork(): void {
   };
 }
 
-test("ps shows what runs with what it uses, and what waits", async () => {
+test("ps shows running operations with their usage, and waiting ones", async () => {
   answerWithWork();
   const { code, stdout, stderr } = await coppice("ps");
   expect([code, stderr]).toEqual([0, ""]);

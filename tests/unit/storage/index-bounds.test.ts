@@ -1,4 +1,4 @@
-/** A guest decides how large an index is; what a request costs must not grow with it. */
+/** A guest decides how large an index is; the cost of a request must not grow with it. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
@@ -52,12 +52,12 @@ describe("an index of 200,000 entries", () => {
   });
   afterAll(() => index.close());
 
-  test("is large, and opened by its header alone", async () => {
+  test("is large, and opening it reads its header alone", async () => {
     expect(statSync(layer.index).size).toBeGreaterThan(16 * MIB);
     expect(await bytesReadBy(() => LayerIndex.open(layer.index).close())).toBeLessThan(1024);
   });
 
-  test("finds an entry, or that there is none, by a few small reads", async () => {
+  test("is searched for an entry with a few small reads", async () => {
     for (const path of ["/d7/file-3999", "/d49/file-0", "/d0/missing", "/missing"]) {
       const bytes = await bytesReadBy(() => entryAt(index, path));
       expect(bytes).toBeGreaterThan(0);
@@ -65,13 +65,13 @@ describe("an index of 200,000 entries", () => {
     }
   });
 
-  test("gives a page of a directory without reading the rest", async () => {
+  test("gives a page of a directory without reading the others", async () => {
     const page = () => childrenAt(index, "/d7", "file-1999" as ByteString, 256);
     expect(page()).toHaveLength(256);
     expect(await bytesReadBy(page)).toBeLessThan(PAGE_BYTES_MAX);
   });
 
-  test("is merged with others by the same reads", async () => {
+  test("is merged with others by as few reads", async () => {
     const others = await Promise.all(
       Array.from({ length: 8 }, () => makeLayer(directory, [{ path: "d7", type: "d" }])),
     );
@@ -85,7 +85,7 @@ describe("an index of 200,000 entries", () => {
 describe("a file of 16 TiB without content", () => {
   const size = 2 ** 44;
 
-  test("is listed with its size, and read at its end at once", async () => {
+  test("is listed with its size, and its end can be read at once", async () => {
     const layer = await makeLayer(
       directory,
       [{ path: "huge", type: "f", size: BigInt(size), extents: [[size - 1024, 1024, 1024]] }],
@@ -100,7 +100,7 @@ describe("a file of 16 TiB without content", () => {
     expect(end).toEqual(Buffer.concat([Buffer.alloc(1024), Buffer.alloc(1024, 7)]));
   });
 
-  test("gives its zeros one chunk at a time, and ends when the reader goes", async () => {
+  test("gives its zeros in chunks, and ends when the reader leaves", async () => {
     const layer = await makeLayer(directory, [{ path: "huge", type: "f", size: BigInt(size) }]);
     const tree = new ImageTree([layer], new OpenLayers(1));
     const chunks = tree.chunks(await tree.stat("/huge" as GuestPath, { follow: true }));
@@ -113,7 +113,7 @@ describe("a file of 16 TiB without content", () => {
 });
 
 describe("millions of entries", () => {
-  /** Empty files in one directory, as many as a guest likes, made while they are read. */
+  /** Empty files in one directory, generated while they are read. */
   async function* endless(count: number): AsyncGenerator<Uint8Array> {
     yield encodeStreamHeader();
     yield encodeStreamRecord({ path: "", type: "d", mode: 0o755 });
@@ -129,7 +129,7 @@ describe("millions of entries", () => {
     }
   }
 
-  test("over the limit are refused, in bounded memory", async () => {
+  test("beyond the limit are refused, in bounded memory", async () => {
     const before = process.memoryUsage().rss;
     const path = join(directory, "too-many.index");
     const stream = endless(3 * INDEX_ENTRIES_COUNT_MAX);

@@ -14,7 +14,7 @@ import { encodeStream, pieces, type TestRecord } from "../../support/index-strea
 import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
 
 const MIB = 1_048_576;
-/** What the smallest index takes. */
+/** Memory for the smallest index. */
 const SMALL_BYTES = 3 * MIB;
 const DISK_BYTES = 64 * MIB;
 
@@ -26,7 +26,7 @@ const newPath = () => join(directory, `${fileNumber++}.index`);
 const files = (count: number): TestRecord[] =>
   Array.from({ length: count }, (_, at) => ({ path: `f${at}`, type: "f" }));
 
-/** A stream that gives its bytes only when it is told to go on. */
+/** A stream that yields its bytes only when the test lets it. */
 function dragging(bytes: Uint8Array) {
   const { promise: goesOn, resolve: goOn } = Promise.withResolvers<void>();
   const { promise: hasBegun, resolve: begin } = Promise.withResolvers<void>();
@@ -39,8 +39,8 @@ function dragging(bytes: Uint8Array) {
   return { stream: stream(), goOn, hasBegun };
 }
 
-describe("an index that is written", () => {
-  test("is the same, whether there is memory for it at once, later, or only behind others", async () => {
+describe("the writing of an index", () => {
+  test("gives the same file, whether there is memory at once, later, or only after others", async () => {
     const records: TestRecord[] = [
       { path: "d", type: "d" },
       {
@@ -72,7 +72,7 @@ describe("an index that is written", () => {
     }
   }, 60_000);
 
-  test("is refused for the same reasons when it was put aside", async () => {
+  test("is refused for the same reasons when it had to be spooled", async () => {
     const memory = new IndexMemory(new ByteBudget(0), 0);
     const write = (stream: Uint8Array) =>
       writeLayerIndex({ stream: pieces(stream, 7), path: newPath(), diskBytes: DISK_BYTES, memory });
@@ -82,7 +82,7 @@ describe("an index that is written", () => {
     expect(await write(whole)).toMatchObject({ entryCount: 10 });
   });
 
-  test("does not wait for guests that drag theirs, and never takes more than there is", async () => {
+  test("does not wait for slow guests, and stays within the memory", async () => {
     const shared = new ByteBudget(2 * SMALL_BYTES);
     const memory = new IndexMemory(shared, SMALL_BYTES);
     const stream = encodeStream(files(1000));
@@ -100,7 +100,7 @@ describe("an index that is written", () => {
     expect(shared.take(2 * SMALL_BYTES)).toBe(true);
   });
 
-  test("is given up in the queue when nobody wants it any more", async () => {
+  test("leaves the queue when it is cancelled", async () => {
     const memory = new IndexMemory(new ByteBudget(0), 0);
     using first = memory.open();
     await first.takeLargeSlot(null);
@@ -117,7 +117,7 @@ describe("an index that is written", () => {
       });
     const left = write(leaving.signal);
     const next = write(null);
-    // It is put aside just before it is queued.
+    // It is spooled just before it is queued.
     while (!existsSync(path) || statSync(path).size === 0) await setImmediate();
     leaving.abort(new Error("left"));
     await expect(left).rejects.toThrow("left");
@@ -126,7 +126,7 @@ describe("an index that is written", () => {
     expect(filesOpenBelow(directory)).toEqual([]);
   });
 
-  test("of 200,000 entries takes no more memory than it says", async () => {
+  test("for 200,000 entries takes no more memory than it reserves", async () => {
     const path = newPath();
     const stream = encodeStream(
       Array.from({ length: 200_000 }, (_, at) => ({ path: `${at}`.padStart(100, "n"), type: "f" })),
@@ -160,8 +160,8 @@ test("the large slot goes on in the order in which it was asked for", async () =
   await last.takeLargeSlot(null);
 });
 
-describe("tables that grow by small steps find what they were given", () => {
-  test("entries by their hashes, also where many are alike", async () => {
+describe("tables that grow in small steps find their entries:", () => {
+  test("entries by their hashes, also when many are equal", async () => {
     await fc.assert(
       fc.property(
         fc.array(fc.nat({ max: 0xffff_ffff }), { maxLength: 3000 }),
@@ -190,7 +190,7 @@ describe("tables that grow by small steps find what they were given", () => {
     expect(linked.find(1)).toBeNull();
   });
 
-  test("blocks that were claimed, as a list of them does", async () => {
+  test("claimed blocks, as a list of them would", async () => {
     // Three pages of the map and a little.
     const blocks = fc.nat({ max: 200_000 });
     await fc.assert(
@@ -201,7 +201,7 @@ describe("tables that grow by small steps find what they were given", () => {
           const end = start + count + 1;
           const isFree = known.every(([from, to]) => end <= from || start >= to);
           if (!isFree) {
-            // What is refused ends the reading of an index: the map is not used any more.
+            // A refusal ends the reading of an index: the map is not used afterwards.
             expect(map.claim(start * BLOCK_BYTES, end * BLOCK_BYTES)).toBe(false);
             return;
           }

@@ -16,22 +16,22 @@ const mergedLayer = (below: number, top: number, sizeBytes = 5): MergedLayer => 
 const ids = (length: number, mergedLayers: readonly MergedLayer[]) =>
   planAttach(chainOf(length), mergedLayers).map((s) => s.id as string);
 
-describe("a plan of what to attach", () => {
-  test("is the chain where nothing stands in", () => {
+describe("the plan of the disks to attach", () => {
+  test("is the chain itself when there is no merged layer", () => {
     expect(ids(3, [])).toEqual(["l0", "l1", "l2"]);
   });
 
-  test("takes the fewest disks, and of these the fewest bytes", () => {
+  test("has as few disks as possible, and then as few bytes", () => {
     expect(ids(7, [mergedLayer(0, 4), mergedLayer(2, 6), mergedLayer(4, 6)])).toEqual(["l0", "m0-4", "m4-6"]);
     expect(ids(5, [mergedLayer(0, 2, 50), mergedLayer(2, 4, 50), mergedLayer(0, 3, 5)])).toEqual(["l0", "m0-3", "l4"]);
   });
 
-  test("leaves out what is of another chain, or would replace the base", () => {
+  test("leaves out merged layers of other chains, and those that would replace the base", () => {
     const foreign = { ...mergedLayer(0, 2), topId: "elsewhere" as LayerId };
     expect(ids(4, [foreign, mergedLayer(3, 1), mergedLayer(2, 2)])).toEqual(["l0", "l1", "l2", "l3"]);
   });
 
-  test("shows every layer once, and none is shorter", async () => {
+  test("covers every layer once, and no other plan has fewer disks", async () => {
     const pairs = fc.array(fc.tuple(fc.nat(9), fc.nat(9)), { maxLength: 8 });
     await fc.assert(
       fc.property(fc.integer({ min: 1, max: 10 }), pairs, (length, runs) => {
@@ -45,7 +45,7 @@ describe("a plan of what to attach", () => {
         );
         expect(shown).toEqual(Array.from({ length }, (_, at) => at));
         expect(plan[0]).toMatchObject({ id: id(0), last: 0 });
-        // Every way there is, tried one after the other.
+        // Tries every possible plan.
         const fewest = (from: number): number => {
           if (from === length) return 0;
           const ways = usable.filter(([below]) => below === from - 1).map(([, top]) => fewest(top + 1));

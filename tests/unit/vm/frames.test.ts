@@ -19,7 +19,7 @@ function header(length: number, type: number, reserve: number, session: number):
 }
 
 describe("frame decoder", () => {
-  test("gives back what was encoded, wherever the stream is cut", () => {
+  test("decodes what was encoded, wherever the stream is cut", () => {
     for (let seed = 1; seed <= 60; seed++) {
       const random = seededRandom(seed);
       const sent = Array.from({ length: 1 + random.below(12) }, () => ({
@@ -38,7 +38,7 @@ describe("frame decoder", () => {
     }
   });
 
-  test("takes the longest frame, byte by byte", () => {
+  test("decodes the longest frame, byte by byte", () => {
     const payload = Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX, 7);
     const bytes = encodeFrame(AgentFrame.output, 3, payload);
     const single = Array.from(bytes, (_, index) => bytes.subarray(index, index + 1));
@@ -57,13 +57,13 @@ describe("frame decoder", () => {
     expect(() => collect([encodeFrame(AgentFrame.log, 0, Buffer.from("x")), bytes])).toThrow(AgentProtocolError);
   });
 
-  test("random bytes end in frames or a refusal, and nothing else", () => {
+  test("turns random bytes into frames or an error, and nothing else", () => {
     let refused = 0;
     let accepted = 0;
     for (let seed = 1; seed <= 400; seed++) {
       const random = seededRandom(seed);
       const stream = Buffer.from(random.bytes(2000));
-      // Half of the streams begin plausibly, so that the decoder's inside is reached.
+      // Half of the streams begin with a valid header, so that the inner code is reached.
       if (seed % 2 === 0) stream.set(header(random.below(3000), AGENT_TYPES[seed % AGENT_TYPES.length] ?? 0, 0, seed));
       try {
         const cut = random.below(2000);
@@ -84,6 +84,6 @@ describe("frame decoder", () => {
   });
 });
 
-test("a payload that fits no frame is not encoded", () => {
+test("a payload that is too long for a frame is not encoded", () => {
   expect(() => encodeFrame(1, 1, Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX), Buffer.alloc(1))).toThrow("fits no frame");
 });
