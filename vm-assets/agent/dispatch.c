@@ -4,6 +4,7 @@
 
 #include "bytes.h"
 #include "connection.h"
+#include "emulation/release.h"
 #include "exec.h"
 #include "index.h"
 #include "merge.h"
@@ -58,7 +59,7 @@ static const struct {
 	[HOST_FREEZE] = {TAKER_AGENT, 0, 0, steps_freeze},
 	[HOST_INDEX] = {TAKER_OPENER, 2, 2, index_open},
 	[HOST_MERGE] = {TAKER_OPENER, 0, 0, merge_open},
-	[HOST_RELEASE] = {TAKER_AGENT, 0, 0, steps_release},
+	[HOST_RELEASE] = {TAKER_AGENT, 0, 0, release_disks},
 	[HOST_NETWORK] = {TAKER_AGENT, 4, 4, refuse},
 	[HOST_NET_ACCEPT] = {TAKER_SESSION, 0, 0, NULL},
 	[HOST_NET_REFUSE] = {TAKER_SESSION, 4, 4, NULL},

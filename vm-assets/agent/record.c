@@ -116,3 +116,23 @@ bool record_end(const struct record_head *head)
 	stream_size += record_size;
 	return true;
 }
+
+uint8_t record_type(const struct stat *status)
+{
+	switch (status->st_mode & S_IFMT) {
+	case S_IFDIR:
+		return 'd';
+	case S_IFLNK:
+		return 'l';
+	case S_IFBLK:
+		return 'b';
+	case S_IFCHR:
+		return status->st_rdev == 0 ? 'w' : 'c';
+	case S_IFIFO:
+		return 'p';
+	case S_IFSOCK:
+		return 's';
+	default:
+		return 'f';
+	}
+}

@@ -30,6 +30,8 @@ uint8_t *record_room(size_t size);
 void record_take(size_t size);
 /* Room that is left. */
 size_t record_left(void);
+/* The type of an entry by its status; w, a whiteout, for the device that overlayfs makes of one. */
+uint8_t record_type(const struct stat *status);
 /* Fills in the head and writes the record; false and errno. */
 bool record_end(const struct record_head *head);
 

@@ -21,6 +21,12 @@ void steps_fail(const struct problem *problem)
 	failed = true;
 }
 
+void steps_fail_request(const struct frame *frame, const struct problem *problem)
+{
+	steps_fail(problem);
+	frame_send_problem(frame->session, problem);
+}
+
 bool steps_check(uint32_t session, bool needs_root)
 {
 	if (failed) {
@@ -90,13 +96,7 @@ bool steps_sync(const struct frame *frame)
 	return true;
 }
 
-static void fail_step(const struct frame *frame, const struct problem *problem)
-{
-	steps_fail(problem);
-	frame_send_problem(frame->session, problem);
-}
-
-static bool check_idle(const struct frame *frame)
+bool steps_check_idle(const struct frame *frame)
 {
 	if (session_any())
 		frame_send_error(frame->session, EBUSY, "sessions are alive");
@@ -119,7 +119,7 @@ bool steps_mount(const struct frame *frame)
 	}
 	/* The loop stands still meanwhile: nothing else can be alive before the first mount. */
 	if (!platform_mount(layers, mounts, &problem)) {
-		fail_step(frame, &problem);
+		steps_fail_request(frame, &problem);
 		return true;
 	}
 	layer_count = layers;
@@ -134,14 +134,14 @@ bool steps_freeze(const struct frame *frame)
 		frame_send_error(frame->session, ENXIO, "no scratch is mounted");
 		return true;
 	}
-	if (!check_idle(frame))
+	if (!steps_check_idle(frame))
 		return true;
 	struct problem problem;
 	uint64_t trimmed = 0;
 	/* A freeze that failed half-way leaves nothing to run in, so there is no way back. */
 	disks = DISKS_LAYERS;
 	if (!platform_freeze(&trimmed, &problem)) {
-		fail_step(frame, &problem);
+		steps_fail_request(frame, &problem);
 		return true;
 	}
 	disks = DISKS_FROZEN;
@@ -149,21 +149,8 @@ bool steps_freeze(const struct frame *frame)
 	return true;
 }
 
-bool steps_release(const struct frame *frame)
+void steps_forget_disks(void)
 {
-	if (disks != DISKS_LAYERS && disks != DISKS_FROZEN) {
-		frame_send_error(frame->session, ENXIO, "no disks can be released");
-		return true;
-	}
-	if (!check_idle(frame))
-		return true;
-	struct problem problem;
-	if (!platform_release_disks(layer_count, disks == DISKS_FROZEN, &problem)) {
-		fail_step(frame, &problem);
-		return true;
-	}
 	layer_count = 0;
 	disks = DISKS_NONE;
-	frame_send_done(frame->session, 0);
-	return true;
 }

@@ -13,14 +13,17 @@
  * must not run without a file that it was promised.
  */
 void steps_fail(const struct problem *problem);
+/* The same for the step that a frame asks for, whose ERROR it sends. */
+void steps_fail_request(const struct frame *frame, const struct problem *problem);
 /* True when `session` may go on; else its ERROR has been sent. `mounted`: the merged root is needed. */
 bool steps_check(uint32_t session, bool needs_root);
+/* True when no session is alive; else the ERROR of the frame has been sent. */
+bool steps_check_idle(const struct frame *frame);
 
 /* Handlers of frames whose length fits; false: malformed. */
 bool steps_sync(const struct frame *frame);
 bool steps_mount(const struct frame *frame);
 bool steps_freeze(const struct frame *frame);
-bool steps_release(const struct frame *frame);
 bool steps_hold(const struct frame *frame);
 /*
  * True from an answered HOLD until the next SYNC, or until the host is lost: nothing but that SYNC is taken, and nothing
@@ -33,5 +36,7 @@ void steps_lose_host(void);
 enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_BARE, DISKS_FROZEN };
 enum disks steps_disks(void);
 unsigned steps_layers(void);
+/* The disks are unmounted: the next MOUNT may come. */
+void steps_forget_disks(void);
 
 #endif

@@ -5,18 +5,18 @@ import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { dropCode, isShortOfMemory } from "../../system/memory.ts";
-import { resolveAssets, type VmAssets } from "../../vm/assets.ts";
+import { resolveAssets } from "../../vm/assets.ts";
 import { explainChoice } from "../../vm/choice.ts";
 import { openCloudHypervisor } from "../../vm/cloud-hypervisor/cloud-hypervisor.ts";
 import { UidPool } from "../../vm/jail/uid-pool.ts";
-import { Pool, type WaitingMachine } from "../../vm/pool.ts";
+import { Pool } from "../../vm/pool.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeVerdict, probe } from "../../vm/probe.ts";
 import { openQemu } from "../../vm/qemu/qemu.ts";
 import { HELLO_TIMEOUT_MS, TemplateStore } from "../../vm/templates.ts";
 import type { Acceleration, MachineShape } from "../../vm/vmm.ts";
 import { IDLE_COST_NAME, watchIdleCost } from "./idle-cost.ts";
 import type { MachinePlatform } from "./machine-provider.ts";
-import { Rehearsal } from "./rehearsal.ts";
+import { openRehearsal } from "./rehearsal.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
 
 export interface PlatformOptions {
@@ -114,7 +114,7 @@ export async function openPlatform(options: PlatformOptions, signal: AbortSignal
     log,
     isShortOfMemory,
     helloTimeoutMs,
-    ...(vmm.acceleration === "tcg" ? await rehearsalOf(options, assets) : {}),
+    ...(vmm.acceleration === "tcg" ? await openRehearsal(options, assets) : {}),
   });
   pool.start();
   // Much code of the start never runs again: give its memory back.
@@ -131,21 +131,6 @@ export async function openPlatform(options: PlatformOptions, signal: AbortSignal
       await templates[Symbol.asyncDispose]();
     },
   };
-}
-
-/** Rehearsals pay only for an emulated processor, which translates code when it first executes it. */
-async function rehearsalOf(
-  { layout, scratchDisks, diskBytes, log }: PlatformOptions,
-  { launcher, hash }: VmAssets,
-): Promise<{ rehearse?: (waiting: WaitingMachine) => Promise<void> }> {
-  try {
-    const rehearsal = await Rehearsal.open({ layout, program: { path: launcher, hash }, scratchDisks, diskBytes });
-    return { rehearse: (waiting) => rehearsal.perform(waiting) };
-  } catch (error) {
-    // Machines run without rehearsals, too, only slower.
-    log.warn("cannot rehearse machines", { error });
-    return {};
-  }
 }
 
 function noMachines({ candidates }: ProbeVerdict, emulation: "never" | "allow"): ApiError {

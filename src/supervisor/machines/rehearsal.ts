@@ -1,9 +1,12 @@
 import { chmod, copyFile, mkdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { parseGuestPathText } from "../../domain/guest-path.ts";
+import type { Log } from "../../log.ts";
 import { buildBaseDisk } from "../../oci/base-disk.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { publishFile, scratchDirectory } from "../../system/scratch.ts";
+import type { VmAssets } from "../../vm/assets.ts";
+import type { PoolOptions } from "../../vm/pool.ts";
 import { GuestTime } from "../instance/guest-time.ts";
 import { attachDisks, createScratch, type Guest } from "../instance/steps.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
@@ -17,10 +20,33 @@ const CONTENT = new TextEncoder().encode("rehearsal\n");
 const FILE_MODE = 0o644;
 
 /**
+ * The pool's option for emulated machines, whose waiting clones rehearse; empty where the disk for that cannot be built.
+ * `src/vm/DESIGN.md` lists what else only emulation needs.
+ */
+export async function openRehearsal(
+  options: {
+    readonly layout: DataLayout;
+    readonly scratchDisks: ScratchDisks;
+    readonly diskBytes: number;
+    readonly log: Log;
+  },
+  { launcher, hash }: VmAssets,
+): Promise<Pick<PoolOptions, "rehearse">> {
+  try {
+    const rehearsal = await Rehearsal.open({ ...options, program: { path: launcher, hash } });
+    return { rehearse: (waiting) => rehearsal.perform(waiting) };
+  } catch (error) {
+    // Machines run without rehearsals, too, only slower.
+    options.log.warn("cannot rehearse machines", { error });
+    return {};
+  }
+}
+
+/**
  * Warms up waiting clones with a run that does nothing. An emulated processor translates code when it first executes it,
  * which is most of the time of a short run; a rehearsal saves three quarters of that.
  */
-export class Rehearsal {
+class Rehearsal {
   readonly #disk: string;
   readonly #scratchDisks: ScratchDisks;
   readonly #diskBytes: number;

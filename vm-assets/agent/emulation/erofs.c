@@ -7,7 +7,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "bytes.h"
+#include "../bytes.h"
 
 #define BLOCK_BITS 12
 #define BLOCK_BYTES (1U << BLOCK_BITS)

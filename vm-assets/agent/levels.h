@@ -1,0 +1,28 @@
+/*
+ * Where a walk is: the directories that it is in, one a level, and the path of the entry that it looks at. There is one
+ * walk in a process.
+ */
+#ifndef COPPICE_LEVELS_H
+#define COPPICE_LEVELS_H
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Deeper than any tree that tools can handle: a path of PATH_MAX bytes has at most 2048 components. */
+#define LEVELS_DEPTH_MAX 2048
+#define LEVELS_PATH_BYTES_MAX 65536
+#define LEVELS_OPEN_FLAGS (O_RDONLY | O_NOFOLLOW | O_NOATIME | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+
+struct level {
+	int fd; /* -1: nothing has needed it open yet */
+	size_t path_bytes;
+};
+
+extern struct level levels[LEVELS_DEPTH_MAX + 1];
+extern char levels_path[LEVELS_PATH_BYTES_MAX];
+
+/* Sets the path to the entry `name` of the directory of `level`; false when it does not fit. */
+bool levels_set_path(const struct level *level, const char *name);
+
+#endif
