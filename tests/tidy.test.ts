@@ -225,6 +225,29 @@ describe("includes", () => {
   });
 });
 
+describe("exports", () => {
+  test("are used by the product, not by tests alone", () => {
+    // The client is a package of its own, and the protocol has numbers that only the agent's side uses.
+    const forOthers = /^src\/client\/|^src\/vm\/agent\/protocol\.ts$/;
+    const declared = /^export (?:async |abstract )*(?:function\*?|const|let|class|interface|type) (\w+)/gm;
+    const uses = new Map<string, number>();
+    // A name that only a comment mentions is not used.
+    const code = source.map(({ path, text }) => ({
+      path,
+      text: text.replace(/\/\*[\s\S]*?\*\/|(?<=^|\s)\/\/.*$/gm, ""),
+    }));
+    for (const [word] of code.flatMap(({ text }) => [...text.matchAll(/[A-Za-z_]\w*/g)])) {
+      uses.set(word, (uses.get(word) ?? 0) + 1);
+    }
+    const unused = code.flatMap(({ path, text }) =>
+      [...text.matchAll(declared)]
+        .filter(([, name = ""]) => uses.get(name) === 1)
+        .map(([, name]) => `${path}: ${name}`),
+    );
+    expect(unused.filter((name) => !forOthers.test(name.replace(/: .*/, "")))).toEqual([]);
+  });
+});
+
 describe("one place for each power", () => {
   test("programs are started in system/exec.ts", () => {
     const pattern = /\bBun\.spawn|node:child_process|\bBun\.\$|import \{[^}]*(?:\bspawn|\$)[^}]*\} from "bun"/;

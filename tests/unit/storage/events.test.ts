@@ -5,8 +5,9 @@ import { appendFile, rm, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { LogEvent } from "../../../src/domain/log-event.ts";
 import { EventFile } from "../../../src/storage/events/event-file.ts";
-import { allEvents, EventReader } from "../../../src/storage/events/reader.ts";
+import { EventReader } from "../../../src/storage/events/reader.ts";
 import { EventWriter, type EventWriterOptions } from "../../../src/storage/events/writer.ts";
+import { allEvents } from "../../support/events.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 

@@ -6,7 +6,6 @@ import type { InstanceStats } from "../../../src/domain/instance.ts";
 import { silentLog } from "../../../src/log.ts";
 import { Laps } from "../../../src/metrics.ts";
 import { EventFile } from "../../../src/storage/events/event-file.ts";
-import { allEvents } from "../../../src/storage/events/reader.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
@@ -19,6 +18,7 @@ import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
+import { allEvents } from "../../support/events.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 
