@@ -11,7 +11,7 @@ export function prefersJson(header: string | null): boolean {
   return json > 0 && json > (qualities.get("text/event-stream") ?? 0);
 }
 
-/** What a header of the Accept family names, in lower case, with the quality of each; without one it is 1. */
+/** The names in an Accept or Accept-Encoding header, in lower case, with their qualities, which are 1 by default. */
 function qualitiesOf(header: string | null): ReadonlyMap<string, number> {
   const qualities = new Map<string, number>();
   for (const part of (header ?? "").toLowerCase().split(",")) {

@@ -6,9 +6,9 @@ export interface PathParameter {
   readonly description: string;
   /** for the API description */
   readonly schema: { readonly [keyword: string]: string | number };
-  /** what the message says of a value that is none */
+  /** the rest of the message for an invalid value, after the parameter's name */
   readonly rule: string;
-  /** The value in its usual spelling; null for one that is none. */
+  /** Returns the value in its canonical spelling; null when it is invalid. */
   readonly normalise: (value: string) => string | null;
 }
 
@@ -30,19 +30,19 @@ const integer = (description: string, minimum: number, maximum: number): PathPar
 });
 
 const OBJECT = uuid("id of the object");
-/** Every parameter has one meaning, wherever it stands. */
+/** Parameters by name; a name has the same meaning in all paths. */
 const PARAMETERS: Readonly<Record<string, PathParameter>> = {
   id: uuid("id of the operation"),
   spid: integer("number of the process in its instance", 0, 999_999_999),
   port: integer("TCP port in the guest", 1, 65_535),
 };
 
-/** A parameter that no other entry names is the UUID of an object. */
+/** The parameter of a name; a name without an entry is the UUID of an object. */
 export function pathParameter(name: string): PathParameter {
   return PARAMETERS[name] ?? OBJECT;
 }
 
-/** Brings the parameters of a path into their usual spelling, in place. @throws ApiError `validation_error` */
+/** Validates the parameters of a path, and changes them to their canonical spelling. @throws ApiError `validation_error` */
 export function readParameters(params: Record<string, string>): void {
   for (const name in params) {
     const { normalise, rule } = pathParameter(name);

@@ -1,47 +1,47 @@
 import type { Server, ServerWebSocket } from "bun";
 import { ApiError } from "../domain/errors.ts";
 
-/** Longest message that a client may send, and the most that may wait to be taken of one client, in `bytes`. */
+/** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
 
-/** How often a client is pinged. */
+/** Interval between pings to a client. */
 const PING_INTERVAL_MS = 15_000;
-/** A client that sends nothing for this long, not even a pong, is gone. */
+/** The connection is closed when the client sends nothing for this long, not even a pong. */
 const SILENCE_MS_MAX = 45_000;
-/** A client that stops reading also stops answering pings. It may do so for this long. */
+/** A client that does not read cannot answer pings either; it may stop reading for this long. */
 const STALL_MS_MAX = 600_000;
 
-/** Codes of RFC 6455 with which a socket is closed, and those of this interface from 4000 on. */
+/** Close codes: those of RFC 6455, and our own from 4000 on. */
 export const CloseCode = {
   normal: 1000,
-  /** a message that the protocol of the socket does not have */
+  /** the protocol of the socket has no such message */
   unexpected: 1003,
-  /** the client sent more than it may before it was taken */
+  /** the client sent more than its window allows */
   tooMuch: 1009,
   failed: 1011,
   /** the connection in the guest was reset */
   reset: 4000,
 } as const;
 
-/** Settings of the server's WebSockets. Their limits bound what one client can make the service hold. */
+/** Settings of the server's WebSockets. Their limits bound the memory that one client can take. */
 export const SOCKET_SETTINGS = {
   maxPayloadLength: SOCKET_WINDOW_BYTES,
-  // `send` is never called while an earlier message waits, so this is one message and some short ones.
+  // `Socket.send` waits for the message before, so only one long message and some short ones can be buffered.
   backpressureLimit: 2 * SOCKET_WINDOW_BYTES,
   closeOnBackpressureLimit: true,
   perMessageDeflate: false,
-  // Pings are sent by `Socket`, which also notices that they are not answered.
+  // `Socket` sends pings itself, because it must also notice missing answers.
   sendPings: false,
   idleTimeout: 0,
 } as const;
 
 export type SocketMessage = string | Uint8Array;
 
-/** A WebSocket of the server: messages in both directions, with back-pressure. */
+/** A WebSocket on the server, with back-pressure in both directions. */
 export class Socket {
-  /** resolves when the socket is closed, by whichever side */
+  /** resolves when either side has closed the socket */
   readonly closed: Promise<SocketClose>;
-  /** fires at the same time */
+  /** fires when the socket is closed */
   readonly signal: AbortSignal;
   readonly #closing = Promise.withResolvers<SocketClose>();
   readonly #closed = new AbortController();
@@ -62,14 +62,14 @@ export class Socket {
     return !this.signal.aborted;
   }
 
-  /** No message waits to be taken. */
+  /** True when no message of the client waits to be read. */
   get isIdle(): boolean {
     return this.#inbox.length === 0;
   }
 
   /**
-   * Sends a message, and resolves when more may be sent: true, or false when the socket is closed. One call at a time; short
-   * messages may be sent by `notify` meanwhile.
+   * Sends a message, and resolves when the next one may be sent: to true, or to false when the socket is closed. There must
+   * be only one call at a time; `notify` may send short messages meanwhile.
    */
   async send(message: SocketMessage): Promise<boolean> {
     if (!this.isOpen || this.#raw === null) return false;
@@ -81,17 +81,17 @@ export class Socket {
     return this.isOpen;
   }
 
-  /** Sends a short message behind whatever waits. */
+  /** Sends a short message after the messages that wait to be sent. */
   notify(text: string): void {
     if (this.isOpen) this.#raw?.send(text);
   }
 
-  /** Messages of the client in their order until the socket is closed; those that came before are given, too. */
+  /** The client's messages in their order, until the socket is closed and all earlier messages have been read. */
   async *messages(): AsyncGenerator<SocketMessage, void, undefined> {
     for (;;) {
       for (let message = this.#inbox.shift(); message !== undefined; message = this.#inbox.shift()) {
         yield message;
-        // Only now it is taken: until then it counts.
+        // The message counts until its reader asks for the next one.
         this.#inboxBytes -= message.length;
       }
       if (!this.isOpen) return;
@@ -107,7 +107,7 @@ export class Socket {
     this.#onClose(code, reason);
   }
 
-  /** What the server calls. */
+  /** Callbacks for the server. */
   handlers() {
     return {
       open: (raw: ServerWebSocket<unknown>) => {
@@ -135,7 +135,7 @@ export class Socket {
     if (!this.isOpen) return;
     this.#inbox.push(message);
     this.#inboxBytes += message.length;
-    // Bun has no way to stop reading from the connection, so that the client has to wait by itself.
+    // Bun cannot stop reading from the connection, so the client must respect the window.
     if (this.#inboxBytes > SOCKET_WINDOW_BYTES || this.#inbox.length > INBOX_COUNT_MAX) {
       this.close(CloseCode.tooMuch, `more than ${SOCKET_WINDOW_BYTES} bytes wait to be taken`);
     }
@@ -144,7 +144,7 @@ export class Socket {
 
   #onDrain(): void {
     this.#heardAt = performance.now();
-    // It may be called when only a part of what waited was sent.
+    // Bun may call this when only a part of the buffer was sent.
     if ((this.#raw?.getBufferedAmount() ?? 0) > SOCKET_WINDOW_BYTES) return;
     this.#drained?.resolve();
     this.#drained = null;
@@ -160,7 +160,7 @@ export class Socket {
   }
 }
 
-/** Messages of a client that may wait at once: each takes more than its bytes. */
+/** Largest number of messages of a client that wait to be read, because a message takes more memory than its bytes. */
 const INBOX_COUNT_MAX = 4096;
 
 /** How a socket was closed. */
@@ -169,7 +169,7 @@ export interface SocketClose {
   readonly reason: string;
 }
 
-/** A request that asks for a WebSocket, and the server that it came to. */
+/** A request for a WebSocket, and the server that received it. */
 export interface Handshake {
   readonly request: Request;
   readonly server: Server<unknown> | null;
@@ -182,9 +182,9 @@ export function chosenProtocol(request: Request, known: readonly string[]): stri
 }
 
 /**
- * Answers a request with the upgrade to a WebSocket, which is then `socket`.
- * @param protocol as `chosenProtocol` gave it
- * @throws ApiError `validation_error` when the request is no handshake, or not a whole one
+ * Upgrades the connection of a request to a WebSocket, and connects it to `socket`.
+ * @param protocol result of `chosenProtocol`
+ * @throws ApiError `validation_error` when the request is not a complete handshake
  */
 export function upgrade(
   { request, server }: Handshake,
@@ -199,6 +199,6 @@ export function upgrade(
       field: "upgrade",
     });
   }
-  // The server has sent the answer; this one is for the log and the metrics.
+  // The server has sent its own response; this one is for the log and the metrics.
   return new Response(null, { status: 101 });
 }

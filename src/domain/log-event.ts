@@ -2,7 +2,7 @@ import type { ErrorBody } from "./errors.ts";
 import type { EndStatus, Isolation } from "./operation.ts";
 import type { OutputStream } from "./output.ts";
 
-/** What can stand in the event log of an operation. */
+/** Types of events of an operation. */
 export const LOG_EVENT_TYPES = [
   "init",
   "progress",
@@ -20,28 +20,28 @@ export const LOG_EVENT_TYPES = [
 ] as const;
 export type LogEventType = (typeof LOG_EVENT_TYPES)[number];
 
-/** Events whose payload is what a process wrote, as it wrote it; of all others it is JSON. */
+/** Events whose payload is the raw output of a process. The payload of all others is JSON. */
 export type OutputEventType = OutputStream;
-/** Events with data of their own; `completion` is made from the operation and is never stored. */
+/** Events whose JSON is stored. `completion` is not: it is made from the operation. */
 export type DataEventType = Exclude<LogEventType, OutputEventType | "completion">;
 
-/** Numbers of processes: the agent, and the command that an instance is there for. What runs beside it has 2 and up. */
+/** Process numbers of an instance. Further processes get 2 and up. */
 export const Spid = { agent: 0, command: 1 } as const;
 
 /** Why the machine of an instance was ended. */
 export type ShutdownReason =
-  /** the command ended, and what was to be kept of it is kept */
+  /** the command ended, and its files were captured unless the run is disposable */
   | "job_complete"
-  /** the command was over its time */
+  /** the command exceeded its time limit */
   | "timeout"
   /** the command could not be started */
   | "spawn_failed"
-  /** it was ended from outside: a cancel, or the service stops */
+  /** the operation was cancelled, or the service stops */
   | "signal"
   /** the machine or the host failed */
   | "failed";
 
-/** What the kernel counted of a process and of the children that it waited for. */
+/** Resource usage of a process and of the children that it waited for, as the guest's kernel counted it. */
 export interface ExitResources {
   readonly user_time_us: number;
   readonly sys_time_us: number;
@@ -54,9 +54,9 @@ export interface ExitResources {
   readonly block_output_ops: number;
 }
 
-/** `data` of each event that is not an output, as it stands on the wire. */
+/** `data` of each event that is not an output, in its wire form. */
 export interface LogEventData {
-  /** the instance has a machine; again when another one takes the place of one that was lost before the command began */
+  /** the instance has a machine; sent again when a machine that was lost before the command began is replaced */
   readonly init: {
     readonly started_at: string;
     readonly isolation: Isolation;
@@ -64,14 +64,14 @@ export interface LogEventData {
     readonly vcpus: number;
     readonly memory_bytes: number;
   };
-  /** how far a long step came; each kind of operation has steps of its own */
+  /** progress of a long step; the steps depend on the kind of the operation */
   readonly progress: Readonly<Record<string, unknown>>;
   readonly spawn: {
     /** in the namespace of the instance */
     readonly pid: number;
     readonly command: string;
     readonly args: readonly string[];
-    /** only the first part of a long command line is kept */
+    /** true when only the first part of a long command line is stored */
     readonly args_truncated?: true;
     readonly cwd: string;
     readonly uid: number;
@@ -81,15 +81,15 @@ export interface LogEventData {
     readonly truncate_output_at: number;
     readonly pty?: { readonly rows: number; readonly cols: number };
   };
-  /** what the process was given until its end; its content is not kept, as it may be secret */
+  /** size of the standard input of a process that has ended; its content is not stored, because it may be secret */
   readonly stdin: { readonly bytes: number };
-  /** what a stream wrote beyond its cap, or that of the log: once, before the `exit` */
+  /** a stream exceeded its limit or that of the log; once, before the `exit` */
   readonly truncated: {
     readonly stream: OutputStream;
     readonly bytes_emitted: number;
     readonly bytes_dropped: number;
   };
-  /** from here on no output of processes beside the command is kept */
+  /** further output of processes beside the command is not stored */
   readonly size_cap: { readonly limit_bytes: number; readonly file_size: number };
   readonly exit: {
     readonly pid: number;
@@ -102,13 +102,13 @@ export interface LogEventData {
     readonly duration_ms: number;
     readonly cpu_time_ms: number;
     readonly memory_bytes: number;
-    /** null when the machine had to be killed, which then says nothing of them */
+    /** null when the machine was killed before it could report them */
     readonly resources: ExitResources | null;
   };
   readonly network: Readonly<Record<string, unknown>>;
-  /** an image was made of the files of the instance, which goes on */
+  /** an image of the files of the running instance was made */
   readonly checkpoint: {
-    /** id of the operation that made it */
+    /** id of the operation that made the image */
     readonly operation: string;
     readonly image: string;
     /** how long the instance could not write */
@@ -126,16 +126,16 @@ export interface CompletionData {
   readonly error?: ErrorBody;
 }
 
-/** An event as the log has it. */
+/** An event of an operation's log. */
 export interface LogEvent {
-  /** from 0, in the order of the log, without gaps */
+  /** number of the event, from 0, in the order of the log, without gaps */
   readonly id: number;
-  /** ns since the epoch; of outputs, when the first of the bytes reached the host */
+  /** ns since the epoch; for an output, when its first byte reached the host */
   readonly timeNs: bigint;
-  /** the process that it is about; null: none */
+  /** number of the process; null when the event is not about a process */
   readonly spid: number | null;
   readonly type: LogEventType;
-  /** bytes of an output as they are; JSON for the rest */
+  /** raw bytes of an output; JSON for all other types */
   readonly payload: Uint8Array;
 }
 

@@ -11,27 +11,26 @@ export interface EventsRequest {
   readonly since: number;
   /** true: until the operation has ended; false: up to the latest event */
   readonly follow: boolean;
-  /** only events of that process, and the completion */
+  /** only events of this process, and the completion */
   readonly spid?: number | undefined;
-  /** largest number of events; the completion counts */
+  /** largest number of events, including the completion */
   readonly limit?: number | undefined;
   /** ends a wait for the next event */
   readonly signal: AbortSignal;
 }
 
-/** Events of one operation for one client, in the order of the log. It is to be disposed of. */
+/** Events of one operation for one client, in the order of the log. The caller must dispose of it. */
 export interface EventStream extends Disposable {
   /**
-   * The next events, in pieces of 64 KiB at most; null at the end. Followers of one log get the same array of events
-   * where they are at the same place.
+   * The next events, at most 64 KiB; null at the end. Followers that are at the same place of a log get the same array.
    * @throws the reason of the request's `signal`
    */
   next(): Promise<readonly LogEvent[] | null>;
 }
 
 /**
- * Opens the event log of an operation. The log itself does not hold its `completion`: that is read from the operation
- * after the last event, and therefore never seen before the end of the operation is.
+ * Opens the event log of an operation. The `completion` is not in the log: it is made from the operation's row after the last
+ * event, so no client sees it before the operation has ended.
  * @throws ApiError `too_many_requests` when too many clients read events
  */
 export function openEvents(
@@ -84,12 +83,12 @@ class OperationEventStream implements EventStream {
     return wanted;
   }
 
-  /** An operation that is left to the next start of the service has no completion yet. */
+  /** The completion; null when the operation is postponed to the next start of the service, and so has none yet. */
   #end(): readonly LogEvent[] | null {
     this.#leftCount = 0;
     const row = this.#row();
     const id = this.#reader.nextId;
-    // A client that has seen it asks for what follows.
+    // The client has seen the completion already.
     if (row === null || row.finishedAt === null || this.#request.since === id) return null;
     const payload = Buffer.from(JSON.stringify(completionOf(row)), "utf8");
     return [{ id, timeNs: nsOf(row.finishedAt), spid: null, type: "completion", payload }];

@@ -1,7 +1,7 @@
 import type { TerminalSize } from "../../domain/spawn.ts";
 import type { CommandFields } from "./schema/instances.ts";
 
-/** Fields of a command as the use cases call them; other fields stay as they are. */
+/** Converts the wire fields of a command to those of the use cases; other fields stay as they are. */
 export function commandOf<Request extends CommandFields>({ truncate_output_at, stdin_open, pty, ...request }: Request) {
   return {
     ...request,
@@ -11,7 +11,7 @@ export function commandOf<Request extends CommandFields>({ truncate_output_at, s
   };
 }
 
-/** A terminal's size, which the wire gives in `rows` and `cols`. */
+/** Converts the wire form of a terminal's size. */
 export function terminalOf({ rows, cols }: { readonly rows: number; readonly cols: number }): TerminalSize {
   return { rows, columns: cols };
 }

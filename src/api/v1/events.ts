@@ -14,7 +14,7 @@ import { OperationEvent } from "./schema/events.ts";
 import { EventsQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
-/** A stream without events has a comment every so often, in `milliseconds`, so that nobody takes it for dead. */
+/** Interval between comments in a stream without events, in `milliseconds`, so that proxies keep it open. */
 const COMMENT_INTERVAL_MS = 15_000;
 const LAST_EVENT_ID = "Last-Event-ID";
 const ID_PATTERN = /^\d{1,15}$/;
@@ -24,13 +24,13 @@ const EVENTS = {
   ...about({
     id: "operationEvents",
     tag: "Operations",
-    summary: "Read what an operation did, or watch what it does: its output as it comes, starts and ends of processes",
+    summary: "Read or follow the events of an operation: output, starts and ends of processes",
     requestHeaders: { [LAST_EVENT_ID]: "only events with greater ids; takes precedence over `since`" },
     responses: {
       200: {
         description:
           "server-sent events, each of which has such an object as data, and its id and type; " +
-          "with Accept: application/json an array of them. The last event of an operation that has ended is `completion`",
+          "with Accept: application/json an array of such objects. The last event of an ended operation is `completion`",
         content: { "application/json": Type.Array(OperationEvent), "text/event-stream": Type.String() },
       },
     },
@@ -57,20 +57,20 @@ export function eventRoutes(surface: Surface) {
   );
 }
 
-/** @throws ApiError `validation_error` for what the form of the answer does not allow */
+/** @throws ApiError `validation_error` for a parameter that the content type does not allow */
 function checkedQuery(query: Static<typeof EventsQuery>, isJson: boolean): Static<typeof EventsQuery> {
   if (isJson && query.follow === true) {
-    throw new ApiError("validation_error", "an array of JSON cannot follow: accept text/event-stream", {
+    throw new ApiError("validation_error", "follow needs an event stream: accept text/event-stream", {
       field: "follow",
     });
   }
   if (!isJson && query.limit !== undefined) {
-    throw new ApiError("validation_error", "limit is for an array: accept application/json", { field: "limit" });
+    throw new ApiError("validation_error", "limit needs an array: accept application/json", { field: "limit" });
   }
   return query;
 }
 
-/** Null where the client has seen no event. @throws ApiError `validation_error` */
+/** The id of the last event that the client has seen; null when there is none. @throws ApiError `validation_error` */
 function lastEventId(header: string | null): number | null {
   if (header === null || header === "") return null;
   if (ID_PATTERN.test(header)) return Number(header);
@@ -84,7 +84,7 @@ function eventStream(events: EventStream, left: AbortController): Reply {
   let pending: ReturnType<EventStream["next"]> | null = null;
   let isFirst = true;
   const next = async (): Promise<IteratorResult<Uint8Array>> => {
-    // Headers are sent with the first bytes of the body.
+    // Bun sends the headers with the first bytes of the body, which the client should not have to wait for.
     if (isFirst) {
       isFirst = false;
       return { done: false, value: comment };
@@ -97,7 +97,7 @@ function eventStream(events: EventStream, left: AbortController): Reply {
     return found === null ? { done: true, value: undefined } : { done: false, value: frames(found) };
   };
   const end = async (): Promise<IteratorResult<Uint8Array>> => {
-    // The wait that `left` has ended fails: nobody is told.
+    // The pending wait rejects because `left` was aborted.
     await pending?.catch(() => undefined);
     return { done: true, value: undefined };
   };
@@ -106,10 +106,10 @@ function eventStream(events: EventStream, left: AbortController): Reply {
   return { status: 200, headers, body };
 }
 
-/** What was made of events that several clients follow. */
+/** Encoded events, which the followers of one log share. */
 const framesOf = new WeakMap<readonly LogEvent[], Uint8Array>();
 
-/** The events as they are sent; followers of one log share the bytes. */
+/** Encodes events as frames of an event stream. */
 function frames(events: readonly LogEvent[]): Uint8Array {
   const known = framesOf.get(events);
   if (known !== undefined) return known;

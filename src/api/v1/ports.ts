@@ -7,23 +7,24 @@ import { CloseCode, chosenProtocol, SOCKET_WINDOW_BYTES, Socket } from "../socke
 import type { Surface } from "./surface.ts";
 
 /**
- * With this subprotocol, text messages are JSON: `{"window": BYTES}` first, the bytes that the client may send before they
- * are taken; `{"taken": BYTES}`, what was taken so far; and in both directions `{"end": true}`, the end of one side's bytes.
- * Without it a client has the same window, without being told; the end of either side is the end of the socket.
+ * With this subprotocol, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may be
+ * on their way to the guest at a time, and then `{"taken": BYTES}`, the number of bytes that the guest has taken so far.
+ * `{"end": true}`, in both directions, is the end of one side's bytes. Without the subprotocol the window is the same, but the
+ * client gets no messages about it, and the socket is closed when either side ends.
  */
 const CONTROLLED = "v1.port.coppice";
 
-/** What is taken is told in pieces of this many `bytes`, and whenever nothing waits any more. */
+/** `taken` is sent after this many further `bytes`, and when no message waits any more. */
 const TAKEN_STEP_BYTES = 65_536;
-/** How long the answer to a client's last bytes is waited for when it has closed the socket, in `milliseconds`. */
+/** After a client has closed the socket, the guest has this long to read its last bytes, in `milliseconds`. */
 const LINGER_MS = 10_000;
 
 const PORT = about({
   id: "instancePort",
   tag: "Instances",
   summary:
-    "Connect to a TCP port of a running instance, by WebSocket; binary messages are the bytes in both directions",
-  responses: { 101: { description: "the guest's program has taken the connection" } },
+    "Connect to a TCP port of a running instance by WebSocket; binary messages carry the bytes of both directions",
+  responses: { 101: { description: "a program in the guest has accepted the connection" } },
   errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
 });
 
@@ -48,7 +49,7 @@ export function portRoutes(surface: Surface) {
   );
 }
 
-/** Moves bytes in both directions until both have ended, or one side is gone; never throws. */
+/** Copies bytes in both directions until both have ended, or one side is gone; never throws. */
 async function tunnel(socket: Socket, connection: GuestConnection, isControlled: boolean): Promise<void> {
   using _connection = { [Symbol.dispose]: () => connection.reset() };
   if (isControlled) socket.notify(JSON.stringify({ window: SOCKET_WINDOW_BYTES }));
@@ -68,7 +69,7 @@ async function tunnel(socket: Socket, connection: GuestConnection, isControlled:
   } else if (first === "reset") {
     socket.close(CloseCode.reset, "the connection was reset");
   } else if (LEAVING_CODES.has(first.code)) {
-    // What the client sent before it left is the guest's, which may take a moment to read it.
+    // The guest still gets the bytes that the client sent before it left.
     await withinTime(Promise.all([inbound, outbound]), LINGER_MS, () => null);
   }
 }
@@ -76,14 +77,14 @@ async function tunnel(socket: Socket, connection: GuestConnection, isControlled:
 /** Codes with which a client closes a socket on purpose. */
 const LEAVING_CODES: ReadonlySet<number> = new Set([1000, 1001, 1005]);
 
-/** Gives the guest what the client sends, to the client's end. @throws when the connection is lost */
+/** Writes the client's messages to the guest, until the client's end. @throws Error when the connection is lost */
 async function fromClient(socket: Socket, connection: GuestConnection, isControlled: boolean): Promise<void> {
   let takenBytes = 0;
   let toldBytes = 0;
   for await (const message of socket.messages()) {
     if (typeof message === "string") {
       if (isControlled && isEnd(message)) break;
-      socket.close(CloseCode.unexpected, "a text message that means nothing here");
+      socket.close(CloseCode.unexpected, "unexpected text message");
       return;
     }
     if (!(await connection.write(message))) return;
@@ -95,7 +96,7 @@ async function fromClient(socket: Socket, connection: GuestConnection, isControl
   await connection.end();
 }
 
-/** Sends the client what the guest gives; what comes after the client has left is dropped. @throws after a reset */
+/** Sends the guest's bytes to the client; bytes after the client has left are dropped. @throws Error after a reset */
 async function toClient(socket: Socket, connection: GuestConnection): Promise<void> {
   for await (const chunk of connection.chunks()) await socket.send(chunk);
 }

@@ -10,7 +10,7 @@ const nullable = (description: string) => Type.Union([Type.Integer(), Type.Null(
 const data = <Properties extends TProperties>(description: string, properties: Properties): TObject<Properties> =>
   Type.Object(properties, { description });
 
-const OutputData = data("stdout, stderr: what a process wrote", {
+const OutputData = data("stdout, stderr: output of a process", {
   content: Type.String({ description: "the bytes as text, in the given encoding" }),
   encoding: oneOf(["ascii", "base64"], { description: "ascii when every byte is below 0x80, otherwise base64" }),
 });
@@ -23,44 +23,46 @@ const InitData = data("init: the instance has a machine", {
   memory_bytes: count("memory of the machine"),
 });
 
-const SpawnData = data("spawn: a process began", {
-  pid: count("in the namespace of the instance"),
+const SpawnData = data("spawn: a process has started", {
+  pid: count("process id in the namespace of the instance"),
   command: Type.String(),
   args: Type.Array(Type.String()),
   args_truncated: Type.Optional(Type.Boolean({ description: "present and true when the command line is cut" })),
   cwd: Type.String(),
   uid: count("user of the process"),
   gid: count("group of the process"),
-  timeout: Type.Union([Type.Number(), Type.Null()], { description: "time limit in seconds; null: none of its own" }),
-  truncate_output_at: count("bytes of each stream that are kept"),
+  timeout: Type.Union([Type.Number(), Type.Null()], {
+    description: "time limit in seconds; null: no limit of its own",
+  }),
+  truncate_output_at: count("largest number of bytes to store of each stream"),
   pty: Type.Optional(Type.Object({ rows: count("rows"), cols: count("columns") })),
 });
 
-const StdinData = data("stdin: bytes that a process was given until its end; the content is not kept", {
+const StdinData = data("stdin: the standard input of a process that has ended; its content is not stored", {
   bytes: count("number of bytes"),
 });
 
-const TruncatedData = data("truncated: a stream wrote more than is kept; once, before the exit", {
+const TruncatedData = data("truncated: a stream was longer than its limit; once, before the exit", {
   stream: oneOf(OUTPUT_STREAMS),
   bytes_emitted: count("bytes that are in the log"),
-  bytes_dropped: count("bytes that are not"),
+  bytes_dropped: count("bytes that are not in the log"),
 });
 
-const SizeCapData = data("size_cap: the log is full; output of processes beside the command is not kept any more", {
+const SizeCapData = data("size_cap: the log is full; further output of processes beside the command is not stored", {
   limit_bytes: count("largest size of a log"),
-  file_size: count("size of this one"),
+  file_size: count("size of this log"),
 });
 
-const ExitData = data("exit: a process ended", {
-  pid: count("in the namespace of the instance"),
-  exit_code: Type.Integer({ description: "128+n when signal n ended it" }),
-  signal: nullable("the signal that ended it, or null"),
+const ExitData = data("exit: a process has ended", {
+  pid: count("process id in the namespace of the instance"),
+  exit_code: Type.Integer({ description: "exit code; 128+n when signal n ended the process" }),
+  signal: nullable("the signal that ended the process, or null"),
   timed_out: Type.Boolean(),
   oom_killed: Type.Boolean(),
   core_dump: Type.Boolean(),
-  duration_ms: count("from its start to its end, in milliseconds"),
-  cpu_time_ms: count("user and system time of it and its children, in milliseconds"),
-  memory_bytes: count("peak memory of it and its children, page cache included"),
+  duration_ms: count("time from start to end, in milliseconds"),
+  cpu_time_ms: count("user and system time of the process and its children, in milliseconds"),
+  memory_bytes: count("peak memory of the process and its children, including page cache"),
   resources: Type.Union(
     [
       Type.Object({
@@ -80,20 +82,20 @@ const ExitData = data("exit: a process ended", {
   ),
 });
 
-const ShutdownData = data("shutdown: the machine of the instance is ended", {
+const ShutdownData = data("shutdown: the machine of the instance has been ended", {
   stopped_at: Timestamp,
   reason: oneOf(["job_complete", "timeout", "spawn_failed", "signal", "failed"]),
 });
 
 const CompletionData = data("completion: the operation has ended", {
   status: OperationStatusSchema,
-  duration_ms: count("from start to finish, in milliseconds"),
+  duration_ms: count("time from start to end, in milliseconds"),
   image: Type.Optional(Type.String({ format: "uuid", description: "the image of the result" })),
   error: Type.Optional(ErrorObject),
 });
 
 const OtherData = Type.Record(Type.String(), Type.Unknown(), {
-  description: "progress, network, checkpoint: depends on the kind of the operation",
+  description: "progress, network, checkpoint: depends on the type of the event and the kind of the operation",
 });
 
 /** An event of an operation's log. */
@@ -104,8 +106,8 @@ export const OperationEvent = Type.Object({
     description: "ISO 8601 timestamp in UTC with nanoseconds; of an output, when its first byte reached the host",
     examples: ["2026-11-20T10:30:00.123456789Z"],
   }),
-  spid: Type.Optional(count("process: 0 the agent, 1 the command, from 2 what was started beside it")),
-  type: oneOf(LOG_EVENT_TYPES, { description: "what happened" }),
+  spid: Type.Optional(count("number of the process: 0 is the agent, 1 the command; further processes have 2 and up")),
+  type: oneOf(LOG_EVENT_TYPES, { description: "type of the event" }),
   data: Type.Union([
     ...[OutputData, InitData, SpawnData, StdinData, TruncatedData, SizeCapData, ExitData],
     ...[ShutdownData, CompletionData, OtherData],
