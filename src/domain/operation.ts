@@ -62,13 +62,13 @@ export interface StoredOutput {
   readonly empty?: boolean;
 }
 
-/** A checkpoint's result as its row keeps it, in the words of the interface. */
+/** A checkpoint's result as its row stores it, with the field names of the API. */
 export type StoredCheckpointResult = {
   readonly image: string;
   readonly tag?: string;
-  /** disk space of what the image adds to the one that the instance started from */
+  /** disk space that the image adds to the image on which the instance runs, in `bytes` */
   readonly size_bytes: number;
-  /** how long the instance could not write, in `milliseconds` */
+  /** time during which the instance could not write, in `milliseconds` */
   readonly pause_ms: number;
 };
 

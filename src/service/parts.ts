@@ -37,7 +37,7 @@ export interface ServiceParts {
   readonly layout: DataLayout;
   readonly layers: LayerStore;
   readonly operations: OperationsPort;
-  /** what runs now */
+  /** the running instances */
   readonly instances: LiveInstances;
   readonly limits: ServiceLimits;
   /** registry host for references that name none; null refuses them */

@@ -34,7 +34,7 @@ export async function listenForOperator(path: string, commands: OperatorCommands
       return Response.json(await commands.gc(searchParams.get("dry_run") === "true"));
     },
     error(error) {
-      log.error("a command of the operator failed", { error });
+      log.error("an operator command failed", { error });
       return Response.json({ message: error.message }, { status: 500 });
     },
   });

@@ -27,7 +27,7 @@ const PATH_ERRNOS = {
   entering: [errno.EPERM, errno.ENOENT, errno.EACCES, errno.EINVAL, errno.EROFS],
 } as const satisfies Record<string, readonly number[]>;
 
-/** The caller's error for a refusal of the guest agent; `unavailable` where the request is not the cause. */
+/** The error for callers when the guest agent refuses a request; `unavailable` unless the caller's request is the cause. */
 export function agentFailure(error: AgentError): ApiError {
   const code = ERRNO_CODES.get(error.errno) ?? "unavailable";
   return new ApiError(code, error.message, { errno: error.errno }, { cause: error });

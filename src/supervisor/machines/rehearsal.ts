@@ -20,8 +20,8 @@ const CONTENT = new TextEncoder().encode("rehearsal\n");
 const FILE_MODE = 0o644;
 
 /**
- * The pool's option for emulated machines, whose waiting clones rehearse; empty where the disk for that cannot be built.
- * `src/vm/DESIGN.md` lists what else only emulation needs.
+ * The pool's option for emulated machines, whose waiting clones rehearse; empty when the disk for rehearsals cannot be
+ * built. `src/vm/DESIGN.md` lists all code that only emulation needs.
  */
 export async function openRehearsal(
   options: {

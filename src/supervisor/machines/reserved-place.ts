@@ -1,14 +1,14 @@
 import { RoundRobin } from "../../system/round-robin.ts";
 
 /**
- * Room for one machine that is not part of the budget of the runs. What goes on beside a run, and ends before it, takes its
- * machine from here: with the budget full of runs it would wait for one of them to end. Accounts take turns.
+ * Room for one machine in addition to the budget, for work beside a run that must end before the run: when runs use up the
+ * budget, such work would otherwise wait for one of them. Accounts take turns.
  */
 export class ReservedPlace {
   readonly #waiting = new RoundRobin<() => void>();
   #isTaken = false;
 
-  /** Waits for the place, which is given back by disposal. @throws the reason of `signal` */
+  /** Waits for the place. Disposal gives it back and is idempotent. @throws the reason of `signal` */
   async take(accountId: string, signal: AbortSignal): Promise<Disposable> {
     signal.throwIfAborted();
     if (this.#isTaken) await this.#turn(accountId, signal);
@@ -29,7 +29,7 @@ export class ReservedPlace {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     this.#waiting.add(accountId, resolve);
     const onAbort = () => {
-      // The place may have been given to it in this very turn: then it is taken.
+      // When the place has been passed on already, the caller gets it, and gives it back.
       if (this.#waiting.delete(accountId, resolve)) reject(signal.reason);
     };
     signal.addEventListener("abort", onAbort, { once: true });

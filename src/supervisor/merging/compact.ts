@@ -345,7 +345,7 @@ export class Compactor implements AsyncDisposable {
     this.#wake.resolve();
     const duration_ms = Math.round(performance.now() - startedAt);
     const fields = { layers: segments.length, of: chain.plan.length, layer: id, size_bytes: sizeBytes, duration_ms };
-    log.info("layers were merged", { urgency, ...fields });
+    log.info("merged layers", { urgency, ...fields });
     return true;
   }
 
