@@ -55,14 +55,14 @@ test(
   async () => {
     await using owned = new AsyncDisposableStack();
     const random = seededRandom(seed);
-    const liar = owned.use(new RawRegistry());
+    const rawRegistry = owned.use(new RawRegistry());
     const disk = owned.use(await SmallDisk.make(DISK_BYTES, DISK_FILES));
     const clockFile = join(disk.path, "clock");
     await writeFile(clockFile, "+0");
     expect(existsSync(LIBFAKETIME)).toBe(true);
     const { appliance, image: base } = owned.use(
       await BusyboxAppliance.start({
-        registries: [liar.host],
+        registries: [rawRegistry.host],
         parent: disk.path,
         flags: ["--limits-disk-reserve-bytes", String(RESERVE_BYTES)],
         environment: {
@@ -76,7 +76,7 @@ test(
     const facts = new Acknowledged(appliance);
     facts.images.set(base, { files: new Map(), hasShell: true, deletion: "none" });
     const problems: string[] = [];
-    const load = new Load({ appliance, facts, random, registry: liar, base, problems });
+    const load = new Load({ appliance, facts, random, registry: rawRegistry, base, problems });
     const faults = new Faults({ appliance, disk, random, clockFile, readable: () => base });
 
     const running = load.run(CLIENTS_COUNT);

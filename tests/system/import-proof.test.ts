@@ -124,11 +124,11 @@ describe("somebody else's image", () => {
     imageOf(await pull("owner", registry.add(name, image)));
     const planted = holding("planted");
     const lie = { ...planted.manifest, claimedDigest: digest };
-    for (const [liar, document] of Object.entries({ nothing: null, other: planted.manifest, lying: lie })) {
-      registry.addDocument(liar, "1", indexOf(image.manifest));
-      if (document !== null) registry.setDocument(liar, digest, document);
-      const { status } = await pull("mallory", `${registry.host}/${liar}:1`);
-      expect([liar, status]).toEqual([liar, "FAILED"]);
+    for (const [name, document] of Object.entries({ nothing: null, other: planted.manifest, lying: lie })) {
+      registry.addDocument(name, "1", indexOf(image.manifest));
+      if (document !== null) registry.setDocument(name, digest, document);
+      const { status } = await pull("mallory", `${registry.host}/${name}:1`);
+      expect([name, status]).toEqual([name, "FAILED"]);
     }
     // He knows manifest and config, but has no layer.
     registry.addDocument("known", "1", image.manifest);
