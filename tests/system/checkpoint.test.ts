@@ -178,39 +178,43 @@ describe("a checkpoint", () => {
     expect(resultOf(await appliance.run(image, "true", { disposable: true })).exit_code).toBe(0);
   });
 
-  test(`has all files as they were at one instant, ${ROUNDS_COUNT} times, and leaves nothing else behind`, async () => {
-    const files = { "/bin/ring": { uuid: ring, mode: "0755" } };
-    const id = await started({ command: "ring", files, timeout: 60 + 3 * ROUNDS_COUNT });
-    const before = { layers: layers(), fds: readdirSync(`/proc/${appliance.pid}/fd`).length };
-    const machine = (await appliance.monitorPids()).length;
-    const pauses: number[] = [];
-    let last = 0;
-    for (let round = 0; round < ROUNDS_COUNT; round++) {
-      const { image, pause_ms } = await taken(id);
-      pauses.push(pause_ms);
-      const counts: number[] = [];
-      for (let number = 0; number < RING_COUNT; number++) {
-        const records = (await fileOf(image, `/ring/${number}`)).split("\n");
-        expect(records.pop()).toBe("");
-        expect(records).toEqual(records.map((_, index) => `${index + 1}`));
-        counts.push(records.length);
+  test(
+    `has all files as they were at one instant, ${ROUNDS_COUNT} times, and leaves nothing else behind`,
+    async () => {
+      const files = { "/bin/ring": { uuid: ring, mode: "0755" } };
+      const id = await started({ command: "ring", files, timeout: 60 + 5 * ROUNDS_COUNT });
+      const before = { layers: layers(), fds: readdirSync(`/proc/${appliance.pid}/fd`).length };
+      const machine = (await appliance.monitorPids()).length;
+      const pauses: number[] = [];
+      let last = 0;
+      for (let round = 0; round < ROUNDS_COUNT; round++) {
+        const { image, pause_ms } = await taken(id);
+        pauses.push(pause_ms);
+        const counts: number[] = [];
+        for (let number = 0; number < RING_COUNT; number++) {
+          const records = (await fileOf(image, `/ring/${number}`)).split("\n");
+          expect(records.pop()).toBe("");
+          expect(records).toEqual(records.map((_, index) => `${index + 1}`));
+          counts.push(records.length);
+        }
+        const [first = 0] = counts;
+        expect(counts.every((count) => count === first || count === first - 1)).toBe(true);
+        expect(counts.toSorted((a, b) => b - a)).toEqual(counts);
+        expect(first).toBeGreaterThan(last);
+        last = first;
+        const response = await appliance.fetch(`/images/${image}`, { method: "DELETE" });
+        expect(response.status).toBe(204);
       }
-      const [first = 0] = counts;
-      expect(counts.every((count) => count === first || count === first - 1)).toBe(true);
-      expect(counts.toSorted((a, b) => b - a)).toEqual(counts);
-      expect(first).toBeGreaterThan(last);
-      last = first;
-      const response = await appliance.fetch(`/images/${image}`, { method: "DELETE" });
-      expect(response.status).toBe(204);
-    }
-    process.stderr.write(`checkpoint: pauses of ${pauses.join(", ")} ms, ${last} records\n`);
-    await until("the layers are gone", () => layers() === before.layers);
-    expect(await leftovers()).toEqual([]);
-    expect(readdirSync(`/proc/${appliance.pid}/fd`).length).toBeLessThan(before.fds + 10);
-    expect((await appliance.monitorPids()).length).toBeLessThanOrEqual(machine + 1);
-    expect((await cancelled(id)).status).toBe("CANCELLED");
-    await until("nothing is left", async () => (await leftovers()).length === 0);
-  });
+      process.stderr.write(`checkpoint: pauses of ${pauses.join(", ")} ms, ${last} records\n`);
+      await until("the layers are gone", () => layers() === before.layers);
+      expect(await leftovers()).toEqual([]);
+      expect(readdirSync(`/proc/${appliance.pid}/fd`).length).toBeLessThan(before.fds + 10);
+      expect((await appliance.monitorPids()).length).toBeLessThanOrEqual(machine + 1);
+      expect((await cancelled(id)).status).toBe("CANCELLED");
+      await until("nothing is left", async () => (await leftovers()).length === 0);
+    },
+    120_000 + 6000 * ROUNDS_COUNT,
+  );
 
   test("is refused where there is no run, a second one, or no such instance", async () => {
     const id = await started({ command: "sleep 100" });
@@ -244,6 +248,19 @@ describe("an end", () => {
       expect(run.status).toBe(round % 2 === 0 ? "CANCELLED" : "SUCCESS");
     }
     await until("nothing is left", async () => (await leftovers()).length === 0);
+  });
+
+  test("of the command by its time limit lets it die while its writes are held up, and keeps its files", async () => {
+    const writers = "for i in 1 2 3; do while :; do date >> /now; sync; done & done; wait";
+    const id = await started({ command: writers, timeout: 4 });
+    for (;;) {
+      const response = await appliance.post(`/instances/${id}/checkpoint`, {});
+      if (response.status !== 202) break;
+      await appliance.finished(((await response.json()) as { uuid: string }).uuid);
+    }
+    const run = resultOf(await appliance.finished(id));
+    expect(run.timed_out).toBe(true);
+    expect(await fileOf(run.image ?? "", "/now")).toContain("UTC");
   });
 
   test("of a checkpoint by a cancel or its time limit leaves the run as it was", async () => {

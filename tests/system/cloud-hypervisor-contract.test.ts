@@ -59,6 +59,20 @@ describe("the description of the API", () => {
   });
 });
 
+test("a disk that may be written is copied by the host, and the monitor is asked nothing", async () => {
+  await using machine = await host.vmm.boot(SHAPE);
+  await machine.attach(disks(machine, 1));
+  writeFileSync(join(machine.directory, "S"), "before");
+  const before = calls(machine);
+  const path = join(host.directory, "copy");
+  await using copy = await machine.copyDisk({ serial: "S", path, pauseMsMax: 5000, signal: NEVER });
+  writeFileSync(join(machine.directory, "S"), "now");
+  await copy.finish();
+  await copy.seal();
+  expect(readFileSync(path, "utf8")).toBe("now");
+  expect(calls(machine)).toEqual(before);
+});
+
 describe("an instance's life", () => {
   test("boots from cold, takes disks, runs a command, and ends", async () => {
     await using machine = await host.vmm.boot(SHAPE);

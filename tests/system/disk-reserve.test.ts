@@ -99,3 +99,28 @@ test("two of them are ended one after the other, and new work runs at once", asy
   expect(await (await download(appliance, resultOf(operation).image ?? "", "/root/state")).text()).toBe("well\n");
   expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
 });
+
+test("a checkpoint that would need the reserve fails, and the run that it was of goes on", async () => {
+  const checkpointOf = async (mebibytes: number) => {
+    const command = `dd if=/dev/zero of=/root/data bs=1M count=${mebibytes} 2>/dev/null; sync; echo there; sleep 200`;
+    const id = await appliance.spawn({ image: base, command, shell: true, timeout: 240 });
+    await until(`${mebibytes} MiB are written`, async () => {
+      const events = await appliance.fetch(`/operations/${id}/events?spid=1`, {
+        headers: { accept: "application/json" },
+      });
+      return (await events.text()).includes("there\\n");
+    });
+    const response = await appliance.post(`/instances/${id}/checkpoint`, {});
+    const checkpoint = await appliance.finished(((await response.json()) as { uuid: string }).uuid);
+    const { status } = (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
+    await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
+    await appliance.finished(id);
+    return { checkpoint, status };
+  };
+  const large = await checkpointOf(420);
+  expect(large.checkpoint).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
+  expect(large.status).toBe("EXECUTING");
+  const small = await checkpointOf(40);
+  expect(small.checkpoint).toMatchObject({ status: "SUCCESS" });
+  expect(Number((small.checkpoint.result as unknown as Body)["size_bytes"])).toBeLessThan(60 * MIB);
+});

@@ -1,6 +1,6 @@
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
-import { untilAborted } from "../../system/waiting.ts";
+import { untilAborted, withinTime } from "../../system/waiting.ts";
 import { placeCopy, takeFile } from "../disk-copy.ts";
 import { VmmError } from "../machine-end.ts";
 import type { DiskCopy, DiskCopyOptions, MachineExit } from "../vmm.ts";
@@ -26,17 +26,28 @@ export class Mirror implements DiskCopy {
   /** of the job, the node of the copy and its file in the machine's directory */
   readonly #name: string;
   readonly #path: string;
+  readonly #pauseMsMax: number;
   readonly #ready = Promise.withResolvers<void>();
   readonly #completed = Promise.withResolvers<void>();
   readonly #owned = new AsyncDisposableStack();
   #isOver = false;
 
-  private constructor(machine: MirroredMachine, name: string, path: string) {
+  private constructor(
+    machine: MirroredMachine,
+    name: string,
+    { path, pauseMsMax }: Pick<DiskCopyOptions, "path" | "pauseMsMax">,
+  ) {
     this.#machine = machine;
     this.#name = name;
     this.#path = path;
+    this.#pauseMsMax = pauseMsMax;
     for (const { promise } of [this.#ready, this.#completed]) promise.catch(() => undefined);
-    void machine.exited.then(() => this.#fail("the machine ended"));
+    const over = new AbortController();
+    this.#owned.defer(() => over.abort());
+    untilAborted(machine.exited, over.signal).then(
+      () => this.#fail("the machine ended"),
+      () => undefined,
+    );
   }
 
   /**
@@ -57,7 +68,7 @@ export class Mirror implements DiskCopy {
       readonly listen: (handler: (event: QmpEvent) => void) => Disposable;
     },
   ): Promise<Mirror> {
-    const mirror = new Mirror(machine, name, options.path);
+    const mirror = new Mirror(machine, name, options);
     await using undo = new AsyncDisposableStack();
     undo.use(mirror);
     mirror.#owned.use(listen((event) => mirror.#onEvent(event)));
@@ -93,8 +104,10 @@ export class Mirror implements DiskCopy {
 
   async finish(): Promise<void> {
     // Not forced, a mirror that is ready ends as a copy of this instant.
-    await this.#machine.qmp.execute("block-job-cancel", { device: this.#name });
-    await this.#completed.promise;
+    const cancelled = this.#machine.qmp.execute("block-job-cancel", { device: this.#name });
+    await withinTime(Promise.all([cancelled, this.#completed.promise]), this.#pauseMsMax, () => {
+      throw new VmmError("the disk was not copied: its mirror did not end in time");
+    });
   }
 
   async seal(): Promise<void> {
