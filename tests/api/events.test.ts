@@ -300,6 +300,27 @@ describe("GET /operations/{id}/events", () => {
   });
 });
 
+test("100,000 events are read in pieces, from any of them on", async () => {
+  const { id, log, end } = begin();
+  for (let count = 0; count < 100_000; count++) {
+    log.append(0, "progress", { count, step: "compiling" });
+    if (count % 1000 === 0) await Bun.sleep(0);
+  }
+  await end();
+  const all = await get(id);
+  expect(all.bytes.byteLength).toBeGreaterThan(10_000_000);
+  const counts = Array.from(all.text.matchAll(/"data":{"count":(\d+),/g), ([, count]) => Number(count));
+  expect(counts).toEqual(Array.from({ length: 100_000 }, (_, count) => count));
+  expect(shape((await asJson(id, "?since=99998")).json)).toEqual(["99999 0 progress", "100000 - completion"]);
+  let since = -1;
+  for (let page = await asJson(id, "?limit=33334"); page.json.length > 0; ) {
+    expect(page.json[0].id).toBe(since + 1);
+    since = page.json.at(-1).id;
+    page = await asJson(id, `?limit=33334&since=${since}`);
+  }
+  expect(since).toBe(100_000);
+}, 60_000);
+
 test("results have the outputs of the command out of the log, however long they are", async () => {
   for (const length of [0, 1, 50_000, 70_000, 3_000_001]) {
     const { id, log } = begin();

@@ -1,4 +1,4 @@
-import { close, closeSync, fstatSync, ftruncate, open, openSync, read, readSync, writev } from "node:fs";
+import { closeSync, fstatSync, ftruncate, open, openSync, read, readSync, writev } from "node:fs";
 import { rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
@@ -9,7 +9,6 @@ import { type DataLayout, nameBatches } from "../layout.ts";
 const openFile = promisify(open);
 const readAt = promisify(read);
 const truncateTo = promisify(ftruncate);
-const closeFile = promisify(close);
 const writeAll = promisify(writev);
 
 /** Where the event log of an operation is; one that wrote no event has no file. */
@@ -89,13 +88,6 @@ export class EventFile implements Disposable {
   [Symbol.dispose](): void {
     if (this.#isOpen) closeSync(this.#fd);
     this.#isOpen = false;
-  }
-
-  /** As disposal does, in a thread: to close what was removed takes as long as to free its room. */
-  async close(): Promise<void> {
-    if (!this.#isOpen) return;
-    this.#isOpen = false;
-    await closeFile(this.#fd);
   }
 }
 

@@ -17,6 +17,8 @@ import {
 /** First and largest block of memory in which records are put together, in `bytes`. */
 const BLOCK_BYTES_MIN = 4096;
 const BLOCK_BYTES_MAX = 65_536;
+/** Blocks that are kept for what comes next: what waits to be written has as many, where the disk is slow. */
+const SPARE_BLOCKS_COUNT_MAX = 16;
 /** From so many records on, what comes within `GATHER_MS` becomes one: a file of single bytes would be mostly headers. */
 const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
@@ -59,6 +61,8 @@ export class EventWriter {
   readonly #failed = new AbortController();
   #file: EventFile | null = null;
   #blocks: Block[] = [];
+  /** blocks of the largest size that are written, and can be filled again */
+  readonly #spare: Buffer[] = [];
   #open: OpenRecord | null = null;
   #nextId = 0;
   /** with what waits */
@@ -213,8 +217,11 @@ export class EventWriter {
   #blockFor(bytes: number): Block {
     const last = this.#blocks.at(-1);
     if (last !== undefined && last.bytes.byteLength - last.used >= bytes) return last;
-    const sizeBytes = last === undefined ? BLOCK_BYTES_MIN : Math.min(BLOCK_BYTES_MAX, 4 * last.bytes.byteLength);
-    const block = { bytes: Buffer.allocUnsafeSlow(Math.max(sizeBytes, bytes)), from: 0, used: 0 };
+    // The largest record fits the largest block.
+    const wantedBytes = last === undefined ? BLOCK_BYTES_MIN : Math.min(BLOCK_BYTES_MAX, 4 * last.bytes.byteLength);
+    const sizeBytes = Math.max(wantedBytes, bytes);
+    const spare = sizeBytes === BLOCK_BYTES_MAX ? this.#spare.pop() : undefined;
+    const block = { bytes: spare ?? Buffer.allocUnsafeSlow(sizeBytes), from: 0, used: 0 };
     this.#blocks.push(block);
     return block;
   }
@@ -264,8 +271,14 @@ export class EventWriter {
     const bytes = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0);
     for (const block of waiting) block.from = block.used;
     // What comes meanwhile goes behind that.
+    const filled = this.#blocks.slice(0, -1);
     this.#blocks = this.#blocks.slice(-1);
     await this.#file.write(pieces, this.#writtenBytes);
+    for (const block of filled) {
+      if (this.#spare.length < SPARE_BLOCKS_COUNT_MAX && block.bytes.byteLength === BLOCK_BYTES_MAX) {
+        this.#spare.push(block.bytes);
+      }
+    }
     this.#writtenBytes += bytes;
     if (this.queuedBytes <= EVENT_QUEUE_BYTES_MAX / 2) this.#release();
     this.#options.onChange?.();
