@@ -6,7 +6,8 @@ import { pushBusybox } from "../support/images.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
 import { Registry } from "../support/registry.ts";
-import { bytesOf, resultOf, until } from "../support/runs.ts";
+import { bytesOf, resultOf } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(180_000);
@@ -152,22 +153,25 @@ test("followers that never read, of a run that never stops writing, cost the dae
   await until("no log is open any more", () => openLogs().length === 0);
 });
 
-test("a daemon that is killed leaves a log that ends, and nothing that was seen is lost", async () => {
-  const id = await spawn("i=0; while :; do echo line $i; i=$((i + 1)); done", { timeout: 120 });
-  const follower = new EventFollower(appliance, id);
-  await follower.follow(200_000);
-  const cut = follower.follow();
-  await appliance.down("SIGKILL");
-  await cut;
-  const seenCount = follower.events.length;
-  expect(seenCount).toBeGreaterThan(10);
-  expect(follower.isComplete).toBe(false);
-  await appliance.up();
-  await follower.follow();
-  expect(follower.events.at(-1)).toMatchObject({ type: "completion", data: { status: "FAILED" } });
-  expect(follower.events.at(-1)?.data.error.message).toContain("restarted");
-  expect(follower.events.map((event) => event.id)).toEqual(follower.events.map((_, index) => index));
-  expect(await eventsOf(appliance, id)).toEqual(follower.events);
-  const lines = outputOf(follower.events, 1, "stdout").toString().split("\n").slice(0, -1);
-  expect(lines).toEqual(lines.map((_, index) => `line ${index}`));
-});
+test.each(["SIGTERM", "SIGKILL"] as const)(
+  "%s of the daemon leaves a log that ends, and nothing that was seen is lost",
+  async (signal) => {
+    const id = await spawn("i=0; while :; do echo line $i; i=$((i + 1)); done", { timeout: 120 });
+    const follower = new EventFollower(appliance, id);
+    await follower.follow(200_000);
+    const cut = follower.follow();
+    await appliance.down(signal);
+    await cut;
+    const seenCount = follower.events.length;
+    expect(seenCount).toBeGreaterThan(10);
+    expect(follower.isComplete).toBe(false);
+    await appliance.up();
+    await follower.follow();
+    expect(follower.events.at(-1)).toMatchObject({ type: "completion", data: { status: "FAILED" } });
+    expect(follower.events.at(-1)?.data.error.message).toContain(signal === "SIGKILL" ? "restarted" : "stopped");
+    expect(follower.events.map((event) => event.id)).toEqual(follower.events.map((_, index) => index));
+    expect(await eventsOf(appliance, id)).toEqual(follower.events);
+    const lines = outputOf(follower.events, 1, "stdout").toString().split("\n").slice(0, -1);
+    expect(lines).toEqual(lines.map((_, index) => `line ${index}`));
+  },
+);

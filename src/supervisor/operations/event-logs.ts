@@ -59,12 +59,13 @@ interface Feed {
  * The event logs of operations, for the one that writes each of them and for any number of readers. A reader reads the
  * file, at its own speed: it holds nothing back, and nothing of the log stays in memory for it.
  */
-export class EventLogs {
+export class EventLogs implements Disposable {
   readonly #layout: DataLayout;
   readonly #now: () => bigint;
   readonly #feeds = new Map<OperationId, Feed>();
   readonly #accounts = new Map<AccountId, number>();
   readonly #shared = new SharedPieces();
+  #isStopped = false;
 
   /** @param now ns since the epoch */
   constructor(layout: DataLayout, now: () => bigint) {
@@ -111,9 +112,9 @@ export class EventLogs {
       throw new ApiError("too_many_requests", "too many clients follow events already", details);
     }
     const feed = this.#use(id);
-    if (hasEnded && !feed.isOver) {
+    if (hasEnded) {
       feed.isOver = true;
-      feed.file ??= feed.writer === null ? EventFile.open(eventLogPath(this.#layout, id)) : null;
+      if (feed.writer === null) feed.file ??= EventFile.open(eventLogPath(this.#layout, id));
     }
     feed.readersCount += 1;
     this.#accounts.set(accountId, accountCount + 1);
@@ -126,10 +127,19 @@ export class EventLogs {
     });
   }
 
+  /** Ends all readers where they are, now and from now on: they may go on when the service is there again. */
+  [Symbol.dispose](): void {
+    this.#isStopped = true;
+    for (const feed of this.#feeds.values()) {
+      feed.isOver = true;
+      wake(feed);
+    }
+  }
+
   #use(id: OperationId): Feed {
     const known = this.#feeds.get(id);
     const feed = known ?? {
-      ...{ id, writer: null, file: null, isOver: false, usersCount: 0, readersCount: 0 },
+      ...{ id, writer: null, file: null, isOver: this.#isStopped, usersCount: 0, readersCount: 0 },
       changed: Promise.withResolvers<void>(),
     };
     feed.usersCount += 1;

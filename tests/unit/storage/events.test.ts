@@ -10,6 +10,7 @@ import { EventWriter, type EventWriterOptions } from "../../../src/storage/event
 import { allEvents } from "../../support/events.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
+import { turns } from "../../support/waiting.ts";
 
 let directory: string;
 let path: string;
@@ -190,7 +191,7 @@ describe("an event log", () => {
         readers.push({ since, look: await reader(since) });
       }
       for (const { look } of readers) await look();
-      while (round % 3 === 0 && log.queuedBytes > 0) await new Promise(setImmediate);
+      while (round % 3 === 0 && log.queuedBytes > 0) await turns(1);
     }
     await log.end();
     const found = await Promise.all(readers.map(({ look }) => look()));
@@ -204,7 +205,7 @@ describe("an event log", () => {
   test("that cannot be written says so, and keeps what was written", async () => {
     const log = writer();
     log.append(0, "progress", { a: 1 });
-    while (log.queuedBytes > 0) await new Promise(setImmediate);
+    while (log.queuedBytes > 0) await turns(1);
     log.file?.[Symbol.dispose]();
     const command = log.outputs(1, 10_000_000);
     const wait = command.write("stdout", Buffer.alloc(2_000_000));

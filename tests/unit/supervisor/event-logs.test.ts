@@ -14,6 +14,7 @@ import {
 import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
+import { turns } from "../../support/waiting.ts";
 
 const ACCOUNT = "alice" as AccountId;
 const newId = () => Bun.randomUUIDv7() as OperationId;
@@ -71,7 +72,7 @@ test("readers see the same, from before the start and from later, up to the end 
   for (let round = 1; round < 200; round++) {
     log.append(null, "progress", { round, fill: "x".repeat(2000) });
     if (round % 20 === 0) all.push(follow(logs.read(ACCOUNT, id, round - 10, false)));
-    if (round % 7 === 0) await new Promise(setImmediate);
+    if (round % 7 === 0) await turns(1);
   }
   await log.end();
   ended(id);
@@ -112,6 +113,20 @@ test("an operation without events, and one that is postponed, end their readers"
   const waiting = follow(logs.read(ACCOUNT, later, -1, false));
   events.emit({ type: "postponed", operation: { id: later, accountId: ACCOUNT, kind: "instance" } });
   expect(await waiting).toEqual([]);
+});
+
+test("a stop ends those who read, and those who come meanwhile, where they are", async () => {
+  const id = newId();
+  const log = logs.open(id);
+  log.append(null, "progress", { round: 0 });
+  const waiting = follow(logs.read(ACCOUNT, id, 1000, false));
+  logs[Symbol.dispose]();
+  expect(await waiting).toEqual([]);
+  expect(await follow(logs.read(ACCOUNT, newId(), -1, false))).toEqual([]);
+  log.append(null, "progress", { round: 1 });
+  await log.end();
+  log[Symbol.dispose]();
+  expect(rounds(await follow(logs.read(ACCOUNT, id, -1, true)))).toEqual([0, 1]);
 });
 
 test("readers of one log and of one account are bounded", () => {
