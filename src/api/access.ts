@@ -58,6 +58,21 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
     await ownTurn(principal.accountId);
     return { principal };
   };
+  const ofRawBody = (scope: Scope, makeRoom: BodyRooms["receive"]) => {
+    const route = new RouteAccess(requests, { scope, rawBody: true });
+    return {
+      introspect: route.declare,
+      parse: async (context: MacroContext) => {
+        const { request } = context;
+        context.query = route.admit(request, context.params);
+        const { accountId } = requests.principal(request);
+        requests.hold(request, await makeRoom(accountId, announcedLength(request), request.signal));
+        // The handler reads the bytes itself; any result but undefined keeps Elysia from reading them.
+        return null;
+      },
+      resolve: resolveInTurn,
+    };
+  };
   return new Elysia({ name: "access" }).macro({
     reads: (scope: Scope) => ({
       ...withoutBody(scope),
@@ -80,21 +95,8 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
         resolve: resolveInTurn,
       };
     },
-    receives: (scope: Scope) => {
-      const route = new RouteAccess(requests, { scope, rawBody: true });
-      return {
-        introspect: route.declare,
-        parse: async (context: MacroContext) => {
-          const { request } = context;
-          context.query = route.admit(request, context.params);
-          const { accountId } = requests.principal(request);
-          requests.hold(request, await rooms.receive(accountId, announcedLength(request), request.signal));
-          // The handler reads the bytes itself; any result but undefined keeps Elysia from reading them.
-          return null;
-        },
-        resolve: resolveInTurn,
-      };
-    },
+    receives: (scope: Scope) => ofRawBody(scope, (...room) => rooms.receive(...room)),
+    streams: (scope: Scope) => ofRawBody(scope, (...room) => rooms.stream(...room)),
   });
 }
 

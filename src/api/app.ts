@@ -32,7 +32,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
   const requests = new Requests({ metrics, log });
   const access = accessPlugin(
     requests,
-    new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS }),
+    new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS, streams: UPLOADS }),
   );
   const address = `${publicUrl ?? ""}${V1_PREFIX}`;
   const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) =>

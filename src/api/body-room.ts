@@ -152,6 +152,8 @@ export interface BodyRoomsOptions {
   readonly medium: BodyRoomOptions;
   readonly large: BodyRoomOptions;
   readonly uploads: BodyRoomOptions;
+  /** of bodies that last as long as a process reads them */
+  readonly streams: BodyRoomOptions;
 }
 
 /** One room for each kind of body, so that slow clients delay only bodies of the same kind. */
@@ -159,11 +161,13 @@ export class BodyRooms {
   readonly #medium: BodyRoom;
   readonly #large: BodyRoom;
   readonly #uploads: BodyRoom;
+  readonly #streams: BodyRoom;
 
-  constructor({ medium, large, uploads }: BodyRoomsOptions) {
+  constructor({ medium, large, uploads, streams }: BodyRoomsOptions) {
     this.#medium = new BodyRoom(medium);
     this.#large = new BodyRoom(large);
     this.#uploads = new BodyRoom(uploads);
+    this.#streams = new BodyRoom(streams);
   }
 
   /** Takes room for a JSON body, as `BodyRoom.take` does. */
@@ -177,6 +181,15 @@ export class BodyRooms {
    * @param bytes announced length; 0 if none is announced
    */
   receive(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
-    return this.#uploads.take(accountId, bytes === 0 ? UPLOAD_BYTES : Math.min(bytes, UPLOAD_BYTES), signal);
+    return this.#uploads.take(accountId, streamedBytes(bytes), signal);
   }
+
+  /** The same for a body that may last for as long as an instance runs. */
+  stream(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
+    return this.#streams.take(accountId, streamedBytes(bytes), signal);
+  }
+}
+
+function streamedBytes(announcedBytes: number): number {
+  return announcedBytes === 0 ? UPLOAD_BYTES : Math.min(announcedBytes, UPLOAD_BYTES);
 }

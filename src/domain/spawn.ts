@@ -140,12 +140,22 @@ export function checkTimeout(
   return bounded("timeout", seconds, TIMEOUT_SECONDS_DEFAULT, limits.instanceTimeoutSecondsMax);
 }
 
-/** Checks a command, as `checkSpawn` does. @throws as `checkSpawn` does */
-export function checkCommand(request: CommandInput): CheckedCommand {
+/**
+ * What a process beside the command may begin with as its standard input, in `bytes`: the guest takes it at once, and
+ * nothing of it waits in the memory of the service. More can be written while it runs.
+ */
+const PROCESS_STDIN_BYTES_MAX = 65_536;
+
+/** Checks a process that is to run beside a command. @throws as `checkSpawn` does */
+export function checkProcess(request: CommandInput): CheckedCommand {
+  return checkCommand(request, PROCESS_STDIN_BYTES_MAX);
+}
+
+function checkCommand(request: CommandInput, stdinBytesMax = STDIN_BYTES_MAX): CheckedCommand {
   const argv = argvOf(request);
   const env = request.env ?? {};
   checkArguments(argv, env, request.shell === true);
-  if (request.stdin !== undefined) checkStdin(request.stdin);
+  if (request.stdin !== undefined) checkStdin(request.stdin, stdinBytesMax);
   return {
     argv,
     env,
@@ -175,12 +185,12 @@ export function decodeStdin(text: string): Uint8Array {
 }
 
 /** Validates standard input without decoding it, because it can be large. */
-function checkStdin(text: string): void {
+function checkStdin(text: string, bytesMax: number): void {
   const fail = (reason: string): never => fieldError("stdin", reason);
   if (!text.startsWith(STDIN_BASE64_PREFIX)) {
     // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
     if (!/^[\x00-\x7f]*$/.test(text)) fail("must be plain ASCII, or base64: followed by standard base64");
-    if (text.length > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes`);
+    if (text.length > bytesMax) fail(`must be at most ${bytesMax} bytes`);
     return;
   }
   const encoded = text.slice(STDIN_BASE64_PREFIX.length);
@@ -191,7 +201,7 @@ function checkStdin(text: string): void {
   const tailBytes = Buffer.from(tail, "base64");
   if (tailBytes.toString("base64") !== tail) fail("has base64 whose unused bits are not zero");
   const sizeBytes = (encoded.length - tail.length) * BASE64_BYTES_RATIO + tailBytes.byteLength;
-  if (sizeBytes > STDIN_BYTES_MAX) fail(`must be at most ${STDIN_BYTES_MAX} bytes after decoding`);
+  if (sizeBytes > bytesMax) fail(`must be at most ${bytesMax} bytes after decoding`);
 }
 
 /** Bytes for each character of base64. */

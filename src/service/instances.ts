@@ -1,6 +1,5 @@
 import { getFile } from "../db/files.ts";
 import { resolveImage } from "../db/images.ts";
-import { getOperation, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
@@ -10,6 +9,7 @@ import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "..
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
+import { notRunning, requireInstance } from "./processes.ts";
 
 export interface StatsRequest {
   readonly id: OperationId;
@@ -127,14 +127,4 @@ function resolveFile(
     throw new ApiError("not_found", "no such file", { field: "files", path: file.path, uuid: file.fileId });
   }
   return { ...file, sha256: row.sha256, sizeBytes: row.sizeBytes };
-}
-
-function requireInstance({ db }: ServiceParts, { accountId }: Principal, id: OperationId): OperationRow {
-  const row = getOperation(db, accountId, id);
-  if (row === null || row.kind !== "instance") throw new ApiError("not_found", "no such instance", { uuid: id });
-  return row;
-}
-
-function notRunning(status: string): ApiError {
-  return new ApiError("conflict", "the instance is not running", { status });
 }

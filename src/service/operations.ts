@@ -88,15 +88,19 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
     events: (principal, request) => openEvents(parts, principal, get(principal, request.id), request),
     async output({ id, result }, stream) {
       const { [stream]: stored } = result as StoredInstanceResult;
-      const output = await openOutput(layout, id, stream, stored);
-      if (!(output instanceof LongOutput)) return { kind: "short", bytes: output };
-      return {
-        kind: "long",
-        isAscii: () => output.isAscii(),
-        text: (encoding) => output.text(encoding),
-        [Symbol.dispose]: () => output[Symbol.dispose](),
-      };
+      return outputOf(await openOutput(layout, id, stream, stored));
     },
+  };
+}
+
+/** An output as it was opened. */
+export function outputOf(output: Uint8Array | LongOutput): Output {
+  if (!(output instanceof LongOutput)) return { kind: "short", bytes: output };
+  return {
+    kind: "long",
+    isAscii: () => output.isAscii(),
+    text: (encoding) => output.text(encoding),
+    [Symbol.dispose]: () => output[Symbol.dispose](),
   };
 }
 

@@ -4,6 +4,7 @@ import { type InspectUseCases, inspectUseCases } from "./inspect.ts";
 import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
 import { type OperationUseCases, operationUseCases } from "./operations.ts";
 import type { ServiceParts } from "./parts.ts";
+import { type ProcessUseCases, processUseCases } from "./processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
 import { Walks } from "./walks.ts";
 
@@ -15,6 +16,7 @@ export interface Service {
   readonly images: ImageUseCases;
   readonly files: FileUseCases;
   readonly instances: InstanceUseCases;
+  readonly processes: ProcessUseCases;
   readonly operations: OperationUseCases;
   readonly inspect: InspectUseCases;
   readonly status: StatusUseCases;
@@ -26,6 +28,7 @@ export function createService(parts: ServiceParts): Service {
     images: imageUseCases(parts, walks),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
+    processes: processUseCases(parts),
     operations: operationUseCases(parts),
     inspect: inspectUseCases(parts, walks),
     status: statusUseCases(parts),

@@ -40,7 +40,24 @@ export async function openOutput(
   if (bytes === 0 || empty === true) return new Uint8Array();
   return bytes === undefined
     ? openFileOutput(outputPath(layout, id, stream))
-    : await openLogged(eventLogPath(layout, id), stream, bytes);
+    : await openProcessOutput(layout, id, { spid: Spid.command, stream, bytes });
+}
+
+/** An output of a process in the event log of its operation. */
+export interface LoggedOutput {
+  readonly spid: number;
+  readonly stream: OutputStream;
+  /** how much of it the log has */
+  readonly bytes: number;
+}
+
+/** The same for whichever process. */
+export async function openProcessOutput(
+  layout: DataLayout,
+  id: OperationId,
+  output: LoggedOutput,
+): Promise<Uint8Array | LongOutput> {
+  return output.bytes === 0 ? new Uint8Array() : await openLogged(eventLogPath(layout, id), output);
 }
 
 function openFileOutput(path: string): Uint8Array | LongOutput {
@@ -51,7 +68,7 @@ function openFileOutput(path: string): Uint8Array | LongOutput {
   return new LongOutput(() => filePieces(fd), { [Symbol.dispose]: () => closeSync(fd) });
 }
 
-async function openLogged(path: string, stream: OutputStream, bytes: number): Promise<Uint8Array | LongOutput> {
+async function openLogged(path: string, output: LoggedOutput): Promise<Uint8Array | LongOutput> {
   using held = new DisposableStack();
   const file = EventFile.open(path);
   if (file === null) return new Uint8Array();
@@ -61,13 +78,13 @@ async function openLogged(path: string, stream: OutputStream, bytes: number): Pr
     const reader = new EventReader(file);
     const parts: Uint8Array[] = [];
     for (let events = reader.nextNow(sizeBytes); events.length > 0; events = reader.nextNow(sizeBytes)) {
-      parts.push(...ofCommand(events, stream));
+      parts.push(...payloads(events, output));
     }
     return Buffer.concat(parts);
   }
-  if (bytes > DIRECT_BYTES_MAX) return new LongOutput(() => loggedPieces(file, stream, bytes), held.move());
+  if (output.bytes > DIRECT_BYTES_MAX) return new LongOutput(() => loggedPieces(file, output), held.move());
   const parts: Buffer[] = [];
-  for await (const piece of loggedPieces(file, stream, bytes)) parts.push(Buffer.from(piece));
+  for await (const piece of loggedPieces(file, output)) parts.push(Buffer.from(piece));
   return Buffer.concat(parts);
 }
 
@@ -116,20 +133,16 @@ async function* filePieces(fd: number): AsyncGenerator<Buffer, void, undefined> 
   }
 }
 
-/** Pieces of a stream in an event log, which has `bytes` of it. */
-async function* loggedPieces(
-  file: EventFile,
-  stream: OutputStream,
-  bytes: number,
-): AsyncGenerator<Buffer, void, undefined> {
+/** Pieces of an output in an event log. */
+async function* loggedPieces(file: EventFile, output: LoggedOutput): AsyncGenerator<Buffer, void, undefined> {
   const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
   const reader = new EventReader(file);
   const { sizeBytes } = file;
   let filled = 0;
-  for (let left = bytes; left > 0; ) {
+  for (let left = output.bytes; left > 0; ) {
     const events = await reader.next(sizeBytes);
     if (events.length === 0) break;
-    for (const payload of ofCommand(events, stream)) {
+    for (const payload of payloads(events, output)) {
       left -= payload.byteLength;
       for (let rest: Uint8Array = payload; rest.byteLength > 0; ) {
         const part = rest.subarray(0, PIECE_BYTES - filled);
@@ -145,8 +158,8 @@ async function* loggedPieces(
   if (filled > 0) yield buffer.subarray(0, filled);
 }
 
-function ofCommand(events: readonly LogEvent[], stream: OutputStream): Uint8Array[] {
-  return events.flatMap(({ spid, type, payload }) => (spid === Spid.command && type === stream ? [payload] : []));
+function payloads(events: readonly LogEvent[], { spid, stream }: LoggedOutput): Uint8Array[] {
+  return events.flatMap((event) => (event.spid === spid && event.type === stream ? [event.payload] : []));
 }
 
 export async function removeOutputs(layout: DataLayout, id: OperationId): Promise<void> {

@@ -3,14 +3,13 @@ import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { isTerminal, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
-import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
-import type { Output, Operation as StoredOperation } from "../../service/operations.ts";
-import { jsonPieces, LongText } from "../json-stream.ts";
-import { JSON_TYPE, json, type Reply, respond } from "../reply.ts";
+import type { OutputStream } from "../../domain/output.ts";
+import type { Operation as StoredOperation } from "../../service/operations.ts";
+import { type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
-import { streamed } from "../stream.ts";
-import { LogLine, Operation, type OutputObject, outputObject } from "./schema/operations.ts";
+import { LogLine, Operation } from "./schema/operations.ts";
 import { OperationQuery, OperationsQuery } from "./schema/query.ts";
+import { type SentOutput, SentOutputs } from "./sent-outputs.ts";
 import type { Surface } from "./surface.ts";
 
 /** Interval at which a client should poll an operation that has not ended, in `seconds`. */
@@ -109,16 +108,11 @@ async function operationReply({ service }: Surface, operation: StoredOperation, 
   const headers: Record<string, string> = isTerminal(operation.status)
     ? {}
     : { "retry-after": String(RETRY_AFTER_SECONDS) };
-  using held = new DisposableStack();
-  const open = async (stream: OutputStream): Promise<Output> => {
-    const output = await service.operations.output(operation, stream);
-    if (output.kind === "long") held.use(output);
-    return output;
-  };
-  const result = operation.status === "SUCCESS" ? await resultWithOutput(operation, open) : null;
-  const shown = operationOf(operation, result);
-  if (!isLong(result)) return json(status, shown, headers);
-  return { ...(await streamed(JSON_TYPE, jsonPieces(shown), held.move())), status };
+  using outputs = new SentOutputs();
+  const send = async (stream: OutputStream, { truncated }: StoredOutput): Promise<SentOutput> =>
+    await outputs.add(await service.operations.output(operation, stream), truncated);
+  const result = operation.status === "SUCCESS" ? await resultWithOutput(operation, send) : null;
+  return await outputs.reply(operationOf(operation, result), status, headers);
 }
 
 /** The wire form of an operation. `result` has that form already. */
@@ -142,24 +136,11 @@ function resultWithoutOutput({ status, result }: StoredOperation): Record<string
   return rest;
 }
 
-/** An output object. The content of a long one is read while it is sent. */
-type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { readonly content: LongText });
-
-function isLong(result: Record<string, unknown> | null): boolean {
-  return OUTPUT_STREAMS.some((stream) => (result?.[stream] as SentOutput | undefined)?.content instanceof LongText);
-}
-
 async function resultWithOutput(
   { kind, result }: StoredOperation,
-  open: (stream: OutputStream) => Promise<Output>,
+  send: (stream: OutputStream, stored: StoredOutput) => Promise<SentOutput>,
 ): Promise<Record<string, unknown> | null> {
   if (result === null || kind !== "instance") return result;
   const { exit_code, stdout, stderr, ...rest } = result as StoredInstanceResult;
-  const sent = async (stream: OutputStream, { truncated }: StoredOutput): Promise<SentOutput> => {
-    const output = await open(stream);
-    if (output.kind === "short") return outputObject(output.bytes, truncated);
-    const encoding = (await output.isAscii()) ? "ascii" : "base64";
-    return { content: new LongText(output.text(encoding)), encoding, truncated };
-  };
-  return { exit_code, stdout: await sent("stdout", stdout), stderr: await sent("stderr", stderr), ...rest };
+  return { exit_code, stdout: await send("stdout", stdout), stderr: await send("stderr", stderr), ...rest };
 }

@@ -8,6 +8,7 @@ import { inspectRoutes } from "./inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
 import { portRoutes } from "./ports.ts";
+import { processRoutes } from "./processes.ts";
 import type { Surface } from "./surface.ts";
 
 /** The API of the specification. */
@@ -18,6 +19,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
     .use(portRoutes(surface))
+    .use(processRoutes(surface))
     .use(checkpointRoutes(surface))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface))

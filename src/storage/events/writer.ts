@@ -129,6 +129,11 @@ export class EventWriter {
     });
   }
 
+  /** Resolves when readers can read what was appended until now, or it could not be written. */
+  async written(): Promise<void> {
+    for (const bytes = this.#bytes; this.#writtenBytes < bytes && !this.#failed.signal.aborted; ) await this.#work;
+  }
+
   /**
    * Writes what waits; what was kept of outputs survives a power failure then. The same for every call.
    * @throws why it could not be written

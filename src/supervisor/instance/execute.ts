@@ -74,7 +74,7 @@ export interface InstanceTools extends CaptureTools {
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
   const limit = new TimeLimit(job.submission.timeoutSeconds * 1000);
-  using run = instances.open(job.operationId, limit, tools.events);
+  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events: tools.events });
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
   const attempt = () => executeOnce(tools, { ...job, commandLog }, run, signal);
@@ -100,7 +100,7 @@ async function executeOnce(
   const progress: Progress = { ended: null };
   try {
     const outcome = await inMachine(instance, signal, () =>
-      runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.limit }),
+      runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.parts.limit }),
     );
     events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
     // Written out while the machine is being killed. The caller awaits it.
@@ -261,8 +261,11 @@ async function runCommand(
   const ranMs = performance.now() - startedAt;
   laps.lap("exec");
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
-  if (exit !== null) commandLog.exited(exit);
-  else commandLog.cutOff({ ...end, ranMs });
+  if (exit !== null) {
+    commandLog.exited(exit);
+    // What ran beside the command has died with it. Its end belongs into the log before that is ended.
+    await withinTime(instance.settled(), EXIT_GRACE_MS, () => null);
+  } else commandLog.cutOff({ ...end, ranMs });
   progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };
   return { figures: progress.ended, ranMs, agentAnswers: exit !== null };
 }

@@ -3,19 +3,27 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
+import { type CheckedCommand, decodeStdin } from "../../domain/spawn.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { EventLog } from "../operations/event-logs.ts";
+import { execSpec } from "./exec-spec.ts";
+import { ProcessLog } from "./process-log.ts";
 import type { RunningInstance } from "./running-instance.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
 
+/** What stays the same of a run, whichever machine it has. */
+export interface RunParts {
+  /** time limit of the command */
+  readonly limit: TimeLimit;
+  readonly hostname: string;
+  readonly events: EventLog;
+}
+
 /** The run of an operation. It may have several instances, one after another; disposal means that no more will come. */
 export interface LiveRun extends Disposable {
-  /** event log of the operation; null: it has none */
-  readonly events: EventLog | null;
-  /** the time limit of the command, whichever machine it runs on */
-  readonly limit: TimeLimit;
+  readonly parts: RunParts;
   /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
   enter(instance: RunningInstance): Disposable;
 }
@@ -27,8 +35,8 @@ export class LiveInstances {
   readonly #claimed = new Set<OperationId>();
 
   /** Opens the run of an operation, which must not have one yet. */
-  open(id: OperationId, limit: TimeLimit, events: EventLog | null = null): LiveRun {
-    const run = new Run({ limit, events }, () => this.#runs.delete(id));
+  open(id: OperationId, parts: RunParts): LiveRun {
+    const run = new Run(parts, () => this.#runs.delete(id));
     this.#runs.set(id, run);
     return run;
   }
@@ -40,7 +48,7 @@ export class LiveInstances {
 
   /** The event log of an operation, as long as it has a run. */
   eventsOf(id: OperationId): EventLog | null {
-    return this.#runs.get(id)?.events ?? null;
+    return this.#runs.get(id)?.parts.events ?? null;
   }
 
   /**
@@ -51,10 +59,10 @@ export class LiveInstances {
   async extend(id: OperationId, ms: number): Promise<boolean> {
     const run = this.#runs.get(id);
     if (run === undefined || run.current?.hasEnded === true) return false;
-    if (!run.limit.extend(ms)) {
-      throw new ApiError("conflict", "the time limit of the instance is longer already", {
-        timeout: run.limit.ms / 1000,
-      });
+    const { limit } = run.parts;
+    if (!limit.extend(ms)) {
+      const details = { timeout: limit.ms / 1000 };
+      throw new ApiError("conflict", "the time limit of the instance is longer already", details);
     }
     await run.current?.process(Spid.command)?.limit(ms);
     return true;
@@ -72,6 +80,29 @@ export class LiveInstances {
   }
 
   /**
+   * Starts a process beside the command of an operation, logs what it does, and gives its number once it runs; null when
+   * the operation has no machine.
+   * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run;
+   *   `invalid_path` for a working directory that cannot be entered
+   */
+  async exec(id: OperationId, command: CheckedCommand, timeoutMs: number | null): Promise<number | null> {
+    const run = this.#runs.get(id);
+    const instance = run?.current ?? null;
+    if (run === undefined || instance === null) return null;
+    const { events, hostname } = run.parts;
+    const { stdin, ...rest } = command;
+    const process = instance.exec((spid) => {
+      const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
+      const first = stdin === null ? null : log.counting(decoded(stdin));
+      const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, stdin: first });
+      return { spec, sink: { ...log.sink(spec), exited: (exit) => log.exited(exit) } };
+    });
+    await process.started;
+    await events.written();
+    return process.spid;
+  }
+
+  /**
    * Samples the instance at once and then every second until it ends or `signal` fires; null when it has no machine yet.
    * The figures start again at zero when the machine is replaced.
    */
@@ -86,6 +117,10 @@ export function notRunning(): ApiError {
   return new ApiError("conflict", "the command of the instance is not running");
 }
 
+async function* decoded(stdin: string): AsyncGenerator<Uint8Array> {
+  yield decodeStdin(stdin);
+}
+
 async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {
   for (let instance: RunningInstance | null = first; instance !== null; instance = await run.after(instance, signal)) {
     yield* samples(instance, STATS_INTERVAL_MS, signal);
@@ -96,16 +131,14 @@ class Run implements LiveRun {
   current: RunningInstance | null = null;
   /** the last one that entered; it stays after that has been disposed */
   latest: RunningInstance | null = null;
-  readonly limit: TimeLimit;
-  readonly events: EventLog | null;
+  readonly parts: RunParts;
   readonly #onOver: () => void;
   #isOver = false;
   /** resolves when another instance enters, or none can any more */
   #changed = Promise.withResolvers<void>();
 
-  constructor({ limit, events }: Pick<LiveRun, "limit" | "events">, onOver: () => void) {
-    this.limit = limit;
-    this.events = events;
+  constructor(parts: RunParts, onOver: () => void) {
+    this.parts = parts;
     this.#onOver = onOver;
   }
 

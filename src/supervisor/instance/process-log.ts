@@ -50,6 +50,7 @@ export class ProcessLog {
     return {
       started: (pid) => this.#started(pid, spec),
       output: (stream, chunk) => this.#outputs.write(stream, chunk),
+      given: (bytes) => this.given(bytes),
     };
   }
 

@@ -19,25 +19,34 @@ import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
+import { ProcessInput } from "./process-input.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
+
+/** Processes of one instance, over its whole life. */
+const SPID_MAX = 65_536;
 
 /**
  * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
  * awaited.
  */
-export interface InstanceProcess extends ExecHandle {
+export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | "limit"> {
   /** number of the process within its instance, in the order of the starts */
   readonly spid: number;
+  readonly hasTerminal: boolean;
+  readonly input: ProcessInput;
   /** Rejects with `invalid_path` when the working directory cannot be entered. */
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
 }
 
-/** Receives the start and the output of a process. */
+/** Receives the start and the output of a process, and its end before anybody else learns of it. */
 export interface ProcessSink {
   readonly started: StartListener;
   readonly output: OutputSink;
+  /** told of `bytes` that were written to its standard input */
+  readonly given: (bytes: number) => void;
+  readonly exited?: (exit: AgentExit) => void;
 }
 
 /**
@@ -121,7 +130,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     if (this.#command !== null) throw new Error("an instance has one command");
     const handle = this.agent.exec(spec, sink.output, { onStart: sink.started });
     this.#command = handle;
-    const command = this.#add(Spid.command, handle, spec);
+    const command = this.#add(Spid.command, { handle, spec, sink });
     const begin = () => {
       this.#begun = true;
     };
@@ -130,22 +139,34 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Starts a process beside the command, in the command's namespaces.
-   * The promises of the process reject with `too_many_requests` when too many run.
-   * @throws ApiError `conflict` when the command is not running
+   * Starts a process beside the command, in the command's namespaces. Its promises reject with `too_many_requests` when
+   * too many processes run.
+   * @throws ApiError `conflict` when the command is not running, or the instance has had as many processes as it can have
    */
-  exec(spec: AgentExecSpec, sink: ProcessSink): InstanceProcess {
+  exec(make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink }): InstanceProcess {
     const beside = this.#running();
+    if (this.#spidLast >= SPID_MAX) {
+      throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes and starts no more`);
+    }
     this.#spidLast += 1;
-    const handle = this.agent.exec(spec, sink.output, { beside, onStart: sink.started });
+    const { spec, sink } = make(this.#spidLast);
+    const run = this.agent.exec(spec, sink.output, { beside, onStart: sink.started });
     const full = (error: unknown) => {
       throw tooManyOf("processes", error);
     };
-    return this.#add(
-      this.#spidLast,
-      { ...handle, started: handle.started.catch(full), exit: handle.exit.catch(full) },
-      spec,
-    );
+    const handle = { ...run, started: run.started.catch(full), exit: run.exit.catch(full) };
+    return this.#add(this.#spidLast, { handle, spec, sink });
+  }
+
+  /** The process with that number has been started, whether or not it runs. */
+  hasHad(spid: number): boolean {
+    return spid >= Spid.command && spid <= this.#spidLast && this.#command !== null;
+  }
+
+  /** Waits until no process beside the command is left: they die with it. */
+  async settled(): Promise<void> {
+    const beside = this.processes.filter(({ spid }) => spid !== Spid.command);
+    await Promise.allSettled(beside.map(({ exit }) => exit));
   }
 
   /**
@@ -199,17 +220,24 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#command;
   }
 
-  #add(spid: number, handle: ExecHandle, { cwd }: AgentExecSpec): InstanceProcess {
-    const entered = handle.started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
+  #add(spid: number, { handle, spec, sink }: { handle: ExecHandle; spec: AgentExecSpec; sink: ProcessSink }) {
+    const entered = handle.started.catch((error: unknown) => rethrowPathError(error, spec.cwd, "entering"));
+    const isOpen = spec.stdin === "open" || (spec.stdin !== undefined && "first" in spec.stdin);
+    const exit = handle.exit.then((ended) => {
+      sink.exited?.(ended);
+      return ended;
+    });
     const added: InstanceProcess = {
       ...handle,
       spid,
+      hasTerminal: spec.terminal !== undefined,
+      input: new ProcessInput({ handle, isOpen, onGiven: sink.given }),
       started: this.#explained(entered),
-      exit: this.#explained(handle.exit),
+      exit: this.#explained(exit),
     };
     this.#processes.set(spid, added);
     const remove = () => void this.#processes.delete(spid);
-    handle.exit.then(remove, remove);
+    exit.then(remove, remove);
     // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);
     added.exit.catch(() => undefined);

@@ -19,7 +19,7 @@ const NEAR_BYTES_MAX = 1_048_576;
 const SHARED_PIECES_COUNT_MAX = 32;
 
 /** What an operation writes to while it runs. */
-export type EventLog = Pick<EventWriter, "append" | "outputs" | "end" | "failed" | "path">;
+export type EventLog = Pick<EventWriter, "append" | "outputs" | "written" | "end" | "failed" | "path">;
 
 /** The log of an operation that runs; it is to be ended before disposal. */
 class OpenLog extends EventWriter implements Disposable {

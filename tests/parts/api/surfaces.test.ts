@@ -16,7 +16,7 @@ import { createMetrics } from "../../../src/metrics.ts";
  */
 const room = { totalBytes: 1, accountBytes: 1, waitingBytes: 1, waitMsMax: 1, collect: () => undefined };
 const requests = new Requests({ metrics: createMetrics(), log: silentLog });
-const access = accessPlugin(requests, new BodyRooms({ medium: room, large: room, uploads: room }));
+const access = accessPlugin(requests, new BodyRooms({ medium: room, large: room, uploads: room, streams: room }));
 let ended = 0;
 
 const surface = new Elysia({ prefix: "/other" })

@@ -1,6 +1,10 @@
 import type { OperationId } from "../../../src/domain/ids.ts";
+import { Spid } from "../../../src/domain/log-event.ts";
+import { OUTPUT_BYTES_DEFAULT } from "../../../src/domain/output.ts";
+import { ProcessLog } from "../../../src/supervisor/instance/process-log.ts";
 import type { InstanceProcess, RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
+import type { AgentExecSpec } from "../../../src/vm/agent/agent.ts";
 import { nativeInstance, shellSpec } from "../native-instance.ts";
 import type { Api } from "./api.ts";
 
@@ -10,19 +14,53 @@ export interface RunningFixture extends AsyncDisposable {
   readonly path: string;
   readonly instance: RunningInstance;
   readonly command: InstanceProcess;
+  /** Waits for the end of the command, and ends the operation as a run does. */
+  finish(): Promise<void>;
 }
 
-/** Begins an instance whose command is `script`; an image with the tag `base` must be there. */
-export async function runningInstance(api: Api, script: string, timeoutMs = 60_000): Promise<RunningFixture> {
+export interface RunningOptions {
+  readonly timeoutMs?: number;
+  readonly spec?: Partial<AgentExecSpec>;
+}
+
+/** Queues an instance of alice's; an image with the tag `base` must be there. */
+export async function queuedInstance(api: Api): Promise<OperationId> {
   const { uuid } = (await api.call("POST", "/v1/instances", { json: { image: "tag:base", command: "true" } })).json;
-  const id = uuid as OperationId;
+  return uuid as OperationId;
+}
+
+/** Begins an instance whose command is `script`, or does so with one that is queued. */
+export async function runningInstance(
+  api: Api,
+  script: string,
+  { timeoutMs = 60_000, spec: more = {} }: RunningOptions = {},
+  queued?: OperationId,
+): Promise<RunningFixture> {
+  const id = queued ?? (await queuedInstance(api));
   api.operations.start(id);
   await using stack = new AsyncDisposableStack();
+  const events = stack.use(api.parts.eventLogs.open(id));
+  stack.defer(() => events.end());
   const { instance } = stack.use(await nativeInstance());
-  const run = stack.use(api.parts.instances.open(id, new TimeLimit(timeoutMs)));
+  const parts = { limit: new TimeLimit(timeoutMs), hostname: "box", events };
+  const run = stack.use(api.parts.instances.open(id, parts));
   stack.use(run.enter(instance));
-  const command = instance.start(shellSpec(script, timeoutMs), { started: () => undefined, output: () => undefined });
+  const log = new ProcessLog(events, { spid: Spid.command, truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT });
+  const spec = { ...shellSpec(script, timeoutMs), ...more };
+  const command = instance.start(spec, { ...log.sink(spec), exited: (exit) => log.exited(exit) });
   await command.started;
+  await events.written();
+  const finish = async () => {
+    await command.exit;
+    await instance.settled();
+    await events.end();
+    const stored = (stream: "stdout" | "stderr") => ({ truncated: false, bytes: log.bytes(stream).kept });
+    const figures = { cpu_time_ms: 1, memory_bytes: 1, timed_out: false, isolation: "vm" };
+    const { exitCode } = await command.exit;
+    api.operations.succeed(id, { exit_code: exitCode, stdout: stored("stdout"), stderr: stored("stderr"), ...figures });
+    run[Symbol.dispose]();
+  };
   const owned = stack.move();
-  return { id, path: `/v1/instances/${id}`, instance, command, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  const path = `/v1/instances/${id}`;
+  return { id, path, instance, command, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

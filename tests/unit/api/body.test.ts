@@ -82,7 +82,7 @@ describe("memory for bodies", () => {
       ...{ totalBytes: 2 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
       ...{ waitMsMax: 60_000, collect: () => undefined },
     };
-    const rooms = new BodyRooms({ medium: bounds, large: bounds, uploads: bounds });
+    const rooms = new BodyRooms({ medium: bounds, large: bounds, uploads: bounds, streams: bounds });
     const sizes = [2 * MIB, MIB, MIB, MIB + 1, MIB];
     const takes = sizes.map((bytes) => rooms.take(alice, bytes, never));
     expect(await taken(takes)).toEqual([true, true, true, false, false]);

@@ -14,7 +14,7 @@ import { LiveInstances } from "../../../src/supervisor/instance/live-instances.t
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
-import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { type EventLog, EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
@@ -25,6 +25,8 @@ import { testDirectory } from "../../support/layer-files.ts";
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as OperationId;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * 1_048_576 };
 const never = new AbortController().signal;
+
+const parts = { limit: new TimeLimit(1000), hostname: "box", events: {} as EventLog };
 
 /** An instance that uses `memoryBytes` until its machine is lost. */
 function fake(memoryBytes: number, hasBegun = false) {
@@ -48,7 +50,7 @@ const follow = (instances: LiveInstances, signal = never): AsyncIterator<Instanc
 test("figures continue when a lost machine is replaced before the command begins", async () => {
   const instances = new LiveInstances();
   expect([instances.find(ID), instances.stats(ID, never)]).toEqual([null, null]);
-  const run = instances.open(ID, new TimeLimit(1000));
+  const run = instances.open(ID, parts);
   expect(instances.stats(ID, never)).toBeNull();
   const first = fake(1);
   const entered = run.enter(first.instance);
@@ -74,7 +76,7 @@ test("figures continue when a lost machine is replaced before the command begins
 
 test("figures end with the machine once the command has begun, and when the reader leaves", async () => {
   const instances = new LiveInstances();
-  using run = instances.open(ID, new TimeLimit(1000));
+  using run = instances.open(ID, parts);
   const lost = fake(1);
   using _lost = run.enter(lost.instance);
   const left = new AbortController();

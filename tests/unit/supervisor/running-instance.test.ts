@@ -1,7 +1,8 @@
 import { expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
-import { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import { type ProcessSink, RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
+import type { AgentExecSpec, AgentExit } from "../../../src/vm/agent/agent.ts";
 import { packIntegers, viewOf } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Refusal, Stream } from "../../../src/vm/agent/protocol.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
@@ -13,6 +14,9 @@ const OK = exitPayload(0);
 /** The offset in EXEC_OPEN of the session to run beside. */
 const BESIDE_OFFSET = 16;
 const never = new AbortController().signal;
+
+const exec = (instance: RunningInstance, spec: AgentExecSpec, sink: ProcessSink) =>
+  instance.exec(() => ({ spec, sink }));
 
 /** An instance with a scripted guest; the output of its commands is in `heard`. */
 async function scripted() {
@@ -34,6 +38,8 @@ async function scripted() {
   const sink = {
     started: (pid: number) => void heard.push(`started ${pid}`),
     output: (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`),
+    given: (bytes: number) => void heard.push(`given ${bytes}`),
+    exited: ({ exitCode }: AgentExit) => void heard.push(`exited ${exitCode}`),
   };
   /** Starts the command, and gives its session. */
   const begin = async () => {
@@ -49,7 +55,8 @@ async function scripted() {
 test("processes run beside the command, are numbered, and are forgotten when they end", async () => {
   const { guest, instance, heard, sink, begin } = await scripted();
   const { command, session } = await begin();
-  const beside = instance.exec({ ...SPEC, stdin: "open" }, sink);
+  expect([instance.hasHad(0), instance.hasHad(1), instance.hasHad(2)]).toEqual([false, true, false]);
+  const beside = exec(instance, { ...SPEC, stdin: "open" }, sink);
   const opened = await guest.frame(HostFrame.execOpen, 1);
   expect(viewOf(opened.payload).getUint32(BESIDE_OFFSET, true)).toBe(session);
   guest.send(AgentFrame.started, opened.session, packIntegers([32, 2]));
@@ -60,21 +67,25 @@ test("processes run beside the command, are numbered, and are forgotten when the
   beside.signal(15, { group: true });
   expect((await guest.frame(HostFrame.signal)).session).toBe(opened.session);
   guest.send(AgentFrame.window, opened.session, packIntegers([32, Stream.stdin], [32, 100]));
-  expect(await beside.write(text("typed"))).toBe(true);
+  await beside.input.write(text("typed"), never);
+  expect(command.input.isOpen).toBe(false);
+  expect(await failure(command.input.write(text("typed"), never))).toMatchObject({ code: "conflict" });
   expect((await guest.frame(HostFrame.stdin)).payload.toString()).toBe("typed");
   guest.send(AgentFrame.output, opened.session, packIntegers([32, Stream.stderr]), text("answered"));
   guest.send(AgentFrame.exit, opened.session, exitPayload(3));
   expect((await beside.exit).exitCode).toBe(3);
-  expect(heard).toEqual(["started 1", "started 2", "stderr answered"]);
+  expect(heard).toEqual(["started 1", "started 2", "given 5", "stderr answered", "exited 3"]);
   expect(instance.process(2)).toBeNull();
+  expect(instance.hasHad(2)).toBe(true);
+  expect(await failure(beside.input.write(text("late"), never))).toMatchObject({ code: "conflict" });
   expect(instance.process(1)).toBe(command);
-  expect(instance.exec(SPEC, sink).spid).toBe(3);
+  expect(exec(instance, SPEC, sink).spid).toBe(3);
 });
 
 test("before and after the command no process can be started and no connection dialled", async () => {
   const { guest, instance, sink, begin } = await scripted();
   const none = { code: "conflict", message: "the command of the instance is not running" };
-  expect(() => instance.exec(SPEC, sink)).toThrow(ApiError);
+  expect(() => exec(instance, SPEC, sink)).toThrow(ApiError);
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(instance.hasBegun).toBe(false);
   const { command, session } = await begin();
@@ -83,7 +94,7 @@ test("before and after the command no process can be started and no connection d
   guest.send(AgentFrame.exit, session, OK);
   await command.exit;
   expect(instance.hasBegun).toBe(true);
-  expect(() => instance.exec(SPEC, sink)).toThrow("is not running");
+  expect(() => exec(instance, SPEC, sink)).toThrow("is not running");
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
 });
@@ -101,7 +112,7 @@ test("a connection is dialled in the guest, and a refused one is reported", asyn
 test("a working directory that cannot be entered is an error of the request, for every process", async () => {
   const { guest, instance, sink, begin } = await scripted();
   await begin();
-  const beside = instance.exec({ ...SPEC, cwd: "/proc/x" }, sink);
+  const beside = exec(instance, { ...SPEC, cwd: "/proc/x" }, sink);
   const { session } = await guest.frame(HostFrame.execOpen, 1);
   guest.send(AgentFrame.error, session, problem(2, "cannot enter /proc/x"));
   const details = { path: "/proc/x", errno: 2 };
@@ -112,7 +123,7 @@ test("a working directory that cannot be entered is an error of the request, for
 test("everybody who waits for the guest learns of the machine's end", async () => {
   const { guest, instance, sink, begin, end, isDisposed } = await scripted();
   const { command } = await begin();
-  const beside = instance.exec(SPEC, sink);
+  const beside = exec(instance, SPEC, sink);
   guest.channel.deliver(null);
   end(monitorExit("QEMU", { code: 137, signal: null }, ""));
   const lost = { code: "unavailable", details: { reason: "vmm_died" } };

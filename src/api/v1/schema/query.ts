@@ -199,3 +199,18 @@ export const DiffQuery = Type.Object({
     }),
   ),
 });
+
+/** Query of the processes of an instance. */
+export const ProcessesQuery = Type.Object({ limit: Type.Optional(Limit), offset: Type.Optional(Offset) });
+
+/** Query of a signal. */
+export const SignalQuery = Type.Object({
+  signal: Type.Optional(
+    Type.String({ default: "KILL", description: "name or number of the signal, such as TERM, SIGTERM or 15" }),
+  ),
+});
+
+/** Query of a streamed standard input. */
+export const StdinQuery = Type.Object({
+  close: Type.Optional(flag("close", "true: end the input behind the body")),
+});

@@ -1,0 +1,204 @@
+import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
+import { decodeContent } from "../../domain/content.ts";
+import { ApiError } from "../../domain/errors.ts";
+import { isoTime, type OperationId } from "../../domain/ids.ts";
+import { LIMIT_DEFAULT } from "../../domain/listing.ts";
+import { signalNumber } from "../../domain/signals.ts";
+import type { ProcessName, Process as StoredProcess } from "../../service/processes.ts";
+import { bodyStream } from "../body.ts";
+import { empty, json, respond } from "../reply.ts";
+import { about, checked, jsonSpec } from "../route.ts";
+import { commandOf, terminalOf } from "./command-wire.ts";
+import { PtySize } from "./schema/instances.ts";
+import { Process, ProcessDetails, ProcessRequest, StartedProcess, StdinRequest } from "./schema/processes.ts";
+import { ProcessesQuery, SignalQuery, StdinQuery } from "./schema/query.ts";
+import { SentOutputs } from "./sent-outputs.ts";
+import type { Surface } from "./surface.ts";
+
+const SCOPE = "instances:exec";
+/** Largest body in `bytes`: all arguments with many escapes. */
+const PROCESS_BODY_BYTES_MAX = 16_777_216;
+const SIGNAL_DEFAULT = "KILL";
+const NS_PER_MS = 1_000_000n;
+
+const START = {
+  body: checked(ProcessRequest),
+  ...about({
+    id: "startProcess",
+    tag: "Processes",
+    summary: "Run a process beside the command of a running instance",
+    responses: {
+      201: jsonSpec("the process runs", StartedProcess, { Location: "address of the process" }),
+    },
+    errors: ["not_found", "conflict", "invalid_path", "too_many_requests", "unavailable"],
+  }),
+};
+
+const LIST = {
+  query: checked(ProcessesQuery),
+  ...about({
+    id: "listProcesses",
+    tag: "Processes",
+    summary: "List what runs and ran in an instance, in the order of the starts",
+    responses: { 200: jsonSpec("a page of processes", Type.Array(Process)) },
+    errors: ["not_found", "too_many_requests"],
+  }),
+};
+
+const GET = {
+  ...about({
+    id: "getProcess",
+    tag: "Processes",
+    summary: "Read a process of an instance, with what it has written until now",
+    responses: { 200: jsonSpec("the process", ProcessDetails) },
+    errors: ["not_found", "too_many_requests"],
+  }),
+};
+
+const SIGNAL = {
+  query: checked(SignalQuery),
+  ...about({
+    id: "signalProcess",
+    tag: "Processes",
+    summary: "Send a signal to the process group of a process",
+    responses: { 204: { description: "the signal is on its way" } },
+    errors: ["not_found", "conflict"],
+  }),
+};
+
+const STDIN = {
+  body: checked(StdinRequest),
+  ...about({
+    id: "writeStdin",
+    tag: "Processes",
+    summary: "Write to the standard input of a process; answered when the guest has taken it",
+    responses: { 204: { description: "the guest has taken all of it" } },
+    errors: ["not_found", "conflict", "too_many_requests"],
+  }),
+};
+
+const STREAM = {
+  query: checked(StdinQuery),
+  ...about({
+    id: "streamStdin",
+    tag: "Processes",
+    summary: "Write the bytes of the body to the standard input of a process as they come, as fast as it reads",
+    responses: { 204: { description: "the guest has taken all of it" } },
+    errors: ["not_found", "conflict", "too_many_requests"],
+  }),
+};
+
+const RESIZE = {
+  body: checked(PtySize),
+  ...about({
+    id: "resizeTerminal",
+    tag: "Processes",
+    summary: "Set the size of the terminal of a process",
+    responses: { 204: { description: "the size is on its way" } },
+    errors: ["not_found", "conflict"],
+  }),
+};
+
+export function processRoutes(surface: Surface) {
+  const { processes } = surface.service;
+  return new Elysia({ prefix: "/instances/:uuid/processes" })
+    .use(surface.access)
+    .post(
+      "",
+      async ({ request, principal, params, body: { timeout, ...command } }) => {
+        const wanted = { ...commandOf(command), timeoutSeconds: timeout };
+        const spid = await processes.start(principal, params.uuid as OperationId, wanted);
+        const location = `${surface.address}/instances/${params.uuid}/processes/${spid}`;
+        return respond(json(201, { spid }, { location }), request) as never;
+      },
+      { takes: { scope: SCOPE, bytesMax: PROCESS_BODY_BYTES_MAX }, ...START },
+    )
+    .get(
+      "",
+      async ({ request: { signal }, principal, params, query: { limit = LIMIT_DEFAULT, offset = 0 } }) => {
+        const id = params.uuid as OperationId;
+        return (await processes.list(principal, { id, limit, offset, signal })).map(processOf);
+      },
+      { reads: SCOPE, ...LIST },
+    )
+    .get(
+      "/:spid",
+      async ({ request, principal, params }) => {
+        const name = nameOf(params);
+        const process = await processes.get(principal, name, request.signal);
+        using outputs = new SentOutputs();
+        const send = async (stream: "stdout" | "stderr") =>
+          await outputs.add(await processes.output(name.id, process, stream), process.outputs[stream].truncated);
+        const shown = { ...processOf(process), stdout: await send("stdout"), stderr: await send("stderr") };
+        return respond(await outputs.reply(shown, 200), request) as never;
+      },
+      { reads: SCOPE, ...GET },
+    )
+    .delete(
+      "/:spid",
+      ({ request, principal, params, query: { signal = SIGNAL_DEFAULT } }) => {
+        processes.signal(principal, nameOf(params), requireSignal(signal));
+        return respond(empty(204), request);
+      },
+      { writes: SCOPE, ...SIGNAL },
+    )
+    .post(
+      "/:spid/stdin",
+      async ({ request, principal, params, body: { close = false, ...encoded } }) => {
+        const content = [decodeContent(encoded)];
+        await processes.write(principal, { ...nameOf(params), content, close, signal: request.signal });
+        return respond(empty(204), request);
+      },
+      { takes: { scope: SCOPE }, ...STDIN },
+    )
+    .post(
+      "/:spid/stdin/stream",
+      async ({ request, server, principal, params, query: { close = false } }) => {
+        // The process may read as slowly as it likes, and the client may have nothing to write for long.
+        server?.timeout(request, 0);
+        const input = { ...nameOf(params), content: bodyStream(request), close, signal: request.signal };
+        await processes.write(principal, input);
+        return respond(empty(204), request);
+      },
+      { streams: SCOPE, ...STREAM },
+    )
+    .patch(
+      "/:spid/pty",
+      async ({ request, principal, params, body }) => {
+        await processes.resize(principal, nameOf(params), terminalOf(body));
+        return respond(empty(204), request);
+      },
+      { takes: { scope: SCOPE }, ...RESIZE },
+    );
+}
+
+function nameOf({ uuid, spid }: { readonly uuid: string; readonly spid: string }): ProcessName {
+  return { id: uuid as OperationId, spid: Number(spid) };
+}
+
+/** @throws ApiError `validation_error` */
+function requireSignal(text: string): number {
+  const number = signalNumber(text);
+  if (number !== null) return number;
+  const message = "signal must be the name of a signal, such as TERM, or a number from 1 to 64";
+  throw new ApiError("validation_error", message, { field: "signal" });
+}
+
+function processOf({ spid, state, startedNs, endedNs, spawn, exit }: StoredProcess): Process {
+  const { command, args, args_truncated, cwd, uid, gid, pty } = spawn;
+  return {
+    ...{ spid, state, command, args: [...args] },
+    ...(args_truncated === undefined ? {} : { args_truncated }),
+    ...{ cwd, uid, gid },
+    ...(pty === undefined ? {} : { pty }),
+    started_at: isoTime(Number(startedNs / NS_PER_MS)),
+    ...(endedNs === null ? {} : { ended_at: isoTime(Number(endedNs / NS_PER_MS)) }),
+    exit_code: exit?.exit_code ?? null,
+    signal: exit?.signal ?? null,
+    ...(exit === null ? {} : { timed_out: exit.timed_out, duration_ms: exit.duration_ms }),
+    ...(exit?.oom_killed === true ? { oom_killed: true } : {}),
+    cpu_time_ms: exit?.cpu_time_ms ?? null,
+    memory_bytes: exit?.memory_bytes ?? null,
+  };
+}

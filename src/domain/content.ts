@@ -1,0 +1,17 @@
+import { ApiError } from "./errors.ts";
+
+/** Bytes as the interface spells them. */
+export interface EncodedContent {
+  readonly content: string;
+  readonly encoding?: "ascii" | "base64" | undefined;
+}
+
+/** @throws ApiError `validation_error` for what the encoding does not allow */
+export function decodeContent({ content, encoding = "ascii" }: EncodedContent): Uint8Array {
+  const bytes = Buffer.from(content, encoding === "ascii" ? "latin1" : "base64");
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
+  const isWhole = encoding === "ascii" ? /^[\x00-\x7f]*$/.test(content) : bytes.toString("base64") === content;
+  if (isWhole) return bytes;
+  const rule = encoding === "ascii" ? "plain ASCII, or base64 with encoding" : "standard base64 with padding";
+  throw new ApiError("validation_error", `content must be ${rule}`, { field: "content" });
+}

@@ -1,0 +1,183 @@
+import { getOperation, type OperationRow } from "../db/operations.ts";
+import { ApiError } from "../domain/errors.ts";
+import type { OperationId } from "../domain/ids.ts";
+import { type LogEvent, type LogEventData, Spid } from "../domain/log-event.ts";
+import { isTerminal } from "../domain/operation.ts";
+import type { OutputStream } from "../domain/output.ts";
+import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../domain/spawn.ts";
+import { openProcessOutput } from "../storage/outputs.ts";
+import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
+import { type EventStream, openEvents } from "./events.ts";
+import { type Output, outputOf } from "./operations.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
+
+/** A process of an instance, by the number of its operation and its own. */
+export interface ProcessName {
+  readonly id: OperationId;
+  readonly spid: number;
+}
+
+/** A process of an instance, as the event log tells of it. Times are in ns since the epoch. */
+export interface Process {
+  readonly spid: number;
+  /** "lost": the machine or the host failed before the end of the process was known */
+  readonly state: "running" | "ended" | "lost";
+  readonly startedNs: bigint;
+  readonly endedNs: bigint | null;
+  readonly spawn: LogEventData["spawn"];
+  /** null until it has ended */
+  readonly exit: LogEventData["exit"] | null;
+}
+
+/** A process with what is known of its outputs. */
+export interface ProcessDetails extends Process {
+  readonly outputs: Readonly<Record<OutputStream, { readonly bytes: number; readonly truncated: boolean }>>;
+}
+
+export interface ProcessPage {
+  readonly id: OperationId;
+  readonly limit: number;
+  readonly offset: number;
+  readonly signal: AbortSignal;
+}
+
+/** Bytes for a process' standard input. */
+export interface InputRequest extends ProcessName {
+  readonly content: AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+  /** end the input behind them */
+  readonly close: boolean;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * What runs and ran in an instance. All throw ApiError `not_found` for an instance or a process that does not exist, and
+ * those that change something `conflict` when the instance is not running, or the process has ended.
+ */
+export interface ProcessUseCases {
+  /**
+   * Starts a process beside the command of a running instance, and gives its number.
+   * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run
+   */
+  start(principal: Principal, id: OperationId, request: CommandInput): Promise<number>;
+  /** A page of the processes that run and ran, in the order in which they began to run. */
+  list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
+  get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
+  /** What an output of a process has until now; `process` must come from `get`. */
+  output(id: OperationId, process: ProcessDetails, stream: OutputStream): Promise<Output>;
+  /**
+   * Writes to the standard input of a process, as fast as it reads.
+   * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many write to it
+   */
+  write(principal: Principal, request: InputRequest): Promise<void>;
+  /** Sends a signal to the process group of a process. */
+  signal(principal: Principal, name: ProcessName, signal: number): void;
+  /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
+  resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<void>;
+}
+
+export function processUseCases(parts: ServiceParts): ProcessUseCases {
+  const { instances, limits, layout } = parts;
+  return {
+    async start(principal, id, request) {
+      const { status } = requireInstance(parts, principal, id);
+      const command = checkProcess(request);
+      const timeoutMs =
+        request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
+      const spid = await instances.exec(id, command, timeoutMs);
+      if (spid === null) throw notRunning(status);
+      return spid;
+    },
+    async list(principal, { id, limit, offset, signal }) {
+      const row = requireInstance(parts, principal, id);
+      using events = openEvents(parts, principal, row, { id, since: -1, follow: false, signal });
+      const page = new Map<number, Process>();
+      let count = 0;
+      for await (const event of all(events)) {
+        if (event.type === "spawn") count += 1;
+        const isWanted = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
+        if (isWanted) take(page, event);
+      }
+      return [...page.values()].map((process) => settled(process, row));
+    },
+    async get(principal, { id, spid }, signal) {
+      const row = requireInstance(parts, principal, id);
+      using events = openEvents(parts, principal, row, { id, spid, since: -1, follow: false, signal });
+      const found = new Map<number, Process>();
+      const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
+      for await (const event of all(events)) {
+        take(found, event);
+        if (event.type === "stdout" || event.type === "stderr") outputs[event.type].bytes += event.payload.byteLength;
+        if (event.type === "truncated") outputs[dataOf<"truncated">(event).stream].truncated = true;
+      }
+      const process = found.get(spid);
+      if (process === undefined) throw noSuchProcess(spid);
+      return { ...settled(process, row), outputs };
+    },
+    output: async (id, { spid, outputs }, stream) =>
+      outputOf(await openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes })),
+    async write(principal, { content, close, signal, ...name }) {
+      const { input } = requireProcess(parts, principal, name);
+      for await (const bytes of content) await input.write(bytes, signal);
+      if (close) await input.close(signal);
+    },
+    signal(principal, name, signal) {
+      requireProcess(parts, principal, name).signal(signal, { group: true });
+    },
+    async resize(principal, name, size) {
+      const process = requireProcess(parts, principal, name);
+      if (!process.hasTerminal) throw new ApiError("conflict", "the process has no terminal");
+      await process.resize(size);
+    },
+  };
+}
+
+async function* all(events: EventStream): AsyncGenerator<LogEvent, void, undefined> {
+  for (let piece = await events.next(); piece !== null; piece = await events.next()) yield* piece;
+}
+
+function dataOf<Type extends "spawn" | "exit" | "truncated">({ payload }: LogEvent): LogEventData[Type] {
+  return JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData[Type];
+}
+
+/** Takes what an event tells of the start or the end of a process. */
+function take(found: Map<number, Process>, event: LogEvent): void {
+  const { spid, type, timeNs } = event;
+  if (spid === null) return;
+  if (type === "spawn") {
+    const spawn = dataOf<"spawn">(event);
+    found.set(spid, { spid, state: "running", startedNs: timeNs, endedNs: null, spawn, exit: null });
+  }
+  const process = found.get(spid);
+  if (type !== "exit" || process === undefined) return;
+  found.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
+}
+
+/** A process whose end is not in the log of an instance that ended. */
+function settled(found: Process, { status }: OperationRow): Process {
+  return found.state === "running" && isTerminal(status) ? { ...found, state: "lost" } : found;
+}
+
+export function requireInstance({ db }: ServiceParts, { accountId }: Principal, id: OperationId): OperationRow {
+  const row = getOperation(db, accountId, id);
+  if (row === null || row.kind !== "instance") throw new ApiError("not_found", "no such instance", { uuid: id });
+  return row;
+}
+
+export function notRunning(status: string): ApiError {
+  return new ApiError("conflict", "the instance is not running", { status });
+}
+
+/** A process that runs. */
+function requireProcess(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): InstanceProcess {
+  const { status } = requireInstance(parts, principal, id);
+  const instance = parts.instances.find(id);
+  if (instance === null) throw notRunning(status);
+  const process = instance.process(spid);
+  if (process !== null) return process;
+  if (!instance.hasHad(spid)) throw noSuchProcess(spid);
+  throw new ApiError("conflict", spid === Spid.command ? "the command has ended" : "the process has ended", { spid });
+}
+
+function noSuchProcess(spid: number): ApiError {
+  return new ApiError("not_found", "the instance has no such process", { spid });
+}

@@ -1,0 +1,106 @@
+import { ApiError } from "../../domain/errors.ts";
+import { untilAborted } from "../../system/waiting.ts";
+import type { ExecHandle } from "../../vm/agent/agent.ts";
+
+/** Bytes that are handed over at a time; what a caller who left wanted to send is kept up to this length. */
+const PIECE_BYTES = 65_536;
+/** Callers that may wait for their turn. */
+const WAITING_COUNT_MAX = 16;
+
+export interface ProcessInputOptions {
+  readonly handle: Pick<ExecHandle, "write" | "end">;
+  /** false: the process was started without an input that stays open */
+  readonly isOpen: boolean;
+  /** told of every `bytes` that the process was given */
+  readonly onGiven: (bytes: number) => void;
+}
+
+/** Standard input of a process, for any number of callers: each writes as a whole, as fast as the process reads. */
+export class ProcessInput {
+  readonly #options: ProcessInputOptions;
+  readonly #waiting: (() => void)[] = [];
+  #isTaken = false;
+  #isOpen: boolean;
+
+  constructor(options: ProcessInputOptions) {
+    this.#options = options;
+    this.#isOpen = options.isOpen;
+  }
+
+  /** More can be written. */
+  get isOpen(): boolean {
+    return this.#isOpen;
+  }
+
+  /**
+   * Resolves when the guest has taken all bytes.
+   * @throws ApiError `conflict` when the input is closed, or the process has ended; `too_many_requests` when too many
+   *   write; the reason of `signal`, after which a part may have been taken
+   */
+  async write(bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    this.#requireOpen();
+    if (bytes.byteLength === 0) return;
+    await this.#takeTurn(signal);
+    let isGiven: Promise<unknown> = Promise.resolve();
+    const release = () => this.#endTurn();
+    // The turn of a caller who left lasts until its piece is taken, so that the input keeps its order.
+    using _turn = { [Symbol.dispose]: () => void isGiven.then(release, release) };
+    for (let at = 0; at < bytes.byteLength; at += PIECE_BYTES) {
+      this.#requireOpen();
+      // A copy: the caller may leave while the process does not read.
+      const piece = bytes.slice(at, at + PIECE_BYTES);
+      const given = this.#options.handle.write(piece);
+      isGiven = given;
+      if (!(await untilAborted(given, signal))) throw ended();
+      this.#options.onGiven(piece.byteLength);
+    }
+  }
+
+  /**
+   * Ends the input behind everything that was written. At a terminal its end-of-file character (^D) stands for the end.
+   * @throws ApiError `conflict` when it is closed already; the reason of `signal`
+   */
+  async close(signal: AbortSignal): Promise<void> {
+    this.#requireOpen();
+    await this.#takeTurn(signal);
+    using _turn = { [Symbol.dispose]: () => this.#endTurn() };
+    this.#requireOpen();
+    this.#isOpen = false;
+    await this.#options.handle.end();
+  }
+
+  #requireOpen(): void {
+    if (!this.#isOpen) throw new ApiError("conflict", "the standard input of the process is closed");
+  }
+
+  async #takeTurn(signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    if (!this.#isTaken) {
+      this.#isTaken = true;
+      return;
+    }
+    if (this.#waiting.length >= WAITING_COUNT_MAX) {
+      throw new ApiError("too_many_requests", "too many requests write to the process already");
+    }
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#waiting.push(resolve);
+    try {
+      await untilAborted(promise, signal);
+    } catch (error) {
+      const place = this.#waiting.indexOf(resolve);
+      if (place >= 0) this.#waiting.splice(place, 1);
+      else this.#endTurn();
+      throw error;
+    }
+  }
+
+  #endTurn(): void {
+    const next = this.#waiting.shift();
+    if (next === undefined) this.#isTaken = false;
+    else next();
+  }
+}
+
+function ended(): ApiError {
+  return new ApiError("conflict", "the process has ended");
+}
