@@ -1,11 +1,11 @@
 import type { Appliance } from "../support/appliance.ts";
 
-/** What an image must hold: content by path, as long as nobody asked for its deletion. */
+/** What an image must contain: content by path, until its deletion is requested. */
 export interface ImageFacts {
   readonly files: ReadonlyMap<string, string>;
   /** it has a shell, so that runs can start from it */
   readonly hasShell: boolean;
-  /** `asked`: a deletion was sent and its answer was lost, so that both is right */
+  /** `asked`: a deletion was sent and its answer was lost, so that the image may exist or not */
   deletion: "none" | "asked" | "done";
 }
 
@@ -15,7 +15,7 @@ interface OperationView {
 }
 
 const TERMINAL = ["SUCCESS", "FAILED", "CANCELLED"];
-/** What may be the reason of a failure here. All else is a defect, `internal_error` first. */
+/** Errors that a fault may cause. All others are defects, `internal_error` first. */
 const REASONS = ["unavailable", "insufficient_storage", "validation_error", "conflict", "not_found"];
 const PAGE_COUNT = 1000;
 
@@ -43,12 +43,12 @@ export class Acknowledged {
     this.#appliance = appliance;
   }
 
-  /** operations that were seen to succeed */
+  /** operations that have succeeded */
   get successes(): number {
     return this.#successes;
   }
 
-  /** how much is known, for a person */
+  /** the number of facts, as text */
   get summary(): string {
     return `${this.#ended.size} ended operations (${this.#successes} SUCCESS), ${this.images.size} images, ${this.files.size} files, ${this.tags.size} tags`;
   }
@@ -62,7 +62,7 @@ export class Acknowledged {
     this.#cancelled.add(id);
   }
 
-  /** Notes what an operation says now, and gives what is wrong with that. */
+  /** Records the state of an operation, and returns contradictions. */
   saw(id: string, operation: OperationView): string[] {
     const problems: string[] = [];
     const said = JSON.stringify(operation);
@@ -81,7 +81,7 @@ export class Acknowledged {
     return problems;
   }
 
-  /** Waits until no operation is open, and gives what is wrong. */
+  /** Waits until all operations have ended, and returns contradictions. */
   async settle(limitMs: number): Promise<string[]> {
     const deadline = Date.now() + limitMs;
     const problems: string[] = [];
@@ -100,7 +100,7 @@ export class Acknowledged {
     return problems;
   }
 
-  /** Asks the appliance for everything that it acknowledged; gives what it does not hold any more. */
+  /** Reads everything that the appliance has acknowledged; returns what is missing or differs. */
   async check(): Promise<string[]> {
     return [
       ...(await this.#checkFiles()),
@@ -149,14 +149,14 @@ export class Acknowledged {
       if (!this.#mayHold(holders, holder)) {
         problems.push(`tag ${tag} is at ${holder} (${response.status}) and not at one of ${[...holders].join(", ")}`);
       } else if (isQuiet && askedBefore === this.tagsAsked) {
-        // What was seen while nobody moved it is what it is from now on.
+        // A state that was read while no change was under way is the state from now on.
         this.tags.set(tag, new Set([holder]));
       }
     }
     return problems;
   }
 
-  /** A tag goes with its image. */
+  /** A tag is removed with its image. */
   #mayHold(holders: ReadonlySet<string | null>, holder: string | null): boolean {
     if (holders.has(holder)) return true;
     return holder === null && [...holders].some((image) => this.images.get(image ?? "")?.deletion !== "none");

@@ -12,7 +12,7 @@ import { type TarEntry, tar } from "../support/tar.ts";
 const COUNT_DEFAULT = 60;
 const AT_ONCE_COUNT = 3;
 const START_MS_MAX = 120_000;
-/** Each import starts programs, and waits for its turn. */
+/** Each import starts programs, and waits in the queue. */
 const ARCHIVE_MS_MAX = 20_000;
 const BLOCK_BYTES = 512;
 
@@ -42,13 +42,13 @@ test(
     process.stderr.write(`seed ${seed}: ${JSON.stringify(endings)}\n`);
     expect(problems).toEqual([]);
     await imports.expectNothingTouched();
-    // It is no fuzz when everything is refused at the door, or nothing is.
+    // The fuzz is worthless when everything is refused early, or nothing is.
     expect(Object.keys(endings).length).toBeGreaterThan(1);
   },
   START_MS_MAX + count * ARCHIVE_MS_MAX,
 );
 
-/** What is wrong with an archive is the client's fault, and the message says it without a path of the host. */
+/** A damaged archive is the client's error, whose message contains no path of the host. */
 function isInOrder({ status, error }: Ended): boolean {
   if (status === "SUCCESS") return true;
   return error?.error === "validation_error" && !JSON.stringify(error).includes(imports.appliance.dataDir);
@@ -76,7 +76,7 @@ function damagedArchive(): Uint8Array<ArrayBuffer> {
   return new Uint8Array(random.below(8) === 0 ? gzipSync(outer) : outer);
 }
 
-/** The bytes with a few of them changed, cut off, doubled, or put elsewhere. */
+/** The bytes with a few of them changed, removed, doubled or moved. */
 function damaged(bytes: Buffer): Buffer {
   let result = Buffer.from(bytes);
   for (let times = 1 + random.below(3); times > 0; times--) {

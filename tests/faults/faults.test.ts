@@ -38,7 +38,7 @@ const DISK_BYTES = 3_221_225_472;
 const DISK_FILES = 60_000;
 const RESERVE_BYTES = 67_108_864;
 const FIND_MS = 20_000;
-/** Descriptors beyond those of a daemon that has just started: indexes that stay open for the next reader, and a few. */
+/** Descriptors beyond those of a new daemon: indexes that stay open for the next reader, and a few more. */
 const DESCRIPTORS_MORE_MAX = OPEN_LAYERS_COUNT_MAX + 60;
 /** A pool of one machine: its monitor, and the launcher that waits for it. */
 const POOL_PROCESSES_COUNT = 2;
@@ -85,7 +85,7 @@ test(
     const isOver = () => Date.now() > latest || (Date.now() > end && faults.kills >= killsMin);
     while (!isOver() && problems.length === 0) {
       await pause("faults come at any time", random.below(PAUSE_MS_MAX));
-      // On a slow host faults would otherwise come faster than anything can succeed; every third comes nevertheless.
+      // On a slow host nothing would succeed between faults otherwise; every third fault does not wait.
       if (random.below(3) > 0) await progress(facts);
       const fault = await faults.one();
       const found = fault.includes("daemon") || fault === "restart" ? await facts.check() : [];
@@ -110,7 +110,7 @@ test(
     await appliance.up();
     expect(used).toBeLessThan((await readdir(`/proc/${appliance.pid}/fd`)).length + DESCRIPTORS_MORE_MAX);
     expect(await facts.check()).toEqual([]);
-    // A test that did next to nothing proves nothing.
+    // A test without successes and kills proves nothing.
     expect(faults.kills).toBeGreaterThanOrEqual(killsMin);
     expect(facts.successes).toBeGreaterThanOrEqual(killsMin);
   },
@@ -123,13 +123,13 @@ async function progress(facts: Acknowledged): Promise<void> {
   await until("an operation succeeds", () => facts.successes > before, PROGRESS_MS_MAX).catch(() => undefined);
 }
 
-/** What the daemon logged of its own failures, for whoever looks for the cause. */
+/** The errors that the daemon logged, to find the cause of a failure. */
 function errorsIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.includes('"level":"error"'));
   return `${lines.slice(0, ERROR_LINES_MAX).join("\n")}\n`;
 }
 
-/** What a daemon that was stopped in order left on the host. */
+/** The remains on the host of a daemon that was stopped with SIGTERM. */
 async function leftBy(appliance: Appliance): Promise<string[]> {
   const layout = dataLayout(appliance.dataDir);
   using db = openDatabase(layout.database);

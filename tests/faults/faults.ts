@@ -8,7 +8,7 @@ import type { Random } from "./load.ts";
 const HOUR_SECONDS = 3600;
 const FULL_MS_MAX = 4000;
 const SLOW_CLIENTS_COUNT = 20;
-/** After so long a slow client leaves, in the middle of whatever it did. */
+/** A slow client leaves after at most this time, whatever it is doing. */
 const SLOW_MS_MAX = 5000;
 
 export interface FaultOptions {
@@ -17,11 +17,11 @@ export interface FaultOptions {
   readonly random: Random;
   /** file with the offset of the clock that the daemon sees */
   readonly clockFile: string;
-  /** an image and a path in it, for those who read slowly */
+  /** an image and a path in it, for slow readers */
   readonly readable: () => string;
 }
 
-/** What goes wrong on a host, one thing at a time. */
+/** The faults of a host, one at a time. */
 export class Faults {
   readonly #options: FaultOptions;
   readonly #slow = new Set<Socket>();
@@ -37,7 +37,7 @@ export class Faults {
     return (this.counts["kill daemon"] ?? 0) + (this.counts["kill monitor"] ?? 0);
   }
 
-  /** Does one fault and everything that ends it; gives its name. */
+  /** Makes one fault and ends it; returns its name. */
   async one(): Promise<string> {
     const { random } = this.#options;
     const faults: readonly [string, number, () => Promise<boolean>][] = [
@@ -54,7 +54,7 @@ export class Faults {
     return name;
   }
 
-  /** Ends what outlives its fault. */
+  /** Ends the effects of all faults. */
   async end(): Promise<void> {
     for (const socket of this.#slow) socket.destroy();
     await this.#options.disk.release();
@@ -78,7 +78,7 @@ export class Faults {
     return true;
   }
 
-  /** Whichever it is: one that runs a command, indexes an import, waits in the pool, or boots a template. */
+  /** Kills any monitor: one that runs a command, indexes an import, waits in the pool, or boots a template. */
   async #killMonitor(): Promise<boolean> {
     const pids = await this.#options.appliance.machinePids();
     const pid = pids[this.#options.random.below(Math.max(1, pids.length))];
@@ -87,7 +87,7 @@ export class Faults {
       process.kill(pid, "SIGKILL");
       return true;
     } catch (error) {
-      // It ended by itself since.
+      // It has ended by itself.
       if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
       return false;
     }
@@ -101,15 +101,15 @@ export class Faults {
     return true;
   }
 
-  /** By an hour or two, forwards and back. */
+  /** Moves the clock by up to two hours, forwards or back. */
   async #moveClock(): Promise<boolean> {
     const { clockFile, random } = this.#options;
-    // Never before the start: no token is good before it was issued.
+    // Never before the start: a token is not valid before it was issued.
     await writeFile(clockFile, `+${random.below(3) * HOUR_SECONDS}`);
     return true;
   }
 
-  /** Half a request, a body that drips, a download that nobody reads: each leaves whenever it likes. */
+  /** Clients with half a request, a slow body, or a download that they do not read; each leaves at any time. */
   async #slowClients(): Promise<boolean> {
     const { appliance, random, readable } = this.#options;
     const { hostname, port } = new URL(appliance.url);

@@ -9,10 +9,10 @@ import type { Acknowledged } from "./acknowledged.ts";
 export type Random = ReturnType<typeof seededRandom>;
 
 const UPLOAD_BYTES_MAX = 2_097_152;
-/** Images beyond this are deleted as often as others are made. */
+/** Beyond this number, images are deleted as often as new ones are made. */
 const IMAGES_COUNT_MAX = 40;
 const REQUEST_MS_MAX = 90_000;
-/** Refused for a moment: too much waits, or the disk is full, or nothing can run yet. */
+/** Temporary refusals: the queue or the disk is full, or no machine can run yet. */
 const BUSY = [429, 503, 507];
 
 export interface LoadOptions {
@@ -22,18 +22,18 @@ export interface LoadOptions {
   readonly registry: RawRegistry;
   /** an image with a shell, which nobody deletes */
   readonly base: string;
-  /** what no answer may be */
+  /** answers that no fault explains */
   readonly problems: string[];
 }
 
 type Answer = { readonly status: number; readonly text: string } | null;
 
-/** Clients of an appliance that does not always answer. Each notes what it was told, and nothing else. */
+/** Clients of an appliance that does not always answer. Each records the answers that it got, and nothing else. */
 export class Load {
   readonly #options: LoadOptions;
   #isStopping = false;
   #count = 0;
-  /** answers that arrived, by what was asked */
+  /** number of answers, by request */
   readonly done: Record<string, number> = {};
 
   constructor(options: LoadOptions) {
@@ -63,12 +63,12 @@ export class Load {
     while (!this.#isStopping) {
       const step = steps[this.#options.random.below(steps.length)] as () => Promise<boolean>;
       const answered = await step();
-      // A client that was refused, or got no answer, tries again a moment later.
+      // A client without an answer, or with a refusal, tries again a moment later.
       if (!answered) await pause("before the next try", 50);
     }
   }
 
-  /** Changes a file and keeps the image: what the parent had must be there, and the change, too. */
+  /** Changes a file and keeps the image, which must have the parent's files and the change. */
   async #spawn(): Promise<boolean> {
     const { facts } = this.#options;
     const parent = this.#someImage();
@@ -122,7 +122,7 @@ export class Load {
     const tag = `tag-${random.below(8)}`;
     const isRemoval = random.below(4) === 0;
     const [before] = [...facts.tags].filter(([, holders]) => holders.has(image)).map(([name]) => name);
-    // Whatever becomes of it: the tag, and the one that the image had, are where they were or where they are to be.
+    // Whatever the outcome: the tag, and the image's former one, are at their old or new place.
     this.#widen(tag, isRemoval ? null : image);
     if (before !== undefined) this.#widen(before, null);
     const init = isRemoval ? { method: "DELETE" } : { method: "PATCH", ...json({ tag }) };
@@ -162,7 +162,7 @@ export class Load {
     for (;;) {
       const answer = await this.#ask("cancel", `/operations/${uuid}`, { method: "DELETE" });
       if (answer?.status === 202) facts.cancelled(uuid);
-      // It runs for 300 s unless it is cancelled, so this goes on until there is an answer.
+      // It runs for 300 s unless it is cancelled, so this repeats until there is an answer.
       if (answer !== null && !BUSY.includes(answer.status)) break;
       await pause("before the next try", 100);
     }
@@ -184,7 +184,7 @@ export class Load {
     return await this.#imported("load", "/images/load", { file: uuid }, damage > 1 ? [path, content] : "unknown");
   }
 
-  /** From a registry that lies about half of what it gives. */
+  /** From a registry of which half of the answers are wrong. */
   async #import(): Promise<boolean> {
     const { random, registry } = this.#options;
     const [path, content] = this.#newFile();
@@ -220,7 +220,7 @@ export class Load {
     return true;
   }
 
-  /** Submits an operation and gives its end; null when nobody can say whether it was accepted. */
+  /** Submits an operation and returns its end; null when it is unknown whether it was accepted. */
   async #operate(what: string, path: string, request: object): Promise<Record<string, unknown> | null> {
     const answer = await this.#ask(what, path, { method: "POST", ...json(request) });
     if (answer === null) return null;
@@ -252,7 +252,7 @@ export class Load {
     return null;
   }
 
-  /** Null when no whole answer came. */
+  /** Null without a whole answer. */
   async #ask(what: string, path: string, init: RequestInit): Promise<Answer> {
     try {
       const response = await this.#options.appliance.fetch(path, {

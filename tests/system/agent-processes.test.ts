@@ -1,4 +1,4 @@
-/** What runs beside a command in a real guest: processes in its namespaces, terminals, connections, and a held stream. */
+/** Processes beside a command in a real guest, terminals, connections, a frozen scratch, and a held stream. */
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { PROCESSES_COUNT_MAX, Refusal } from "../../src/vm/agent/protocol.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 import { pause } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
 
 let host: VmHost;
@@ -24,7 +24,7 @@ afterAll(async () => {
 const SPEC = { env: { PATH: "/bin" }, cwd: "/", hostname: "shoot", timeoutMs: 60_000 };
 const script = (text: string) => ({ ...SPEC, argv: ["/bin/sh", "-c", text] });
 
-/** A command and what it wrote, as text that grows. */
+/** A command and its growing output, as text. */
 interface Watched {
   readonly run: ExecHandle;
   readonly output: () => string;
@@ -64,7 +64,7 @@ async function end({ run }: Watched): Promise<number> {
 }
 
 describe("a process beside a command", () => {
-  test("shares its processes, files, host name, and has a cgroup of its own", async () => {
+  test("shares its processes, files and host name, and has a cgroup of its own", async () => {
     const main = watch(
       script("cd /; mkdir -p /tmp; mount -t tmpfs none /tmp; echo here > /tmp/file; echo up; sleep 100"),
     );
@@ -81,7 +81,7 @@ describe("a process beside a command", () => {
     expect(await end(main)).toBe(137);
   });
 
-  test("ends with it, and leaves nothing when it ends before", async () => {
+  test("ends with the command, and leaves nothing behind when it ends before", async () => {
     const main = watch(script("echo up; sleep 100"));
     await main.until("up");
     const short = watch(script("sleep 77 & echo bye"), main.run);
@@ -98,7 +98,7 @@ describe("a process beside a command", () => {
     expect((error as AgentError).errno).toBe(3);
   });
 
-  test("may be one of as many as there is room for", async () => {
+  test("may be one of the maximum number", async () => {
     const main = watch(script("echo up; sleep 100"));
     await main.until("up");
     const all = Array.from({ length: PROCESSES_COUNT_MAX - 1 }, (_, index) =>
@@ -113,13 +113,13 @@ describe("a process beside a command", () => {
 });
 
 describe("a command", () => {
-  test("is told from others by what the kernel counted of it", async () => {
+  test("has the kernel's figures of its own processes", async () => {
     const busy = await shell(
       vm.agent,
       "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; head -c 20000000 /dev/zero | tail -c 1 | wc -c",
     );
     expect(busy.usage.userTimeUs + busy.usage.systemTimeUs).toBeGreaterThan(1000n);
-    // The cgroup counts what the reaper did, too.
+    // The cgroup counts the work of the reaper, too.
     expect(busy.usage.userTimeUs + busy.usage.systemTimeUs).toBeLessThanOrEqual(busy.cpuTimeUs + 20_000n);
     expect(busy.usage.residentKibMax).toBeGreaterThan(300n);
     expect(busy.usage.residentKibMax).toBeLessThan(40_000n);
@@ -129,13 +129,13 @@ describe("a command", () => {
     expect(late.usage.userTimeUs + late.usage.systemTimeUs).toBeGreaterThan(100_000n);
   });
 
-  test("may be an ordinary user, with files of its own", async () => {
+  test("may run as an ordinary user, with files of its own", async () => {
     const text = "id -u; id -g; echo x > /root/file || echo denied; echo again > /dev/stdout";
     const result = await shell(vm.agent, `busybox sh -c '${text}'`, { user: { uid: 1234, gid: 567 } });
     expect(result.stdout).toBe("1234\n567\ndenied\nagain\n");
   });
 
-  test("has a terminal that it shares with nobody, with a size and job control", async () => {
+  test("can have a terminal of its own, with a size and job control", async () => {
     const main = watch({
       ...script("tty; stty size; echo up; read line; stty size; exit 3"),
       terminal: { rows: 24, columns: 80 },
@@ -144,12 +144,12 @@ describe("a command", () => {
     const beside = watch({ ...script("tty; sh -i"), terminal: { rows: 1, columns: 2 } }, main.run);
     await beside.until("/dev/pts/1");
     await beside.until("# ");
-    // What is interrupted is the job and not the shell. It speaks itself, so that it is in the foreground by then.
+    // The signal interrupts the job, not the shell. The job writes first, so that it is in the foreground by then.
     await beside.run.write(Buffer.from("sh -c 'echo job$((0+1)); sleep 100'\n"));
     await beside.until("job1");
     await beside.run.write(Buffer.of(3));
     await beside.run.write(Buffer.from("echo still$((1+1))\n"));
-    // What is typed before the prompt is there may be lost to the change of modes.
+    // Input before the prompt may be lost when the mode of the terminal changes.
     await beside.until(/still2\r\n[^\n]*# /);
     expect(beside.output()).not.toContain("job control turned off");
     await beside.run.end();
@@ -162,7 +162,7 @@ describe("a command", () => {
 });
 
 describe("a connection into the guest", () => {
-  test("reaches a server there, and is refused where there is none", async () => {
+  test("reaches a server, and is refused without one", async () => {
     const server = watch(script("echo up; busybox nc -l -p 8080 -e busybox cat"));
     await server.until("up");
     const bytes = Buffer.alloc(1_000_000, "coppice ");
@@ -184,33 +184,33 @@ describe("a connection into the guest", () => {
   });
 });
 
-describe("a scratch that stands still", () => {
-  /** What a disk holds when only its length and content count: equal sums, equal disks. */
+describe("a frozen scratch", () => {
+  /** A hash of a disk's length and content. */
   const sum = async (): Promise<string> => {
     const hash = new Bun.CryptoHasher("sha256");
     for await (const chunk of Bun.file(join(vm.machine.directory, "S")).stream()) hash.update(chunk);
     return hash.digest("hex");
   };
 
-  test("does not change on the host while a command writes, and goes on after that", async () => {
+  test("does not change on the host while a command writes, which continues afterwards", async () => {
     const writer = watch(script("i=0; while :; do i=$((i+1)); echo $i > /counter; busybox sync; echo $i; done"));
     await writer.until("3\n");
     await vm.agent.flush();
     const still = await vm.agent.quiesce(60_000);
     const seen = writer.output();
     const before = await sum();
-    // Who only reads is not stopped, and reads what is on the disk.
+    // Readers are not stopped, and read the disk.
     const counter = (await shell(vm.agent, "cat /counter")).stdout;
     expect(Number(counter)).toBeGreaterThan(2);
     expect(await sum()).toBe(before);
-    // At most the line of the write that had returned is new.
+    // At most the line of the last completed write is new.
     expect(writer.output().length - seen.length).toBeLessThan(20);
     expect(await still.thaw()).toBeGreaterThan(0n);
     await writer.until(`${Number(counter) + 2}\n`);
     await end(writer);
   });
 
-  test("lets a writer die at its time limit", async () => {
+  test("lets a writer be killed at its time limit", async () => {
     const writer = watch({ ...script("echo up; while :; do echo x > /late; done"), timeoutMs: 700 });
     await writer.until("up");
     const still = await vm.agent.quiesce(60_000);
@@ -219,7 +219,7 @@ describe("a scratch that stands still", () => {
     expect((error as AgentError).errno).toBe(125);
   });
 
-  test("goes on when its time is up", async () => {
+  test("thaws when its time is up", async () => {
     const still = await vm.agent.quiesce(100);
     expect((await shell(vm.agent, "echo x > /after; cat /after")).stdout).toBe("x\n");
     const error = await still.thaw().catch((reason: unknown) => reason);
@@ -228,7 +228,7 @@ describe("a scratch that stands still", () => {
 });
 
 describe("a held stream", () => {
-  test("stands still, and goes on with every byte", async () => {
+  test("stops, and continues with every byte", async () => {
     let bytes = 0;
     let held = false;
     const run = vm.agent.exec(script("yes | head -c 6000000"), (_, chunk) => {
@@ -238,7 +238,7 @@ describe("a held stream", () => {
     for (let round = 0; round < 3; round++) {
       await vm.agent.hold();
       held = true;
-      // Asked for meanwhile, and answered behind the hold.
+      // Requested meanwhile, and answered after the hold.
       const other = shell(vm.agent, "echo other");
       other.catch(() => undefined);
       await pause("output and the answer would come", 100);

@@ -9,7 +9,7 @@ import { entryAt } from "../support/index-reading.ts";
 import { seededRandom } from "../support/random.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 
-/** Linux EINVAL: what a disk without a known file system is. */
+/** Linux EINVAL, for a disk without a known file system. */
 const ERRNO_INVALID = 22;
 // A busy host boots an emulated machine in many times the usual three seconds.
 setDefaultTimeout(120_000);
@@ -25,7 +25,7 @@ afterAll(async () => {
   await host[Symbol.asyncDispose]();
 });
 
-/** Closes what has no disposal of its own. */
+/** Closes what does not dispose of itself. */
 class Disposing<T extends { close(): void }> implements Disposable {
   readonly value: T;
   constructor(value: T) {
@@ -61,7 +61,7 @@ describe("commands", () => {
     expect(result.wallUs).toBeGreaterThan(0n);
   });
 
-  test("get their standard input, and its end", async () => {
+  test("receive their standard input, and its end", async () => {
     const stdin = Buffer.from(seededRandom(3).bytes(3_000_000));
     const result = await shell(vm.agent, "busybox sha256sum", {
       stdin: [stdin.subarray(0, 100_001), stdin.subarray(100_001)],
@@ -71,12 +71,12 @@ describe("commands", () => {
     expect((await shell(vm.agent, "wc -c")).stdout).toBe("0\n");
   });
 
-  test("that do not read their standard input end all the same", async () => {
+  test("end also when they do not read their standard input", async () => {
     const result = await shell(vm.agent, "exit 4", { stdin: [new Uint8Array(2_000_000)] });
     expect(result.exitCode).toBe(4);
   });
 
-  test("may write much more than fits any buffer, on both streams", async () => {
+  test("may write much more than any buffer holds, on both streams", async () => {
     let stdout = 0;
     let stderr = 0;
     const run = vm.agent.exec(
@@ -96,7 +96,7 @@ describe("commands", () => {
     expect([stdout, stderr]).toEqual([8_000_000, 3_000_000]);
   });
 
-  test("may run beside each other", async () => {
+  test("can run at the same time", async () => {
     const results = await Promise.all([1, 2, 3].map((number) => shell(vm.agent, `sleep 0.2; echo ${number}`)));
     expect(results.map(({ stdout }) => stdout)).toEqual(["1\n", "2\n", "3\n"]);
   });
@@ -122,14 +122,14 @@ describe("commands", () => {
     expect(late.wallUs).toBeGreaterThan(400_000n);
   });
 
-  test("that do not exist or cannot be run are told apart", async () => {
+  test("that are missing and that cannot be run are told apart", async () => {
     expect((await shell(vm.agent, "", { argv: ["no-such-command"] })).exitCode).toBe(127);
     expect((await shell(vm.agent, "", { argv: ["/bin"] })).exitCode).toBe(126);
   });
 });
 
 describe("files", () => {
-  test("are put where they belong, in the order of the calls", async () => {
+  test("are placed in the order of the calls", async () => {
     await using fresh = await host.clone();
     const content = Buffer.from(seededRandom(8).bytes(5_000_000));
     await fresh.machine.attach(await host.disks(fresh.machine));
@@ -145,7 +145,7 @@ describe("files", () => {
     expect(result.stdout).toBe(`${hash}  -\n4750 0 0 5000000\n`);
   });
 
-  test("that cannot be put fail with the reason", async () => {
+  test("that cannot be placed fail with the reason", async () => {
     await using fresh = await host.mounted();
     const put = (path: string) =>
       fresh.agent.putFile({
@@ -157,7 +157,7 @@ describe("files", () => {
     expect((await failure(put("/bin"))).errno).toBe(21);
   });
 
-  test("after a failed mount nothing else succeeds", async () => {
+  test("cannot be placed after a failed mount, nor does anything else succeed", async () => {
     await using fresh = await host.clone();
     const blank = join(host.directory, "blank");
     await Bun.write(blank, new Uint8Array(1_048_576));
@@ -170,7 +170,7 @@ describe("files", () => {
 });
 
 describe("a frozen scratch", () => {
-  test("is listed as the host can store it, and its bytes are where the listing says", async () => {
+  test("is listed completely, and its bytes are at the listed offsets", async () => {
     await using fresh = await host.mounted();
     await shell(fresh.agent, "mkdir -p /new && echo 'of the guest' > /new/file && busybox rm /bin/yes");
     await fresh.agent.freeze();
@@ -179,7 +179,7 @@ describe("a frozen scratch", () => {
     const { entryCount } = await writeLayerIndex({ stream, path, diskBytes: 1_073_741_824 });
     // /new, /new/file, /bin (copied up) and the whiteout of /bin/yes.
     expect(entryCount).toBe(4);
-    // Only what a dead machine left is final.
+    // Only the disk of a dead machine is final.
     await fresh.machine.kill();
     using index = new Disposing(LayerIndex.open(path));
     const entry = entryAt(index.value, "/new/file");

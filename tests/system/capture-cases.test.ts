@@ -1,4 +1,4 @@
-/** What random operations meet too rarely, or in too small a measure: one image each, held against the same views. */
+/** Cases that random operations reach too rarely or on too small a scale, compared with the same views. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { stat } from "node:fs/promises";
 import type { Appliance } from "../support/appliance.ts";
@@ -38,7 +38,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 }, 60_000);
 
-/** The steps one after the other, and a look at the last image in a fresh machine. */
+/** Does the steps one after the other, and walks the last image in a new machine. */
 async function chain(...steps: readonly (readonly Operation[])[]): Promise<KnownImage> {
   let image = first;
   for (const operations of steps) image = await capture.step(image, operations);
@@ -46,7 +46,7 @@ async function chain(...steps: readonly (readonly Operation[])[]): Promise<Known
   return image;
 }
 
-/** A walk of the whole image, and what inspection shows of the same: mounts of the machine are no part of it. */
+/** Compares a walk of the whole image with its inspection, without the machine's mounts. */
 async function expectWholeImage(image: string): Promise<View> {
   const { before } = await runProgram(appliance, image, { directory: "/", request: { disposable: true } });
   const shown = await inspector.view(image, "/");
@@ -58,7 +58,7 @@ async function expectWholeImage(image: string): Promise<View> {
 }
 
 describe("an image", () => {
-  test("shows the same as a whole, its root's own attributes included", async () => {
+  test("shows the same in all views, the attributes of its root included", async () => {
     const change: Operation[] = [
       ["chmod", "/", 0o1711],
       ["chown", "/", 4_294_967_294, 12],
@@ -81,7 +81,7 @@ describe("an image", () => {
     ["with names that erofs takes", false],
     ["with a name that only ext4 takes", true],
   ])(
-    "of a registry %s shows the same as a whole",
+    "of a registry %s shows the same in all views",
     async (_name, long) => {
       const reference = await pushImage(registry, `awkward:${long}`, awkwardImage({ long }));
       const base = await appliance.importImage(reference);
@@ -100,7 +100,7 @@ describe("an image", () => {
       const view = await expectWholeImage(run.image);
       expect(view.get("/owned")).toMatchObject({ uid: 1_000_000, gid: 4_294_967_294, mode: 0o600 });
       expect(view.has(`/${"l".repeat(255)}`)).toBe(long);
-      // Both names were one file of the import; the change of one of them broke the link.
+      // Both names were one file in the import; the change of one of them broke the link.
       expect([view.get("/bin/suid")?.mode, view.get("/bin/link")?.mode]).toEqual([0o6755, 0o4755]);
     },
     60_000,
@@ -150,7 +150,7 @@ describe("an image", () => {
     expect(found.subarray(10)).not.toEqual(Buffer.alloc(10));
   }, 60_000);
 
-  test("has one inode for the new name and the old one of an older layer's file", async () => {
+  test("has one inode for a new hard link to a file of an older layer", async () => {
     const files = ["/t/file", "/t/other", "/t/several"];
     await chain(
       files.map((path): Operation => ["create", path, 0o644]),
@@ -163,7 +163,7 @@ describe("an image", () => {
         ["link", "/t/file", "/t/file-new"],
         ["link", "/t/link", "/t/link-new"],
         ["link", "/t/third", "/t/fourth"],
-        // One file under two names: nothing to do.
+        // Both are the same file: nothing to do.
         ["rename", "/t/file", "/t/file-new"],
         ["rename", "/t/link", "/t/link-new"],
         ["exchange", "/t/third", "/t/fourth"],
@@ -175,7 +175,7 @@ describe("an image", () => {
     );
   }, 60_000);
 
-  test(`can have a tree of ${DEPTH_COUNT} directories, one in the other`, async () => {
+  test(`can have ${DEPTH_COUNT} nested directories`, async () => {
     const paths = Array.from({ length: DEPTH_COUNT }, (_, depth) => `/t${"/deep".repeat(depth + 1)}`);
     const bottom = paths.at(-1) ?? "";
     await chain(
@@ -193,7 +193,7 @@ describe("an image", () => {
     );
   }, 60_000);
 
-  test(`remembers what was removed and made again in each of ${LAYERS_COUNT} layers`, async () => {
+  test(`shows the last state of names that each of ${LAYERS_COUNT} layers removed and made again`, async () => {
     const names = Array.from({ length: 12 }, (_, at) => `/t/name-${at}`);
     const made = (path: string, kind: number): Operation[] => {
       switch (kind) {

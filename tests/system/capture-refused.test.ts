@@ -1,4 +1,4 @@
-/** Guests that see to it that their files cannot be kept. */
+/** Guests that prevent the capture of their files. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
@@ -26,7 +26,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-describe("a guest that spoils its own files fails by its own doing, which nobody need try again", () => {
+describe("a guest that spoils its own files fails with an error that says it is to blame", () => {
   test.each([
     ["by freezing its file system", FREEZE, /read-only mount of the scratch/],
     ["by taking its disk away", "mount -o remount,rw /sys && echo 1 > $disk/device/delete || exit 8", /the scratch/],
@@ -43,14 +43,14 @@ describe("a guest that spoils its own files fails by its own doing, which nobody
     });
   });
 
-  test("and keeps its result, without an image, when its command had run over", async () => {
+  test("and keeps its result, without an image, when its command had timed out", async () => {
     const command = `${HAVE_SCRATCH}${FREEZE}; while :; do sleep 1; done`;
     const result = resultOf(await appliance.run(image, command, { timeout: 5 }));
     expect(result).toMatchObject({ exit_code: 137, timed_out: true });
     expect(result).not.toHaveProperty("image");
   });
 
-  test("and costs nobody else anything", async () => {
+  test("and affects nobody else", async () => {
     expect(await execute(appliance, { image, command: "true" })).toMatchObject({ exit_code: 0 });
     expect((await appliance.leftovers()).filter((name) => !name.startsWith("vms/"))).toEqual([]);
   });

@@ -1,4 +1,4 @@
-/** Guests that keep their machine busy once their command has ended. */
+/** Guests that keep their machine busy after the end of their command. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { Appliance, Finished } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
@@ -62,8 +62,8 @@ const spawnHolder = async (more: Body): Promise<Finished> => {
   return await appliance.finished(await appliance.spawn({ image, command: "/holder", files, ...more }));
 };
 
-describe("a guest that does not give its files", () => {
-  test.concurrent("fails within a budget of its own, and says what the command came to", async () => {
+describe("a guest that delays the capture of its files", () => {
+  test.concurrent("fails within its own time budget, with the command's result in the error", async () => {
     const operation = await spawnHolder({ timeout: 300 });
     expect(operation).toMatchObject({
       status: "FAILED",
@@ -79,13 +79,13 @@ describe("a guest that does not give its files", () => {
     expect(duration_ms).toBeLessThan(120_000);
   });
 
-  test.concurrent("keeps its result, without an image, when its command had run over", async () => {
+  test.concurrent("keeps its result, without an image, when its command had timed out", async () => {
     const result = resultOf(await spawnHolder({ args: ["-for-ever"], timeout: 2 }));
     expect(result).toMatchObject({ exit_code: 137, timed_out: true });
     expect(result).not.toHaveProperty("image");
   });
 
-  test("costs nobody else anything, and leaves nothing behind", async () => {
+  test("affects nobody else, and leaves nothing behind", async () => {
     expect(await execute(appliance, { image, command: "true" })).toMatchObject({ exit_code: 0 });
     expect((await appliance.leftovers()).filter((name) => !name.startsWith("vms/"))).toEqual([]);
   });

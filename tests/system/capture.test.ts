@@ -16,9 +16,9 @@ import { seededRandom, seedOfTests } from "../support/random.ts";
 
 const STEPS_DEFAULT = 100;
 const OPERATIONS_COUNT = 100;
-/** Deeper images are walked, but nothing is built on them: attaching many layers is tested elsewhere. */
+/** Deeper images are walked, but not used as parents: attaching many layers is tested elsewhere. */
 const DEPTH_MAX = 22;
-/** Of a hundred steps, as many start from an older image than the newest. */
+/** Share of the steps that start from an older image than the newest. */
 const GOES_BACK_PERCENT = 7;
 const DOWNLOADS_COUNT = 6;
 const LISTS_COUNT = 12;
@@ -62,7 +62,7 @@ function generate(parent: Model): Operation[] {
   return operations;
 }
 
-/** A sample of what HTTP shows of the image. */
+/** Compares a sample of the image over HTTP. */
 async function checkHttp({ id, model }: KnownImage, view: View): Promise<void> {
   const entries = [...model.entries()];
   const directories = entries.filter(([, node]) => node.type === "d");
@@ -97,7 +97,7 @@ async function run(): Promise<void> {
   let newest = first;
   for (let count = 0; count < steps; count++) {
     const goesBack = newest.depth >= DEPTH_MAX || random.below(100) < GOES_BACK_PERCENT;
-    // Nothing will start from it, so that it needs a machine of its own to be seen by one.
+    // Nothing will start from it, so a machine of its own has to walk it.
     if (goesBack) await capture.walk(newest);
     const parent = goesBack ? some(shallow) : newest;
     const made = await capture.step(parent, generate(parent.model));

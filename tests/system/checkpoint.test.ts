@@ -1,4 +1,4 @@
-/** Images of instances that go on running: what is in them, what becomes of them when either ends, and what stays. */
+/** Images of running instances: their content, their fate when either ends, and their remains. */
 import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import type { OperationId } from "../../src/domain/ids.ts";
@@ -10,10 +10,10 @@ import { Registry } from "../support/registry.ts";
 import { type Body, download, resultOf, uploadProgram } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(180_000);
 
-/** COPPICE_TEST_CHECKPOINTS takes more of one run. */
+/** COPPICE_TEST_CHECKPOINTS makes more of one run. */
 const ROUNDS_COUNT = Number(process.env["COPPICE_TEST_CHECKPOINTS"] ?? 12);
 const RING_COUNT = 4;
 
@@ -137,7 +137,7 @@ const leftovers = async () => (await appliance.leftovers()).filter((path) => pat
 const layers = () => readdirSync(`${appliance.dataDir}/layers`).length;
 
 describe("a checkpoint", () => {
-  test("is an image of its own, from which others start, while the run goes on to its own end", async () => {
+  test("is an image from which others start, while the run continues to its own end", async () => {
     const id = await started({ command: "echo one > /one; while [ ! -e /stop ]; do sleep 0.1; done" });
     const operation = await ask(id, { tag: "half-way" });
     const { result } = await appliance.finished(operation);
@@ -167,7 +167,7 @@ describe("a checkpoint", () => {
     expect(await fileOf(branch.image ?? "", "/two")).toBe("two\n");
   });
 
-  test("of a run that has changed nothing is an image with a tag of its own", async () => {
+  test("of a run without changes is an image with a tag of its own", async () => {
     const id = await started({ command: "sleep 100" });
     const before = layers();
     const { image, size_bytes } = await taken(id, { tag: "unchanged" });
@@ -179,7 +179,7 @@ describe("a checkpoint", () => {
   });
 
   test(
-    `has all files as they were at one instant, ${ROUNDS_COUNT} times, and leaves nothing else behind`,
+    `has all files as of one instant, ${ROUNDS_COUNT} times, and leaves nothing else behind`,
     async () => {
       const files = { "/bin/ring": { uuid: ring, mode: "0755" } };
       const id = await started({ command: "ring", files, timeout: 60 + 5 * ROUNDS_COUNT });
@@ -216,7 +216,7 @@ describe("a checkpoint", () => {
     120_000 + 6000 * ROUNDS_COUNT,
   );
 
-  test("is refused where there is no run, a second one, or no such instance", async () => {
+  test("is refused without a run, beside another one, and for an unknown instance", async () => {
     const id = await started({ command: "sleep 100" });
     const first = await ask(id);
     const second = await appliance.post(`/instances/${id}/checkpoint`, {});
@@ -235,7 +235,7 @@ describe("a checkpoint", () => {
 describe("an end", () => {
   const command = "busybox dd if=/dev/zero of=/large bs=1M count=200 2>/dev/null; touch /large-is-there; sleep 100";
 
-  test("of the run fails a checkpoint that has not been made, or leaves one that has", async () => {
+  test("of the run fails an unfinished checkpoint, and leaves a finished one", async () => {
     for (let round = 0; round < 4; round++) {
       const id = await started({ command: round % 2 === 0 ? command : "sleep 3" });
       const checkpoint = await ask(id);
@@ -263,7 +263,7 @@ describe("an end", () => {
     expect(await fileOf(run.image ?? "", "/now")).toContain("UTC");
   });
 
-  test("of a checkpoint by a cancel or its time limit leaves the run as it was", async () => {
+  test("of a checkpoint by a cancel or its time limit does not affect the run", async () => {
     const id = await started({ command: `${command} & while :; do date > /now; done` });
     const checkpoint = await ask(id);
     expect((await cancelled(checkpoint)).status).toBe("CANCELLED");
@@ -273,7 +273,7 @@ describe("an end", () => {
     await cancelled(id);
   });
 
-  test("of the service fails it, and the next start leaves nothing of it", async () => {
+  test("of the service fails it, and the next start removes its remains", async () => {
     const id = await started({ command });
     const checkpoint = await ask(id);
     await appliance.down("SIGKILL");

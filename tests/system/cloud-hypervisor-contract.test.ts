@@ -50,7 +50,7 @@ describe("the description of the API", () => {
   test.skipIf(DESCRIPTION_PATH === undefined)("is known to the tests (COPPICE_TEST_CH_OPENAPI)", async () => {
     await using machine = await host.vmm.boot(SHAPE);
     host.control({ refusals: true });
-    // A stand-in that lets everything pass would prove nothing.
+    // A stand-in that accepts everything would prove nothing.
     const api = (machine as CloudHypervisorMachine).api as unknown as { addDisk(config: object): Promise<unknown> };
     await api.addDisk({ path: "/vm/L00", image_type: "raw", read_only: true }).catch(() => undefined);
     const found = violations(machine).join("\n");
@@ -88,7 +88,7 @@ describe("an instance's life", () => {
     expect(await machine.kill()).toEqual({ reason: "killed", detail: "killed by the host" });
   });
 
-  test("waits, as a clone, with little of the processors from its start on", async () => {
+  test("as a waiting clone, has a small share of the processors from its start", async () => {
     await using saved = await template();
     await using waiting = await host.vmm.clone(saved, CpuWeight.waiting);
     await using used = await host.vmm.clone(saved);
@@ -100,7 +100,7 @@ describe("an instance's life", () => {
     expect(weight(waiting)).toBeLessThan(weight(used) / 2);
   });
 
-  test("begins as a clone of a template, each with a stream of its own", async () => {
+  test("starts as a clone of a template, with a stream of its own", async () => {
     {
       await using saved = await template();
       await using one = await ready(await host.vmm.clone(saved));
@@ -119,14 +119,14 @@ describe("an instance's life", () => {
     await nothingIsLeft();
   });
 
-  test("has room for 128 layers and a scratch, over several PCI segments", async () => {
+  test("takes 128 layers and a scratch, on several PCI segments", async () => {
     await using saved = await template();
     await using machine = await host.vmm.clone(saved);
     await machine.attach(disks(machine, 128));
     expect(violations(machine)).toEqual([]);
   });
 
-  test("pauses and goes on", async () => {
+  test("pauses and resumes", async () => {
     await using saved = await template();
     await using clone = await ready(await host.vmm.clone(saved));
     await clone.machine.pause();
@@ -136,7 +136,7 @@ describe("an instance's life", () => {
     expect(violations(clone.machine)).toEqual([]);
   });
 
-  test("leaves a template that no VMM can change, and that outlives its disposal in clones", async () => {
+  test("leaves a template that no VMM can change, and whose clones outlive its disposal", async () => {
     const saved = await template();
     const [name = ""] = readdirSync(host.vmsDirectory);
     for (const file of ["config.json", "state.json", "memory-ranges"]) {
@@ -148,7 +148,7 @@ describe("an instance's life", () => {
     expect(statSync(join(machine.directory, "snapshot/memory-ranges")).size).toBe(SHAPE.memoryBytes);
   });
 
-  test("closes the directory of the sockets to the VMM once they are there", async () => {
+  test("makes the directory of the sockets inaccessible to the VMM once they exist", async () => {
     await using machine = await host.vmm.boot(SHAPE);
     const { mode, uid } = statSync(join(machine.directory, "run"));
     expect([mode & 0o777, uid]).toEqual([0o710, 0]);
@@ -157,7 +157,7 @@ describe("an instance's life", () => {
 });
 
 describe("memory that cannot be restored on demand", () => {
-  test("is copied, which is found out once", async () => {
+  test("is copied, which is detected once", async () => {
     await using other = await StandInHost.open();
     await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
     other.control({ onDemand: false, refusals: true });
@@ -185,7 +185,7 @@ describe("memory that cannot be restored on demand", () => {
   });
 });
 
-describe("a call that goes wrong", () => {
+describe("a failing call", () => {
   const WAYS = ["500", "die", "exit", "garbage", "close", "flood"] as const;
   const of = (endpoint: string) => WAYS.map((how) => [endpoint, how] as const);
 
@@ -215,7 +215,7 @@ describe("a call that goes wrong", () => {
     await nothingIsLeft();
   });
 
-  test("takes back the disks that were added before the one that was refused", async () => {
+  test("removes the disks that were added before the refused one", async () => {
     await using saved = await template();
     host.control({ failures: [{ endpoint: "vm.add-disk", how: "500", skip: 2 }] });
     await using machine = await host.vmm.clone(saved);
@@ -225,7 +225,7 @@ describe("a call that goes wrong", () => {
     expect(violations(machine)).toEqual([]);
   });
 
-  test("that never answers is given up after its time", async () => {
+  test("that is never answered fails after its time limit", async () => {
     host.control({ failures: [{ endpoint: "vm.create", how: "hang" }] });
     const startedAt = performance.now();
     await expect(host.vmm.boot(SHAPE)).rejects.toThrow("no answer within 10000 ms");
@@ -239,7 +239,7 @@ describe("an end", () => {
     events: [{ after: "vm.boot", source, event, ...(properties === undefined ? {} : { properties }) }],
   });
 
-  test("by a panic of the guest is told with the end of the console", async () => {
+  test("by a panic of the guest is reported with the end of the console", async () => {
     host.control({
       ...after("guest", "panic", { event: "panic" }),
       console: "Kernel panic - not syncing: \u001b[1moh\r\n",
@@ -263,7 +263,7 @@ describe("an end", () => {
     },
   );
 
-  test("by a reset is told from a panic only by the console", async () => {
+  test("by a reset is distinguished from a panic by the console alone", async () => {
     host.control(after("vm", "rebooting"));
     await using plain = await host.vmm.boot(SHAPE);
     expect((await plain.exited).reason).toBe("guest_reset");
@@ -278,7 +278,7 @@ describe("an end", () => {
     expect(await machine.exited).toEqual({ reason: "guest_shutdown", detail: "the guest is off" });
   });
 
-  test("of the VMM is told with what it said", async () => {
+  test("of the VMM is reported with its output", async () => {
     host.control(after("stderr", "vCPU thread panicked"));
     await using machine = await host.vmm.boot(SHAPE);
     const { reason, detail } = await machine.exited;
@@ -288,7 +288,7 @@ describe("an end", () => {
     ]);
   });
 
-  test("of a VMM whose events are nonsense is ours", async () => {
+  test("is forced on a VMM with malformed events", async () => {
     host.control(after("raw", "{ nonsense\n\n"));
     await using machine = await host.vmm.boot(SHAPE);
     const { reason, detail } = await machine.exited;

@@ -34,7 +34,7 @@ function disks(machine: Machine, count: number): Disk[] {
 }
 
 describe("a program that is too old", () => {
-  test("is refused with what is needed", async () => {
+  test("is refused, and the error names the needed version", async () => {
     const directory = await mkdtemp("/tmp/coppice-ch-");
     const program = join(directory, "cloud-hypervisor");
     writeFileSync(program, "#!/bin/sh\necho cloud-hypervisor v51.1\n");
@@ -59,7 +59,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
   let host: RealHost;
   let machine: Machine;
   beforeAll(async () => {
-    // Longer than a socket's path may be.
+    // Longer than the path of a socket may be.
     host = await openRealHost("a-directory-with-a-long-name-".repeat(6));
     machine = await host.vmm.boot(TEST_SHAPE);
   });
@@ -71,13 +71,13 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
   });
   const status = (thread: string) => fields(readFileSync(`/proc/${machine.pid}/task/${thread}/status`, "utf8"));
 
-  test("boots with KVM, and tells its version", async () => {
+  test("boots with KVM, and reports its version", async () => {
     expect(await own(machine).api.info()).toEqual({ state: "Running" });
     expect(host.vmm.version).toMatch(/^\d+\.\d+/);
     expect(Number((await own(machine).api.ping()).version.split(".")[0])).toBeGreaterThanOrEqual(52);
   });
 
-  test("with KVM is its own user without any privilege, in namespaces of its own", () => {
+  test("with KVM runs as a user of its own without privileges, in namespaces of its own", () => {
     for (const thread of readdirSync(`/proc/${machine.pid}/task`)) {
       const own = status(thread);
       const { uid } = machine;
@@ -92,9 +92,9 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     expect(["mnt", "net", "ipc", "uts", "pid", "cgroup"].filter((name) => !differs(name))).toEqual([]);
   });
 
-  test("with KVM filters the system calls of every thread but the first, which only waits", () => {
+  test("with KVM filters the system calls of every thread but the first one, which only waits", () => {
     const threads = readdirSync(`/proc/${machine.pid}/task`);
-    // The kernel's own thread of KVM is there too, and filtered as its maker was.
+    // KVM's kernel thread is there, too, with the filter of its creator.
     const names = threads.map((thread) => status(thread).get("Name"));
     expect(names).toContain("vmm");
     expect(names).toContain("vcpu0");
@@ -122,13 +122,16 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     expect([api.isSocket(), api.uid]).toEqual([true, 0]);
   });
 
-  test.skipIf(landlockVersion() < LANDLOCK_VERSION_MIN)("with KVM is held by Landlock to its directory", async () => {
-    // The program can read itself but for Landlock, and the launcher lets it.
-    const program = { ...buildDiskConfig("X", true, 0), path: PROGRAM ?? "" };
-    await expect(own(machine).api.addDisk(program)).rejects.toThrow("Permission denied");
-  });
+  test.skipIf(landlockVersion() < LANDLOCK_VERSION_MIN)(
+    "with KVM is confined to its directory by Landlock",
+    async () => {
+      // Without Landlock the program could read itself, as the launcher permits it.
+      const program = { ...buildDiskConfig("X", true, 0), path: PROGRAM ?? "" };
+      await expect(own(machine).api.addDisk(program)).rejects.toThrow("Permission denied");
+    },
+  );
 
-  test("with KVM refuses what is not meant to be, and goes on", async () => {
+  test("with KVM refuses invalid requests, and continues", async () => {
     const { api } = own(machine);
     await expect(api.create(buildVmConfig(TEST_SHAPE, false))).rejects.toThrow("vm.create");
     await expect(api.boot()).rejects.toThrow("vm.boot");
@@ -139,7 +142,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     expect(await api.info()).toEqual({ state: "Running" });
   });
 
-  test("with KVM takes 128 layers and a scratch, and no two of one name", async () => {
+  test("with KVM takes 128 layers and a scratch, and no two disks of one name", async () => {
     await using full = await host.vmm.boot(TEST_SHAPE);
     await full.attach(disks(full, 129));
     const { api } = own(full);
@@ -147,14 +150,14 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     expect(DISKS_COUNT_MAX).toBeGreaterThan(129);
   });
 
-  test("with KVM pauses and goes on", async () => {
+  test("with KVM pauses and resumes", async () => {
     await machine.pause();
     expect(await own(machine).api.info()).toEqual({ state: "Paused" });
     await machine.resume();
     expect(await own(machine).api.info()).toEqual({ state: "Running" });
   });
 
-  test("with KVM ends when it is asked to, and leaves nothing", async () => {
+  test("with KVM ends on request, and leaves nothing behind", async () => {
     const ended = await host.vmm.boot(TEST_SHAPE);
     await own(ended).end();
     expect((await ended.exited).reason).toBe("vmm_died");
@@ -162,18 +165,18 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     expect(existsSync(ended.directory)).toBe(false);
   });
 
-  test("with KVM that dies is told from one that is killed", async () => {
+  test("with KVM that crashes is distinguished from one that is killed", async () => {
     await using died = await host.vmm.boot(TEST_SHAPE);
     process.kill(died.pid, "SIGKILL");
     const { reason, detail } = await died.exited;
     expect(reason).toBe("vmm_died");
-    // The program may have warned of something before.
+    // The program may have written warnings before.
     expect(detail).toStartWith("Cloud Hypervisor was killed by signal 9");
     await using killed = await host.vmm.boot(TEST_SHAPE);
     expect((await killed.kill()).reason).toBe("killed");
   });
 
-  test("with KVM that has no kernel to boot is an error, and leaves nothing", async () => {
+  test("with KVM without a kernel fails, and leaves nothing behind", async () => {
     await using other = await openRealHost("vms");
     const nonsense = join(other.vmsDirectory, "../nonsense");
     writeFileSync(nonsense, "no kernel", { mode: 0o444 });
@@ -197,7 +200,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
 describe.skipIf(withoutGuest !== null)(
   `guests of the real program (with usable KVM; ${withoutGuest ?? PROGRAM})`,
   () => {
-    test("with KVM are saved and cloned, and each clone answers on a stream of its own", async () => {
+    test("with KVM can be saved and cloned, and each clone answers on a stream of its own", async () => {
       await using host = await openRealHost("vms");
       await using template = await buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: NEVER });
       await using one = await ready(await host.vmm.clone(template));

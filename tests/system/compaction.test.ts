@@ -49,7 +49,7 @@ function mergedRows(): MergedLayerRow[] {
   return mergedLayersByUse(db, "tester" as AccountId);
 }
 
-/** What a machine of a merge has, beside what every machine has. */
+/** Directories of machines that merge. */
 async function leftovers(): Promise<string[]> {
   return (await appliance.leftovers()).filter((name) => name.startsWith("tmp/merge-"));
 }
@@ -60,7 +60,7 @@ async function restart(flags: readonly string[], signal: "SIGTERM" | "SIGKILL" =
   await appliance.up();
 }
 
-/** Waits until the daemon, which must be idle, has nothing more to merge. */
+/** Waits until the daemon, which must be idle, has nothing left to merge. */
 async function settled(): Promise<void> {
   await until("layers are merged", () => mergedRows().length > 0, MERGE_MS_MAX);
   await until("nothing is merged any more", async () => {
@@ -70,7 +70,7 @@ async function settled(): Promise<void> {
   });
 }
 
-/** Six runs of which each undoes part of one before it. */
+/** Six runs, each of which undoes part of an earlier one. */
 const RUNS = [
   "mkdir -p d/e keep; echo 1 > d/e/one; echo 1 > keep/file; ln keep/file keep/link; ln -s d sym; echo x > was-file",
   "rm -r d; mkdir d; echo 2 > d/two; rm was-file; mkdir was-file; echo 2 > was-file/in",
@@ -95,7 +95,7 @@ const WALK = `cd /t && find . | sort | while read -r f; do
   [ -f "$f" ] && sha256sum < "$f"
 done; exit 0`;
 
-/** What a fresh machine sees, and how many disks it has for layers. */
+/** The tree that a new machine sees, and its number of layer disks. */
 async function look(image: string): Promise<{ tree: string; disks: number }> {
   const command = `${WALK.replace("exit 0", "ls -d /sys/block/sd* | wc -l")}`;
   const { out, err } = await execute(appliance, { image, command, shell: true });
@@ -115,7 +115,7 @@ async function listings(image: string): Promise<string[]> {
   return pages;
 }
 
-test("a chain of 156 runs starts at once merged, and shows what it showed", async () => {
+test("a chain of 156 runs starts merged at once, and shows the same files", async () => {
   const six = await runAll(base, RUNS);
   const wanted = await look(six);
   const shown = await listings(six);
@@ -124,7 +124,7 @@ test("a chain of 156 runs starts at once merged, and shows what it showed", asyn
   await appliance.down();
   const deep = deepen(appliance.dataDir, six, { period: 6, count: 150 }).at(-1) as string;
   await restart(NONE);
-  // Too many disks for a machine: the run itself has to merge.
+  // It has too many disks for a machine, so the run itself has to merge.
   const first = await look(deep);
   expect(first.tree).toBe(wanted.tree);
   expect(first.disks).toBeLessThanOrEqual(128);
@@ -141,13 +141,13 @@ test("a chain of 156 runs starts at once merged, and shows what it showed", asyn
   expect(resultOf(await appliance.run(deep, "rm -r /t/d && ls -A /t")).out).toBe("was-file\n");
 }, 300_000);
 
-test("a chain is merged on a host that has no rest, and nothing makes way for it", async () => {
+test("a chain is merged on a host that is never idle, and no run is delayed by it", async () => {
   await restart(NONE);
   const six = await runAll(base, RUNS);
   const { tree } = await look(six);
   await appliance.down();
   const deep = deepen(appliance.dataDir, six, { period: 6, count: 24 }).at(-1) as string;
-  // One place, which another account wants all the time.
+  // One place, which another account uses all the time.
   await restart([...ANY, "--vm-cpu-budget", "1"]);
   const token = await appliance.createToken("other");
   const call = async (path: string, body?: Record<string, unknown>) => {
@@ -177,7 +177,7 @@ test("a chain is merged on a host that has no rest, and nothing makes way for it
   expect(appliance.log).toContain('"urgency":"urgent"');
 }, 300_000);
 
-test("an end without warning leaves no half-made layer, and the merge is made again", async () => {
+test("a kill of the service leaves no half-made layer, and the merge is repeated", async () => {
   await restart(ANY);
   const eight = await runAll(base, [
     ...RUNS,
@@ -196,7 +196,7 @@ test("an end without warning leaves no half-made layer, and the merge is made ag
   expect((await look(eight)).tree).toBe(tree);
 }, 300_000);
 
-test("merged layers beyond their share are given up, with their files", async () => {
+test("merged layers beyond their share are removed with their files", async () => {
   await restart(ANY);
   await look(await runAll(base, ["echo 1 > a", "echo 2 > b", "echo 3 > c"]));
   await settled();
@@ -210,7 +210,7 @@ test("merged layers beyond their share are given up, with their files", async ()
   expect(left.length).toBe(files.length - 2 * given.length);
 }, 300_000);
 
-test(`a chain of ${STEPS_COUNT} runs is the same after it was merged (seed ${seed})`, async () => {
+test(`a chain of ${STEPS_COUNT} runs is the same after the merge (seed ${seed})`, async () => {
   const random = seededRandom(seed);
   const generator = new Generator(random);
   const capture = new CaptureSteps({ appliance, inspector }, DIRECTORY);
@@ -237,7 +237,7 @@ test(`a chain of ${STEPS_COUNT} runs is the same after it was merged (seed ${see
   expect(attached.length).toBeGreaterThan(0);
   await capture.walk(image);
   expect(await inspector.view(image.id, DIRECTORY)).toEqual(before);
-  // What is in the middle of what was merged is still there, too.
+  // The images in the middle of the merged range are unchanged, too.
   for (const depth of [1, 7, 23, 39].filter((at) => at < images.length))
     await capture.walk(images[depth] as KnownImage);
   await settled();

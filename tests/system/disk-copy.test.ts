@@ -1,4 +1,4 @@
-/** Copies of the scratch of a guest that goes on writing: what is in them, and what stays when they are given up. */
+/** Copies of the scratch of a guest that continues to write: their content, and their remains when they are given up. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { closeSync, existsSync, openSync, readdirSync, writeSync } from "node:fs";
 import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
@@ -10,7 +10,7 @@ import type { DiskCopy } from "../../src/vm/vmm.ts";
 import { SmallDisk } from "../support/small-disk.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../support/vm.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
 
 let host: VmHost;
@@ -30,7 +30,7 @@ afterAll(async () => {
 const never = new AbortController().signal;
 const newPath = (): string => join(directory, `${++number}`);
 
-/** One of the two ways to copy; the second is that of monitors that have none of their own. */
+/** The two ways to copy; the second is for monitors without one of their own. */
 const WAYS = {
   "the monitor": (path: string, signal = never): Promise<DiskCopy> =>
     vm.machine.copyDisk({ serial: "S", path, pauseMsMax: 20_000, signal }),
@@ -38,7 +38,7 @@ const WAYS = {
     openHostCopy(join(vm.machine.directory, "S"), { path, pauseMsMax: 20_000, signal }),
 } as const;
 
-/** Text of a file of an ext4 disk, which nothing else than the tests has made. */
+/** Text of a file on an ext4 disk that the test has made. */
 async function fileOf(disk: string, path: string): Promise<string> {
   const { stdout } = await run({ argv: ["debugfs", "-R", `cat ${path}`, disk], timeoutMs: 20_000 });
   return Buffer.from(stdout).toString();
@@ -50,7 +50,7 @@ async function same(a: string, b: string): Promise<boolean> {
 }
 
 describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) => {
-  test("is the disk at that instant, with its holes, and nothing of it stays open", async () => {
+  test("is the disk as of one instant, with its holes, and leaves no file open", async () => {
     const disk = join(vm.machine.directory, "S");
     await shell(vm.agent, "head -c 3000000 /dev/urandom > /data; busybox rm -f /counter /late");
     const text = "i=0; while :; do i=$((i+1)); echo $i >> /counter; echo $i; done";
@@ -79,7 +79,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
     const { uid, mode, blocks } = await stat(path);
     expect({ uid, mode: mode & 0o777 }).toEqual({ uid: 0, mode: 0o600 });
     expect(blocks * 512).toBeLessThan((await allocatedBytes(disk)) * 1.1 + 1_048_576);
-    // Every write that had returned is there, whole, and none that came after.
+    // Every completed write is in it, and no later one.
     const lines = (await fileOf(path, "/upper/counter")).split("\n");
     expect(lines.pop()).toBe("");
     expect(lines).toEqual(lines.map((_, index) => `${index + 1}`));
@@ -91,7 +91,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
     await rm(path);
   });
 
-  test("that is given up leaves the guest as it was", async () => {
+  test("that is given up does not affect the guest", async () => {
     const path = newPath();
     {
       await using _copy = await WAYS[way](path);
@@ -105,7 +105,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
   });
 });
 
-test("many copies one after the other leave nothing in the monitor or the directory", async () => {
+test("leaves nothing in the monitor or the directory, many times in a row", async () => {
   const fds = (): number => readdirSync(`/proc/${vm.machine.pid}/fd`).length;
   const before = fds();
   for (let round = 0; round < 12; round++) {
@@ -120,7 +120,7 @@ test("many copies one after the other leave nothing in the monitor or the direct
   expect(readdirSync(vm.machine.directory).sort()).toEqual(["L00", "S"]);
 });
 
-test("a copy whose machine is killed fails, and what was made of it is the caller's", async () => {
+test("a copy whose machine is killed fails, and the caller removes the partial file", async () => {
   const other = await host.mounted();
   await using _other = other;
   const path = newPath();
@@ -131,12 +131,12 @@ test("a copy whose machine is killed fails, and what was made of it is the calle
   expect(existsSync(path)).toBe(true);
 });
 
-test("a file system that shares blocks is asked for that, whatever the size, and the pause is no matter", async () => {
+test("a file system with shared blocks clones a disk of any size, however short the allowed pause", async () => {
   await using xfs = await SmallDisk.makeSharing(400_000_000);
   const [from, path] = [join(xfs.path, "disk"), join(xfs.path, "copy")];
   await Bun.write(from, new Uint8Array(100_000_000).fill(1));
   await using copy = await openHostCopy(from, { path, pauseMsMax: 0, signal: never });
-  // What was written since is part of it.
+  // Later writes are part of it.
   const fd = openSync(from, "r+");
   writeSync(fd, "since then", 99_000_000);
   closeSync(fd);
@@ -148,7 +148,7 @@ test("a file system that shares blocks is asked for that, whatever the size, and
   expect(((await stat(path)).mode & 0o777).toString(8)).toBe("600");
 });
 
-test("a disk with more than the pause allows is refused before anything stands still", async () => {
+test("a disk that takes longer to copy than the allowed pause is refused before anything is paused", async () => {
   await shell(vm.agent, "busybox dd if=/dev/zero of=/large bs=1M count=90 2>/dev/null");
   await vm.agent.flush();
   const path = newPath();
@@ -161,7 +161,7 @@ test("a disk with more than the pause allows is refused before anything stands s
   expect(existsSync(path)).toBe(false);
 });
 
-test("a file that somebody still has open for writing is copied once more", async () => {
+test("a file that is still open for writing is copied again", async () => {
   const path = newPath();
   await Bun.write(path, "before");
   const fd = openSync(path, "r+");

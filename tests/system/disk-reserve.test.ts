@@ -33,7 +33,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** The least room that there was since it was asked for. */
+/** Measures the least free space from now on. */
 function leastRoom(): AsyncDisposable & { readonly bytes: () => number } {
   let bytes = Number.POSITIVE_INFINITY;
   let watching = true;
@@ -52,7 +52,7 @@ function leastRoom(): AsyncDisposable & { readonly bytes: () => number } {
   };
 }
 
-test("a run that fills the disk is ended at the reserve; runs, imports and uploads beside it go on", async () => {
+test("a run that fills the disk is ended at the reserve; runs, imports and uploads beside it continue", async () => {
   await using room = leastRoom();
   const write = "echo begun > /root/state; until [ -e /never ]; do dd if=/dev/zero of=/root/$n bs=1M count=40; done";
   const hog = await appliance.spawn({
@@ -76,7 +76,7 @@ test("a run that fills the disk is ended at the reserve; runs, imports and uploa
   });
   expect(Number(ended.error.details["used_bytes"])).toBeGreaterThan(200 * MIB);
   expect(Number(ended.error.details["cpu_time_ms"])).toBeGreaterThan(0);
-  // What it had is free by the time that its end is told.
+  // Its space is free by the time its end is reported.
   expect(await disk.freeBytes()).toBeGreaterThan(2 * RESERVE_BYTES);
   expect((await upload).status).toBe(201);
   await importing;
@@ -85,7 +85,7 @@ test("a run that fills the disk is ended at the reserve; runs, imports and uploa
   expect(room.bytes()).toBeGreaterThan(RESERVE_BYTES / 2);
 });
 
-test("two of them are ended one after the other, and new work runs at once", async () => {
+test("two such runs are ended one after the other, and new work runs at once", async () => {
   await using room = leastRoom();
   const command = "dd if=/dev/zero of=/root/big bs=1M; sleep 300";
   const resources = { disk_bytes: 8 * DISK_BYTES };

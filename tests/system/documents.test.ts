@@ -9,7 +9,7 @@ import { until } from "../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? join(ROOT, "dist/coppice"));
-/** Of all commands of a page together, in `milliseconds`: the appliance probes this host meanwhile. */
+/** Longest time of all commands of a page, in `milliseconds`: the appliance probes this host meanwhile. */
 const PAGE_MS_MAX = 240_000;
 const LISTEN_MS_MAX = 30_000;
 
@@ -18,7 +18,7 @@ let home: string;
 let url: string;
 let daemon: Bun.Subprocess | null = null;
 
-/** Everything that the commands of the pages expect of the machine of a reader. */
+/** Sets up what the commands of the pages expect on the reader's machine. */
 beforeAll(async () => {
   registry = await Registry.start();
   await pushBusybox(registry, "busybox:1.36");
@@ -57,7 +57,7 @@ const environment = () => ({
   COPPICE_URL: url,
 });
 
-/** The reader's machine in place of ours. */
+/** Replaces names of the reader's machine by those of this one. */
 function localized(command: string): string {
   return (
     command
@@ -67,13 +67,13 @@ function localized(command: string): string {
       .replaceAll("https://box.lan:8642", url)
       .replaceAll("/path/to/authority.pem", join(home, "authority.pem"))
       .replaceAll("/mnt/nas", home)
-      // The page is for a registry with TLS; ours has none.
+      // The page uses a registry with TLS; this one has none.
       .replaceAll("skopeo copy docker:", "skopeo copy --src-tls-verify=false docker:")
       .replaceAll("REGISTRY", registry.host)
   );
 }
 
-/** What differs from run to run, by its kind. */
+/** Parts of outputs that differ between runs, by kind. */
 function comparable(output: string): string {
   return output
     .replaceAll(registry.host, "REGISTRY")
@@ -88,7 +88,7 @@ function comparable(output: string): string {
     .trimEnd();
 }
 
-/** Runs all steps in one shell, as a reader would, and gives the output of each. */
+/** Runs all steps in one shell, as a reader would, and returns the output of each. */
 async function outputs(steps: readonly Step[], more: Readonly<Record<string, string>>): Promise<string[]> {
   const script = steps.map(({ command }) => `${localized(command)}\nprintf '\\0'\n`).join("");
   const shell = Bun.spawn(["/bin/bash", "-c", `set -eu -o pipefail\nexec 2>&1\n${script}`], {
@@ -200,7 +200,7 @@ test(
   PAGE_MS_MAX,
 );
 
-/** A certificate for the loopback address that no authority of the system has signed. */
+/** A certificate for the loopback address, signed by no authority that the system knows. */
 async function ownAuthority(): Promise<{ readonly key: string; readonly certificate: string }> {
   const [key, certificate] = [join(home, "key.pem"), join(home, "authority.pem")];
   const subject = ["-subj", "/CN=box.lan", "-addext", "subjectAltName=IP:127.0.0.1"];

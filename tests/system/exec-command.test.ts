@@ -27,7 +27,7 @@ const refusal = async (request: Body) => {
 
 describe("POST /instances command, shell, args", () => {
   // spec: instances.command, instances.shell
-  test.concurrent("shell false: the command is one executable, found through PATH, and nothing expands it", async () => {
+  test.concurrent("shell false: the command is one executable, found through PATH and not expanded", async () => {
     const result = await exec({ command: "echo", args: ["$HOME", "*", "a  b", "", "ünï; exit 3"] });
     expect(result).toMatchObject({ exit_code: 0, timed_out: false });
     expect(result.out).toBe("$HOME * a  b  ünï; exit 3\n");
@@ -44,7 +44,7 @@ describe("POST /instances command, shell, args", () => {
     expect(alone.out).toStartWith("0\n/bin/sh -c echo");
   });
 
-  test.concurrent("PATH of the request decides where a command is found; a path with a slash needs none", async () => {
+  test.concurrent("the request's PATH decides where a command is found; a path with a slash needs none", async () => {
     const tool = await upload(appliance, "#!/bin/sh\necho tool $0\n");
     const files = { "/opt/bin/tool": { uuid: tool, mode: "0755" } };
     expect((await exec({ command: "tool", files, env: { PATH: "/opt/bin:/bin" } })).out).toBe("tool /opt/bin/tool\n");
@@ -95,7 +95,7 @@ describe("POST /instances command, shell, args", () => {
     expect(codes).toEqual(cases.map(([, code]) => code));
   });
 
-  test.concurrent("the command is no PID 1, leads its session, and finds no signal blocked or ignored", async () => {
+  test.concurrent("the command is not PID 1, leads its session, and has no signal blocked or ignored", async () => {
     const { out } = await exec({ command: "cat", args: ["/proc/self/stat", "/proc/self/status"] });
     const [pid = "", , , , , session] = out.split(" ");
     expect(Number(pid)).toBeGreaterThan(1);
@@ -148,8 +148,8 @@ describe("POST /instances env, cwd, hostname", () => {
     }
   });
 
-  test.concurrent("arguments: the largest total that is accepted is run, and one byte more is 400", async () => {
-    // Each string costs a NUL and a pointer, too.
+  test.concurrent("arguments: the largest accepted total runs, and one byte more is 400", async () => {
+    // Each string also takes a NUL and a pointer.
     const cost = (texts: readonly string[]) => texts.reduce((sum, text) => sum + Buffer.byteLength(text) + 9, 0);
     const command = 'echo "$#"';
     const args = Array.from({ length: 15 }, () => "z".repeat(130_000));
@@ -164,7 +164,7 @@ describe("POST /instances env, cwd, hostname", () => {
   });
 
   // spec: instances.cwd
-  test.concurrent("cwd: default /root; what is missing is created, mode 0755 and owner root; relative is 422", async () => {
+  test.concurrent("cwd: default /root; a missing one is created with mode 0755 and owner root; a relative one is 422", async () => {
     expect((await exec({ command: "pwd" })).out).toBe("/root\n");
     expect((await exec({ command: "pwd", cwd: "/tmp//./" })).out).toBe("/tmp\n");
     const made = resultOf(await appliance.run(image, "pwd; ls -ldn . ..", { cwd: "/srv/a/b c" }));
@@ -175,7 +175,7 @@ describe("POST /instances env, cwd, hostname", () => {
     }
   });
 
-  test.concurrent("cwd that is a file or leads nowhere ends FAILED invalid_path, not in a made-up exit code", async () => {
+  test.concurrent("cwd that is a file or a dangling link ends FAILED invalid_path, without an exit code", async () => {
     for (const cwd of ["/etc/passwd", "/etc/passwd/x", "/proc/none/x", "/sys/none", "/dev/null"]) {
       const operation = await appliance.finished(await appliance.spawn({ image, command: "true", cwd }));
       expect(operation).toMatchObject({ status: "FAILED", error: { error: "invalid_path" } });
@@ -191,7 +191,7 @@ describe("POST /instances env, cwd, hostname", () => {
   });
 
   // spec: instances.hostname
-  test.concurrent("hostname: by sethostname and HOSTNAME, no file is written; without one it is unique to the run", async () => {
+  test.concurrent("hostname: set by sethostname and HOSTNAME without writing a file; by default unique to the run", async () => {
     const named = resultOf(
       await appliance.run(image, 'hostname; uname -n; echo "$HOSTNAME"', { hostname: "box-1.example" }),
     );
@@ -205,8 +205,8 @@ describe("POST /instances env, cwd, hostname", () => {
   });
 });
 
-describe("POST /instances resources, and what a sandbox sees", () => {
-  test.concurrent("resources: vcpus, memory and disk are what was asked for, rounded up", async () => {
+describe("POST /instances resources, as the sandbox sees them", () => {
+  test.concurrent("resources: vcpus, memory and disk are as requested, rounded up", async () => {
     const { out } = await shell("nproc; grep MemTotal /proc/meminfo; df -k / | tail -1", {
       resources: { vcpus: 2, memory_bytes: 300 * 1_048_576, disk_bytes: 100 * 1_048_576 },
     });
@@ -219,7 +219,7 @@ describe("POST /instances resources, and what a sandbox sees", () => {
     expect(diskKib).toBeLessThan(300 * 1024);
   });
 
-  test.concurrent("network: there is no way out, and loopback works", async () => {
+  test.concurrent("network: only the loopback works", async () => {
     const { out } = await shell(
       "ls /sys/class/net; ip route | wc -l; (echo pong | nc -l -p 99 &) ; sleep 1; nc 127.0.0.1 99 </dev/null",
     );
@@ -229,7 +229,7 @@ describe("POST /instances resources, and what a sandbox sees", () => {
   // spec: result.cpu_time_ms, result.memory_bytes, service.figures
   test.concurrent("cpu_time_ms and memory_bytes are those of the command and its children", async () => {
     const busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
-    // A busy host's time is charged to whoever waits for it, so that equal work can count three times as much.
+    // On a busy host, the time that emulation waits counts as used, so equal work can take three times as much.
     const children = Array.from({ length: 6 }, () => `(${busy}) &`).join(" ");
     const [idle, one, six] = await Promise.all([
       shell("sleep 1"),

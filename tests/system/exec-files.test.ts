@@ -19,7 +19,7 @@ afterAll(async () => {
 });
 
 const shell = (command: string, more: Body = {}) => execute(appliance, { image, command, shell: true, ...more });
-/** A run whose files are kept. */
+/** A run whose files are captured. */
 const change = async (from: string, command: string, more: Body = {}): Promise<RunResult & { image: string }> => {
   const result = resultOf(await appliance.run(from, command, more));
   if (result.exit_code !== 0) throw new Error(`${command}: ${result.err}`);
@@ -57,7 +57,7 @@ describe("POST /instances files", () => {
     expect(await names(appliance, image, "/")).not.toContain("a");
   });
 
-  test.concurrent("a file of the image is replaced in its content, mode and owner; the lower image keeps its own", async () => {
+  test.concurrent("a file of the image gets new content, mode and owner; the parent image keeps its own", async () => {
     const uuid = await upload(appliance, "root:x:0:0:new:/root:/bin/sh\n");
     const result = await change(image, "cat /etc/passwd; stat -c '%a %u %g' /etc/shadow", {
       files: { "/etc/passwd": { uuid, mode: "0600" }, "/etc/shadow": { uuid } },
@@ -87,7 +87,7 @@ describe("POST /instances files", () => {
     }
   });
 
-  test.concurrent("a path at which there is a FIFO or a device, or below a link to nothing, ends FAILED invalid_path", async () => {
+  test.concurrent("a path of a FIFO or a device, or below a dangling link, ends FAILED invalid_path", async () => {
     const uuid = await upload(appliance, "x");
     const odd = await change(image, "mkfifo /fifo; mknod /null c 1 3; ln -s /fifo /link; ln -s /none /gone");
     for (const path of ["/fifo", "/null", "/link", "/gone/x"]) {
@@ -95,7 +95,7 @@ describe("POST /instances files", () => {
     }
   });
 
-  test.concurrent("below /proc, /sys and /dev, which are no part of the image, nothing can be placed", async () => {
+  test.concurrent("no file can be placed below /proc, /sys and /dev, which are not part of the image", async () => {
     const uuid = await upload(appliance, "x");
     for (const path of ["/dev/file", "/proc/sys/kernel/hostname", "/sys/x"]) {
       expect(await failure({ files: { [path]: { uuid } } })).toEqual(["FAILED", "invalid_path"]);
@@ -178,7 +178,7 @@ describe("the guest file system", () => {
     for (const path of ["/dev", "/proc", "/sys"]) expect(await list(appliance, image, path)).toEqual([]);
   });
 
-  test.concurrent("/dev holds null, zero, full, random, urandom, tty, ptmx, fd and friends only, and they work", async () => {
+  test.concurrent("/dev has only null, zero, full, random, urandom, tty, ptmx, fd and the like, which work", async () => {
     const result = await shell(
       [
         "ls /dev; echo x > /dev/null; echo x > /dev/full; head -c 4 /dev/zero | od -An -tx1",
@@ -207,7 +207,7 @@ describe("the guest file system", () => {
     expect(result.err).toContain("No space left");
   });
 
-  test.concurrent("device nodes and set-id of the image are as in it, but nodes open nothing", async () => {
+  test.concurrent("device nodes and set-ID bits of the image are kept, but nodes cannot be opened", async () => {
     const result = await shell(
       "mknod /root/disk b 8 0; mknod /root/mem c 1 1; cat /root/disk; cat /root/mem; ls /dev/sd* | wc -l",
     );
@@ -216,7 +216,7 @@ describe("the guest file system", () => {
     expect(result.err).toMatch(/mem.*Permission denied/);
   });
 
-  test.concurrent("nothing changed gives the input image; a change of metadata or a removal gives a new one", async () => {
+  test.concurrent("a run without changes gives the input image; a change of metadata or a removal gives a new one", async () => {
     const unchanged = [
       "true",
       "cat /etc/passwd",

@@ -36,7 +36,7 @@ afterAll(async () => {
 const shell = (command: string, more: Body = {}) => execute(appliance, { image, command, shell: true, ...more });
 const timedOut = { exit_code: 137, timed_out: true };
 
-/** Takes all processors for itself, above everything that schedules by time. */
+/** Takes all processors with real-time priority. */
 const SPINNER = `
 #define _GNU_SOURCE
 #include <sched.h>
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
 
 describe("POST /instances timeout", () => {
   // spec: instances.timeout, result.timed_out
-  test.concurrent("kills the whole tree: what ignores SIGTERM, forks, or made itself a daemon", async () => {
+  test.concurrent("kills the whole tree, with processes that ignore SIGTERM, fork, or became daemons", async () => {
     const commands = [
       "trap '' TERM INT HUP; echo begun; while :; do sleep 1; done",
       "trap '' TERM; (trap '' TERM; sleep 300 & sleep 300) & (setsid sh -c 'setsid sleep 300 &' &) ; echo begun; wait; sleep 300",
@@ -64,7 +64,7 @@ describe("POST /instances timeout", () => {
     for (const result of results) expect(result).toMatchObject({ ...timedOut, out: "begun\n" });
   });
 
-  test("kills what spins in real-time priority, and the operation still ends SUCCESS", async () => {
+  test("kills processes that spin with real-time priority, and the operation still ends SUCCESS", async () => {
     const uuid = await uploadProgram(appliance, "spinner", SPINNER);
     const startedAt = Date.now();
     const files = { "/spin": { uuid, mode: "0755" } };
@@ -85,7 +85,7 @@ describe("POST /instances timeout", () => {
     expect(Date.now() - startedAt).toBeLessThan(60_000);
   });
 
-  test.concurrent("what was written until then is in the outputs and, unless disposable, in the image", async () => {
+  test.concurrent("earlier writes are in the outputs and, unless disposable, in the image", async () => {
     const operation = await appliance.run(image, "echo first; echo kept > /root/kept; sleep 300", { timeout: 6 });
     const result = resultOf(operation);
     expect(result).toMatchObject({ ...timedOut, out: "first\n" });
@@ -100,13 +100,13 @@ describe("POST /instances timeout", () => {
       const response = await appliance.post("/instances", { image, command: "true", timeout });
       expect([timeout, response.status]).toEqual([timeout, 400]);
     }
-    // More than can run at once: the last ones wait for longer than their limit.
+    // More than can run at once: the last ones wait longer than their time limit.
     const runs = Array.from({ length: 20 }, () => shell("sleep 3; echo ran", { timeout: 10 }));
     for (const result of await Promise.all(runs)) expect(result).toMatchObject({ exit_code: 0, out: "ran\n" });
     expect((await shell("sleep 0.1", { timeout: 400 })).timed_out).toBe(false);
   });
 
-  test.concurrent("a command that ends by itself just in time is no timeout, whatever its exit code", async () => {
+  test.concurrent("a command that ends by itself just in time has not timed out, whatever its exit code", async () => {
     expect(await shell("exit 137", { timeout: 60 })).toMatchObject({ exit_code: 137, timed_out: false });
   });
 });
@@ -136,8 +136,8 @@ describe("DELETE /operations/{operationId} of an instance", () => {
     expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(409);
   });
 
-  test.concurrent("of one that waits ends it at once, and it never runs", async () => {
-    // Larger than what is left of the budget while the first one runs.
+  test.concurrent("of a waiting one ends it at once, and it never runs", async () => {
+    // Larger than the rest of the budget while the first one runs.
     const resources = { vcpus: 4 };
     const first = await appliance.spawn({ image, command: "sleep 5", shell: true, resources, disposable: true });
     const waiting = await appliance.spawn({ image, command: "true", resources });
@@ -150,7 +150,7 @@ describe("DELETE /operations/{operationId} of an instance", () => {
 });
 
 describe("disposable", () => {
-  /** Every file that is kept, with its size, but for the operations themselves: their rows and outputs. */
+  /** Every stored file with its size, without the rows and outputs of operations. */
   const kept = async () => {
     const found = await readdir(appliance.dataDir, { recursive: true, withFileTypes: true });
     const paths = found
@@ -163,7 +163,7 @@ describe("disposable", () => {
   };
 
   // spec: instances.disposable
-  test("gives no image, and the data directory is as before", async () => {
+  test("gives no image, and leaves the data directory unchanged", async () => {
     const images = async () => ((await (await appliance.fetch("/images")).json()) as Body[]).length;
     const before = { kept: await kept(), images: await images() };
     const result = await shell("dd if=/dev/zero of=/root/big bs=1M count=20 2>/dev/null; rm -rf /etc; echo done");
@@ -218,7 +218,7 @@ describe("an operation of an instance", () => {
   });
 
   // spec: instances.image, instances.files
-  test.concurrent("an image that is gone from the request, and a file of nobody, are 404 at once", async () => {
+  test.concurrent("a deleted image and an unknown file are 404 at once", async () => {
     const nobody = crypto.randomUUID();
     const file = await upload(appliance, "x");
     const bodies: Body[] = [
@@ -234,13 +234,13 @@ describe("an operation of an instance", () => {
   });
 });
 
-test("nothing of all this is left behind", async () => {
+test("these tests leave nothing behind", async () => {
   await until("only the pool is left", async () => (await appliance.leftovers()).length <= 3);
   const left = await appliance.leftovers();
   expect(left.filter((name) => !name.startsWith("vms/"))).toEqual([]);
 });
 
-test("what may be secret in a request, stdin and env, is in no file of the data directory once it has ended", async () => {
+test("stdin and env, which may be secret, are in no file of the data directory after the end", async () => {
   const canary = `canary-${crypto.randomUUID()}`;
   const held = async () => {
     const argv = ["grep", "-rlF", "--exclude-dir=scratch", canary, appliance.dataDir];

@@ -22,7 +22,7 @@ afterAll(async () => {
 
 const shell = (command: string, more: Body = {}) => execute(appliance, { image, command, shell: true, ...more });
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
-/** Bytes without a pattern that a lost or repeated piece would leave unchanged. */
+/** Random bytes, in which a lost or repeated piece shows. */
 function noise(sizeBytes: number): Buffer {
   const bytes = Buffer.alloc(sizeBytes);
   for (let word = 0, state = 1; word + 4 <= sizeBytes; word += 4) {
@@ -53,7 +53,7 @@ describe("POST /instances stdin", () => {
     expect(bytesOf(binary.stdout)).toEqual(bytes);
   });
 
-  test.concurrent("up to its limit of 10 MiB, with a reader that is slow", async () => {
+  test.concurrent("up to its limit of 10 MiB, with a slow reader", async () => {
     const bytes = noise(10 * MIB);
     const stdin = `base64:${bytes.toString("base64")}`;
     const slow = shell("(dd bs=1M count=3 iflag=fullblock 2>/dev/null; sleep 2; cat) | sha256sum", { stdin });
@@ -61,7 +61,7 @@ describe("POST /instances stdin", () => {
     for (const { out } of [await slow, await quick]) expect(out).toBe(`${sha256(bytes)}  -\n`);
   });
 
-  test.concurrent("a reader that never reads, or closes its input early, ends as it likes", async () => {
+  test.concurrent("a command that never reads, or closes its input early, ends normally", async () => {
     const stdin = "x".repeat(10 * MIB);
     const [never, closed, gone] = await Promise.all([
       shell("sleep 1; echo done", { stdin }),
@@ -73,7 +73,7 @@ describe("POST /instances stdin", () => {
     expect(gone).toMatchObject({ exit_code: 5 });
   });
 
-  test.concurrent("more than 10 MiB, a character that is not ASCII, and base64 that is none are 400", async () => {
+  test.concurrent("more than 10 MiB, a character that is not ASCII, and invalid base64 are 400", async () => {
     const refused = [
       "x".repeat(10 * MIB + 1),
       `base64:${noise(10 * MIB + 1).toString("base64")}`,
@@ -107,7 +107,7 @@ describe("the output object", () => {
     expect(result.err).toBe(lines("err"));
   });
 
-  test.concurrent("10 MiB of binary output in each stream, at once, is kept to the byte", async () => {
+  test.concurrent("10 MiB of binary output in each stream at the same time are kept to the byte", async () => {
     const file = await upload(appliance, noise(10 * MIB) as Uint8Array<ArrayBuffer>);
     const result = await shell("cat /data & cat /data >&2; wait", {
       files: { "/data": { uuid: file } },
@@ -120,7 +120,7 @@ describe("the output object", () => {
   });
 
   // spec: instances.truncate_output_at, output.truncated
-  test.concurrent("truncate_output_at is exact to the byte, for each stream by itself", async () => {
+  test.concurrent("truncate_output_at is exact to the byte, for each stream separately", async () => {
     const command = "printf 12345; printf 123456 >&2";
     const [at5, at6, at0] = await Promise.all([5, 6, 0].map((limit) => shell(command, { truncate_output_at: limit })));
     const kept = (result: typeof at5) => [result?.stdout, result?.stderr].map((out) => [out?.content, out?.truncated]);
@@ -147,7 +147,7 @@ describe("the output object", () => {
     expect(flood).toMatchObject({ exit_code: 3, out: "\0".repeat(10), stdout: { truncated: true } });
   });
 
-  test.concurrent("a truncation in the middle of a character gives base64, not a broken text", async () => {
+  test.concurrent("a truncation within a character gives base64, not broken text", async () => {
     const result = await shell("printf 'aä'", { truncate_output_at: 2 });
     expect(result.stdout).toEqual({
       content: Buffer.from([0x61, 0xc3]).toString("base64"),
@@ -156,7 +156,7 @@ describe("the output object", () => {
     });
   });
 
-  test.concurrent("a command that closes its outputs early goes on, and its exit code counts", async () => {
+  test.concurrent("a command that closes its outputs early continues, and its exit code counts", async () => {
     const one = await shell("exec >&-; sleep 1; echo late >&2; exit 3");
     expect(one).toMatchObject({ exit_code: 3, out: "", err: "late\n" });
     const both = await shell("exec >&- 2>&-; sleep 1; exit 6");
@@ -165,7 +165,7 @@ describe("the output object", () => {
 });
 
 describe("processes that a command leaves behind", () => {
-  test.concurrent("do not hold the result up, whether they keep the output open or not", async () => {
+  test.concurrent("do not delay the result, whether they keep the output open or not", async () => {
     const startedAt = Date.now();
     const results = await Promise.all([
       shell("sleep 300 & echo done"),
@@ -181,15 +181,15 @@ describe("processes that a command leaves behind", () => {
     expect(Date.now() - startedAt).toBeLessThan(30_000);
   });
 
-  test.concurrent("have what they write in the first 200 ms taken", async () => {
-    // It waits for the end of the command, and starts nothing then: on a busy host even that takes its time.
+  test.concurrent("can still write output for 200 ms", async () => {
+    // It waits for the end of the command without starting a program, which takes time on a busy host.
     const late = "(while kill -0 $$ 2>/dev/null; do :; done; echo late) & echo early";
     const outs = new Set<string>();
     for (let attempt = 0; attempt < 5 && !outs.has("early\nlate\n"); attempt++) outs.add((await shell(late)).out);
     expect(outs).toContain("early\nlate\n");
   });
 
-  test.concurrent("are gone before the files are captured: their last word is not half in the image", async () => {
+  test.concurrent("are gone before the files are captured: the image has none of their writes half", async () => {
     const operation = await appliance.run(
       image,
       "(while :; do date >> /root/log; done) & sleep 0.2; echo ok > /root/ok",

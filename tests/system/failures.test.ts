@@ -6,7 +6,7 @@ import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import type { Registry } from "../support/registry.ts";
 import { until } from "../support/waiting.ts";
 
-/** More than a machine computes before its command begins. */
+/** More processor time than a machine uses before its command begins. */
 const BEGUN_CPU_MS = 5000;
 
 const owned = new AsyncDisposableStack();
@@ -25,7 +25,7 @@ afterAll(async () => {
 type Body = Record<string, unknown>;
 const result = (operation: { result?: unknown }) => operation.result as unknown as Body;
 
-/** Waits until a command that computes without end has begun. */
+/** Waits until a command that computes endlessly has begun. */
 function begun(id: string): Promise<void> {
   return until("the command runs", async () => {
     const stats = await appliance.fetch(`/instances/${id}/stats?once=true`);
@@ -46,7 +46,7 @@ describe("a command", () => {
     if (code >= 126 && code <= 127) expect(text(result(operation)["stderr"])).not.toBe("");
   });
 
-  test("past its time limit is killed with everything it started, and its files are kept", async () => {
+  test("past its time limit is killed with everything that it started, and its files are captured", async () => {
     const command = "trap '' TERM; (trap '' TERM; setsid sleep 300 &) ; echo kept > /root/kept; sync; sleep 300";
     const operation = await appliance.run(base, command, { timeout: 2 });
     expect(operation.status).toBe("SUCCESS");
@@ -61,7 +61,7 @@ describe("a command", () => {
     expect(result(operation)).toMatchObject({ exit_code: 137, timed_out: true });
   }, 60_000);
 
-  test("that eats all memory is killed and told so", async () => {
+  test("that uses all memory is killed, and its result says so", async () => {
     const hog = "x=a; while :; do x=$x$x$x$x; done";
     const operation = await appliance.run(base, hog, { timeout: 60, disposable: true });
     expect(operation.status).toBe("SUCCESS");
@@ -99,7 +99,7 @@ describe("a command", () => {
 describe("a machine", () => {
   const failure = (operation: object) => (operation as { error: Body }).error;
 
-  test("whose kernel panics fails the operation and says so", async () => {
+  test("whose kernel panics fails the operation with that reason", async () => {
     const command = "mount -o remount,rw /proc/sys 2>/dev/null; echo c > /proc/sysrq-trigger; sleep 60";
     const operation = await appliance.run(base, command, { timeout: 30 });
     expect(operation.status).toBe("FAILED");
@@ -107,10 +107,10 @@ describe("a machine", () => {
     expect(failure(operation)["message"]).toMatch(/kernel panicked|reset itself/);
   }, 60_000);
 
-  test("that dies fails the operation and says so", async () => {
+  test("that dies fails the operation with that reason", async () => {
     const id = await appliance.spawn({ image: base, command: "while :; do :; done", shell: true });
     await begun(id);
-    // Those of the pool die, too.
+    // The machines of the pool die, too.
     for (const pid of await appliance.machinePids()) process.kill(pid, "SIGKILL");
     const operation = await appliance.finished(id);
     expect(operation.status).toBe("FAILED");
@@ -128,13 +128,13 @@ describe("an import", () => {
     return await appliance.finished(((await response.json()) as { uuid: string }).uuid);
   };
 
-  test("of an image that does not exist fails and says so", async () => {
+  test("of a missing image fails with that reason", async () => {
     const operation = await failed(`${registry.host}/nobody/nothing:1`);
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "not_found" } });
     expect((operation as unknown as { error: Body }).error["message"]).toContain("nobody/nothing");
   });
 
-  test("from a registry that is down fails and says so", async () => {
+  test("from a registry that is down fails with that reason", async () => {
     const operation = await failed("127.0.0.1:1/a/b:1", { timeout: 60 });
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
   }, 90_000);
@@ -144,8 +144,8 @@ describe("an import", () => {
   });
 });
 
-test("nothing of all this is left behind", async () => {
-  // One waiting clone of the pool and one that replaces it may be there.
+test("these tests leave nothing behind", async () => {
+  // The pool may have one waiting clone and its replacement.
   const left = await appliance.leftovers();
   expect(left.filter((name) => !name.startsWith("vms/"))).toEqual([]);
   expect(left.length).toBeLessThanOrEqual(2);

@@ -18,9 +18,9 @@ import { pause, until } from "../support/waiting.ts";
 const MIB = 1_048_576;
 const DISK_BYTES = 400 * MIB;
 const RESERVE_BYTES = 16 * MIB;
-/** A twentieth of them is the reserve. */
+/** A twentieth of them is reserved. */
 const DISK_FILES = 40_000;
-/** A scratch that has not grown for this long has all that the run will write. */
+/** A scratch that has not grown for this long contains all writes of the run. */
 const QUIET_MS = 2000;
 
 const owned = new AsyncDisposableStack();
@@ -47,7 +47,7 @@ afterAll(async () => {
 
 const FULL = { status: "FAILED", error: { error: "insufficient_storage" } };
 
-/** Works, captures, and shows what it captured. */
+/** Checks that a run works, and that its capture can be read. */
 async function expectService(): Promise<void> {
   const operation = await appliance.run(base, "echo well > /root/state");
   expect(operation.status).toBe("SUCCESS");
@@ -58,7 +58,7 @@ async function expectService(): Promise<void> {
 
 const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).sort();
 
-/** Nothing of failed work is left, and what was there before is still there. */
+/** Checks that failed work has left nothing behind, and has removed nothing. */
 async function expectOnly(before: readonly string[]): Promise<void> {
   expect(await layers()).toEqual([...before]);
   expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
@@ -78,7 +78,7 @@ async function scratchSizes(): Promise<number[]> {
   const directory = join(appliance.dataDir, "vms");
   const sizes: number[] = [];
   for (const name of await readdir(directory)) {
-    // A clone that waits has no scratch, and a machine may end meanwhile.
+    // A waiting clone has no scratch, and a machine may end meanwhile.
     const found = await stat(join(directory, name, "S")).catch(() => null);
     if (found !== null) sizes.push(found.blocks * 512);
   }
@@ -103,9 +103,9 @@ describe("a disk that fills up", () => {
     await expectService();
   }, 120_000);
 
-  test("while the guest holds its writes back fails the capture: nothing that was lost is published", async () => {
+  test("while the guest delays its writes fails the capture: no incomplete image is published", async () => {
     const before = await layers();
-    // Less than the guest's page cache: the command itself sees no error and ends well.
+    // Less than the guest's page cache: the command itself sees no error.
     await disk.fill(64 * MIB);
     const operation = await appliance.run(base, "dd if=/dev/zero of=/root/big bs=1M count=120");
     expect(operation).toMatchObject(FULL);
@@ -119,10 +119,10 @@ describe("a disk that fills up", () => {
     const many =
       "mkdir /root/d; cd /root/d; i=0; while [ $i -lt 3000 ]; do : > name-$i; i=$((i+1)); done; sync; sleep 15";
     const id = await appliance.spawn({ image: base, command: many, shell: true });
-    // Their inodes alone are more than this.
+    // Their inodes alone take more than this.
     await written(600 * 1024);
     await disk.fill(0);
-    // Its end may only be recorded once there is room again.
+    // Its end may be recorded only once there is space again.
     const recorded = await Promise.race([appliance.finished(id), pause("its end is recorded", 30_000)]);
     await disk.release();
     expect(recorded ?? (await appliance.finished(id))).toMatchObject(FULL);
@@ -159,7 +159,7 @@ describe("a disk that fills up", () => {
   }, 60_000);
 });
 
-describe("a disk with nearly no room for more files", () => {
+describe("a disk with nearly no free inodes", () => {
   const NO_INODES = {
     error: "insufficient_storage",
     message: "the disk of the service has nearly no room for more files",
@@ -183,7 +183,7 @@ describe("a disk with nearly no room for more files", () => {
 });
 
 describe("a disk that is nearly full", () => {
-  test("takes no new work, says why, and serves what it has", async () => {
+  test("accepts no new work, says why, and serves existing images", async () => {
     await disk.fill(RESERVE_BYTES / 2);
     const refused = [
       await appliance.post("/instances", { image: base, command: "true" }),
@@ -201,7 +201,7 @@ describe("a disk that is nearly full", () => {
     await expectService();
   }, 60_000);
 
-  test("lets an operation end that had begun", async () => {
+  test("lets a running operation end", async () => {
     const id = await appliance.spawn({ image: base, command: "echo kept > /root/kept; sleep 6", shell: true });
     await written(1024);
     await disk.fill(RESERVE_BYTES / 2);
@@ -209,7 +209,7 @@ describe("a disk that is nearly full", () => {
   }, 60_000);
 });
 
-test("a service whose disk is full starts again, and serves what it has", async () => {
+test("a service starts on a full disk, and serves existing images", async () => {
   await disk.fill(0);
   await appliance.down("SIGKILL");
   await appliance.up();
@@ -219,7 +219,7 @@ test("a service whose disk is full starts again, and serves what it has", async 
   await expectService();
 }, 90_000);
 
-test("nothing of all this damaged what was acknowledged", async () => {
+test("these tests have damaged nothing that was acknowledged", async () => {
   const images = (await (await appliance.fetch("/images?limit=1000")).json()) as { uuid: string }[];
   expect(images.length).toBeGreaterThan(5);
   for (const { uuid } of images) {
@@ -227,7 +227,7 @@ test("nothing of all this damaged what was acknowledged", async () => {
     expect(Bun.hash(await found.bytes())).toBe(Bun.hash(await Bun.file("/bin/busybox").bytes()));
   }
   await appliance.down();
-  // A copy: whoever opens a database on the disk keeps it busy for longer than this test.
+  // A copy: an open database would keep the disk busy for longer than this test.
   await using copy = await scratchDirectory(tmpdir(), "full-disk-");
   await copyFile(join(appliance.dataDir, "coppice.db"), join(copy.path, "db"));
   using db = openDatabase(join(copy.path, "db"));

@@ -42,7 +42,7 @@ beforeAll(async () => {
       detour.host,
       { host: secured.host, ca_file: secured.caFile ?? "" },
       { host: "denied.example", allow: false },
-      // Listed, but to be spoken to with TLS and the system's authorities.
+      // Listed, but accessed with TLS and the system's authorities.
       { host: open.host.replace("127.0.0.1", "localhost") },
       { host: secured.host.replace("127.0.0.1", "localhost") },
     ],
@@ -69,7 +69,7 @@ interface Ended extends Body {
 const ended = async (request: Body) => (await appliance.finished(await submit(request))) as unknown as Ended;
 const app = (registry: { readonly host: string }) => `${registry.host}/team/app:1`;
 
-/** Command lines and environments in which the password was seen, looked at every millisecond. */
+/** Command lines and environments with the password, sampled every millisecond. */
 function watchProcesses(): { stop(): { seen: string[]; commands: number } } {
   const seen = new Set<string>();
   const commands = new Set<string>();
@@ -82,7 +82,7 @@ function watchProcesses(): { stop(): { seen: string[]; commands: number } } {
         if (!/^(skopeo|umoci)/.test(command)) continue;
         if (readFileSync(`/proc/${pid}/environ`, "latin1").includes(PASSWORD)) seen.add(`environment of ${command}`);
       } catch (error) {
-        // The process ended meanwhile, or hides its environment while it becomes another program.
+        // The process has ended, or hides its environment while it executes another program.
         expect(["ENOENT", "ESRCH", "EACCES"]).toContain((error as NodeJS.ErrnoException).code ?? "");
       }
     }
@@ -95,7 +95,7 @@ function watchProcesses(): { stop(): { seen: string[]; commands: number } } {
   };
 }
 
-/** Files of the data directory that hold the password, in its own form or as registries get it. */
+/** Files of the data directory with the password, as text or as registries receive it. */
 async function filesWithPassword(): Promise<string> {
   const forms = [PASSWORD, btoa(`alice:${PASSWORD}`)].flatMap((form) => ["-e", form]);
   const argv = ["grep", "-rlF", "--exclude-dir=scratch", ...forms, appliance.dataDir];
@@ -137,7 +137,7 @@ describe("POST /images/import credentials", () => {
     expect(JSON.stringify(wrong)).not.toContain("wr0ng-canary");
   });
 
-  test("a known digest still asks the registry: credentials of one account open nothing for another", async () => {
+  test("a known digest is still requested from the registry: one account's credentials give another no access", async () => {
     const token = await appliance.createToken("stranger");
     const headers = { "content-type": "application/json" };
     const body = JSON.stringify({ registry: app(closed) });
@@ -152,7 +152,7 @@ describe("POST /images/import credentials", () => {
 
   test("of a PENDING import are not kept: after a restart it ends FAILED unavailable", async () => {
     const { image } = (await ended({ registry: app(open) }))["result"] as { image: string };
-    // It fills the budget, so that the import has to wait.
+    // This run fills the budget, so that the import has to wait.
     const blocker = await appliance.spawn({ image, command: "sleep", args: ["300"], resources: { vcpus: CPU_BUDGET } });
     const statusOf = async (id: string) => (await operationOf(appliance, id))["status"];
     await until("the budget is taken", async () => (await statusOf(blocker)) === "EXECUTING");
@@ -192,8 +192,8 @@ describe("registries.hosts of the configuration", () => {
   });
 });
 
-describe("a registry that sends its clients on", () => {
-  test("is followed to hosts that are listed, and to no other service of this machine", async () => {
+describe("a registry that redirects its clients", () => {
+  test("is followed to listed hosts, and to no other service of this machine", async () => {
     using service = bystander();
     await pushImage(open, "team/moved:1", { layers: [[{ path: "marker", content: "moved" }]] });
     const request = { registry: `${detour.host}/team/moved:1` };
@@ -213,7 +213,7 @@ describe("a registry that sends its clients on", () => {
   });
 });
 
-describe("an import that takes long", () => {
+describe("a long import", () => {
   const nothingLeft = async (layers: number) => {
     await until("no import directory is left", async () => {
       return (await appliance.leftovers()).every((name) => name.startsWith("vms/"));
@@ -233,7 +233,7 @@ describe("an import that takes long", () => {
   const fresh = (name: string) => pushImage(open, `${name}:1`, { layers: [[{ path: "marker", content: name }]] });
 
   // spec: images.import.timeout
-  test("timeout, in seconds: it ends FAILED when the time is up, and leaves nothing", async () => {
+  test("timeout, in seconds: it ends FAILED when the time is up, and leaves nothing behind", async () => {
     await fresh("late");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     const startedAt = Date.now();
@@ -245,7 +245,7 @@ describe("an import that takes long", () => {
   });
 
   // spec: operations.cancel
-  test("cancelled while it pulls, it ends CANCELLED at once, and leaves nothing", async () => {
+  test("cancelled while it pulls, it ends CANCELLED at once, and leaves nothing behind", async () => {
     await fresh("cancelled");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     const wanted = slow.blobWanted();

@@ -95,7 +95,7 @@ describe("a run", () => {
     expect(text(result(operation)["stdout"])).toBe("ran with 2\n");
   });
 
-  test("that changes nothing gives the image it ran on; a disposable one gives none", async () => {
+  test("without changes gives the image it ran on; a disposable one gives none", async () => {
     const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
     const before = await layers();
     expect(imageOf(await appliance.run(base, "true"))).toBe(base);
@@ -105,7 +105,7 @@ describe("a run", () => {
     expect(await layers()).toBe(before);
   });
 
-  test("branches: two runs on one image see only their own change, and the parent neither", async () => {
+  test("branches: of two runs on one image each has only its own change, and the parent has neither", async () => {
     const parent = imageOf(await appliance.run(base, "echo 1 > /root/shared"));
     const [left, right] = await Promise.all([
       appliance.run(parent, "echo left > /root/left; rm /root/shared"),

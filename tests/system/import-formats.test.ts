@@ -204,13 +204,13 @@ describe("POST /images/import", () => {
     const results = await Promise.all([1, 2, 3].map(() => imported(reference)));
     expect(new Set(results.map(({ image }) => image)).size).toBe(3);
     for (const { image } of results) expect(await marker(image)).toBe("same");
-    // An import is told as ended before its own copy of a layer that another import has published is removed.
+    // An import has ended before its own copy of a layer that another import has published is removed.
     await until("one layer is left of all three", async () => {
       return (await layers()).filter((name) => !before.has(name)).length === 1;
     });
   });
 
-  test.concurrent("an image that cannot be used fails and says why; nothing is left", async () => {
+  test.concurrent("an unusable image fails with the reason, and leaves nothing behind", async () => {
     const damaged = await registry.putBlob("damaged", Buffer.from("no archive at all"));
     const config = await registry.putBlob("damaged", Buffer.from('{"architecture":"amd64","os":"linux"}'));
     const manifest = JSON.stringify({
@@ -282,8 +282,8 @@ describe("POST /images/import", () => {
   });
 });
 
-test("nothing of all this is left behind, and no operation still runs", async () => {
-  // An operation is answered before its directory is gone.
+test("these tests leave nothing behind, and no operation still runs", async () => {
+  // The end of an operation is visible before its directory is removed.
   await until("no import directory is left", async () =>
     (await appliance.leftovers()).every((name) => name.startsWith("vms/")),
   );

@@ -30,7 +30,7 @@ const hardLink = (path: string, target: string): TarEntry => ({ path, type: "har
 const directory = (path: string, more: Partial<TarEntry> = {}): TarEntry => ({ path, type: "directory", ...more });
 const root = [directory("./"), directory("etc/"), file("etc/passwd", "of the image")];
 const range = (length: number) => Array.from({ length }, (_, index) => index);
-/** A way up from anywhere. */
+/** A path that leads to the root from anywhere. */
 const UP = "../".repeat(30);
 
 const layers = (...parts: readonly RawLayer[]) => rawImage(parts);
@@ -39,8 +39,8 @@ const raw = (archive: Uint8Array) => layers(layerOf(archive));
 const allFail = async (cases: Cases<RawImage>) =>
   await hostile.expectAllFail(cases, async (image) => await hostile.importing(image));
 
-describe("an image cannot take more than it may", () => {
-  test("by its bytes, its files or its names", async () => {
+describe("an image cannot exceed its limits", () => {
+  test("with its bytes, its files or its names", async () => {
     const map = { "GNU.sparse.size": String(1024 * GIB), "GNU.sparse.numblocks": "1", "GNU.sparse.map": "0,3" };
     const comment = special("x", "x", paxRecords({ comment: Buffer.alloc(100 * MIB, "a") }));
     await allFail({
@@ -64,7 +64,7 @@ describe("an image cannot take more than it may", () => {
   });
 });
 
-describe("a layer that is not as it must be", () => {
+describe("an invalid layer", () => {
   test("is refused", async () => {
     const endless = { "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": String(2n ** 63n - 1n) };
     await allFail({
@@ -98,7 +98,7 @@ describe("a layer that is not as it must be", () => {
     });
   });
 
-  test("cannot have hard links to what it does not hold", async () => {
+  test("cannot have hard links to files outside of it", async () => {
     const target = join(hostile.canary, "file");
     await allFail({
       absolute: [one(hardLink("x", target)), /validation_error: .* no such file/],
@@ -115,7 +115,7 @@ describe("a layer that is not as it must be", () => {
     });
   });
 
-  test("cannot have whiteouts of nothing, of a directory itself, or of what is above it", async () => {
+  test("cannot have whiteouts without a name, of its own directory, or of the one above", async () => {
     const paths = [".wh.", ".wh..", ".wh...", "etc/.wh.", "etc/.wh..", "etc/.wh..."];
     const whiteout = (path: string) => layers(layer(...root), layer(file(path)));
     const cases = paths.map((path) => [path, [whiteout(path), /validation_error: .* cannot be unpacked/] as const]);
@@ -123,8 +123,8 @@ describe("a layer that is not as it must be", () => {
   });
 });
 
-describe("an image that means harm, and is only strange", () => {
-  test("keeps inside of itself whatever climbs, is absolute, or goes through a link", async () => {
+describe("a hostile image that is accepted", () => {
+  test("keeps paths inside that climb, are absolute, or go through a link", async () => {
     const { appliance, canary } = hostile;
     const inside = canary.slice(1);
     const image = await hostile.imported(
@@ -151,7 +151,7 @@ describe("an image that means harm, and is only strange", () => {
     expect(await (await download(appliance, image, "/twice")).text()).toBe("last");
   });
 
-  test("keeps devices, privileges and odd names as they are, and overlayfs' own marks out", async () => {
+  test("keeps devices, privileges and odd names, without overlayfs' own marks", async () => {
     const { appliance } = hostile;
     const marks = { "trusted.overlay.opaque": "y", "trusted.overlay.redirect": "/etc", "trusted.overlay.metacopy": "" };
     const capability = Buffer.from("0100000200200000000000000000000000000000", "hex");
@@ -187,7 +187,7 @@ describe("an image that means harm, and is only strange", () => {
     expect(err).toContain("/dev/disk: No such file");
   });
 
-  test("can remove only what its lower layers hold", async () => {
+  test("can remove only files of its lower layers", async () => {
     const { appliance, canary } = hostile;
     const lower = layer(...root, file("gone"), file("kept/old"), file("kept/deep/old"), link("out", canary));
     const [removing, emptied] = await Promise.all([
@@ -209,7 +209,7 @@ describe("an image that means harm, and is only strange", () => {
     expect(await names(appliance, emptied, "/")).toEqual(["after", "dev", "proc", "root", "sys", "tmp"]);
   });
 
-  test("after all of them, another one runs", async () => {
+  test("after all of them, another image runs", async () => {
     const image = await hostile.imported(layers(busybox, layer(file("good", "fine"))));
     expect((await execute(hostile.appliance, { image, command: "cat /good", shell: true })).out).toBe("fine");
   });

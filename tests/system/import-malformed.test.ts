@@ -38,8 +38,8 @@ const digest = (content: Uint8Array | null): string => digestOf(content ?? "");
 const image = (options: RawImageOptions) => rawImage([good], options);
 const config = (fields: object) => image({ config: Buffer.from(JSON.stringify(fields)) });
 
-describe("an image in a registry that is not what it says", () => {
-  test("is refused, and nothing is asked of other hosts", async () => {
+describe("an image in a registry that contradicts its manifest", () => {
+  test("is refused, and no other host is contacted", async () => {
     const cases = {
       "a blob of another content": [
         rawImage([{ ...good, digest: digest(other.blob) }]),
@@ -77,14 +77,14 @@ describe("an image in a registry that is not what it says", () => {
     await hostile.expectAllFail(cases, async (what: RawImage) => await hostile.importing(what));
   });
 
-  test("cannot send anybody elsewhere", async () => {
+  test("cannot direct the import to another host", async () => {
     const { registry } = hostile;
     const urls = [`http://${hostile.elsewhere.host}/v2/x/blobs/${digest(other.blob)}`];
     const away = { ...other, blob: null, digest: digest(other.blob), urls };
     const foreign = rawImage([{ ...away, mediaType: "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" }]);
     registry.add("usual", rawImage([away]));
     registry.add("foreign", foreign);
-    // The manifest is asked for by its digest, in the repository of the index.
+    // The manifest is requested by its digest, from the repository of the index.
     registry.add("indexed", foreign);
     registry.addDocument("indexed", "1", indexOf(foreign.manifest));
     const refused = /validation_error: .* elsewhere/;
@@ -94,7 +94,7 @@ describe("an image in a registry that is not what it says", () => {
     );
   });
 
-  test("an index of indexes, one that names itself, and a blob without an end, are refused", async () => {
+  test("an index of indexes, one that names itself, and an endless blob are refused", async () => {
     const { registry } = hostile;
     const index = indexOf(rawImage([good]).manifest);
     registry.addDocument("nested", "inner", index);
@@ -118,7 +118,7 @@ describe("an image in a registry that is not what it says", () => {
   });
 });
 
-test("nothing is left of an import whose service was killed", async () => {
+test("an import leaves nothing behind when the service is killed", async () => {
   const { appliance, registry } = hostile;
   const waiting = digestOf("waiting");
   const asked = Promise.withResolvers<void>();
@@ -134,9 +134,9 @@ test("nothing is left of an import whose service was killed", async () => {
   await appliance.up();
 });
 
-describe("an archive that is not what it says", () => {
+describe("a malformed archive", () => {
   const layout = layoutFiles(rawImage([good]));
-  /** The layout with files in the place of its own. */
+  /** The layout with some files replaced. */
   const replaced = (...entries: TarEntry[]) =>
     tar([...layout.filter(({ path }) => !entries.some((entry) => entry.path === path)), ...entries]);
   const blob = `blobs/${digest(good.blob).replace(":", "/")}`;
@@ -179,7 +179,7 @@ describe("an archive that is not what it says", () => {
     await hostile.expectAllFail(cases, async (archive: Uint8Array) => await hostile.loading(Buffer.from(archive)));
   });
 
-  test("is refused for its layers, as from a registry", async () => {
+  test("is refused for its layers, as an image from a registry", async () => {
     const out: TarEntry = { path: "x", type: "hardlink", target: `${hostile.canary}/file` };
     const inDocker = (...entries: TarEntry[]) => {
       const archive = tar(entries);
@@ -188,7 +188,7 @@ describe("an archive that is not what it says", () => {
       return docker({ Config: "c.json", Layers: ["l.tar"] }, file("c.json", text), file("l.tar", archive));
     };
     const bomb = zeros("bomb", 8, 32 * MIB);
-    // What it unpacks to is what it says: it is refused for nothing else.
+    // Its digests are right, so that it is refused for its size alone.
     const honest = { ...bomb, diffId: digestOf(gunzipSync(bomb.blob ?? Buffer.alloc(0))) };
     const cases = {
       "a bomb": [tar(layoutFiles(rawImage([honest]))), /payload_too_large/],
@@ -210,12 +210,12 @@ describe("an archive that is not what it says", () => {
     await hostile.expectAllFail(cases, async (archive: Uint8Array) => await hostile.loading(Buffer.from(archive)));
   });
 
-  test("ends when its time is up, where a file of it never answers", async () => {
+  test("ends when its time is up, although reading one of its files blocks", async () => {
     const { status, error } = await hostile.loading(Buffer.from(replaced({ path: blob, type: "fifo" })), 5);
     expect([status, error?.message]).toEqual(["FAILED", "import timed out after 5 s"]);
   });
 
-  test("after all of them, another one is loaded and runs, whatever nobody looks at", async () => {
+  test("after all of them, another archive is loaded and runs, with extra files that are ignored", async () => {
     const busybox = layer(...((await busyboxImage()).layers[0] ?? []));
     const [, ...files] = layoutFiles(rawImage([busybox, good]));
     const archive = tar([link("oci-layout", `${hostile.canary}/file`), link("more", "/etc"), ...files]);

@@ -45,7 +45,7 @@ const images = async (who: Who) => {
 
 const holding = (content: string): RawImage => rawImage([layer({ path: "marker", content }), layer({ path: "x" })]);
 let count = 0;
-/** An image that nobody else has, and the name of its repository. */
+/** A new image, and the name of its repository. */
 const fresh = (): { readonly name: string; readonly image: RawImage; readonly digest: string } => {
   count += 1;
   const image = holding(`genuine ${count}`);
@@ -54,21 +54,21 @@ const fresh = (): { readonly name: string; readonly image: RawImage; readonly di
 const file = (path: string, content: string | Uint8Array): TarEntry => ({ path, content });
 const blob = (content: Uint8Array, digest = digestOf(content)) => file(`blobs/${digest.replace(":", "/")}`, content);
 const blobsOf = ({ manifest, blobs }: RawImage) => [blob(manifest.bytes), ...[...blobs.values()].map((it) => blob(it))];
-/** A layout whose one image is an index; its blobs are what is given. */
+/** A layout with an index as its only image, and these blobs. */
 const indexed = (index: RawImage["manifest"], ...blobs: TarEntry[]): TarEntry[] => {
   const entry = { mediaType: index.type, digest: digestOf(index.bytes), size: index.bytes.length };
   const top = { schemaVersion: 2, manifests: [entry] };
   const layout = file("oci-layout", JSON.stringify({ imageLayoutVersion: "1.0.0" }));
   return [layout, file("index.json", JSON.stringify(top)), blob(index.bytes), ...blobs];
 };
-/** Its parts: what a thief may have got hold of, and what he has not. */
+/** The parts of an image that an attacker may have, and those that they have not. */
 const partsOf = ({ manifest, blobs }: RawImage) => {
   const [config = Buffer.alloc(0), ...layers] = [...blobs.values()];
   return { manifest: blob(manifest.bytes), config: blob(config), layers: layers.map((it) => blob(it)), blobs };
 };
 
-describe("somebody else's image", () => {
-  test("is not given for a digest that an archive names, whatever else is in it but all of the image", async () => {
+describe("another account's image", () => {
+  test("is not given for a digest in an archive without all of the image", async () => {
     const { image, name } = fresh();
     imageOf(await pull("owner", hostile.registry.add(name, image)));
     const { manifest, config, layers, blobs } = partsOf(image);
@@ -95,7 +95,7 @@ describe("somebody else's image", () => {
       expect([what, status, error?.error]).toEqual([what, "FAILED", "validation_error"]);
     }
     expect(await images("mallory")).toEqual([]);
-    // With all of it, it is his own; and it is on the disk once.
+    // With all of it, the account has the image itself; the disk has it once.
     const before = await disks();
     expect(await marker("mallory", await load("mallory", ...indexed(index, manifest, config, ...layers)))).toStartWith(
       "genuine",
@@ -103,7 +103,7 @@ describe("somebody else's image", () => {
     expect(await disks()).toEqual(before);
   });
 
-  test("is not given for a config and sizes of layers, which is all that Docker's form needs for a manifest", async () => {
+  test("is not given for a config and sizes of layers, from which Docker's format makes a manifest", async () => {
     const archive = tar([file("marker", "docker's")]);
     const rootfs = { type: "layers", diff_ids: [digestOf(archive)] };
     const config = file("config.json", JSON.stringify({ os: "linux", architecture: "amd64", rootfs }));
@@ -118,19 +118,19 @@ describe("somebody else's image", () => {
     expect(await disks()).toEqual(before);
   });
 
-  test("is not given for a digest that a registry names", async () => {
+  test("is not given for a digest in a registry's index", async () => {
     const { image, name, digest } = fresh();
     const { registry } = hostile;
     imageOf(await pull("owner", registry.add(name, image)));
     const planted = holding("planted");
     const lie = { ...planted.manifest, claimedDigest: digest };
-    for (const [name, document] of Object.entries({ nothing: null, other: planted.manifest, lying: lie })) {
-      registry.addDocument(name, "1", indexOf(image.manifest));
-      if (document !== null) registry.setDocument(name, digest, document);
-      const { status } = await pull("mallory", `${registry.host}/${name}:1`);
-      expect([name, status]).toEqual([name, "FAILED"]);
+    for (const [repository, document] of Object.entries({ nothing: null, other: planted.manifest, lying: lie })) {
+      registry.addDocument(repository, "1", indexOf(image.manifest));
+      if (document !== null) registry.setDocument(repository, digest, document);
+      const { status } = await pull("mallory", `${registry.host}/${repository}:1`);
+      expect([repository, status]).toEqual([repository, "FAILED"]);
     }
-    // He knows manifest and config, but has no layer.
+    // This account has manifest and config, but no layer.
     registry.addDocument("known", "1", image.manifest);
     const [, lowest = ""] = [...image.blobs.keys()];
     const content = image.blobs.get(lowest) ?? Buffer.alloc(0);
@@ -142,7 +142,7 @@ describe("somebody else's image", () => {
     registry.setBlob(lowest, content);
   });
 
-  test("is shared with who has all of it, and once proved, a digest is enough within the account", async () => {
+  test("is shared with an account that has all of it, which then needs only the digest", async () => {
     const { image, name } = fresh();
     const { registry } = hostile;
     const reference = registry.add(name, image);
@@ -156,7 +156,7 @@ describe("somebody else's image", () => {
     imageOf(await pull("other", reference));
     expect(fetched()).toBe(0);
     expect(await disks()).toEqual(before);
-    // An image that is deleted takes the proof along only with the base.
+    // The proof is removed with the base, not with an image.
     const path = `/images/${imageOf(theirs)}`;
     expect((await hostile.appliance.fetch(path, { method: "DELETE", token: tokens.other })).status).toBe(204);
     imageOf(await pull("other", reference));
@@ -177,7 +177,7 @@ describe("a genuine image", () => {
     "with the same platform twice": [planted.manifest, entry],
   });
 
-  test("is what its digest says, after an archive's index named it beside a planted one", async () => {
+  test("has the content of its digest, after an archive's index named it beside a planted one", async () => {
     for (const order of Object.keys(orders(planted.manifest))) {
       const { image, name } = fresh();
       const blobs = [...blobsOf(image), ...blobsOf(planted)];
@@ -187,7 +187,7 @@ describe("a genuine image", () => {
     }
   });
 
-  test("is what its digest says, after a registry's index named it beside a planted one", async () => {
+  test("has the content of its digest, after a registry's index named it beside a planted one", async () => {
     const { registry } = hostile;
     for (const order of Object.keys(orders(planted.manifest))) {
       const { image, name } = fresh();
@@ -201,9 +201,9 @@ describe("a genuine image", () => {
     }
   });
 
-  test("is what its digest says, after indexes that two readers read in two ways", async () => {
+  test("has the content of its digest, after ambiguous indexes", async () => {
     for (const twist of [
-      // Of equal names the last counts; and where case is no matter, any.
+      // Some parsers take the last of equal names; some ignore case.
       (index: string, wrong: string) => index.replace('"digest":', `"digest":"${wrong}","digest":`),
       (index: string, wrong: string) => index.replace('"platform":', `"Digest":"${wrong}","platform":`),
       (index: string, wrong: string) =>
@@ -217,7 +217,7 @@ describe("a genuine image", () => {
     }
   });
 
-  test("is what its digest says, after a registry gave two answers to two requests, or blobs that are others", async () => {
+  test("has the content of its digest, after a registry gave different answers or wrong blobs", async () => {
     const { registry } = hostile;
     const { image, name, digest } = fresh();
     registry.add("planted", planted);
@@ -238,7 +238,7 @@ describe("a genuine image", () => {
     expect(await marker("owner", await pull("owner", reference))).toBe(`genuine ${count}`);
   });
 
-  test("of which a layer unpacks to something else than its config says is refused", async () => {
+  test("is refused when a layer does not unpack to the content that its config names", async () => {
     const archive = tar([file("marker", "a")]);
     const diffId = digestOf(tar([file("marker", "b")]));
     for (const content of [Bun.gzipSync(new Uint8Array(archive)), Bun.zstdCompressSync(archive), archive]) {
@@ -248,7 +248,7 @@ describe("a genuine image", () => {
     }
   });
 
-  test("has the files of its layers, whatever types of them it claims", async () => {
+  test("has the files of its layers, whatever media types it claims", async () => {
     const archive = tar([file("marker", "typed")]);
     const packed = { gzip: Bun.gzipSync(new Uint8Array(archive)), zstd: Bun.zstdCompressSync(archive), none: archive };
     for (const [form, content] of Object.entries(packed)) {

@@ -27,7 +27,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** Imports the busybox image with one more layer; tells how long it took. */
+/** Imports the busybox image with one more layer; returns its duration, too. */
 async function imported(name: string, entries: readonly TarEntry[]): Promise<{ image: string; seconds: number }> {
   const reference = await pushImage(registry, `${name}:1`, { ...busybox, layers: [...busybox.layers, entries] });
   const startedAt = performance.now();
@@ -43,7 +43,7 @@ const empty = (path: string): TarEntry => ({ path, content: "" });
 const range = (count: number) => Array.from({ length: count }, (_, index) => index);
 
 describe("an imported image may have", () => {
-  test("names of 255 bytes, which only ext4 takes, next to names of 254", async () => {
+  test("names of 255 bytes, which only ext4 supports, beside names of 254", async () => {
     const long = "l".repeat(255);
     const wide = "ü".repeat(127);
     const { image } = await imported("long-names", [
@@ -96,7 +96,7 @@ describe("an imported image may have", () => {
 });
 
 describe("an image cannot", () => {
-  test("fill the disk of the service: what unpacks to more than there is room for ends FAILED insufficient_storage", async () => {
+  test("fill the disk of the service: one that unpacks to more than the free space ends FAILED insufficient_storage", async () => {
     const bomb = Buffer.alloc(400 * MIB);
     const reference = await pushImage(registry, "bomb:1", { layers: [[{ path: "zeros", content: bomb }]] });
     const { bavail, bsize } = await statfs(tmpdir());
@@ -129,7 +129,7 @@ describe("an image cannot", () => {
       const operation = (await appliance.finished(
         ((await response.json()) as { uuid: string }).uuid,
       )) as unknown as Body;
-      // Whether the tool refuses it or keeps it inside, the host has no such file.
+      // Whether the tool refuses the entry or keeps it inside, the host has no such file.
       expect(["SUCCESS", "FAILED"]).toContain(String(operation["status"]));
       expect(await Bun.file("/escape").exists()).toBe(false);
       expect(await Bun.file(`${appliance.dataDir}/../escape`).exists()).toBe(false);

@@ -10,7 +10,7 @@ import { VmmRoots } from "../../src/vm/jail/vmm-roots.ts";
 import { ALLOCATIONS, compileEscape, JAILED, openOutside, parseOutcomes } from "../support/escape.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
 
 let host: VmHost;
@@ -31,7 +31,7 @@ const fields = (text: string) => new Map(text.split("\n").map((line) => line.spl
 
 describe("the VMM of a live machine", () => {
   // spec: service.isolation
-  test("is QEMU, as a user and group of its own and of no other group", () => {
+  test("is QEMU with a user and group of its own, and no other group", () => {
     expect(readlinkSync(`/proc/${pid}/exe`)).toEndWith("/usr/bin/qemu-system-x86_64");
     const status = fields(proc("status"));
     const uid = vm.machine.uid;
@@ -41,7 +41,7 @@ describe("the VMM of a live machine", () => {
     expect(status.get("Groups")?.trim()).toBe("");
   });
 
-  test("has no capability, gains none, and every thread is filtered", () => {
+  test("has no capability and cannot gain one, and every thread has a filter of system calls", () => {
     const threads = readdirSync(`/proc/${pid}/task`);
     expect(threads.length).toBeGreaterThan(1);
     for (const thread of threads) {
@@ -56,7 +56,7 @@ describe("the VMM of a live machine", () => {
     }
   });
 
-  test("shares no namespace with us but the user's and the clock's", () => {
+  test("shares only the user and time namespaces with the host", () => {
     const differs = (name: string) => readlinkSync(`/proc/${pid}/ns/${name}`) !== readlinkSync(`/proc/self/ns/${name}`);
     const names = ["mnt", "net", "ipc", "uts", "pid", "cgroup", "user", "time"];
     expect(names.filter(differs)).toEqual(["mnt", "net", "ipc", "uts", "pid", "cgroup"]);
@@ -68,7 +68,7 @@ describe("the VMM of a live machine", () => {
     ).toEqual(["lo:"]);
   });
 
-  test("sees a root that holds QEMU, its directory, and nothing of the host", () => {
+  test("sees a root with QEMU and its directory, and nothing else of the host", () => {
     const root = `/proc/${pid}/root`;
     expect(readdirSync(root).sort()).toEqual(["dev", "lib", "lib64", "proc", "usr", "vm"]);
     expect(readdirSync(`${root}/dev`).sort()).toEqual(["null", "urandom", "zero"]);
@@ -126,7 +126,7 @@ describe("the VMM of a live machine", () => {
     expect(proc("environ").split("\0").sort()).toEqual(["", "GUEST_MEMORY_FD=5", "LD_PRELOAD=/proc/self/fd/7"]);
   });
 
-  test("holds only the descriptors that it was given or made itself", () => {
+  test("has only the descriptors that it was given or opened itself", () => {
     const targets = readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
     const kinds = targets.map((target) => target.replace(/[:[]+\d+\]?$/, "").replace(" (deleted)", ""));
     const allowed = new Set([
@@ -158,7 +158,7 @@ describe("the VMM of a live machine", () => {
     expect(stats.cpuTimeMs).toBeGreaterThan(0);
   });
 
-  test("has a launcher above it that has no power either", async () => {
+  test("has a launcher as its parent, without privileges, too", async () => {
     const launcher = (await vm.machine.cgroup.pids()).find((candidate) => candidate !== pid);
     const status = fields(readFileSync(`/proc/${launcher}/status`, "utf8"));
     expect(status.get("Name")).toBe("launch");
@@ -225,7 +225,7 @@ describe("the launcher", () => {
     expect(stderr).toMatch(message);
   });
 
-  test("does not start for a parent that is gone", async () => {
+  test("does not start when its parent has ended", async () => {
     expect(await launched(await options(), 1)).toEqual({ code: 125, stderr: "launch: parent: No such process" });
   });
 
@@ -242,7 +242,7 @@ describe("the launcher", () => {
     await expect(failed).rejects.toMatchObject({ name: "CommandError", exitCode: 125, stderrTail });
   });
 
-  test("leaves a program no way out", async () => {
+  test("leaves a program no way out of the jail", async () => {
     await using outside = await openOutside(join(host.directory, "outside"));
     const jail = await options();
     const program = join(jail.root, "bin/escape");
@@ -252,7 +252,7 @@ describe("the launcher", () => {
     expect(parseOutcomes(stderr)).toEqual({
       ...JAILED,
       ...Object.fromEntries(ALLOCATIONS.map((name) => [name, "ENOSYS"])),
-      // The kernel's own answer: this program can make no file.
+      // The kernel's answer: this program cannot create a file.
       "give room back": "EBADF",
       "AF_INET raw": "EPROTONOSUPPORT",
       "make a device": "EACCES",
@@ -263,7 +263,7 @@ describe("the launcher", () => {
     });
   });
 
-  test("leaves a monitor the calls that it was said to need", async () => {
+  test("permits the system calls that a monitor needs", async () => {
     await using outside = await openOutside(join(host.directory, "outside"));
     const jail = await options({ calls: ["io-uring", "userfaultfd"] });
     const program = join(jail.root, "bin/escape");
@@ -275,7 +275,7 @@ describe("the launcher", () => {
     expect(bpf).toBe("ENOSYS");
   });
 
-  test("gives a device as a node of the machine's own", async () => {
+  test("provides a device as a node in the machine's directory", async () => {
     const script = "ls -ln /dev/full && echo x > /dev/null && ! echo x > /dev/full 2>/dev/null";
     const child = start({
       argv: buildLaunchArgs(
@@ -291,7 +291,7 @@ describe("the launcher", () => {
 });
 
 describe("the root of a VMM", () => {
-  test("is made once, anew when a source changed, and leaves other programs' alone", async () => {
+  test("is made once, again when a source has changed, and leaves those of other programs alone", async () => {
     const directory = join(host.directory, "roots");
     const program = join(host.directory, "prog");
     await Bun.write(program, Bun.file("/usr/bin/env"));
@@ -311,7 +311,7 @@ describe("the root of a VMM", () => {
     ).toBeGreaterThan(0);
   });
 
-  test("stays while something was saved with it, after the program was replaced", async () => {
+  test("stays while a saved machine needs it, after the program was replaced", async () => {
     const directory = join(host.directory, "held-roots");
     const program = join(host.directory, "replaced");
     await Bun.write(program, Bun.file("/usr/bin/env"));

@@ -20,7 +20,7 @@ beforeAll(async () => {
     const copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", `docker://${reference}`];
     await run({ argv: [...copy, `${kind}:${at(kind)}`], timeoutMs: 60_000 });
   }
-  // No registry is known to the appliance.
+  // The appliance knows no registry.
   appliance = await Appliance.start();
 }, 120_000);
 
@@ -44,7 +44,7 @@ describe("an image in a file", () => {
     expect(tagged.out).toBe("tagged\n");
   });
 
-  test("comes from standard input, too, and the same one takes no room again", async () => {
+  test("can come from standard input, and takes no space a second time", async () => {
     const before = await readdir(join(appliance.dataDir, "layers"));
     const { code, stdout } = await appliance.command(["image", "load", "-"], await readFile(at("oci-archive")));
     expect(code).toBe(0);
@@ -52,7 +52,7 @@ describe("an image in a file", () => {
     expect(await readdir(join(appliance.dataDir, "layers"))).toEqual(before);
   });
 
-  test("says in its lineage what it came from", async () => {
+  test("has its source in its lineage", async () => {
     const image = (await appliance.command(["image", "load", at("oci-archive")])).stdout.trim();
     const steps = (await (await appliance.fetch(`/images/${image}/lineage`)).json()) as unknown;
     const sha256 = new Bun.CryptoHasher("sha256").update(await readFile(at("oci-archive"))).digest("hex");
@@ -76,7 +76,7 @@ describe("an image in a file", () => {
     expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
   });
 
-  test("of another account is not there", async () => {
+  test("of another account is not found", async () => {
     const file = await upload(appliance, await Bun.file(at("oci-archive")).bytes());
     const token = await appliance.createToken("stranger");
     const headers = { "content-type": "application/json" };
@@ -86,8 +86,8 @@ describe("an image in a file", () => {
   });
 });
 
-describe("an image that is saved", () => {
-  /** What a tree holds: type, permission, owner, size of files, link target, number of names, content. */
+describe("a saved image", () => {
+  /** The entries of a tree: type, permissions, owner, size of files, link target, number of links, content. */
   const LIST =
     "find . -mindepth 1 \\( -type f -printf '%P %y %m %U:%G %s %n\\n' -o -printf '%P %y %m %U:%G %l\\n' \\) | sort";
   const SUMS = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
@@ -104,7 +104,7 @@ describe("an image that is saved", () => {
   const sh = async (script: string, cwd: string): Promise<string> =>
     Buffer.from((await run({ argv: ["sh", "-ec", script], cwd, timeoutMs: 60_000 })).stdout).toString();
 
-  /** What umoci makes of an archive. */
+  /** The tree that umoci unpacks from an archive. */
   async function unpacked(archive: string, name: string): Promise<string> {
     await run({
       argv: ["skopeo", "copy", "--quiet", "--insecure-policy", `oci-archive:${archive}`, `oci:${name}:image`],
@@ -119,7 +119,7 @@ describe("an image that is saved", () => {
     return at(`${name}-root`);
   }
 
-  test("unpacks to the same tree as its own archive, and has a layer for each of its layers", async () => {
+  test("unpacks to the same tree as the image's archive, with as many layers as the image", async () => {
     let image = (await appliance.command(["image", "load", at("oci-archive")])).stdout.trim();
     for (const command of CHANGES)
       image = (await execute(appliance, { image, command, shell: true, disposable: false })).image ?? "";
@@ -142,7 +142,7 @@ describe("an image that is saved", () => {
     );
   }, 120_000);
 
-  test("comes back, runs, and is the same every time", async () => {
+  test("can be loaded again, runs, and is the same every time", async () => {
     const first = await (await appliance.fetch(`/images/${await idOf("oci-archive")}/save`)).bytes();
     const second = await (await appliance.fetch(`/images/${await idOf("oci-archive")}/save`)).bytes();
     expect(Bun.SHA256.hash(first, "hex")).toBe(Bun.SHA256.hash(second, "hex"));
@@ -153,7 +153,7 @@ describe("an image that is saved", () => {
     expect(run_.exit_code).not.toBe(0);
   });
 
-  test("leaves no half of a file where it cannot be written", async () => {
+  test("leaves no partial file when it cannot be written", async () => {
     const { code, stderr } = await appliance.command(["image", "save", "tag:oci-archive", "-o", "/nowhere/file"]);
     expect(code).toBe(1);
     expect(stderr).toBe("coppice image save: /nowhere/file cannot be written: ENOENT\n");

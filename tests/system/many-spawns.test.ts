@@ -26,7 +26,7 @@ const figure = async (sample: string): Promise<number> => {
   return Number(line?.slice(sample.length) ?? Number.NaN);
 };
 
-test("spawns that are submitted at once all end right, each with its own output", async () => {
+test("spawns that are submitted at the same time all succeed, each with its own output", async () => {
   const spawn = async (index: number): Promise<RunResult> => {
     const request = { image: base, command: `echo ${index} | tee /root/own`, shell: true };
     return resultOf(await appliance.finished(await appliance.spawn(request), 280_000));
@@ -42,7 +42,7 @@ test("another account's single run does not wait for them", async () => {
   const queued = await Promise.all(
     Array.from({ length: COUNT }, () => appliance.spawn({ image, command: "sleep 1", shell: true, disposable: true })),
   );
-  // An image belongs to one account, so the other one imports its own.
+  // An image belongs to one account, so the other account imports its own.
   const imported = await appliance.fetch("/images/import", {
     method: "POST",
     token: other,
@@ -59,7 +59,7 @@ test("another account's single run does not wait for them", async () => {
   await Promise.all(queued.map((id) => appliance.finished(id, 280_000)));
 }, 300_000);
 
-test("the pool fills again, and its machines rehearse", async () => {
+test("the pool fills up again, and its machines rehearse", async () => {
   await until("the pool is ready", async () => (await figure("coppice_pool_ready")) === POOL_SIZE, 60_000);
   expect(await figure('coppice_vms{state="in_use"}')).toBe(0);
 });

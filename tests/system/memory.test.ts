@@ -9,7 +9,7 @@ import { parseExposition } from "../support/exposition.ts";
 import { execute, operationOf, running } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(180_000);
 
 const MIB = 1_048_576;
@@ -31,7 +31,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** Sizes of the daemon's anonymous files, in the bytes of the host's memory that they take. */
+/** Memory that the daemon's anonymous files use, in `bytes`. */
 function anonymousFiles(): number[] {
   const directory = `/proc/${appliance.pid}/fd`;
   return readdirSync(directory)
@@ -46,7 +46,7 @@ const usedBudget = async (): Promise<number | undefined> => {
   return parseExposition(text).value("coppice_budget_memory_bytes", { state: "used" });
 };
 
-/** Groups of machines that are there now. */
+/** The current control groups of machines. */
 async function groups() {
   const tree = await openCgroupTree({ namespace: cgroupNamespace(appliance.dataDir) });
   return (await tree.list()).map((name) => tree.open(name));
@@ -64,7 +64,7 @@ function memoryLimit(directories: readonly string[]): number {
   throw new Error("no tree limits memory");
 }
 
-/** Fills most of what the guest has left, and tells the KiB: near its end a guest gets nowhere. */
+/** Fills most of the guest's free memory, and prints the KiB: with less free, a guest makes no progress. */
 const FILL = `
   free=$(awk '/MemAvailable/ {print $2}' /proc/meminfo)
   mkdir /fill && mount -t tmpfs -o size=$((free * 3 / 4))k none /fill
@@ -72,10 +72,10 @@ const FILL = `
   du -k /fill/all | cut -f1`;
 
 describe("guests that touch all of their memory", () => {
-  test("make nothing grow that outlives them, in several runs of two shapes", async () => {
+  test("leave no memory in use after their end, in several runs of two shapes", async () => {
     for (const resources of SHAPES) await execute(appliance, { image, command: "true", resources });
     const before = anonymousFiles();
-    // Memory and state of two templates at least.
+    // At least memory and state of two templates.
     expect(before.length).toBeGreaterThanOrEqual(4);
     const sizeBytes = before.reduce((sum, size) => sum + size, 0);
     expect(sizeBytes).toBeGreaterThan(100 * MIB);
@@ -92,7 +92,7 @@ describe("guests that touch all of their memory", () => {
   });
 });
 
-describe("what maps a template's memory into a clone", () => {
+describe("the mapping of a template's memory into a clone", () => {
   const library = join(import.meta.dir, "../../build/assets/memory.so");
   test.each([
     ["no descriptor", {}, "no GUEST_MEMORY_FD"],
@@ -110,7 +110,7 @@ describe("what maps a template's memory into a clone", () => {
   });
 });
 
-test.each(SHAPES)("a machine of %o is allowed what it counts for", async (resources) => {
+test.each(SHAPES)("a machine of %o may use the memory that it was admitted with", async (resources) => {
   expect(await usedBudget()).toBe(0);
   const id = await appliance.spawn({ image, command: "sleep 600", shell: true, resources, disposable: true });
   await running(appliance, id);

@@ -9,11 +9,11 @@ import type { Registry } from "../support/registry.ts";
 import { operationOf, running, upload } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(180_000);
 
 const RUNS = 6;
-/** Placing it takes much longer than the look for the machine that it is placed in. */
+/** Placing it takes much longer than finding the machine that it is placed in. */
 const LARGE_FILE_BYTES = 192 * 1_048_576;
 
 /** Files of an image whose listing takes as long. */
@@ -32,7 +32,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** Kills monitors as they appear, so many in all. */
+/** Kills this many monitors as they appear. */
 async function killMonitors(count: number): Promise<void> {
   const killed = new Set<number>();
   await until(`${count} monitors are killed`, async () => {
@@ -62,7 +62,7 @@ const isReady = async (): Promise<boolean> => (await fetch(`${appliance.url}/rea
 const failure = (operation: Finished) => (operation as unknown as { error: Record<string, unknown> }).error;
 
 describe("runs succeed when a monitor is killed", () => {
-  test("in the first probe, which does not remember that", async () => {
+  test("in the first probe, which does not remember the failure", async () => {
     await appliance.down();
     const memo = join(appliance.dataDir, PROBE_MEMO_NAME);
     await rm(memo);
@@ -75,7 +75,7 @@ describe("runs succeed when a monitor is killed", () => {
     expect(reasons.filter((reason) => reason.includes("signal 9"))).toEqual([]);
   });
 
-  test("while the template boots, and its boot from cold, too", async () => {
+  test("while the template boots, and in the cold boot that replaces it", async () => {
     await appliance.down();
     await appliance.up();
     const ids = await spawnMany();
@@ -84,7 +84,7 @@ describe("runs succeed when a monitor is killed", () => {
     expect(await isReady()).toBe(true);
   });
 
-  test("in the pool, which is filled again", async () => {
+  test("in the pool, which is refilled", async () => {
     await until("a machine waits", () => hasMachines("waiting"));
     await Promise.all([killMonitors(1), spawnMany().then(expectSuccess)]);
     await until("a machine waits again", () => hasMachines("waiting"));
@@ -96,7 +96,7 @@ async function hasMachines(state: "waiting" | "in_use"): Promise<boolean> {
   return new RegExp(`^coppice_vms\\{state="${state}"\\} [1-9]`, "m").test(text);
 }
 
-describe("a machine that is killed before its command began", () => {
+describe("a machine that is killed before its command begins", () => {
   const spawnSlowly = async (): Promise<string> => {
     const file = await upload(appliance, new Uint8Array(LARGE_FILE_BYTES));
     const files = { "/root/large": { uuid: file } };
@@ -117,7 +117,7 @@ describe("a machine that is killed before its command began", () => {
     expect(lossesCount()).toBe(before + 1);
   });
 
-  test("is replaced once; the second end is told with its monitor's", async () => {
+  test("is replaced once; the error of the second names the end of its monitor", async () => {
     const id = await spawnSlowly();
     await running(appliance, id);
     const before = lossesCount();
@@ -131,7 +131,7 @@ describe("a machine that is killed before its command began", () => {
     expect(details).toMatchObject({ reason: "vmm_died" });
   });
 
-  test("also that of an import, which is listed by another one", async () => {
+  test("is replaced in an import, too, whose disk another machine lists", async () => {
     const entries = Array.from({ length: LISTED_COUNT }, (_, index) => ({ path: `file${index}`, content: "x" }));
     const reference = await pushImage(registry, "many:1", { layers: [entries] });
     await until("a machine waits", () => hasMachines("waiting"));
@@ -146,7 +146,7 @@ describe("a machine that is killed before its command began", () => {
 });
 
 describe("while no way to run machines works", () => {
-  /** No trial ends within this time on any host. */
+  /** Too short for a trial on any host. */
   const HOPELESS = ["--vm-probe-timeout", "1ms"];
   const restart = async (flags: readonly string[]): Promise<void> => {
     await appliance.down();
@@ -157,7 +157,7 @@ describe("while no way to run machines works", () => {
   const statusOf = async (id: string) => (await operationOf(appliance, id))["status"];
   const spawn = () => appliance.spawn({ image: base, command: "true", disposable: true });
 
-  test("runs wait PENDING, can be cancelled, outlive a stop, and succeed once one works", async () => {
+  test("runs wait PENDING, can be cancelled, survive a restart, and succeed once one works", async () => {
     await restart(HOPELESS);
     const [first, second] = [await spawn(), await spawn()];
     await until("it is known", async () => (await (await fetch(`${appliance.url}/readyz`)).text()).includes("1 s"));
@@ -168,7 +168,7 @@ describe("while no way to run machines works", () => {
     expect((await appliance.finished(second)).status).toBe("SUCCESS");
   });
 
-  test("runs are FAILED after vm.probe_give_up, with the reason, and at once after that", async () => {
+  test("runs end FAILED after vm.probe_give_up with the reason, and later ones at once", async () => {
     await restart([...HOPELESS, "--vm-probe-give-up", "1s"]);
     for (let round = 0; round < 2; round++) {
       const operation = await appliance.finished(await spawn());
@@ -181,7 +181,7 @@ describe("while no way to run machines works", () => {
   });
 });
 
-test("nothing of all this is left behind", async () => {
+test("these tests leave nothing behind", async () => {
   await until("a machine waits", () => hasMachines("waiting"));
   const left = await appliance.leftovers();
   expect(left.filter((name) => !name.startsWith("vms/"))).toEqual([]);
