@@ -1,12 +1,12 @@
 /**
- * Writes the guest's initramfs, an uncompressed newc archive that depends on nothing but its inputs:
- * `bun build.ts AGENT MODULE_DIRECTORY MODULE_LIST OUTPUT`. It holds the agent as /init, the modules, and
- * the lists /modules/early, /modules/vsock and /modules/late that tell the agent their order.
+ * Writes the guest's initramfs, an uncompressed newc archive that depends only on its inputs:
+ * `bun build.ts AGENT MODULE_DIRECTORY MODULE_LIST OUTPUT`. It contains the agent as /init, the modules, and the lists
+ * /modules/early, /modules/vsock and /modules/late, which give the order of loading.
  */
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** Each is a list that the agent loads as a whole, or not at all. */
+/** Lists of modules. The agent loads a list completely, or not at all. */
 const PHASES: readonly string[] = ["early", "vsock", "late"];
 const MODE_DIRECTORY = 0o040755;
 const MODE_EXECUTABLE = 0o100755;
@@ -26,7 +26,7 @@ function padded(bytes: Uint8Array): Uint8Array {
   return result;
 }
 
-/** One newc member; owner, times and checksum are zero. */
+/** One member of the archive; owner, times and checksum are zero. */
 function member(entry: Entry, inode: number): Uint8Array[] {
   const name = new TextEncoder().encode(`${entry.name}\0`);
   const [major, minor] = entry.device ?? [0, 0];
@@ -52,7 +52,7 @@ function build(agent: string, directory: string, list: string): Uint8Array {
   const modules = readModules(directory, list);
   const entries: Entry[] = [
     { name: "dev", mode: MODE_DIRECTORY, data: none },
-    // The kernel opens it for init before devtmpfs is there.
+    // The kernel opens it for init before devtmpfs is mounted.
     { name: "dev/console", mode: MODE_CHARACTER, data: none, device: [5, 1] },
     { name: "init", mode: MODE_EXECUTABLE, data: readFileSync(agent) },
     { name: "modules", mode: MODE_DIRECTORY, data: none },

@@ -1,6 +1,6 @@
 /**
- * Takes the ELF kernel out of a bzImage: `bun extract-vmlinux.ts BZIMAGE VMLINUX`. The header fields are
- * those of the x86 boot protocol; the payload is LZ4 in its legacy frame, followed by its size.
+ * Extracts the ELF kernel from a bzImage: `bun extract-vmlinux.ts BZIMAGE VMLINUX`. The header fields are those of the x86
+ * boot protocol. The payload is an LZ4 legacy frame, followed by its decompressed size.
  */
 import { readFileSync, writeFileSync } from "node:fs";
 
@@ -12,7 +12,7 @@ const SECTOR_BYTES = 512;
 const LZ4_LEGACY_MAGIC = 0x184c2102;
 const ELF_MAGIC = 0x464c457f;
 
-/** Reads an LZ4 length: 15 in the token means that more bytes follow, up to the first below 255. */
+/** Reads an LZ4 length: 15 in the token means that more bytes follow, up to and including the first below 255. */
 function readLength(input: Uint8Array, at: number, nibble: number): [length: number, at: number] {
   let length = nibble;
   let next = at;
@@ -25,7 +25,7 @@ function readLength(input: Uint8Array, at: number, nibble: number): [length: num
   }
 }
 
-/** Decodes one LZ4 block into `output` at `start`; returns the position after the last byte written. */
+/** Decodes one LZ4 block to `output` at `start`. Returns the position after the last written byte. */
 function decodeBlock(input: Uint8Array, output: Uint8Array, start: number): number {
   let at = 0;
   let out = start;
@@ -42,7 +42,7 @@ function decodeBlock(input: Uint8Array, output: Uint8Array, start: number): numb
     const length = extra + 4;
     at = afterMatch;
     if (distance === 0 || out - distance < start || out + length > output.length) throw new Error("LZ4 match overrun");
-    // Source and target overlap when distance < length: the repetition is the meaning.
+    // Source and target overlap when distance < length; the bytes must be copied one by one.
     for (let i = 0; i < length; i++, out++) output[out] = output[out - distance] ?? 0;
   }
   return out;

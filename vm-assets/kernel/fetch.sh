@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fetches Debian's cloud kernel (never installed, only unpacked) and makes of it
-#   $2/vmlinux    the uncompressed ELF: booting it skips decompression, a third of a cold boot
+# Downloads and unpacks Debian's cloud kernel, without installing it, and writes
+#   $2/vmlinux    the uncompressed ELF kernel: it saves decompression, a third of a cold boot
 #   $2/KERNEL     name and version of the binary and source packages, for the third-party notices
-#   $1/modules/   the loadable modules, debug sections stripped
+#   $1/modules/   the loadable modules without debug sections
 # usage: fetch.sh WORK_DIRECTORY ASSETS_DIRECTORY
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -25,10 +25,10 @@ if [ -z "$package" ]; then
 fi
 [ -n "$package" ] || { echo "fetch.sh: apt knows no package $meta" >&2; exit 1; }
 
-# A package that is here already is not downloaded again; apt checks the hash of what it downloads.
+# A downloaded package is used again. apt verifies the hash of each download.
 deb=$(find "$work" -maxdepth 1 -name "${package}_*.deb" | sort | tail -n 1)
 if [ -z "$deb" ]; then
-	# The sandbox user of apt cannot write into a private build directory.
+	# apt's sandbox user cannot write to a private build directory.
 	(cd "$work" && { apt-get -q -o APT::Sandbox::User=root download "$package" ||
 		{ apt-get update -q && apt-get -q -o APT::Sandbox::User=root download "$package"; }; })
 	deb=$(find "$work" -maxdepth 1 -name "${package}_*.deb" | sort | tail -n 1)
@@ -46,9 +46,9 @@ while read -r name _; do
 		*.ko) cp "$module" "$work/modules/$name.ko" ;;
 		*.ko.xz) xz -dc "$module" >"$work/modules/$name.ko" ;;
 		*.ko.zst) zstd -qdc "$module" >"$work/modules/$name.ko" ;;
-		*) continue ;; # built in, or absent: the agent says so when it needs it
+		*) continue ;; # built in or missing; the agent reports a module that it needs
 	esac
-	# Dropping the signature with the debug sections taints the kernel ("E"); Debian does not enforce it.
+	# Stripping also removes the signature, which taints the kernel ("E"); Debian does not require signatures.
 	objcopy --strip-debug -R .BTF -R .comment -R .note.gnu.property "$work/modules/$name.ko"
 done <"$here/../initramfs/modules"
 

@@ -1,7 +1,7 @@
 /*
- * Sets attributes for a program that may not. What comes from there is taken for hostile: sizes are bounded, a name is
- * looked up below the program's own root and on its own mounts, those that are read-only included, and only the two
- * name spaces are served. For everything else the kernel goes on as if nobody had looked, with the program's own rights.
+ * Sets extended attributes on behalf of a program that lacks the privilege. All input from the program is treated as
+ * hostile: sizes are bounded, paths are resolved below the program's own root and on its own mounts, including read-only
+ * ones, and only two name spaces are server. For every other call the kernel continues with the program's own rights.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,11 +22,11 @@
 #include "attributes.h"
 #include "fail.h"
 
-/* linux/limits.h: of a path, of an attribute's name, both with their NUL, and of its value. */
+/* linux/limits.h: lengths of a path and of an attribute's name, both with NUL, and of its value. */
 enum { PATH_BYTES_MAX = 4096, NAME_BYTES_MAX = 256, VALUE_BYTES_MAX = 65536, PAGE_BYTES = 4096 };
-enum { HANDED_OVER = 2 };
+enum { DESCRIPTORS_COUNT = 2 };
 
-/* A newer kernel's structures are longer; it says so, and writes no more than it says. */
+/* The structures of a newer kernel may be longer; the kernel reports their size and writes no more than that. */
 enum { NOTICE_BYTES_MAX = 1024 };
 union notice {
 	struct seccomp_notif fields;
@@ -37,9 +37,9 @@ union verdict {
 	unsigned char room[NOTICE_BYTES_MAX];
 };
 
-struct served {
+struct server {
 	int listener;
-	/* the program's root, as it sees it */
+	/* the root directory that the program sees */
 	int root;
 	size_t notice_bytes;
 };
@@ -57,7 +57,7 @@ uint64_t server_capabilities(uint64_t of_program)
 
 union control {
 	struct cmsghdr header;
-	char room[CMSG_SPACE(HANDED_OVER * sizeof(int))];
+	char room[CMSG_SPACE(DESCRIPTORS_COUNT * sizeof(int))];
 };
 
 static struct msghdr message_with(union control *control, struct iovec *byte)
@@ -67,10 +67,10 @@ static struct msghdr message_with(union control *control, struct iovec *byte)
 	};
 }
 
-void hand_over(int channel, int listener)
+void send_listener(int channel, int listener)
 {
 	int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	const int descriptors[HANDED_OVER] = { listener, root };
+	const int descriptors[DESCRIPTORS_COUNT] = { listener, root };
 	union control control = { .room = { 0 } };
 	struct iovec byte = { .iov_base = (char[1]){ 0 }, .iov_len = 1 };
 	struct msghdr message = message_with(&control, &byte);
@@ -83,15 +83,15 @@ void hand_over(int channel, int listener)
 	header->cmsg_len = CMSG_LEN(sizeof descriptors);
 	memcpy(CMSG_DATA(header), descriptors, sizeof descriptors);
 	if (sendmsg(channel, &message, MSG_NOSIGNAL) != 1)
-		fail("hand over", "");
+		fail("send listener", "");
 	close(root);
 	close(listener);
 }
 
-/* False when the child ended before it had something to hand over. */
-static bool take_over(int channel, struct served *served)
+/* Returns false when the child ended before it sent the descriptors. */
+static bool receive_listener(int channel, struct server *server)
 {
-	int descriptors[HANDED_OVER];
+	int descriptors[DESCRIPTORS_COUNT];
 	union control control = { .room = { 0 } };
 	struct iovec byte = { .iov_base = (char[1]){ 0 }, .iov_len = 1 };
 	struct msghdr message = message_with(&control, &byte);
@@ -103,22 +103,22 @@ static bool take_over(int channel, struct served *served)
 	header = CMSG_FIRSTHDR(&message);
 	if (header == NULL || header->cmsg_len != CMSG_LEN(sizeof descriptors)) {
 		errno = EPROTO;
-		fail("take over", "");
+		fail("receive listener", "");
 	}
 	memcpy(descriptors, CMSG_DATA(header), sizeof descriptors);
-	served->listener = descriptors[0];
-	served->root = descriptors[1];
+	server->listener = descriptors[0];
+	server->root = descriptors[1];
 	if (syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, &sizes) != 0)
 		fail("seccomp", "sizes");
 	if (sizes.seccomp_notif > NOTICE_BYTES_MAX || sizes.seccomp_notif_resp > NOTICE_BYTES_MAX) {
 		errno = E2BIG;
 		fail("seccomp", "sizes");
 	}
-	served->notice_bytes = sizes.seccomp_notif;
+	server->notice_bytes = sizes.seccomp_notif;
 	return true;
 }
 
-/* How much of the program's memory from `address` on could be read; a page that is not there ends it. */
+/* Reads the program's memory page by page. Returns the number of bytes up to the first unreadable page. */
 static size_t read_memory(pid_t pid, uint64_t address, void *to, size_t bytes)
 {
 	size_t done = 0;
@@ -136,7 +136,7 @@ static size_t read_memory(pid_t pid, uint64_t address, void *to, size_t bytes)
 	return done;
 }
 
-/* False when there is no string of less than `bytes_max` bytes, for which the kernel has an error of its own. */
+/* Returns false when there is no string shorter than `bytes_max`; the kernel's own call then reports the error. */
 static bool read_string(pid_t pid, uint64_t address, char *to, size_t bytes_max)
 {
 	return memchr(to, '\0', read_memory(pid, address, to, bytes_max)) != NULL;
@@ -149,15 +149,15 @@ static bool takes_admin(const char *name)
 	return strncmp(name, "security.", strlen("security.")) == 0 && strcmp(name, "security.capability") != 0;
 }
 
-/* Errors are those of the call that it stands for; 0 is success. */
-static int change_attribute(const struct served *served, const struct seccomp_data *call, const char *path,
+/* Does what the call asks for. Returns 0, or the errno of the call. */
+static int change_attribute(const struct server *server, const struct seccomp_data *call, const char *path,
 			    const char *name, const void *value)
 {
 	struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
 				.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS };
-	/* The only name that a file has which was opened without following a last link. */
+	/* /proc path of the descriptor, because a file that was opened without following the last link has no other name */
 	char own_name[64];
-	int fd = (int)syscall(SYS_openat2, served->root, path, &how, sizeof how);
+	int fd = (int)syscall(SYS_openat2, server->root, path, &how, sizeof how);
 	int result;
 
 	if (fd < 0)
@@ -172,8 +172,8 @@ static int change_attribute(const struct served *served, const struct seccomp_da
 	return result;
 }
 
-/* Whether the call was served; `error` is then its outcome. */
-static bool serve(const struct served *served, const struct seccomp_notif *notice, int *error)
+/* Returns whether the call was served; `error` is its result. */
+static bool serve(const struct server *server, const struct seccomp_notif *notice, int *error)
 {
 	static char path[PATH_BYTES_MAX];
 	static char name[NAME_BYTES_MAX];
@@ -183,7 +183,7 @@ static bool serve(const struct served *served, const struct seccomp_notif *notic
 
 	if (!read_string(pid, call->args[1], name, sizeof name) || !takes_admin(name))
 		return false;
-	/* From where a relative name starts is not known here. */
+	/* The working directory of the program is not known here, so relative paths are not server. */
 	if (!read_string(pid, call->args[0], path, sizeof path) || path[0] != '/')
 		return false;
 	if (call->nr == SYS_lsetxattr) {
@@ -192,42 +192,42 @@ static bool serve(const struct served *served, const struct seccomp_notif *notic
 		if (bytes > sizeof value || read_memory(pid, call->args[2], value, bytes) != bytes)
 			return false;
 	}
-	/* The process may have ended, and its number be another's, whose memory that was. */
-	if (ioctl(served->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &notice->id) != 0)
+	/* If the process has ended, its pid may have been reused, and the memory that was read is another process'. */
+	if (ioctl(server->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &notice->id) != 0)
 		return false;
-	*error = change_attribute(served, call, path, name, value);
+	*error = change_attribute(server, call, path, name, value);
 	return true;
 }
 
-static void answer(const struct served *served)
+static void answer(const struct server *server)
 {
 	static union notice notice;
 	static union verdict verdict;
 	int error = 0;
 
-	memset(&notice, 0, served->notice_bytes);
-	/* ENOENT, EINTR: the process was ended in the call. */
-	if (ioctl(served->listener, (int)SECCOMP_IOCTL_NOTIF_RECV, &notice) != 0)
+	memset(&notice, 0, server->notice_bytes);
+	/* ENOENT, EINTR: the process was killed during the call. */
+	if (ioctl(server->listener, (int)SECCOMP_IOCTL_NOTIF_RECV, &notice) != 0)
 		return;
 	memset(&verdict, 0, sizeof verdict);
 	verdict.fields.id = notice.fields.id;
-	if (serve(served, &notice.fields, &error))
+	if (serve(server, &notice.fields, &error))
 		verdict.fields.error = -error;
 	else
 		verdict.fields.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-	ioctl(served->listener, (int)SECCOMP_IOCTL_NOTIF_SEND, &verdict);
+	ioctl(server->listener, (int)SECCOMP_IOCTL_NOTIF_SEND, &verdict);
 }
 
 void serve_attributes(int channel, pid_t child)
 {
-	struct served served;
+	struct server server;
 	struct pollfd waited[2] = { { .fd = -1, .events = POLLIN }, { .fd = -1, .events = POLLIN } };
 
-	if (!take_over(channel, &served))
+	if (!receive_listener(channel, &server))
 		return;
 	close(channel);
-	waited[0].fd = served.listener;
-	/* Readable once the child has ended. */
+	waited[0].fd = server.listener;
+	/* Readable when the child has ended. */
 	waited[1].fd = (int)syscall(SYS_pidfd_open, child, 0);
 	if (waited[1].fd < 0)
 		fail("pidfd", "");
@@ -235,11 +235,11 @@ void serve_attributes(int channel, pid_t child)
 		if (poll(waited, 2, -1) < 0 && errno != EINTR)
 			fail("poll", "");
 		if ((waited[0].revents & POLLIN) != 0)
-			answer(&served);
-		/* Nobody is left who could call. */
+			answer(&server);
+		/* No process with the filter is left. */
 		else if (waited[0].revents != 0)
 			waited[0].fd = -1;
 	}
-	close(served.listener);
-	close(served.root);
+	close(server.listener);
+	close(server.root);
 }

@@ -5,18 +5,21 @@
 #include <sys/types.h>
 
 /*
- * An image may hold attributes such as security.ima and trusted.note. Only CAP_SYS_ADMIN may set and remove these, which
- * would let a program do much more. So the launcher, which is out of that program's reach, does this one thing for it:
- * the filter stops the program at such a call, tells the launcher, and passes the launcher's answer on.
+ * An image may have attributes such as security.ima and trusted.note. Setting and removing them takes CAP_SYS_ADMIN, which
+ * would allow a program much more. So the launcher, which the program cannot reach, does only that for it: the filter
+ * suspends the program at such a call, notifies the launcher, and returns the launcher's answer.
  */
 
-/* A pair of sockets between the parent and the child; the child's closes when it becomes the program. */
+/* Makes a socket pair between the parent and the child. The child's end closes when it executes the program. */
 void make_channel(int channel[2]);
-/* In the child: hands over the filter's descriptor, and the root that the program names files by. */
-void hand_over(int channel, int listener);
-/* What the parent keeps for it, beside what the program has: no process reads the memory of one that may do more. */
+/* In the child: sends the filter's descriptor, and the root directory in which the program's paths are resolved. */
+void send_listener(int channel, int listener);
+/*
+ * Capabilities that the parent keeps: the program's and CAP_SYS_ADMIN. It needs the program's ones, because a process
+ * cannot read the memory of another with more capabilities.
+ */
 uint64_t server_capabilities(uint64_t of_program);
-/* In the parent: serves the calls until `child` has ended; it can then be waited for without delay. */
+/* In the parent: serves calls until `child` has ended. After that, waiting for it does not block. */
 void serve_attributes(int channel, pid_t child);
 
 #endif

@@ -1,4 +1,4 @@
-/* The one way in which the launcher gives up. */
+/* Ends the launcher with an error. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

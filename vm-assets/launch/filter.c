@@ -1,9 +1,9 @@
 /*
- * Which of the kernel's calls are left. Namespaces, mounts and capabilities decide what a call can reach; this decides
- * how much of the kernel can be called at all.
+ * Restricts the system calls. Namespaces, mounts and capabilities limit what a call can reach; this filter limits how much
+ * of the kernel can be called at all.
  *
- * The answer to a refused call is ENOSYS: C libraries and the runtimes of Go and Rust take it for an older kernel, and
- * do what they did there. That is what makes a list of what is allowed hold for libraries that are newer than it.
+ * A refused call returns ENOSYS. C libraries and the runtimes of Go and Rust then assume an older kernel and use the calls
+ * that it has. So a list of allowed calls also works for libraries that are newer than the list.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -21,9 +21,9 @@
 #include "fail.h"
 #include "filter.h"
 
-/* Newer than the headers that this is built with. */
+/* Missing from the headers of the build. */
 enum { CALL_quotactl_fd = 443, CALL_fchmodat2 = 452, CALL_statmount = 457, CALL_listmount = 458 };
-/* Nothing is known of calls from here on (linux 6.13), which are all that x32, another way to the same calls, has. */
+/* First call number that is unknown (Linux 6.13). All calls of x32, an alternative ABI, are above it. */
 enum { CALL_UNKNOWN_FIRST = 463 };
 
 #define NAMESPACES \
@@ -31,7 +31,7 @@ enum { CALL_UNKNOWN_FIRST = 463 };
 #define REFUSED (SECCOMP_RET_ERRNO | ENOSYS)
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What programs that turn files into files do: skopeo, umoci, mkfs, du, a shell. */
+/* Calls of programs that convert files to files: skopeo, umoci, mkfs, du, a shell. */
 static const unsigned short tool_calls[] = {
 	/* files */
 	SYS_read, SYS_write, SYS_pread64, SYS_pwrite64, SYS_readv, SYS_writev, SYS_preadv, SYS_pwritev, SYS_preadv2,
@@ -61,59 +61,59 @@ static const unsigned short tool_calls[] = {
 	SYS_poll, SYS_ppoll, SYS_select, SYS_pselect6, SYS_epoll_create, SYS_epoll_create1, SYS_epoll_ctl,
 	SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd, SYS_eventfd2, SYS_timerfd_create,
 	SYS_timerfd_settime, SYS_timerfd_gettime, SYS_pipe, SYS_pipe2,
-	/* processes and threads; clone is looked at more closely */
+	/* processes and threads; the arguments of clone are checked below */
 	SYS_fork, SYS_vfork, SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_wait4, SYS_waitid, SYS_pidfd_open,
 	SYS_pidfd_send_signal, SYS_futex, SYS_set_robust_list, SYS_get_robust_list, SYS_set_tid_address, SYS_rseq,
 	SYS_arch_prctl, SYS_prctl, SYS_sched_yield, SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_getparam,
 	SYS_sched_getscheduler, SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_getcpu, SYS_getpriority,
 	SYS_setpriority, SYS_getrlimit, SYS_setrlimit, SYS_prlimit64, SYS_getrusage, SYS_sysinfo, SYS_uname,
 	SYS_getrandom,
-	/* who it is */
+	/* identity */
 	SYS_getpid, SYS_gettid, SYS_getppid, SYS_getpgrp, SYS_getpgid, SYS_setpgid, SYS_getsid, SYS_setsid, SYS_getuid,
 	SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getresuid, SYS_getresgid, SYS_getgroups, SYS_capget,
-	/* sockets; which kinds is looked at more closely */
+	/* sockets; their families are checked below */
 	SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_getsockname, SYS_getpeername,
 	SYS_getsockopt, SYS_setsockopt, SYS_shutdown, SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_sendmmsg,
 	SYS_recvmmsg,
 };
 
 /*
- * What no monitor does. A list of what is allowed would have to know every release of two large programs, which bring
- * such lists of their own and add them to this one.
+ * Calls that no monitor makes. A list of allowed calls would have to follow every release of two large programs. They
+ * install such lists themselves, in addition to this one.
  */
 static const unsigned short refused_to_monitors[] = {
 	/* mounts, roots and namespaces */
 	SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_move_mount, SYS_open_tree, SYS_fsopen, SYS_fsconfig,
 	SYS_fsmount, SYS_fspick, SYS_mount_setattr, CALL_statmount, CALL_listmount, SYS_unshare, SYS_setns,
-	/* clone with its flags in memory, where no filter sees them: the fallback is clone */
+	/* clone3 passes its flags in memory, which filters cannot read; libraries fall back to clone */
 	SYS_clone3,
-	/* files by handle, past every directory; quotas, swap */
+	/* files by handle, which bypasses directories; quotas, swap */
 	SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_quotactl, CALL_quotactl_fd, SYS_swapon, SYS_swapoff,
 	/* other processes */
 	SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_pidfd_getfd, SYS_kcmp,
-	/* keys, programs and code in the kernel, its events */
+	/* keys; programs, code and events in the kernel */
 	SYS_add_key, SYS_request_key, SYS_keyctl, SYS_bpf, SYS_perf_event_open, SYS_fanotify_init, SYS_init_module,
 	SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load, SYS_syslog, SYS_lookup_dcookie,
-	/* the machine */
+	/* settings of the host */
 	SYS_reboot, SYS_acct, SYS_vhangup, SYS_iopl, SYS_ioperm, SYS_modify_ldt, SYS_settimeofday, SYS_clock_settime,
 	SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname,
-	/* System V's and POSIX' queues, whose namespace may be the service's */
+	/* queues of System V and POSIX: the IPC namespace may be the service's */
 	SYS_shmget, SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_semget, SYS_semop, SYS_semctl, SYS_semtimedop, SYS_msgget,
 	SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_mq_open, SYS_mq_unlink, SYS_mq_timedsend, SYS_mq_timedreceive,
 	SYS_mq_notify, SYS_mq_getsetattr,
-	/* what is kept for old programs */
+	/* calls that exist only for old programs */
 	SYS_uselib, SYS_ustat, SYS_sysfs, SYS__sysctl, SYS_nfsservctl, SYS_remap_file_pages,
 };
 
 static const unsigned short io_uring[] = { SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register };
 
-/* What sets attributes, with a privilege that would do for much more: see attributes.c. */
+/* Calls of the process that sets attributes, whose capability would allow much more; see attributes.c. */
 static const unsigned short server_calls[] = {
 	SYS_recvmsg, SYS_seccomp, SYS_pidfd_open, SYS_poll, SYS_ioctl, SYS_process_vm_readv, SYS_openat2, SYS_setxattr,
 	SYS_removexattr, SYS_close, SYS_wait4, SYS_writev, SYS_exit_group,
 };
 
-/* Two instructions a call, and some for the others. */
+/* Two instructions for each call, and room for the others. */
 static struct sock_filter program[2 * COUNT(tool_calls) + 64];
 static unsigned short length;
 
@@ -131,7 +131,7 @@ static void load(size_t offset)
 	emit(BPF_LD | BPF_W | BPF_ABS, (unsigned int)offset, 0, 0);
 }
 
-/* The lower half: every argument that is looked at is one of 32 bits to the kernel. */
+/* Loads the lower half: the kernel uses only 32 bits of every argument that is checked. */
 static void load_argument(size_t index)
 {
 	load(offsetof(struct seccomp_data, args) + index * sizeof(uint64_t));
@@ -154,26 +154,26 @@ static void answer_each(const unsigned short *calls, size_t count, unsigned int 
 		answer_if(BPF_JEQ, calls[i], verdict);
 }
 
-/* Opens the part for one call, which ends in an answer for all others; it is `instructions` long. */
+/* Starts the instructions for one call, which are `instructions` long and end with an answer. */
 static void for_call(unsigned int call, unsigned char instructions)
 {
 	emit(BPF_JMP | BPF_K | BPF_JEQ, call, 0, instructions);
 }
 
-static void judge_arguments(void)
+static void check_arguments(void)
 {
 	for_call(SYS_clone, 4);
 	load_argument(0);
 	answer_if(BPF_JSET, NAMESPACES, REFUSED);
 	answer(SECCOMP_RET_ALLOW);
-	/* The kinds that have a namespace: AF_VSOCK talks to the host, AF_ALG to its drivers, whatever the network. */
+	/* Only families with a namespace: AF_VSOCK reaches the host, and AF_ALG its drivers, from every network namespace. */
 	for_call(SYS_socket, 8);
 	load_argument(0);
 	answer_if(BPF_JEQ, AF_UNIX, SECCOMP_RET_ALLOW);
 	answer_if(BPF_JEQ, AF_INET, SECCOMP_RET_ALLOW);
 	answer_if(BPF_JEQ, AF_INET6, SECCOMP_RET_ALLOW);
 	answer(SECCOMP_RET_ERRNO | EAFNOSUPPORT);
-	/* Typing into a terminal. */
+	/* These inject input into a terminal. */
 	for_call(SYS_ioctl, 6);
 	load_argument(1);
 	answer_if(BPF_JEQ, TIOCSTI, SECCOMP_RET_ERRNO | EPERM);
@@ -182,10 +182,10 @@ static void judge_arguments(void)
 }
 
 /*
- * Gives room of a file back, and takes none: a guest that has a gigabyte of its disk zeroed would have the host's disk
- * full within milliseconds, sooner than anybody can look. Monitors write the zeros instead.
+ * Allows releasing space of a file, but not allocating it: a guest that zeroes a gigabyte of its disk would fill the
+ * host's disk within milliseconds, before anything could react. Monitors write zeros instead.
  */
-static void judge_allocation(void)
+static void check_allocation(void)
 {
 	for_call(SYS_fallocate, 4);
 	load_argument(1);
@@ -193,8 +193,8 @@ static void judge_allocation(void)
 	answer(REFUSED);
 }
 
-/* Leaves the call's number to be compared. */
-static void refuse_strangers(void)
+/* Refuses other architectures and unknown calls. Afterwards the call's number is loaded for comparison. */
+static void refuse_other_abis(void)
 {
 	load(offsetof(struct seccomp_data, arch));
 	emit(BPF_JMP | BPF_K | BPF_JEQ, AUDIT_ARCH_X86_64, 1, 0);
@@ -205,8 +205,8 @@ static void refuse_strangers(void)
 
 static void write_program(const struct options *options)
 {
-	refuse_strangers();
-	judge_arguments();
+	refuse_other_abis();
+	check_arguments();
 	if (options->mode == MODE_TOOL) {
 		answer_if(BPF_JEQ, SYS_lsetxattr, options->attributes ? SECCOMP_RET_USER_NOTIF : SECCOMP_RET_ALLOW);
 		answer_if(BPF_JEQ, SYS_lremovexattr, options->attributes ? SECCOMP_RET_USER_NOTIF : SECCOMP_RET_ALLOW);
@@ -214,7 +214,7 @@ static void write_program(const struct options *options)
 		answer(REFUSED);
 		return;
 	}
-	judge_allocation();
+	check_allocation();
 	answer_each(refused_to_monitors, COUNT(refused_to_monitors), REFUSED);
 	if (!options->io_uring)
 		answer_each(io_uring, COUNT(io_uring), REFUSED);
@@ -223,7 +223,7 @@ static void write_program(const struct options *options)
 	answer(SECCOMP_RET_ALLOW);
 }
 
-/* Returns -1 with errno when the kernel refuses. */
+/* Returns -1 and errno when the kernel refuses the filter. */
 static long install(unsigned int flags)
 {
 	struct sock_fprog filter = { .len = length, .filter = program };
@@ -234,12 +234,12 @@ static long install(unsigned int flags)
 int install_filter(const struct options *options)
 {
 	unsigned int flags = options->attributes ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0;
-	/* A call that is being served is not done twice because of a signal; kernels before 5.19 do not know this. */
-	unsigned int patient = options->attributes ? SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV : 0;
+	/* Signals then do not interrupt and repeat a call that is being served. Kernels before 5.19 lack the flag. */
+	unsigned int uninterrupted = options->attributes ? SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV : 0;
 	long result;
 
 	write_program(options);
-	result = install(flags | patient);
+	result = install(flags | uninterrupted);
 	if (result < 0 && errno == EINVAL)
 		result = install(flags);
 	if (result < 0)
@@ -249,7 +249,7 @@ int install_filter(const struct options *options)
 
 void install_server_filter(void)
 {
-	refuse_strangers();
+	refuse_other_abis();
 	answer_each(server_calls, COUNT(server_calls), SECCOMP_RET_ALLOW);
 	answer(REFUSED);
 	if (install(0) != 0)

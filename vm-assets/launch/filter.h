@@ -4,13 +4,12 @@
 #include "options.h"
 
 /*
- * Leaves to this process, and to what it becomes, the kernel's calls that it needs: a tool the ones that are listed, a
- * monitor all but those that are listed. Whatever is refused is answered as by a kernel that does not have the call.
- * Returns the descriptor on which a tool's calls for attributes are told (see attributes.h), or -1 when they are not
- * asked for.
+ * Restricts the system calls of this process and of the program that it executes: for a tool to those in a list, for a
+ * monitor to all but those in a list. A refused call returns ENOSYS. Returns the descriptor that reports a tool's calls for
+ * attributes (see attributes.h); -1 when they are not requested.
  */
 int install_filter(const struct options *options);
-/* Leaves to this process what serve_attributes does, and the waiting for the program's end. */
+/* Restricts this process to the calls of serve_attributes and to waiting for the program. */
 void install_server_filter(void);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * launch: the jail of a virtual machine monitor, and of the tools that read images.
+ * launch: builds the jail of a virtual machine monitor, or of a tool that reads images, and runs the program in it.
  *
- * Joins the cgroups, makes a pid namespace, and forks. The child (pid 1 there) makes the other
- * namespaces, pivots into a root of its own, gives up its privileges and most of the kernel's calls,
- * and becomes the program. The parent gives up its privileges as well, but for what attributes.h
- * tells of, waits, and passes the exit status on. Each dies with the one above it. Whatever fails is
- * told on stderr with the step's name, and the exit code is 125.
+ * The launcher joins the cgroups, makes a pid namespace and forks. The child, pid 1 in that namespace, makes the other
+ * namespaces, pivots into a root of its own, drops its privileges and most system calls, and executes the program. The
+ * parent drops its privileges as well, except for those that attributes.h describes, waits for the child and exits with
+ * its status. Both die with their parents. A failure is written to stderr with the name of the step, and the exit code is
+ * 125.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,12 +46,12 @@ static void join_cgroups(const struct options *options)
 	char path[PATH_BYTES_MAX];
 
 	for (size_t i = 0; i < options->cgroup_count; i++) {
-		below(path, options->cgroups[i], "cgroup.procs");
+		join_path(path, options->cgroups[i], "cgroup.procs");
 		write_text(path, "0");
 	}
 }
 
-/* A change of credentials clears the parent-death signal, so this comes after it. */
+/* To be called after a change of credentials, which clears the parent-death signal. */
 static void die_with_parent(void)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
@@ -59,8 +59,8 @@ static void die_with_parent(void)
 }
 
 /*
- * The child cannot see its parent's pid across the pid namespace. The parent alone holds the other
- * end of `channel`: a hang-up means that it died before the death signal was set.
+ * The parent's pid is not visible in the new pid namespace. Only the parent holds the other end of `channel`, so a hang-up
+ * means that the parent died before the death signal was set.
  */
 static void check_parent_alive(int channel)
 {
@@ -86,7 +86,7 @@ static _Noreturn void become_program(struct options *options, int channel)
 	check_parent_alive(channel);
 	listener = install_filter(options);
 	if (listener >= 0)
-		hand_over(channel, listener);
+		send_listener(channel, listener);
 	close_descriptors(options->keep, options->keep_count);
 	if (options->mode == MODE_VM)
 		execve(options->program[0], options->program, options->variables);
@@ -106,7 +106,7 @@ static _Noreturn void wait_for(pid_t child)
 	}
 	if (WIFEXITED(status))
 		_exit(WEXITSTATUS(status));
-	/* Dying of the same signal would dump core or stop: the code a shell would show is enough. */
+	/* The code that a shell reports. Dying of the same signal could dump core or stop. */
 	_exit(EXIT_SIGNAL_BASE + WTERMSIG(status));
 }
 
@@ -123,7 +123,7 @@ int main(int argc, char **argv)
 	}
 	join_cgroups(&options);
 	write_text("/proc/self/oom_score_adj", options.oom_score_adj);
-	/* Only the child leaves the host's mounts: a waiting copy of them would keep file systems busy. */
+	/* Only the child leaves the host's mount namespace: a copy of it in the parent would keep file systems busy. */
 	if (unshare(CLONE_NEWPID) != 0)
 		fail("unshare", "pid");
 	make_channel(channel);

@@ -1,4 +1,4 @@
-/* What the roots of both kinds of programs are made of. */
+/* Mounts that the roots of monitors and of tools have in common. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -15,7 +15,7 @@
 
 enum { DEVICES_FLAGS = MS_NOSUID | MS_NOEXEC };
 
-void below(char *path, const char *directory, const char *name)
+void join_path(char *path, const char *directory, const char *name)
 {
 	int length = snprintf(path, PATH_BYTES_MAX, "%s/%s", directory, name);
 
@@ -25,8 +25,8 @@ void below(char *path, const char *directory, const char *name)
 	}
 }
 
-/* A bind mount takes its flags only by a second call. */
-void bind_with(const char *source, const char *target, unsigned long flags)
+/* A bind mount takes its flags only in a second call. */
+void bind_mount(const char *source, const char *target, unsigned long flags)
 {
 	if (mount(source, target, NULL, MS_BIND, NULL) != 0)
 		fail("bind", source);
@@ -46,20 +46,20 @@ static void make_node(const char *directory, const char *host_path, mode_t mode,
 		errno = EINVAL;
 		fail("device", host_path);
 	}
-	below(path, directory, name);
+	join_path(path, directory, name);
 	if (mknod(path, S_IFCHR | mode, host.st_rdev) != 0)
 		fail("mknod", path);
 	if (chown(path, uid, gid) != 0)
 		fail("chown", path);
 }
 
-/* Nodes of its own need no group and no mode on the host's, and belong to this program alone. */
+/* New device nodes belong to the program alone, and do not depend on the permissions of the host's nodes. */
 void mount_devices(const char *root, const struct options *options)
 {
 	static const char *const common[] = { "/dev/null", "/dev/zero", "/dev/urandom" };
 	char path[PATH_BYTES_MAX];
 
-	below(path, root, "dev");
+	join_path(path, root, "dev");
 	if (mount("dev", path, "tmpfs", DEVICES_FLAGS, "mode=0755,size=64k,nr_inodes=32") != 0)
 		fail("mount", path);
 	for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
@@ -72,7 +72,7 @@ void seal_devices(const char *root)
 {
 	char path[PATH_BYTES_MAX];
 
-	below(path, root, "dev");
+	join_path(path, root, "dev");
 	if (mount(NULL, path, NULL, MS_REMOUNT | MS_RDONLY | DEVICES_FLAGS, NULL) != 0)
 		fail("remount", path);
 }
@@ -82,16 +82,16 @@ void mount_processes(const char *root)
 	const unsigned long flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
 	char path[PATH_BYTES_MAX];
 
-	below(path, root, "proc");
-	/* Kernels before 5.8 do not know subset, and show their settings, too. */
+	join_path(path, root, "proc");
+	/* Kernels before 5.8 do not support subset=pid; there, /proc also shows the kernel's settings. */
 	if (mount("proc", path, "proc", flags, "hidepid=2,subset=pid") != 0 &&
 	    mount("proc", path, "proc", flags, "hidepid=2") != 0)
 		fail("mount", path);
 }
 
 /*
- * The service's unit forbids what it needs least of these, so that less of the kernel is open to it, and gives the
- * whole service a host name and an IPC namespace of its own instead.
+ * The service's unit forbids the namespaces that it can do without, to reduce the attack surface of the kernel. It gives
+ * the whole service a host name and an IPC namespace instead.
  */
 int unshare_if_allowed(int flag, const char *name)
 {
@@ -112,7 +112,7 @@ void pivot_into(const char *root)
 {
 	if (chdir(root) != 0)
 		fail("chdir", root);
-	/* The old root lands on top of the new one, and leaves at once. */
+	/* pivot_root stacks the old root over the new one; the next call removes it. */
 	if (syscall(SYS_pivot_root, ".", ".") != 0)
 		fail("pivot_root", root);
 	if (umount2(".", MNT_DETACH) != 0)

@@ -5,19 +5,19 @@
 
 #define PATH_BYTES_MAX 4096
 
-/* Writes "directory/name" to `path`, of PATH_BYTES_MAX bytes. */
-void below(char *path, const char *directory, const char *name);
-void bind_with(const char *source, const char *target, unsigned long flags);
-/* A /dev below `root` with the nodes that every program wants, and with the VM's own; it can be changed until sealed. */
+/* Writes "directory/name" to `path`, which has PATH_BYTES_MAX bytes. */
+void join_path(char *path, const char *directory, const char *name);
+void bind_mount(const char *source, const char *target, unsigned long flags);
+/* Mounts /dev below `root`, with the nodes that every program needs and those of the VM. Writable until sealed. */
 void mount_devices(const char *root, const struct options *options);
 void seal_devices(const char *root);
-/* A /proc below `root` that cannot be written, with nothing in it but the program's own processes. */
+/* Mounts a read-only /proc below `root`, which shows only the program's own processes. */
 void mount_processes(const char *root);
-/* A name space that the service's unit may forbid. Returns whether it is a new one. */
+/* Makes a namespace, unless the service's unit forbids it. Returns whether it did. */
 int unshare_if_allowed(int flag, const char *name);
-/* Nothing that is mounted from here on is seen by the host. */
+/* Hides later mounts from the host. */
 void make_mounts_private(void);
-/* Makes `root` the root of this process, and leaves the old one. */
+/* Makes `root` the root of this process, and unmounts the old one. */
 void pivot_into(const char *root);
 
 #endif

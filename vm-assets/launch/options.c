@@ -1,4 +1,4 @@
-/* The command line: "vm" or "tool", its options, the program. Nothing is guessed. */
+/* Parses the command line: "vm" or "tool", options, program. Nothing has a default. */
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -39,7 +39,7 @@ enum option_id {
 	OPTION_END,
 };
 
-/* What may be left out, or given more than once. */
+/* Options that may be omitted or repeated. */
 static const bool optional[OPTION_END] = {
 	[OPTION_CGROUP] = true,	  [OPTION_GROUP] = true,    [OPTION_DEVICE] = true,  [OPTION_KEEP_FD] = true,
 	[OPTION_WRITABLE] = true, [OPTION_READABLE] = true, [OPTION_NETWORK] = true,
@@ -91,7 +91,7 @@ static _Noreturn void invalid(const char *what)
 	fail("option", what);
 }
 
-/* Decimal digits only: no sign, no space, no other base. */
+/* Parses decimal digits only: no sign, no space, no other base. */
 static unsigned long long number(const char *text, unsigned long long max, const char *what)
 {
 	unsigned long long value;
@@ -248,10 +248,10 @@ void parse_options(struct options *options, int argc, char **argv)
 		if (!optional[each->val] && !seen[each->val])
 			invalid(each->name);
 	}
-	/* Root keeps too much of its power, namespaces or not. */
+	/* uid 0 keeps too many rights, even in namespaces. */
 	if (options->mode == MODE_VM && (options->uid == 0 || options->gid == 0))
 		invalid("uid or gid 0");
-	/* A tool is found through PATH, in the root that it gets. */
+	/* A tool is searched for in PATH, in its new root. */
 	if (optind >= argc || (options->mode == MODE_VM && argv[optind][0] != '/'))
 		invalid("program");
 	options->program = &argv[optind];

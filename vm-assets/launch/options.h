@@ -15,13 +15,13 @@
 #define VARIABLES_COUNT_MAX 4
 
 enum mode {
-	/* a virtual machine monitor: a user of its own, without any privilege */
+	/* a virtual machine monitor, under a user of its own without privileges */
 	MODE_VM,
-	/* a program that reads what strangers made: root's files, some of root's privileges */
+	/* a program that reads untrusted files, as root with some capabilities */
 	MODE_TOOL,
 };
 
-/* What the command line says; strings point into argv. */
+/* The parsed command line. Strings point into argv. */
 struct options {
 	enum mode mode;
 	const char *cgroups[CGROUPS_COUNT_MAX];
@@ -29,50 +29,50 @@ struct options {
 	rlim_t nofile;
 	rlim_t fsize;
 	const char *oom_score_adj;
-	/* pid of the process that starts us; we end when it does */
+	/* pid of the process that started the launcher; the launcher dies with it */
 	pid_t parent;
 	char **program;
 
-	/* MODE_VM: prepared root of the program, seen read-only as / */
+	/* MODE_VM: the program's prepared root, which it sees read-only as / */
 	const char *root;
-	/* the VM's private directory, seen as /vm */
+	/* the VM's private directory, which the program sees as /vm */
 	const char *vm;
 	uid_t uid;
 	gid_t gid;
 	gid_t groups[GROUPS_COUNT_MAX];
 	size_t group_count;
-	/* host device nodes to be made below /dev, owned by uid */
+	/* host device nodes to create in /dev, owned by uid */
 	const char *devices[DEVICES_COUNT_MAX];
 	size_t device_count;
 	rlim_t nproc;
 	rlim_t memlock;
-	/* two families of calls that only some monitors need */
+	/* groups of system calls that only some monitors need */
 	bool io_uring;
 	bool userfaultfd;
-	/* descriptors above 2 that the program gets, ascending */
+	/* descriptors above 2 that the program inherits, ascending */
 	int keep[KEEP_COUNT_MAX];
 	size_t keep_count;
-	/* the whole environment of the program, NULL at its end */
+	/* the whole environment of the program, terminated by NULL */
 	char *variables[VARIABLES_COUNT_MAX + 1];
 	size_t variable_count;
 
-	/* MODE_TOOL: directories that it sees by their own names */
+	/* MODE_TOOL: directories that the program sees at their host paths */
 	const char *writable[DIRECTORIES_COUNT_MAX];
 	size_t writable_count;
 	const char *readable[DIRECTORIES_COUNT_MAX];
 	size_t readable_count;
-	/* where it starts, by its name there */
+	/* the program's working directory, as it sees it */
 	const char *directory;
-	/* file of the network namespace that it runs in; NULL for one of its own, with nothing in it */
+	/* file of the network namespace to join; NULL for a new, empty one */
 	const char *network;
-	/* a bit for each that it keeps */
+	/* bit mask of the capabilities that the program keeps */
 	uint64_t capabilities;
-	/* whether attributes that take CAP_SYS_ADMIN are set for it: see attributes.h */
+	/* whether the launcher sets attributes that take CAP_SYS_ADMIN; see attributes.h */
 	bool attributes;
 	rlim_t address_space;
 };
 
-/* Exits 125 when the command line is not complete and valid. */
+/* Exits with 125 when the command line is incomplete or invalid. */
 void parse_options(struct options *options, int argc, char **argv);
 
 #endif

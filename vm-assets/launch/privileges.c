@@ -1,4 +1,4 @@
-/* Everything that makes the program less than root. */
+/* Limits and privileges of the program. */
 #include <errno.h>
 #include <grp.h>
 #include <linux/capability.h>
@@ -44,7 +44,7 @@ static void keep_capabilities(uint64_t kept)
 
 static void keep_bounding_set(uint64_t kept)
 {
-	/* The kernel answers EINVAL past the last capability it knows. */
+	/* The kernel returns EINVAL after its last capability. */
 	for (unsigned long capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
 		if (capability < 64 && (kept >> capability & 1) != 0)
 			continue;
@@ -72,7 +72,7 @@ void drop_privileges(const struct options *options, uint64_t capabilities)
 	keep_capabilities(capabilities);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		fail("no_new_privs", "");
-	/* A way back would mean that a step above did not do what it said. */
+	/* If this works, one of the steps above has silently failed. */
 	if (options->mode == MODE_VM && setuid(0) == 0) {
 		errno = EPERM;
 		fail("still privileged", "");

@@ -4,9 +4,9 @@
 #include "options.h"
 
 void set_limits(const struct options *options);
-/* Gives up everything but `capabilities`. */
+/* Drops all privileges except `capabilities`. */
 void drop_privileges(const struct options *options, uint64_t capabilities);
-/* Closes everything but 0, 1, 2 and `keep`, which is ascending. */
+/* Closes all descriptors except 0, 1, 2 and those in `keep`, which must ascend. */
 void close_descriptors(const int *keep, size_t keep_count);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "options.h"
 
-/* vm_root.c, tool_root.c: namespaces and the new root. */
+/* vm_root.c, tool_root.c: enter namespaces and the new root. */
 void enter_vm_root(const struct options *options);
 void enter_tool_root(const struct options *options);
 

@@ -1,8 +1,8 @@
 /*
- * The root of a program that reads what strangers made: the host's programs and libraries, read-only; of /etc what
- * finds libraries and hosts and, in a network, authorities; three devices; the given directories, in which no device
- * can be opened. Nothing else of the host has a name there, so whatever the program can be talked into by what it
- * reads, it finds neither keys nor database.
+ * The root of a program that reads untrusted files. It contains the host's programs and libraries, read-only; the files of
+ * /etc that are needed to find libraries and hosts, and, with a network, certificate authorities; three devices; and the
+ * given directories, in which device nodes do not work. Nothing else of the host has a path in it, so a compromised program
+ * finds neither keys nor the database.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,14 +19,14 @@
 #include "roots.h"
 
 /*
- * Where the new root is put together. No directory that a program is given can lie below it, so that none is hidden
- * by it; the program gets a /proc of its own.
+ * Directory in which the new root is built. None of the given directories can lie below it, so none gets hidden. The
+ * program gets a /proc of its own.
  */
 static const char root[] = "/proc";
 
 enum { DIRECTORY_FLAGS = MS_NOSUID | MS_NODEV };
 
-/* Each as it is on this host: a directory, a link to another of these, or not there. */
+/* On this host each may be a directory, a symlink to another of them, or missing. */
 static const char *const programs[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
 static const char *const settings[] = {
 	"/etc/host.conf",   "/etc/hosts",         "/etc/ld.so.cache", "/etc/localtime",
@@ -47,10 +47,10 @@ static void make_directory(const char *path, mode_t mode)
 		fail("mkdir", path);
 }
 
-/* The place of a host's path in the new root; the directories above it are made. */
-static void place(char *path, const char *host_path)
+/* Writes the path in the new root of a host path, and creates the directories above it. */
+static void map_path(char *path, const char *host_path)
 {
-	below(path, root, host_path + 1);
+	join_path(path, root, host_path + 1);
 	for (char *slash = strchr(path + sizeof root, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		make_directory(path, 0755);
@@ -62,16 +62,16 @@ static void show_directory(const char *host_path, unsigned long flags)
 {
 	char path[PATH_BYTES_MAX];
 
-	place(path, host_path);
+	map_path(path, host_path);
 	make_directory(path, 0755);
-	bind_with(host_path, path, flags);
+	bind_mount(host_path, path, flags);
 }
 
 static void make_link(const char *own_path, const char *target)
 {
 	char path[PATH_BYTES_MAX];
 
-	place(path, own_path);
+	map_path(path, own_path);
 	if (symlink(target, path) != 0)
 		fail("symlink", path);
 }
@@ -92,16 +92,16 @@ static void show_file(const char *host_path)
 	char path[PATH_BYTES_MAX];
 	int fd;
 
-	place(path, host_path);
+	map_path(path, host_path);
 	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
 	if (fd < 0)
 		fail("create", path);
 	close(fd);
-	bind_with(host_path, path, DIRECTORY_FLAGS | MS_RDONLY | MS_NOEXEC);
+	bind_mount(host_path, path, DIRECTORY_FLAGS | MS_RDONLY | MS_NOEXEC);
 }
 
-/* Not everything is on every host. */
-static void show_if_there(const char *host_path, unsigned long flags)
+/* Not every host has all of these. */
+static void show_if_present(const char *host_path, unsigned long flags)
 {
 	struct stat status;
 
@@ -148,22 +148,22 @@ void enter_tool_root(const struct options *options)
 	if (mount("tmpfs", root, "tmpfs", DIRECTORY_FLAGS, "mode=0755,size=4m") != 0)
 		fail("mount", root);
 	for (size_t i = 0; i < COUNT(programs); i++)
-		show_if_there(programs[i], DIRECTORY_FLAGS | MS_RDONLY);
-	below(path, root, "etc");
+		show_if_present(programs[i], DIRECTORY_FLAGS | MS_RDONLY);
+	join_path(path, root, "etc");
 	make_directory(path, 0755);
 	for (size_t i = 0; i < COUNT(settings); i++)
-		show_if_there(settings[i], given | MS_RDONLY);
-	/* mke2fs wants to know what is mounted, and /proc/mounts is not there: see mount_processes. */
+		show_if_present(settings[i], given | MS_RDONLY);
+	/* mke2fs reads the mount table, and /proc/mounts is hidden; see mount_processes. */
 	make_link("/etc/mtab", "/proc/self/mounts");
 	for (size_t i = 0; options->network != NULL && i < COUNT(authorities); i++)
-		show_if_there(authorities[i], given | MS_RDONLY);
+		show_if_present(authorities[i], given | MS_RDONLY);
 	for (size_t i = 0; i < 4; i++) {
 		static const char *const empty[] = { "dev", "proc", "run", "tmp" };
 
-		below(path, root, empty[i]);
+		join_path(path, root, empty[i]);
 		make_directory(path, 0755);
 	}
-	/* What the program is given may lie below /dev, too. */
+	/* Mounted before the given directories, because those may lie below /dev. */
 	mount_devices(root, options);
 	for (size_t i = 0; i < options->writable_count; i++)
 		show_directory(options->writable[i], given);
@@ -174,9 +174,9 @@ void enter_tool_root(const struct options *options)
 	if (mount(NULL, root, NULL, MS_REMOUNT | MS_RDONLY | DIRECTORY_FLAGS, "mode=0755") != 0)
 		fail("remount", root);
 	pivot_into(root);
-	/* What it was given has the names that it was given by: where a link led on the host is not a place here. */
+	/* The directory exists only under the path that was given: a symlink on the host may lead to a path that is missing. */
 	if (chdir(options->directory) != 0)
 		fail("chdir", options->directory);
-	/* An image has directories that it gives no modes for, and machines read a disk as a user of their own. */
+	/* Images omit the modes of some directories, and VMMs read disks under uids of their own. */
 	umask(022);
 }

@@ -1,4 +1,4 @@
-/* The root of a virtual machine monitor: prepared before, with nothing in it but what that program needs. */
+/* The root of a virtual machine monitor: a prepared directory that contains only what the program needs. */
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -18,12 +18,12 @@ void enter_vm_root(const struct options *options)
 	unshare_if_allowed(CLONE_NEWIPC, "ipc");
 	if (unshare_if_allowed(CLONE_NEWUTS, "uts") && sethostname("vm", 2) != 0)
 		fail("sethostname", "");
-	/* Nodes get the modes that are written here. */
+	/* Device nodes get exactly the given modes. */
 	umask(0);
 	make_mounts_private();
-	bind_with(options->root, options->root, MS_RDONLY | MS_NOSUID | MS_NODEV);
-	below(path, options->root, "vm");
-	bind_with(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
+	bind_mount(options->root, options->root, MS_RDONLY | MS_NOSUID | MS_NODEV);
+	join_path(path, options->root, "vm");
+	bind_mount(options->vm, path, MS_NOSUID | MS_NODEV | MS_NOEXEC);
 	mount_devices(options->root, options);
 	seal_devices(options->root);
 	mount_processes(options->root);

@@ -1,12 +1,11 @@
 /*
- * memory.so: gives the clone of a template its memory.
+ * memory.so: maps a template's memory into its clone. It is preloaded into QEMU.
  *
- * Preloaded into QEMU. A template's memory file holds the pages that the template has touched, one after another,
- * behind a table that says where they belong. When QEMU maps the anonymous memory of its guest, they are mapped over
- * it, private and written by nobody else. What the guest touches beyond them is anonymous memory of its own QEMU, so
- * that no guest makes the file grow, which all clones share.
+ * A template's memory file contains the pages that the template has touched, one after another, after a table of their
+ * positions. When QEMU maps the guest's anonymous memory, this library maps the pages over it, private and copy-on-write.
+ * Other memory that the guest touches is anonymous and belongs to its QEMU, so no guest can make the shared file grow.
  *
- * A mapping of the guest's memory that is not recognised leaves a guest without its kernel: the clone never answers.
+ * If QEMU's mapping is not recognised, the guest has no kernel in its memory, and the clone never answers.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,22 +17,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Keep in sync with src/vm/qemu/memory-file.ts, which writes it. Numbers are little endian. */
+/* src/vm/qemu/memory-file.ts writes this format; change both together. Numbers are little-endian. */
 #define MAGIC UINT64_C(0x314d454d49504f43)
-/* Keep in sync with src/vm/qemu/qemu.ts. */
+/* src/vm/qemu/qemu.ts sets this variable; change both together. */
 #define FILE_VARIABLE "GUEST_MEMORY_FD"
 
 enum { EXIT_REFUSED = 125 };
 
 struct extent {
-	uint64_t offset; /* in the guest's memory */
+	uint64_t offset; /* position in the guest's memory */
 	uint64_t length;
 };
 
 struct table {
 	uint64_t magic;
 	uint64_t memory_bytes;
-	uint64_t bytes; /* of the table, filled up to whole pages */
+	uint64_t bytes; /* size of the table, rounded up to whole pages */
 	uint64_t count;
 	struct extent extents[];
 };
@@ -52,7 +51,7 @@ static void *map(void *address, size_t length, int protection, int flags, int fd
 	return (void *)syscall(SYS_mmap, address, length, protection, flags, fd, offset);
 }
 
-/* The loader has read it; nothing of the host's that QEMU has no use for stays open in it. */
+/* Closes the library's own file: the loader has mapped it, and QEMU should not keep descriptors that it does not need. */
 static void close_itself(void)
 {
 	const char *path = getenv("LD_PRELOAD");
@@ -81,7 +80,7 @@ __attribute__((constructor)) static void open_table(void)
 	close_itself();
 }
 
-/* Mapped once: private, and of the guest's size, at a place that QEMU has reserved before. */
+/* QEMU maps the guest's memory once: private, with the guest's size, at an address that it has reserved. */
 static bool is_guest_memory(size_t length, int protection, int flags)
 {
 	const int wanted = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
@@ -90,7 +89,7 @@ static bool is_guest_memory(size_t length, int protection, int flags)
 	       protection == (PROT_READ | PROT_WRITE);
 }
 
-static void lay_over(char *memory)
+static void map_template(char *memory)
 {
 	uint64_t from = table->bytes;
 
@@ -111,6 +110,6 @@ void *mmap64(void *address, size_t length, int protection, int flags, int fd, of
 	void *mapped = map(address, length, protection, flags, fd, offset);
 
 	if (mapped != MAP_FAILED && is_guest_memory(length, protection, flags))
-		lay_over(mapped);
+		map_template(mapped);
 	return mapped;
 }
