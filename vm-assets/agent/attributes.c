@@ -9,13 +9,13 @@
 #include "record.h"
 
 #define OVERLAY "trusted.overlay."
-/* How newer kernels store an overlay attribute of a file inside an overlay: with the prefix twice. */
+/* How newer kernels store an overlay attribute of a file that lies in an overlay itself: with a doubled prefix. */
 #define ESCAPED OVERLAY "overlay."
 
 #define HEAD_BYTES (2 + 2 + 4)
 
 static char names[XATTR_LIST_MAX];
-/* The kernel allocates, and zeroes, as much as it is offered: enough for nearly all, so that few pay for the rest. */
+/* The kernel allocates and zeroes as much as it is offered. This is enough for nearly all files; a second call gets the rest. */
 #define NAMES_BYTES 512
 
 static bool has_prefix(const char *text, const char *prefix)
@@ -40,7 +40,7 @@ static bool append(int fd, const char *path, const char *name, struct problem *p
 	memcpy(shown + prefix, name + skip, rest);
 	uint8_t head[HEAD_BYTES] = {0};
 	put_u16(head, (uint16_t)(prefix + rest));
-	/* The value goes straight into the record; its length is known behind it. */
+	/* The value is read directly into the record, and its length is filled in afterwards. */
 	uint8_t *at = record_room(HEAD_BYTES);
 	if (at == NULL || !record_append(head, sizeof head) || !record_append(shown, prefix + rest))
 		return problem_set(problem, E2BIG, "attributes");

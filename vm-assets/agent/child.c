@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Descriptors of the child. 0..2 stay as they are: the agent's own, never the host's stream. */
+/* Descriptors of the child. It keeps 0 to 2 of the agent, which never are the host's stream. */
 #define CONTROL_FD 3
 #define OUT_FD 4
 #define DIRECTORY_FD 5
@@ -20,7 +20,7 @@ static _Noreturn void run(const struct work *work, int control, int out)
 {
 	const int from[] = {control, out, work->directory};
 	int high[3];
-	/* Above all numbers that are given first, so that none takes the place of another. */
+	/* First moved above all target numbers, so that none overwrites another. */
 	for (int i = 0; i < 3; i++)
 		high[i] = from[i] < 0 ? -1 : fcntl(from[i], F_DUPFD, DIRECTORY_FD + 1);
 	for (int i = 0; i < 3; i++)

@@ -1,4 +1,4 @@
-/* A child of the agent that does one piece of work and reports how it went. */
+/* A child process of the agent that does one piece of work and reports the result. */
 #ifndef COPPICE_CHILD_H
 #define COPPICE_CHILD_H
 
@@ -11,26 +11,26 @@
 
 struct work {
 	const char *name; /* for messages */
-	/* Runs in the child, an ordinary process. `out`: where its stream goes, or -1. `count`: what it reports. */
+	/* Runs in the child, which is an ordinary process. `out`: descriptor of its stream, or -1. `count`: its result. */
 	bool (*run)(const struct work *work, int out, uint64_t *count, struct problem *problem);
-	unsigned number; /* for the work's own use */
-	int directory; /* given to the child; -1: none */
-	bool streams; /* it has a stream */
+	unsigned number; /* argument of `run` */
+	int directory; /* descriptor that the child inherits; -1: none */
+	bool streams; /* true when it has a stream */
 };
 
 struct child {
 	const char *name;
-	pid_t pid; /* 0: reaped */
+	pid_t pid; /* 0 when it was reaped */
 	int control;
 };
 
-/* No child yet: nothing to close. */
+/* Initialises a child without anything to close. */
 void child_clear(struct child *child);
-/* `out`: the child's end of its stream, or -1; the caller closes it. */
+/* Starts a child. `out`: the child's end of its stream, or -1; the caller closes it. */
 bool child_start(struct child *child, const struct work *work, int out, struct problem *problem);
-/* True when `pid` was the child. */
+/* Returns true when `pid` was the child. */
 bool child_reaped(struct child *child, pid_t pid);
-/* What a child that was reaped had reported: true with its count, or false with a problem. */
+/* The result of a reaped child: true with its count, or false with its problem. */
 bool child_outcome(const struct child *child, uint64_t *count, struct problem *problem);
 void child_close(struct child *child);
 

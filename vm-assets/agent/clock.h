@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/* CLOCK_MONOTONIC in ns. */
+/* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t clock_now(void);
 
 #endif

@@ -15,7 +15,7 @@
 #include "platform.h"
 
 #define PATH_DEFAULT "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-/* What service managers give: a soft limit that select(2) survives, a hard one for programs that raise it. */
+/* Limits of open files that service managers use: the soft limit is safe for select(2), and programs can raise it. */
 #define FILES_SOFT_COUNT 1024
 #define FILES_HARD_COUNT 524288
 
@@ -27,7 +27,7 @@ static const char *search_path(char **envp)
 	return PATH_DEFAULT;
 }
 
-/* Tries every directory of PATH; returns the error of execve that says most. */
+/* Tries every directory of PATH. Returns the most informative errno of execve. */
 static int exec_by_path(const struct spec *spec)
 {
 	const char *name = spec->argv[0];
@@ -35,7 +35,7 @@ static int exec_by_path(const struct spec *spec)
 	char candidate[PATH_MAX];
 	for (const char *at = search_path(spec->envp);; at++) {
 		size_t length = strcspn(at, ":");
-		/* An empty element is the working directory. */
+		/* An empty element stands for the working directory. */
 		int size = snprintf(candidate, sizeof candidate, "%.*s/%s", length > 0 ? (int)length : 1,
 			length > 0 ? at : ".", name);
 		if (size > 0 && (size_t)size < sizeof candidate) {
@@ -56,7 +56,7 @@ void command_begin(const struct identity *identity)
 	setsid();
 	if (identity->terminal)
 		ioctl(STDIN_FILENO, TIOCSCTTY, 0);
-	/* By /dev/stdout and its like the command opens its streams anew. */
+	/* Otherwise the command could not open its streams again through /dev/stdout and the like. */
 	struct stat status;
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO && identity->uid != 0; fd++)
 		if (fstat(fd, &status) == 0 && (S_ISFIFO(status.st_mode) || identity->terminal) &&
@@ -80,7 +80,7 @@ _Noreturn void command_run(const struct spec *spec, const struct identity *ident
 	platform_become_ordinary();
 	setrlimit(RLIMIT_NOFILE, &files);
 	umask(022);
-	/* SIGCHLD is blocked in the reaper, whose mask this is. */
+	/* The reaper blocks SIGCHLD, and the command inherits the mask. */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	int error;
@@ -88,7 +88,7 @@ _Noreturn void command_run(const struct spec *spec, const struct identity *ident
 		dprintf(STDERR_FILENO, "user %u, group %u: %s\n", identity->uid, identity->gid, strerror(errno));
 		_exit(126);
 	}
-	/* After the change of user, which takes it away. */
+	/* After the change of user, which resets it. */
 	prctl(PR_SET_DUMPABLE, 1);
 	if (name[0] == '\0') {
 		error = ENOENT;

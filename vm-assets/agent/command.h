@@ -6,16 +6,16 @@
 
 #include "spec.h"
 
-/* Who a command is. */
+/* The identity of a command. */
 struct identity {
 	uid_t uid;
 	gid_t gid;
 	bool terminal; /* standard input is its controlling terminal */
 };
 
-/* A session of its own, with its terminal: from here on signals for the process group reach the command. */
+/* Starts a session with its terminal. From then on, signals for the process group reach the command. */
 void command_begin(const struct identity *identity);
-/* Becomes the command; or writes why not to standard error and exits 127 (not found) or 126. */
+/* Executes the command. On failure writes the reason to standard error and exits with 127 (not found) or 126. */
 _Noreturn void command_run(const struct spec *spec, const struct identity *identity);
 
 #endif

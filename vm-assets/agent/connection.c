@@ -16,13 +16,13 @@
 #include "rings.h"
 #include "session.h"
 
-/* A listener whose queue is full does not answer; the host is not to wait for the kernel's two minutes. */
+/* A listener with a full queue does not answer. The host must not wait for the kernel's limit of two minutes. */
 #define CONNECT_NS 10000000000ULL
 
 struct connection {
-	int fd; /* while it is being connected */
-	bool tried; /* something became known of the connect */
-	bool ended; /* the guest's end was told to the host */
+	int fd; /* the socket while it is being connected; then -1 */
+	bool tried; /* the connect has made progress */
+	bool ended; /* NET_END was sent to the host */
 	uint64_t deadline_ns;
 	struct inflow in;
 	struct outflow out;
@@ -52,12 +52,12 @@ static uint32_t reason_of(int error)
 }
 
 /*
- * Loopback's own segments of 64 KiB do not fit such a buffer, and a receiver that never sees a full one acknowledges
- * each only after 40 ms.
+ * Segments of loopback have 64 KiB, which these buffers cannot hold. A receiver that never gets a full segment delays each
+ * acknowledgement by 40 ms.
  */
 #define SEGMENT_BYTES 4096
 
-/* A socket whose buffers are bounded: they are no command's memory. */
+/* Creates a socket with small buffers, because the kernel does not charge them to a command. */
 static int open_socket(void)
 {
 	const int size = SOCKET_BUFFER_BYTES;
@@ -98,7 +98,7 @@ bool connection_dial(const struct frame *frame)
 	return true;
 }
 
-/* Tells the host how the connect ended; true when it did. */
+/* Reports the result of the connect to the host. Returns true when there was one. */
 static bool settle_connect(struct session *session, uint64_t now_ns)
 {
 	struct connection *connection = connection_of(session);
@@ -134,7 +134,7 @@ static bool is_open(const struct connection *connection)
 	return connection->fd < 0;
 }
 
-/* Closes with a reset, as the other side did or wants it. */
+/* Closes with a reset, which the other side has sent or requested. */
 static void reset(struct session *session)
 {
 	struct connection *connection = connection_of(session);
@@ -143,7 +143,7 @@ static void reset(struct session *session)
 	frame_send(AGENT_NET_RESET, session->id, NULL, 0);
 	if (fd >= 0)
 		setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-	/* Without the shutdown that a flow's own end is. */
+	/* Closed here, because closing the flow would shut the direction down first. */
 	if (connection->in.fd >= 0)
 		close(connection->in.fd);
 	connection->in.fd = -1;
@@ -203,7 +203,7 @@ static bool connection_pump(struct session *session, uint64_t now_ns)
 		frame_send(AGENT_NET_END, session->id, NULL, 0);
 		moved = true;
 	}
-	/* Both have said their end, and the program has all that was sent to it. */
+	/* Both sides have ended, and the program has received everything. */
 	if (connection->in.ending && connection->in.fd < 0) {
 		session_done(session, 0);
 		return true;

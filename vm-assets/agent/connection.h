@@ -1,4 +1,4 @@
-/* Connections over the stream: here those that the host opens to a port of the guest. */
+/* Connections over the stream that the host opens to a port of the guest. */
 #ifndef COPPICE_CONNECTION_H
 #define COPPICE_CONNECTION_H
 
@@ -6,7 +6,7 @@
 
 #include "frame.h"
 
-/* Handler of NET_DIAL; false: malformed. */
+/* Handles NET_DIAL. Returns false when the frame is malformed. */
 bool connection_dial(const struct frame *frame);
 
 #endif

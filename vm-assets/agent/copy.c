@@ -13,19 +13,19 @@
 #include <unistd.h>
 
 #define OVERLAY "trusted.overlay."
-/* How newer kernels store an overlay attribute of a file inside an overlay: with the prefix twice. */
+/* How newer kernels store an overlay attribute of a file that lies in an overlay itself: with a doubled prefix. */
 #define ESCAPED OVERLAY "overlay."
 #define OPAQUE OVERLAY "opaque"
 #define ORIGIN OVERLAY "origin"
 
-/* Flags that a lower layer shows through an overlay. Others guard a file against whoever changes it. */
+/* Flags of a lower layer that overlayfs shows. Other flags protect a file from changes, and would prevent them here. */
 #define FLAGS_KEPT (FS_SYNC_FL | FS_DIRSYNC_FL | FS_NODUMP_FL | FS_NOATIME_FL)
 
 #define PROC_PATH_BYTES (32 + NAME_MAX + 1)
-/* What sendfile(2) moves at most. */
+/* Largest size for one call of sendfile(2). */
 #define PIECE_BYTES_MAX 0x7ffff000
 
-/* An object by its descriptor, or where it cannot be opened by a path that is not followed. */
+/* An object by its descriptor or, if it cannot be opened, by a path that is not followed. */
 struct object {
 	int fd;
 	char path[PROC_PATH_BYTES];
@@ -47,7 +47,7 @@ bool copy_set_opaque(int directory, struct problem *problem)
 
 bool copy_set_whiteouts(int directory, struct problem *problem)
 {
-	/* An origin of no length: copied up from somewhere. It is the mark that overlayfs looks at. */
+	/* An empty origin means "copied up". overlayfs looks for whiteouts only in directories with this mark. */
 	return fsetxattr(directory, ORIGIN, "", 0, 0) == 0 || problem_set(problem, errno, "mark of whiteouts");
 }
 
@@ -82,7 +82,7 @@ static void copy_flags(int from, int to)
 {
 	int flags = 0;
 	int own = 0;
-	/* Not ioctl(): musl and glibc disagree on the type of the request. A file system without flags has none to keep. */
+	/* The raw system call, because musl and glibc declare different types for the request. Not every file system has flags. */
 	if (syscall(SYS_ioctl, from, FS_IOC_GETFLAGS, &flags) != 0 || (flags & FLAGS_KEPT) == 0)
 		return;
 	if (syscall(SYS_ioctl, to, FS_IOC_GETFLAGS, &own) != 0)
@@ -96,7 +96,7 @@ bool copy_attributes(int from, int to, const struct stat *status, struct problem
 	const struct object source = {.fd = from};
 	const struct object target = {.fd = to};
 	const struct timespec times[2] = {status->st_atim, status->st_mtim};
-	/* A change of owner clears capabilities and set-id bits; an ACL sets the mode's bits for the group. */
+	/* This order, because a change of owner clears capabilities and set-id bits, and an ACL changes the group's mode bits. */
 	if (fchown(to, status->st_uid, status->st_gid) != 0)
 		return problem_set(problem, errno, "owner");
 	if (!copy_xattrs(&source, &target, problem))
@@ -107,7 +107,7 @@ bool copy_attributes(int from, int to, const struct stat *status, struct problem
 	return futimens(to, times) == 0 || problem_set(problem, errno, "times");
 }
 
-/* The same for what cannot be opened: links, devices, FIFOs, sockets. */
+/* The same for objects that cannot be opened: links, devices, FIFOs, sockets. */
 static bool copy_attributes_at(int from, int to, const char *name, const struct stat *status, struct problem *problem)
 {
 	struct object source = {.fd = -1};
@@ -124,14 +124,14 @@ static bool copy_attributes_at(int from, int to, const char *name, const struct 
 	return utimensat(to, name, times, AT_SYMLINK_NOFOLLOW) == 0 || problem_set(problem, errno, "times");
 }
 
-/* Copies `[at, end)` to the same place. */
+/* Copies the bytes `[at, end)` to the same position. */
 static bool copy_piece(int from, int to, off_t at, off_t end, struct problem *problem)
 {
 	if (lseek(from, at, SEEK_SET) < 0 || lseek(to, at, SEEK_SET) < 0)
 		return problem_set(problem, errno, "position");
 	while (at < end) {
 		size_t most = end - at < PIECE_BYTES_MAX ? (size_t)(end - at) : PIECE_BYTES_MAX;
-		/* copy_file_range(2) does not cross from one disk to another. */
+		/* copy_file_range(2) cannot copy from one disk to another. */
 		ssize_t count = sendfile(to, from, NULL, most);
 		if (count < 0 && errno == EINTR)
 			continue;

@@ -1,4 +1,4 @@
-/* Copies one object of a layer into another, so that nobody can tell them apart. */
+/* Copies one object of a layer to another layer, with everything that can be observed of it. */
 #ifndef COPPICE_COPY_H
 #define COPPICE_COPY_H
 
@@ -8,22 +8,22 @@
 #include "problem.h"
 
 /*
- * Copies what is `name` in the directory `from` and no directory to the directory `to`, which has none of that
- * name: content with its holes, target, device, and everything that copy_attributes copies.
+ * Copies the object `name`, which is not a directory, from the directory `from` to the directory `to`, which has no object
+ * of that name: content with holes, link target, device numbers, and everything that copy_attributes copies.
  */
 bool copy_object(int from, int to, const char *name, const struct stat *status, struct problem *problem);
 
 /*
- * Gives the open directory or file `to` the owner, extended attributes, mode, flags and times of `from`, in the order
- * in which none undoes another. Attributes by which overlayfs keeps its books are left out. For a directory it
- * must come after all that is made in it: a default ACL would be handed down, and times would change.
+ * Gives the open directory or file `to` the owner, extended attributes, mode, flags and times of `from`, in an order in
+ * which no step undoes another. overlayfs' internal attributes are left out. Call it for a directory when all of its
+ * entries exist: they would inherit a default ACL, and creating them changes its times.
  */
 bool copy_attributes(int from, int to, const struct stat *status, struct problem *problem);
 
 /* True when overlayfs hides what lies below the open directory. */
 bool copy_is_opaque(int directory);
 bool copy_set_opaque(int directory, struct problem *problem);
-/* Tells overlayfs that the directory has whiteouts, which it otherwise looks for only where directories merge. */
+/* Marks a directory that contains whiteouts. Without the mark, overlayfs looks for them only in merged directories. */
 bool copy_set_whiteouts(int directory, struct problem *problem);
 
 #endif

@@ -1,4 +1,4 @@
-/* Frames of the host to those who answer them. */
+/* Passes frames of the host to their handlers. */
 #ifndef COPPICE_DISPATCH_H
 #define COPPICE_DISPATCH_H
 
@@ -6,7 +6,7 @@
 
 #include "frame.h"
 
-/* False: malformed. */
+/* Returns false when the frame is malformed. */
 bool dispatch(const struct frame *frame);
 
 #endif

@@ -13,13 +13,13 @@
 #include "spec.h"
 #include "steps.h"
 
-/* Far beyond any limit that the service gives; keeps the arithmetic away from overflow. */
+/* Far above the service's limits; it prevents arithmetic overflow. */
 #define TIMEOUT_MS_MAX (366ULL * 24 * 3600 * 1000)
 
 struct exec {
 	struct spec spec;
 	struct launch launch;
-	uint32_t beside; /* the session whose namespaces it joins; 0: its own */
+	uint32_t beside; /* the session whose namespaces the command joins; 0: none */
 	struct process process;
 };
 
@@ -34,10 +34,10 @@ static struct exec *exec_of(const struct session *session)
 static bool check(const struct exec *exec, uint32_t size, uint64_t timeout_ms, struct problem *problem)
 {
 	const struct identity *identity = &exec->launch.identity;
-	/* What runs beside another ends with that at the latest. */
+	/* A command that runs beside another ends with it, so it needs no time limit of its own. */
 	if ((timeout_ms == 0 && exec->beside == 0) || timeout_ms > TIMEOUT_MS_MAX)
 		return problem_set(problem, EINVAL, "time limit of %llu ms", (unsigned long long)timeout_ms);
-	/* This number stands for "no change" in the system calls. */
+	/* In the system calls this number means "no change". */
 	if (identity->uid == (uid_t)-1 || identity->gid == (gid_t)-1)
 		return problem_set(problem, EINVAL, "user %u, group %u", identity->uid, identity->gid);
 	if (size == 0 || size > EXEC_SPEC_BYTES_MAX)
@@ -78,7 +78,7 @@ bool exec_open(const struct frame *frame)
 	return true;
 }
 
-/* The process that `id` names, when a command can join it now. */
+/* The process with session `id`, if a command can join its namespaces now. */
 static const struct process *find_host(uint32_t id)
 {
 	struct session *session = session_find(id);
@@ -102,7 +102,7 @@ static bool take_spec(struct session *session, const struct frame *frame)
 {
 	struct exec *exec = exec_of(session);
 	struct spec *spec = &exec->spec;
-	/* The command runs: this belongs to an EXEC that was refused because its id is in use. */
+	/* The command runs already: the frame belongs to an EXEC that was refused because its id is in use. */
 	if (has_started(exec))
 		return true;
 	if (frame->length > spec->size - spec->received)
@@ -149,7 +149,7 @@ static bool exec_take(struct session *session, const struct frame *frame)
 	case HOST_EXEC_SPEC:
 		return take_spec(session, frame);
 	case HOST_STDIN:
-		/* Standard input may overtake nothing: there is no pipe before the specification is whole. */
+		/* Standard input must follow the complete specification, because before that there is no pipe. */
 		if (!exec->launch.has_input || !has_started(exec))
 			return false;
 		if (frame->length > 0)
@@ -208,7 +208,7 @@ static uint64_t exec_deadline(const struct session *session)
 	return has_started(exec) ? process_deadline(&exec->process) : UINT64_MAX;
 }
 
-/* What is half sent cannot be taken up by another stream. */
+/* A half-received specification cannot be completed over another stream. */
 static bool exec_settled(const struct session *session)
 {
 	return has_started(exec_of(session));

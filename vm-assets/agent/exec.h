@@ -1,4 +1,4 @@
-/* EXEC: a command below its reaper, its streams, its deadline and its end. */
+/* Sessions of EXEC: a command, from its specification to its exit. */
 #ifndef COPPICE_EXEC_H
 #define COPPICE_EXEC_H
 
@@ -6,7 +6,7 @@
 
 #include "frame.h"
 
-/* Handler of the frame that opens; false: malformed. */
+/* Handles EXEC_OPEN. Returns false when the frame is malformed. */
 bool exec_open(const struct frame *frame);
 
 #endif

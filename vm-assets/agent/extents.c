@@ -10,7 +10,7 @@
 #include "bytes.h"
 #include "record.h"
 
-/* A batch is 6 KiB of a record, which leaves room for every path and the attributes that fit a file system block. */
+/* A batch takes 6 KiB of a record, which leaves room for any path and for attributes of a file system block. */
 #define BATCH_COUNT 256
 #define EXTENT_BYTES 24
 
@@ -38,7 +38,7 @@ bool extents_append_one(uint64_t logical, uint64_t physical, uint64_t length)
 static bool append(const struct fiemap_extent *extent, uint64_t size, uint32_t *count, struct problem *problem)
 {
 	uint64_t length = extent->fe_length;
-	/* Unwritten blocks are zeros, like holes; nothing of a file lies behind its end. */
+	/* Unwritten blocks read as zeros, like holes. Blocks after the end of the file contain nothing of it. */
 	if (extent->fe_logical >= size || length == 0 || (extent->fe_flags & FIEMAP_EXTENT_UNWRITTEN) != 0)
 		return true;
 	if ((extent->fe_flags & FLAGS_REFUSED) != 0)
@@ -58,18 +58,18 @@ bool extents_append(struct extents *extents, uint32_t *count, struct problem *pr
 	batch.map.fm_length = extents->size - extents->next;
 	batch.map.fm_flags = FIEMAP_FLAG_SYNC;
 	batch.map.fm_extent_count = BATCH_COUNT;
-	/* Not ioctl(): musl and glibc disagree on the type of the request. */
+	/* The raw system call, because musl and glibc declare different types for the request. */
 	if (syscall(SYS_ioctl, extents->fd, FS_IOC_FIEMAP, &batch.map) != 0)
 		return problem_set(problem, errno, "extents");
 	*count = 0;
-	/* An empty answer ends the file: the rest is a hole. */
+	/* An empty answer means that the rest of the file is a hole. */
 	extents->done = batch.map.fm_mapped_extents == 0;
 	for (uint32_t i = 0; i < batch.map.fm_mapped_extents && i < BATCH_COUNT; i++) {
 		const struct fiemap_extent *extent = &batch.map.fm_extents[i];
 		uint64_t end = extent->fe_logical + extent->fe_length;
 		if (!append(extent, extents->size, count, problem))
 			return false;
-		/* No step forward would be no end. */
+		/* Stop also when an answer makes no progress. */
 		if (end <= extents->next || end >= extents->size || (extent->fe_flags & FIEMAP_EXTENT_LAST) != 0)
 			extents->done = true;
 		extents->next = end;

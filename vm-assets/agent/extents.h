@@ -1,4 +1,4 @@
-/* Where the bytes of a file lie on its disk. */
+/* Locates the bytes of a file on its disk. */
 #ifndef COPPICE_EXTENTS_H
 #define COPPICE_EXTENTS_H
 
@@ -9,17 +9,17 @@
 
 struct extents {
 	int fd; /* a regular file */
-	uint64_t size; /* of the file: nothing beyond is listed */
-	uint64_t next; /* first logical byte that was not looked at */
+	uint64_t size; /* size of the file; extents end there */
+	uint64_t next; /* first byte that was not mapped yet */
 	bool done;
 };
 
 /*
- * Appends the next batch of written extents to the record and counts them; sets `done` after the last.
- * Fails for extents whose bytes are not plainly on the disk.
+ * Appends the next batch of written extents to the record and counts them. Sets `done` after the last batch. Fails for
+ * extents whose bytes are not stored plainly on the disk.
  */
 bool extents_append(struct extents *extents, uint32_t *count, struct problem *problem);
-/* Appends one extent that is known; false when the record is full. */
+/* Appends one given extent. Returns false when the record is full. */
 bool extents_append_one(uint64_t logical, uint64_t physical, uint64_t length);
 
 #endif

@@ -11,12 +11,12 @@
 #include "frame.h"
 #include "rings.h"
 
-/* Credit goes back in quarters of a window, so that a slow reader does not cost a frame a read. */
+/* Credit is returned in quarters of a window, so that a slow reader does not cost one frame for each read. */
 #define RETURN_SHARE 4
 
 /*
- * The agent runs before every command, so without a pause it would send each line of a program by itself.
- * After a short read the next waits, unwatched, until the pipe had time to fill.
+ * The agent has priority over commands, so it would send every line of a program in a frame of its own. After a short
+ * read it waits, without watching the pipe, until the pipe had time to fill.
  */
 #define HOLD_NS 1000000
 #define HOLD_BYTES_MAX 32768
@@ -38,7 +38,7 @@ void outflow_grant(struct outflow *flow, uint32_t bytes)
 	flow->credit = flow->credit > UINT32_MAX - bytes ? UINT32_MAX : flow->credit + bytes;
 }
 
-/* Without credit the end of the stream must be seen all the same: EXIT waits for it. */
+/* The end of a stream must be noticed even without credit, because EXIT waits for it. */
 static bool outflow_ended(struct outflow *flow)
 {
 	struct pollfd poll_fd = {.fd = flow->fd, .events = POLLIN};
@@ -55,7 +55,7 @@ uint64_t outflow_deadline(const struct outflow *flow)
 
 bool outflow_pump(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns)
 {
-	/* OUTPUT names its stream in front of the bytes. */
+	/* An OUTPUT frame has the number of its stream before the bytes. */
 	size_t head = flow->stream == STREAM_DATA ? 0 : sizeof flow->stream;
 	if (flow->fd < 0 || !flow->readable || now_ns < flow->hold_ns)
 		return false;
@@ -77,7 +77,7 @@ bool outflow_pump(struct outflow *flow, const struct session *session, enum watc
 		return false;
 	}
 	if (count <= 0) {
-		/* A terminal that nobody has open any more says EIO. */
+		/* A terminal that no process has open returns EIO. */
 		flow->failed = count < 0;
 		outflow_close(flow);
 		return true;
@@ -91,10 +91,10 @@ bool outflow_pump(struct outflow *flow, const struct session *session, enum watc
 	return true;
 }
 
-/* Credit beyond first windows that inputs have now. */
+/* Credit beyond the initial windows that inputs have now. */
 static size_t granted;
 
-/* A reader that emptied its whole window is worth a larger one, as long as there is credit for all. */
+/* Enlarges the window of a reader that emptied it, if the common limit allows. Returns the additional credit. */
 static uint32_t inflow_grow(struct inflow *flow)
 {
 	size_t more = INPUT_WINDOW_BYTES_MAX - flow->window;
@@ -135,7 +135,10 @@ void inflow_release(struct inflow *flow)
 	flow->window = 0;
 }
 
-/* One write to the descriptor: what it took; 0 when it takes nothing now, or all when nobody reads any more. */
+/*
+ * Writes once to the descriptor. Returns the number of accepted bytes: 0 when the descriptor is not writable now, all when
+ * no process reads any more.
+ */
 static size_t inflow_write(struct inflow *flow, const uint8_t *bytes, size_t size)
 {
 	ssize_t count;
@@ -147,7 +150,7 @@ static size_t inflow_write(struct inflow *flow, const uint8_t *bytes, size_t siz
 		return 0;
 	}
 	if (count < 0) {
-		/* EPIPE: the command closed its input, which is its right. */
+		/* EPIPE: the command closed its standard input. */
 		flow->failed = true;
 		flow->returnable += (uint32_t)flow->size;
 		inflow_close(flow);
@@ -168,12 +171,12 @@ static void ring_append(struct inflow *flow, const uint8_t *bytes, size_t size)
 
 bool inflow_take(struct inflow *flow, const uint8_t *bytes, size_t size)
 {
-	/* What was used up and not yet returned is credit that the host does not have. */
+	/* Credit that was consumed but not returned yet does not belong to the host. */
 	if (flow->ending || size > flow->window - flow->size - flow->returnable)
 		return false;
 	flow->taken += size;
 	size_t direct = 0;
-	/* Nobody reads any more: the bytes count as taken, so that the host can finish. */
+	/* Without a reader the bytes count as consumed, so that the host can finish. */
 	if (flow->fd < 0)
 		direct = size;
 	else if (flow->size == 0 && flow->writable)
@@ -191,7 +194,7 @@ bool inflow_end(struct inflow *flow)
 	return first;
 }
 
-/* One write out of the ring. */
+/* Writes once from the ring. */
 static bool inflow_drain(struct inflow *flow)
 {
 	size_t run = flow->window - flow->start;
@@ -201,7 +204,7 @@ static bool inflow_drain(struct inflow *flow)
 	flow->start = (flow->start + count) % flow->window;
 	flow->size -= count;
 	flow->returnable += (uint32_t)count;
-	/* From the front again, so that a ring that is rarely full stays within few pages. */
+	/* Restart at the front, so that a ring that is rarely full uses few pages. */
 	if (flow->size == 0)
 		flow->start = 0;
 	return count > 0;

@@ -56,7 +56,7 @@ enum frame_fill frame_fill(void)
 		input.end += (size_t)count;
 		return FILL_SOME;
 	}
-	/* The next host starts at a frame's first byte; half a frame of the one before is garbage. */
+	/* The next host starts with a complete frame, so a partial frame of this host is discarded. */
 	if (count == TRANSPORT_AWAY)
 		input.end = 0;
 	return count == TRANSPORT_CLOSED ? FILL_CLOSED : FILL_NOTHING;
@@ -85,7 +85,7 @@ void frame_done(const struct frame *frame)
 	assert(input.start <= input.end);
 }
 
-/* Free bytes at the end of the output buffer, after moving what is pending to its front. */
+/* Free bytes at the end of the output buffer, after the pending bytes were moved to its front. */
 static size_t output_free(void)
 {
 	if (output.start == output.end) {
@@ -132,7 +132,7 @@ void frame_commit(uint16_t type, uint32_t session, size_t length)
 
 void frame_send(uint16_t type, uint32_t session, const void *payload, size_t length)
 {
-	/* Every caller asked frame_can_answer before it took the request. */
+	/* Every caller has checked frame_can_answer. */
 	size_t available = output_free();
 	assert(available >= FRAME_HEADER_BYTES + length);
 	if (length > 0)

@@ -1,4 +1,4 @@
-/* Frames over the transport: a decoder that never trusts a length, and an output buffer of fixed size. */
+/* Frames over the transport: a decoder that trusts no length, and an output buffer of fixed size. */
 #ifndef COPPICE_FRAME_H
 #define COPPICE_FRAME_H
 
@@ -9,9 +9,9 @@
 #include "problem.h"
 #include "transport.h"
 
-/* Room kept for answers, so that a request is taken only when its answer fits. */
+/* Output space reserved for answers: a request is handled only when its answer fits. */
 #define FRAME_RESERVE_BYTES 4096
-/* Longest text of an ERROR or LOG frame. */
+/* Longest text of an ERROR or LOG frame, in bytes. */
 #define FRAME_TEXT_BYTES_MAX 1024
 
 struct frame {
@@ -25,30 +25,30 @@ enum frame_status { FRAME_NONE, FRAME_READY, FRAME_BAD };
 enum frame_fill { FILL_SOME, FILL_NOTHING, FILL_CLOSED };
 
 void frame_open(const struct transport *transport);
-/* Forgets what was under way on a stream that ended: the next one starts at a frame's first byte. */
+/* Discards everything pending when a stream ended: the next one starts with a complete frame. */
 void frame_reset(void);
 
-/* Reads what the transport has and the buffer holds. */
+/* Reads from the transport as much as fits the buffer. */
 enum frame_fill frame_fill(void);
-/* The next whole frame; it is valid until frame_done. BAD: a header that no host may send. */
+/* The next complete frame, valid until frame_done. FRAME_BAD: the header is invalid. */
 enum frame_status frame_next(struct frame *frame);
 void frame_done(const struct frame *frame);
 
-/* Largest payload that can be sent now without touching the reserve; 0 when none. */
+/* Largest payload that can be sent now without using the reserve; 0 when none. */
 size_t frame_room(void);
-/* True when the reserve is whole. */
+/* True when the whole reserve is free. */
 bool frame_can_answer(void);
-/* Where the payload of the next frame goes, for payloads that are read in place; then frame_commit. */
+/* Position for the payload of the next frame, for payloads that are read in place; frame_commit must follow. */
 uint8_t *frame_payload(void);
 void frame_commit(uint16_t type, uint32_t session, size_t length);
-/* Sends a small frame from the reserve. */
+/* Sends a small frame, which may use the reserve. */
 void frame_send(uint16_t type, uint32_t session, const void *payload, size_t length);
 void frame_send_done(uint32_t session, uint64_t value);
-/* ERROR: the error number and a text that names the step. */
+/* Sends ERROR with an errno and a text that names the step. */
 void frame_send_error(uint32_t session, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void frame_send_problem(uint32_t session, const struct problem *problem);
 
-/* Writes what the transport takes. False: the stream is closed. */
+/* Writes as much as the transport accepts. Returns false when the stream is closed. */
 bool frame_flush(void);
 bool frame_pending(void);
 

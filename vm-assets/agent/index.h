@@ -1,4 +1,4 @@
-/* INDEX: a walk over a disk. */
+/* Sessions of INDEX: a walk over a disk. */
 #ifndef COPPICE_INDEX_H
 #define COPPICE_INDEX_H
 
@@ -6,7 +6,7 @@
 
 #include "frame.h"
 
-/* Handler of the frame; false: malformed. */
+/* Handles INDEX. Returns false when the frame is malformed. */
 bool index_open(const struct frame *frame);
 
 #endif

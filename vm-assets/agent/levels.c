@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Touched only as deep as the tree is, and only in the process that walks. */
+/* Only the walking process touches it, and only as deep as the tree is. */
 struct level levels[LEVELS_DEPTH_MAX + 1];
 char levels_path[LEVELS_PATH_BYTES_MAX];
 

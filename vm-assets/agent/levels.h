@@ -1,6 +1,6 @@
 /*
- * Where a walk is: the directories that it is in, one a level, and the path of the entry that it looks at. There is one
- * walk in a process.
+ * The position of a walk: the directories that it is in, one for each level, and the path of the current entry. A process has
+ * only one walk.
  */
 #ifndef COPPICE_LEVELS_H
 #define COPPICE_LEVELS_H
@@ -15,14 +15,14 @@
 #define LEVELS_OPEN_FLAGS (O_RDONLY | O_NOFOLLOW | O_NOATIME | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 struct level {
-	int fd; /* -1: nothing has needed it open yet */
+	int fd; /* -1: not opened yet */
 	size_t path_bytes;
 };
 
 extern struct level levels[LEVELS_DEPTH_MAX + 1];
 extern char levels_path[LEVELS_PATH_BYTES_MAX];
 
-/* Sets the path to the entry `name` of the directory of `level`; false when it does not fit. */
+/* Sets levels_path to the entry `name` of the directory of `level`. Returns false when it does not fit. */
 bool levels_set_path(const struct level *level, const char *name);
 
 #endif

@@ -1,11 +1,11 @@
-/* The names in a directory, without memory of its own to allocate. */
+/* Lists the names in a directory, without allocating memory. */
 #ifndef COPPICE_LISTING_H
 #define COPPICE_LISTING_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that are read at once; whoever goes down a tree keeps a listing a level, so no directory is read twice. */
+/* Bytes that are read at a time. A tree walk has one listing for each level, so no directory is read twice. */
 #define LISTING_BYTES 4096
 
 struct listing {
@@ -14,9 +14,9 @@ struct listing {
 	uint8_t entries[LISTING_BYTES];
 };
 
-/* Forgets what was read; the descriptor's position is the caller's. */
+/* Discards what was read. The caller sets the position of the descriptor. */
 void listing_begin(struct listing *listing);
-/* The next name but "." and ".."; NULL at the end, or with errno set. Good until the next call. */
+/* The next name, except "." and ".."; NULL at the end, or with errno set. Valid until the next call. */
 const char *listing_next(struct listing *listing, int fd);
 
 #endif

@@ -3,13 +3,13 @@
 
 #include <stdbool.h>
 
-/* A line for the operator: into the machine's log and, when there is room, to the host. */
+/* Writes a line to the machine's log and, if the output buffer has room, to the host. */
 void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* While it is mute, lines go to the machine's log only. */
+/* While muted, lines are written only to the machine's log. */
 void log_mute(bool mute);
 /*
- * Ends the machine after logging why. Nothing that could go on is lost: the host believes only final
- * frames, so a stream that closes before one is a failed operation.
+ * Logs the reason and ends the machine. This loses nothing: the host believes only final frames, and treats a stream that
+ * closes before one as a failure.
  */
 _Noreturn void log_fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

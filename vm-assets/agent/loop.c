@@ -22,10 +22,10 @@
 #include "steps.h"
 
 #define KEYS_COUNT_MAX 32
-/* Retry of a blocked stream: a safety net under the edge that a device might not deliver. */
+/* Interval of retries of a blocked stream, in case the device does not deliver an event. */
 #define RETRY_MS 100
 
-/* Keys in the poller of what is no session's. */
+/* Poller keys of descriptors that do not belong to a session. */
 enum source { SOURCE_TRANSPORT, SOURCE_LISTENER, SOURCE_CHILDREN };
 
 static int children_fd = -1;
@@ -56,7 +56,7 @@ static void say_hello(void)
 	frame_send(AGENT_HELLO, 0, payload, 8 + length);
 }
 
-/* Greets a host that is there. */
+/* Greets a connected host. */
 static void meet_host(void)
 {
 	line_readable = true;
@@ -71,7 +71,7 @@ static void await_host(void)
 		meet_host();
 }
 
-/* A host that leaves while something is under way will not come back for it. */
+/* A host that disconnects during a request will not return. */
 static void lose_host(void)
 {
 	if (!transport->listens || session_any())
@@ -82,7 +82,7 @@ static void lose_host(void)
 	await_host();
 }
 
-/* Takes at most one frame; true when something moved. */
+/* Handles at most one frame. Returns true when something moved. */
 static bool take_frame(void)
 {
 	struct frame frame;
@@ -97,14 +97,14 @@ static bool take_frame(void)
 			line_readable = false;
 			return false;
 		}
-		/* More may be waiting behind what was read, and no new edge would tell. */
+		/* The transport may have more bytes, for which there will be no new event. */
 		status = frame_next(&frame);
 		if (status == FRAME_NONE)
 			return true;
 	}
 	if (status == FRAME_BAD)
 		log_fatal("malformed frame: type %u, %u bytes", frame.type, frame.length);
-	/* A request is taken when its answer fits: a host that does not read stops being read. */
+	/* A request is handled only when its answer fits, so a host that does not read is not read from either. */
 	if (status == FRAME_NONE || !frame_can_answer())
 		return false;
 	if (!dispatch(&frame))
@@ -117,7 +117,7 @@ static int wait_ms(bool moved, uint64_t now_ns)
 {
 	if (moved)
 		return 0;
-	/* Nothing of a session moves while the stream is held. */
+	/* During a hold, no session is pumped. */
 	uint64_t deadline = steps_held() ? UINT64_MAX : session_deadline();
 	uint64_t wait = UINT64_MAX;
 	if (deadline != UINT64_MAX)
@@ -171,7 +171,7 @@ _Noreturn void loop_run(void)
 		bool pending = frame_pending();
 		if (!frame_flush())
 			lose_host();
-		/* What waited for room in the output buffer can go on. */
+		/* Sessions that waited for room in the output buffer can continue. */
 		moved |= pending && !frame_pending();
 	}
 }

@@ -1,6 +1,6 @@
 /*
- * The guest agent: PID 1 of a sandbox's virtual machine. One loop over one epoll, and tables of fixed
- * size. A descriptor that was ready is remembered as such until it says EAGAIN.
+ * The guest agent, PID 1 of a sandbox's virtual machine. It has one loop with one epoll, and tables of fixed size. Events
+ * are edge-triggered: a descriptor counts as ready until it returns EAGAIN.
  */
 #include <errno.h>
 #include <signal.h>
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 	loop_open(&transport);
 	if (!rings_prepare())
 		log_line("rings: %s", strerror(errno));
-	/* Before the first request is read: an answered SYNC means that the machine is whole. */
+	/* Before the first request is read: an answered SYNC means that the machine is complete. */
 	platform_ready();
 	loop_run();
 }

@@ -1,4 +1,4 @@
-/* MERGE: one layer out of all that are mounted. */
+/* Sessions of MERGE: merging all mounted layers into one. */
 #ifndef COPPICE_MERGE_H
 #define COPPICE_MERGE_H
 
@@ -6,7 +6,7 @@
 
 #include "frame.h"
 
-/* Handler of the frame; false: malformed. */
+/* Handles MERGE. Returns false when the frame is malformed. */
 bool merge_open(const struct frame *frame);
 
 #endif

@@ -1,4 +1,4 @@
-/* Why a step failed: an errno and a text for the operator that names the step and the path. */
+/* The reason of a failed step: an errno, and a text for the operator with the step and the path. */
 #ifndef COPPICE_PROBLEM_H
 #define COPPICE_PROBLEM_H
 
@@ -11,7 +11,7 @@ struct problem {
 	char text[PROBLEM_TEXT_BYTES];
 };
 
-/* Records the problem, with strerror(error) after the text; returns false for the caller to return. */
+/* Records a problem, with strerror(error) after the text. Returns false, so that callers can return the result. */
 bool problem_set(struct problem *problem, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -17,9 +17,9 @@
 #include "reaper.h"
 #include "streams.h"
 
-/* How long output of what outlives the command is still taken. */
+/* How long output is accepted from processes that outlive the command. */
 #define DRAIN_NS 200000000ULL
-/* How soon the agent looks again whether the last of a killed command is gone. */
+/* Interval of checks whether all processes of a killed command are gone. */
 #define SETTLE_NS 2000000ULL
 #define EXIT_CODE_KILLED (128 + SIGKILL)
 
@@ -31,11 +31,11 @@ void process_clear(struct process *process)
 
 bool process_can_host(const struct process *process)
 {
-	/* The reaper of what joined another is in no namespace of its own. */
-	return process->apart && process->started && !process->exited && !process->killed && process->reaper != 0;
+	/* The reaper of a process that joined another is in none of its own namespaces, so nothing can join it. */
+	return process->isolated && process->started && !process->exited && !process->killed && process->reaper != 0;
 }
 
-/* Forks the reaper; its pid, or -1 with a problem. */
+/* Forks the reaper. Returns its pid, or -1 with a problem. */
 static pid_t fork_reaper(struct process *process, unsigned slot, const struct launch *launch, int join,
 	const struct streams *streams, struct problem *problem)
 {
@@ -44,7 +44,7 @@ static pid_t fork_reaper(struct process *process, unsigned slot, const struct la
 		problem_set(problem, errno, "socket of the command");
 		return -1;
 	}
-	pid_t pid = platform_fork_reaper(slot, process->apart, problem);
+	pid_t pid = platform_fork_reaper(slot, process->isolated, problem);
 	if (pid == 0) {
 		struct reaper reaper = {
 			.spec = launch->spec,
@@ -68,10 +68,10 @@ bool process_start(struct process *process, const struct session *session, const
 {
 	struct streams streams;
 	int join = -1;
-	process->apart = launch->host == NULL;
+	process->isolated = launch->host == NULL;
 	process->terminal = launch->identity.terminal;
-	/* The agent has not reaped the host's reaper, so that its pid is still its own. */
-	if (!process->apart && (join = (int)syscall(SYS_pidfd_open, launch->host->reaper, 0)) < 0)
+	/* The pid is valid, because the agent has not reaped that reaper yet. */
+	if (!process->isolated && (join = (int)syscall(SYS_pidfd_open, launch->host->reaper, 0)) < 0)
 		return problem_set(problem, errno, "process to run beside");
 	bool opened = process->terminal ? streams_terminal(&streams, launch->rows, launch->columns, problem)
 					: streams_pipes(&streams, launch->has_input, problem);
@@ -103,20 +103,20 @@ bool process_start(struct process *process, const struct session *session, const
 bool process_signal(const struct process *process, uint32_t number, uint32_t flags)
 {
 	struct reaper_signal order = {.number = number, .flags = flags};
-	/* The reaper delivers it: only it knows whether the command still has its pid. */
+	/* The reaper sends it, because only the reaper knows whether the pid still belongs to the command. */
 	return process->control < 0 || send(process->control, &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
 
 void process_limit(struct process *process, uint64_t timeout_ns)
 {
-	/* From there on it is the time of something else. */
+	/* Afterwards, deadline_ns is no longer the time limit. */
 	if (!process->exited && !process->killed && process->reaper != 0)
 		process->deadline_ns = process->start_ns + timeout_ns;
 }
 
 void process_resize(const struct process *process, unsigned rows, unsigned columns)
 {
-	/* A terminal that ended has no size, and nobody whom that would surprise. */
+	/* Resizing a closed terminal has no effect. */
 	if (process->out[0].fd >= 0)
 		streams_resize(process->out[0].fd, rows, columns);
 }
@@ -163,7 +163,7 @@ static bool take_reports(struct process *process, const struct session *session,
 			process->status = report.value;
 			process->rusage = report.usage;
 			process->end_ns = now_ns;
-			/* A reaper that is gone has left nothing to be killed. */
+			/* A reaped reaper has left nothing that could be killed. */
 			process->deadline_ns = process->reaper == 0 ? UINT64_MAX : now_ns + DRAIN_NS;
 			process->out[0].hold_ns = 0;
 			process->out[1].hold_ns = 0;
@@ -177,7 +177,7 @@ static bool outputs_ended(const struct process *process)
 	return process->out[0].fd < 0 && process->out[1].fd < 0;
 }
 
-/* Kills when the time is up, and what the command left behind once its output was drained. */
+/* Kills the process at its time limit, or the rest of it when its output was drained. */
 static void enforce(struct process *process, unsigned slot, uint64_t now_ns)
 {
 	if (process->killed || process->reaper == 0)
@@ -191,13 +191,13 @@ static void enforce(struct process *process, unsigned slot, uint64_t now_ns)
 	}
 	process->killed = true;
 	process->deadline_ns = UINT64_MAX;
-	/* The order to die first: what it interrupts in the middle of a write then writes nothing more. */
+	/* Kill before the thaw: an interrupted writer must not write anything more. */
 	platform_kill(slot, process->reaper, process->command);
 	if (process->timed_out)
 		quiesce_cancel();
 }
 
-/* A terminal has no end of input, but a byte that stands for it. False: it takes none now. */
+/* Sends a terminal's end-of-file byte, because a terminal has no end of input. Returns false when it is not writable. */
 static bool end_terminal(struct inflow *in)
 {
 	int end = streams_end_byte(in->fd);
@@ -220,7 +220,7 @@ bool process_pump(struct process *process, const struct session *session, uint64
 {
 	bool moved = take_reports(process, session, now_ns);
 	*over = false;
-	/* STARTED comes before the first output, whoever of reaper and command was quicker. */
+	/* STARTED precedes the first output, even if output is readable before the reaper's report. */
 	if (process->started) {
 		moved |= outflow_pump(&process->out[0], session, WATCH_OUTPUT, now_ns);
 		moved |= outflow_pump(&process->out[1], session, WATCH_ERRORS, now_ns);
@@ -229,13 +229,13 @@ bool process_pump(struct process *process, const struct session *session, uint64
 	enforce(process, session->slot, now_ns);
 	if (process->reaper != 0 || !frame_can_answer())
 		return moved;
-	/* What the reaper reported before it died is there by now. */
+	/* Reports that the reaper sent before its death are readable by now. */
 	if (take_reports(process, session, now_ns))
 		return true;
 	if (process->started && !outputs_ended(process))
 		return moved;
-	/* The death of a pid namespace is the death of all in it; elsewhere the last ones may take a moment. */
-	*over = process->apart || platform_is_empty(session->slot);
+	/* With its pid namespace, all processes are dead. Without one, the last may take a moment. */
+	*over = process->isolated || platform_is_empty(session->slot);
 	process->deadline_ns = now_ns + SETTLE_NS;
 	return moved;
 }
@@ -266,7 +266,7 @@ static void send_exit(const struct process *process, const struct session *sessi
 {
 	const struct rusage *rusage = &process->rusage;
 	uint32_t flags = 0;
-	/* A reaper that dies by itself was told to by reboot(2); its death is what became of the command. */
+	/* A reaper dies by itself only because of reboot(2), and then its status stands for the command's. */
 	int status = process->exited ? process->status : process->reaper_status;
 	uint32_t code = exit_code(status);
 	if (process->timed_out) {
@@ -276,19 +276,19 @@ static void send_exit(const struct process *process, const struct session *sessi
 	}
 	if (usage->oom_killed)
 		flags |= EXIT_FLAG_OOM_KILLED;
-	/* Nobody waited for a command that was killed with its reaper: its time is what its cgroup was charged. */
+	/* A command that was killed with its reaper has no rusage, so its times are those of its cgroup. */
 	uint64_t user_us = process->exited ? microseconds(rusage->ru_utime) : usage->user_us;
 	uint64_t system_us = process->exited ? microseconds(rusage->ru_stime) : usage->system_us;
 	const uint64_t numbers[] = {
 		usage->cpu_us, usage->peak_bytes, wall_us,
-		(uint32_t)status, /* and a zero above it */
+		(uint32_t)status, /* with a zero above it */
 		user_us, system_us, (uint64_t)rusage->ru_maxrss,
 		(uint64_t)rusage->ru_minflt, (uint64_t)rusage->ru_majflt,
 		(uint64_t)rusage->ru_inblock, (uint64_t)rusage->ru_oublock,
 		(uint64_t)rusage->ru_nvcsw, (uint64_t)rusage->ru_nivcsw,
 	};
 	uint8_t payload[4 + 4 + sizeof numbers];
-	_Static_assert(sizeof payload == EXIT_BYTES, "EXIT as it is described");
+	_Static_assert(sizeof payload == EXIT_BYTES, "the payload of EXIT in protocol.ts");
 	put_u32(payload, flags);
 	put_u32(payload + 4, code);
 	memcpy(payload + 8, numbers, sizeof numbers);

@@ -1,4 +1,4 @@
-/* A command that was started: its reaper, its streams, its deadline and its end. */
+/* A started command: its reaper, streams, deadline and end. */
 #ifndef COPPICE_PROCESS_H
 #define COPPICE_PROCESS_H
 
@@ -15,56 +15,56 @@
 #include "spec.h"
 
 struct process {
-	bool apart; /* in namespaces of its own */
+	bool isolated; /* in namespaces of its own */
 	bool terminal;
 	pid_t reaper; /* 0: not forked yet, or reaped */
-	pid_t command; /* in the command's own pid namespace */
+	pid_t command; /* pid in the command's own pid namespace */
 	int reaper_status;
 	int control; /* socket to the reaper */
 	struct inflow in;
 	struct outflow out[2];
 
 	bool started;
-	bool exited; /* the command; its wait status is known */
+	bool exited; /* the command has exited and `status` is valid */
 	int status;
-	struct rusage rusage; /* of the command; of its reaper when that died before it could tell */
+	struct rusage rusage; /* usage of the command; of its reaper if that died without a report */
 	bool killed;
 	bool timed_out;
-	bool failed; /* before the command started */
+	bool failed; /* failed before the command started */
 	struct problem problem;
 	uint64_t start_ns; /* 0: not forked yet */
 	uint64_t end_ns;
-	uint64_t deadline_ns; /* the next: the time limit, the end of draining, another look for what is left; UINT64_MAX: none */
+	uint64_t deadline_ns; /* the next deadline: time limit, end of draining, or check for remaining processes; UINT64_MAX: none */
 };
 
 struct launch {
 	struct spec *spec;
 	struct identity identity;
 	bool has_input;
-	unsigned rows; /* of the terminal, if there is one */
+	unsigned rows; /* size of the terminal, if there is one */
 	unsigned columns;
 	uint64_t timeout_ns; /* 0: none */
-	const struct process *host; /* whose namespaces the command joins; NULL: it has its own */
+	const struct process *host; /* process whose namespaces the command joins; NULL: namespaces of its own */
 	uint8_t *ring; /* for standard input */
 };
 
-/* No process yet: nothing to close. */
+/* Initialises a process without anything to close. */
 void process_clear(struct process *process);
 bool process_start(struct process *process, const struct session *session, const struct launch *launch,
 	struct problem *problem);
 /* True when others can join its namespaces now. */
 bool process_can_host(const struct process *process);
 bool process_signal(const struct process *process, uint32_t number, uint32_t flags);
-/* Another time limit, from its start on; without effect once it ended. */
+/* Changes the time limit, counted from the start. Does nothing after the command ended. */
 void process_limit(struct process *process, uint64_t timeout_ns);
 void process_resize(const struct process *process, unsigned rows, unsigned columns);
 void process_ready(struct process *process, enum watch watch);
-/* True when `pid` was its reaper. */
+/* Returns true when `pid` was its reaper. */
 bool process_reaped(struct process *process, pid_t pid, int status, const struct rusage *usage);
-/* Does one piece of work; true when something moved. `over`: nothing of it is alive, and every byte is sent. */
+/* Does one piece of work. Returns true when something moved. `over`: no process is left, and all output is sent. */
 bool process_pump(struct process *process, const struct session *session, uint64_t now_ns, bool *over);
 uint64_t process_deadline(const struct process *process);
-/* The last frame of a process that is over: EXIT; or ERROR when it never started. */
+/* Sends the last frame of a process that is over: EXIT, or ERROR when the command never started. */
 void process_finish(struct process *process, const struct session *session, uint64_t now_ns);
 void process_close(struct process *process);
 

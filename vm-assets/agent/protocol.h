@@ -1,6 +1,6 @@
 /*
- * The agent's wire protocol, guest side. Keep in sync with src/vm/agent/protocol.ts, which explains every frame, and
- * src/domain/index-stream.ts, which explains the listing of a disk: a test compares the constants.
+ * The agent's wire protocol, guest side. src/vm/agent/protocol.ts explains every frame, and src/domain/index-stream.ts the
+ * listing of a disk. A test compares the constants.
  */
 #ifndef COPPICE_PROTOCOL_H
 #define COPPICE_PROTOCOL_H

@@ -48,14 +48,14 @@ struct owner {
 	gid_t gid;
 };
 
-/* Creates or empties the file in `root`; -1 with a problem. */
+/* Creates or truncates the file in `root`. Returns its descriptor, or -1 with a problem. */
 static int open_target(int root, const char *path, const struct owner *owner, struct problem *problem)
 {
-	/* /proc, /sys and /dev of the running root are mounts, and not part of the image. */
+	/* Mounts such as /proc, /sys and /dev are not part of the image. */
 	const uint64_t resolve = RESOLVE_NO_XDEV;
 	if (!resolve_make_directories(root, path, false, resolve, problem))
 		return -1;
-	/* O_NONBLOCK: a FIFO without a reader fails instead of waiting. */
+	/* O_NONBLOCK: opening a FIFO without a reader fails instead of blocking. */
 	int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_NONBLOCK;
 	int fd = resolve_open(root, path, flags, 0600, resolve);
 	if (fd < 0) {
@@ -67,7 +67,7 @@ static int open_target(int root, const char *path, const struct owner *owner, st
 		problem_set(problem, EINVAL, "%s is not a regular file", path);
 	} else if (fchown(fd, owner->uid, owner->gid) != 0 && geteuid() == 0) {
 		problem_set(problem, errno, "owner of %s", path);
-	} else if (fchmod(fd, owner->mode) != 0) { /* after the owner: chown clears set-id bits */
+	} else if (fchmod(fd, owner->mode) != 0) { /* after the owner, because chown clears set-id bits */
 		problem_set(problem, errno, "mode of %s", path);
 	} else {
 		return fd;
@@ -109,7 +109,7 @@ bool put_open(const struct frame *frame)
 		.gid = get_u32(frame->payload + 8),
 	};
 	if (quiesce_alive())
-		problem_set(&problem, EBUSY, "the scratch stands still");
+		problem_set(&problem, EBUSY, "the scratch is quiesced");
 	if (quiesce_alive() || !copy_path(put->path, frame, &problem)) {
 		fail(session, &problem);
 		return true;

@@ -1,4 +1,4 @@
-/* PUT: a file of the host into the merged root. */
+/* Sessions of PUT: writing a file of the host to the merged root. */
 #ifndef COPPICE_PUT_H
 #define COPPICE_PUT_H
 
@@ -6,7 +6,7 @@
 
 #include "frame.h"
 
-/* Handler of the frame that opens; false: malformed. */
+/* Handles PUT_OPEN. Returns false when the frame is malformed. */
 bool put_open(const struct frame *frame);
 
 #endif

@@ -13,18 +13,18 @@
 #include "steps.h"
 #include "worker.h"
 
-enum state { STATE_NONE, STATE_STOPPING, STATE_STILL, STATE_THAWING };
+enum state { STATE_NONE, STATE_STOPPING, STATE_QUIESCED, STATE_THAWING };
 
-/* There is one scratch. Children change its state: the kernel may take its time for that. */
+/* The state of the scratch. Child processes change it, because the kernel may take long. */
 static struct {
 	enum state state;
 	struct child child;
 	uint64_t limit_ns;
-	uint64_t still_ns;
+	uint64_t quiesced_ns;
 	uint64_t deadline_ns;
-	bool asked; /* for the end, by the host */
-	bool cancelled; /* a process is to be killed */
-	int error; /* why it ended, when not by the host's wish */
+	bool asked; /* the host requested the end */
+	bool cancelled; /* a process must be killed */
+	int error; /* why it ends, if not on request */
 } quiesce;
 
 static const struct session_kind quiesce_kind;
@@ -56,7 +56,7 @@ static bool run_thaw(const struct work *work, int out, uint64_t *count, struct p
 static const struct work quiesce_work = {.name = "quiescing", .run = run_quiesce, .directory = -1};
 static const struct work thaw_work = {.name = "thawing", .run = run_thaw, .directory = -1};
 
-/* Both are for a scratch that commands write to. */
+/* Both requests need a scratch that commands can write to. */
 static bool check(const struct frame *frame)
 {
 	if (steps_disks() == DISKS_ROOT)
@@ -79,7 +79,7 @@ bool quiesce_open(const struct frame *frame)
 		return false;
 	if (!check(frame))
 		return true;
-	/* A file that is being put would make the agent wait for its own thaw. */
+	/* Writing a file would make the agent wait for its own thaw. */
 	if (!session_all_settled()) {
 		frame_send_error(frame->session, EBUSY, "requests are under way");
 		return true;
@@ -127,8 +127,8 @@ static bool quiesce_reaped(struct session *session, pid_t pid, int status, const
 	return child_reaped(&quiesce.child, pid);
 }
 
-/* The child has stopped the writes, or could not. */
-static bool become_still(struct session *session, uint64_t now_ns)
+/* Handles the end of the child that stopped the writes, or failed to. */
+static bool finish_quiescing(struct session *session, uint64_t now_ns)
 {
 	uint64_t count;
 	struct problem problem;
@@ -137,8 +137,8 @@ static bool become_still(struct session *session, uint64_t now_ns)
 		return true;
 	}
 	child_close(&quiesce.child);
-	quiesce.state = STATE_STILL;
-	quiesce.still_ns = now_ns;
+	quiesce.state = STATE_QUIESCED;
+	quiesce.quiesced_ns = now_ns;
 	quiesce.deadline_ns = now_ns + quiesce.limit_ns;
 	frame_send(AGENT_QUIESCED, session->id, NULL, 0);
 	return true;
@@ -152,7 +152,7 @@ static bool start_thaw(uint64_t now_ns)
 		return false;
 	if (!quiesce.asked)
 		quiesce.error = quiesce.cancelled ? ECANCELED : ETIMEDOUT;
-	/* Without a thaw nothing in the machine ever ends; without memory for a child nothing can be done about it. */
+	/* Without a thaw no process in the machine can end, and without memory for a child there can be no thaw. */
 	if (!child_start(&quiesce.child, &thaw_work, -1, &problem))
 		log_fatal("%s", problem.text);
 	quiesce.state = STATE_THAWING;
@@ -164,12 +164,12 @@ static bool finish(struct session *session, uint64_t now_ns)
 	uint64_t count;
 	struct problem problem;
 	if (!child_outcome(&quiesce.child, &count, &problem))
-		/* EINVAL: root in the guest has thawed it before, so it did not stand still all the time. */
+		/* EINVAL: root in the guest has thawed the scratch before. */
 		frame_send_problem(session->id, &problem);
 	else if (quiesce.error != 0)
 		frame_send_error(session->id, quiesce.error, quiesce.error == ETIMEDOUT ? "the time was up" : "a process was killed");
 	else
-		frame_send_done(session->id, now_ns - quiesce.still_ns);
+		frame_send_done(session->id, now_ns - quiesce.quiesced_ns);
 	session_close(session);
 	return true;
 }
@@ -179,8 +179,8 @@ static bool quiesce_pump(struct session *session, uint64_t now_ns)
 	if (quiesce.child.pid != 0 || !frame_can_answer())
 		return false;
 	if (quiesce.state == STATE_STOPPING)
-		return become_still(session, now_ns);
-	if (quiesce.state == STATE_STILL)
+		return finish_quiescing(session, now_ns);
+	if (quiesce.state == STATE_QUIESCED)
 		return start_thaw(now_ns);
 	return finish(session, now_ns);
 }
@@ -188,7 +188,7 @@ static bool quiesce_pump(struct session *session, uint64_t now_ns)
 static uint64_t quiesce_deadline(const struct session *session)
 {
 	(void)session;
-	return quiesce.state == STATE_STILL ? quiesce.deadline_ns : UINT64_MAX;
+	return quiesce.state == STATE_QUIESCED ? quiesce.deadline_ns : UINT64_MAX;
 }
 
 static void quiesce_close(struct session *session)

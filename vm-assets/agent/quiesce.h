@@ -1,4 +1,4 @@
-/* FLUSH and QUIESCE: the scratch on the disk as it is now, while commands run. */
+/* FLUSH and QUIESCE: bringing the present state of the scratch to its disk, while commands run. */
 #ifndef COPPICE_QUIESCE_H
 #define COPPICE_QUIESCE_H
 
@@ -6,12 +6,12 @@
 
 #include "frame.h"
 
-/* Handlers of frames; false: malformed. */
+/* Handle FLUSH and QUIESCE. Return false when the frame is malformed. */
 bool quiesce_flush(const struct frame *frame);
 bool quiesce_open(const struct frame *frame);
-/* True while the scratch stands still or is about to: whoever writes to it waits, which the agent must not. */
+/* True while the scratch is quiesced or about to be. Writers block then, so the agent must not write. */
 bool quiesce_alive(void);
-/* Lets writes go on, for a process that is to be killed: in the middle of a write it could not die. */
+/* Thaws the scratch for a process that must be killed, because a blocked writer cannot die. */
 void quiesce_cancel(void);
 
 #endif

@@ -20,7 +20,7 @@
 #include "report.h"
 #include "resolve.h"
 
-/* Where the reaper keeps its socket to the agent, and whom it joins; everything above is closed. */
+/* Descriptors of the socket to the agent and of the reaper to join. All higher ones are closed. */
 #define CONTROL_FD 3
 #define JOIN_FD 4
 
@@ -31,14 +31,14 @@ static _Noreturn void fail(const struct problem *problem)
 	_exit(1);
 }
 
-/* Standard streams to 0..2, the control socket to 3, whom to join to 4, and nothing else. */
+/* Moves the standard streams to 0 to 2, the control socket to 3 and the pidfd to join to 4; closes all others. */
 static void arrange_descriptors(const struct reaper *reaper)
 {
-	/* The agent has 0..2 open, so none of these is below 3 and no dup2 hits one that is still needed. */
+	/* The agent has 0 to 2 open, so all of these are above 2, and no dup2 overwrites one that is still needed. */
 	for (int i = 0; i < 3; i++)
 		if (dup2(reaper->streams[i], i) < 0)
 			_exit(1);
-	/* Above both numbers first, so that neither takes the place of the other. */
+	/* First moved above both target numbers, so that neither overwrites the other. */
 	int control = fcntl(reaper->control, F_DUPFD_CLOEXEC, JOIN_FD + 1);
 	int join = reaper->join < 0 ? -1 : fcntl(reaper->join, F_DUPFD_CLOEXEC, JOIN_FD + 1);
 	if (dup3(control, CONTROL_FD, O_CLOEXEC) < 0 || (reaper->join >= 0 && dup3(join, JOIN_FD, O_CLOEXEC) < 0))
@@ -63,7 +63,7 @@ static void enter_directory(const char *cwd)
 	}
 }
 
-/* Reaps everything that died, and tells the agent when the command was among it. */
+/* Reaps dead processes, and reports the command's exit. */
 static void reap(pid_t command)
 {
 	int status;
@@ -87,11 +87,11 @@ static _Noreturn void watch(pid_t command, int signals)
 		if ((fds[0].revents & POLLIN) != 0 && read(signals, &info, sizeof info) > 0)
 			reap(command);
 		struct reaper_signal order;
-		/* No pid can have been reused: this process is the only one that reaps. */
+		/* The pid is valid, because only this process reaps. */
 		if ((fds[1].revents & POLLIN) != 0 && recv(CONTROL_FD, &order, sizeof order, MSG_DONTWAIT) == sizeof order &&
 		    waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0)
 			kill((order.flags & SIGNAL_FLAG_GROUP) != 0 ? -command : command, (int)order.number);
-		/* Only where the reaper is not PID 1 of anything is there something left to kill. */
+		/* A reaper that is PID 1 takes its namespace with it; any other must kill the command. */
 		if ((fds[1].revents & (POLLHUP | POLLERR)) != 0) {
 			kill(-command, SIGKILL);
 			_exit(1);
@@ -99,7 +99,7 @@ static _Noreturn void watch(pid_t command, int signals)
 	}
 }
 
-/* What the agent ignores would stay ignored in the command. */
+/* Otherwise the command would inherit the signals that the agent ignores. */
 static void reset_handlers(void)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
@@ -113,7 +113,7 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 	struct spec *spec = reaper->spec;
 	arrange_descriptors(reaper);
 	reset_handlers();
-	/* Keeps the command from looking into the reaper, unless it works at it. */
+	/* Prevents an unprivileged command from inspecting the reaper. */
 	prctl(PR_SET_DUMPABLE, 0);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	if (!spec_parse(spec, &problem))
@@ -138,12 +138,12 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 	}
 	if (command == 0) {
 		command_begin(&reaper->identity);
-		/* Its own pid is the one of its namespace. */
+		/* This is the pid in the command's own namespace. */
 		struct report report = {.kind = REPORT_STARTED, .value = getpid()};
 		report_send(CONTROL_FD, &report);
 		command_run(spec, &reaper->identity);
 	}
-	/* The streams must end when the last process of the command closes them. */
+	/* Otherwise the streams would not end when the last process of the command closes them. */
 	close(0);
 	close(1);
 	close(2);

@@ -1,6 +1,6 @@
 /*
- * The parent of a command: passes signals on, and reports how it ended. PID 1 of the pid namespace that it has for the
- * command; or, where the command joins another, beside that.
+ * The parent of a command. It passes signals on and reports the exit. It is PID 1 of the command's pid namespace, unless
+ * the command joins another one; then it stays outside of that.
  */
 #ifndef COPPICE_REAPER_H
 #define COPPICE_REAPER_H
@@ -10,7 +10,7 @@
 #include "command.h"
 #include "spec.h"
 
-/* What the agent sends to a reaper: a signal for the command or its process group. */
+/* A message from the agent to a reaper: a signal for the command or its process group. */
 struct reaper_signal {
 	uint32_t number;
 	uint32_t flags; /* enum signal_flag */
@@ -19,9 +19,9 @@ struct reaper_signal {
 struct reaper {
 	struct spec *spec;
 	struct identity identity;
-	const int *streams; /* three */
+	const int *streams; /* three descriptors */
 	int control;
-	int join; /* pidfd of the reaper whose namespaces the command joins; -1: it has its own */
+	int join; /* pidfd of the reaper whose namespaces the command joins; -1: none */
 };
 
 _Noreturn void reaper_run(const struct reaper *reaper);

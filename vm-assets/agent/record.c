@@ -9,7 +9,7 @@
 #include "protocol.h"
 
 #define LENGTH_BYTES 4
-/* A pipe's worth: large writes keep the loop's frames large. */
+/* Capacity of a pipe: large writes make large frames. */
 #define STREAM_BYTES 65536
 
 _Static_assert(INDEX_RECORD_FIXED_BYTES == 1 + 1 + 2 + 4 * 5 + 8 * 3 + 4 * 6, "fields of a record");

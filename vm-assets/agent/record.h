@@ -1,4 +1,4 @@
-/* One record of the index stream, and the buffered stream itself. */
+/* Records of the index stream, and the buffered stream. */
 #ifndef COPPICE_RECORD_H
 #define COPPICE_RECORD_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-/* The fixed part; everything else is appended in the order of the format. */
+/* The fixed part. The other parts are appended in the order of the format. */
 struct record_head {
 	uint8_t type;
 	uint8_t flags;
@@ -18,21 +18,21 @@ struct record_head {
 	const struct stat *status; /* NULL: all zero, as in a record of more extents */
 };
 
-/* Writes the beginning of the stream to `fd`. */
+/* Starts the stream on `fd`. */
 void record_stream_open(int fd);
 bool record_stream_flush(void);
 
 void record_begin(void);
-/* False: the record would be longer than the host takes. */
+/* Returns false when the record would exceed the host's limit. */
 bool record_append(const void *bytes, size_t size);
-/* Room for `size` bytes that the caller fills, or NULL; record_take makes them part of the record. */
+/* Space for `size` bytes, which the caller fills and record_take adds to the record; NULL when there is none. */
 uint8_t *record_room(size_t size);
 void record_take(size_t size);
-/* Room that is left. */
+/* Remaining space, in bytes. */
 size_t record_left(void);
-/* The type of an entry by its status; w, a whiteout, for the device that overlayfs makes of one. */
+/* Type of an entry, as a letter; 'w' for the device that overlayfs uses as a whiteout. */
 uint8_t record_type(const struct stat *status);
-/* Fills in the head and writes the record; false and errno. */
+/* Fills in the fixed part and writes the record. Returns false and errno on failure. */
 bool record_end(const struct record_head *head);
 
 #endif

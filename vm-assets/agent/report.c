@@ -12,7 +12,7 @@ bool report_pair(int pair[2])
 
 void report_send(int fd, const struct report *report)
 {
-	/* A report that cannot be sent has nobody to read it: the agent sees the death of the child. */
+	/* Sending fails only when the agent is gone; otherwise the agent notices the death of the child. */
 	if (send(fd, report, sizeof *report, MSG_NOSIGNAL) < 0)
 		return;
 }

@@ -19,19 +19,19 @@ int resolve_open(int root, const char *path, int flags, unsigned mode, uint64_t 
 	return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
 }
 
-/* Opens the directory `path`, making its last component in `parent` when it is missing. */
+/* Opens the directory `path`. If it is missing, makes its last component in `parent`. */
 static int step(int root, int parent, const char *path, const char *name, uint64_t resolve)
 {
 	int fd = resolve_open(root, path, O_PATH | O_DIRECTORY, 0, resolve);
 	if (fd >= 0 || errno != ENOENT)
 		return fd;
-	/* EEXIST: a dangling symlink, which the second open reports as missing. */
+	/* EEXIST: there is a dangling symlink, which the second open reports. */
 	if (mkdirat(parent, name, 0755) != 0 && errno != EEXIST)
 		return -1;
 	fd = resolve_open(root, path, O_PATH | O_DIRECTORY, 0, resolve);
 	if (fd < 0)
 		return -1;
-	/* A setgid parent hands down its group. */
+	/* A new directory in a setgid directory inherits its group. */
 	if (fchownat(fd, "", 0, 0, AT_EMPTY_PATH) != 0 && errno != EPERM) {
 		close(fd);
 		return -1;
@@ -49,7 +49,7 @@ bool resolve_make_directories(int root, const char *path, bool whole, uint64_t r
 	int parent = resolve_open(root, "/", O_PATH | O_DIRECTORY, 0, resolve);
 	if (parent < 0)
 		return problem_set(problem, errno, "/");
-	/* Each prefix is resolved from the root again: a symlink among the components may lead anywhere in it. */
+	/* Each prefix is resolved from the root, because a symlink in it may lead to another directory. */
 	for (size_t at = 0; at < length;) {
 		size_t start = at + strspn(path + at, "/");
 		size_t end = start + strcspn(path + start, "/");

@@ -4,14 +4,14 @@
 
 #include "budget.h"
 
-/* Since Linux 5.18, and in no header of the C library: MADV_DONTNEED for pages that are locked, as the agent's are. */
+/* MADV_DONTNEED for locked pages, which the agent's are; since Linux 5.18, and missing from the C library's headers. */
 #define DONTNEED_LOCKED 24
 
 static _Alignas(4096) uint8_t rings[INPUTS_COUNT_MAX][INPUT_WINDOW_BYTES_MAX];
 
 bool rings_prepare(void)
 {
-	/* What a command is forked from is part of its largest memory, as the kernel counts it. */
+	/* The kernel counts the memory that a command was forked with in its largest resident set, so rings are not inherited. */
 	return madvise(rings, sizeof rings, MADV_DONTFORK) == 0;
 }
 

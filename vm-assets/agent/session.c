@@ -8,11 +8,11 @@
 
 #define SESSIONS_COUNT (PROCESSES_COUNT_MAX + TASKS_COUNT_MAX + CONNECTIONS_COUNT_MAX)
 #define HASH_COUNT 512
-/* Keys of sessions in the poller: this bit, the place in the table from bit 8 on, the watch from bit 24 on. */
+/* Poller key of a session: this bit, its index in the table from bit 8, its watch from bit 24. */
 #define KEY_SESSION 0x80U
 
 _Static_assert((HASH_COUNT & (HASH_COUNT - 1)) == 0 && HASH_COUNT >= SESSIONS_COUNT, "ids are spread by a mask");
-_Static_assert(SESSIONS_COUNT <= 1 << 16, "a place fits its bits of a key");
+_Static_assert(SESSIONS_COUNT <= 1 << 16, "an index fits its bits of a key");
 
 static struct session sessions[SESSIONS_COUNT];
 static struct session *hashed[HASH_COUNT];
@@ -27,9 +27,9 @@ static const struct {
 };
 #define CLASSES_COUNT (sizeof classes / sizeof classes[0])
 
-/* The places of those that are alive, by class, so that nobody looks at the free ones. */
+/* Indexes of the open sessions, by class, so that free entries need not be searched. */
 static struct {
-	uint16_t places[CONNECTIONS_COUNT_MAX];
+	uint16_t indexes[CONNECTIONS_COUNT_MAX];
 	unsigned count;
 	unsigned turn;
 } alive[CLASSES_COUNT];
@@ -61,7 +61,7 @@ struct session *session_open(uint32_t id, const struct session_kind *kind)
 			continue;
 		*session = (struct session){.kind = kind, .id = id, .slot = slot, .next = *bucket(id)};
 		*bucket(id) = session;
-		alive[kind->class].places[alive[kind->class].count++] = (uint16_t)(first + slot);
+		alive[kind->class].indexes[alive[kind->class].count++] = (uint16_t)(first + slot);
 		return session;
 	}
 	frame_send_error(id, EAGAIN, "%u %s are alive", classes[kind->class].count, classes[kind->class].name);
@@ -71,16 +71,16 @@ struct session *session_open(uint32_t id, const struct session_kind *kind)
 void session_close(struct session *session)
 {
 	enum session_class class = session->kind->class;
-	unsigned place = (unsigned)(session - sessions);
+	unsigned index = (unsigned)(session - sessions);
 	session->kind->close(session);
 	struct session **link = bucket(session->id);
 	while (*link != session)
 		link = &(*link)->next;
 	*link = session->next;
 	unsigned at = 0;
-	while (alive[class].places[at] != place)
+	while (alive[class].indexes[at] != index)
 		at++;
-	alive[class].places[at] = alive[class].places[--alive[class].count];
+	alive[class].indexes[at] = alive[class].indexes[--alive[class].count];
 	session->kind = NULL;
 }
 
@@ -108,7 +108,7 @@ bool session_all_settled(void)
 {
 	for (unsigned class = 0; class < CLASSES_COUNT; class++)
 		for (unsigned i = 0; i < alive[class].count; i++) {
-			const struct session *session = &sessions[alive[class].places[i]];
+			const struct session *session = &sessions[alive[class].indexes[i]];
 			if (session->kind->settled == NULL || !session->kind->settled(session))
 				return false;
 		}
@@ -123,7 +123,7 @@ static uint64_t key_of(const struct session *session, enum watch watch)
 static uint32_t events_of(enum watch watch)
 {
 	uint32_t events = watch == WATCH_INPUT ? EPOLLOUT | EPOLLET : EPOLLIN | EPOLLET;
-	/* A stream that has something to read need not wake the agent with every further write. */
+	/* After one event an output is not watched until it was read empty. */
 	if (watch == WATCH_OUTPUT || watch == WATCH_ERRORS)
 		events |= EPOLLONESHOT;
 	return events;
@@ -154,7 +154,7 @@ void session_reaped(pid_t pid, int status, const struct rusage *usage)
 {
 	for (unsigned class = 0; class < CLASSES_COUNT; class++)
 		for (unsigned i = 0; i < alive[class].count; i++) {
-			struct session *session = &sessions[alive[class].places[i]];
+			struct session *session = &sessions[alive[class].indexes[i]];
 			if (session->kind->reaped != NULL && session->kind->reaped(session, pid, status, usage))
 				return;
 		}
@@ -165,26 +165,26 @@ bool session_grant(uint32_t id, uint32_t stream, uint32_t bytes)
 	if (stream == STREAM_STDIN || stream > STREAM_DATA)
 		return false;
 	struct session *session = session_find(id);
-	/* Credit for a session that has just ended crosses its last frame on the way. */
+	/* The session has just ended; the host sent the credit before it received the last frame. */
 	if (session == NULL)
 		return true;
 	return session->kind->grant != NULL && session->kind->grant(session, stream, bytes);
 }
 
-/* One class, each session once. The list is copied: a session that ends leaves it. */
+/* Pumps each session of a class once. Works on a copy of the list, because a session may end. */
 static bool pump_class(unsigned class, uint64_t now_ns)
 {
-	uint16_t places[CONNECTIONS_COUNT_MAX];
+	uint16_t indexes[CONNECTIONS_COUNT_MAX];
 	unsigned count = alive[class].count;
 	bool moved = false;
 	if (count == 0)
 		return false;
-	/* Who comes first finds more room in the output buffer. */
+	/* Rotate the order, because the first session finds most room in the output buffer. */
 	unsigned turn = alive[class].turn++;
 	for (unsigned i = 0; i < count; i++)
-		places[i] = alive[class].places[(turn + i) % count];
+		indexes[i] = alive[class].indexes[(turn + i) % count];
 	for (unsigned i = 0; i < count; i++) {
-		struct session *session = &sessions[places[i]];
+		struct session *session = &sessions[indexes[i]];
 		if (session->kind != NULL && session->kind->pump != NULL)
 			moved |= session->kind->pump(session, now_ns);
 	}
@@ -204,7 +204,7 @@ uint64_t session_deadline(void)
 	uint64_t earliest = UINT64_MAX;
 	for (unsigned class = 0; class < CLASSES_COUNT; class++)
 		for (unsigned i = 0; i < alive[class].count; i++) {
-			const struct session *session = &sessions[alive[class].places[i]];
+			const struct session *session = &sessions[alive[class].indexes[i]];
 			uint64_t deadline = session->kind->deadline == NULL ? UINT64_MAX : session->kind->deadline(session);
 			if (deadline < earliest)
 				earliest = deadline;

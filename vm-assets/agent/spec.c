@@ -14,11 +14,11 @@
 struct reader {
 	uint8_t *at;
 	uint8_t *end;
-	/* Where the string before ends: the NUL goes there once the length that follows it was read. */
+	/* end of the previous string, which is terminated when the length after it was read */
 	uint8_t *unended;
 };
 
-/* Bytes of all specifications that are being received. */
+/* Total size of the specifications that are being received. */
 static size_t received_bytes;
 
 static void *map_bytes(size_t size)
@@ -32,7 +32,7 @@ bool spec_open(struct spec *spec, size_t size, struct problem *problem)
 	*spec = (struct spec){.size = size};
 	if (size > SPECS_BYTES_MAX - received_bytes)
 		return problem_set(problem, EAGAIN, "memory for a specification of %zu bytes", size);
-	/* A mapping per command, given back as soon as the command is forked, instead of tables of the largest size. */
+	/* Mapped for each command and released after the fork; a static table would need the largest size. */
 	spec->map = map_bytes(size + 1);
 	if (spec->map == NULL)
 		return problem_set(problem, errno, "memory for the specification");
@@ -74,7 +74,7 @@ static bool read_string(struct reader *reader, char **string)
 	return true;
 }
 
-/* A count and that many strings; their pointers go to `next` and are ended with NULL. */
+/* Reads a count and that many strings. Their pointers go to `next`, followed by NULL. */
 static char **read_list(struct reader *reader, char ***next)
 {
 	uint32_t count;
@@ -92,7 +92,7 @@ static char **read_list(struct reader *reader, char ***next)
 bool spec_parse(struct spec *spec, struct problem *problem)
 {
 	struct reader reader = {.at = spec->map, .end = spec->map + spec->size};
-	/* Each string takes at least 4 bytes, so there are at most size / 4 pointers and two ends. */
+	/* Each string takes at least 4 bytes, so there are at most size / 4 pointers and two terminators. */
 	char **next = map_bytes((spec->size / 4 + 2) * sizeof(char *));
 	if (next == NULL)
 		return problem_set(problem, errno, "memory for the arguments");
@@ -103,7 +103,7 @@ bool spec_parse(struct spec *spec, struct problem *problem)
 	spec->envp = spec->argv != NULL ? read_list(&reader, &next) : NULL;
 	if (spec->envp == NULL || reader.at != reader.end)
 		return problem_set(problem, EBADMSG, "specification of the command");
-	/* One byte behind the specification is ours. */
+	/* The mapping has one byte after the specification. */
 	*reader.end = 0;
 	spec->hostname = hostname;
 	spec->cwd = cwd;

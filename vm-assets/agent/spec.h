@@ -1,4 +1,4 @@
-/* The specification of an EXEC, received by the agent and parsed, where it lies, by the reaper. */
+/* The specification of an EXEC. The agent receives it, and the reaper parses it in place. */
 #ifndef COPPICE_SPEC_H
 #define COPPICE_SPEC_H
 
@@ -12,7 +12,7 @@
 
 struct spec {
 	uint8_t *map;
-	size_t size; /* bytes of the specification */
+	size_t size; /* size of the specification, in bytes */
 	size_t received;
 	const char *hostname;
 	const char *cwd;
@@ -20,9 +20,9 @@ struct spec {
 	char **envp;
 };
 
-/* Memory for a specification of `size` bytes, as far as all that are being received leave some. */
+/* Maps memory for a specification of `size` bytes, within the limit of all that are being received. */
 bool spec_open(struct spec *spec, size_t size, struct problem *problem);
-/* Parses what was received in whole. The strings are ended in place; memory for argv and envp is added. */
+/* Parses a complete specification. Strings are terminated in place; argv and envp get memory of their own. */
 bool spec_parse(struct spec *spec, struct problem *problem);
 void spec_close(struct spec *spec);
 

@@ -117,7 +117,7 @@ bool steps_mount(const struct frame *frame)
 		frame_send_error(frame->session, EBUSY, "disks are mounted already");
 		return true;
 	}
-	/* The loop stands still meanwhile: nothing else can be alive before the first mount. */
+	/* The loop blocks during the mount, but before the first mount there are no sessions. */
 	if (!platform_mount(layers, mounts, &problem)) {
 		steps_fail_request(frame, &problem);
 		return true;
@@ -138,7 +138,7 @@ bool steps_freeze(const struct frame *frame)
 		return true;
 	struct problem problem;
 	uint64_t trimmed = 0;
-	/* A freeze that failed half-way leaves nothing to run in, so there is no way back. */
+	/* After a partial freeze there is no root to run commands in, so the old state cannot be restored. */
 	disks = DISKS_LAYERS;
 	if (!platform_freeze(&trimmed, &problem)) {
 		steps_fail_request(frame, &problem);

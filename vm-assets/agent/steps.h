@@ -1,4 +1,4 @@
-/* The order of steps: SYNC, MOUNT, PUT..., EXEC may be sent without waiting for answers. */
+/* The order of steps. The host may send SYNC, MOUNT, PUT and EXEC without waiting for answers. */
 #ifndef COPPICE_STEPS_H
 #define COPPICE_STEPS_H
 
@@ -9,30 +9,30 @@
 #include "problem.h"
 
 /*
- * A failed MOUNT or PUT makes the MOUNT, PUT and EXEC behind it fail too, until the next SYNC: a command
- * must not run without a file that it was promised.
+ * After a failed MOUNT or PUT, later MOUNT, PUT and EXEC fail as well until the next SYNC, so that no command runs without
+ * a file that it needs.
  */
 void steps_fail(const struct problem *problem);
-/* The same for the step that a frame asks for, whose ERROR it sends. */
+/* The same for the step of a request, which also gets the ERROR. */
 void steps_fail_request(const struct frame *frame, const struct problem *problem);
-/* True when `session` may go on; else its ERROR has been sent. `mounted`: the merged root is needed. */
+/* True when the request `session` may continue; otherwise its ERROR was sent. `needs_root`: it needs the merged root. */
 bool steps_check(uint32_t session, bool needs_root);
-/* True when no session is alive; else the ERROR of the frame has been sent. */
+/* True when no session is open; otherwise the request's ERROR was sent. */
 bool steps_check_idle(const struct frame *frame);
 
-/* Handlers of frames whose length fits; false: malformed. */
+/* Handlers of frames with valid lengths. They return false when the frame is malformed. */
 bool steps_sync(const struct frame *frame);
 bool steps_mount(const struct frame *frame);
 bool steps_freeze(const struct frame *frame);
 bool steps_hold(const struct frame *frame);
 /*
- * True from an answered HOLD until the next SYNC, or until the host is lost: nothing but that SYNC is taken, and nothing
- * is sent, so that a copy of the machine finds the stream between two frames.
+ * True from the answer to a HOLD until the next SYNC, or until the host disconnects. Meanwhile only that SYNC is accepted
+ * and nothing is sent, so that the stream of a copied machine is between two frames.
  */
 bool steps_held(void);
 void steps_lose_host(void);
 
-/* How far the disks are. */
+/* The state of the disks. */
 enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_BARE, DISKS_FROZEN };
 enum disks steps_disks(void);
 unsigned steps_layers(void);

@@ -8,7 +8,7 @@
 
 #include "platform.h"
 
-/* Not in every header of the C library: the other side of a terminal, without a path that leads to it. */
+/* Opens the other side of a terminal without a path; missing from some headers of the C library. */
 #ifndef TIOCGPTPEER
 #define TIOCGPTPEER _IO('T', 0x41)
 #endif
@@ -44,7 +44,7 @@ static bool fail(struct streams *streams, struct problem *problem, const char *w
 	return false;
 }
 
-/* A pipe; the end with number `ours` is the agent's. */
+/* Opens a pipe. `our_end` is the index of the agent's end. */
 static bool open_pipe(int *theirs, int *ours, int our_end)
 {
 	int fds[2];
@@ -72,7 +72,7 @@ static bool set_up(int terminal, unsigned rows, unsigned columns)
 	int locked = 0;
 	if (ioctl(terminal, TIOCSPTLCK, &locked) != 0 || tcgetattr(terminal, &settings) != 0)
 		return false;
-	/* Erasing takes away characters and not bytes. */
+	/* Backspace then erases characters, not bytes. */
 	settings.c_iflag |= IUTF8;
 	return tcsetattr(terminal, TCSANOW, &settings) == 0 && streams_resize(terminal, rows, columns);
 }
@@ -83,7 +83,7 @@ bool streams_terminal(struct streams *streams, unsigned rows, unsigned columns, 
 	streams->out = platform_open_terminal(problem);
 	if (streams->out < 0)
 		return false;
-	/* Each direction is closed by itself. */
+	/* A descriptor for each direction, because they are closed separately. */
 	streams->in = fcntl(streams->out, F_DUPFD_CLOEXEC, 0);
 	if (streams->in < 0 || !set_up(streams->out, rows, columns))
 		return fail(streams, problem, "terminal");
@@ -105,7 +105,7 @@ bool streams_resize(int terminal, unsigned rows, unsigned columns)
 int streams_end_byte(int terminal)
 {
 	struct termios settings;
-	/* Shells that edit lines themselves take it for an end just as the terminal does. 0: it was disabled. */
+	/* Shells that edit lines themselves also treat this byte as the end of input. 0 means that it is disabled. */
 	if (tcgetattr(terminal, &settings) != 0 || settings.c_cc[VEOF] == 0)
 		return -1;
 	return settings.c_cc[VEOF];

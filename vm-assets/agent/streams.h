@@ -8,8 +8,8 @@
 #include "problem.h"
 
 struct streams {
-	int theirs[3]; /* what the command gets as 0, 1 and 2; of a terminal three times the same */
-	/* The agent's ends, which do not block. -1: none. */
+	int theirs[3]; /* descriptors 0, 1 and 2 of the command; all three are the same terminal */
+	/* The agent's non-blocking ends; -1: none. */
 	int in;
 	int out;
 	int err;
@@ -17,12 +17,12 @@ struct streams {
 
 bool streams_pipes(struct streams *streams, bool has_stdin, struct problem *problem);
 bool streams_terminal(struct streams *streams, unsigned rows, unsigned columns, struct problem *problem);
-/* Closes the command's ends, once it has been forked. */
+/* Closes the command's ends after the fork. */
 void streams_close_theirs(struct streams *streams);
 void streams_close_ours(struct streams *streams);
 
 bool streams_resize(int terminal, unsigned rows, unsigned columns);
-/* The byte that ends input at a terminal; -1 where none does. */
+/* The byte that ends input at a terminal; -1 when it is disabled. */
 int streams_end_byte(int terminal);
 
 #endif

@@ -13,7 +13,7 @@ static ssize_t failure(void)
 	return TRANSPORT_CLOSED;
 }
 
-/* A command in the guest can connect to a vsock port as well as the host can. */
+/* Commands in the guest can connect to a vsock port, too. */
 static bool is_host(const struct sockaddr_storage *peer)
 {
 	return peer->ss_family != AF_VSOCK || ((const struct sockaddr_vm *)peer)->svm_cid == VMADDR_CID_HOST;

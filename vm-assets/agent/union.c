@@ -1,24 +1,22 @@
 /*
- * The union of layers, from the top down: what is found first under a name is what it is. With "rest" for the
- * layers that lie below those that are merged, and "in" for the highest of these that has the name:
+ * Merges layers from the top down: for each name, the highest entry counts. "Rest" means the layers below the merged ones.
  *
- *   in          next lower one of the merged that has it    what the union gets
- *   whiteout    any, none                                   a whiteout: the rest may have the name
- *   file (1)    any, none                                   the file; it hides a directory as a file does
- *   directory   none                                        the directory, opaque if it is opaque here
- *   directory   directory                                   one directory with the attributes of the upper one
- *               and the union of both, further down in turn until one is opaque
- *   opaque dir. any, none                                   the directory, opaque: nothing lower shows
- *   directory   whiteout, or file (1)                       the directory, opaque: that hid the rest, too
+ *   highest entry   next lower entry     merged entry
+ *   whiteout        any, none            a whiteout, because the rest may have the name
+ *   file (1)        any, none            the file; it hides a directory like a whiteout does
+ *   directory       none                 the directory, opaque if this one is
+ *   directory       directory            one directory with the attributes of the higher one and the merged entries of
+ *                                        both, continued downwards until one is opaque
+ *   opaque dir.     any, none            the directory, opaque: nothing lower is visible
+ *   directory       whiteout, file (1)   the directory, opaque, because the lower entry hid the rest
  *   (1) or link, device, FIFO, socket
  *
- * Below a directory that hides the rest no whiteout is needed, and overlayfs would show one that it does not
- * expect, so they are left out there. Where whiteouts stay, the directory is marked as one that has them: the
- * rest may have no such directory, and overlayfs looks for whiteouts only where it believes that there are some.
- * The roots always merge, opaque or not.
+ * A directory that hides the rest needs no whiteouts, and overlayfs would show those that it does not expect, so they are
+ * omitted there. Other directories with whiteouts are marked: the rest may not have such a directory, and overlayfs looks
+ * for whiteouts only where it expects them. The roots always merge, opaque or not.
  *
- * Links between names of one layer are kept. A name whose other names are hidden shows the number of links that it
- * has had: the missing ones are made in a directory that is no part of the layer.
+ * Hard links within a layer are preserved. When some names of a file are hidden, the visible ones keep the file's number
+ * of links: the missing links are made in a directory that is not part of the layer.
  */
 #include "union.h"
 
@@ -37,54 +35,54 @@
 #include "platform.h"
 #include "protocol.h"
 
-/* As deep as an index can be. */
+/* The limit of an index, too. */
 #define DEPTH_MAX 2048
 #define FILES_COUNT_MAX 1048576
 #define DIRECTORY_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC)
 #define LINKS "merge"
-/* Layer, inode and number of links; a dot behind it: one of the links that stay. */
+/* Layer, inode and number of links. Names with a dot after that are links that stay. */
 #define LINK_FORMAT "%u-%llu-%u"
 #define LINK_BYTES 64
 
 struct level {
 	int to;
-	unsigned place_count;
-	unsigned place; /* the one that is being read */
-	bool closed; /* nothing of the rest shows */
-	bool opaque; /* because of what is right here */
+	unsigned source_count;
+	unsigned source; /* index of the directory that is being read */
+	bool closed; /* nothing of the rest is visible */
+	bool opaque; /* because of an entry at this level */
 	bool whiteouts;
 	struct listing listing;
-	int places[LAYERS_COUNT_MAX]; /* the directory in those layers that have it, the topmost first */
+	int sources[LAYERS_COUNT_MAX]; /* the directory in the layers that have it, topmost first */
 	uint8_t layers[LAYERS_COUNT_MAX];
 };
 
-/* Touched only as deep as the tree is, and only in the process that merges. */
+/* Only the merging process touches it, and only as deep as the tree is. */
 static struct level levels[DEPTH_MAX];
 static int links = -1;
-static uint64_t made;
+static uint64_t entry_count;
 
 static bool is_whiteout(const struct stat *status)
 {
 	return S_ISCHR(status->st_mode) && status->st_rdev == 0;
 }
 
-static bool add_place(struct level *level, int fd, unsigned layer, struct problem *problem)
+static bool add_source(struct level *level, int fd, unsigned layer, struct problem *problem)
 {
 	if (fd < 0)
 		return problem_set(problem, errno, "directory");
-	level->places[level->place_count] = fd;
-	level->layers[level->place_count++] = (uint8_t)layer;
+	level->sources[level->source_count] = fd;
+	level->layers[level->source_count++] = (uint8_t)layer;
 	return true;
 }
 
-/* The directory `name` of the place that `parent` reads, and of those below it that merge with it. */
-static bool find_places(struct level *level, const struct level *parent, const char *name, struct problem *problem)
+/* Opens the directory `name` of the current source of `parent`, and the lower ones that merge with it. */
+static bool find_sources(struct level *level, const struct level *parent, const char *name, struct problem *problem)
 {
-	level->place_count = 0;
+	level->source_count = 0;
 	level->opaque = false;
-	for (unsigned at = parent->place; at < parent->place_count && !level->opaque; at++) {
+	for (unsigned at = parent->source; at < parent->source_count && !level->opaque; at++) {
 		struct stat status;
-		if (fstatat(parent->places[at], name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+		if (fstatat(parent->sources[at], name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
 			if (errno != ENOENT)
 				return problem_set(problem, errno, "status");
 			continue;
@@ -92,9 +90,9 @@ static bool find_places(struct level *level, const struct level *parent, const c
 		level->opaque = !S_ISDIR(status.st_mode);
 		if (level->opaque)
 			break;
-		if (!add_place(level, openat(parent->places[at], name, DIRECTORY_FLAGS), parent->layers[at], problem))
+		if (!add_source(level, openat(parent->sources[at], name, DIRECTORY_FLAGS), parent->layers[at], problem))
 			return false;
-		level->opaque = copy_is_opaque(level->places[level->place_count - 1]);
+		level->opaque = copy_is_opaque(level->sources[level->source_count - 1]);
 	}
 	level->closed = parent->closed || level->opaque;
 	return true;
@@ -104,23 +102,23 @@ static bool enter(unsigned depth, const char *name, struct problem *problem)
 {
 	struct level *level = &levels[depth];
 	const struct level *parent = &levels[depth - 1];
-	/* Whoever may enter it is said at the end. */
+	/* The final mode is set when all entries exist. */
 	if (mkdirat(parent->to, name, 0700) != 0)
 		return problem_set(problem, errno, "create");
 	level->to = openat(parent->to, name, DIRECTORY_FLAGS);
 	if (level->to < 0)
 		return problem_set(problem, errno, "open");
-	level->place = 0;
+	level->source = 0;
 	level->whiteouts = false;
 	listing_begin(&level->listing);
-	return find_places(level, parent, name, problem);
+	return find_sources(level, parent, name, problem);
 }
 
-/* The file as a link to the one of its names that was copied before; sets `found`. */
+/* Links to the copy of the file under an earlier name. `found` tells whether there is one. */
 static bool link_again(int to, const char *name, const char *key, bool *found, struct problem *problem)
 {
 	*found = linkat(links, key, to, name, 0) == 0;
-	/* With as many names as a file can have, the link that is kept to find it by is itself the last of them. */
+	/* A file with the maximum number of names: the link that served to find it becomes its last name. */
 	if (!*found && errno == EMLINK)
 		*found = renameat(links, key, to, name) == 0;
 	return *found || errno == ENOENT || problem_set(problem, errno, "hard link");
@@ -128,12 +126,12 @@ static bool link_again(int to, const char *name, const char *key, bool *found, s
 
 static bool add_object(const struct level *level, const char *name, const struct stat *status, struct problem *problem)
 {
-	int from = level->places[level->place];
+	int from = level->sources[level->source];
 	char key[LINK_BYTES];
 	bool found = false;
 	if (status->st_nlink <= 1)
 		return copy_object(from, level->to, name, status, problem);
-	snprintf(key, sizeof key, LINK_FORMAT, level->layers[level->place], (unsigned long long)status->st_ino,
+	snprintf(key, sizeof key, LINK_FORMAT, level->layers[level->source], (unsigned long long)status->st_ino,
 		(unsigned)status->st_nlink);
 	if (!link_again(level->to, name, key, &found, problem))
 		return false;
@@ -144,17 +142,17 @@ static bool add_object(const struct level *level, const char *name, const struct
 	return linkat(level->to, name, links, key, 0) == 0 || problem_set(problem, errno, "hard link");
 }
 
-/* Adds what the current place has under `name`; `directory` tells whether to go down. */
+/* Adds the entry `name` of the current source. `directory` tells whether to descend. */
 static bool add(struct level *level, const char *name, bool *directory, struct problem *problem)
 {
 	struct stat status;
 	*directory = false;
-	/* What a higher place gave is what there is; whiteouts are left out only at the end, so they count here. */
-	if (level->place > 0 && fstatat(level->to, name, &status, AT_SYMLINK_NOFOLLOW) == 0)
+	/* An entry of a higher source takes precedence. Whiteouts count as well, because they are removed only at the end. */
+	if (level->source > 0 && fstatat(level->to, name, &status, AT_SYMLINK_NOFOLLOW) == 0)
 		return true;
-	if (fstatat(level->places[level->place], name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+	if (fstatat(level->sources[level->source], name, &status, AT_SYMLINK_NOFOLLOW) != 0)
 		return problem_set(problem, errno, "status");
-	made++;
+	entry_count++;
 	*directory = S_ISDIR(status.st_mode);
 	if (*directory)
 		return true;
@@ -176,12 +174,12 @@ static bool remove_whiteouts(struct level *level, struct problem *problem)
 			continue;
 		if (unlinkat(level->to, name, 0) != 0)
 			return problem_set(problem, errno, "whiteout");
-		made--;
+		entry_count--;
 	}
 	return errno == 0 || problem_set(problem, errno, "directory");
 }
 
-/* The attributes of a directory whose entries are all there. */
+/* Sets the attributes of a directory whose entries are complete. */
 static bool leave(struct level *level, bool root, struct problem *problem)
 {
 	struct stat status;
@@ -191,12 +189,12 @@ static bool leave(struct level *level, bool root, struct problem *problem)
 		return false;
 	if (level->whiteouts && !level->closed && !copy_set_whiteouts(level->to, problem))
 		return false;
-	if (fstat(level->places[0], &status) != 0)
+	if (fstat(level->sources[0], &status) != 0)
 		return problem_set(problem, errno, "status");
-	if (!copy_attributes(level->places[0], level->to, &status, problem))
+	if (!copy_attributes(level->sources[0], level->to, &status, problem))
 		return false;
-	for (unsigned at = 0; at < level->place_count; at++)
-		close(level->places[at]);
+	for (unsigned at = 0; at < level->source_count; at++)
+		close(level->sources[at]);
 	close(level->to);
 	return true;
 }
@@ -205,13 +203,13 @@ static bool walk(char name_of_last[NAME_MAX + 1], struct problem *problem)
 {
 	for (unsigned depth = 0;;) {
 		struct level *level = &levels[depth];
-		const char *name = listing_next(&level->listing, level->places[level->place]);
+		const char *name = listing_next(&level->listing, level->sources[level->source]);
 		bool directory;
 		if (name == NULL && errno != 0)
 			return problem_set(problem, errno, "directory");
 		if (name == NULL) {
 			listing_begin(&level->listing);
-			if (++level->place < level->place_count)
+			if (++level->source < level->source_count)
 				continue;
 			if (!leave(level, depth == 0, problem))
 				return false;
@@ -231,8 +229,8 @@ static bool walk(char name_of_last[NAME_MAX + 1], struct problem *problem)
 	}
 }
 
-/* Gives one file the number of links that it has had; its first extra link is `key`. */
-static bool settle_link(const char *key, struct problem *problem)
+/* Restores the number of links of one file, whose additional link is `key`. */
+static bool restore_link_count(const char *key, struct problem *problem)
 {
 	struct stat status;
 	const char *last = strrchr(key, '-');
@@ -252,13 +250,13 @@ static bool settle_link(const char *key, struct problem *problem)
 	return true;
 }
 
-static bool settle_links(struct problem *problem)
+static bool restore_link_counts(struct problem *problem)
 {
 	struct listing *listing = &levels[0].listing;
 	const char *name;
 	listing_begin(listing);
 	while ((name = listing_next(listing, links)) != NULL)
-		if (!settle_link(name, problem))
+		if (!restore_link_count(name, problem))
 			return false;
 	return errno == 0 || problem_set(problem, errno, "hard links");
 }
@@ -274,7 +272,7 @@ static bool open_root(unsigned count, struct problem *problem)
 	listing_begin(&root->listing);
 	for (unsigned number = count; number-- > 0;) {
 		snprintf(path, sizeof path, "%s/l/%02u/upper", platform_prefix(), number);
-		if (!add_place(root, open(path, DIRECTORY_FLAGS), number, problem))
+		if (!add_source(root, open(path, DIRECTORY_FLAGS), number, problem))
 			return false;
 	}
 	snprintf(path, sizeof path, "%s/s/" LINKS, platform_prefix());
@@ -286,14 +284,14 @@ static bool open_root(unsigned count, struct problem *problem)
 
 bool union_layers(unsigned count, uint64_t *entries, struct problem *problem)
 {
-	/* A level has as many descriptors as layers have its directory. */
+	/* Each level has a descriptor for every layer that has its directory. */
 	struct rlimit files = {FILES_COUNT_MAX, FILES_COUNT_MAX};
 	char name[NAME_MAX + 1] = "";
 	char text[PROBLEM_TEXT_BYTES];
 	setrlimit(RLIMIT_NOFILE, &files);
-	made = 1;
-	bool done = open_root(count, problem) && walk(name, problem) && settle_links(problem);
-	*entries = made;
+	entry_count = 1;
+	bool done = open_root(count, problem) && walk(name, problem) && restore_link_counts(problem);
+	*entries = entry_count;
 	if (!done) {
 		memcpy(text, problem->text, sizeof text);
 		snprintf(problem->text, sizeof problem->text, "merge, at %.240s: %.240s", name, text);

@@ -1,4 +1,4 @@
-/* Makes one layer of many; runs in a process of its own. */
+/* Merges layers into one. Runs in a process of its own. */
 #ifndef COPPICE_UNION_H
 #define COPPICE_UNION_H
 
@@ -8,8 +8,8 @@
 #include "problem.h"
 
 /*
- * Fills the empty /upper of the scratch with the layer that stands in for the layers 0 to `count`-1 on top of any
- * others. `entries`: what it made, the root included.
+ * Fills the empty /upper of the scratch with a layer that replaces the layers 0 to `count`-1 on top of any others.
+ * `entries`: number of created entries, including the root.
  */
 bool union_layers(unsigned count, uint64_t *entries, struct problem *problem);
 

@@ -17,11 +17,11 @@
 #include "protocol.h"
 #include "record.h"
 
-/* Touched only as deep as the tree is. */
+/* Only the walking process touches it, and only as deep as the tree is. */
 static struct listing listings[LEVELS_DEPTH_MAX + 1];
 
-/* Names the entry in the problem; the text of what failed comes after it. */
-static bool blame(struct problem *problem)
+/* Puts the entry's path before the problem's text. */
+static bool name_entry(struct problem *problem)
 {
 	char text[PROBLEM_TEXT_BYTES];
 	memcpy(text, problem->text, sizeof text);
@@ -40,7 +40,7 @@ static bool append_target(int directory, const char *name, struct record_head *h
 	return true;
 }
 
-/* The record of one entry, and those of its further extents. `fd`: a file or directory, else -1. */
+/* Writes the record of one entry and the records of its further extents. `fd`: a file or directory, or -1. */
 static bool emit(int directory, const char *name, int fd, const struct stat *status, struct problem *problem)
 {
 	char proc_path[32 + NAME_MAX + 1];
@@ -53,7 +53,7 @@ static bool emit(int directory, const char *name, int fd, const struct stat *sta
 		return problem_set(problem, E2BIG, "path");
 	if (head.type == 'l' && !append_target(directory, name, &head, problem))
 		return false;
-	/* There is no call that reads attributes by directory and name, nor by an O_PATH descriptor. */
+	/* No call reads attributes by directory and name, or by an O_PATH descriptor. */
 	if (fd < 0 && head.type != 'w')
 		snprintf(proc_path, sizeof proc_path, "/proc/self/fd/%d/%s", directory, name);
 	if (head.type != 'w' && !attributes_append(fd, proc_path, &head.xattr_count, &opaque, problem))
@@ -78,7 +78,7 @@ static bool emit(int directory, const char *name, int fd, const struct stat *sta
 	return true;
 }
 
-/* Emits the entry `name` of the directory at `depth`; a directory is then open at the next level. */
+/* Writes the entry `name` of the directory at `depth`. A directory is then open at the next level. */
 static bool visit(unsigned depth, const char *name, bool *is_directory, struct problem *problem)
 {
 	int directory = levels[depth].fd;
@@ -100,8 +100,8 @@ static bool visit(unsigned depth, const char *name, bool *is_directory, struct p
 	return done;
 }
 
-/* As `visit`, but by the disk itself, if that can be read. */
-static bool visit_read(unsigned depth, const char *name, bool *is_directory, struct problem *problem)
+/* Like `visit`, but reads the disk directly if possible. */
+static bool visit_direct(unsigned depth, const char *name, bool *is_directory, struct problem *problem)
 {
 	enum disk_visit result = disk_walk_visit(depth, is_directory, problem);
 	if (result == DISK_VISIT_KERNEL)
@@ -109,13 +109,13 @@ static bool visit_read(unsigned depth, const char *name, bool *is_directory, str
 	return result == DISK_VISIT_DONE;
 }
 
-/* `read`: from the disk itself. */
-static bool walk(bool read, uint64_t *count, struct problem *problem)
+/* Walks the tree. `direct`: reads the disk directly. */
+static bool walk(bool direct, uint64_t *count, struct problem *problem)
 {
 	unsigned depth = 0;
 	for (;;) {
 		const struct level *level = &levels[depth];
-		const char *name = read ? disk_walk_next(depth) : listing_next(&listings[depth], level->fd);
+		const char *name = direct ? disk_walk_next(depth) : listing_next(&listings[depth], level->fd);
 		levels_path[level->path_bytes] = '\0';
 		if (name == NULL && errno != 0)
 			return problem_set(problem, errno, "directory");
@@ -129,7 +129,7 @@ static bool walk(bool read, uint64_t *count, struct problem *problem)
 		bool is_directory;
 		if (!levels_set_path(level, name))
 			return problem_set(problem, ENAMETOOLONG, "path over %d bytes", LEVELS_PATH_BYTES_MAX);
-		if (!(read ? visit_read : visit)(depth, name, &is_directory, problem))
+		if (!(direct ? visit_direct : visit)(depth, name, &is_directory, problem))
 			return false;
 		(*count)++;
 		if (!is_directory)
@@ -137,7 +137,7 @@ static bool walk(bool read, uint64_t *count, struct problem *problem)
 		if (++depth == LEVELS_DEPTH_MAX)
 			return problem_set(problem, ENAMETOOLONG, "directories nested over %d deep", LEVELS_DEPTH_MAX);
 		levels[depth].path_bytes = strlen(levels_path);
-		if (read)
+		if (direct)
 			disk_walk_enter(depth);
 		else
 			listing_begin(&listings[depth]);
@@ -146,7 +146,7 @@ static bool walk(bool read, uint64_t *count, struct problem *problem)
 
 bool walk_disk(int root, int disk, int out, uint64_t *count, struct problem *problem)
 {
-	/* One descriptor a level, and a few. */
+	/* One descriptor for each level, and some more. */
 	struct rlimit files = {LEVELS_DEPTH_MAX + 64, LEVELS_DEPTH_MAX + 64};
 	struct stat status;
 	setrlimit(RLIMIT_NOFILE, &files);
@@ -156,7 +156,7 @@ bool walk_disk(int root, int disk, int out, uint64_t *count, struct problem *pro
 	if (fstat(root, &status) != 0)
 		return problem_set(problem, errno, "index of /");
 	if (!emit(root, "", root, &status, problem) || !walk(disk_walk_open(disk), count, problem))
-		return blame(problem);
+		return name_entry(problem);
 	if (!record_stream_flush())
 		return problem_set(problem, errno, "index stream");
 	return true;

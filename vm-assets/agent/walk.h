@@ -1,4 +1,4 @@
-/* Writes the index stream of a directory tree; runs in a process of its own. */
+/* Writes the index stream of a directory tree. Runs in a process of its own. */
 #ifndef COPPICE_WALK_H
 #define COPPICE_WALK_H
 
@@ -8,8 +8,8 @@
 #include "problem.h"
 
 /*
- * `root`: the directory. `disk`: what it is mounted from, where that may be read beside the kernel, which is much
- * quicker; or -1. `count`: entries, the root included.
+ * `root`: the directory. `disk`: the disk that it is mounted from, which is faster to read directly; -1 for none. `count`:
+ * number of entries, including the root.
  */
 bool walk_disk(int root, int disk, int out, uint64_t *count, struct problem *problem);
 

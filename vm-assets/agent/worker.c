@@ -53,7 +53,7 @@ void worker_open(uint32_t id, const struct work *work)
 		close(work->directory);
 }
 
-/* No frame but credit is for a worker. */
+/* Workers accept no frames but credit. */
 static bool worker_take(struct session *session, const struct frame *frame)
 {
 	(void)session;

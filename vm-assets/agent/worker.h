@@ -1,4 +1,4 @@
-/* Sessions whose work a child does; the loop relays its stream as standard output, and answers what it reports. */
+/* Sessions whose work a child process does. The loop relays its stream as standard output, and sends its result. */
 #ifndef COPPICE_WORKER_H
 #define COPPICE_WORKER_H
 
@@ -6,7 +6,7 @@
 
 #include "child.h"
 
-/* Opens session `id` and starts the child; what fails is answered. The work's directory is closed. */
+/* Opens session `id` and starts the child, or answers with the error. Closes the work's directory. */
 void worker_open(uint32_t id, const struct work *work);
 
 #endif

@@ -9,9 +9,9 @@
 #include "../record.h"
 #include "erofs.h"
 
-/* Touched only as deep as the tree is, and only in the process that walks. */
+/* Only the walking process touches it, and only as deep as the tree is. */
 static struct erofs_directory directories[LEVELS_DEPTH_MAX + 1];
-/* The entry that disk_walk_next gave last. */
+/* The entry that disk_walk_next has returned. */
 static struct erofs_entry entry;
 
 bool disk_walk_open(int disk)
@@ -37,7 +37,7 @@ const char *disk_walk_next(unsigned depth)
 	return erofs_next(&directories[depth], &entry) ? entry.name : NULL;
 }
 
-/* The record of an entry that has no attributes. */
+/* Writes the record of an entry without attributes. */
 static bool emit(const struct erofs_inode *inode, struct problem *problem)
 {
 	const struct stat *status = &inode->status;
@@ -62,7 +62,7 @@ static bool emit(const struct erofs_inode *inode, struct problem *problem)
 	return record_end(&head) ? true : problem_set(problem, errno, "index stream");
 }
 
-/* Opens the directory at `depth`, and those above it, for the kernel to look into. */
+/* Opens the directory at `depth` and those above it, for access through the kernel. */
 static bool open_level(unsigned depth, struct problem *problem)
 {
 	unsigned at = depth;
@@ -79,7 +79,7 @@ static bool open_level(unsigned depth, struct problem *problem)
 	return true;
 }
 
-/* Attributes are rare, and the kernel's business. */
+/* Leaves the rare entries with attributes to the kernel. */
 enum disk_visit disk_walk_visit(unsigned depth, bool *is_directory, struct problem *problem)
 {
 	struct erofs_inode *inode = &directories[depth + 1].inode;

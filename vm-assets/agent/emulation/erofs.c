@@ -13,21 +13,21 @@
 #define BLOCK_BYTES (1U << BLOCK_BITS)
 #define SUPER_OFFSET 1024
 #define SUPER_BYTES 128
-/* Inode numbers count places of this size. */
+/* Unit of inode numbers. */
 #define SLOT_BYTES 32
 #define COMPACT_BYTES 32
 #define EXTENDED_BYTES 64
 #define ATTRIBUTES_HEAD_BYTES 12
 #define ENTRY_BYTES 12
-/* How a file's content is kept: together, or its last block behind the inode. */
+/* Layouts of a file's content: contiguous, or with its last block after the inode. */
 #define LAYOUT_PLAIN 0
 #define LAYOUT_INLINE 2
 
-/* The blocks of a directory and of the inodes in it are near each other, and rarely push each other out. */
+/* A direct-mapped cache. The blocks of a directory and of its inodes are close together, so they rarely collide. */
 #define CACHE_COUNT 256
 
 static struct {
-	uint64_t tag[CACHE_COUNT]; /* number of the block, plus one */
+	uint64_t tag[CACHE_COUNT]; /* block number plus one */
 	uint8_t bytes[CACHE_COUNT][BLOCK_BYTES];
 } cache;
 
@@ -45,7 +45,7 @@ static bool malformed(void)
 	return false;
 }
 
-/* Good until the next call; NULL and errno. */
+/* A block, valid until the next call; NULL and errno on failure. */
 static const uint8_t *block_at(uint64_t number)
 {
 	uint8_t *bytes = cache.bytes[number % CACHE_COUNT];
@@ -94,7 +94,7 @@ bool erofs_open(int fd)
 	disk.built_s = get_u64(super + 24);
 	disk.built_ns = get_u32(super + 32);
 	disk.inodes_start = (uint64_t)get_u32(super + 40) << BLOCK_BITS;
-	/* Whatever the kernel must know, or refuse: compression, chunks, other disks, fragments. */
+	/* Features that only the kernel can handle, such as compression, chunks, other disks and fragments. */
 	return super[12] == BLOCK_BITS && get_u32(super + 80) == 0;
 }
 
@@ -166,22 +166,22 @@ ssize_t erofs_read(const struct erofs_inode *inode, uint64_t offset, const uint8
 	uint64_t size = (uint64_t)inode->status.st_size;
 	uint64_t left = offset < size ? size - offset : 0;
 	bool is_tail = !inode->is_plain && left <= BLOCK_BYTES;
-	uint64_t place = is_tail ? inode->tail : inode->start + offset;
+	uint64_t position = is_tail ? inode->tail : inode->start + offset;
 	if (left > BLOCK_BYTES)
 		left = BLOCK_BYTES;
-	/* A tail does not reach into the next block. */
-	if (left > BLOCK_BYTES - place % BLOCK_BYTES) {
+	/* A tail never crosses a block boundary. */
+	if (left > BLOCK_BYTES - position % BLOCK_BYTES) {
 		errno = EUCLEAN;
 		return -1;
 	}
-	const uint8_t *block = left == 0 ? cache.bytes[0] : block_at(place >> BLOCK_BITS);
+	const uint8_t *block = left == 0 ? cache.bytes[0] : block_at(position >> BLOCK_BITS);
 	if (block == NULL)
 		return -1;
-	*bytes = block + place % BLOCK_BYTES;
+	*bytes = block + position % BLOCK_BYTES;
 	return (ssize_t)left;
 }
 
-/* Reads the entry `number` of a block of a directory. */
+/* Parses entry `number` of a directory's block. */
 static bool parse_entry(const uint8_t *block, size_t size, unsigned number, struct erofs_entry *entry)
 {
 	const uint8_t *at = block + number * ENTRY_BYTES;
@@ -199,17 +199,17 @@ static bool parse_entry(const uint8_t *block, size_t size, unsigned number, stru
 	return true;
 }
 
-/* Asks for the inodes of a block of a directory, so that the disk answers while those before are walked. */
-static void foresee(const uint8_t *block, size_t count)
+/* Requests the inodes of a directory's block, so that the disk reads them while earlier ones are walked. */
+static void prefetch(const uint8_t *block, size_t count)
 {
 	uint64_t last = 0;
 	for (size_t number = 0; number < count; number++) {
 		uint64_t inode = get_u64(block + number * ENTRY_BYTES);
-		uint64_t place = (disk.inodes_start + inode * SLOT_BYTES) >> BLOCK_BITS;
-		if (place == last || cache.tag[place % CACHE_COUNT] == place + 1)
+		uint64_t position = (disk.inodes_start + inode * SLOT_BYTES) >> BLOCK_BITS;
+		if (position == last || cache.tag[position % CACHE_COUNT] == position + 1)
 			continue;
-		posix_fadvise(disk.fd, (off_t)(place << BLOCK_BITS), BLOCK_BYTES, POSIX_FADV_WILLNEED);
-		last = place;
+		posix_fadvise(disk.fd, (off_t)(position << BLOCK_BITS), BLOCK_BYTES, POSIX_FADV_WILLNEED);
+		last = position;
 	}
 }
 
@@ -222,7 +222,7 @@ bool erofs_next(struct erofs_directory *directory, struct erofs_entry *entry)
 			errno = 0;
 		if (size <= 0)
 			return false;
-		/* The first name begins where the entries end. */
+		/* The first name starts where the entries end. */
 		size_t entries_bytes = size < ENTRY_BYTES ? 0 : get_u16(block + 8);
 		if (entries_bytes < ENTRY_BYTES || entries_bytes > (size_t)size)
 			return malformed();
@@ -232,7 +232,7 @@ bool erofs_next(struct erofs_directory *directory, struct erofs_entry *entry)
 			continue;
 		}
 		if (directory->entry == 0)
-			foresee(block, entries_bytes / ENTRY_BYTES);
+			prefetch(block, entries_bytes / ENTRY_BYTES);
 		if (!parse_entry(block, (size_t)size, directory->entry++, entry))
 			return false;
 		if (strcmp(entry->name, ".") != 0 && strcmp(entry->name, "..") != 0)

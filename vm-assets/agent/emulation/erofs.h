@@ -1,7 +1,7 @@
 /*
- * Reads the metadata of an EROFS disk without the kernel, which makes an inode, a directory entry and five system
- * calls of every file that is listed: emulated, that is many times what it costs to read them here. Known is what
- * mkfs.erofs makes of a base: blocks of 4 KiB, and nothing compressed, in chunks or on another disk.
+ * Reads the metadata of an EROFS disk without the kernel, which needs an inode, a directory entry and five system calls
+ * for each listed file: under emulation, that is many times the cost of reading the disk here. Supports the disks that
+ * mkfs.erofs makes for bases: blocks of 4 KiB, without compression, chunks and other disks.
  */
 #ifndef COPPICE_EROFS_H
 #define COPPICE_EROFS_H
@@ -14,18 +14,18 @@
 #define EROFS_NAME_BYTES_MAX 255
 
 struct erofs_inode {
-	struct stat status; /* what stat(2) says, as far as an index has it */
+	struct stat status; /* as stat(2) reports it, as far as an index contains it */
 	bool has_attributes;
-	bool is_plain; /* all the content is at `start` */
-	uint64_t start; /* of the content on the disk */
-	uint64_t tail; /* where the last block of the content is instead, when it is not plain */
+	bool is_plain; /* the whole content is at `start` */
+	uint64_t start; /* disk offset of the content */
+	uint64_t tail; /* disk offset of the content's last block, if it is not plain */
 };
 
-/* A place in a directory. */
+/* A position in a directory. */
 struct erofs_directory {
 	struct erofs_inode inode;
-	uint64_t offset; /* a multiple of the size of a block */
-	unsigned entry; /* the next one in that block */
+	uint64_t offset; /* a multiple of the block size */
+	unsigned entry; /* number of the next entry in that block */
 };
 
 struct erofs_entry {
@@ -33,14 +33,14 @@ struct erofs_entry {
 	char name[EROFS_NAME_BYTES_MAX + 1];
 };
 
-/* Takes a disk into use, for all functions below; false when it holds nothing that they know. */
+/* Selects the disk for the functions below. Returns false when it uses unsupported features. */
 bool erofs_open(int fd);
 uint64_t erofs_root(void);
-/* False and errno. */
+/* Returns false and errno on failure. */
 bool erofs_inode(uint64_t number, struct erofs_inode *inode);
-/* The content from `offset`, a multiple of the size of a block, to the end or that of the block; -1 and errno. */
+/* Reads content at `offset`, a multiple of the block size, up to the end of the content or block. Returns -1 and errno on failure. */
 ssize_t erofs_read(const struct erofs_inode *inode, uint64_t offset, const uint8_t **bytes);
-/* The next entry but "." and ".."; false at the end, or with errno set. */
+/* Reads the next entry, except "." and "..". Returns false at the end, or with errno set. */
 bool erofs_next(struct erofs_directory *directory, struct erofs_entry *entry);
 
 #endif

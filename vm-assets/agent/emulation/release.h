@@ -1,6 +1,6 @@
 /*
- * RELEASE: lets go of all disks, so that a clone that has rehearsed can wait for a run. Emulated processors translate
- * code when they first execute it; no other clone rehearses.
+ * RELEASE: unmounts and forgets all disks, so that a clone can wait for a run after its rehearsal. Only emulated clones
+ * rehearse, because emulated processors translate code when they first execute it.
  */
 #ifndef COPPICE_EMULATION_RELEASE_H
 #define COPPICE_EMULATION_RELEASE_H
@@ -9,7 +9,7 @@
 
 #include "../frame.h"
 
-/* Handler of the frame; false: malformed. */
+/* Handles RELEASE. Returns false when the frame is malformed. */
 bool release_disks(const struct frame *frame);
 
 #endif

@@ -18,7 +18,7 @@
 #include "../platform.h"
 #include "guest.h"
 
-/* Above every ordinary process, so that no command can keep the agent from its deadlines. */
+/* Above every ordinary process, so that no command can delay the agent. */
 #define AGENT_PRIORITY 50
 
 static void mount_or_die(const char *type, const char *target, unsigned long flags, const char *options)
@@ -29,8 +29,8 @@ static void mount_or_die(const char *type, const char *target, unsigned long fla
 }
 
 /*
- * Moves onto a tmpfs: pivot_root(2) refuses to leave the initramfs itself, and a command must not find
- * the agent's files below its root.
+ * Moves the root to a tmpfs: pivot_root(2) cannot leave the initramfs, and commands must not find the agent's files below
+ * their root.
  */
 static void leave_initramfs(void)
 {
@@ -42,7 +42,7 @@ static void leave_initramfs(void)
 	mkdir("/r", 0755);
 }
 
-/* Descriptors 0..2 exist whatever console the kernel has. */
+/* Opens descriptors 0 to 2, which depend on no console. */
 static void open_stdio(void)
 {
 	int fd = open("/dev/null", O_RDWR);
@@ -66,7 +66,7 @@ static void raise_loopback(void)
 
 void platform_start(int argc, char **argv, struct transport *transport)
 {
-	/* The kernel's command line names what carries the stream; a port when it does not. */
+	/* The kernel's command line names the transport; the default is the port. */
 	bool vsock = argc > 1 && strcmp(argv[1], "vsock") == 0;
 
 	umask(0);
@@ -98,10 +98,10 @@ void platform_ready(void)
 	raise_loopback();
 	if (!write_file("/proc/self/oom_score_adj", "-1000"))
 		log_line("oom_score_adj: %s", strerror(errno));
-	/* On fault: the tables are large and mostly never touched. */
+	/* MCL_ONFAULT: the tables are large, and most of them are never touched. */
 	if (mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0)
 		log_line("mlockall: %s", strerror(errno));
-	/* What the agent forks is ordinary again. musl's own function only says ENOSYS. */
+	/* Children of the agent have the ordinary scheduler. The raw system call, because musl's function returns ENOSYS. */
 	if (syscall(SYS_sched_setscheduler, 0, SCHED_FIFO | SCHED_RESET_ON_FORK, &priority) != 0)
 		log_line("scheduler: %s", strerror(errno));
 }
@@ -115,7 +115,7 @@ void platform_log(const char *text)
 	close(fd);
 }
 
-/* Power off, not a panic: the host can tell an agent that gave up from a kernel that broke. */
+/* Powers off instead of panicking, so that the host can tell an agent that gave up from a broken kernel. */
 _Noreturn void platform_end(int status)
 {
 	(void)status;

@@ -1,4 +1,4 @@
-/* The guest's cgroups: cmd holds the limits of all commands, cmd/N one command with everything it forks. */
+/* The guest's cgroups: cmd has the limits of all commands, cmd/N contains one command with all processes it forks. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,13 +20,13 @@
 
 #define COMMANDS CGROUP_ROOT "/cmd"
 /*
- * What a process costs outside of what its cgroup is charged for, generously. The most is what an emulated
- * machine can kill within the seconds that the host gives a time limit.
+ * Generous memory cost of a process beyond what its cgroup is charged for. The upper limit of processes is what an
+ * emulated machine can kill within the seconds that the host allows after a time limit.
  */
 #define PROCESS_BYTES (256ULL << 10)
 #define GUEST_PROCESSES_COUNT_MIN 1024ULL
 #define GUEST_PROCESSES_COUNT_MAX 4096ULL
-/* cgroups that a command nested in its own, and that a release takes away. */
+/* Depth to which nested cgroups of a command are removed. */
 #define NESTING_MAX 16
 
 static char memory_max[24];
@@ -58,7 +58,7 @@ void cgroup_open(void)
 	set(COMMANDS "/memory.max", memory_max);
 	set(COMMANDS "/pids.max", count);
 	set(COMMANDS "/cgroup.subtree_control", "+cpu +memory +pids");
-	/* Absent from a kernel without swap. */
+	/* A kernel without swap does not have this file. */
 	write_file(COMMANDS "/memory.swap.max", "0");
 }
 
@@ -67,7 +67,7 @@ static void path_of(unsigned slot, const char *file, char path[64])
 	snprintf(path, 64, COMMANDS "/%u/%s", slot, file);
 }
 
-pid_t platform_fork_reaper(unsigned slot, bool apart, struct problem *problem)
+pid_t platform_fork_reaper(unsigned slot, bool isolated, struct problem *problem)
 {
 	char path[64];
 	path_of(slot, "", path);
@@ -76,7 +76,7 @@ pid_t platform_fork_reaper(unsigned slot, bool apart, struct problem *problem)
 		return -1;
 	}
 	int cgroup = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* The limit is the parent's; here it is for programs that look at how much there is. */
+	/* The parent enforces the limit. It is also set here for programs that read it to size themselves. */
 	path_of(slot, "memory.max", path);
 	if (cgroup < 0 || !write_file(path, memory_max)) {
 		problem_set(problem, errno, "cgroup of the command");
@@ -84,14 +84,14 @@ pid_t platform_fork_reaper(unsigned slot, bool apart, struct problem *problem)
 		return -1;
 	}
 	struct clone_args arguments = {
-		.flags = CLONE_INTO_CGROUP | (apart ? CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS : 0),
+		.flags = CLONE_INTO_CGROUP | (isolated ? CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS : 0),
 		.exit_signal = SIGCHLD,
 		.cgroup = (unsigned)cgroup,
 	};
 	pid_t pid = (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
 	if (pid < 0)
 		problem_set(problem, errno, "namespaces of the command");
-	/* In the child everything above the standard streams is closed soon. */
+	/* The child closes everything above the standard streams soon. */
 	if (pid != 0)
 		close(cgroup);
 	return pid;
@@ -102,7 +102,7 @@ void platform_kill(unsigned slot, pid_t reaper, pid_t command)
 	char path[64];
 	(void)command;
 	path_of(slot, "cgroup.kill", path);
-	/* A pid namespace ends with its first process, so this reaches even what the cgroup would not. */
+	/* Killing the first process of a pid namespace ends all of it, including processes outside the cgroup. */
 	if (!write_file(path, "1"))
 		log_line("%s: %s", path, strerror(errno));
 	kill(reaper, SIGKILL);
@@ -146,7 +146,7 @@ static void read_usage(unsigned slot, struct usage *usage)
 		usage->oom_killed = field(text, "oom_kill") > 0;
 }
 
-/* Removes a cgroup with those that the command made inside it. */
+/* Removes a cgroup and the cgroups that the command made in it. */
 static void remove_tree(int parent, const char *name, unsigned depth)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-/* A clone wakes with the clock and the random numbers of its template; both come from the host. */
+/* A clone starts with the clock and the random state of its template, so the host sends both. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/random.h>
@@ -32,7 +32,7 @@ bool platform_reseed(const uint8_t *entropy, size_t size, struct problem *proble
 	pool.info.entropy_count = (int)size * 8;
 	pool.info.buf_size = (int)size;
 	memcpy(pool.bytes, entropy, size);
-	/* The second call makes the generator use it now and not at its next turn. */
+	/* The second call makes the generator use the entropy at once. */
 	bool done = ioctl(fd, RNDADDENTROPY, &pool) == 0 && ioctl(fd, RNDRESEEDCRNG) == 0;
 	int error = errno;
 	close(fd);

@@ -1,6 +1,6 @@
 /*
- * Disks are known by the serial number that the host gave them. Names like sda follow the order in which
- * the kernel probed, which is not the order in which they were attached.
+ * Identifies disks by the serial numbers that the host gave them. Names such as sda follow the order in which the kernel
+ * probed the disks, which may differ from the order of attachment.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,11 +19,11 @@
 #include "../protocol.h"
 #include "guest.h"
 
-/* Header of the SCSI "unit serial number" page: its length is the fourth byte. */
+/* Header of the SCSI "unit serial number" page; its fourth byte is the length. */
 #define VPD_HEADER_BYTES 4
-/* Looks again after this long even without an event: an event can be lost, a disk must not. */
+/* Interval of scans without an event, because events can be lost. */
 #define RESCAN_MS 50
-/* What SCSI and this service allow for a serial number, with blanks behind it. */
+/* Longest serial number, including trailing blanks. */
 #define SERIAL_BYTES_MAX 36
 #define DISK_NAME_BYTES 16
 
@@ -37,7 +37,7 @@ void disks_open(void)
 		log_fatal("uevents: %s", strerror(errno));
 }
 
-/* Disks that were identified; each is looked at once, however many there are. */
+/* Identified disks. Each disk is identified only once. */
 static struct {
 	char name[DISK_NAME_BYTES];
 	char serial[SERIAL_BYTES_MAX + 1];
@@ -52,7 +52,7 @@ static bool is_known(const char *name)
 	return false;
 }
 
-/* Where the kernel shows the serial of a disk, and the bytes before it; NULL for what is no disk of a host's. */
+/* The file with the serial of a disk, and the length of the header before it; NULL for other block devices. */
 static const char *serial_file(const char *name, int *header_bytes)
 {
 	bool scsi = strncmp(name, "sd", 2) == 0;
@@ -82,8 +82,8 @@ static bool read_serial(const char *name, char serial[SERIAL_BYTES_MAX + 1])
 }
 
 /*
- * Every further disk makes the controller interrupt a command to those before it. The kernel asks a new disk only three
- * times for its size, and takes it for an empty one when it was interrupted each time: it has to be made to ask again.
+ * Attaching a disk makes the controller interrupt commands to earlier ones. The kernel asks a new disk for its size only
+ * three times, and treats it as empty if it was interrupted each time. Then a rescan makes it ask again.
  */
 static bool has_size(int fd, const char *name)
 {
@@ -105,7 +105,7 @@ static void identify(const char *name)
 	if (known_count == sizeof known / sizeof known[0] || !read_serial(name, known[known_count].serial))
 		return;
 	snprintf(device, sizeof device, "/dev/%s", name);
-	/* The node is there a moment before the disk behind it. */
+	/* The device node appears shortly before the disk can be opened. */
 	int fd = open(device, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
@@ -142,7 +142,7 @@ bool disks_find(const char *serial, uint64_t deadline_ns, char *device, size_t s
 	if (look_up(serial, device, size))
 		return true;
 	for (;;) {
-		/* Emptied before the look, so that what appears after the look is an event to wake up for. */
+		/* Drained before the scan, so that a disk that appears after the scan wakes the poll. */
 		while (recv(events, event, sizeof event, 0) > 0)
 			continue;
 		scan();
@@ -160,7 +160,7 @@ bool disks_forget(struct problem *problem)
 	char path[64];
 	for (unsigned i = 0; i < known_count; i++) {
 		snprintf(path, sizeof path, "/sys/block/%s/device/delete", known[i].name);
-		/* Only SCSI disks can be told to go. */
+		/* Only SCSI disks can be deleted. */
 		if (strncmp(known[i].name, "sd", 2) != 0 || !write_file(path, "1"))
 			return problem_set(problem, ENOTSUP, "removal of disk %s", known[i].serial);
 	}

@@ -1,4 +1,4 @@
-/* The reaper's way into the merged root, inside namespaces of its own. */
+/* Moves a reaper into the merged root and into its namespaces. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -16,20 +16,20 @@
 
 bool platform_enter_root(const char *hostname, struct problem *problem)
 {
-	/* Only now: a cgroup namespace is rooted in the cgroup of whoever makes it. */
+	/* Not earlier: a cgroup namespace is rooted in the cgroup of the process that creates it. */
 	if (unshare(CLONE_NEWCGROUP) != 0)
 		return problem_set(problem, errno, "cgroup namespace");
 	if (hostname[0] != '\0' && sethostname(hostname, strlen(hostname)) != 0)
 		return problem_set(problem, errno, "hostname %s", hostname);
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
 		return problem_set(problem, errno, "private mounts");
-	/* Away with the cover of root_furnish: /proc/mounts shows one /proc. */
+	/* Removes the cover that root_furnish mounted, so that /proc/mounts lists only one /proc. */
 	umount2("/r/proc", MNT_DETACH);
 	if (!root_mount("/r", "proc", "proc", QUIET, NULL, problem))
 		return false;
 	if (!root_mount("/r", "sys/fs/cgroup", "cgroup2", QUIET | MS_RDONLY, NULL, problem))
 		return false;
-	/* Both arguments the same: the old root ends up under the new one and is taken away from there. */
+	/* With two equal arguments, the old root is stacked over the new one, and then unmounted. */
 	if (chdir("/r") != 0 || syscall(SYS_pivot_root, ".", ".") != 0 || umount2(".", MNT_DETACH) != 0 ||
 	    chdir("/") != 0)
 		return problem_set(problem, errno, "change of root");
@@ -38,10 +38,10 @@ bool platform_enter_root(const char *hostname, struct problem *problem)
 
 bool platform_join(int pidfd, struct problem *problem)
 {
-	/* The cgroup namespace stays one's own: it is rooted in the cgroup that this command is counted in. */
+	/* The cgroup namespace is not joined: it is rooted in the cgroup that this command is charged to. */
 	if (unshare(CLONE_NEWCGROUP) != 0)
 		return problem_set(problem, errno, "cgroup namespace");
-	/* Root and working directory become those of the mount namespace; the pid namespace is for children only. */
+	/* Joining the mount namespace also changes root and working directory. The pid namespace applies only to children. */
 	if (setns(pidfd, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET) != 0)
 		return problem_set(problem, errno, "namespaces of the command");
 	return true;
@@ -59,6 +59,6 @@ int platform_open_terminal(struct problem *problem)
 
 void platform_become_ordinary(void)
 {
-	/* /proc is the command's own by now. Scheduling was reset by the fork. */
+	/* /proc belongs to the command here. The fork has reset the scheduler. */
 	write_file("/proc/self/oom_score_adj", "0");
 }

@@ -1,4 +1,4 @@
-/* Kernel modules, in the order of the lists that the initramfs was built with. */
+/* Loads kernel modules in the order of the lists in the initramfs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #define LIST_BYTES_MAX 4096
 
-/* /modules of the initramfs, which stays reachable after the agent left it. */
+/* /modules of the initramfs, which stays open after the agent has left the initramfs. */
 static int directory = -1;
 
 static void load(const char *name)
@@ -21,7 +21,7 @@ static void load(const char *name)
 	if (syscall(SYS_finit_module, fd, "", 0) != 0 && errno != EEXIST)
 		log_fatal("module %s: %s", name, strerror(errno));
 	close(fd);
-	/* The file is memory of the guest. */
+	/* The file occupies memory of the guest. */
 	unlinkat(directory, name, 0);
 }
 

@@ -1,4 +1,4 @@
-/* Layers, scratch and the overlay over them; and the way back. */
+/* Mounts layers, the scratch and their overlay, and unmounts them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -18,28 +18,28 @@
 #include "guest.h"
 
 /*
- * A hundred disks on a busy host, or one in an emulated host, may take this long to be found; the host waits a little
- * longer (MOUNT_MS_MAX).
+ * Finding a hundred disks on a busy host, or one on an emulated host, may take this long. The host waits slightly longer
+ * (MOUNT_MS_MAX).
  */
 #define DISKS_WAIT_NS 170000000000ULL
-/* What a dead command held is let go within milliseconds of its death. */
+/* Dead commands release their mounts within milliseconds. */
 #define RELEASE_WAIT_NS 5000000000ULL
 #define EROFS_SUPER_OFFSET 1024
 #define LAYER_FLAGS (MS_RDONLY | MS_NODEV | MS_NOSUID | MS_NOATIME)
 #define SCRATCH_FLAGS (MS_NODEV | MS_NOSUID | MS_NOATIME)
 /*
- * The semantics that container users know; the host's index follows no redirect and no metacopy either.
- * Device nodes of an image are listed but do not work (nodev): the command's /dev is made by root_furnish.
+ * The semantics that users of containers know. The host's index follows no redirects and no metacopy either. Device nodes
+ * of an image are listed but do not work (nodev); root_furnish makes the /dev of commands.
  */
 #define OVERLAY_OPTIONS "upperdir=/s/upper,workdir=/s/work,index=off,metacopy=off,redirect_dir=nofollow,xino=off,nfs_export=off"
-/* The page that mount(2) takes, and the longest list of layers below it. */
+/* mount(2) takes one page of options; the longest list of layers fits. */
 #define OPTIONS_BYTES 4096
 _Static_assert(LAYERS_COUNT_MAX * sizeof "/l/000/upper:" + sizeof OVERLAY_OPTIONS + 16 < OPTIONS_BYTES, "options fit");
 #define OVERLAY_FLAGS (MS_NODEV | MS_NOATIME)
 
 /*
- * Every further disk makes the controller interrupt commands to those before it, and the kernel gives a command up
- * when that happens to it too often: a read that failed while disks arrive is worth another try.
+ * Attaching a disk makes the controller interrupt commands to earlier ones, and the kernel gives up a command that was
+ * interrupted too often. So reads that failed while disks are being attached are retried.
  */
 static bool try_again(uint64_t deadline_ns)
 {
@@ -50,7 +50,7 @@ static bool try_again(uint64_t deadline_ns)
 	return true;
 }
 
-/* Asked first, because the kernel logs an error for every file system that is not what it was told. */
+/* Checked before mounting, because the kernel logs an error when the type of a file system is wrong. */
 static bool is_erofs(const char *device, uint64_t deadline_ns)
 {
 	uint32_t magic = 0;
@@ -110,8 +110,8 @@ static bool copy_xattrs(const char *from, const char *to, struct problem *proble
 }
 
 /*
- * The merged "/" is the root of the upper layer, so it takes everything from the layer below it. The
- * times come last: what is done before changes them.
+ * The merged "/" is the root of the upper layer, so that gets all attributes of the layer's root below it. Times are set
+ * last, because the other steps change them.
  */
 static bool copy_root(unsigned top_layer, struct problem *problem)
 {
@@ -138,7 +138,7 @@ static bool mount_scratch(uint64_t deadline_ns, struct problem *problem)
 	char device[64];
 	if (!disks_find("S", deadline_ns, device, sizeof device, problem))
 		return false;
-	/* noinit_itable: the file system is a stamped template, and nothing is to write to it unasked. */
+	/* noinit_itable: the file system was copied from a template, and must not get background writes. */
 	int result;
 	do
 		result = mount(device, "/s", "ext4", SCRATCH_FLAGS, "noinit_itable,nodiscard");
@@ -152,7 +152,7 @@ static bool mount_overlay(unsigned layers, struct problem *problem)
 {
 	char options[OPTIONS_BYTES];
 	size_t length = (size_t)snprintf(options, sizeof options, "lowerdir=");
-	/* The highest first. */
+	/* Highest layer first. */
 	for (unsigned number = layers; number-- > 0;)
 		length += (size_t)snprintf(options + length, sizeof options - length, "/l/%02u/upper%s", number,
 			number > 0 ? ":" : "");
@@ -162,7 +162,7 @@ static bool mount_overlay(unsigned layers, struct problem *problem)
 	return true;
 }
 
-/* Whether there is an overlay to take away again. */
+/* true when the overlay is mounted */
 static bool has_root;
 
 bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem)
@@ -180,7 +180,7 @@ bool platform_mount(unsigned layers, enum mounts mounts, struct problem *problem
 	       (copy_root(layers - 1, problem) && mount_overlay(layers, problem) && root_furnish(problem));
 }
 
-/* Retries what is busy only until the last trace of a command is gone. */
+/* Retries while the mount is busy, until the remains of a command are gone. */
 static bool settles(int (*attempt)(void))
 {
 	const struct timespec pause = {.tv_nsec = 5000000};
@@ -205,15 +205,15 @@ static int unmount_scratch(void)
 
 static char scratch_device[64];
 
-/* EBUSY here: the file system is still alive somewhere, writable. */
+/* EBUSY: the file system is still mounted writable somewhere. */
 static int mount_frozen(void)
 {
 	return mount(scratch_device, "/s", "ext4", LAYER_FLAGS, NULL);
 }
 
 /*
- * The kernel remembers of a file system that a write of it failed, and tells the first who asks: a command that ended
- * well may have left in the page cache what the disk then did not take.
+ * The kernel remembers a failed write of a file system, and reports it to the first who syncs. A command that ended well
+ * may have left data in the page cache that the disk then refused.
  */
 bool platform_flush(struct problem *problem)
 {
@@ -231,7 +231,7 @@ static bool trim(uint64_t *trimmed_bytes, struct problem *problem)
 	int result = fd < 0 ? -1 : ioctl(fd, (int)FITRIM, &range);
 	int error = errno;
 	close(fd);
-	/* A disk that cannot give space back is larger, not wrong. */
+	/* A disk that cannot release space stays larger, which is not an error. */
 	if (result != 0 && error != EOPNOTSUPP)
 		return problem_set(problem, error, "trim of the scratch");
 	*trimmed_bytes = result == 0 ? range.len : 0;

@@ -12,7 +12,7 @@
 
 #define PORT_NAME "agent\n"
 #define PORT_DIRECTORY "/sys/class/virtio-ports"
-/* The device answers within milliseconds of its driver; a second is a slow machine. */
+/* The device answers milliseconds after its driver was loaded, or a second on a slow machine. */
 #define PORT_WAIT_MS 10000
 
 static bool find_port(char *device, size_t size)

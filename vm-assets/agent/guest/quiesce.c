@@ -1,4 +1,4 @@
-/* The scratch stands still and goes on, while commands run in it. */
+/* Stops writes to the scratch and allows them again, while commands run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>

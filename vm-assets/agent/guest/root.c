@@ -1,4 +1,4 @@
-/* What the merged root needs besides its files: /dev, /sys, and no /proc but the command's own. */
+/* Mounts that the merged root needs in addition to its files: /dev, /sys and a cover over /proc. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -42,7 +42,7 @@ bool root_mount(const char *root, const char *target, const char *type, unsigned
 	int root_fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (root_fd < 0)
 		return problem_set(problem, errno, "%s", root);
-	/* The image decides what lies here: a symlink must not lead the mount elsewhere. */
+	/* The image may have a symlink at this path, which must not redirect the mount. */
 	int fd = resolve_open(root_fd, target, O_PATH | O_DIRECTORY, 0, RESOLVE_NO_SYMLINKS);
 	int error = errno;
 	close(root_fd);
@@ -70,7 +70,7 @@ static bool make_nodes(struct problem *problem)
 
 bool root_furnish(struct problem *problem)
 {
-	/* The cover keeps files away from the image's /proc, over which each command mounts its own. */
+	/* The cover prevents files in the image's /proc; each command mounts a /proc of its own over it. */
 	return root_mount("/r", "proc", "tmpfs", QUIET | MS_RDONLY, "size=4k,mode=0555", problem) &&
 	       root_mount("/r", "sys", "sysfs", QUIET | MS_RDONLY, NULL, problem) &&
 	       root_mount("/r", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=1m,mode=0755", problem) &&
@@ -87,7 +87,7 @@ bool root_clear(struct problem *problem)
 	uint64_t end_ns = clock_now() + RELEASE_WAIT_NS;
 	for (size_t i = 0; i < sizeof mounts / sizeof mounts[0]; i++) {
 		while (umount2(mounts[i], UMOUNT_NOFOLLOW) != 0) {
-			/* EINVAL, ENOENT: removing the directory below took the mount away. */
+			/* EINVAL, ENOENT: the directory was removed, and its mount with it. */
 			if (errno == EINVAL || errno == ENOENT)
 				break;
 			if (errno != EBUSY || clock_now() >= end_ns)

@@ -1,4 +1,4 @@
-/* The agent's port of the vsock device: hosts connect to it, one after the other. */
+/* The agent's vsock port. Hosts connect to it one after another. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 #include "../log.h"
 #include "guest.h"
 
-/* src/vm/cloud-hypervisor/config.ts has the same number. Below it only the privileged may listen. */
+/* src/vm/cloud-hypervisor/config.ts has the same number. Lower ports are privileged. */
 #define AGENT_PORT 1024
 
 int vsock_listen(void)

@@ -1,9 +1,8 @@
 /*
- * The agent as an ordinary program, for tests: `agent-native FD DIRECTORY` speaks the protocol over the
- * inherited socket FD; `listen:FD` is one that hosts connect to. DIRECTORY holds l/NN/upper, s/upper and r, which stand for what the guest mounts,
- * and may hold l/NN/disk, which stands for the disk that a layer is mounted from.
- * There are no namespaces and cgroups, so commands see the build machine, and only a command's process
- * group is killed.
+ * The agent as an ordinary program, for tests. `agent-native FD DIRECTORY` speaks the protocol over the inherited socket FD;
+ * with `listen:FD`, FD is a listening socket. DIRECTORY contains l/NN/upper, s/upper and r in place of the guest's mounts,
+ * and may contain l/NN/disk in place of a layer's disk. There are no namespaces and no cgroups, so commands see the build
+ * machine, and only a command's process group is killed.
  */
 #include "../platform.h"
 
@@ -106,7 +105,7 @@ bool platform_flush(struct problem *problem)
 	return exists(path, problem);
 }
 
-/* A file stands for the file system's state; while there is another, `busy`, the change takes its time. */
+/* A file represents the quiesced state. While a file named `busy` exists, the change does not finish. */
 static bool change(bool quiesce, struct problem *problem)
 {
 	char path[PATH_MAX];
@@ -147,10 +146,10 @@ bool platform_release_disks(unsigned layers, bool scratch, struct problem *probl
 	return true;
 }
 
-pid_t platform_fork_reaper(unsigned slot, bool apart, struct problem *problem)
+pid_t platform_fork_reaper(unsigned slot, bool isolated, struct problem *problem)
 {
 	(void)slot;
-	(void)apart;
+	(void)isolated;
 	pid_t pid = fork();
 	if (pid < 0)
 		problem_set(problem, errno, "fork");
@@ -166,7 +165,7 @@ bool platform_enter_root(const char *hostname, struct problem *problem)
 
 bool platform_join(int pidfd, struct problem *problem)
 {
-	/* There are no namespaces, but a process that is gone must be seen here, too. */
+	/* Without namespaces there is nothing to join, but a missing process must be reported. */
 	return syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) == 0 ? true : problem_set(problem, errno, "join");
 }
 
