@@ -1,19 +1,17 @@
-import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
+import { Ledger } from "../../src/cli/bench/ledger.ts";
+import { ratesPart } from "../../src/cli/bench/requests.ts";
+import type { Finding } from "../../src/cli/bench/row.ts";
+import { chainPart, spawnPart } from "../../src/cli/bench/spawns.ts";
+import { downloadRow, makeLarge, uploadPart } from "../../src/cli/bench/transfers.ts";
 import { deadline, pause } from "../support/waiting.ts";
 import { captureRows } from "./capture.ts";
-import { chainRows } from "./chain.ts";
-import { densityRemarks, phaseRemarks } from "./density.ts";
+import { densityRemarks } from "./density.ts";
 import { BenchHost } from "./host.ts";
 import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { inspectRows } from "./inspect.ts";
-import { Ledger } from "./ledger.ts";
-import type { Finding } from "./part.ts";
-import { rateRows } from "./rates.ts";
 import { scaleRows } from "./scale.ts";
-import { spawnRows } from "./spawn.ts";
-import { transferRows } from "./transfer.ts";
 import { turnRows } from "./turns.ts";
 
 const { values: options } = parseArgs({
@@ -34,18 +32,29 @@ interface Part {
 /** In this order: what wants an empty store comes first, what fills it last. */
 const PARTS: Readonly<Record<string, Part>> = {
   idle: { measure: idleRows, secondsMax: 180 },
-  spawn: { measure: spawnRows, secondsMax: 420 },
-  phases: { measure: phaseRemarks, secondsMax: 180 },
+  spawn: { measure: ({ target }) => spawnPart(target), secondsMax: 420 },
   turns: { measure: turnRows, secondsMax: 180 },
-  rates: { measure: rateRows, secondsMax: 240 },
+  rates: { measure: ({ target }) => ratesPart(target), secondsMax: 240 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },
   import: { measure: importRows, secondsMax: 300 },
-  transfer: { measure: transferRows, secondsMax: 600 },
+  download: { measure: downloadRows, secondsMax: 300 },
+  upload: { measure: uploadRows, secondsMax: 600 },
   density: { measure: densityRemarks, secondsMax: 900 },
-  chain: { measure: chainRows, secondsMax: 900 },
+  chain: { measure: ({ target }) => chainPart(target), secondsMax: 900 },
   scale: { measure: scaleRows, secondsMax: 420 },
 };
+
+async function* downloadRows({ target }: BenchHost): AsyncGenerator<Finding> {
+  yield await downloadRow(target, await makeLarge(target));
+  await target.deleteMade();
+}
+
+/** Every content is another one, which the appliance does not have yet. */
+function uploadRows({ target, quick }: BenchHost): AsyncGenerator<Finding> {
+  return uploadPart(target, { sizeMib: quick ? 512 : 2048, head: () => crypto.randomUUID() });
+}
+
 /** A machine that hangs must not keep the table back. */
 const DISPOSAL_MS_MAX = 60_000;
 
@@ -80,8 +89,7 @@ for (const [name, part] of Object.entries(PARTS)) {
     await dispose(host);
     host = null;
   }
-  const seconds = ((performance.now() - partStartedAt) / 1000).toFixed(0);
-  ledger.end(name, `${seconds} s, load ${loadavg()[0]?.toFixed(1)}`);
+  ledger.end(name, performance.now() - partStartedAt);
 }
 await dispose(host);
 const minutes = ((performance.now() - startedAt) / 60_000).toFixed(1);

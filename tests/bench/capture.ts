@@ -1,10 +1,9 @@
-import { interleaved, rowOf } from "../../src/cli/bench/figures.ts";
+import type { Finding } from "../../src/cli/bench/row.ts";
+import { captureRow } from "../../src/cli/bench/spawns.ts";
 import { busyboxImage, type ImageSpec } from "../support/images.ts";
 import type { BenchHost } from "./host.ts";
-import type { Finding } from "./part.ts";
 
 const MIB = 1_048_576;
-const CHANGE = "echo changed > /root/file";
 
 /** busybox and files of 16 MiB beside it, of bytes that compress well in transit and lie on the disk in full. */
 export async function fatImage(sizeMib: number): Promise<ImageSpec> {
@@ -22,18 +21,6 @@ export async function fatImage(sizeMib: number): Promise<ImageSpec> {
 export async function* captureRows(host: BenchHost): AsyncGenerator<Finding> {
   const sizeMib = host.quick ? 256 : 1024;
   const large = await host.importImage("large", await fatImage(sizeMib));
-  const small = await host.importImage("small", await fatImage(3));
-  const values = await interleaved(host.rounds(15, 7), {
-    large: () => host.spawn(large, CHANGE),
-    small: () => host.spawn(small, CHANGE),
-  });
-  yield rowOf({
-    name: `capture above a base of ${sizeMib} MiB`,
-    from: "POST /v1/instances, sent",
-    to: "GET /v1/operations/{id}?wait, SUCCESS read",
-    values: values.large,
-    unit: "ms",
-    against: { name: "the same above a base of 5 MiB", values: values.small },
-    atMost: 1.2,
-  });
+  const small = { name: "a base of 5 MiB", image: await host.importImage("small", await fatImage(3)) };
+  yield await captureRow(host.target, { name: `capture above a base of ${sizeMib} MiB`, large, small });
 }

@@ -1,33 +1,16 @@
-import { rowOf, timed } from "../../src/cli/bench/figures.ts";
-import { pause } from "../support/waiting.ts";
+import { timed } from "../../src/cli/bench/measure.ts";
+import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
+import { idlePart } from "../../src/cli/bench/spawns.ts";
 import type { BenchHost } from "./host.ts";
-import type { Finding } from "./part.ts";
-import { residentMib } from "./transfer.ts";
-
-const IDLE_MS = 2000;
 
 /** The daemon that has nothing to do, and how soon it is there. */
 export async function* idleRows(host: BenchHost): AsyncGenerator<Finding> {
-  const { appliance } = host;
-  await host.run(host.base, "true", { disposable: true });
-  await host.warm();
-  const resident: number[] = [];
-  for (let n = 0; n < host.rounds(5, 3); n++) {
-    await pause("the daemon is idle", IDLE_MS);
-    resident.push(residentMib(appliance.pid));
-  }
-  yield rowOf({
-    name: "idle daemon",
-    from: "pool full",
-    to: "seconds later",
-    values: resident,
-    unit: "MiB RSS",
-    atMost: 90,
-  });
+  await host.target.run(host.base, "true", { disposable: true });
+  yield* idlePart(host.target);
   const starts: number[] = [];
-  for (let round = 0; round < host.rounds(15, 5); round++) {
+  for (let round = 0; round < host.target.rounds(15, 5); round++) {
     starts.push(await restart(host));
-    await host.warm();
+    await host.target.poolFull();
   }
   yield rowOf({
     name: "start of the daemon on a data directory that it knows",

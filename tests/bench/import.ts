@@ -1,11 +1,11 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { rowOf, timed } from "../../src/cli/bench/figures.ts";
+import { timed } from "../../src/cli/bench/measure.ts";
+import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
 import { run } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
 import type { BenchHost } from "./host.ts";
-import type { Finding } from "./part.ts";
 
 const TOOL_MS = 300_000;
 const FILE_BYTES = 16_384;
@@ -30,9 +30,9 @@ export async function treeImage(files: number, round: number): Promise<ImageSpec
 export async function* importRows(host: BenchHost): AsyncGenerator<Finding> {
   const ours: number[] = [];
   const theirs: number[] = [];
-  for (let round = 0; round < host.rounds(7, 3); round++) {
+  for (let round = 0; round < host.target.rounds(7, 3); round++) {
     const reference = await pushImage(host.registry, `tree-${round}:latest`, await treeImage(FILES_COUNT, round));
-    await host.warm();
+    await host.target.poolFull();
     const both = [
       async () => ours.push(await timed(() => host.appliance.importImage(reference))),
       async () => theirs.push(await bareImport(reference, join(host.appliance.dataDir, "tmp"))),

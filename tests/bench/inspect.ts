@@ -1,7 +1,7 @@
-import { rowOf, timed } from "../../src/cli/bench/figures.ts";
+import { timed } from "../../src/cli/bench/measure.ts";
+import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
 import type { BenchHost } from "./host.ts";
 import { treeImage } from "./import.ts";
-import type { Finding } from "./part.ts";
 
 const FILES_COUNT = 2000;
 const WARM_UP_COUNT = 20;
@@ -9,7 +9,7 @@ const WARM_UP_COUNT = 20;
 /** Looking into an image without a machine. */
 export async function* inspectRows(host: BenchHost): AsyncGenerator<Finding> {
   const image = await host.importImage("inspected", await treeImage(FILES_COUNT, -1));
-  const count = host.rounds(500, 100);
+  const count = host.target.rounds(500, 100);
   const ends = { from: "request sent", to: "answer read", unit: "ms", atMost: 5 };
   const list = await requests(host, count, (n) => `/inspect/${image}/list?path=/data/${n % 40}`);
   yield rowOf({ ...ends, name: "list a directory of 50 in an image", values: list });

@@ -1,9 +1,9 @@
-import { interleaved, type Row, rowOf, timed } from "../../src/cli/bench/figures.ts";
+import { interleaved, timed } from "../../src/cli/bench/measure.ts";
+import { type Finding, type Row, rowOf } from "../../src/cli/bench/row.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { fillStore } from "./fill.ts";
 import type { BenchHost } from "./host.ts";
 import { restart } from "./idle.ts";
-import type { Finding } from "./part.ts";
 
 const REQUESTS_COUNT = 20;
 const SMALL_COUNT = 1000;
@@ -17,7 +17,7 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   const images = host.quick ? 20_000 : 100_000;
   const [small, large] = [await appliance.createToken("small"), await appliance.createToken("large")];
   const before: number[] = [];
-  for (let round = 0; round < host.rounds(7, 3); round++) before.push(await restart(host));
+  for (let round = 0; round < host.target.rounds(7, 3); round++) before.push(await restart(host));
   await appliance.down();
   fillStore(dataLayout(appliance.dataDir), [
     { account: "small", operations: SMALL_COUNT, images: SMALL_COUNT },
@@ -25,7 +25,7 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   ]);
   await appliance.up();
   const after: number[] = [];
-  for (let round = 0; round < host.rounds(7, 3); round++) after.push(await restart(host));
+  for (let round = 0; round < host.target.rounds(7, 3); round++) after.push(await restart(host));
   const store = `${operations} operations and ${images} images`;
   yield rowOf({
     name: `start of the daemon on ${store}`,
@@ -37,8 +37,8 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
     atMost: 2,
   });
   // A daemon that has just started boots a template, and its code is not warm yet.
-  await host.warm();
-  const looks: Looks = { host, rounds: host.rounds(15, 5), tokens: { large, small } };
+  await host.target.poolFull();
+  const looks: Looks = { host, rounds: host.target.rounds(15, 5), tokens: { large, small } };
   const list = "/operations?limit=100";
   yield await lookRow(looks, `list 100 of ${operations} operations, plain`, list);
   yield await lookRow(looks, `list 100 of ${operations} operations, status`, `${list}&status=FAILED`);
@@ -83,7 +83,7 @@ async function farRow(host: BenchHost, operations: number, token: string): Promi
   await read(host, path, token);
   const beside: number[] = [];
   const pages: number[] = [];
-  for (let round = 0; round < host.rounds(15, 5); round++) {
+  for (let round = 0; round < host.target.rounds(15, 5); round++) {
     let reading = true;
     const page = timed(() => read(host, path, token)).then((durationMs) => {
       reading = false;

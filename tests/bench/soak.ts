@@ -4,11 +4,10 @@
  */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import { median, timed } from "../../src/cli/bench/figures.ts";
+import { median, timed } from "../../src/cli/bench/measure.ts";
 import { shortNumber } from "../../src/cli/bench/report.ts";
 import { run } from "../../src/system/exec.ts";
 import { BenchHost } from "./host.ts";
-import { residentMib } from "./transfer.ts";
 
 const COUNT_DEFAULT = 1000;
 const PARTS_COUNT = 10;
@@ -36,7 +35,7 @@ const readings: Reading[] = [];
 for (let part = 1; part <= PARTS_COUNT; part++) {
   const times: number[] = [];
   for (let n = 0; n < partCount; n++) times.push(await timed(() => spawn(n % 2 === 0)));
-  await host.warm();
+  await host.target.poolFull();
   const reading = await read(part * partCount, median(times));
   readings.push(reading);
   process.stdout.write(
@@ -51,7 +50,7 @@ process.stdout.write(problems.length === 0 ? `${count} spawns: nothing grows\n` 
 process.exitCode = problems.length === 0 ? 0 : 1;
 
 async function spawn(disposable: boolean): Promise<void> {
-  const { image } = await host.run(host.base, "echo changed > /root/file", { disposable });
+  const { image } = await host.target.run(host.base, "echo changed > /root/file", { disposable });
   if (image === undefined) return;
   const response = await host.appliance.fetch(`/images/${image}`, { method: "DELETE" });
   if (response.status !== 204) throw new Error(`DELETE of an image answered ${response.status}`);
@@ -63,7 +62,7 @@ async function read(spawns: number, medianMs: number): Promise<Reading> {
   return {
     spawns,
     medianMs,
-    residentMib: residentMib(pid),
+    residentMib: (await host.target.residentMib()) ?? 0,
     descriptors: readdirSync(`/proc/${pid}/fd`).length,
     diskMib: (Number.parseInt(Buffer.from(stdout).toString(), 10) * 1024) / MIB,
     machines: readdirSync(join(dataDir, "vms")).length,

@@ -1,10 +1,9 @@
 import { join } from "node:path";
-import { rowOf } from "../../src/cli/bench/figures.ts";
+import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
 import { CommandError, findProgram, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { pause } from "../support/waiting.ts";
 import type { BenchHost } from "./host.ts";
-import type { Finding } from "./part.ts";
 
 const PERF_START_MS = 2500;
 const TRIAL_MS_MAX = 30_000;
@@ -23,11 +22,11 @@ export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
     yield { name, text: `not measured: ${problem}` };
     return;
   }
-  const count = host.rounds(30, 8);
+  const count = host.target.rounds(30, 8);
   const { pid } = host.appliance;
-  for (let n = 0; n < 3; n++) await host.spawn(host.base, "echo changed > /root/file");
+  for (let n = 0; n < 3; n++) await host.target.spawn(host.base, "echo changed > /root/file");
   const recording = await record(join(directory.path, "perf.data"), pid);
-  for (let n = 0; n < count; n++) await host.run(host.base, "echo changed > /root/file");
+  for (let n = 0; n < count; n++) await host.target.run(host.base, "echo changed > /root/file");
   const turns = turnsOf(await recording.end(), pid);
   yield rowOf({
     name,

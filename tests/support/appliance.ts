@@ -36,7 +36,7 @@ export type Finished = Operation & { readonly result?: Record<string, never> };
 /** A real daemon on a data directory of its own, with a client. */
 export class Appliance implements AsyncDisposable {
   readonly dataDir: string;
-  readonly #configFile: string;
+  readonly configFile: string;
   readonly #program: readonly string[];
   readonly #environment: Readonly<Record<string, string>>;
   /** flags of the next start */
@@ -52,7 +52,7 @@ export class Appliance implements AsyncDisposable {
     { flags = [], executable, environment = {} }: ApplianceOptions,
   ) {
     this.dataDir = dataDir;
-    this.#configFile = configFile;
+    this.configFile = configFile;
     this.#program = program(executable);
     this.flags = flags;
     this.#environment = environment;
@@ -98,7 +98,7 @@ export class Appliance implements AsyncDisposable {
   /** Starts the daemon and waits until it listens. */
   async up(): Promise<void> {
     const child = Bun.spawn(
-      [...this.#program, "serve", "--config", this.#configFile, "--log-format", "json", ...this.flags],
+      [...this.#program, "serve", "--config", this.configFile, "--log-format", "json", ...this.flags],
       {
         env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir(), ...this.#environment },
         stdin: "ignore",
@@ -143,7 +143,7 @@ export class Appliance implements AsyncDisposable {
   }
 
   async createToken(account: string, ...more: string[]): Promise<string> {
-    const args = ["token", "create", "--config", this.#configFile, "--account", account, ...more];
+    const args = ["token", "create", "--config", this.configFile, "--account", account, ...more];
     const { code, stdout, stderr } = await this.command(args);
     if (code !== 0) throw new Error(`token create failed: ${stderr}`);
     return stdout.trim();

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
-import { rowOf } from "../../src/cli/bench/figures.ts";
-import { Ledger } from "../bench/ledger.ts";
+import { Ledger } from "../../src/cli/bench/ledger.ts";
+import { missing, rowOf } from "../../src/cli/bench/row.ts";
 import { turnsOf } from "../bench/turns.ts";
 
 test("a ledger prints each line at once, and keeps all of them when a later part fails", () => {
@@ -8,22 +8,27 @@ test("a ledger prints each line at once, and keeps all of them when a later part
   const ledger = new Ledger((line) => said.push(line));
   ledger.add(rowOf({ name: "spawn", from: "sent", to: "read", unit: "ms", values: [20], atMost: 5 }));
   ledger.add({ name: "steps", text: "exec 3" });
-  ledger.end("spawn", "3 s, load 0.1");
+  ledger.add(missing("start", "not here"));
+  ledger.end("spawn", 3100);
   expect(said.map((line) => line.split("\n")[0])).toEqual([
     "MISSES spawn",
     "       steps: exec 3",
-    "measured spawn in 3 s, load 0.1",
+    "       start: not measured: not here",
+    expect.stringMatching(/^measured spawn in 3 s, load \d+\.\d$/),
   ]);
   expect(ledger.isComplete).toBe(true);
   ledger.fail("chain", new Error("not done within 900 s"));
   expect(ledger.isComplete).toBe(false);
   expect(said.at(-1)).toBe("FAILED chain: not done within 900 s");
-  expect(ledger.text()).toEndWith("0 of 1 bars hold\nFAILED chain: not done within 900 s\n");
+  expect(ledger.text()).toEndWith(
+    "       not measured: start: not here\n0 of 1 bars hold\nFAILED chain: not done within 900 s\n",
+  );
   expect(JSON.parse(ledger.json())).toMatchObject({
     rows: [{ name: "spawn", holds: false }],
     remarks: [{ name: "steps" }],
+    missing: [{ name: "start", text: "not here" }],
     failures: [{ name: "chain" }],
-    parts: { spawn: "3 s, load 0.1" },
+    parts: { spawn: expect.stringContaining("3 s, load") },
   });
 });
 

@@ -1,10 +1,5 @@
-import type { Figure, Row } from "./figures.ts";
-
-/** A line that belongs to no bar: a breakdown, a rate. */
-export interface Remark {
-  readonly name: string;
-  readonly text: string;
-}
+import type { Figure } from "./measure.ts";
+import type { Finding, Remark, Row } from "./row.ts";
 
 function figureText({ median, low, high, unit }: Figure): string {
   return `${shortNumber(median)} ${unit} (${shortNumber(low)}-${shortNumber(high)})`;
@@ -15,8 +10,17 @@ export function shortNumber(value: number): string {
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
-/** A row as lines for a person, its end points in the last one. */
-export function rowText({ name, figure, against, value, bar, holds, from, to, note }: Row): string {
+/** A finding as lines for a person, the end points of a row in the last one. */
+export function findingText(finding: Finding): string {
+  if ("figure" in finding) return rowText(finding);
+  return remarkText(finding.name, "isMissing" in finding ? `not measured: ${finding.text}` : finding.text);
+}
+
+function remarkText(name: string, text: string): string {
+  return `       ${name}: ${text}`;
+}
+
+function rowText({ name, figure, against, value, bar, holds, from, to, note }: Row): string {
   const verdict = holds ? "holds " : "MISSES";
   const compared = against === null ? "" : ` against ${against.name}: ${figureText(against.figure)},`;
   const unit = against === null ? ` ${figure.unit}` : "";
@@ -27,23 +31,23 @@ export function rowText({ name, figure, against, value, bar, holds, from, to, no
   ].join("\n");
 }
 
-export function reportText(rows: readonly Row[], remarks: readonly Remark[]): string {
-  const missed = rows.filter(({ holds }) => !holds).length;
-  const summary = `${rows.length - missed} of ${rows.length} bars hold`;
-  const below = remarks.map(({ name, text }) => `       ${name}: ${text}`);
-  return `${[...rows.map(rowText), ...below, summary].join("\n")}\n`;
-}
-
-/** The same with what could not be measured, and why. */
-export function benchText(shown: {
+/** All findings, and how many bars hold. */
+export function benchText(found: {
   readonly rows: readonly Row[];
   readonly remarks: readonly Remark[];
   readonly missing: readonly Remark[];
   readonly failures: readonly Remark[];
 }): string {
-  const missing = shown.missing.map(({ name, text }) => ({ name: `not measured: ${name}`, text }));
-  const failures = shown.failures.map(({ name, text }) => `FAILED ${name}: ${text}\n`);
-  return `${reportText(shown.rows, [...shown.remarks, ...missing])}${failures.join("")}`;
+  const { rows, remarks, missing, failures } = found;
+  const held = rows.filter(({ holds }) => holds).length;
+  return [
+    ...rows.map(rowText),
+    ...remarks.map(({ name, text }) => remarkText(name, text)),
+    ...missing.map(({ name, text }) => remarkText(`not measured: ${name}`, text)),
+    `${held} of ${rows.length} bars hold`,
+    ...failures.map(({ name, text }) => `FAILED ${name}: ${text}`),
+    "",
+  ].join("\n");
 }
 
 /** A figure without a bar. */
@@ -54,19 +58,18 @@ export function remarkOf(name: string, figure: Figure, ends: string): Remark {
 const PHASES = ["queue", "clone", "attach", "mount", "files", "exec", "freeze", "index", "publish"];
 const METRIC = "coppice_spawn_phase_seconds";
 
+/** The value of a sample of /metrics by its name and labels; null when there is none. */
+export function sampleOf(text: string, sample: string): number | null {
+  const line = text.split("\n").find((candidate) => candidate.startsWith(`${sample} `));
+  return line === undefined ? null : Number(line.slice(sample.length));
+}
+
 /** Mean `milliseconds` of each step of the spawns between two looks at /metrics, in their order. */
 export function phaseMeans(before: string, after: string): string {
   return PHASES.flatMap((phase) => {
     const grown = (part: string): number => {
-      const sample = `${METRIC}_${part}{phase="${phase}"} `;
-      const value = (text: string): number =>
-        Number(
-          text
-            .split("\n")
-            .find((line) => line.startsWith(sample))
-            ?.slice(sample.length) ?? 0,
-        );
-      return value(after) - value(before);
+      const sample = `${METRIC}_${part}{phase="${phase}"}`;
+      return (sampleOf(after, sample) ?? 0) - (sampleOf(before, sample) ?? 0);
     };
     const count = grown("count");
     return count === 0 ? [] : [`${phase} ${shortNumber((grown("sum") / count) * 1000)}`];

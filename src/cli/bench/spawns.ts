@@ -1,17 +1,17 @@
 import type { ImageId } from "../../domain/ids.ts";
-import { figureOf, interleaved, median, rowOf, timed } from "./figures.ts";
-import type { ColdBoot } from "./host.ts";
+import { figureOf, interleaved, median, timed } from "./measure.ts";
 import { phaseMeans, remarkOf } from "./report.ts";
-import type { BenchTarget, Findings } from "./target.ts";
+import { type Finding, missing, type Row, rowOf } from "./row.ts";
+import type { BenchTarget } from "./target.ts";
 
-const CHANGE = "echo changed > /root/coppice-bench";
+export const CHANGE = "echo changed > /root/coppice-bench";
 const IDLE_MS = 2000;
 const SETTLE_MS_MAX = 300_000;
 const BURST_TAIL_COUNT = 10;
 const ENDS = { from: "POST /v1/instances, sent", to: "GET /v1/operations/{id}?wait, SUCCESS read", unit: "ms" };
 
 /** The daemon that has nothing to do. */
-export async function idlePart(target: BenchTarget, { rows, missing }: Findings): Promise<void> {
+export async function* idlePart(target: BenchTarget): AsyncGenerator<Finding> {
   await target.poolFull();
   const name = "idle daemon";
   const resident: number[] = [];
@@ -20,23 +20,20 @@ export async function idlePart(target: BenchTarget, { rows, missing }: Findings)
     const mib = await target.residentMib();
     if (mib !== null) resident.push(mib);
   }
-  if (resident.length === 0) missing.push({ name, text: "the appliance does not show /metrics" });
-  else {
-    const ends = { from: "pool full", to: "seconds later, as /metrics has it" };
-    rows.push(rowOf({ ...ends, name, values: resident, unit: "MiB RSS", atMost: 90 }));
-  }
-  missing.push({
-    name: "start of the daemon",
-    text: "it would have to be ended for that; `make bench` starts one of its own",
-  });
+  if (resident.length === 0) return void (yield missing(name, "the appliance does not show /metrics"));
+  const ends = { from: "pool full", to: "seconds later, as /metrics has it" };
+  yield rowOf({ ...ends, name, values: resident, unit: "MiB RSS", atMost: 90 });
 }
 
 /** A warm spawn of `true`, kept and not, against a cold boot of bare QEMU where that can be had. */
-export async function spawnPart(target: BenchTarget, { rows, remarks, missing }: Findings): Promise<void> {
-  const { client, image } = target;
+export async function* spawnPart(target: BenchTarget): AsyncGenerator<Finding> {
+  const { client, image, options } = target;
   const names = { disposable: "warm spawn of true, disposable", kept: "warm spawn that changes a file, captured" };
   const { isolation } = await target.run(image, "true", { disposable: true });
-  await using cold = await openCold(target, isolation === "vm" ? "kvm" : "tcg");
+  const acceleration = isolation === "vm" ? "kvm" : "tcg";
+  await using cold = await target.comparison((local) =>
+    local.openColdBoot(options.config, image as ImageId, acceleration),
+  );
   const before = await client.metrics();
   const subjects = {
     disposable: () => target.spawn(image, "true", { disposable: true }),
@@ -46,8 +43,8 @@ export async function spawnPart(target: BenchTarget, { rows, remarks, missing }:
   if ("problem" in cold) {
     const values = await interleaved(rounds, subjects);
     for (const name of ["disposable", "kept"] as const) {
-      remarks.push(remarkOf(names[name], figureOf(values[name], ENDS.unit), `from ${ENDS.from} to ${ENDS.to}`));
-      missing.push({ name: `${names[name]}, against a cold boot of bare QEMU`, text: cold.problem });
+      yield remarkOf(names[name], figureOf(values[name], ENDS.unit), `from ${ENDS.from} to ${ENDS.to}`);
+      yield missing(`${names[name]}, against a cold boot of bare QEMU`, cold.problem);
     }
   } else {
     const boot = () => cold.measure(["/bin/sh", "-c", "true"]);
@@ -55,40 +52,34 @@ export async function spawnPart(target: BenchTarget, { rows, remarks, missing }:
     const against = { name: "cold boot of bare QEMU, same kernel, disks and command", values: values.cold };
     const bars = { disposable: 0.15, kept: 0.25 };
     for (const name of ["disposable", "kept"] as const) {
-      rows.push(rowOf({ ...ENDS, name: names[name], values: values[name], against, atMost: bars[name] }));
+      yield rowOf({ ...ENDS, name: names[name], values: values[name], against, atMost: bars[name] });
     }
   }
   const phases = phaseMeans(before, await client.metrics());
-  if (phases !== "") remarks.push({ name: "steps of these spawns, mean ms", text: phases });
+  if (phases !== "") yield { name: "steps of these spawns, mean ms", text: phases };
   await target.deleteMade();
 }
 
-async function openCold(
-  { options, image }: BenchTarget,
-  acceleration: "kvm" | "tcg",
-): Promise<ColdBoot | (AsyncDisposable & { readonly problem: string })> {
-  const { local, config } = options;
-  try {
-    return await local.openColdBoot(config, image as ImageId, acceleration);
-  } catch (error) {
-    if (!(error instanceof local.NoComparisonError)) throw error;
-    return { problem: error.message, [Symbol.asyncDispose]: async () => undefined };
-  }
-}
-
-/** The same change on the image, and on one that is much larger. */
-export async function capture(target: BenchTarget, large: string, sizeMib: number, { rows }: Findings): Promise<void> {
+/** The same change on an image, and on one that is much larger. */
+export async function captureRow(
+  target: BenchTarget,
+  { name, large, small }: { readonly name: string; readonly large: string; readonly small: NamedImage },
+): Promise<Row> {
   const values = await interleaved(target.rounds(15, 5), {
     large: () => target.spawn(large, CHANGE),
-    small: () => target.spawn(target.image, CHANGE),
+    small: () => target.spawn(small.image, CHANGE),
   });
-  const against = { name: "the same above the image itself", values: values.small };
-  const name = `capture above ${sizeMib} MiB more`;
-  rows.push(rowOf({ ...ENDS, name, values: values.large, against, atMost: 1.2 }));
+  const against = { name: `the same above ${small.name}`, values: values.small };
+  return rowOf({ ...ENDS, name, values: values.large, against, atMost: 1.2 });
+}
+
+export interface NamedImage {
+  readonly name: string;
+  readonly image: string;
 }
 
 /** A chain of runs, each on the image of the one before. */
-export async function chainPart(target: BenchTarget, { rows }: Findings): Promise<void> {
+export async function* chainPart(target: BenchTarget): AsyncGenerator<Finding> {
   const depth = target.options.quick ? 40 : 200;
   const step = async (from: string, n: number) => (await target.run(from, `echo ${n} > /root/step-${n}`)).image ?? "";
   const first = await step(target.image, 0);
@@ -104,16 +95,14 @@ export async function chainPart(target: BenchTarget, { rows }: Findings): Promis
   // At once, before the merging of layers can catch up.
   const shallow: number[] = [];
   for (let n = 0; n < BURST_TAIL_COUNT; n++) shallow.push(await timed(() => target.run(first, CHANGE)));
-  rows.push(
-    rowOf({
-      ...ENDS,
-      name: `spawn at the end of a chain of ${depth}, in the burst`,
-      values: burst.slice(-BURST_TAIL_COUNT),
-      against: { name: "at depth 1, as fast after each other", values: shallow },
-      atMost: 3,
-      note: `the first ten took ${median(burst.slice(0, BURST_TAIL_COUNT)).toFixed(0)} ms`,
-    }),
-  );
+  yield rowOf({
+    ...ENDS,
+    name: `spawn at the end of a chain of ${depth}, in the burst`,
+    values: burst.slice(-BURST_TAIL_COUNT),
+    against: { name: "at depth 1, as fast after each other", values: shallow },
+    atMost: 3,
+    note: `the first ten took ${median(burst.slice(0, BURST_TAIL_COUNT)).toFixed(0)} ms`,
+  });
   await target.settled(SETTLE_MS_MAX);
   const values = await interleaved(target.rounds(15, 5), {
     deep: () => target.spawn(image, CHANGE),
@@ -121,6 +110,6 @@ export async function chainPart(target: BenchTarget, { rows }: Findings): Promis
   });
   const against = { name: "at depth 1", values: values.shallow };
   const name = `spawn at the end of a chain of ${depth}, settled`;
-  rows.push(rowOf({ ...ENDS, name, values: values.deep, against, atMost: 1.5 }));
+  yield rowOf({ ...ENDS, name, values: values.deep, against, atMost: 1.5 });
   await target.deleteMade();
 }

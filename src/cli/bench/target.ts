@@ -4,23 +4,15 @@ import type { InstanceResult, Operation, SpawnRequest } from "../../client/types
 import type { Config } from "../../config/config.ts";
 import { isTerminal } from "../../domain/operation.ts";
 import { CliError } from "../command.ts";
-import { type Row, timed } from "./figures.ts";
 import type * as Local from "./host.ts";
-import type { Remark } from "./report.ts";
+import { timed } from "./measure.ts";
+import { sampleOf } from "./report.ts";
 
-/** For so long a spawn is put off until the pool is full, in `milliseconds`. */
+/** An appliance that is short of memory never fills its pool. */
 const POOL_MS_MAX = 30_000;
 const POLL_MS = 100;
 const WAIT_SECONDS = 60;
 const CANCEL_WAIT_SECONDS = 30;
-
-/** What was measured, and why the rest was not. */
-export interface Findings {
-  readonly rows: Row[];
-  readonly remarks: Remark[];
-  /** rows of the table that cannot be had here, or not compared */
-  readonly missing: Remark[];
-}
 
 export interface TargetOptions {
   readonly client: Client;
@@ -32,7 +24,13 @@ export interface TargetOptions {
   readonly config: Config;
   /** what only the machine itself can measure */
   readonly local: typeof Local;
+  /** for so long a spawn is put off until the pool is full, in `milliseconds`; default 30,000 */
+  readonly poolMsMax?: number;
   readonly signal: AbortSignal;
+}
+
+export interface NoComparison extends Disposable, AsyncDisposable {
+  readonly problem: string;
 }
 
 /** The appliance that is measured. Disposal takes back what was made in it. */
@@ -98,7 +96,10 @@ export class BenchTarget implements AsyncDisposable {
 
   /** Waits until a spawn will find a machine that is ready, where the appliance tells. */
   async poolFull(): Promise<void> {
-    await this.#until((value) => value("coppice_pool_ready") === value("coppice_pool_size"), POOL_MS_MAX);
+    await this.#until(
+      (value) => value("coppice_pool_ready") === value("coppice_pool_size"),
+      this.options.poolMsMax ?? POOL_MS_MAX,
+    );
   }
 
   /** Waits until no machine computes, and no layers wait to be merged. */
@@ -115,6 +116,27 @@ export class BenchTarget implements AsyncDisposable {
   async residentMib(): Promise<number | null> {
     const bytes = sampleOf(await this.client.metrics(), "process_resident_memory_bytes");
     return bytes === null ? null : bytes / 1_048_576;
+  }
+
+  /** Processor time of the daemon so far, in `microseconds`; null as for `residentMib`. */
+  async cpuTimeUs(): Promise<number | null> {
+    const seconds = sampleOf(await this.client.metrics(), "process_cpu_seconds_total");
+    return seconds === null ? null : seconds * 1e6;
+  }
+
+  /**
+   * Something of this machine to compare with, or why there is none.
+   * @param open may throw a NoComparisonError
+   */
+  async comparison<T>(open: (local: typeof Local) => Promise<T>): Promise<T | NoComparison> {
+    const { local } = this.options;
+    try {
+      return await open(local);
+    } catch (error) {
+      if (!(error instanceof local.NoComparisonError)) throw error;
+      const dispose = () => undefined;
+      return { problem: error.message, [Symbol.dispose]: dispose, [Symbol.asyncDispose]: async () => dispose() };
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -141,12 +163,6 @@ export class BenchTarget implements AsyncDisposable {
       await Bun.sleep(POLL_MS);
     }
   }
-}
-
-/** The value of a sample of /metrics by its name and labels. */
-function sampleOf(text: string, sample: string): number | null {
-  const line = text.split("\n").find((candidate) => candidate.startsWith(`${sample} `));
-  return line === undefined ? null : Number(line.slice(sample.length));
 }
 
 /** For what may have happened already. */

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
-import { figureOf, interleaved, quantile, rowOf } from "../../../src/cli/bench/figures.ts";
-import { benchText, phaseMeans, reportText } from "../../../src/cli/bench/report.ts";
+import { figureOf, interleaved, quantile } from "../../../src/cli/bench/measure.ts";
+import { benchText, phaseMeans } from "../../../src/cli/bench/report.ts";
+import { rowOf } from "../../../src/cli/bench/row.ts";
 
 test("quantiles lie between neighbours", () => {
   expect(quantile([4, 1, 3, 2], 0.5)).toBe(2.5);
@@ -29,7 +30,7 @@ test("subjects are measured in turn", async () => {
 test("the report names figure, comparison, bar and both end points", () => {
   const against = { name: "bare", values: [200] };
   const row = rowOf({ name: "spawn", from: "sent", to: "read", unit: "ms", values: [20], against, atMost: 0.15 });
-  expect(reportText([row], [{ name: "steps", text: "exec 3" }])).toBe(
+  expect(benchText({ rows: [row], remarks: [{ name: "steps", text: "exec 3" }], missing: [], failures: [] })).toBe(
     [
       "holds  spawn",
       "       20.0 ms (20.0-20.0), n=1; against bare: 200 ms (200-200), 0.10, bar <= 0.15",
