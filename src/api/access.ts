@@ -6,7 +6,7 @@ import { announcedLength, readJson } from "./body.ts";
 import type { BodyRooms } from "./body-room.ts";
 import { readParameters } from "./parameters.ts";
 import { queryReader, rawQuery } from "./query.ts";
-import type { Requests } from "./requests.ts";
+import type { RequestTracker } from "./request-tracker.ts";
 import { declared, type RouteDetail } from "./route.ts";
 
 /** Limit of JSON bodies whose route does not set one. */
@@ -42,7 +42,7 @@ interface RouteOptions {
  * No hook passes its context on as a whole: Elysia would then prepare every part of it for every request, such as the
  * cookies and a copy of all headers.
  */
-export function accessPlugin(requests: Requests, rooms: BodyRooms) {
+export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
   const withoutBody = (scope: Scope) => {
     const route = new RouteAccess(requests, { scope });
     return {
@@ -102,11 +102,11 @@ export function accessPlugin(requests: Requests, rooms: BodyRooms) {
 
 /** The part that all macros share: checks the scope of one route, and reads its path parameters and query. */
 class RouteAccess {
-  readonly #requests: Requests;
+  readonly #requests: RequestTracker;
   readonly #detail: RouteDetail & { readonly scope: Scope };
   #read: ((raw: string) => Record<string, unknown>) | null = null;
 
-  constructor(requests: Requests, detail: RouteDetail & { readonly scope: Scope }) {
+  constructor(requests: RequestTracker, detail: RouteDetail & { readonly scope: Scope }) {
     this.#requests = requests;
     this.#detail = detail;
   }

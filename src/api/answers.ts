@@ -1,7 +1,7 @@
 import { Elysia, ParseError, ValidationError } from "elysia";
 import { errorReply } from "./errors.ts";
 import { json, respond } from "./reply.ts";
-import type { Requests } from "./requests.ts";
+import type { RequestTracker } from "./request-tracker.ts";
 import { validationError } from "./schema.ts";
 
 /**
@@ -9,7 +9,7 @@ import { validationError } from "./schema.ts";
  * it is a Response or a stream.
  * @param unknown makes the error for a request that no route matches
  */
-export function answersPlugin(requests: Requests, unknown: (request: Request) => Error) {
+export function answersPlugin(requests: RequestTracker, unknown: (request: Request) => Error) {
   return new Elysia({ name: "answers" })
     .mapResponse({ as: "global" }, ({ request, responseValue, set, route }) => {
       if (requests.of(request).isAnswered) return undefined;

@@ -7,7 +7,7 @@ import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts
 import { openApiPlugin } from "./openapi/openapi.ts";
 import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
-import { Requests } from "./requests.ts";
+import { RequestTracker } from "./request-tracker.ts";
 import { describe, type ServedRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
@@ -29,7 +29,7 @@ const UPLOADS = { totalBytes: 268_435_456, accountBytes: 67_108_864, ...BODY_WAI
  * principal is known before anything else is read, and the same two hooks make every response.
  */
 export function createApp({ service, verifyToken, publicUrl, metrics, log }: ApiOptions) {
-  const requests = new Requests({ metrics, log });
+  const requests = new RequestTracker({ metrics, log });
   const access = accessPlugin(
     requests,
     new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS, streams: UPLOADS }),

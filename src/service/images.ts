@@ -16,7 +16,7 @@ import type { Credentials, ImportSource } from "../supervisor/operations/ports.t
 import { releaseLayers } from "../supervisor/reclaim.ts";
 import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
-import type { Walks } from "./walks.ts";
+import type { WalkLimiter } from "./walk-limiter.ts";
 
 /** An image. Times are `milliseconds` since the epoch. */
 export type Image = Pick<ImageRow, "id" | "tag" | "createdAt">;
@@ -84,14 +84,14 @@ export interface ImageUseCases {
   ): Promise<readonly ImageStep[]>;
   /**
    * A page of the paths at which two images differ.
-   * @throws ApiError `not_found` also for the other image; as `Walks.take` does
+   * @throws ApiError `not_found` also for the other image; as `WalkLimiter.take` does
    */
   diff(principal: Principal, request: DiffRequest): Promise<Diff>;
   /** Streams the image as an OCI layout in a tar archive. */
   save(principal: Principal, id: ImageId, signal: AbortSignal): ByteSource;
 }
 
-export function imageUseCases(parts: ServiceParts, walks: Walks): ImageUseCases {
+export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUseCases {
   const { db, operations, clock } = parts;
   const orNotFound = (id: ImageId, row: ImageRow | null): ImageRow => {
     if (row === null) throw noSuchImage(id);
@@ -151,7 +151,12 @@ function resolveSource(
   return { kind: "archive", fileId, sha256: file.sha256 };
 }
 
-async function diff(parts: ServiceParts, walks: Walks, principal: Principal, request: DiffRequest): Promise<Diff> {
+async function diff(
+  parts: ServiceParts,
+  walks: WalkLimiter,
+  principal: Principal,
+  request: DiffRequest,
+): Promise<Diff> {
   requireImage(parts, principal, request.id);
   using _walk = await walks.take(principal.accountId, request.signal);
   const image = requireImage(parts, principal, request.id);

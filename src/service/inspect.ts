@@ -12,7 +12,7 @@ import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
 import type { Image } from "./images.ts";
 import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import type { Walks } from "./walks.ts";
+import type { WalkLimiter } from "./walk-limiter.ts";
 
 /** A path in an image. Reading stops when `signal` fires. */
 export interface PathRequest {
@@ -57,17 +57,17 @@ export interface InspectUseCases {
   image(principal: Principal, id: ImageId): Image;
   /** The image, if it has the path. @throws ApiError `not_found`, `invalid_path` */
   withPath(principal: Principal, request: PathRequest): Promise<Image>;
-  /** @throws ApiError `not_found`, `invalid_path`; as `Walks.take` does */
+  /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
   list(principal: Principal, request: PathRequest): Promise<Directory>;
   /** @throws ApiError `not_found`; `invalid_path` when the path is not a regular file */
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
-  /** @throws ApiError `not_found`, `invalid_path`; as `Walks.take` does */
+  /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
   archive(principal: Principal, request: PathRequest): Promise<Archive>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<GrepOutcome>;
 }
 
-export function inspectUseCases(parts: ServiceParts, walks: Walks): InspectUseCases {
+export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter): InspectUseCases {
   /** The tree of an image. `held` must be disposed after it was read. */
   const treeOf = (principal: Principal, { id, signal }: PathRequest) => {
     const held = imageLayers(parts, principal, id);

@@ -6,7 +6,7 @@ import { type OperationUseCases, operationUseCases } from "./operations.ts";
 import type { ServiceParts } from "./parts.ts";
 import { type ProcessUseCases, processUseCases } from "./processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
-import { Walks } from "./walks.ts";
+import { WalkLimiter } from "./walk-limiter.ts";
 
 /**
  * The use cases of the appliance, one member per noun. Surfaces call these functions only, and nothing below them. Their
@@ -23,7 +23,7 @@ export interface Service {
 }
 
 export function createService(parts: ServiceParts): Service {
-  const walks = new Walks();
+  const walks = new WalkLimiter();
   return {
     images: imageUseCases(parts, walks),
     files: fileUseCases(parts),

@@ -3,7 +3,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
-import { WALKS_LIMITS } from "../../src/service/walks.ts";
+import { WALK_LIMITS } from "../../src/service/walk-limiter.ts";
 import { Api } from "../support/api/api.ts";
 import { pause } from "../support/waiting.ts";
 
@@ -45,7 +45,7 @@ test.each(["list", "archive"] as const)(
   "a diff waits for slow readers of a %s, of its own account alone",
   async (what) => {
     using sockets = new DisposableStack();
-    const asked = Array.from({ length: WALKS_LIMITS.countMax }, () => {
+    const asked = Array.from({ length: WALK_LIMITS.countMax }, () => {
       const socket = ask(path[what]);
       sockets.defer(() => socket.destroy());
       return socket;
@@ -69,7 +69,7 @@ test.each(["list", "archive"] as const)(
 
 test("clients that leave at once free their places", async () => {
   for (const asked of Object.values(path)) {
-    for (let delayMs = 0; delayMs < 2 * WALKS_LIMITS.countMax; delayMs++) {
+    for (let delayMs = 0; delayMs < 2 * WALK_LIMITS.countMax; delayMs++) {
       const socket = ask(asked);
       await pause("each leaves a little later", delayMs / 8);
       socket.destroy();

@@ -22,7 +22,7 @@ import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.
 import { SCOPES } from "../../src/domain/scope.ts";
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
-import { WALKS_LIMITS } from "../../src/service/walks.ts";
+import { WALK_LIMITS } from "../../src/service/walk-limiter.ts";
 import { EVENT_LOG_BYTES_MAX, INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
 import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.ts";
 import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
@@ -53,7 +53,7 @@ test("the limits are the limits of the code", () => {
   const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, if one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
   const overhead = `a 32nd of that, ${size(OVERHEAD_BYTES)}, and ${size(PROCESSOR_BYTES)}`;
-  const walks = `${WALKS_LIMITS.countMax}; more wait for up to ${WALKS_LIMITS.waitMsMax / 1000} s, and are then refused with 429`;
+  const walks = `${WALK_LIMITS.countMax}; more wait for up to ${WALK_LIMITS.waitMsMax / 1000} s, and are then refused with 429`;
   const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
   const templates = `an eighth of the budget, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
   const tools = `${gib(TOOLS_MEMORY_BYTES)}, but at most half of the memory budget, or the memory of one VM if that is more`;

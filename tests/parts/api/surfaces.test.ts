@@ -4,7 +4,7 @@ import { Elysia, sse } from "elysia";
 import { accessPlugin } from "../../../src/api/access.ts";
 import { answersPlugin } from "../../../src/api/answers.ts";
 import { BodyRooms } from "../../../src/api/body-room.ts";
-import { Requests } from "../../../src/api/requests.ts";
+import { RequestTracker } from "../../../src/api/request-tracker.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
@@ -15,7 +15,7 @@ import { createMetrics } from "../../../src/metrics.ts";
  * macros. It shows that these can be had without another structure.
  */
 const room = { totalBytes: 1, accountBytes: 1, waitingBytes: 1, waitMsMax: 1, collect: () => undefined };
-const requests = new Requests({ metrics: createMetrics(), log: silentLog });
+const requests = new RequestTracker({ metrics: createMetrics(), log: silentLog });
 const access = accessPlugin(requests, new BodyRooms({ medium: room, large: room, uploads: room, streams: room }));
 let ended = 0;
 

@@ -32,7 +32,7 @@ export interface Outcome {
 }
 
 /** Tracks requests from their arrival to their response, which it logs and counts. */
-export class Requests {
+export class RequestTracker {
   readonly #options: Pick<ApiOptions, "metrics" | "log">;
   readonly #states = new WeakMap<Request, RequestState>();
 

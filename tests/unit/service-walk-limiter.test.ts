@@ -1,12 +1,12 @@
 import { expect, test } from "bun:test";
-import { Walks } from "../../src/service/walks.ts";
+import { WalkLimiter } from "../../src/service/walk-limiter.ts";
 import { alice, bob } from "../support/database.ts";
 
 const never = new AbortController().signal;
 const LONG_MS = 600_000;
 
 test("an account has a limited number of places, and returned ones go to waiting callers in order", async () => {
-  const walks = new Walks({ countMax: 2, waitMsMax: LONG_MS });
+  const walks = new WalkLimiter({ countMax: 2, waitMsMax: LONG_MS });
   const first = await walks.take(alice, never);
   await walks.take(alice, never);
   const order: string[] = [];
@@ -25,7 +25,7 @@ test("an account has a limited number of places, and returned ones go to waiting
 });
 
 test("a caller that waits too long is refused, and one that leaves is forgotten: neither takes a place", async () => {
-  const walks = new Walks({ countMax: 1, waitMsMax: 10 });
+  const walks = new WalkLimiter({ countMax: 1, waitMsMax: 10 });
   const held = await walks.take(alice, never);
   await expect(walks.take(alice, never)).rejects.toMatchObject({ code: "too_many_requests" });
   const left = new AbortController();

@@ -1,7 +1,7 @@
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId } from "../domain/ids.ts";
 
-export interface WalksLimits {
+export interface WalkLimits {
   /** largest number of concurrent walks of one account */
   readonly countMax: number;
   /** longest wait of a further walk, in `milliseconds` */
@@ -9,7 +9,7 @@ export interface WalksLimits {
 }
 
 /** A walk through 128 layers holds 2 MiB, for as long as its client reads. */
-export const WALKS_LIMITS: WalksLimits = { countMax: 32, waitMsMax: 30_000 };
+export const WALK_LIMITS: WalkLimits = { countMax: 32, waitMsMax: 30_000 };
 
 interface Account {
   count: number;
@@ -18,11 +18,11 @@ interface Account {
 }
 
 /** Bounds the number of concurrent walks through images of each account, and so the memory that they hold. */
-export class Walks {
-  readonly #limits: WalksLimits;
+export class WalkLimiter {
+  readonly #limits: WalkLimits;
   readonly #accounts = new Map<AccountId, Account>();
 
-  constructor(limits: WalksLimits = WALKS_LIMITS) {
+  constructor(limits: WalkLimits = WALK_LIMITS) {
     this.#limits = limits;
   }
 
