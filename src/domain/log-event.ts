@@ -67,7 +67,7 @@ export interface LogEventData {
   /** progress of a long step; the steps depend on the kind of the operation */
   readonly progress: Readonly<Record<string, unknown>>;
   readonly spawn: {
-    /** in the namespace of the instance */
+    /** in the pid namespace of the instance */
     readonly pid: number;
     readonly command: string;
     readonly args: readonly string[];
@@ -76,7 +76,7 @@ export interface LogEventData {
     readonly cwd: string;
     readonly uid: number;
     readonly gid: number;
-    /** seconds; null: no limit of its own */
+    /** in seconds; null: no limit */
     readonly timeout: number | null;
     readonly truncate_output_at: number;
     readonly pty?: { readonly rows: number; readonly cols: number };

@@ -83,7 +83,7 @@ export const GREP_TEXT_BYTES_MAX = 4096;
 /** Searches that run at a time, and searches of one account that wait. */
 export const GREP_RUNNING_COUNT_MAX = 2;
 export const GREP_WAITING_COUNT_MAX = 32;
-/** Of an event log, in `bytes`: beyond that no output of processes beside the command is kept. */
+/** Largest size of an event log with the output of processes beside the command, in `bytes`. */
 export const EVENT_LOG_BYTES_MAX = 67_108_864;
-/** What an event log has taken and not written yet, in `bytes`, before those whose output it is have to wait. */
+/** Largest queue of an event log before processes must wait with their output, in `bytes`. */
 export const EVENT_QUEUE_BYTES_MAX = 1_048_576;

@@ -1,8 +1,8 @@
 const NS_PER_MS = 1_000_000n;
-/** The two clocks differ by less than a millisecond that is not over, and by what they drift apart meanwhile. */
+/** The millisecond clock is up to 1 ms behind, and the clocks drift; a larger difference means that the clock was set. */
 const APART_NS_MAX = 5n * NS_PER_MS;
 
-/** A clock that gives the time in ns since the epoch; it follows the system's when that is set. */
+/** A clock in ns since the epoch: the monotonic clock, set by the system's. */
 export function wallClock(): () => bigint {
   let offset = 0n;
   return () => {

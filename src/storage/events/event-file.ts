@@ -11,7 +11,7 @@ const readAt = promisify(read);
 const truncateTo = promisify(ftruncate);
 const writeAll = promisify(writev);
 
-/** Where the event log of an operation is; one that wrote no event has no file. */
+/** Path of the event log of an operation; a log without events has no file. */
 export function eventLogPath(layout: DataLayout, id: OperationId): string {
   return join(layout.events, id);
 }
@@ -27,12 +27,12 @@ export class EventFile implements Disposable {
     this.#fd = fd;
   }
 
-  /** Makes the file, empty. What is there is of an operation whose start a power failure undid. */
+  /** Creates the file. An existing one is emptied: it belongs to a start of the operation that a power failure undid. */
   static async create(path: string): Promise<EventFile> {
     return new EventFile(path, await openFile(path, "w+", 0o600));
   }
 
-  /** Null when there is none. */
+  /** Opens the file; null when there is none. */
   static open(path: string): EventFile | null {
     try {
       return new EventFile(path, openSync(path, "r"));
@@ -46,7 +46,7 @@ export class EventFile implements Disposable {
     return fstatSync(this.#fd).size;
   }
 
-  /** Fills `buffer` from `position` on, as far as there is something; gives the `bytes`. */
+  /** Fills `buffer` from `position` on, up to the end of the file; returns the number of bytes. */
   async read(buffer: Buffer, position: number): Promise<number> {
     for (let filled = 0; ; ) {
       const { bytesRead } = await readAt(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
@@ -55,7 +55,7 @@ export class EventFile implements Disposable {
     }
   }
 
-  /** The same at once, for what is in the page cache: the way to a thread and back takes ten times as long. */
+  /** The same synchronously, for data in the page cache: a thread would take ten times as long. */
   readNow(buffer: Buffer, position: number): number {
     for (let filled = 0; ; ) {
       const bytesRead = readSync(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
@@ -78,20 +78,20 @@ export class EventFile implements Disposable {
     await truncateTo(this.#fd, sizeBytes);
   }
 
-  /** Writes it out to the disk, and its name too. */
+  /** Flushes the file and its directory entry to the disk. */
   async sync(): Promise<void> {
     await syncPath(this.#path);
     await syncPath(dirname(this.#path));
   }
 
-  /** Idempotent; the caller sees to it that nothing is under way. */
+  /** Idempotent. No read or write may be under way. */
   [Symbol.dispose](): void {
     if (this.#isOpen) closeSync(this.#fd);
     this.#isOpen = false;
   }
 }
 
-/** What is left behind the first `bytes` of pieces. */
+/** The pieces without their first `bytes`. */
 function behind(pieces: readonly Uint8Array[], bytes: number): Uint8Array[] {
   let skipped = bytes;
   return pieces.flatMap((piece) => {
@@ -106,8 +106,8 @@ export async function removeEventLog(layout: DataLayout, id: OperationId): Promi
 }
 
 /**
- * Removes logs of operations that no row knows. No operation may run meanwhile.
- * @param known which of the operations have a row
+ * Removes the logs of operations that have no row. No operation may run meanwhile.
+ * @param known returns the subset of operations that have a row
  * @throws the reason of `signal`
  */
 export async function sweepEventLogs(

@@ -2,9 +2,9 @@ import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventFile } from "./event-file.ts";
 import { FILE_MAGIC, HEADER_BYTES, readRecord } from "./record.ts";
 
-/** Read at a time, in `bytes`: any record fits. */
+/** Bytes that are read at a time; every record fits. */
 const PIECE_BYTES = 65_536;
-/** Between two entries of an index, in `bytes`. */
+/** Distance of two entries of an index, in `bytes`. */
 const INDEX_STEP_BYTES = 65_536;
 
 /** Where an event begins in the file. */
@@ -15,17 +15,17 @@ export interface Place {
 
 export const FIRST_PLACE: Place = { id: 0, offset: FILE_MAGIC.byteLength };
 
-/** Some places of a log that grows, so that nobody has to read what he does not want. */
+/** Places of some events of a growing log, so that a reader can start near the event that it wants. */
 export class PlaceIndex {
   readonly #places: Place[] = [FIRST_PLACE];
 
-  /** Takes the place of an event behind all that are known. */
+  /** Adds the place of an event that follows all known ones. */
   add(place: Place): void {
     const last = this.#places.at(-1) ?? FIRST_PLACE;
     if (place.offset - last.offset >= INDEX_STEP_BYTES) this.#places.push(place);
   }
 
-  /** The last place known that is not behind the event `id`. */
+  /** The last known place at or before the event `id`. */
   before(id: number): Place {
     let low = 0;
     for (let high = this.#places.length; high - low > 1; ) {
@@ -37,7 +37,7 @@ export class PlaceIndex {
   }
 }
 
-/** Reads events one piece after the other, from any place on. Between two calls it holds nothing but its place. */
+/** Reads events piece by piece, from any place on. It holds no buffer between two calls. */
 export class EventReader {
   readonly #file: EventFile;
   #place: Place;
@@ -47,18 +47,18 @@ export class EventReader {
   constructor(file: EventFile, place: Place = FIRST_PLACE) {
     this.#file = file;
     this.#place = place;
-    // Who knows a place has it from whoever wrote the file.
+    // Other places come from the writer of the file.
     this.#isChecked = place !== FIRST_PLACE;
   }
 
-  /** Of the next event, whether it is there already or not. */
+  /** Place of the next event. */
   get place(): Place {
     return this.#place;
   }
 
   /**
-   * The next events, at most a piece of 64 KiB; none when there is no whole one before `endBytes`, the size of what may
-   * be read. What does not check, and all behind it, is not there. Payloads are good as long as the caller keeps them.
+   * The next events, at most 64 KiB; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
+   * payloads stay valid.
    */
   async next(endBytes: number): Promise<LogEvent[]> {
     const buffer = this.#buffer(endBytes);
@@ -66,7 +66,7 @@ export class EventReader {
     return this.#take(buffer.subarray(0, await this.#file.read(buffer, this.#start)));
   }
 
-  /** The same at once, for what was written a moment ago. */
+  /** The same synchronously, for data in the page cache. */
   nextNow(endBytes: number): LogEvent[] {
     const buffer = this.#buffer(endBytes);
     if (buffer === null) return [];
@@ -100,7 +100,7 @@ export class EventReader {
     return events;
   }
 
-  /** Where the records of the piece begin. */
+  /** Offset of the first record in the piece. */
   #checkMagic(piece: Buffer): number {
     if (this.#isChecked) return 0;
     this.#isChecked = true;

@@ -8,7 +8,7 @@ import type { LogEvent, LogEventType } from "../../domain/log-event.ts";
  *   u32 CRC-32 of all bytes of the record behind this field, u32 length of the payload, u32 id, u32 process or NO_SPID,
  *   u64 ns since the epoch, u8 type, 3 bytes zero
  *
- * Ids count from 0 without gaps. What a crash left behind the last whole record is not part of the log.
+ * Ids count from 0 without gaps. A crash may leave bytes after the last whole record; they are not part of the log.
  */
 export const FILE_MAGIC = Buffer.from("coppice events1\n", "latin1");
 export const HEADER_BYTES = 28;
@@ -44,7 +44,7 @@ const TYPES: ReadonlyMap<number, RecordType> = new Map(
   Object.entries(TYPE_CODES).map(([type, code]) => [code, type as RecordType]),
 );
 
-/** Writes the header of a record whose payload stands behind it already. */
+/** Writes the header of a record that has its payload already. */
 export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHead): void {
   record.writeUInt32LE(record.byteLength - HEADER_BYTES, 4);
   record.writeUInt32LE(id, 8);
@@ -54,7 +54,7 @@ export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHea
   record.writeUInt32LE(crc32(record.subarray(4)), 0);
 }
 
-/** What stands at `offset`: an event, the beginning of one ("partial"), or what no writer wrote ("damaged"). */
+/** Reads the record at `offset`. "partial": its end is missing. "damaged": no writer wrote it. */
 export function readRecord(bytes: Buffer, offset: number, id: number): LogEvent | "partial" | "damaged" {
   if (bytes.byteLength - offset < HEADER_BYTES) return "partial";
   const payloadBytes = bytes.readUInt32LE(offset + 4);

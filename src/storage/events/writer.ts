@@ -14,35 +14,38 @@ import {
   sealRecord,
 } from "./record.ts";
 
-/** First and largest block of memory in which records are put together, in `bytes`. */
+/** Smallest and largest size of the memory blocks in which records are built, in `bytes`. */
 const BLOCK_BYTES_MIN = 4096;
 const BLOCK_BYTES_MAX = 65_536;
-/** Blocks that are kept for what comes next: what waits to be written has as many, where the disk is slow. */
+/** Number of written blocks that are kept for reuse; a full queue has as many. */
 const SPARE_BLOCKS_COUNT_MAX = 16;
-/** From so many records on, what comes within `GATHER_MS` becomes one: a file of single bytes would be mostly headers. */
+/**
+ * Beyond this number of records, output is written every `GATHER_MS` only, so that more of it becomes one record: the
+ * headers of single bytes would make the file many times as large as the output.
+ */
 const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
-/** And from so many on, within ten times that. */
+/** Beyond this number, every ten times that. */
 const GATHER_LONGER_FROM_COUNT = 1_048_576;
 
 export interface EventWriterOptions {
   readonly path: string;
   /** ns since the epoch */
   readonly now: () => bigint;
-  /** of the file, in `bytes`: beyond that no output of processes beside the command is kept */
+  /** largest size of the file with the output of processes beside the command, in `bytes` */
   readonly limitBytes?: number;
-  /** called when there is more to read, and when it has failed */
+  /** called when more can be read, and when writing has failed */
   readonly onChange?: () => void;
 }
 
-/** A block of memory, of which `from` to `used` is to be written. */
+/** A block of memory. Its bytes from `from` to `used` are not written yet. */
 interface Block {
   readonly bytes: Buffer;
   from: number;
   used: number;
 }
 
-/** A record that may still grow. */
+/** The latest record, which further output of the same stream extends. */
 interface OpenRecord {
   readonly head: RecordHead;
   readonly block: Block;
@@ -50,25 +53,25 @@ interface OpenRecord {
 }
 
 /**
- * Writes the event log of an operation. Events are taken at once and written in the order of the calls, some at a time;
- * what one process writes while a write is under way becomes one record. Nothing is written before the first event.
+ * Writes the event log of an operation. Calls return at once; events are written in the order of the calls, several at
+ * a time. Output that a stream produces during a write becomes one record. The first event creates the file.
  */
 export class EventWriter {
-  /** places of what is written */
+  /** places of some events */
   readonly index = new PlaceIndex();
   readonly path: string;
   readonly #options: EventWriterOptions;
   readonly #failed = new AbortController();
   #file: EventFile | null = null;
   #blocks: Block[] = [];
-  /** blocks of the largest size that are written, and can be filled again */
+  /** written blocks of the largest size, for reuse */
   readonly #spare: Buffer[] = [];
   #open: OpenRecord | null = null;
   #nextId = 0;
-  /** with what waits */
+  /** size of the file once the queue is written */
   #bytes = 0;
   #writtenBytes = 0;
-  /** room that only the command may use */
+  /** room that is kept for the outputs of the command */
   #reservedBytes = 0;
   #isCapped = false;
   #isEnded = false;
@@ -82,27 +85,27 @@ export class EventWriter {
     this.path = options.path;
   }
 
-  /** Null before anything is written; whoever disposes of it does so after `end`. */
+  /** Null before the first write. It may be disposed of after `end`. */
   get file(): EventFile | null {
     return this.#file;
   }
 
-  /** What readers may read, in `bytes`: whole records. */
+  /** Size of what readers can read, in `bytes`: whole records. */
   get writtenBytes(): number {
     return this.#writtenBytes;
   }
 
-  /** What waits to be written, in `bytes`. */
+  /** Size of what is not written yet, in `bytes`. */
   get queuedBytes(): number {
     return this.#bytes - this.#writtenBytes;
   }
 
-  /** Fires when it could not be written, with the reason; what is appended from then on is dropped. */
+  /** Aborts with the cause when a write fails. Events are dropped from then on. */
   get failed(): AbortSignal {
     return this.#failed.signal;
   }
 
-  /** After the end it does nothing. @throws Error when `data` is too long: the caller bounds it */
+  /** Appends an event; without effect after `end`. @throws Error when `data` is longer than a record may be */
   append<Type extends DataEventType>(spid: number | null, type: Type, data: LogEventData[Type]): void {
     const payload = Buffer.from(JSON.stringify(data), "utf8");
     if (payload.byteLength > PAYLOAD_BYTES_MAX) throw new Error(`an event of ${payload.byteLength} bytes`);
@@ -115,9 +118,9 @@ export class EventWriter {
   }
 
   /**
-   * The outputs of a process.
-   * @param limitBytes of each of its two streams
-   * @param isReserved their room is not taken by what others write: for the command, whose outputs the result has
+   * Opens the outputs of a process.
+   * @param limitBytes limit of each of its two streams
+   * @param isReserved true for the command: its outputs are part of the result, so other processes cannot use up their room
    */
   outputs(spid: number, limitBytes: number, isReserved = false): ProcessOutputs {
     if (isReserved) this.#reservedBytes += 2 * limitBytes;
@@ -135,12 +138,13 @@ export class EventWriter {
   }
 
   /**
-   * Writes what waits; what was kept of outputs survives a power failure then. The same for every call.
-   * @throws why it could not be written
+   * Writes the queue and ends the log. Its output, if it has some, survives a power failure then. Every call returns the
+   * same promise.
+   * @throws the cause when a write failed
    */
   end(): Promise<void> {
     this.#ending ??= this.#end();
-    // The caller may have something else to wait for first.
+    // The caller may await it later.
     this.#ending.catch(() => undefined);
     return this.#ending;
   }
@@ -157,7 +161,7 @@ export class EventWriter {
     if (this.#hasOutput) await this.#file?.sync();
   }
 
-  /** Keeps of `bytes` what there is room for; gives how much that is. */
+  /** Appends a prefix of `bytes`, as long as there is room for; returns its length. */
   #output(
     { spid, stream, isReserved }: { spid: number; stream: OutputEventType; isReserved: boolean },
     bytes: Uint8Array,
@@ -180,7 +184,7 @@ export class EventWriter {
     return kept.byteLength;
   }
 
-  /** How much of `wantedBytes` a process beside the command may write. The first that it may not ends this for all. */
+  /** Either `wantedBytes` or 0: the first output without room ends the output of all processes beside the command. */
   #roomFor(wantedBytes: number): number {
     if (this.#isCapped) return 0;
     const limitBytes = this.#options.limitBytes ?? EVENT_LOG_BYTES_MAX;
@@ -191,7 +195,7 @@ export class EventWriter {
     return 0;
   }
 
-  /** The record that output goes to: the last one, where it is of the same stream and has room. */
+  /** The record for further output: the latest one if it is of the same stream and has room, else a new one. */
   #recordFor(spid: number, type: OutputEventType, wantedBytes: number): OpenRecord {
     const last = this.#open;
     if (last !== null && last.head.spid === spid && last.head.type === type) {
@@ -202,7 +206,7 @@ export class EventWriter {
     return this.#begin({ spid, type }, Math.min(wantedBytes, OUTPUT_PAYLOAD_BYTES_MAX));
   }
 
-  /** Begins a record in a block with room for `payloadBytes`. */
+  /** Starts a record with room for `payloadBytes`. */
   #begin(head: Pick<RecordHead, "spid" | "type">, payloadBytes: number): OpenRecord {
     this.#seal();
     if (this.#nextId === 0) {
@@ -253,7 +257,7 @@ export class EventWriter {
     this.#work ??= Promise.resolve().then(() => this.#write());
   }
 
-  /** Writes until nothing waits. */
+  /** Writes until the queue is empty. */
   async #write(): Promise<void> {
     try {
       while (this.queuedBytes > 0) {
@@ -275,7 +279,7 @@ export class EventWriter {
     const pieces = waiting.map(({ bytes, from, used }) => bytes.subarray(from, used));
     const bytes = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0);
     for (const block of waiting) block.from = block.used;
-    // What comes meanwhile goes behind that.
+    // Events that are appended during the write go into the last block, behind what is being written.
     const filled = this.#blocks.slice(0, -1);
     this.#blocks = this.#blocks.slice(-1);
     await this.#file.write(pieces, this.#writtenBytes);
@@ -289,14 +293,14 @@ export class EventWriter {
     this.#options.onChange?.();
   }
 
-  /** What readers may read stays, and nothing else. */
+  /** Drops the queue. */
   async #fail(error: unknown): Promise<void> {
     this.#open = null;
     this.#blocks = [];
     this.#bytes = this.#writtenBytes;
     this.#failed.abort(storageFull(error) ?? error);
     this.#release();
-    // Whoever reads the file later stops there at the latest.
+    // Part of the failed write may be in the file.
     await this.#file?.truncate(this.#writtenBytes).catch(() => undefined);
     this.#options.onChange?.();
   }

@@ -6,11 +6,11 @@ import type { OutputStream } from "../../vm/agent/process.ts";
 import type { EventLog } from "../operations/event-logs.ts";
 import type { ProcessSink } from "./running-instance.ts";
 
-/** What is kept of a command line, in characters: the log of an instance may tell of ten thousands of processes. */
+/** Largest part of a command line that is logged, in characters: an instance may start ten thousands of processes. */
 const COMMAND_LINE_CHARACTERS_MAX = 1024;
 const SIGKILL_SIGNAL = 9;
 
-/** What the host measured of a process that was killed with its machine. */
+/** The host's figures of a process that was killed with its machine. */
 export interface CutOffFigures {
   readonly exitCode: number;
   readonly ranMs: number;
@@ -20,11 +20,11 @@ export interface CutOffFigures {
 
 export interface LoggedProcess {
   readonly spid: number;
-  /** of each stream, in `bytes` */
+  /** limit of each stream, in `bytes` */
   readonly truncateOutputAtBytes: number;
 }
 
-/** Writes what a process of an instance does to the event log, and counts its outputs. */
+/** Logs the start, the output and the end of a process of an instance. */
 export class ProcessLog {
   readonly #events: EventLog;
   readonly #process: LoggedProcess;
@@ -36,16 +36,16 @@ export class ProcessLog {
     this.#events = events;
     this.#process = process;
     const { spid, truncateOutputAtBytes } = process;
-    // The result of the operation is made of what the command writes.
+    // The outputs of the command are part of the result.
     this.#outputs = events.outputs(spid, truncateOutputAtBytes, spid === Spid.command);
   }
 
-  /** What was kept of a stream until now, and what was not. */
+  /** Sizes of a stream so far. */
   bytes(stream: OutputStream): StreamBytes {
     return this.#outputs.bytes(stream);
   }
 
-  /** Logs the start and the output of the process, once it runs. */
+  /** A sink that logs the start and the output of the process. */
   sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "terminal">): ProcessSink {
     return {
       started: (pid) => this.#started(pid, spec),
@@ -70,12 +70,12 @@ export class ProcessLog {
     });
   }
 
-  /** Counts what the process is given as its standard input. */
+  /** Counts bytes of standard input. */
   given(bytes: number): void {
     this.#stdinBytes += bytes;
   }
 
-  /** Counts a stream that is passed to the process. */
+  /** Counts the bytes of standard input that the process receives from a stream. */
   async *counting(stdin: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
     for await (const chunk of stdin) {
       yield chunk;
@@ -83,7 +83,7 @@ export class ProcessLog {
     }
   }
 
-  /** The end of the process, as the agent told it. */
+  /** Logs the end of the process, as the agent reported it. */
   exited(exit: AgentExit): void {
     const { usage } = exit;
     this.#ended({
@@ -110,7 +110,7 @@ export class ProcessLog {
     });
   }
 
-  /** The end of a process that was over its time, and whose machine had to be killed. */
+  /** Logs the end of a process that exceeded its time limit, and that the agent did not report. */
   cutOff({ exitCode, ranMs, cpuTimeMs, memoryBytes }: CutOffFigures): void {
     this.#ended({
       pid: this.#pid,
@@ -141,7 +141,7 @@ function shownCommand(argv: readonly string[]): Pick<LogEventData["spawn"], "com
   for (const text of [command, ...args]) {
     if (left <= 0) break;
     shown.push(text.slice(0, left));
-    // An empty argument takes room, too.
+    // Empty arguments count, too.
     left -= text.length + 1;
   }
   const [shownFirst = "", ...shownArgs] = shown;

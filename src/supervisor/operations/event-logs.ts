@@ -9,19 +9,19 @@ import { ownTurn } from "../../system/turns.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { OperationEvents } from "./events.ts";
 
-/** Who reads the log of one operation at a time, and all logs of one account. */
+/** Largest number of concurrent readers of one log, and of all logs of one account. */
 export const READERS_COUNT_MAX = 200;
 export const ACCOUNT_READERS_COUNT_MAX = 1000;
 
-/** A live reader that is further behind than so many `bytes` reads what may have left the memory. */
+/** A reader that is at most so many `bytes` behind the writer finds them in the page cache, and reads without a thread. */
 const NEAR_BYTES_MAX = 1_048_576;
-/** Pieces of all logs that are kept for other readers at the same place; a piece takes 64 KiB. */
+/** Number of pieces, of all logs together, that are kept for further readers. A piece has at most 64 KiB. */
 const SHARED_PIECES_COUNT_MAX = 32;
 
-/** What an operation writes to while it runs. */
+/** The log of a running operation, as its work sees it. */
 export type EventLog = Pick<EventWriter, "append" | "outputs" | "written" | "end" | "failed" | "path">;
 
-/** The log of an operation that runs; it is to be ended before disposal. */
+/** The log of a running operation. It must be ended before it is disposed of. */
 class OpenLog extends EventWriter implements Disposable {
   readonly #onLeave: () => void;
 
@@ -35,29 +35,29 @@ class OpenLog extends EventWriter implements Disposable {
   }
 }
 
-/** Events that were read together, and the place of what follows. */
+/** Events that were read at once, and the place of the next one. */
 interface Piece {
   readonly events: readonly LogEvent[];
   readonly next: Place;
 }
 
-/** The log of an operation while somebody uses it. */
+/** A log that has a writer or readers. */
 interface Feed {
   readonly id: OperationId;
   writer: EventWriter | null;
-  /** of a log that nobody writes to; null before it is looked for, and where there is none */
+  /** the file of an operation that had ended before; null when there is a writer, or no file */
   file: EventFile | null;
-  /** nothing will be written any more */
+  /** true when no event will follow */
   isOver: boolean;
   usersCount: number;
   readersCount: number;
-  /** resolves when there may be more to read, or none will come */
+  /** resolves when more can be read, and when no event will follow */
   changed: PromiseWithResolvers<void>;
 }
 
 /**
- * The event logs of operations, for the one that writes each of them and for any number of readers. A reader reads the
- * file, at its own speed: it holds nothing back, and nothing of the log stays in memory for it.
+ * The event logs of operations. Each has one writer and any number of readers. A reader reads the file at its own speed:
+ * it does not slow the writer down, and no part of the log is kept in memory for it.
  */
 export class EventLogs implements Disposable {
   readonly #layout: DataLayout;
@@ -73,7 +73,7 @@ export class EventLogs implements Disposable {
     this.#now = now;
   }
 
-  /** Lets readers know of the ends of operations, until disposal. */
+  /** Tells readers when their operation ends, until disposal. */
   listen(events: OperationEvents): Disposable {
     return events.subscribe(({ type, operation }) => {
       const feed = this.#feeds.get(operation.id);
@@ -83,13 +83,13 @@ export class EventLogs implements Disposable {
     });
   }
 
-  /** Feeds that somebody uses, and those who read. */
+  /** Number of logs in use, and of their readers. */
   get counts(): { readonly feeds: number; readonly readers: number } {
     const readers = [...this.#feeds.values()].reduce((sum, { readersCount }) => sum + readersCount, 0);
     return { feeds: this.#feeds.size, readers };
   }
 
-  /** Opens the log of an operation that begins, which has none yet. It is to be ended before disposal. */
+  /** Creates the log of an operation that starts. The log must be ended before it is disposed of. */
   open(id: OperationId): EventLog & Disposable {
     const feed = this.#use(id);
     const options = { path: eventLogPath(this.#layout, id), now: this.#now, onChange: () => wake(feed) };
@@ -99,10 +99,10 @@ export class EventLogs implements Disposable {
   }
 
   /**
-   * Reads the log of an operation, until disposal. The caller checks that it belongs to the account.
-   * @param since only events with greater ids; -1: all
+   * Opens a log for one reader, until disposal. The operation must belong to the account.
+   * @param since only events with greater ids are read; -1: all
    * @param hasEnded whether the operation is in a terminal state
-   * @throws ApiError `too_many_requests` when too many do
+   * @throws ApiError `too_many_requests` when the log or the account has too many readers
    */
   read(accountId: AccountId, id: OperationId, since: number, hasEnded: boolean): LogReader {
     const accountCount = this.#accounts.get(accountId) ?? 0;
@@ -127,7 +127,7 @@ export class EventLogs implements Disposable {
     });
   }
 
-  /** Ends all readers where they are, now and from now on: they may go on when the service is there again. */
+  /** Ends all readers, present and future, where they are. Their clients can go on from there after a restart. */
   [Symbol.dispose](): void {
     this.#isStopped = true;
     for (const feed of this.#feeds.values()) {
@@ -161,7 +161,7 @@ function wake(feed: Feed): void {
   feed.changed = Promise.withResolvers();
 }
 
-/** Followers of one log are at the same place most of the time: one of them reads, and the others get what it read. */
+/** Followers of one log are usually at the same place: one of them reads a piece, and the others get the same one. */
 class SharedPieces {
   readonly #pieces = new Map<string, Piece>();
 
@@ -176,7 +176,7 @@ class SharedPieces {
   }
 }
 
-/** Reads one log for one reader, who takes one piece after the other. */
+/** Reads one log for one client, piece by piece. */
 export class LogReader implements Disposable {
   readonly #feed: Feed;
   readonly #shared: SharedPieces;
@@ -195,27 +195,27 @@ export class LogReader implements Disposable {
     this.#seen = feed.changed.promise;
   }
 
-  /** No event will come any more that cannot be read now. */
+  /** True when no event will follow those that can be read now. */
   get isOver(): boolean {
     return this.#feed.isOver;
   }
 
-  /** Id of the next event, whether it is there already or not, as far as the log was read. */
+  /** Id of the event after those that were read. */
   get nextId(): number {
     return this.#place?.id ?? 0;
   }
 
-  /** Resolves when there is more than `next` has seen, or it is over. @throws the reason of `signal` */
+  /** Resolves when there is more to read than `next` has found, or no event will follow. @throws the reason of `signal` */
   async changed(signal: AbortSignal): Promise<void> {
     if (!this.isOver) await untilAborted(this.#seen, signal);
   }
 
-  /** The next events that can be read now, some at a time; none when there are no more. */
+  /** The next events, at most 64 KiB; empty when no more can be read now. */
   async next(): Promise<readonly LogEvent[]> {
     this.#isReading = true;
     using _read = { [Symbol.dispose]: () => this.#endRead() };
     for (;;) {
-      // Many readers may wait for the same write; they have nothing to do with whoever else waits for a turn.
+      // All followers of a log become due at once. They take turns with each other, and with other work.
       await ownTurn(this.#feed);
       this.#seen = this.#feed.changed.promise;
       const events = this.#hasLeft ? [] : await this.#piece();
@@ -230,7 +230,7 @@ export class LogReader implements Disposable {
   [Symbol.dispose](): void {
     if (this.#hasLeft) return;
     this.#hasLeft = true;
-    // A read that is under way still needs the file.
+    // A pending read still needs the file.
     if (!this.#isReading) this.#onLeave();
   }
 
