@@ -29,7 +29,7 @@ interface Part {
   readonly secondsMax: number;
 }
 
-/** In this order: what wants an empty store comes first, what fills it last. */
+/** In this order: parts that need an empty store come first, those that fill it last. */
 const PARTS: Readonly<Record<string, Part>> = {
   idle: { measure: idleRows, secondsMax: 180 },
   spawn: { measure: ({ target }) => spawnPart(target), secondsMax: 420 },
@@ -55,7 +55,7 @@ function uploadRows({ target, quick }: BenchHost): AsyncGenerator<Finding> {
   return uploadPart(target, { sizeMib: quick ? 512 : 2048, head: () => crypto.randomUUID() });
 }
 
-/** A machine that hangs must not keep the table back. */
+/** A hanging machine must not prevent the table. */
 const DISPOSAL_MS_MAX = 60_000;
 
 const wanted = options.only?.split(",") ?? Object.keys(PARTS);
@@ -85,7 +85,7 @@ for (const [name, part] of Object.entries(PARTS)) {
     await measure(part, host);
   } catch (error) {
     ledger.fail(name, error);
-    // Whatever state it is in now, the next part shall not measure that.
+    // The next part must not measure the state that this one has left.
     await dispose(host);
     host = null;
   }
@@ -104,7 +104,7 @@ async function measure({ measure: findings, secondsMax }: Part, on: BenchHost): 
   const iterator = findings(on);
   for (;;) {
     const step = iterator.next();
-    // When it comes too late, nobody is left to hear how it ended.
+    // After the deadline nobody handles its result.
     step.catch(() => undefined);
     const next = await Promise.race([step, late.promise, interrupted.promise]);
     if (next.done === true) return;

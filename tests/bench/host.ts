@@ -7,10 +7,10 @@ import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
 import type { Registry } from "../support/registry.ts";
 
-/** As the configuration has it where nobody says otherwise. */
+/** The default of the configuration. */
 const POOL_SIZE = 2;
 const POOL_MS_MAX = 180_000;
-/** A machine that is too busy for its trial is measured all the same. */
+/** A busy machine is measured, too. */
 const FLAGS = ["--vm-probe-timeout", "60s"];
 
 /** An appliance as it is installed, a registry, and an image to spawn. */

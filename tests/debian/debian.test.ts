@@ -8,7 +8,7 @@ import { pause, until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
 const PREPARE_MS_MAX = 2_400_000;
-/** Of a step: everything in the machine is emulated, and its own virtual machines a second time. */
+/** Time limit of a step: everything in the machine is emulated, and its own virtual machines twice. */
 const STEP_MS_MAX = 1_200_000;
 const READY_MS_MAX = 1_000_000;
 const GROUP = "/sys/fs/cgroup/system.slice/coppice.service";
@@ -43,7 +43,7 @@ const contentOf = (tag: string) => vm.output(`coppice cat tag:${tag} /root/${tag
 /** Waits until instances can run. */
 async function ready(): Promise<void> {
   const isReady = async () => {
-    // Asking takes from what it waits for.
+    // Each request delays the start itself.
     await pause("before the next look", 5000);
     return await succeeds(`curl -sf -m 60 ${URL}/readyz`);
   };
@@ -52,7 +52,7 @@ async function ready(): Promise<void> {
   });
 }
 
-/** Directory of the control group of the machine that an instance runs in: one that waits has less of the CPU. */
+/** Directory of the control group of the machine in use: a waiting clone has a smaller CPU share. */
 async function groupInUse(): Promise<string> {
   let found = "";
   const isFound = async () => {
@@ -82,19 +82,19 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await contentOf("kept")).toBe("precious");
   });
 
-  test("this one is its upgrade, with data and configuration in place", async () => {
-    // A setting that the previous one need not know.
+  test("this build upgrades it, and keeps data and configuration", async () => {
+    // A setting that the previous build may not know.
     await vm.output("printf '[vm]\\nprobe_timeout = \"15m\"\\n' >>/etc/coppice/config.toml");
     const { code, stderr } = await vm.run("/media/payload/coppice install --start");
     expect([code, stderr]).toEqual([0, expect.stringContaining("is there and stays as it is")]);
     expect(await isActive()).toBe(true);
     expect(await vm.property("StatusText")).toBe(`listening on ${URL}`);
     expect(await revision()).not.toBe(previous.revision);
-    // By the token of before, and before any machine can run.
+    // With the old token, and before any machine can run.
     expect(await contentOf("kept")).toBe("precious");
   });
 
-  test("the service is confined as its unit says, and has a group of its own below that of the unit", async () => {
+  test("the service is confined by its unit, and has a control group of its own below the unit's", async () => {
     expect(await vm.property("ControlGroup")).toBe("/system.slice/coppice.service");
     expect(await file(`${GROUP}/cgroup.procs`)).toBe("");
     expect(await words(`${GROUP}/cgroup.subtree_control`)).toEqual(expect.arrayContaining(["cpu", "memory", "pids"]));
@@ -102,7 +102,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await vm.output("systemd-analyze security coppice --threshold=40 | tail -n 1")).toContain("OK");
   });
 
-  test("what is killed is started anew, and what hangs, too", async () => {
+  test("a service that is killed or hangs is restarted", async () => {
     for (const signal of ["KILL", "STOP"]) {
       const pid = await vm.property("MainPID");
       await vm.output(`kill -${signal} ${pid}`);
@@ -120,7 +120,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     await vm.output(`(${run} >run.out 2>run.err; echo $? >run.code) >/dev/null 2>&1 &`);
     const group = await groupInUse();
     const limits = ["memory.max", "memory.swap.max", "pids.max"].map((name) => file(`${group}/${name}`));
-    // 512 MiB of the machine, for a clone twice, and what QEMU takes.
+    // 512 MiB of the machine, twice for a clone, and QEMU's own memory.
     expect(await Promise.all(limits)).toEqual([String((2 * 512 + 256) * 1024 ** 2), "0", "256"]);
     expect((await words(`${group}/cgroup.procs`)).length).toBeGreaterThan(0);
     await until("its use is told", async () => (await memoryInUse()) > 10 * 1024 ** 2, STEP_MS_MAX);
@@ -130,7 +130,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     await until("its group is gone", () => succeeds(`test ! -e ${group}`), STEP_MS_MAX);
   });
 
-  test("doctor boots a VM, and finds nothing in the way", async () => {
+  test("doctor boots a VM, and finds no problem", async () => {
     const { code, stdout } = await vm.run("coppice doctor --json", STEP_MS_MAX);
     const { healthy, findings } = JSON.parse(stdout) as { healthy: boolean; findings: Record<string, string>[] };
     expect(findings.filter(({ state }) => state === "problem")).toEqual([]);
@@ -141,7 +141,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(found("kvm")).toMatchObject({ state: "ok" });
   });
 
-  test("after a reboot it is there by itself, with everything that was kept", async () => {
+  test("after a reboot it starts by itself, with all its data", async () => {
     await vm.reboot();
     await until("it is up", isActive, STEP_MS_MAX);
     expect(await vm.property("NRestarts")).toBe("0");
@@ -151,7 +151,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await vm.output("coppice run --image tag:loaded --disposable -- id -u")).toBe("0");
   });
 
-  test("uninstalled, it leaves its data and nothing that runs", async () => {
+  test("uninstalled, it leaves its data and no process", async () => {
     await vm.output("coppice uninstall");
     expect(await succeeds("systemctl cat coppice")).toBe(false);
     expect(await succeeds("command -v coppice")).toBe(false);

@@ -49,9 +49,9 @@ async function asShown(section: string, prompt: "#" | "$" = "#"): Promise<void> 
 }
 
 describe("the service", () => {
-  test("is installed and started by one command, and says itself that it is up", async () => {
+  test("is installed and started by one command, and notifies systemd of its start", async () => {
     await mkdir(system.path("/etc/systemd/system/coppice.service.d"), { recursive: true });
-    // Where this is tested there is no KVM, and nobody wants to wait for the watchdog.
+    // There is no KVM here, and the test does not wait for the default watchdog.
     const override = "[Service]\nEnvironment=COPPICE_VM_EMULATION=allow\nWatchdogSec=6\nRestartSec=100ms\n";
     await writeFile(system.path("/etc/systemd/system/coppice.service.d/test.conf"), override);
     const [host] = reference.split("/");
@@ -65,7 +65,7 @@ describe("the service", () => {
     expect(await system.output("stat", "-c", "%a", "/var/lib/coppice")).toBe("700");
   }, 60_000);
 
-  test("runs what it is for, in spite of everything that the unit takes away", async () => {
+  test("runs instances in spite of the unit's restrictions", async () => {
     await ready();
     await coppice("image", "import", reference, "--tag", "base");
     const run = ["run", "--image", "tag:base", "--tag", "kept", "--", "sh", "-c", "echo precious > /root/kept; id -u"];
@@ -73,14 +73,14 @@ describe("the service", () => {
     expect(await coppice("cat", "tag:kept", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("has no more privilege than the unit gives, and its VMs are in groups of its own", async () => {
+  test("has only the unit's privileges, and its VMs are in control groups of its own", async () => {
     const status = await system.output("cat", `/proc/${await mainPid()}/status`);
     expect(status).toMatch(/^NoNewPrivs:\t1$/m);
     expect(status).toMatch(/^Seccomp:\t2$/m);
     const bounding = BigInt(`0x${/^CapBnd:\t(\w+)$/m.exec(status)?.[1]}`);
     const [sysModule, sysRawio, sysPtrace, netAdmin] = [16n, 17n, 19n, 12n];
     for (const capability of [sysModule, sysRawio, sysPtrace, netAdmin]) expect((bounding >> capability) & 1n).toBe(0n);
-    // What takes one of these was done for it.
+    // The unit did for it what needs one of these.
     expect(await system.output("cat", "/proc/mounts")).toContain("nsfs /run/coppice/network nsfs");
     const group = await system.property("ControlGroup");
     expect(group).toBe("/system.slice/coppice.service");
@@ -90,7 +90,7 @@ describe("the service", () => {
     expect(escaped.stdout.trim()).toBe("0");
   }, 30_000);
 
-  test("that hangs is started anew by the watchdog, and one that is killed, too", async () => {
+  test("is restarted by the watchdog when it hangs, and when it is killed", async () => {
     const hanging = await mainPid();
     await system.output("kill", "-STOP", hanging);
     await until("another process serves", async () => ![hanging, "0"].includes(await mainPid()), 40_000);
@@ -113,17 +113,17 @@ describe("the service", () => {
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("is backed up while it runs, and restored where nothing is left", async () => {
+  test("is backed up while it runs, and restored to an empty directory", async () => {
     const section = sectionOf("docs/operations.md", "Backup");
     await asShown(section, "$");
     await asShown(section);
     await system.output("rm", "-rf", "/var/lib/coppice.old");
-    // The token of before is good, and the image can be run.
+    // The old token is valid, and the image can be run.
     await ready();
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("with a wrong configuration ends, says why, and is not tried again and again", async () => {
+  test("with a wrong configuration ends with the reason, and is not restarted repeatedly", async () => {
     const file = system.path("/etc/coppice/config.toml");
     const good = await Bun.file(file).text();
     await writeFile(file, `${good}\n[pool]\nsize = "many"\n`);
@@ -137,15 +137,15 @@ describe("the service", () => {
     await system.output("systemctl", "restart", "coppice");
   }, 60_000);
 
-  test("sends no packet to anybody who was not named", async () => {
+  test("sends packets only to configured hosts", async () => {
     expect(await system.sentPackets()).toBe(0);
-    // What is named is asked: the count does count.
+    // Named hosts are contacted: the counter works.
     const refused = await system.run("coppice", "image", "import", "192.0.2.77:5000/x:1", "--timeout", "5");
     expect(refused.code).not.toBe(0);
     expect(await system.sentPackets()).toBeGreaterThan(0);
   }, 60_000);
 
-  test("is uninstalled without a trace but its data", async () => {
+  test("is uninstalled without a trace except its data", async () => {
     await system.output("coppice", "uninstall");
     expect((await system.run("systemctl", "cat", "coppice")).code).not.toBe(0);
     expect((await system.run("pgrep", "-f", "qemu-system|coppice serve")).stdout).toBe("");

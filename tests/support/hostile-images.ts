@@ -126,12 +126,12 @@ export interface RawDocument {
   readonly claimedDigest?: string;
 }
 
-/** A registry on the loopback that gives whatever it was told to. */
+/** A registry on the loopback with arbitrary content. */
 export class RawRegistry implements Disposable {
   readonly #documents = new Map<string, RawDocument>();
   readonly #blobs = new Map<string, Uint8Array | (() => Response)>();
   readonly #server: Bun.Server<undefined>;
-  /** paths that were asked for */
+  /** paths of all requests */
   readonly requests: string[] = [];
 
   constructor() {
@@ -142,7 +142,7 @@ export class RawRegistry implements Disposable {
     return `127.0.0.1:${this.#server.port}`;
   }
 
-  /** Gives the reference of an image that is from now on there. */
+  /** Adds an image, and returns its reference. */
   add(name: string, image: RawImage): string {
     this.addDocument(name, "1", image.manifest);
     for (const [digest, blob] of image.blobs) this.#blobs.set(digest, blob);
@@ -156,12 +156,12 @@ export class RawRegistry implements Disposable {
     }
   }
 
-  /** What it answers to the request of a manifest, truth or not. */
+  /** Sets the answer to a request of a manifest. */
   setDocument(name: string, reference: string, document: RawDocument): void {
     this.#documents.set(`/v2/${name}/manifests/${reference}`, document);
   }
 
-  /** What it answers to a request of a blob, truth or not. */
+  /** Sets the answer to a request of a blob. */
   setBlob(digest: string, answer: Uint8Array | (() => Response)): void {
     this.#blobs.set(digest, answer);
   }

@@ -18,16 +18,16 @@ export interface Ended {
   readonly result?: { readonly image: string };
 }
 
-/** By what it is: what is attempted, and how its failure reads. */
+/** By name: the attempt, and the pattern of its error. */
 export type Cases<T> = Readonly<Record<string, readonly [what: T, failure: RegExp]>>;
 
-/** An appliance, what an import could do harm to, and a registry that gives whatever it was told to. */
+/** An appliance, files that an import could harm, and a registry with arbitrary content. */
 export class HostileImports implements AsyncDisposable {
   readonly appliance: Appliance;
   readonly registry: RawRegistry;
-  /** notes who asks for what an image says that is elsewhere */
+  /** records requests that an image directs to another host */
   readonly elsewhere: RawRegistry;
-  /** what nothing may change, beside the data directory */
+  /** a directory beside the data directory that nothing may change */
   readonly canary: string;
   readonly #owned: AsyncDisposableStack;
   #before: readonly string[] = [];
@@ -94,7 +94,7 @@ export class HostileImports implements AsyncDisposable {
     return operation.result?.image ?? "";
   }
 
-  /** Every case ends FAILED, with the error that its line names, and tells nothing of the host's directories. */
+  /** Expects every case to end FAILED with its error, which must not name directories of the host. */
   async expectAllFail<T>(cases: Cases<T>, attempt: (what: T) => Promise<Ended>): Promise<void> {
     const outcomes = await Promise.all(
       Object.entries(cases).map(async ([name, [what, failure]]) => {
@@ -118,7 +118,7 @@ export class HostileImports implements AsyncDisposable {
     return (await this.appliance.finished(body.uuid, (IMPORT_SECONDS + 20) * 1000, token)) as unknown as Ended;
   }
 
-  /** What an import could have changed outside of its own directory: files, mounts, processes, control groups. */
+  /** Everything that an import could change outside of its own directory: files, mounts, processes, control groups. */
   async #outside(): Promise<string[]> {
     const { dataDir } = this.appliance;
     const { mtimeMs, ino } = await stat(join(this.canary, "file"));
@@ -131,7 +131,7 @@ export class HostileImports implements AsyncDisposable {
     return [
       `${await readFile(join(this.canary, "file"), "utf8")} ${mtimeMs} ${ino}`,
       ...(await readdir(this.canary)),
-      // The database and what is remembered of the host are files.
+      // The database and the memory of the probe are files.
       ...(await readdir(dataDir, { withFileTypes: true })).flatMap((entry) => (entry.isFile() ? [] : [entry.name])),
       ...(await readdir(dirname(dataDir))),
       ...(await readdir("/")),

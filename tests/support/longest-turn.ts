@@ -3,11 +3,11 @@ import { setImmediate } from "node:timers/promises";
 
 /** The longest turn of the event loop during some work. */
 export interface LongestTurn {
-  /** of the processor, by this thread, in `milliseconds`: what others had of it meanwhile is left out */
+  /** processor time of this thread, in `milliseconds` */
   readonly cpuMs: number;
   /** until the work was done, in `milliseconds` */
   readonly elapsedMs: number;
-  /** what the work failed with; null when it did not: a refusal takes its time, too */
+  /** the error of the work; null when it succeeded */
   readonly failure: unknown;
 }
 

@@ -25,19 +25,19 @@ export const SHAPE = { vcpus: 1, memoryBytes: 128 * 1_048_576 };
 export const LAYER_BYTES = 1000;
 const never = new AbortController().signal;
 
-/** A merge that goes on until the test ends it. */
+/** A merge that runs until the test ends it. */
 export interface FakeMerge {
   readonly job: MergeJob;
   readonly signal: AbortSignal;
   /** shares of the processors that it was given, one after the other */
   readonly weights: number[];
-  /** true once its result was given up */
+  /** true once its result was discarded */
   isDiscarded: boolean;
   finish(sizeBytes?: number): void;
   fail(): void;
 }
 
-/** A compactor on a database of its own, with merges that are none. */
+/** A compactor on a database of its own, with simulated merges. */
 export class Merging implements AsyncDisposable {
   readonly directory = testDirectory("merging");
   readonly layout: DataLayout = dataLayout(this.directory);
@@ -95,7 +95,7 @@ export class Merging implements AsyncDisposable {
     return layer.id;
   }
 
-  /** Starts from a chain and ends at once; gives the layers that were attached. */
+  /** Attaches a chain and releases it at once; returns the attached layers. */
   async use(topId: LayerId): Promise<readonly LayerId[]> {
     using attachment = await this.compactor.attach(alice, topId, never);
     return attachment.ids;

@@ -1,9 +1,9 @@
-/** What COPPICE_TEST_SEED says; without it, the same in every run, so that a failure is due to a change. */
+/** The seed in COPPICE_TEST_SEED; by default a constant, so that a new failure is due to a change. */
 export function seedOfTests(): number {
   return Number(process.env["COPPICE_TEST_SEED"] ?? 2002);
 }
 
-/** Random numbers that are the same for the same seed, so that a failure can be seen again. */
+/** Random numbers that are the same for the same seed, so that a failure can be reproduced. */
 export function seededRandom(seed: number): { below(limit: number): number; bytes(count: number): Uint8Array } {
   let state = seed >>> 0;
   // mulberry32

@@ -9,7 +9,7 @@ const COMPILE_MS = 30_000;
 
 export type Body = Record<string, unknown>;
 
-/** What a run came to, its outputs as text. */
+/** The result of a run, with its outputs as text. */
 export interface RunResult extends Body {
   readonly exit_code: number;
   readonly timed_out: boolean;
@@ -39,7 +39,7 @@ export async function execute(appliance: Appliance, request: Body): Promise<RunR
   return resultOf(await appliance.finished(await appliance.spawn({ disposable: true, ...request })));
 }
 
-/** Uploads a content and gives its uuid. */
+/** Uploads content and returns its uuid. */
 export async function upload(
   appliance: Appliance,
   content: string | Uint8Array<ArrayBuffer>,
@@ -60,12 +60,12 @@ export async function uploadProgram(appliance: Appliance, name: string, source: 
   return await upload(appliance, await Bun.file(path).bytes());
 }
 
-/** An operation as it is now. */
+/** The current state of an operation. */
 export async function operationOf(appliance: Appliance, id: string): Promise<Body> {
   return (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
 }
 
-/** Waits until the machine of an instance computes. */
+/** Waits until an instance runs. */
 export async function running(appliance: Appliance, id: string): Promise<void> {
   await until(`instance ${id} runs`, async () => {
     return (await appliance.fetch(`/instances/${id}/stats?once=true`)).status === 200;

@@ -35,7 +35,7 @@ export class MemoryChannel implements ByteChannel {
   }
 }
 
-/** The guest's side of a channel: keeps the host's frames and sends what the test says. */
+/** The guest's side of a channel: keeps the host's frames and sends those of the test. */
 export class ScriptedAgent {
   readonly channel = new MemoryChannel();
   readonly frames: { type: number; session: number; payload: Buffer }[] = [];

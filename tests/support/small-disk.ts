@@ -56,7 +56,7 @@ export class SmallDisk implements AsyncDisposable {
     return bavail * bsize;
   }
 
-  /** Takes everything but `leftBytes`, while others write to the disk, too. */
+  /** Fills everything but `leftBytes`, also while others write to the disk. */
   async fill(leftBytes: number): Promise<void> {
     for (let attempt = 1; !(await this.#takeAllBut(leftBytes)); attempt++) {
       if (attempt === FILL_ATTEMPTS_COUNT) throw new Error(`others write to ${this.path} faster than it can be filled`);
@@ -78,7 +78,7 @@ export class SmallDisk implements AsyncDisposable {
     }
   }
 
-  /** Makes files, until there can be no more than `left` others. */
+  /** Makes files until only `left` more are possible. */
   async fillFiles(left: number): Promise<void> {
     await this.release();
     const { ffree } = await statfs(this.path);
@@ -86,7 +86,7 @@ export class SmallDisk implements AsyncDisposable {
     await tool("sh", "-c", make, "sh", `${this.#ballast}-files`, String(ffree - left));
   }
 
-  /** Gives back what `fill` and `fillFiles` took. */
+  /** Frees what `fill` and `fillFiles` have taken. */
   async release(): Promise<void> {
     await rm(`${this.#ballast}-files`, { recursive: true, force: true });
     await rm(this.#ballast, { force: true });
@@ -115,7 +115,7 @@ export class SmallDisk implements AsyncDisposable {
   }
 }
 
-/** What was killed a moment ago, and what looks at every process of the host, can hold the disk still. */
+/** Processes that were just killed, or that inspect all processes of the host, may still hold the disk. */
 async function unmount(path: string): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     try {

@@ -183,7 +183,7 @@ export async function shell(agent: Agent, script: string, spec: Partial<AgentExe
   return { ...exit, stdout: text(kept.stdout), stderr: text(kept.stderr) };
 }
 
-/** Everything that a machine could leave behind in this process and on this host. */
+/** Everything that a machine may leave behind in this process and on this host. */
 export function footprint(host: VmHost): { fds: number; children: string[]; directories: string[] } {
   const children = readdirSync("/proc/self/task").flatMap((thread) => readChildren(thread));
   return { fds: readdirSync("/proc/self/fd").length, children, directories: readdirSync(host.vmsDirectory) };

@@ -27,7 +27,7 @@ setDefaultTimeout(60_000);
 const MIB = 1_048_576;
 const { launcher } = builtAssets();
 const bounds = { launcher, timeoutMs: 60_000, signal: new AbortController().signal };
-/** Mounts of file systems that a disk could hold, wherever they come from. */
+/** Current mounts of file systems of disks. */
 const diskMounts = () =>
   readFileSync("/proc/self/mountinfo", "utf8")
     .split("\n")
@@ -45,7 +45,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await registry[Symbol.asyncDispose]();
   await scratch[Symbol.asyncDispose]();
-  // No disk is ever mounted by the host.
+  // The host never mounts a disk.
   expect(diskMounts()).toEqual(mountsBefore);
 });
 
@@ -75,7 +75,7 @@ const output = async (...argv: string[]): Promise<string> => {
   return Buffer.from(stdout).toString("latin1");
 };
 
-/** One line for each entry, by its name as bytes: all that a layer must keep. */
+/** One line for each entry, sorted by name: everything that a layer must keep. */
 function tree(root: string): string[] {
   const lines: string[] = [];
   const inodes = new Map<number, string>();
@@ -98,7 +98,7 @@ function tree(root: string): string[] {
   return lines;
 }
 
-/** The mode as it stands in the inode, whose number and link count dump.erofs tells. */
+/** The mode in the inode, whose number and link count dump.erofs prints. */
 async function erofsInode(disk: string, path: string): Promise<{ mode: number; links: number }> {
   const text = await output("dump.erofs", `--path=${path}`, disk);
   const [, nid, links] = /NID: (\d+)\s+Links: (\d+)/.exec(text) ?? [];
@@ -130,14 +130,14 @@ test("an image is unpacked as its layers say", async () => {
   }
   for (const name of ["/gone", "/kept/old", "/was-directory/inner", "/.wh.gone"]) expect(entries.has(name)).toBe(false);
   expect([facts("/was-file")?.[0], facts("/was-directory")?.[0]]).toEqual(["40711", "100644"]);
-  // The mask of this process gives no mode that the image does not.
+  // This process's umask does not affect the modes of the image.
   expect([lstatSync(root).mode & 0o7777, facts("/implicit")?.[0]]).toEqual([0o755, "40755"]);
   expect(await output("getfattr", "--absolute-names", "-d", "-m", "-", "-e", "hex", join(root, "attributes"))).toMatch(
     /trusted.bytes=0x00ff0a\nuser.color=0x626c7565\n/,
   );
 });
 
-test("attributes that only the host's administrator may set are those of the last layer, and part of the disk", async () => {
+test("attributes that need root on the host are those of the last layer, and part of the disk", async () => {
   const entry = (content: string, xattrs: Record<string, string>) => ({ path: "a", content, xattrs });
   const directory = (xattrs: Record<string, string>) => ({ path: "d", type: "directory", xattrs }) as const;
   const { staging, root, path } = await unpacked({
@@ -158,7 +158,7 @@ test("attributes that only the host's administrator may set are those of the las
   expect(values.filter((value) => disk.includes(value))).toEqual(["second", "third", "fourth"]);
 });
 
-test("the mask of this process does not reach the image", async () => {
+test("this process's umask does not affect the image", async () => {
   const before = process.umask(0o077);
   const { root } = await unpacked({ layers: [[{ path: "a/b/file", content: "x" }]] });
   process.umask(before);
@@ -167,7 +167,7 @@ test("the mask of this process does not reach the image", async () => {
   ]);
 });
 
-test("a base disk is EROFS, holds the tree, and is the same twice", async () => {
+test("a base disk is EROFS, contains the tree, and is reproducible", async () => {
   const { staging, root, path } = await unpacked(awkwardImage({ long: false }));
   expect(await buildBaseDisk({ staging, path, ...bounds })).toEqual({ format: "erofs" });
   const again = `${path}-again`;
@@ -177,13 +177,13 @@ test("a base disk is EROFS, holds the tree, and is the same twice", async () => 
   const extracted = `${path}-extracted`;
   await output("fsck.erofs", "--preserve", `--extract=${extracted}`, path);
   expect(readdirSync(extracted)).toEqual(["upper"]);
-  // The extracting tool drops setuid bits and hard links, so these two are read from the disk.
+  // The extracting tool drops set-UID bits and hard links, so the test reads these from the disk.
   const common = (line: string) =>
     line.replace(/( 10)\d(\d{3} )/, "$10$2").replace(/ (first of its links|\/bin\/link)$/, "");
   expect(tree(join(extracted, "upper")).map(common)).toEqual(tree(root).map(common));
   expect(await erofsInode(path, "/upper/bin/suid")).toEqual({ mode: 0o104755, links: 2 });
   expect(await erofsInode(path, "/upper/bin/sgid")).toEqual({ mode: 0o102755, links: 1 });
-  // Attributes that only a host may give stay out; those of users are kept.
+  // Attributes of the namespace "trusted" are left out; those of users are kept.
   expect([Buffer.from([0, 255, 10]), "blue"].map((value) => readFileSync(path).includes(value))).toEqual([false, true]);
 });
 
@@ -226,7 +226,7 @@ test("ext4 has room for many small files", async () => {
   await output("e2fsck", "-fn", path);
 });
 
-test("a tree of more files than mkfs.erofs has memory for becomes ext4", async () => {
+test("a tree with too many files for the memory of mkfs.erofs becomes ext4", async () => {
   const { staging, path } = await unpacked(awkwardImage({ long: false }));
   const usage = { bytes: MIB, entries: 360_000 };
   expect(await buildBaseDisk({ staging, path, usage, ...bounds })).toEqual({ format: "ext4" });
@@ -234,7 +234,7 @@ test("a tree of more files than mkfs.erofs has memory for becomes ext4", async (
   expect(await allocatedBytes(path)).toBeLessThan(128 * MIB);
 });
 
-test("what mke2fs would take for ever for is refused", async () => {
+test("a tree that mke2fs could not finish is refused", async () => {
   const staging = join(scratch.path, "huge");
   await mkdir(join(staging, "upper"), { recursive: true });
   await writeFile(join(staging, "upper", "l".repeat(255)), "");
@@ -245,7 +245,7 @@ test("what mke2fs would take for ever for is refused", async () => {
   await rm(staging, { recursive: true });
 });
 
-test("a tool is ended that takes more memory or processes than its import may", async () => {
+test("a tool that exceeds the memory or processes of its import is ended", async () => {
   await using groups = await openCgroupTree({ namespace: `coppice-test-${process.pid}` });
   await using group = await groups.create("import", { memoryBytes: 16 * MIB, pids: 32 });
   const confinement = { readable: [], writable: [], network: null };
@@ -261,7 +261,7 @@ test("a tool is ended that takes more memory or processes than its import may", 
   expect(await group.pids()).toEqual([]);
 });
 
-test("missing directories are added, and a symlink in their place is left alone", async () => {
+test("missing directories are added, and a symlink in their place is kept", async () => {
   const staging = join(scratch.path, "added");
   const root = join(staging, "upper");
   const outside = join(scratch.path, "outside");
@@ -280,7 +280,7 @@ test("missing directories are added, and a symlink in their place is left alone"
   expect(modes).toEqual([0o1777, 0o700, 0o755]);
 });
 
-test("a malformed layout is a validation error, and a late tool an unavailable", async () => {
+test("a malformed layout is validation_error, and a tool that is too slow unavailable", async () => {
   const { root } = await unpacked({ layers: [[{ path: "x" }]] });
   const layout = join(scratch.path, `layout-${count}`);
   const code = (promise: Promise<unknown>) =>
@@ -307,7 +307,7 @@ test("a scratch disk is a sparse copy of its template, with a UUID of its own", 
     await createScratch(template, copy);
     expect((await stat(copy)).size).toBe(10_240 * MIB);
     expect(await allocatedBytes(copy)).toBeLessThan(MIB);
-    // Both read the superblock's checksum, and those of all that was seeded by the template's UUID.
+    // Both verify the superblock's checksum, and those of metadata that are seeded with the UUID.
     expect(await output("e2fsck", "-fn", copy)).not.toMatch(/checksum|Fix/);
     uuids.add(uuidOf(await output("dumpe2fs", copy)));
     const listing = await output("debugfs", "-R", "ls -l /", copy);
@@ -328,7 +328,7 @@ test.each(["uninit_bg,^metadata_csum", "^uninit_bg,^metadata_csum"])(
   },
 );
 
-test("nothing is stamped from what is no scratch disk", async () => {
+test("only a scratch disk can be the template of another", async () => {
   const template = join(scratch.path, "zeros");
   await Bun.write(template, new Uint8Array(MIB));
   await expect(createScratch(template, join(scratch.path, "of-zeros"))).rejects.toThrow("not ext4");

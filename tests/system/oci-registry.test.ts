@@ -50,7 +50,7 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  // What a call puts into the scratch directory is gone when it returns, but for the layouts.
+  // A call leaves nothing but its layout in the scratch directory.
   const left = (await readdir(scratch.path)).filter((name) => name.startsWith("skopeo-"));
   await Promise.all([open, closed, scratch].map((owned) => owned[Symbol.asyncDispose]()));
   expect(left).toEqual([]);
@@ -69,7 +69,7 @@ const access = (registry: Registry, more: Partial<RegistryAccess> = {}): Registr
   ...more,
 });
 
-/** A manifest as the registry has it. */
+/** A manifest as the registry stores it. */
 async function bytesOf(repository: string, digest: string): Promise<Buffer> {
   const headers = { accept: "application/vnd.oci.image.manifest.v1+json" };
   return Buffer.from(await (await open.fetch(`${repository}/manifests/${digest}`, { headers })).bytes());
@@ -110,7 +110,7 @@ test("a public image is copied, and its digest is the registry's", async () => {
   expect(await inspectImage(pinned, access(open))).toEqual({ digest, isEntry: false, variant: "" });
 });
 
-test("a password opens a private registry over TLS and is in no argument vector, environment or file left behind", async () => {
+test("a password gives access to a private registry over TLS, and is in no argument, environment or remaining file", async () => {
   const seen = new Set<string>();
   let secrets = 0;
   const timer = setInterval(() => {
@@ -153,7 +153,7 @@ test("refused logins are forbidden, and never repeat the password", async () => 
   expect((await failure(pull(name, access(closed, { credentials: colon })))).code).toBe("validation_error");
 });
 
-test("an unknown authority and a plain HTTP registry are named as what they are", async () => {
+test("an unknown authority and a registry with plain HTTP are named as the cause", async () => {
   const untrusted = await failure(pull(`${closed.host}/private/busybox:1`, access(closed, { settings: {} })));
   expect([untrusted.code, untrusted.message]).toEqual([
     "unavailable",
@@ -186,7 +186,7 @@ test("a registry that is down is unavailable", async () => {
   expect(unknown.message).toBe("the registry registry.invalid cannot be reached: its name does not resolve");
 });
 
-test("layers in every compression arrive as what umoci reads", async () => {
+test("layers in every compression are converted for umoci", async () => {
   const types = { gzip: "tar+gzip", zstd: "tar+gzip", none: "tar" };
   for (const compression of ["gzip", "zstd", "none"] as const) {
     const image = { layers: [[{ path: "file", content: `in ${compression}` }]], compression };
@@ -204,7 +204,7 @@ test("layers in every compression arrive as what umoci reads", async () => {
   }
 });
 
-test("an image in Docker's own format becomes an OCI layout, under the digest that the registry gave it", async () => {
+test("an image in Docker's format becomes an OCI layout, under the registry's digest", async () => {
   const image = { layers: [[{ path: "file", content: "docker" }]], format: "docker" } as const;
   const reference = await pushImage(open, "docker:1", image);
   const { directory, digest } = await pull(reference, access(open));
@@ -221,7 +221,7 @@ test("an image in Docker's own format becomes an OCI layout, under the digest th
   expect(await readFile(`${directory}-root/file`, "utf8")).toBe("docker");
 });
 
-test("nothing of the host's own image tools is read or written", async () => {
+test("the configuration of the host's own image tools is neither read nor written", async () => {
   const trace = join(scratch.path, "trace");
   const { directory } = await pull(busybox, access(open));
   expect(directory).toBeString();
@@ -239,11 +239,11 @@ test("nothing of the host's own image tools is read or written", async () => {
   const foreign = touched.filter(
     (path) => /containers|docker|\.config|auth\.json/.test(path) && !path.startsWith(scratch.path),
   );
-  // Short names, which a full reference has no use for; skopeo has no switch for this directory.
+  // Short names, which a full reference does not need; skopeo has no option for this directory.
   expect(foreign.filter((path) => !path.startsWith("/etc/containers/registries.conf.d"))).toEqual([]);
 });
 
-test("of an image for many platforms, the one for this machine is taken", async () => {
+test("of an image for several platforms, the one for this machine is used", async () => {
   const image = (text: string, architecture: string) => ({
     layers: [[{ path: "arch", content: text }]],
     config: { os: "linux", architecture },
@@ -271,7 +271,7 @@ test("of an image for many platforms, the one for this machine is taken", async 
 });
 
 test("a cancelled copy ends at once with the reason, and so does one that is late", async () => {
-  // Answers everything but blobs, which never end.
+  // It answers all requests, but blobs never end.
   const stalling = Bun.serve({
     port: 0,
     hostname: "127.0.0.1",
@@ -304,7 +304,7 @@ test("a cancelled copy ends at once with the reason, and so does one that is lat
   expect([late.code, late.message]).toEqual(["unavailable", "import timed out after 1 s"]);
 });
 
-test("a mirror is asked first, and the named registry when the mirror has nothing", async () => {
+test("a mirror is asked first, and the named registry when the mirror lacks the image", async () => {
   await using mirror = await Registry.start();
   await pushImage(mirror, "team/mirrored:1", awkwardImage({ long: false }));
   await pushImage(open, "team/original:1", await busyboxImage());
@@ -315,7 +315,7 @@ test("a mirror is asked first, and the named registry when the mirror has nothin
   expect(without.code).toBe("not_found");
 });
 
-test("a mirror that lies gets nothing believed: neither for a tag's digest, nor for a digest", async () => {
+test("wrong content of a mirror is refused, for a tag and for a digest", async () => {
   using mirror = new RawRegistry();
   const planted = rawImage([layer({ path: "file", content: "planted" })]);
   const name = "team/lied-about";
@@ -332,7 +332,7 @@ test("a mirror that lies gets nothing believed: neither for a tag's digest, nor 
     const blob = await readFile(join(pulled.directory, "blobs", only?.digest.replace(":", "/") ?? ""));
     return `${pulled.digest === digest} ${Buffer.from(Bun.gunzipSync(blob)).includes("genuine")}`;
   };
-  // Whoever asks for a tag gets what the operator's mirror has; but nothing passes for what it is not.
+  // A tag is what the operator's mirror says it is, but content must match its digest.
   mirror.add(name, planted);
   expect(await contents()).toBe("false false");
   const genuine = { type: planted.manifest.type, bytes: await bytesOf(name, digest) };

@@ -16,8 +16,8 @@ afterEach(async () => {
   await rm(directory, { recursive: true, force: true });
 });
 
-describe("what is in a tree", () => {
-  test("is counted: each name, and what is allocated", async () => {
+describe("the content of a tree", () => {
+  test("is counted: each name, and the allocated bytes", async () => {
     await mkdir(join(directory, "below"));
     await writeFile(join(directory, "below", "a"), Buffer.alloc(100_000, "a"));
     await link(join(directory, "below", "a"), join(directory, "b"));
@@ -40,17 +40,17 @@ describe("what is in a tree", () => {
       expect((await treeUsage(directory, BOUNDS)).entries).toBeLessThanOrEqual(6);
   });
 
-  test("is counted by a program that may read what belongs to others, and do nothing else", async () => {
+  test("is counted by a jailed program that may read files of all users, and do nothing else", async () => {
     await mkdir(join(directory, "closed"));
     await writeFile(join(directory, "closed", "a"), "");
     await chown(join(directory, "closed"), 4_294_967_294, 12);
     await chmod(join(directory, "closed"), 0);
     expect((await treeUsage(directory, BOUNDS)).entries).toBe(2);
-    // Were it not jailed, it would need no launcher.
+    // Without a jail it would need no launcher.
     await expect(treeUsage(directory, { ...BOUNDS, launcher: "/nowhere" })).rejects.toThrow();
   });
 
-  test("is not taken for nothing when it cannot be counted", async () => {
+  test("fails the import when it cannot be counted", async () => {
     const missing = join(directory, "missing");
     await expect(treeUsage(missing, BOUNDS)).rejects.toThrow(/No such file/);
     const limits = { bytesMax: 1, entriesMax: 1 };
@@ -62,7 +62,7 @@ describe("what is in a tree", () => {
   });
 });
 
-test("a refusal says what the limits say, or else that the image unpacks to more", async () => {
+test("a refusal names the limits, or says that the image unpacks to more", async () => {
   await writeFile(join(directory, "a"), "a");
   await writeFile(join(directory, "b"), "b");
   const refused = async (limits: Parameters<typeof requireWithinLimits>[1]): Promise<unknown> =>

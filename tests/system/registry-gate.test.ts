@@ -27,7 +27,7 @@ let closed: Registry;
 let detour: DetourRegistry;
 let service: Bystander;
 
-/** Another spelling of the loopback, which Go takes for a name: it asks the proxy for it. */
+/** Another spelling of the loopback, which Go takes for a name, so that it goes to the proxy. */
 const named = (host: string): string => host.replace("127.0.0.1", "127.1");
 
 beforeAll(async () => {
@@ -85,7 +85,7 @@ async function failure(promise: Promise<unknown>): Promise<[string, string]> {
   return [error.code, error.message];
 }
 
-/** Output of a program in the network for tools. */
+/** Output of a program in the tools' network. */
 async function inside(argv: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<string> {
   const confinement = { readable: [], writable: [], network: network.path };
   const bounds = { launcher: builtAssets().launcher, timeoutMs: 30_000, signal: new AbortController().signal };
@@ -103,8 +103,8 @@ const elsewhere = (host: string, kind: string): [string, string] => {
   return ["forbidden", `the registry ${detour.host} sends its clients elsewhere, and ${found}`];
 };
 
-describe("a registry that sends its clients on", () => {
-  test("to places of this host that are not listed, by redirection: nobody is called", async () => {
+describe("a registry that redirects its clients", () => {
+  test("to unlisted addresses of this host: nothing is contacted", async () => {
     const hosts = { [detour.host]: { insecure: true } };
     for (const host of [`127.0.0.1:${service.port}`, `127.1:${service.port}`]) {
       detour.blobsAt = `http://${host}`;
@@ -115,7 +115,7 @@ describe("a registry that sends its clients on", () => {
     expect(service.callers).toBe(0);
   });
 
-  test("to places of this host that are not listed, for a token: nobody is called", async () => {
+  test("to unlisted addresses of this host for a token: nothing is contacted", async () => {
     const hosts = { [detour.host]: { insecure: true } };
     for (const credentials of [null, CREDENTIALS]) {
       for (const host of [`127.0.0.1:${service.port}`, `127.1:${service.port}`]) {
@@ -128,7 +128,7 @@ describe("a registry that sends its clients on", () => {
     expect(service.callers).toBe(0);
   });
 
-  test("to hosts that the operator listed: they are asked", async () => {
+  test("to hosts that the operator listed: they are contacted", async () => {
     for (const host of [plain.host, named(plain.host)]) {
       detour.blobsAt = `http://${host}`;
       const hosts = { [detour.host]: { insecure: true }, [host]: {}, "*": { allow: false } };
@@ -136,7 +136,7 @@ describe("a registry that sends its clients on", () => {
     }
   });
 
-  test("to a host that the operator does not allow: the message names it", async () => {
+  test("to a host that the operator does not allow: the error names it", async () => {
     detour.blobsAt = "http://blobs.example";
     const hosts = { [detour.host]: { insecure: true }, "*": { allow: false } };
     const reason = "the operator does not allow the registry blobs.example:80";
@@ -144,7 +144,7 @@ describe("a registry that sends its clients on", () => {
     expect(await failure(pull(detour.host, hosts))).toEqual(["forbidden", message]);
   });
 
-  test("to a host that does not answer: the message names it", async () => {
+  test("to a host that does not answer: the error names it", async () => {
     const gone = bystander();
     gone[Symbol.dispose]();
     const host = `127.1:${gone.port}`;
@@ -170,7 +170,7 @@ describe("a registry behind a name", () => {
     expect(await pull("registry.invalid", { "registry.invalid": mirrored })).toHaveLength(3);
   });
 
-  test("that is not listed and now means this host is refused when it is connected, whatever was said before", async () => {
+  test("that is not listed and now resolves to this host is refused at the connection, whatever it resolved to before", async () => {
     const host = named(plain.host);
     const message = `the registry ${host} has the loopback address 127.0.0.1, which the operator has not allowed`;
     expect(await failure(pull(host, {}, { settings: { insecure: true } }))).toEqual(["forbidden", message]);
@@ -181,7 +181,7 @@ describe("the gate", () => {
   const fetchArgv = (url: string) => ["curl", "--silent", "--show-error", "--max-time", "20", "--noproxy", "", url];
   const environment = (url: string) => ({ ALL_PROXY: url.replace("socks5:", "socks5h:"), HOME: "/tmp" });
 
-  test("connects to the address that was judged, and judges every connection anew", async () => {
+  test("connects to the address that was checked, and checks every connection again", async () => {
     const answers = [["127.0.0.1"], ["10.0.0.1", "127.0.0.1"]];
     const resolve = async () => answers.shift() ?? [];
     using gate = openRegistryGate({ network, settings: {}, hosts: { [plain.host]: {} }, resolve });
@@ -195,7 +195,7 @@ describe("the gate", () => {
     expect(await inside(fetchArgv(`http://${plain.host}/v2/`), env)).toBe("{}");
   });
 
-  test("refuses names that no host has, and what is not its protocol", async () => {
+  test("refuses unknown names, and other protocols", async () => {
     const resolve = () => Promise.reject(new Error("looked up"));
     using gate = openRegistryGate({ network, settings: {}, hosts: {}, resolve });
     const place = (gate.environment["HTTP_PROXY"] ?? "").replace("socks5://", "/dev/tcp/").replace(":", "/");
@@ -210,11 +210,11 @@ describe("the gate", () => {
     ]) {
       expect(await say(words)).toBe("");
     }
-    // Other commands than to connect.
+    // Commands other than CONNECT.
     expect(await say("\\x05\\x01\\x00\\x05\\x03\\x00\\x01\\x7f\\x00\\x00\\x01\\x00\\x50")).toBe("05 00");
   });
 
-  test("is shared by those who may reach the same place, and closed after the last", async () => {
+  test("is shared by calls that may reach the same address, and closed after the last one", async () => {
     const options = { network, settings: {}, hosts: { [plain.host]: {} } };
     const first = openRegistryGate(options);
     using second = openRegistryGate(options);
@@ -224,7 +224,7 @@ describe("the gate", () => {
     expect(await listeners()).toBe(0);
   });
 
-  test("passes much at the speed of who reads it", async () => {
+  test("passes data at the speed of its reader", async () => {
     const content = Buffer.alloc(BYTES, "0123456789abcdef");
     using server = Bun.listen({
       hostname: "127.0.0.1",
@@ -252,7 +252,7 @@ describe("the gate", () => {
     expect(await inside(["sh", "-c", shell], env)).toStartWith(expected);
   });
 
-  test("does not outlive a call that is cancelled", async () => {
+  test("does not outlive a cancelled call", async () => {
     const silent = bystander();
     using _silent = silent;
     const host = `127.0.0.1:${silent.port}`;

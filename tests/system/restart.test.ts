@@ -24,14 +24,14 @@ afterAll(async () => {
 type Body = Record<string, unknown>;
 const operation = async (id: string) => (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
 
-/** What the former process left on the host, by the data directory that its machines carry in their arguments. */
+/** Remains of the former process on the host, by the data directory in the arguments of its machines. */
 async function remains(): Promise<string[]> {
   const processes = await processesWith(appliance.dataDir);
   return [...processes.map(({ argv }) => argv), ...(await appliance.leftovers())];
 }
 
 describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) => {
-  test("loses nothing acknowledged, ends what ran, and runs what waited", async () => {
+  test("loses nothing acknowledged, ends running operations, and runs waiting ones", async () => {
     const kept = await appliance.run(base, "echo kept > /root/kept");
     const keptImage = String((kept.result as unknown as Body)["image"]);
     const slow = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
@@ -40,7 +40,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     await running(appliance, cancelled);
     const waiting = await appliance.spawn({ image: keptImage, command: "cat /root/kept", shell: true });
     expect((await operation(waiting))["status"]).toBe("PENDING");
-    // Accepted, and then the end comes before the work can notice: SIGKILL follows at once.
+    // It is accepted, and the service ends before the work can react: SIGKILL follows at once.
     expect((await appliance.fetch(`/operations/${cancelled}`, { method: "DELETE" })).status).toBe(202);
     await appliance.down(signal);
     await appliance.up();
@@ -60,7 +60,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     await running(appliance, slow);
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     await appliance.down(signal);
-    // Death of the daemon takes its machines along; the kernel needs a moment to reap them.
+    // The machines die with the daemon; the kernel needs a moment to reap them.
     const gone = async () => (await appliance.machinePids()).length === 0;
     if (signal === "SIGKILL") await until("its machines are gone", gone, 5000);
     expect(await appliance.machinePids()).toEqual([]);

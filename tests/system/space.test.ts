@@ -6,7 +6,7 @@ import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { pause } from "../support/waiting.ts";
 
 const WRITTEN_MIB = 200;
-/** Runs under emulation, several in one test. */
+/** Several runs under emulation in one test. */
 const RUNS_MS_MAX = 180_000;
 const KEPT_BYTES_MAX = 8_388_608;
 
@@ -32,7 +32,7 @@ const remove = async (image: string) => (await appliance.fetch(`/images/${image}
 
 describe("the layer of a run", () => {
   test(
-    "holds what is left at its end, not what was written and deleted",
+    "contains the files at its end, not those that were written and deleted",
     async () => {
       const write = (count: number) => `dd if=/dev/zero of=/root/big bs=1M count=${count} 2>/dev/null; sync`;
       const operation = await appliance.run(base, `${write(WRITTEN_MIB)}; rm /root/big; echo left > /root/small`);
@@ -40,7 +40,7 @@ describe("the layer of a run", () => {
       const { size_bytes: bytes, parent } = await details(imageOf(operation));
       expect(parent).toBe(base);
       expect(bytes).toBeLessThan(KEPT_BYTES_MAX);
-      // The same bytes count when they stay, zeros or not.
+      // Bytes that stay do count, also zeros.
       const kept = await appliance.run(base, write(16));
       expect((await details(imageOf(kept))).size_bytes).toBeGreaterThan(2 * KEPT_BYTES_MAX);
       expect(await remove(imageOf(kept))).toBe(204);
@@ -51,7 +51,7 @@ describe("the layer of a run", () => {
 
 describe("an image", () => {
   test(
-    "tells the command that made it, and what that changed",
+    "has a history with the command that made it, and its changes",
     async () => {
       const operation = await appliance.run(base, "echo secret > /root/made; rm /etc/passwd; exit 4", {
         env: { PASSWORD: "hunter2" },

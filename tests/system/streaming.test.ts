@@ -14,7 +14,7 @@ const KIB = 1024;
 const MIB = 1_048_576;
 const GIB = 1_073_741_824;
 const RSS_MIB_MAX = 120;
-/** What 20 stalled clients may add: a chunk of 1 MiB each is on its way, and the allocator keeps as much again. */
+/** Memory for 20 stalled clients: each has a chunk of 1 MiB under way, and the allocator keeps as much again. */
 const STALLED_GROWTH_MIB_MAX = 40;
 const RSS_CHUNKED_MIB_MAX = 180;
 const FILE_BYTES_MAX = 3 * GIB;
@@ -33,7 +33,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** Resident memory of the daemon in MiB: the most that was seen while `work` ran. */
+/** Highest resident memory of the daemon during `work`, in MiB. */
 async function peakRss<T>(work: () => Promise<T>): Promise<{ value: T; mib: number }> {
   let peakKib = 0;
   const look = async () => {
@@ -50,7 +50,7 @@ async function peakRss<T>(work: () => Promise<T>): Promise<{ value: T; mib: numb
 const descriptors = async () => (await readdir(`/proc/${appliance.pid}/fd`)).length;
 const temporary = async () => await readdir(join(appliance.dataDir, "tmp"));
 const blobs = async () => (await readdir(join(appliance.dataDir, "blobs"), { recursive: true })).length;
-/** Nothing of a request that ended, or whose client left, is there any more. */
+/** Waits until an ended or aborted request has left nothing behind. */
 async function nothingLeft(before: { readonly fds: number; readonly blobs: number }): Promise<void> {
   await until("no temporary file is left", async () => (await temporary()).length === 0);
   await until("no descriptor is left", async () => (await descriptors()) <= before.fds);
@@ -60,7 +60,7 @@ const state = async () => ({ fds: await descriptors(), blobs: await blobs() });
 
 const PIECE = Buffer.alloc(MIB, "The quick brown fox jumps over the lazy dog. ");
 
-/** A connection of our own, since clients hide what goes on while they send. */
+/** A raw connection, since HTTP clients hide what happens while they send. */
 class RawClient {
   readonly #socket: Socket;
   received = "";
@@ -115,7 +115,7 @@ class RawClient {
   }
 }
 
-/** Uploads `pieces` times PIECE, after 8 bytes that make it its own content. */
+/** Uploads `pieces` times PIECE, after 8 random bytes. */
 async function upload(pieces: number, mark: string, chunked: boolean): Promise<RawClient & { sha256?: string }> {
   const client: RawClient & { sha256?: string } = await RawClient.connect();
   const first = Buffer.from(mark.padEnd(8).slice(0, 8));
@@ -158,7 +158,7 @@ describe("POST /files", () => {
     await nothingLeft({ ...before, blobs: before.blobs + 2 });
   });
 
-  test("a client that leaves in the middle leaves no temporary file and no descriptor", async () => {
+  test("an aborted upload leaves no temporary file and no descriptor", async () => {
     const before = await state();
     for (const headers of [{ "content-length": String(GIB) }, { "transfer-encoding": "chunked" }]) {
       const client = await RawClient.connect();
@@ -175,7 +175,7 @@ describe("POST /files", () => {
     }
   });
 
-  test("clients that stall cost a temporary file each while they do, no memory, and nothing afterwards", async () => {
+  test("stalled clients take a temporary file each and no memory, and nothing afterwards", async () => {
     const before = await state();
     const { mib: idleMib } = await peakRss(async () => undefined);
     const { value: clients, mib } = await peakRss(async () => {
@@ -195,7 +195,7 @@ describe("POST /files", () => {
     expect(mib - idleMib).toBeLessThan(STALLED_GROWTH_MIB_MAX);
   });
 
-  test("too large is 413 in our shape, announced or not, and leaves nothing", async () => {
+  test("a body that is too large is 413 in our shape, announced or not, and leaves nothing behind", async () => {
     const before = await state();
     const announced = await RawClient.connect();
     announced.head("POST", "/files", { "content-length": String(FILE_BYTES_MAX + 1) });
@@ -210,7 +210,7 @@ describe("POST /files", () => {
     await nothingLeft(before);
   });
 
-  test("too large without an announcement is refused as soon as it is, and leaves nothing", async () => {
+  test("a body that is too large without an announcement is refused once it is, and leaves nothing behind", async () => {
     await using small = await Appliance.start({ poolSize: 0, flags: ["--limits-file-bytes-max", String(4 * MIB)] });
     const body = new ReadableStream<Uint8Array>({
       pull: (controller) => {
@@ -220,7 +220,7 @@ describe("POST /files", () => {
     });
     let sent = 0;
     const response = await small.fetch("/files", { method: "POST", body }).catch(() => null);
-    // A client that goes on sending may see the connection close before it sees the answer.
+    // A client that continues to send may see the connection close before the answer.
     if (response !== null) {
       expect(response.status).toBe(413);
       expect(await response.json()).toMatchObject({ error: "payload_too_large", details: { limit_bytes: 4 * MIB } });
@@ -242,7 +242,7 @@ describe("GET /inspect/{imageUUID}/download", () => {
     const seek = "bs=1M seek=$((i*300)) conv=notrunc";
     const command = `for i in 0 1 2 3; do dd if=/bin/busybox of=/root/big ${seek}; done; truncate -s 1G /root/big`;
     big = resultOf(await appliance.run(image, command, { timeout: 120 })).image ?? "";
-    // Opens the layers, which then stay open.
+    // This opens the layers, which then stay open.
     const first = await appliance.fetch(url(), { headers: { range: "bytes=0-3" } });
     expect(await first.text()).toBe("\x7fELF");
   });
@@ -259,7 +259,7 @@ describe("GET /inspect/{imageUUID}/download", () => {
       .digest("hex");
   }
 
-  test("1 GiB keeps the daemon's memory flat, and arrives whole", async () => {
+  test("1 GiB does not increase the daemon's memory, and arrives whole", async () => {
     const fds = await descriptors();
     const startedAt = performance.now();
     const { value, mib } = await peakRss(async () => {
@@ -279,7 +279,7 @@ describe("GET /inspect/{imageUUID}/download", () => {
     await until("no descriptor is left", async () => (await descriptors()) <= fds);
   });
 
-  test("clients that do not read, or leave, cost no memory and no descriptor", async () => {
+  test("clients that stop reading, or leave, take no memory and no descriptor", async () => {
     const fds = await descriptors();
     const { mib: before } = await peakRss(async () => undefined);
     const { value: clients, mib } = await peakRss(async () => {

@@ -49,12 +49,12 @@ async function shell(script: string, change: Partial<Confinement> = {}, cwd = wo
 }
 
 describe("a confined program", () => {
-  test("reads and writes what it was given, and starts where it was told", async () => {
+  test("reads and writes the given directories, and starts in the right one", async () => {
     expect(await shell('cat "$2/input"; pwd; echo made > "$1/output"')).toBe(`given${work}`);
     expect(await readFile(join(work, "output"), "utf8")).toBe("made\n");
   });
 
-  test("starts in a directory whose path leads over a link", async () => {
+  test("starts in a directory whose path contains a symlink", async () => {
     await symlink(home, join(home, "link"));
     const linked = join(home, "link/work space");
     expect(await shell("pwd -P; echo made > beside", { writable: [linked], readable: [] }, linked)).toBe(linked);
@@ -73,7 +73,7 @@ describe("a confined program", () => {
     expect(await shell("ls /dev")).toBe("null\nurandom\nzero");
   });
 
-  test("sees no process but its own, and so no other one's root file system", async () => {
+  test("sees only its own processes, and so no other root file system", async () => {
     expect(await shell("ls -d /proc/[0-9]*")).toMatch(/^\/proc\/1(\n\/proc\/\d+)?$/);
     expect(await shell('ls "/proc/1/root$3"')).toBe("read\nwork space");
   });
@@ -86,12 +86,12 @@ describe("a confined program", () => {
     },
   );
 
-  test("cannot change what it may read", async () => {
+  test("cannot change read-only directories", async () => {
     await expect(shell('echo x > "$2/input"')).rejects.toThrow(CommandError);
     expect(await readFile(join(read, "input"), "utf8")).toBe("given");
   });
 
-  test("has no network, or the one for tools", async () => {
+  test("has no network, or the tools' one", async () => {
     const interfaces = "tail -n +3 /proc/self/net/dev | cut -d: -f1 | tr -d ' '";
     expect(await shell(interfaces)).toBe("lo");
     const connect = "exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/1'";
@@ -108,11 +108,11 @@ describe("a confined program", () => {
     expect(await readFile("/proc/self/mountinfo", "utf8")).toBe(before);
   });
 
-  test("passes its exit code and words on", async () => {
+  test("passes its exit code and output on", async () => {
     await expect(shell("echo why >&2; exit 3")).rejects.toMatchObject({ exitCode: 3, stderrTail: "why" });
   });
 
-  test("is ended with all that it started", async () => {
+  test("is ended with all processes that it started", async () => {
     const late = run({
       argv: ["sh", "-c", "sleep 61 & sleep 62"],
       confinement: confinement(),
@@ -121,31 +121,31 @@ describe("a confined program", () => {
     await expect(late).rejects.toMatchObject({ timedOut: true });
   });
 
-  test("that cannot be confined is not started, and that is no failure of its own", async () => {
+  test("that cannot be confined is not started, and the error does not blame the program", async () => {
     const made = run({ argv: ["true"], confinement: confinement({ readable: ["/nowhere"] }), timeoutMs: 10_000 });
     await expect(made).rejects.toThrow("true cannot be confined: launch: ");
     await expect(made).rejects.not.toBeInstanceOf(CommandError);
   });
 
-  test("learns what is mounted there, as mke2fs wants to", async () => {
+  test("can read its mounts, as mke2fs needs", async () => {
     const argv = ["mke2fs", "-q", "-F", "disk", "1000"];
     const { stderr } = await run({ argv, cwd: work, confinement: confinement(), timeoutMs: 10_000 });
     expect(stderr).toBe("");
   });
 
-  test("is bound in memory, open files and the size of a file", async () => {
+  test("has limits of memory, open files and file size", async () => {
     expect(await shell("ulimit -v; ulimit -n; ulimit -c")).toBe(`${4096 * 1024}\n77\n0`);
     const large = shell('exec head -c 3M /dev/zero >"$1/large"');
     await expect(large).rejects.toMatchObject({ stderrTail: expect.stringContaining("File too large") });
     expect((await stat(join(work, "large"))).size).toBe(2 * MIB);
   });
 
-  test("makes files that others may read, whatever the mask of this process", async () => {
+  test("makes files that others may read, whatever this process's umask", async () => {
     const before = process.umask(0o077);
     expect(await shell("umask").finally(() => process.umask(before))).toBe("0022");
   });
 
-  test("finds what it was given wherever that lies on the host", async () => {
+  test("finds the given directories, wherever they are on the host", async () => {
     for (const parent of ["/mnt", "/srv", "/run", "/dev/shm"]) {
       const directory = await mkdtemp(join(parent, "coppice-confine-"));
       await writeFile(join(directory, "file"), parent);
@@ -161,22 +161,22 @@ describe("a confined program", () => {
   });
 });
 
-describe("what a confined program keeps of root", () => {
+describe("the privileges of a confined program", () => {
   const figures = 'grep -E "^(Cap(Prm|Eff|Bnd|Inh|Amb)|NoNewPrivs)" /proc/self/status | cut -f2 | tr "\\n" " "';
 
-  test("is nothing but what it was given", async () => {
+  test("are only those that it was given", async () => {
     const none = "0".repeat(16);
     expect(await shell(figures)).toBe(`${[none, none, none, none, none].join(" ")} 1`);
     const [, permitted, effective, bounding] = (await shell(figures, { capabilities: ["chown", "mknod"] })).split(" ");
     expect([permitted, effective, bounding]).toEqual(Array(3).fill("0000000008000001"));
   });
 
-  test("lets it make a device, which then cannot be opened", async () => {
+  test("allow it to make a device, which then cannot be opened", async () => {
     const make = 'mknod "$1/null" c 1 3 && stat -c %t:%T "$1/null" && (echo x > "$1/null") 2>&1; rm "$1/null"';
     expect(await shell(make, { capabilities: ["mknod"] })).toMatch(/^1:3\n.*Permission denied$/);
   });
 
-  test("lets it see of /etc only what finds libraries, hosts and authorities", async () => {
+  test("show it only the parts of /etc for libraries, hosts and authorities", async () => {
     const names = (await shell("ls /etc")).split("\n");
     expect(names).toContain("ld.so.cache");
     expect(names.filter((name) => ["passwd", "shadow", "machine-id", "coppice", "systemd"].includes(name))).toEqual([]);
@@ -197,11 +197,11 @@ describe("the jail of umoci", () => {
     return parseOutcomes(stderr);
   }
 
-  test("has no way out, and no device that could be opened", async () => {
+  test("has no way out, and no device that can be opened", async () => {
     await using outside = await openOutside(join(home, "outside"));
     expect(await escaping(outside.args(work))).toEqual({
       ...JAILED,
-      // Its files are counted as they are.
+      // Its files are measured unchanged.
       ...Object.fromEntries(ALLOCATIONS.map((name) => [name, "done"])),
       "AF_INET raw": "EPROTONOSUPPORT",
       "make a device": "done",
@@ -210,7 +210,7 @@ describe("the jail of umoci", () => {
       "make a disk": "done",
       "open a disk": "EACCES",
     });
-    // Outside of it, the same attempts succeed, or fail by what they ask for. A kernel that lacks a call says so here, too.
+    // Outside, the same attempts succeed, or fail for other reasons; a kernel without a call shows here, too.
     const argv = ["unshare", "--mount", program, ...outside.args(work)];
     const free = parseOutcomes((await run({ argv, timeoutMs: 10_000 })).stderr);
     const attempts = [
@@ -222,12 +222,12 @@ describe("the jail of umoci", () => {
     expect(attempts.filter((name) => free[name] !== "done")).toEqual([]);
   });
 
-  test("is closed for a tool without any privilege, too", async () => {
+  test("confines a tool without any privilege, too", async () => {
     await using outside = await openOutside(join(home, "outside"));
     const { writable, readable } = confinement();
     expect(await escaping(outside.args(work), { writable, readable })).toEqual({
       ...JAILED,
-      // Its files are counted as they are.
+      // Its files are measured unchanged.
       ...Object.fromEntries(ALLOCATIONS.map((name) => [name, "done"])),
       "AF_INET raw": "EPROTONOSUPPORT",
       "make a device": "EPERM",
@@ -238,7 +238,7 @@ describe("the jail of umoci", () => {
     });
   });
 
-  test("has no mount where a set-user-id file or, if it can be written, a device would count", async () => {
+  test("has no mount with set-user-ID files, and no writable one with devices", async () => {
     const mounts = (await shell("cut -d' ' -f5,6 /proc/self/mountinfo", UNPACK_RIGHTS)).split("\n");
     const lacking = (option: string) =>
       mounts.filter((line) => !line.split(" ")[1]?.split(",").includes(option)).map((line) => line.split(" ")[0]);
@@ -247,7 +247,7 @@ describe("the jail of umoci", () => {
     expect(lacking("ro")).toEqual([work.replaceAll(" ", "\\040")]);
   });
 
-  test("has attributes set that take the power to mount, on its own files only", async () => {
+  test("can set attributes that need CAP_SYS_ADMIN, on its own files only", async () => {
     const file = join(work, "attributes");
     await writeFile(file, "");
     await symlink(join(home, "secret"), join(work, "out"));
@@ -271,11 +271,11 @@ describe("the jail of umoci", () => {
     );
     expect(await change("remove", file, "security.ima")).toBe("done");
     expect(await change("remove", file, "security.ima")).toBe("ENODATA");
-    // A link itself, not what it leads to.
+    // The attribute is set on a link itself, not on its target.
     expect(await set(join(work, "symlink"), "security.link")).toBe("done");
     expect(await kept(join(work, "symlink"))).toEqual(['security.link="v"']);
     expect(await kept(file)).not.toContain('security.link="v"');
-    // The kernel judges what is no such attribute: a capability that is none, a name space that is none.
+    // The kernel refuses invalid ones: a malformed capability, an unknown namespace.
     expect([await set(file, "security.capability"), await set(file, "nonsense.x")]).toEqual(["EINVAL", "EOPNOTSUPP"]);
     expect(await set("attributes", "security.relative")).toBe("EPERM");
     for (const path of [join(read, "input"), "/usr/bin/env", "/dev/null", "/"]) {
@@ -290,7 +290,7 @@ describe("the jail of umoci", () => {
   test("has a server of attributes beside it that can do nothing else", async () => {
     await writeFile(join(work, "served"), "");
     const wrapper = confinementWrapper(confinement(UNPACK_RIGHTS), { cwd: work, parent: process.pid });
-    // Once it has served, it has become all that it will be.
+    // After a request it has dropped its privileges.
     const script = 'setfattr -h -n security.note -v v "$PWD/served" && echo && read forever';
     const child = Bun.spawn([...wrapper, "sh", "-c", script], { stdin: "pipe", stdout: "pipe" });
     const reader = child.stdout.getReader();
@@ -305,7 +305,7 @@ describe("the jail of umoci", () => {
     expect(status).toMatch(/^CapBnd:\t000000008820001b$/m);
   });
 
-  test("lets no other tool have such attributes set", async () => {
+  test("is the only one that can have such attributes set", async () => {
     const { attributes, ...rights } = UNPACK_RIGHTS;
     await writeFile(join(work, "attributes"), "");
     const outcomes = await escaping(["attribute", "set", join(work, "attributes"), "security.note"], rights);

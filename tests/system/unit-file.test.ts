@@ -15,7 +15,7 @@ const unit = readFileSync(UNIT, "utf8");
 const settings = (name: string): string[] =>
   [...unit.matchAll(new RegExp(`^${name}=(.*)$`, "gm"))].map(([, value = ""]) => value);
 
-test("the unit exposes the host no more than it must", async () => {
+test("systemd's exposure score of the unit is low enough", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-unit-"));
   await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
   await copyFile(UNIT, join(directory, "coppice.service"));
@@ -25,17 +25,17 @@ test("the unit exposes the host no more than it must", async () => {
   expect(Number(exposure)).toBeLessThanOrEqual(EXPOSURE_MAX);
 });
 
-test("the unit has no setting that systemd does not know", async () => {
+test("the unit has no setting that is unknown to systemd", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-unit-"));
   await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
-  // The program need not be installed here.
+  // The program does not have to be installed here.
   const path = join(directory, "coppice.service");
   await Bun.write(path, unit.replaceAll("/usr/local/bin/coppice", "/bin/true"));
   const { stderr } = await run({ argv: ["systemd-analyze", "verify", "--man=no", path], timeoutMs: TIMEOUT_MS });
   expect(stderr.split("\n").filter((line) => line.includes("coppice.service"))).toEqual([]);
 });
 
-test("what VMs need is not taken away", () => {
+test("the unit keeps everything that VMs need", () => {
   for (const harmful of ["PrivateDevices", "ProtectControlGroups", "MemoryDenyWriteExecute", "RestrictSUIDSGID"]) {
     expect(settings(harmful)).toEqual([]);
   }
@@ -44,7 +44,7 @@ test("what VMs need is not taken away", () => {
   expect(settings("Delegate")).toEqual(["yes"]);
 });
 
-test("the launcher has the calls that it makes jails with", async () => {
+test("the launcher may make the system calls for jails", async () => {
   const sets = settings("SystemCallFilter")[0]?.replace(/^~/, "").split(" ") ?? [];
   const argv = ["systemd-analyze", "syscall-filter", "--no-pager", ...sets];
   const { stdout } = await run({ argv, timeoutMs: TIMEOUT_MS, env: { SYSTEMD_COLORS: "0" } });
@@ -62,13 +62,13 @@ test("the launcher has the calls that it makes jails with", async () => {
   expect(needed.filter((call) => refused.has(call))).toEqual([]);
 });
 
-test("a network for tools is made ready where the service looks for it", () => {
+test("the unit prepares the tools' network where the service looks for it", () => {
   const made = settings("ExecStartPre").filter((line) => line.includes(`unshare --net=${PREPARED_NETWORK} `));
   expect(made).toHaveLength(1);
   expect(settings("ExecStopPost")[0]).toEndWith(` ${PREPARED_NETWORK}`);
 });
 
-test("the manager learns that the service is up, and that it still lives", () => {
+test("the service notifies systemd of its start, and of its watchdog", () => {
   expect(settings("Type")).toEqual(["notify"]);
   expect(Number(settings("WatchdogSec")[0])).toBeGreaterThan(0);
   expect(settings("Restart")).toEqual(["on-failure"]);

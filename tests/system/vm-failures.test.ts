@@ -6,7 +6,7 @@ import { awaitHello, buildTemplate, MachineUnresponsiveError, openAgent } from "
 import { footprint, openVmHost, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 import { pause } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
 
 let host: VmHost;
@@ -27,7 +27,7 @@ afterEach(async () => {
 const never = new AbortController().signal;
 const isUnresponsive = (error: unknown): error is MachineUnresponsiveError => error instanceof MachineUnresponsiveError;
 
-describe("a machine that cannot start says why, and leaves nothing", () => {
+describe("a machine that cannot start fails with the reason, and leaves nothing behind", () => {
   test.each([
     ["without its launcher", { launcher: "/nowhere/launch" }, /ENOENT|no such file/i],
     ["without its kernel", { kernel: "/nowhere/vmlinux" }, /ENOENT/],
@@ -47,14 +47,14 @@ describe("a machine that cannot start says why, and leaves nothing", () => {
   });
 });
 
-describe("a guest that never greets", () => {
+describe("a guest that never sends HELLO", () => {
   async function greeting(assets: Partial<VmAssets>, timeoutMs: number): Promise<unknown> {
     const vmm = await host.open("tcg", assets);
     await using machine = await vmm.boot(TEST_SHAPE);
     return await awaitHello(machine, openAgent(machine, silentLog), never, timeoutMs).catch((error: unknown) => error);
   }
 
-  test("because it panicked is told by its console", async () => {
+  test("because it panicked is reported with its console", async () => {
     const initramfs = join(host.directory, "empty.cpio");
     await Bun.write(initramfs, new Uint8Array(512));
     const error = await greeting({ initramfs }, 60_000);
@@ -62,7 +62,7 @@ describe("a guest that never greets", () => {
     expect(error.message).toContain("Kernel panic - not syncing");
   });
 
-  test("because it takes too long is given up", async () => {
+  test("because it takes too long is ended", async () => {
     const error = await greeting({}, 100);
     if (!isUnresponsive(error)) throw error;
     expect(error.message).toContain("did not greet");
@@ -76,7 +76,7 @@ test("a machine that is killed while it boots for a template leaves no template"
   await expect(buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: stop.signal })).rejects.toBe(reason);
 });
 
-test("a machine that is disposed while disks are attached to it ends all the same", async () => {
+test("a machine that is disposed of during an attach ends all the same", async () => {
   const { machine } = await host.clone();
   const disks = await host.disks(machine);
   const attached = machine.attach(disks).then(

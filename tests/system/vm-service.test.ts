@@ -13,7 +13,7 @@ import type { Acceleration, Vmm } from "../../src/vm/vmm.ts";
 import { footprint, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 import { pause, until } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
 
 let host: VmHost;
@@ -24,7 +24,7 @@ afterAll(() => host[Symbol.asyncDispose]());
 
 const never = new AbortController().signal;
 
-test("a scratch disk that cannot be made fails nothing else while machines are looked for", async () => {
+test("a scratch disk that cannot be made fails nothing else during the start", async () => {
   const missing = join(host.directory, "missing");
   const opening = openPlatform(
     {
@@ -44,7 +44,7 @@ test("a scratch disk that cannot be made fails nothing else while machines are l
     AbortSignal.abort(new Error("the service is stopping")),
   );
   await expect(opening).rejects.toThrow("the service is stopping");
-  // What nobody waits for would have failed the test by now.
+  // An unhandled rejection would have failed the test by now.
   await pause("it would fail", 100);
 });
 
@@ -55,7 +55,7 @@ describe("probe", () => {
     open: () => host.open(acceleration),
   });
 
-  test("finds what works here, quickly, and remembers it until something changes", async () => {
+  test("finds a working acceleration quickly, and remembers it until something changes", async () => {
     const options = {
       candidates: [candidate("kvm"), candidate("tcg")],
       shape: TEST_SHAPE,
@@ -69,7 +69,7 @@ describe("probe", () => {
     expect(first.verdict.acceleration).not.toBeNull();
     expect(first.vmm?.acceleration).toBe(first.verdict.acceleration ?? "kvm");
     const kvm = first.verdict.candidates[0];
-    // A KVM that works ends the probe; one that does not must not take long to be found out.
+    // A working KVM ends the probe; a broken one must be detected quickly.
     if (!kvm?.ok) expect(kvm?.reason).not.toBe("");
     if (!kvm?.ok) expect(kvm?.durationMs).toBeLessThan(15_000);
     if (first.template === null || first.vmm === null) throw new Error("the trial left no template");
@@ -88,7 +88,7 @@ describe("probe", () => {
     await other.template?.[Symbol.asyncDispose]();
   });
 
-  test("tells why nothing works, and does not remember that", async () => {
+  test("reports why nothing works, and does not remember that", async () => {
     const memoPath = join(host.directory, "none.json");
     const broken: ProbeCandidate = {
       ...candidate("tcg"),
@@ -131,7 +131,7 @@ describe("pool", () => {
     return { pool, [Symbol.asyncDispose]: () => stack.disposeAsync() };
   }
 
-  test("hands out what waits, fills up again, and leaves nothing behind", async () => {
+  test("gives out waiting clones, refills, and leaves nothing behind", async () => {
     const before = footprint(host);
     {
       await using opened = await openPool();
@@ -153,7 +153,7 @@ describe("pool", () => {
     expect(await host.cgroups.list()).toEqual([]);
   });
 
-  test("never hands out a machine that died while it waited", async () => {
+  test("never gives out a machine that died while it waited", async () => {
     await using opened = await openPool();
     const { pool } = opened;
     const waiting = (await host.cgroups.list()).map((name) => host.cgroups.open(name));
@@ -164,7 +164,7 @@ describe("pool", () => {
     await until("two machines wait", () => pool.waitingCount === 2);
   });
 
-  test("boots from cold where machines cannot be cloned", async () => {
+  test("boots from cold when machines cannot be cloned", async () => {
     const vmm = Object.create(host.vmm, {
       clone: { value: async () => Promise.reject(new Error("no clones today")) },
       save: { value: (machine: Parameters<Vmm["save"]>[0]) => host.vmm.save(machine) },
@@ -181,7 +181,7 @@ describe("pool", () => {
     expect((await shell(taken.agent, "echo cold")).stdout).toBe("cold\n");
   });
 
-  test("boots every machine from cold when told so", async () => {
+  test("boots every machine from cold when configured to", async () => {
     await using opened = await openPool({ coldBootOnly: true });
     expect(opened.pool.waitingCount).toBe(0);
     await using taken = await opened.pool.take(TEST_SHAPE, never);
@@ -190,7 +190,7 @@ describe("pool", () => {
     expect((await shell(taken.agent, "echo cold")).stdout).toBe("cold\n");
   });
 
-  test("a taker who gives up gets no machine, and none is left", async () => {
+  test("a caller that gives up gets no machine, and none is left", async () => {
     await using opened = await openPool({ coldBootOnly: true });
     const reason = new Error("enough");
     const given = new AbortController();
@@ -219,7 +219,7 @@ test("machines die with their daemon, even when it is killed, and its leftovers 
     try {
       return !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
     } catch (error) {
-      // ENOENT and ESRCH are what a dead process answers.
+      // ENOENT and ESRCH: the process is dead.
       if (["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) return false;
       throw error;
     }

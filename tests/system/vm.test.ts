@@ -9,7 +9,7 @@ import { buildTemplate, syncAgent } from "../../src/vm/templates.ts";
 import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 import { pause } from "../support/waiting.ts";
 
-// A busy host boots an emulated machine in many times the usual three seconds.
+// On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
 
 let host: VmHost;
@@ -21,7 +21,7 @@ afterAll(() => host[Symbol.asyncDispose]());
 const HEX_OF_RANDOM = "head -c 32 /dev/urandom | busybox od -An -vtx1 | busybox tr -d ' \\n'";
 
 describe("a machine", () => {
-  test("boots from cold, greets, and does everything that a clone does", async () => {
+  test("boots from cold, sends HELLO, and does everything that a clone does", async () => {
     await using machine = await host.vmm.boot(TEST_SHAPE);
     const agent = await greeted(machine);
     await syncAgent(agent);
@@ -30,7 +30,7 @@ describe("a machine", () => {
     expect((await shell(agent, "echo cold")).stdout).toBe("cold\n");
   });
 
-  test("is cloned from a template, and knows the time", async () => {
+  test("is cloned from a template, and has the right time", async () => {
     await using test = await host.mounted();
     const before = Date.now() / 1000;
     const result = await shell(test.agent, "date +%s");
@@ -40,7 +40,7 @@ describe("a machine", () => {
     expect(seconds).toBeLessThan(before + 30);
   });
 
-  test("has random numbers that its siblings do not have", async () => {
+  test("has random numbers of its own", async () => {
     const [first, second] = await Promise.all([host.mounted(), host.mounted()]);
     await using _first = first;
     await using _second = second;
@@ -67,12 +67,12 @@ describe("a machine", () => {
     expect(link.ino).toBe((await stat(base.path)).ino);
   });
 
-  test("lets go of its disks, and takes others under the same serials", async () => {
+  test("detaches its disks, and takes others under the same serials", async () => {
     await using test = await host.mounted();
     expect((await shell(test.agent, "echo first > /root/file")).exitCode).toBe(0);
     await test.agent.freeze();
     await test.agent.release();
-    // A machine that was used is never used again where this is missing.
+    // Without this, a machine is never used a second time.
     if (test.machine.detach === undefined) return;
     await test.machine.detach();
     expect(readdirSync(test.machine.directory)).toEqual([]);
@@ -88,7 +88,7 @@ describe("a machine", () => {
     await expect(test.agent.release()).rejects.toThrow("no disks can be released");
   });
 
-  test("refuses disks that are not where or what they must be", async () => {
+  test("refuses disks at other paths, or with other serials", async () => {
     await using test = await host.clone();
     const disk = { serial: "S", path: "/tmp/elsewhere", readOnly: false };
     await expect(test.machine.attach([disk])).rejects.toThrow("must lie at");
@@ -96,7 +96,7 @@ describe("a machine", () => {
     await expect(test.machine.attach([{ serial: "L00", path: "/nowhere", readOnly: true }])).rejects.toThrow("ENOENT");
   });
 
-  test("stands still while it is paused", async () => {
+  test("does not run while it is paused", async () => {
     await using test = await host.clone();
     await test.machine.pause();
     const frozen = test.agent.freeze().then(
@@ -110,7 +110,7 @@ describe("a machine", () => {
 });
 
 describe("the end of a machine", () => {
-  test("by kill is told as such, at once and more than once", async () => {
+  test("by kill is reported as such, at once and repeatedly", async () => {
     await using test = await host.clone();
     const startedAt = performance.now();
     expect((await test.machine.kill()).reason).toBe("killed");
@@ -121,7 +121,7 @@ describe("the end of a machine", () => {
     await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
   });
 
-  test("by the VMM's own death is told with its signal", async () => {
+  test("by the VMM's death is reported with its signal", async () => {
     await using test = await host.clone();
     process.kill(test.machine.pid, "SIGKILL");
     const exit = await test.machine.exited;
@@ -130,13 +130,13 @@ describe("the end of a machine", () => {
     await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
   });
 
-  test("by a signal that asks the VMM to end is not taken for the guest's doing", async () => {
+  test("by a signal that asks the VMM to end is not blamed on the guest", async () => {
     await using test = await host.clone();
     process.kill(test.machine.pid, "SIGTERM");
     expect(await test.machine.exited).toMatchObject({ reason: "vmm_died", by: "signal" });
   });
 
-  test("by a guest panic is told with the guest's console", async () => {
+  test("by a guest panic is reported with the guest's console", async () => {
     await using test = await host.mounted();
     const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo c > /p/sysrq-trigger";
     const run = shell(test.agent, script);
@@ -146,14 +146,14 @@ describe("the end of a machine", () => {
     expect(exit.detail).toContain("sysrq triggered crash");
   });
 
-  test("by a guest that resets itself is told too", async () => {
+  test("by a reset of the guest is reported, too", async () => {
     await using test = await host.mounted();
     const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo b > /p/sysrq-trigger";
     await expect(shell(test.agent, script)).rejects.toBeInstanceOf(AgentClosedError);
     expect((await test.machine.exited).reason).toBe("guest_reset");
   });
 
-  test("twenty in a row leave nothing: no descriptor, process, control group, directory or user id", async () => {
+  test("of twenty in a row leaves no descriptor, process, control group, directory or user id", async () => {
     {
       await using _warm = await host.mounted();
     }
@@ -162,7 +162,7 @@ describe("the end of a machine", () => {
     for (let round = 0; round < 20; round++) {
       await using test = await host.mounted();
       expect((await shell(test.agent, "echo x > /x")).exitCode).toBe(0);
-      // Every third one ends in the middle of its work.
+      // Every third one ends during its work.
       if (round % 3 === 0) shell(test.agent, "sleep 100").catch(() => undefined);
     }
     Bun.gc(true);
@@ -172,7 +172,7 @@ describe("the end of a machine", () => {
     expect(await host.cgroups.list()).toEqual([]);
   });
 
-  test("a start that fails leaves nothing either", async () => {
+  test("in a failed start leaves nothing behind either", async () => {
     const before = footprint(host);
     await expect(host.vmm.boot({ ...TEST_SHAPE, vcpus: 9999 })).rejects.toThrow(/QEMU did not start.*9999/s);
     expect(footprint(host)).toEqual(before);
@@ -180,13 +180,13 @@ describe("the end of a machine", () => {
   });
 });
 
-test("a template that was disposed is not cloned", async () => {
+test("a disposed template cannot be cloned", async () => {
   const template = await buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: new AbortController().signal });
   await template[Symbol.asyncDispose]();
   await expect(host.vmm.clone(template)).rejects.toThrow("the template is gone");
 });
 
-test("a template's memory cannot be changed by anybody, and nothing in it is left to be made", async () => {
+test("a template's memory cannot be changed, and all of it is allocated", async () => {
   const { descriptors } = (await host.template()) as unknown as { descriptors: { memory: number; state: number } };
   for (const fd of [descriptors.memory, descriptors.state]) {
     const link = `/proc/self/fd/${fd}`;
@@ -194,7 +194,7 @@ test("a template's memory cannot be changed by anybody, and nothing in it is lef
     expect(() => writeSync(copy, "x", 0)).toThrow("EPERM");
     expect(() => ftruncateSync(copy, 0)).toThrow("EPERM");
     const { size } = fstatSync(copy);
-    // A page of a hole would be made for whoever touches it.
+    // A page in a hole would be allocated on its first access.
     expect(seekHole(copy, 0)).toBe(size);
     closeSync(copy);
   }

@@ -8,11 +8,11 @@ import { until } from "../support/waiting.ts";
 
 const COUNT = 30;
 const STDIN_BYTES = 10_485_760;
-/** Of the daemon beside what it had before, with all of them waiting: a tenth of their standard input. */
+/** Additional memory of the daemon with all of them waiting: a tenth of their standard input. */
 const WAITING_MIB_MAX = 30;
-/** While they are taken: those that are received at a time, a few times over. */
+/** While they are received: a few times those that are received at the same time. */
 const RECEIVING_MIB_MAX = 400;
-/** A daemon that was started with all of them waiting; one with none takes about 75. */
+/** A daemon that starts with all of them waiting; without any it takes about 75. */
 const RESTARTED_MIB_MAX = 110;
 
 const owned = new AsyncDisposableStack();
@@ -37,7 +37,7 @@ const pending = async () =>
   (await appliance.fetch("/operations?status=PENDING&limit=100")).json() as Promise<{ id: string }[]>;
 const kept = () => readdir(join(appliance.dataDir, "requests"));
 
-test("spawns that wait with large standard inputs are on the disk, not in memory, before and after a restart", async () => {
+test("waiting spawns with large standard inputs are on the disk, not in memory, before and after a restart", async () => {
   const blocker = await appliance.spawn({ image, command: "sleep 600", shell: true, timeout: 600 });
   await until("the budget is taken", async () => (await pending()).length === 0);
   const beforeMib = mib("VmRSS");

@@ -33,14 +33,14 @@ test("every step of a run and of an import is measured, and steps add up to the 
     .slice(1)
     .reduce((all, phase) => all + (value("coppice_spawn_phase_seconds_sum", { phase }) ?? 0), 0);
   const share = (sum * 1000) / Number((operation as { duration_ms?: number }).duration_ms);
-  // Between two steps the process may have had to wait for a busy host.
+  // Between two steps the process may have waited on a busy host.
   expect(share).toBeGreaterThan(0.5);
   expect(share).toBeLessThan(1.1);
   expect(value("coppice_operations_ended_total", { kind: "instance", state: "success" })).toBe(1);
   expect(value("coppice_storage_objects", { class: "images" })).toBeGreaterThan(0);
 });
 
-test("what runs is counted and listed while it runs, and no longer", async () => {
+test("running instances are counted and listed while they run, and no longer", async () => {
   const id = await appliance.spawn({ image: base, command: "sleep 60", shell: true, disposable: true });
   const state = { kind: "instance", state: "executing" };
   await until("the instance runs", async () => (await scrape()).value("coppice_vms", { state: "in_use" }) === 1);
@@ -57,7 +57,7 @@ test("what runs is counted and listed while it runs, and no longer", async () =>
   expect((await appliance.command(["ps"])).stdout).not.toContain(id);
 });
 
-test("the service is ready, and names every check", async () => {
+test("the service is ready, and lists every check", async () => {
   await until("it is ready", async () => (await outside("/readyz")).status === 200);
   const { checks, isolation } = (await (await outside("/readyz")).json()) as {
     checks: { name: string; ok: boolean }[];
@@ -73,7 +73,7 @@ test("the service is ready, and names every check", async () => {
   expect(isolation).toStartWith("vm");
 });
 
-test("doctor boots a VM beside the appliance, which does not notice, and nothing is left of it", async () => {
+test("doctor boots a VM beside the appliance without affecting it, and leaves nothing behind", async () => {
   await until("the pool is full", async () => (await scrape()).value("coppice_pool_ready") === 1);
   const before = (await appliance.machinePids()).sort();
   const config = resolve(appliance.dataDir, "../config.toml");
@@ -86,18 +86,18 @@ test("doctor boots a VM beside the appliance, which does not notice, and nothing
   expect((await appliance.leftovers()).filter((path) => path.startsWith("tmp/"))).toEqual([]);
   const groups = await run({ argv: ["find", "/sys/fs/cgroup", "-name", "coppice-trial-*"], timeoutMs: 20_000 });
   const left = Buffer.from(groups.stdout).toString().split("\n").filter(Boolean);
-  // Others may be asking their doctor, too.
+  // Other tests may run doctor, too.
   expect(left.filter((path) => !existsSync(`/proc/${path.slice(path.lastIndexOf("-") + 1)}`))).toEqual([]);
   expect((await appliance.run(base, "true", { disposable: true })).status).toBe("SUCCESS");
 });
 
-test("the benchmark compares what it can, says why it cannot, and takes back what it made", async () => {
+test("the benchmark compares what it can, gives reasons for the rest, and removes what it made", async () => {
   const images = async () => ((await (await appliance.fetch("/images?limit=100")).json()) as { uuid: string }[]).length;
   const before = await images();
   const bench = async (...args: string[]) => {
     const options = ["--image", base, "--quick", "--rounds", "1", "--json", ...args];
     const { code, stdout } = await appliance.command(["bench", ...options]);
-    // On a busy machine a bar may be missed.
+    // A busy machine may miss a bar.
     expect([0, 1]).toContain(code);
     type Named = { readonly name: string; readonly text?: string; readonly against?: { name: string } | null };
     return JSON.parse(stdout) as Record<"rows" | "remarks" | "missing" | "failures", Named[]>;
@@ -132,7 +132,7 @@ test("the benchmark compares what it can, says why it cannot, and takes back wha
   expect(await images()).toBe(before);
 }, 180_000);
 
-test("the log ties a request to its operation, and its owner can read it", async () => {
+test("the log connects a request with its operation, and its owner can read it", async () => {
   const response = await appliance.post("/instances", { image: base, command: "true", disposable: true });
   const { uuid } = (await response.json()) as { uuid: string };
   await appliance.finished(uuid);
