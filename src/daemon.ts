@@ -134,7 +134,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const tls = tlsCert !== null && tlsKey !== null ? { tls: { cert: tlsCert, key: tlsKey } } : {};
   const listener = listen({ app, host, port, ...tls });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
-  // Who follows events would otherwise hold the stop up.
+  // This ends clients that follow events, which would otherwise delay the stop.
   stack.use(eventLogs);
   orphans.begin();
   void orphans.ended.then(() => indexUpgrade.begin());

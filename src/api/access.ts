@@ -34,10 +34,11 @@ interface RouteOptions {
 
 /**
  * Macros that check the scope of a route. Each route uses one: `reads` and `writes` are for a route without a body, `takes`
- * for one with a JSON body, `receives` for one with raw bytes. They refuse a caller before anything of the request is
- * read: in `parse`, the first step of a request with a body, or in `transform`, the first step of any other. Both throw,
- * because Elysia would take a status returned there for the body and run the handler. After that, the query is read as
- * bytes, and Elysia checks it and the body against the schemas of the route.
+ * for one with a JSON body, `receives` for an upload of raw bytes, `streams` for raw bytes that may come as long as an
+ * instance runs. They refuse a caller before anything of the request is read: in `parse`, the first step of a request with a
+ * body, or in `transform`, the first step of any other. Both throw, because Elysia would take a status returned there for the
+ * body and run the handler. After that, the query is read as bytes, and Elysia checks it and the body against the schemas of
+ * the route.
  *
  * No hook passes its context on as a whole: Elysia would then prepare every part of it for every request, such as the
  * cookies and a copy of all headers.

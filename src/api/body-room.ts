@@ -152,7 +152,7 @@ export interface BodyRoomsOptions {
   readonly medium: BodyRoomOptions;
   readonly large: BodyRoomOptions;
   readonly uploads: BodyRoomOptions;
-  /** of bodies that last as long as a process reads them */
+  /** for bodies that last as long as a process reads them */
   readonly streams: BodyRoomOptions;
 }
 
@@ -184,7 +184,7 @@ export class BodyRooms {
     return this.#uploads.take(accountId, streamedBytes(bytes), signal);
   }
 
-  /** The same for a body that may last for as long as an instance runs. */
+  /** Takes room for a body that may last as long as an instance runs, and is never in memory as a whole. */
   stream(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     return this.#streams.take(accountId, streamedBytes(bytes), signal);
   }

@@ -46,7 +46,7 @@ export interface Config {
     readonly imageEntriesMax: number;
   };
   readonly checkpoint: {
-    /** longest that writes of an instance may be held up, in `milliseconds` */
+    /** longest time for which the writes of an instance may be stopped, in `milliseconds` */
     readonly pauseMsMax: number;
   };
   readonly registries: {

@@ -1,12 +1,12 @@
 import { ApiError } from "./errors.ts";
 
-/** Bytes as the interface spells them. */
+/** The wire form of bytes. */
 export interface EncodedContent {
   readonly content: string;
   readonly encoding?: "ascii" | "base64" | undefined;
 }
 
-/** @throws ApiError `validation_error` for what the encoding does not allow */
+/** Decodes bytes of the wire. @throws ApiError `validation_error` when the content does not fit the encoding */
 export function decodeContent({ content, encoding = "ascii" }: EncodedContent): Uint8Array {
   const bytes = Buffer.from(content, encoding === "ascii" ? "latin1" : "base64");
   // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.

@@ -1,4 +1,4 @@
-/** Names of signals on Linux x86_64, by number; the guest's are the same. */
+/** Names and numbers of signals on Linux x86_64, which host and guest have in common. */
 const NAMES: readonly (readonly [string, number])[] = [
   ...([
     ["HUP", 1],
@@ -46,7 +46,7 @@ const NAMES: readonly (readonly [string, number])[] = [
   ] as const),
 ];
 const NUMBERS: ReadonlyMap<string, number> = new Map(NAMES);
-/** Highest number, of a real-time signal. */
+/** Highest number of a signal, which is a real-time signal. */
 const SIGNAL_MAX = 64;
 
 /** The number of a signal that is given as `TERM`, `SIGTERM` or `15`; null when there is no such signal. */

@@ -11,13 +11,13 @@ import { type EventStream, openEvents } from "./events.ts";
 import { type Output, outputOf } from "./operations.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
-/** A process of an instance, by the number of its operation and its own. */
+/** Names a process: the id of its instance, and its number within it. */
 export interface ProcessName {
   readonly id: OperationId;
   readonly spid: number;
 }
 
-/** A process of an instance, as the event log tells of it. Times are in ns since the epoch. */
+/** A process of an instance, according to the event log. Times are in ns since the epoch. */
 export interface Process {
   readonly spid: number;
   /** "lost": the machine or the host failed before the end of the process was known */
@@ -29,7 +29,7 @@ export interface Process {
   readonly exit: LogEventData["exit"] | null;
 }
 
-/** A process with what is known of its outputs. */
+/** A process with the state of its outputs. */
 export interface ProcessDetails extends Process {
   readonly outputs: Readonly<Record<OutputStream, { readonly bytes: number; readonly truncated: boolean }>>;
 }
@@ -41,32 +41,32 @@ export interface ProcessPage {
   readonly signal: AbortSignal;
 }
 
-/** Bytes for a process' standard input. */
+/** Bytes for the standard input of a process. */
 export interface InputRequest extends ProcessName {
   readonly content: AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
-  /** end the input behind them */
+  /** true: close the input after the bytes */
   readonly close: boolean;
   readonly signal: AbortSignal;
 }
 
 /**
- * What runs and ran in an instance. All throw ApiError `not_found` for an instance or a process that does not exist, and
- * those that change something `conflict` when the instance is not running, or the process has ended.
+ * The processes of an instance. All functions throw ApiError `not_found` when the instance or the process does not exist;
+ * those that change something throw `conflict` when the instance is not running, or the process has ended.
  */
 export interface ProcessUseCases {
   /**
-   * Starts a process beside the command of a running instance, and gives its number.
+   * Starts a process beside the command of a running instance, and returns its number.
    * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run
    */
   start(principal: Principal, id: OperationId, request: CommandInput): Promise<number>;
-  /** A page of the processes that run and ran, in the order in which they began to run. */
+  /** A page of the running and ended processes, in the order of their starts. */
   list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
-  /** What an output of a process has until now; `process` must come from `get`. */
+  /** Reads an output of a process so far. `process` must come from `get`. */
   output(id: OperationId, process: ProcessDetails, stream: OutputStream): Promise<Output>;
   /**
    * Writes to the standard input of a process, as fast as it reads.
-   * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many write to it
+   * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
    */
   write(principal: Principal, request: InputRequest): Promise<void>;
   /** Sends a signal to the process group of a process. */
@@ -139,7 +139,7 @@ function dataOf<Type extends "spawn" | "exit" | "truncated">({ payload }: LogEve
   return JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData[Type];
 }
 
-/** Takes what an event tells of the start or the end of a process. */
+/** Updates the processes in `found` by an event about a start or an end. */
 function take(found: Map<number, Process>, event: LogEvent): void {
   const { spid, type, timeNs } = event;
   if (spid === null) return;
@@ -152,7 +152,7 @@ function take(found: Map<number, Process>, event: LogEvent): void {
   found.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
 }
 
-/** A process whose end is not in the log of an instance that ended. */
+/** Marks a process as lost when its instance has ended, but the log does not have the end of the process. */
 function settled(found: Process, { status }: OperationRow): Process {
   return found.state === "running" && isTerminal(status) ? { ...found, state: "lost" } : found;
 }
@@ -167,7 +167,7 @@ export function notRunning(status: string): ApiError {
   return new ApiError("conflict", "the instance is not running", { status });
 }
 
-/** A process that runs. */
+/** A running process. @throws ApiError `not_found`, `conflict` */
 function requireProcess(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): InstanceProcess {
   const { status } = requireInstance(parts, principal, id);
   const instance = parts.instances.find(id);

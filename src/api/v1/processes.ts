@@ -17,7 +17,7 @@ import { SentOutputs } from "./sent-outputs.ts";
 import type { Surface } from "./surface.ts";
 
 const SCOPE = "instances:exec";
-/** Largest body in `bytes`: all arguments with many escapes. */
+/** Largest body, in `bytes`: all arguments with many escapes. */
 const PROCESS_BODY_BYTES_MAX = 16_777_216;
 const SIGNAL_DEFAULT = "KILL";
 const NS_PER_MS = 1_000_000n;
@@ -29,7 +29,7 @@ const START = {
     tag: "Processes",
     summary: "Run a process beside the command of a running instance",
     responses: {
-      201: jsonSpec("the process runs", StartedProcess, { Location: "address of the process" }),
+      201: jsonSpec("the process has started", StartedProcess, { Location: "address of the process" }),
     },
     errors: ["not_found", "conflict", "invalid_path", "too_many_requests", "unavailable"],
   }),
@@ -40,7 +40,7 @@ const LIST = {
   ...about({
     id: "listProcesses",
     tag: "Processes",
-    summary: "List what runs and ran in an instance, in the order of the starts",
+    summary: "List the processes of an instance, including ended ones, in the order of their starts",
     responses: { 200: jsonSpec("a page of processes", Type.Array(Process)) },
     errors: ["not_found", "too_many_requests"],
   }),
@@ -50,7 +50,7 @@ const GET = {
   ...about({
     id: "getProcess",
     tag: "Processes",
-    summary: "Read a process of an instance, with what it has written until now",
+    summary: "Read a process of an instance, with its output so far",
     responses: { 200: jsonSpec("the process", ProcessDetails) },
     errors: ["not_found", "too_many_requests"],
   }),
@@ -62,7 +62,7 @@ const SIGNAL = {
     id: "signalProcess",
     tag: "Processes",
     summary: "Send a signal to the process group of a process",
-    responses: { 204: { description: "the signal is on its way" } },
+    responses: { 204: { description: "the signal was sent to the guest" } },
     errors: ["not_found", "conflict"],
   }),
 };
@@ -72,8 +72,8 @@ const STDIN = {
   ...about({
     id: "writeStdin",
     tag: "Processes",
-    summary: "Write to the standard input of a process; answered when the guest has taken it",
-    responses: { 204: { description: "the guest has taken all of it" } },
+    summary: "Write to the standard input of a process; answered when the guest has taken the bytes",
+    responses: { 204: { description: "the guest has taken all bytes" } },
     errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };
@@ -83,8 +83,8 @@ const STREAM = {
   ...about({
     id: "streamStdin",
     tag: "Processes",
-    summary: "Write the bytes of the body to the standard input of a process as they come, as fast as it reads",
-    responses: { 204: { description: "the guest has taken all of it" } },
+    summary: "Stream the body to the standard input of a process, as fast as the process reads",
+    responses: { 204: { description: "the guest has taken all bytes" } },
     errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };
@@ -95,7 +95,7 @@ const RESIZE = {
     id: "resizeTerminal",
     tag: "Processes",
     summary: "Set the size of the terminal of a process",
-    responses: { 204: { description: "the size is on its way" } },
+    responses: { 204: { description: "the size was sent to the guest" } },
     errors: ["not_found", "conflict"],
   }),
 };
@@ -155,7 +155,7 @@ export function processRoutes(surface: Surface) {
     .post(
       "/:spid/stdin/stream",
       async ({ request, server, principal, params, query: { close = false } }) => {
-        // The process may read as slowly as it likes, and the client may have nothing to write for long.
+        // The process may read slowly, and the client may have nothing to write for a long time.
         server?.timeout(request, 0);
         const input = { ...nameOf(params), content: bodyStream(request), close, signal: request.signal };
         await processes.write(principal, input);

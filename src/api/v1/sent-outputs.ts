@@ -7,7 +7,7 @@ import { type OutputObject, outputObject } from "./schema/operations.ts";
 /** An output object. The content of a long one is read while it is sent. */
 export type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { readonly content: LongText });
 
-/** The outputs of one answer, which stay open until it is sent. */
+/** The outputs of one reply, which stay open until it is sent. */
 export class SentOutputs implements Disposable {
   readonly #held = new DisposableStack();
   #isLong = false;
@@ -20,14 +20,14 @@ export class SentOutputs implements Disposable {
     return { content: new LongText(output.text(encoding)), encoding, truncated };
   }
 
-  /** The answer whose body has the outputs in it. */
+  /** The reply with a body that contains the outputs. It takes over the open files. */
   async reply(body: object, status: number, headers: Record<string, string> = {}): Promise<Reply> {
     if (!this.#isLong) return json(status, body, headers);
     const reply = await streamed(JSON_TYPE, jsonPieces(body), this.#held.move());
     return { ...reply, status, headers: { ...headers, ...reply.headers } };
   }
 
-  /** Without effect once there is an answer that holds them. */
+  /** Closes the outputs, unless a reply has taken them over. */
   [Symbol.dispose](): void {
     this.#held.dispose();
   }

@@ -8,7 +8,7 @@ export const ProcessRequest = Type.Object({
   timeout: Type.Optional(
     Type.Integer({
       minimum: 1,
-      description: "maximum execution time, in seconds; no limit of its own when absent",
+      description: "maximum execution time, in seconds; absent: only that of the instance",
       error: "timeout must be a positive integer",
     }),
   ),
@@ -24,28 +24,30 @@ const nullable = (description: string) => Type.Union([Type.Integer(), Type.Null(
 export const Process = Type.Object({
   spid: Spid,
   state: Type.Union([Type.Literal("running"), Type.Literal("ended"), Type.Literal("lost")], {
-    description: "lost: the machine or the host failed before its end was known",
+    description: "lost: the machine or the host failed before the end of the process was known",
   }),
   command: Type.String(),
   args: Type.Array(Type.String()),
-  args_truncated: Type.Optional(Type.Boolean({ description: "true when only the first part of them is kept" })),
+  args_truncated: Type.Optional(
+    Type.Boolean({ description: "true when only the first part of the arguments is stored" }),
+  ),
   cwd: Type.String(),
   uid: Type.Integer(),
   gid: Type.Integer(),
   pty: Type.Optional(PtySize),
   started_at: Timestamp,
   ended_at: Type.Optional(Timestamp),
-  exit_code: nullable("128+n when signal n ended it; null while it runs"),
-  signal: nullable("number of the signal that ended it; null when none did, and while it runs"),
+  exit_code: nullable("exit code; 128+n when signal n ended the process; null while it runs"),
+  signal: nullable("number of the signal that ended the process; null when none did, or while it runs"),
   timed_out: Type.Optional(Type.Boolean({ description: "true when its time limit was hit" })),
-  oom_killed: Type.Optional(Type.Boolean({ description: "present and true when its memory ran out" })),
-  duration_ms: Type.Optional(Type.Integer({ description: "in milliseconds" })),
+  oom_killed: Type.Optional(Type.Boolean({ description: "present and true when the guest ran out of memory" })),
+  duration_ms: Type.Optional(Type.Integer({ description: "time from start to end, in milliseconds" })),
   cpu_time_ms: nullable("user and system time of the process and its children, in milliseconds; null while it runs"),
   memory_bytes: nullable("peak memory of the process and its children, page cache included; null while it runs"),
 });
 export type Process = Static<typeof Process>;
 
-/** A process with what it has written until now. */
+/** A process with its output so far. */
 export const ProcessDetails = Type.Object({ ...Process.properties, stdout: OutputObject, stderr: OutputObject });
 
 export const StdinRequest = Type.Object({
@@ -57,7 +59,7 @@ export const StdinRequest = Type.Object({
     }),
   ),
   close: Type.Optional(
-    Type.Boolean({ default: false, description: "end the input behind it", error: "close must be a boolean" }),
+    Type.Boolean({ default: false, description: "close the input after the bytes", error: "close must be a boolean" }),
   ),
 });
 export type StdinRequest = Static<typeof StdinRequest>;
