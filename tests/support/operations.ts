@@ -34,7 +34,7 @@ export function testOperations(
     clock: Date.now,
     metrics: createMetrics(),
     scheduler: new Scheduler(PLACE, Date.now),
-    workers: { instances: worker, imports: worker, checkpoints: worker },
+    workers: { instances: worker, imports: worker, checkpoints: { ...worker, cost: () => null } },
     eventLogs: new EventLogs(layout, wallClock()),
     instances: new LiveInstances(),
     requireSpace: () => undefined,

@@ -29,6 +29,7 @@ import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } f
 import { listCopyMs } from "./guest-budgets.ts";
 import { listLayer } from "./list-layer.ts";
 import { type LiveInstances, notRunning } from "./live-instances.ts";
+import type { RunningInstance } from "./running-instance.ts";
 
 export interface CheckpointContext {
   readonly db: Database;
@@ -76,13 +77,15 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   if (parent === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
   const [below] = stack.use(layers.hold([parent.layerId])).files;
   if (below === undefined) throw new Error("an image without a layer");
+  const instance = tools.instances.find(submission.instanceId);
+  if (instance === null) throw notRunning();
   const command = tools.requests.commandOf(submission.instanceId);
   const directory = stack.use(await scratchDirectory(layout.tmp, "checkpoint-"));
   const files = { diskPath: join(directory.path, "disk"), indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.onFile(path);
   const progress = (step: string, more = {}) => tools.events.append(Spid.agent, "progress", { step, ...more });
   progress("copying");
-  const pauseMs = await copyFrom(tools, submission, files);
+  const pauseMs = await copyFrom(instance, tools, files);
   laps.lap("copy");
   progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
   const layer = await layerOf(tools, operation, files, below.index);
@@ -96,10 +99,8 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
 }
 
 /** Copies the scratch of the instance, and tells for how many `milliseconds` its writes were held up. */
-async function copyFrom(tools: Tools, { instanceId }: CheckpointSubmission, { diskPath }: LayerParts): Promise<number> {
-  const { instances, layout, diskReserveBytes, pauseMsMax, signal } = tools;
-  const instance = instances.find(instanceId);
-  if (instance === null) throw notRunning();
+async function copyFrom(instance: RunningInstance, tools: Tools, { diskPath }: LayerParts): Promise<number> {
+  const { layout, diskReserveBytes, pauseMsMax, signal } = tools;
   const scratch = instance.disks?.scratch?.path;
   // A copy takes what was written, however large the disk is.
   if (scratch !== undefined)

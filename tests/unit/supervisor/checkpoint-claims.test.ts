@@ -1,0 +1,94 @@
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { getOperation } from "../../../src/db/operations.ts";
+import { accounts, images, layers } from "../../../src/db/schema.ts";
+import type { ApiError } from "../../../src/domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
+import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
+import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import type { OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
+import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
+import { wallClock } from "../../../src/system/wall-clock.ts";
+import { someLayer } from "../../support/database.ts";
+import { type Preparation, testOperations } from "../../support/operations.ts";
+import { until } from "../../support/waiting.ts";
+
+const ACCOUNT = "alice" as AccountId;
+const IMAGE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId;
+
+let directory: string;
+let db: Database;
+let layout: DataLayout;
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), "coppice-operations-"));
+  db = openDatabase(join(directory, "db"));
+  layout = dataLayout(join(directory, "data"));
+  await layout.ensure();
+  const layer = { ...someLayer(), createdAt: 1 };
+  db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
+  db.orm.insert(layers).values(layer).run();
+  db.orm.insert(images).values({ id: IMAGE, accountId: ACCOUNT, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
+});
+afterEach(async () => {
+  db[Symbol.dispose]();
+  await rm(directory, { recursive: true });
+});
+
+const operationsOf = (run: () => Preparation, more: Partial<OperationsOptions> = {}) =>
+  testOperations({ db, layout }, run, more);
+const done = (): Prepared => prepared(new AsyncDisposableStack(), { result: {} }, () => undefined);
+const succeed = (): Preparation => async () => done();
+const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
+
+const INSTANCE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c16" as OperationId;
+const CHECKPOINT = { instanceId: INSTANCE, imageId: IMAGE, tag: null, timeoutSeconds: 9 };
+const running = { isRunning: true } as RunningInstance;
+
+const live = (): LiveInstances => {
+  const instances = new LiveInstances();
+  const events = new EventLogs(layout, wallClock()).open(INSTANCE);
+  instances.open(INSTANCE, { limit: new TimeLimit(1000), hostname: "h", events }).enter(running);
+  return instances;
+};
+
+test("a checkpoint waits for no place, and is the only one of its instance until its end is told", async () => {
+  const gate = Promise.withResolvers<Prepared>();
+  const scheduler = new Scheduler({ memoryBytes: 0, vcpus: 0 }, Date.now);
+  await using operations = operationsOf(() => () => gate.promise, { instances: live(), scheduler });
+  const { id } = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
+  await until("it executes", () => statusOf(id) === "EXECUTING");
+  const second = operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
+  await expect(second).rejects.toMatchObject({ code: "conflict" });
+  const next = Promise.withResolvers<{ readonly id: OperationId }>();
+  using subscription = operations.events.subscribe(({ type }) => {
+    if (type !== "ended") return;
+    subscription[Symbol.dispose]();
+    operations.submitCheckpoint(ACCOUNT, CHECKPOINT).then(next.resolve, next.reject);
+  });
+  gate.resolve(done());
+  expect((await next.promise).id).not.toBe(id);
+  await operations.idle();
+});
+
+test("a checkpoint that was not accepted keeps no other from it", async () => {
+  const instances = live();
+  await using operations = operationsOf(succeed, { instances });
+  const gone = { ...CHECKPOINT, imageId: crypto.randomUUID() as ImageId };
+  await expect(operations.submitCheckpoint(ACCOUNT, gone)).rejects.toMatchObject({ code: "not_found" });
+  const { id } = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
+  await operations.idle();
+  expect(statusOf(id)).toBe("SUCCESS");
+});
+
+test("a checkpoint of what does not run is refused", async () => {
+  await using operations = operationsOf(succeed);
+  const error = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT).catch((reason: unknown) => reason);
+  expect((error as ApiError).code).toBe("conflict");
+});
