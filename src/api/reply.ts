@@ -21,6 +21,21 @@ export function json(status: number, value: unknown, headers: Record<string, str
   };
 }
 
+/** A tar archive that a browser stores as `name`, which needs no quoting. */
+export function tar(name: string, body: Reply["body"], headers: Record<string, string> = {}): Reply {
+  const disposition = `attachment; filename="${name}.tar"`;
+  return {
+    status: 200,
+    headers: {
+      "content-type": "application/x-tar",
+      "content-disposition": disposition,
+      "cache-control": NO_STORE,
+      ...headers,
+    },
+    body,
+  };
+}
+
 export function empty(status: number, headers: Record<string, string> = {}): Reply {
   return { status, headers: { "cache-control": NO_STORE, ...headers }, body: null };
 }

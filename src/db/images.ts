@@ -2,21 +2,16 @@ import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizz
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { LARGE_OFFSET_MIN } from "./scans.ts";
+import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
 import { images, tags } from "./schema.ts";
 
 /** An image and its tag. */
 export type ImageRow = typeof images.$inferSelect & { readonly tag: string | null };
 
-export interface ImageFilter {
-  readonly limit: number;
-  readonly offset: number;
+export interface ImageFilter extends ListWindow {
   /** only images with a tag, or only those without */
   readonly tagged?: boolean | undefined;
   readonly tagPrefix?: string | undefined;
-  /** bounds of the creation time in `milliseconds`, both inclusive */
-  readonly sinceMs?: number | undefined;
-  readonly untilMs?: number | undefined;
 }
 
 const imageColumns = { ...getTableColumns(images), tag: tags.name };

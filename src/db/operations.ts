@@ -25,7 +25,7 @@ import {
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
-import { LARGE_OFFSET_MIN } from "./scans.ts";
+import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
 import { images, operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
@@ -40,14 +40,9 @@ export interface NewOperation {
   readonly now: number;
 }
 
-export interface OperationFilter {
-  readonly limit: number;
-  readonly offset: number;
+export interface OperationFilter extends ListWindow {
   readonly status?: OperationStatus | undefined;
   readonly kind?: OperationKind | undefined;
-  /** bounds of the creation time in `milliseconds`, both inclusive */
-  readonly sinceMs?: number | undefined;
-  readonly untilMs?: number | undefined;
 }
 
 /** The status that `change` leads to. @throws Error when there is not exactly one */

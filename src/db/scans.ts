@@ -9,6 +9,15 @@ const IDLE_MS = 30_000;
 /** Offset from which a query runs in the thread. Skipping fewer rows takes less than a millisecond. */
 export const LARGE_OFFSET_MIN = 5000;
 
+/** The part of a list that is read, newest first. */
+export interface ListWindow {
+  readonly limit: number;
+  readonly offset: number;
+  /** bounds of the creation time in `milliseconds`, both inclusive */
+  readonly sinceMs?: number | undefined;
+  readonly untilMs?: number | undefined;
+}
+
 type Rows = readonly (readonly unknown[])[];
 
 /** Runs long queries in a thread, so that they do not block the event loop. */

@@ -1,5 +1,6 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
+import type { SpawnLimits } from "../domain/spawn.ts";
 import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
@@ -18,17 +19,10 @@ export interface Principal {
 }
 
 /** Bounds that the operator sets. */
-export interface ServiceLimits {
-  readonly instanceTimeoutSecondsMax: number;
+export interface ServiceLimits extends SpawnLimits {
   readonly fileBytesMax: number;
   /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
-  readonly vcpusDefault: number;
-  readonly vcpusMax: number;
-  readonly memoryBytesDefault: number;
-  readonly memoryBytesMax: number;
-  readonly diskBytesDefault: number;
-  readonly diskBytesMax: number;
 }
 
 /** Dependencies of the use cases. */

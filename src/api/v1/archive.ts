@@ -3,7 +3,7 @@ import { Elysia } from "elysia";
 import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { acceptsGzip } from "../accept.ts";
-import { respond } from "../reply.ts";
+import { respond, tar } from "../reply.ts";
 import { about, checked } from "../route.ts";
 import { directStream, gzipChunks } from "../stream.ts";
 import { ArchiveQuery } from "./schema/query.ts";
@@ -39,18 +39,9 @@ export function archiveRoutes(surface: Surface) {
       const wanted = { id: params.uuid as ImageId, path: parseGuestPath(query.path), signal: request.signal };
       const { name, chunks, held } = await surface.service.inspect.archive(principal, wanted);
       const isGzip = acceptsGzip(request.headers.get("accept-encoding"));
-      const reply = {
-        status: 200,
-        headers: {
-          "content-type": "application/x-tar",
-          "content-disposition": `attachment; filename="${fileName(name)}.tar"`,
-          "cache-control": "no-store",
-          vary: "accept-encoding",
-          ...(isGzip ? { "content-encoding": "gzip" } : {}),
-        },
-        body: directStream(isGzip ? gzipChunks(chunks) : chunks, held),
-      };
-      return respond(reply, request);
+      const body = directStream(isGzip ? gzipChunks(chunks) : chunks, held);
+      const encoding = isGzip ? { "content-encoding": "gzip" } : {};
+      return respond(tar(fileName(name), body, { vary: "accept-encoding", ...encoding }), request);
     },
     { reads: "images:read", ...ARCHIVE },
   );

@@ -4,7 +4,7 @@ import { byteStringToBytes, type GuestPath } from "../../domain/guest-path.ts";
 import { type ImageId, isoTime } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep } from "../../service/images.ts";
-import { empty, respond } from "../reply.ts";
+import { empty, respond, tar } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { directStream } from "../stream.ts";
 import { imageOf, pathFields } from "./image-wire.ts";
@@ -147,16 +147,7 @@ export function imageRoutes(surface: Surface) {
       ({ request, principal, params }) => {
         const id = params.uuid as ImageId;
         const { chunks, held } = surface.service.images.save(principal, id, request.signal);
-        const reply = {
-          status: 200,
-          headers: {
-            "content-type": "application/x-tar",
-            "content-disposition": `attachment; filename="${id}.tar"`,
-            "cache-control": "no-store",
-          },
-          body: directStream(chunks, held),
-        };
-        return respond(reply, request);
+        return respond(tar(id, directStream(chunks, held)), request);
       },
       { reads: "images:read", ...SAVE_IMAGE },
     );
