@@ -62,12 +62,12 @@ export function scratchArgv(options: { path: string; diskBytes: number; content:
  */
 export async function createScratch(template: string, to: string): Promise<void> {
   await copySparse(template, to);
-  if (!(await renewUuid(to))) throw new Error("a template of scratch disks is not ext4");
+  if (!(await renewUuid(to))) throw new Error("the template of scratch disks is not ext4");
 }
 
 /**
- * Gives the file system of a disk another UUID; nobody may have it mounted. Only the superblock is read, and nothing that
- * is in it is followed: a guest may have written the disk. False, and nothing is written, when it is not ext4.
+ * Gives the file system of a disk a new UUID. It must not be mounted. A guest may have written the disk, so this reads only
+ * the superblock and follows no reference in it. Returns false and writes nothing when the file system is not ext4.
  */
 export async function renewUuid(path: string): Promise<boolean> {
   await using disk = await open(path, "r+");

@@ -1,13 +1,13 @@
 import { dlopen, FFIType, ptr } from "bun:ffi";
 import { checked, LibcError } from "./libc.ts";
 
-/** Of struct termios of glibc on x86_64 in `bytes`, and more. */
+/** At least the size of glibc's struct termios on x86_64, in `bytes`. */
 const TERMIOS_BYTES = 64;
-/** TCSADRAIN: the change waits until what was written before has gone out. */
+/** TCSADRAIN: the change takes effect after all earlier output is sent. */
 const DRAIN_MODE = 1;
 const TIOCGWINSZ = 0x5413n;
 
-/** Loaded when they are needed: most commands need no terminal. */
+/** Loaded on demand: most commands need no terminal. */
 function terminalCalls() {
   return dlopen("libc.so.6", {
     tcgetattr: { args: [FFIType.i32, FFIType.ptr], returns: FFIType.i32 },
@@ -17,18 +17,18 @@ function terminalCalls() {
   }).symbols;
 }
 
-/** Modes of a terminal, between which it can be switched. */
+/** Switches a terminal between raw mode and its original mode. */
 export interface TerminalModes {
   /**
-   * Every key as it is pressed, no echo, no signals, and output as it is written. The raw mode of the runtime is none for a
-   * remote terminal: it goes on turning newlines in the output into carriage returns and newlines.
+   * Raw mode: passes on every key at once, without echo and signals, and does not change the output. The runtime's own raw
+   * mode does not fit a remote terminal, because it still turns newlines of the output into carriage return and newline.
    */
   raw(): void;
-  /** What it was at first. Does nothing when the terminal is gone. */
+  /** Restores the original mode. Does nothing when the terminal is closed. */
   restore(): void;
 }
 
-/** The modes of the terminal that a descriptor is. @throws LibcError when it is none */
+/** Reads the current mode of a terminal. @throws LibcError when the descriptor is not a terminal */
 export function terminalModes(fd: number): TerminalModes {
   const libc = terminalCalls();
   const saved = Buffer.alloc(TERMIOS_BYTES);
@@ -48,7 +48,7 @@ export function terminalModes(fd: number): TerminalModes {
   };
 }
 
-/** Characters of a terminal; null when the descriptor is none, or nobody has told its size. */
+/** Size of a terminal in characters; null when the descriptor is not a terminal or its size is not set. */
 export function windowSize(fd: number): { readonly rows: number; readonly cols: number } | null {
   const size = new Uint16Array(4);
   const [rows = 0, cols = 0] = terminalCalls().ioctl(fd, TIOCGWINSZ, ptr(size)) === 0 ? size : [];

@@ -6,20 +6,27 @@ import { allocatedBytes, copySparse } from "../system/sparse.ts";
 import { VmmError } from "./machine-end.ts";
 import type { DiskCopy, DiskCopyOptions } from "./vmm.ts";
 
-/** Copied to learn how fast this host copies, in `bytes`. */
+/** Size of the sample that measures how fast this host copies, in `bytes`. */
 const SAMPLE_BYTES_MAX = 67_108_864;
-/** A descriptor that was closed elsewhere may be counted for a moment. */
-const WRITERS_LOOKS_COUNT = 20;
-const WRITERS_LOOK_MS = 10;
-/** What copyFile fails with where blocks of two files cannot be shared. */
-const NO_SHARING: readonly (string | undefined)[] = ["ENOTSUP", "EOPNOTSUPP", "EXDEV", "EINVAL", "ENOTTY", "ENOSYS"];
+/** The kernel may count a writer for a moment after another process has closed its descriptor. */
+const WRITER_CHECKS_COUNT = 20;
+const WRITER_CHECK_MS = 10;
+/** Error codes of copyFile on file systems that cannot share blocks between two files. */
+const CANNOT_SHARE_CODES: readonly (string | undefined)[] = [
+  "ENOTSUP",
+  "EOPNOTSUPP",
+  "EXDEV",
+  "EINVAL",
+  "ENOTTY",
+  "ENOSYS",
+];
 
-/** A disk has more to copy than the writers of its guest may be made to wait for. */
+/** Copying the disk would stop the writes of its guest for longer than allowed. */
 export class DiskCopyLateError extends VmmError {
   override readonly name = "DiskCopyLateError";
-  /** that were to be copied */
+  /** size of the data to copy */
   readonly bytes: number;
-  /** that it would take, in `milliseconds` */
+  /** estimated duration of the copy, in `milliseconds` */
   readonly neededMs: number;
   readonly allowedMs: number;
 
@@ -32,16 +39,17 @@ export class DiskCopyLateError extends VmmError {
 }
 
 /**
- * Copies the file of a disk by the host's own means, for monitors that cannot: it shares its blocks where the file system
- * can do that, which takes no time; otherwise the data is copied in `finish`, when nothing changes it any more.
- * @param from file of the disk, written through the host's page cache
+ * Copies the file of a disk on the host, for monitors that cannot copy one. Where the file system supports it, the copy
+ * shares the blocks of the disk, which takes no time. Otherwise `finish` copies the data, while no process changes it.
+ * @param from file of the disk, which the monitor must write through the host's page cache
+ * @throws DiskCopyLateError when `finish` would take longer than `pauseMsMax`; the reason of `signal`
  */
 export async function openHostCopy(from: string, options: Omit<DiskCopyOptions, "serial">): Promise<DiskCopy> {
   const { path, pauseMsMax, signal } = options;
   signal.throwIfAborted();
-  // Shared once before the pause, most of what is still to be written to the host's disk is written already.
+  // Sharing blocks flushes the file. A first time before the pause leaves less to flush during the pause.
   const isShared = await shareBlocks(from, path);
-  if (!isShared) await requireTime(from, options);
+  if (!isShared) await requireFastCopy(from, options);
   signal.throwIfAborted();
   const copy = async () => {
     const late = AbortSignal.timeout(pauseMsMax);
@@ -57,28 +65,31 @@ export async function openHostCopy(from: string, options: Omit<DiskCopyOptions, 
   return {
     finish: async () => {
       if (!isShared) await copy();
-      else if (!(await shareBlocks(from, path))) throw new VmmError("the file system shares blocks no more");
+      else if (!(await shareBlocks(from, path))) throw new VmmError("the file system no longer shares blocks");
     },
-    // The file was made here, and nobody else was ever given it.
+    // No other process has ever opened the file.
     seal: () => sealFile(path),
     [Symbol.asyncDispose]: async () => undefined,
   };
 }
 
-/** False where the file system cannot do that. */
+/** Makes `to` a copy that shares the blocks of `from`. Returns false when the file system cannot share blocks. */
 async function shareBlocks(from: string, to: string): Promise<boolean> {
   try {
     await copyFile(from, to, constants.COPYFILE_FICLONE_FORCE);
     return true;
   } catch (error) {
-    if (!NO_SHARING.includes((error as NodeJS.ErrnoException).code)) throw error;
+    if (!CANNOT_SHARE_CODES.includes((error as NodeJS.ErrnoException).code)) throw error;
     await rm(to, { force: true });
     return false;
   }
 }
 
-/** Copies a sample, and throws when all of the file takes too long at that rate. @throws DiskCopyLateError */
-async function requireTime(from: string, { path, pauseMsMax, signal }: Omit<DiskCopyOptions, "serial">): Promise<void> {
+/** Estimates the duration of the copy from a sample. @throws DiskCopyLateError when it exceeds `pauseMsMax` */
+async function requireFastCopy(
+  from: string,
+  { path, pauseMsMax, signal }: Omit<DiskCopyOptions, "serial">,
+): Promise<void> {
   const bytes = await allocatedBytes(from);
   const startedAt = performance.now();
   await copySparse(from, path, signal, SAMPLE_BYTES_MAX);
@@ -91,14 +102,14 @@ async function requireTime(from: string, { path, pauseMsMax, signal }: Omit<Disk
   }
 }
 
-/** Makes a file that a monitor was given one that only this process can change. */
-export async function takeFile(path: string): Promise<void> {
+/** Ensures that only this process can change a file which a monitor has written. */
+export async function takeOverFile(path: string): Promise<void> {
   await sealFile(path);
-  for (let look = 0; look < WRITERS_LOOKS_COUNT; look++) {
+  for (let check = 0; check < WRITER_CHECKS_COUNT; check++) {
     if (!(await isWritten(path))) return;
-    await setTimeout(WRITERS_LOOK_MS);
+    await setTimeout(WRITER_CHECK_MS);
   }
-  // A monitor that was taken over by its guest may keep what it was to close: that one gets a file of its own.
+  // A monitor that its guest has compromised may keep its descriptor open. It loses the file: a copy replaces it.
   const own = `${path}.own`;
   await using _removed = { [Symbol.asyncDispose]: () => rm(own, { force: true }) };
   await copySparse(path, own);
@@ -110,7 +121,7 @@ async function isWritten(path: string): Promise<boolean> {
   try {
     return hasWriters(file.fd);
   } catch (error) {
-    // A file system without leases cannot tell.
+    // A file system without leases cannot tell: assume a writer.
     if (!(error instanceof LibcError)) throw error;
     return true;
   }
@@ -122,10 +133,10 @@ async function sealFile(path: string): Promise<void> {
 }
 
 /**
- * Makes an empty file for a monitor to write: at `path`, where it stays when the machine is gone, and under a name in the
- * machine's directory.
+ * Creates an empty file of the size of `source` that the monitor can write: at `path`, where it outlives the machine, and
+ * under the path `name` in the machine's directory.
  */
-export async function placeCopy(
+export async function createCopyFile(
   { uid }: { readonly uid: number },
   { source, path, name }: { readonly source: string; readonly path: string; readonly name: string },
 ): Promise<void> {

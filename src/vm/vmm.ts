@@ -47,24 +47,24 @@ export interface ByteChannel {
   resume(): void;
 }
 
-/** A copy of a disk, which becomes what the disk is at one instant. Disposal ends what is left of making it. */
+/** A copy that is being made of a disk: the disk's content at one instant. Disposal stops the copying. */
 export interface DiskCopy extends AsyncDisposable {
   /**
-   * Makes the copy what the disk is now; nothing may write to the disk meanwhile (see `Agent.quiesce`). Whatever can be
-   * done before was done, so this is what a writer waits for.
-   * @throws DiskCopyLateError when it takes longer than was allowed; VmmError when the copy failed
+   * Makes the copy equal to the disk. Nothing may write to the disk during the call (see `Agent.quiesce`), so writers in
+   * the guest wait for it. `Machine.copyDisk` has done all work that could be done earlier.
+   * @throws DiskCopyLateError when it takes longer than allowed; VmmError when the copy fails
    */
   finish(): Promise<void>;
-  /** After `finish`: makes the file one that nobody but this process can open or still has open for writing. */
+  /** To be called after `finish`: ensures that no other process can open the file or has it open for writing. */
   seal(): Promise<void>;
 }
 
 export interface DiskCopyOptions {
-  /** of a disk that is attached and may be written */
+  /** serial of an attached, writable disk */
   readonly serial: string;
-  /** where the copy goes, on the file system of the machine's directory; no such file may be there, and the caller removes it */
+  /** path of the copy, on the file system of the machine's directory; the file must not exist, and the caller removes it */
   readonly path: string;
-  /** how long `finish` may take, in `milliseconds` */
+  /** limit of the duration of `finish`, in `milliseconds` */
   readonly pauseMsMax: number;
   readonly signal: AbortSignal;
 }
@@ -93,9 +93,9 @@ export interface Machine extends AsyncDisposable {
    */
   detach?(): Promise<void>;
   /**
-   * Begins to copy a disk while the guest goes on writing to it; resolves when `DiskCopy.finish` can be called. The copy
-   * has holes where the disk has.
-   * @throws DiskCopyLateError when `finish` would take too long; VmmError; the reason of the signal
+   * Starts to copy a disk while the guest goes on writing to it. Resolves when `DiskCopy.finish` can be called. The copy
+   * keeps the holes of the disk.
+   * @throws DiskCopyLateError when `finish` would take too long; VmmError when the copy fails; the reason of `signal`
    */
   copyDisk(options: DiskCopyOptions): Promise<DiskCopy>;
   pause(): Promise<void>;

@@ -38,7 +38,10 @@ export interface ExecHandle {
   end(): Promise<void>;
   /** Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. */
   resize(size: TerminalSize): Promise<void>;
-  /** Another time limit, of at least 1 ms from the command's start on; without effect once it ended. */
+  /**
+   * Sets a new time limit in milliseconds, at least 1, counted from the command's start. Does nothing after the command has
+   * ended.
+   */
   limit(timeoutMs: number): Promise<void>;
 }
 
@@ -211,8 +214,8 @@ export class Agent {
         if (running !== null) await this.#link.send(HostFrame.limit, running, packIntegers([64, timeoutMs]));
       },
     };
-    // What is written later waits for it; what it fails with, the session has failed with.
-    const first = feed(spec.stdin, stdin, end).catch((error: Error) => session.fail(error));
+    // Later writes wait for the first input. They need no error from it: its failure ends the session.
+    const first = sendFirstInput(spec.stdin, stdin, end).catch((error: Error) => session.fail(error));
     const opened = this.#sendExec(session, spec, options.beside, (given) => {
       id = given;
       this.#ids.set(handle, given);
@@ -348,7 +351,11 @@ export class Agent {
 }
 
 /** Writes the beginning of standard input until the command reads no more, then ends the input unless it stays open. */
-async function feed(source: AgentExecSpec["stdin"], to: OutboundStream, end: () => Promise<void>): Promise<void> {
+async function sendFirstInput(
+  source: AgentExecSpec["stdin"],
+  to: OutboundStream,
+  end: () => Promise<void>,
+): Promise<void> {
   if (source === undefined || source === "open") return;
   for await (const chunk of "first" in source ? source.first : source) if (!(await to.write(chunk))) return;
   if (!("first" in source)) await end();

@@ -1,4 +1,4 @@
-/** Chunks of a stream for its one reader, who may come late and may pause. The end is delivered once, after the last chunk. */
+/** Queues the chunks of a stream for its one reader, which may start late and may pause. Delivers the end once, at last. */
 export class Inbox {
   readonly #chunks: Uint8Array[] = [];
   #bytes = 0;
@@ -7,12 +7,12 @@ export class Inbox {
   #ended = false;
   #endDelivered = false;
 
-  /** `bytes` that the reader has not taken yet */
+  /** size of the queued chunks, in `bytes` */
   get byteLength(): number {
     return this.#bytes;
   }
 
-  /** True while a chunk goes to the reader as soon as it is pushed. */
+  /** True while chunks go to the reader at once. */
   get isFlowing(): boolean {
     return this.#handler !== null && !this.#paused;
   }

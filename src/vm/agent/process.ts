@@ -58,9 +58,9 @@ export interface AgentExecSpec {
   /** time limit in `milliseconds`; 0 (none) is allowed for a command that runs beside another */
   readonly timeoutMs: number;
   /**
-   * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null, or a
-   * terminal with no input but that of `write`. "open": the input of `write`, until `end`. `first`: the same, after these
-   * bytes.
+   * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null; on a
+   * terminal, the bytes of `ExecHandle.write`. "open": the bytes of `write` until `end`. `first`: these bytes, followed by
+   * the bytes of `write` until `end`.
    */
   readonly stdin?:
     | AsyncIterable<Uint8Array>

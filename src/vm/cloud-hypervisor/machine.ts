@@ -98,7 +98,7 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
     undo.move();
   }
 
-  /** The monitor has no call for that; what it has written is in the host's page cache. */
+  /** Cloud Hypervisor cannot copy a disk. It writes through the host's page cache, so the host can. */
   async copyDisk({ serial, ...options }: DiskCopyOptions): Promise<DiskCopy> {
     return await openHostCopy(join(this.directory, serial), options);
   }

@@ -36,7 +36,7 @@ export class QemuMachine extends JailedMachine implements Machine {
   readonly #disks: { readonly serial: string; readonly node: string }[] = [];
   /** Callbacks by device id, called when the guest has released the device. */
   readonly #deletions = new Map<string, () => void>();
-  /** Takers of events, of the copies that are being made. */
+  /** Event handlers of the disk copies. */
   readonly #listeners = new Set<(event: QmpEvent) => void>();
   #copiesCount = 0;
 

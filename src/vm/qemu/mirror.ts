@@ -1,18 +1,18 @@
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { untilAborted, withinTime } from "../../system/waiting.ts";
-import { placeCopy, takeFile } from "../disk-copy.ts";
+import { createCopyFile, takeOverFile } from "../disk-copy.ts";
 import { VmmError } from "../machine-end.ts";
 import type { DiskCopy, DiskCopyOptions, MachineExit } from "../vmm.ts";
 import { type Qmp, QmpClosedError, type QmpEvent } from "./qmp.ts";
 
-/** What an error may show of a monitor's words. */
+/** Longest part of QEMU's error text in an error message, in characters. */
 const REASON_TEXT_MAX = 200;
 
-/** Of what a mirror copies at least: the block of the guest's file system, so that the copy has its holes. */
+/** Smallest unit of a copy, in `bytes`. It is the block size of the guest's file system, so that the copy keeps its holes. */
 const GRANULARITY_BYTES = 4096;
 
-/** What of its machine a mirror needs. */
+/** The parts of a machine that a mirror needs. */
 export interface MirroredMachine {
   readonly uid: number;
   readonly directory: string;
@@ -20,10 +20,10 @@ export interface MirroredMachine {
   readonly qmp: Qmp;
 }
 
-/** One job of QEMU's that keeps a copy of a disk equal to it: whatever the guest writes goes to both before it is answered. */
+/** A QEMU job that keeps a copy equal to its disk: QEMU completes a write of the guest only when both files have it. */
 export class Mirror implements DiskCopy {
   readonly #machine: MirroredMachine;
-  /** of the job, the node of the copy and its file in the machine's directory */
+  /** name of the job, of the copy's node and of its file in the machine's directory */
   readonly #name: string;
   readonly #path: string;
   readonly #pauseMsMax: number;
@@ -51,9 +51,10 @@ export class Mirror implements DiskCopy {
   }
 
   /**
-   * Begins a mirror and waits until the copy is equal. `listen` passes on the monitor's events until disposal.
-   * @param node of the disk
-   * @throws VmmError; the reason of the signal
+   * Starts a mirror and waits until the copy equals the disk.
+   * @param node QEMU's name of the disk
+   * @param listen passes QEMU's events to the handler until its result is disposed of
+   * @throws VmmError when QEMU fails or ends; the reason of `signal`
    */
   static async open(
     machine: MirroredMachine,
@@ -83,13 +84,13 @@ export class Mirror implements DiskCopy {
     const source = join(directory, serial);
     const name = join(directory, this.#name);
     this.#owned.defer(() => rm(name, { force: true }));
-    await placeCopy(this.#machine, { source, path, name });
-    // As the disk itself is: what the host has taken is the host's to sync.
+    await createCopyFile(this.#machine, { source, path, name });
+    // The options of the disk: its flushes need not reach the host's disk either.
     const common = { cache: { direct: false, "no-flush": true }, discard: "unmap" };
     const file = { driver: "file", filename: `/vm/${this.#name}`, ...common };
     await qmp.execute("blockdev-add", { "node-name": this.#name, driver: "raw", file, ...common });
     this.#owned.defer(async () => {
-      await this.#tell("blockdev-del", { "node-name": this.#name });
+      await this.#executeIfAlive("blockdev-del", { "node-name": this.#name });
     });
     await qmp.execute("blockdev-mirror", {
       "job-id": this.#name,
@@ -103,7 +104,7 @@ export class Mirror implements DiskCopy {
   }
 
   async finish(): Promise<void> {
-    // Not forced, a mirror that is ready ends as a copy of this instant.
+    // Cancelling a ready mirror without force completes it: the copy stays as the disk is now.
     const cancelled = this.#machine.qmp.execute("block-job-cancel", { device: this.#name });
     await withinTime(Promise.all([cancelled, this.#completed.promise]), this.#pauseMsMax, () => {
       throw new VmmError("the disk was not copied: its mirror did not end in time");
@@ -112,22 +113,22 @@ export class Mirror implements DiskCopy {
 
   async seal(): Promise<void> {
     await this[Symbol.asyncDispose]();
-    await takeFile(this.#path);
+    await takeOverFile(this.#path);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#owned.disposeAsync();
   }
 
-  /** Ends a job that is not over, before its node can go. */
+  /** Cancels a running job. QEMU deletes the node only after the job has ended. */
   async #end(): Promise<void> {
     if (this.#isOver) return;
-    await this.#tell("block-job-cancel", { device: this.#name, force: true });
+    await this.#executeIfAlive("block-job-cancel", { device: this.#name, force: true });
     await this.#completed.promise.catch(() => undefined);
   }
 
-  /** A machine that is gone has no jobs and no nodes any more. */
-  async #tell(command: string, args: Readonly<Record<string, unknown>>): Promise<void> {
+  /** Executes a command. Ignores errors once the machine or the job has ended: nothing is left to clean up then. */
+  async #executeIfAlive(command: string, args: Readonly<Record<string, unknown>>): Promise<void> {
     try {
       await this.#machine.qmp.execute(command, args);
     } catch (error) {
@@ -146,9 +147,9 @@ export class Mirror implements DiskCopy {
     this.#completed.resolve();
   }
 
-  #fail(why: string): void {
+  #fail(reason: string): void {
     this.#isOver = true;
-    const error = new VmmError(`the disk was not copied: ${why}`);
+    const error = new VmmError(`the disk was not copied: ${reason}`);
     this.#ready.reject(error);
     this.#completed.reject(error);
   }
