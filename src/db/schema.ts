@@ -14,7 +14,7 @@ import type { AccountId, FileId, ImageId, LayerId, OperationId } from "../domain
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
 
 /** File system of a layer's disk. */
-export const LAYER_FORMATS = ["erofs", "ext4"] as const;
+const LAYER_FORMATS = ["erofs", "ext4"] as const;
 export type LayerFormat = (typeof LAYER_FORMATS)[number];
 
 /** In all tables, times are integers in `milliseconds` since the epoch, and sizes are in `bytes`. */

@@ -8,9 +8,9 @@ import { type Grant, isGrant } from "../domain/scope.ts";
 import type { TokenKey, TokenKeys } from "../storage/token-keys.ts";
 import type { Principal } from "./parts.ts";
 
-export const TOKEN_ISSUER = "coppice";
+const TOKEN_ISSUER = "coppice";
 /** Longer tokens are refused without being parsed, in `bytes`. */
-export const TOKEN_BYTES_MAX = 4096;
+const TOKEN_BYTES_MAX = 4096;
 /** The only accepted algorithm, whatever a token's header says. */
 const ALGORITHM = "HS256";
 /** Tolerance for a clock that was set back after a token was issued, in `seconds`. */

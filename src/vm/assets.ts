@@ -20,7 +20,7 @@ export interface VmAssets {
 }
 
 /** The files and their permissions. VMMs read all of them but the launcher under uids of their own. */
-export const ASSET_MODES = { vmlinux: 0o444, "initramfs.cpio": 0o444, launch: 0o555, "memory.so": 0o444 } as const;
+const ASSET_MODES = { vmlinux: 0o444, "initramfs.cpio": 0o444, launch: 0o555, "memory.so": 0o444 } as const;
 export type AssetName = keyof typeof ASSET_MODES;
 
 /** The list of the files inside the executable, written by the build. */

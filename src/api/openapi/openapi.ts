@@ -121,7 +121,7 @@ export function openApiPlugin(
 }
 
 /** Describes routes as an OpenAPI 3.1 document. */
-export function openApiDocument(
+function openApiDocument(
   routes: readonly Route[],
   options: { readonly version: string; readonly url: string },
 ): JsonObject {

@@ -4,7 +4,7 @@ import { phaseMeans, remarkOf } from "./report.ts";
 import { type Finding, missing, type Row, rowOf } from "./row.ts";
 import type { BenchTarget } from "./target.ts";
 
-export const CHANGE = "echo changed > /root/coppice-bench";
+const CHANGE = "echo changed > /root/coppice-bench";
 const IDLE_MS = 2000;
 const SETTLE_MS_MAX = 300_000;
 const BURST_TAIL_COUNT = 10;

@@ -79,7 +79,7 @@ export async function* ociArchiveChunks(
  * whose own name begins like a whiteout is omitted, because extracting it would remove another file.
  * @throws the error of `cancellation`
  */
-export async function* layerChunks(files: LayerFiles, cancellation: Cancellation | null, open: OpenLayers): Chunks {
+async function* layerChunks(files: LayerFiles, cancellation: Cancellation | null, open: OpenLayers): Chunks {
   using lease = open.acquire(files);
   const gatherer = new Gatherer();
   using links = new LinkTable(open.linkBudget);

@@ -2,7 +2,7 @@ import type { MachineShape } from "../vmm.ts";
 import type { DiskConfig, MemoryRestoreMode, RestoreConfig, VmConfig } from "./schema.ts";
 
 /** Paths inside the jail. */
-export const JAIL = {
+const JAIL = {
   directory: "/vm",
   kernel: "/vm/vmlinux",
   initramfs: "/vm/initramfs",

@@ -8,7 +8,7 @@ import { BYTES_KEYWORD } from "../../query.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 
 /** Longest time that a long poll may wait, in `seconds`. */
-export const WAIT_SECONDS_MAX = 60;
+const WAIT_SECONDS_MAX = 60;
 
 /** Largest number of events that a page of them may be asked to have. */
 const EVENTS_LIMIT_MAX = 100_000;
@@ -129,7 +129,7 @@ export const EventsQuery = Type.Object({
 export const InspectByTagQuery = Type.Object({ tag: ImageTag });
 
 /** Longest pattern and glob of a search. */
-export const GREP_PATTERN_CHARACTERS_MAX = 1000;
+const GREP_PATTERN_CHARACTERS_MAX = 1000;
 
 /** A path in a query: its bytes, percent-decoded, need not be UTF-8. */
 const Path = (description: string) =>
