@@ -82,8 +82,8 @@ export class Socket {
   }
 
   /** Sends a short message after the messages that wait to be sent. */
-  notify(text: string): void {
-    if (this.isOpen) this.#raw?.send(text);
+  notify(message: SocketMessage): void {
+    if (this.isOpen) this.#raw?.send(message);
   }
 
   /** The client's messages in their order, until the socket is closed and all earlier messages have been read. */

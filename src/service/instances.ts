@@ -9,7 +9,7 @@ import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "..
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import { notRunning, requireInstance } from "./processes.ts";
+import { notRunning, requireInstance } from "./running.ts";
 
 export interface StatsRequest {
   readonly id: OperationId;

@@ -1,4 +1,4 @@
-import { getOperation, type OperationRow } from "../db/operations.ts";
+import type { OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { OperationId } from "../domain/ids.ts";
 import { type LogEvent, type LogEventData, Spid } from "../domain/log-event.ts";
@@ -7,15 +7,11 @@ import type { OutputStream } from "../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../domain/spawn.ts";
 import { openProcessOutput } from "../storage/outputs.ts";
 import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
+import { type Attachment, type AttachRequest, attach } from "./attach.ts";
 import { type EventStream, openEvents } from "./events.ts";
 import { type Output, outputOf } from "./operations.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-
-/** Names a process: the id of its instance, and its number within it. */
-export interface ProcessName {
-  readonly id: OperationId;
-  readonly spid: number;
-}
+import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
 
 /** A process of an instance, according to the event log. Times are in ns since the epoch. */
 export interface Process {
@@ -71,6 +67,8 @@ export interface ProcessUseCases {
   write(principal: Principal, request: InputRequest): Promise<void>;
   /** Sends a signal to the process group of a process. */
   signal(principal: Principal, name: ProcessName, signal: number): void;
+  /** As `attach` does. */
+  attach(principal: Principal, request: AttachRequest): Promise<Attachment>;
   /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
   resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<void>;
 }
@@ -123,20 +121,15 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     signal(principal, name, signal) {
       requireProcess(parts, principal, name).signal(signal, { group: true });
     },
+    attach: (principal, request) => attach(parts, principal, request),
     async resize(principal, name, size) {
-      const process = requireProcess(parts, principal, name);
-      if (!process.hasTerminal) throw new ApiError("conflict", "the process has no terminal");
-      await process.resize(size);
+      await resizeTerminal(requireProcess(parts, principal, name), size);
     },
   };
 }
 
 async function* all(events: EventStream): AsyncGenerator<LogEvent, void, undefined> {
   for (let piece = await events.next(); piece !== null; piece = await events.next()) yield* piece;
-}
-
-function dataOf<Type extends "spawn" | "exit" | "truncated">({ payload }: LogEvent): LogEventData[Type] {
-  return JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData[Type];
 }
 
 /** Updates the processes in `found` by an event about a start or an end. */
@@ -157,16 +150,6 @@ function settled(found: Process, { status }: OperationRow): Process {
   return found.state === "running" && isTerminal(status) ? { ...found, state: "lost" } : found;
 }
 
-export function requireInstance({ db }: ServiceParts, { accountId }: Principal, id: OperationId): OperationRow {
-  const row = getOperation(db, accountId, id);
-  if (row === null || row.kind !== "instance") throw new ApiError("not_found", "no such instance", { uuid: id });
-  return row;
-}
-
-export function notRunning(status: string): ApiError {
-  return new ApiError("conflict", "the instance is not running", { status });
-}
-
 /** A running process. @throws ApiError `not_found`, `conflict` */
 function requireProcess(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): InstanceProcess {
   const { status } = requireInstance(parts, principal, id);
@@ -176,8 +159,4 @@ function requireProcess(parts: ServiceParts, principal: Principal, { id, spid }:
   if (process !== null) return process;
   if (!instance.hasHad(spid)) throw noSuchProcess(spid);
   throw new ApiError("conflict", spid === Spid.command ? "the command has ended" : "the process has ended", { spid });
-}
-
-function noSuchProcess(spid: number): ApiError {
-  return new ApiError("not_found", "the instance has no such process", { spid });
 }

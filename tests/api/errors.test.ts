@@ -101,7 +101,8 @@ describe.each(named(SAMPLES))("%s", (_name, sample) => {
     test("an identifier may be in upper case", async () => {
       if (sample.method === "DELETE" && object === "operation") return;
       const answer = await call(sample, (own[object] ?? "").toUpperCase(), api.token);
-      // The instance waits: it has no process yet.
+      // The instance waits: it has no process yet, and no connection is upgraded.
+      if (sample.path.endsWith("/attach")) return;
       if (answer.status === 404) expect(answer.json.details).toEqual({ spid: 1 });
       else expect(answer.status).not.toBe(400);
     });

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { attachRoutes } from "./attach.ts";
 import { checkpointRoutes } from "./checkpoints.ts";
 import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
@@ -20,6 +21,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(instanceRoutes(surface))
     .use(portRoutes(surface))
     .use(processRoutes(surface))
+    .use(attachRoutes(surface))
     .use(checkpointRoutes(surface))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface))

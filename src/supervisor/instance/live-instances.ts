@@ -8,7 +8,7 @@ import { untilAborted } from "../../system/waiting.ts";
 import type { EventLog } from "../operations/event-logs.ts";
 import { execSpec } from "./exec-spec.ts";
 import { ProcessLog } from "./process-log.ts";
-import type { RunningInstance } from "./running-instance.ts";
+import type { InstanceProcess, RunningInstance } from "./running-instance.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
@@ -28,15 +28,23 @@ export interface LiveRun extends Disposable {
   enter(instance: RunningInstance): Disposable;
 }
 
+/** Who wants to know of a process. */
+interface Follower {
+  readonly spid: number;
+  readonly listener: (process: InstanceProcess) => void;
+}
+
 /** Finds the current instance of an operation. A run whose machine is lost before the command began gets another one. */
 export class LiveInstances {
   readonly #runs = new Map<OperationId, Run>();
+  readonly #followers = new Map<OperationId, Set<Follower>>();
   /** instances of which a checkpoint is asked for or being made */
   readonly #claimed = new Set<OperationId>();
 
   /** Opens the run of an operation, which must not have one yet. */
   open(id: OperationId, parts: RunParts): LiveRun {
-    const run = new Run(parts, () => this.#runs.delete(id));
+    const tell = (process: InstanceProcess) => this.#tell(id, process);
+    const run = new Run(parts, { onProcess: tell, onOver: () => this.#runs.delete(id) });
     this.#runs.set(id, run);
     return run;
   }
@@ -103,6 +111,29 @@ export class LiveInstances {
   }
 
   /**
+   * Calls `listener` with a process of an operation: at once when it runs, and whenever one with that number is started,
+   * before anything of it is known; until disposal.
+   * @throws what `listener` throws at once
+   */
+  follow(id: OperationId, spid: number, listener: (process: InstanceProcess) => void): Disposable {
+    const follower = { spid, listener };
+    const running = this.find(id)?.process(spid) ?? null;
+    if (running !== null) listener(running);
+    const followers = this.#followers.get(id) ?? new Set();
+    this.#followers.set(id, followers.add(follower));
+    return {
+      [Symbol.dispose]: () => {
+        followers.delete(follower);
+        if (followers.size === 0 && this.#followers.get(id) === followers) this.#followers.delete(id);
+      },
+    };
+  }
+
+  #tell(id: OperationId, process: InstanceProcess): void {
+    for (const { spid, listener } of this.#followers.get(id) ?? []) if (spid === process.spid) listener(process);
+  }
+
+  /**
    * Samples the instance at once and then every second until it ends or `signal` fires; null when it has no machine yet.
    * The figures start again at zero when the machine is replaced.
    */
@@ -127,22 +158,28 @@ async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal)
   }
 }
 
+interface RunListeners {
+  readonly onProcess: (process: InstanceProcess) => void;
+  readonly onOver: () => void;
+}
+
 class Run implements LiveRun {
   current: RunningInstance | null = null;
   /** the last one that entered; it stays after that has been disposed */
   latest: RunningInstance | null = null;
   readonly parts: RunParts;
-  readonly #onOver: () => void;
+  readonly #on: RunListeners;
   #isOver = false;
   /** resolves when another instance enters, or none can any more */
   #changed = Promise.withResolvers<void>();
 
-  constructor(parts: RunParts, onOver: () => void) {
+  constructor(parts: RunParts, on: RunListeners) {
     this.parts = parts;
-    this.#onOver = onOver;
+    this.#on = on;
   }
 
   enter(instance: RunningInstance): Disposable {
+    instance.listen(this.#on.onProcess);
     this.current = instance;
     this.latest = instance;
     this.#changed.resolve();
@@ -168,6 +205,6 @@ class Run implements LiveRun {
   [Symbol.dispose](): void {
     this.#isOver = true;
     this.#changed.resolve();
-    this.#onOver();
+    this.#on.onOver();
   }
 }

@@ -51,6 +51,7 @@ export class ProcessLog {
       started: (pid) => this.#started(pid, spec),
       output: (stream, chunk) => this.#outputs.write(stream, chunk),
       given: (bytes) => this.given(bytes),
+      bytes: (stream) => this.bytes(stream),
     };
   }
 

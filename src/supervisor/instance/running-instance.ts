@@ -3,6 +3,7 @@ import type { CgroupStats } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
+import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import {
   type Agent,
@@ -13,13 +14,14 @@ import {
   AgentRefusedError,
   type ExecHandle,
 } from "../../vm/agent/agent.ts";
-import type { OutputSink, StartListener } from "../../vm/agent/process.ts";
+import type { OutputSink, OutputStream, StartListener } from "../../vm/agent/process.ts";
 import { Refusal } from "../../vm/agent/protocol.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
 import { ProcessInput } from "./process-input.ts";
+import { ProcessTaps } from "./process-taps.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
@@ -35,6 +37,7 @@ export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | 
   readonly spid: number;
   readonly hasTerminal: boolean;
   readonly input: ProcessInput;
+  readonly taps: ProcessTaps;
   /** Rejects with `invalid_path` when the working directory cannot be entered. */
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
@@ -46,7 +49,21 @@ export interface ProcessSink {
   readonly output: OutputSink;
   /** told of `bytes` that were written to its standard input */
   readonly given: (bytes: number) => void;
+  /** what the log has kept and dropped of a stream until now */
+  readonly bytes: (stream: OutputStream) => StreamBytes;
   readonly exited?: (exit: AgentExit) => void;
+}
+
+/** A process whose start was asked for. */
+interface StartedProcess {
+  readonly handle: ExecHandle;
+  readonly spec: AgentExecSpec;
+  readonly sink: ProcessSink;
+  readonly taps: ProcessTaps;
+}
+
+function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
+  return (stream, chunk) => taps.push(stream, chunk, output(stream, chunk));
 }
 
 /**
@@ -60,6 +77,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   #disks: GuestDisks | null = null;
   #begun = false;
   #spidLast: number = Spid.command;
+  #onProcess: (process: InstanceProcess) => void = () => undefined;
   /** the copy of the scratch that is being made */
   #copy: { readonly over: AbortController; readonly settled: Promise<unknown> } | null = null;
 
@@ -128,9 +146,10 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /** Starts the command of the instance after the agent's earlier requests. @throws Error when it was called before */
   start(spec: AgentExecSpec, sink: ProcessSink): InstanceProcess {
     if (this.#command !== null) throw new Error("an instance has one command");
-    const handle = this.agent.exec(spec, sink.output, { onStart: sink.started });
+    const taps = new ProcessTaps(sink.bytes);
+    const handle = this.agent.exec(spec, tapped(sink, taps), { onStart: sink.started });
     this.#command = handle;
-    const command = this.#add(Spid.command, { handle, spec, sink });
+    const command = this.#add(Spid.command, { handle, spec, sink, taps });
     const begin = () => {
       this.#begun = true;
     };
@@ -150,12 +169,18 @@ export class RunningInstance implements Guest, AsyncDisposable {
     }
     this.#spidLast += 1;
     const { spec, sink } = make(this.#spidLast);
-    const run = this.agent.exec(spec, sink.output, { beside, onStart: sink.started });
+    const taps = new ProcessTaps(sink.bytes);
+    const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart: sink.started });
     const full = (error: unknown) => {
       throw tooManyOf("processes", error);
     };
     const handle = { ...run, started: run.started.catch(full), exit: run.exit.catch(full) };
-    return this.#add(this.#spidLast, { handle, spec, sink });
+    return this.#add(this.#spidLast, { handle, spec, sink, taps });
+  }
+
+  /** Tells `listener` of every process that is started from now on, before anything of it is known. */
+  listen(listener: (process: InstanceProcess) => void): void {
+    this.#onProcess = listener;
   }
 
   /** The process with that number has been started, whether or not it runs. */
@@ -220,7 +245,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#command;
   }
 
-  #add(spid: number, { handle, spec, sink }: { handle: ExecHandle; spec: AgentExecSpec; sink: ProcessSink }) {
+  #add(spid: number, { handle, spec, sink, taps }: StartedProcess): InstanceProcess {
     const entered = handle.started.catch((error: unknown) => rethrowPathError(error, spec.cwd, "entering"));
     const isOpen = spec.stdin === "open" || (spec.stdin !== undefined && "first" in spec.stdin);
     const exit = handle.exit.then((ended) => {
@@ -232,11 +257,16 @@ export class RunningInstance implements Guest, AsyncDisposable {
       spid,
       hasTerminal: spec.terminal !== undefined,
       input: new ProcessInput({ handle, isOpen, onGiven: sink.given }),
+      taps,
       started: this.#explained(entered),
       exit: this.#explained(exit),
     };
     this.#processes.set(spid, added);
-    const remove = () => void this.#processes.delete(spid);
+    this.#onProcess(added);
+    const remove = () => {
+      this.#processes.delete(spid);
+      taps.end();
+    };
     exit.then(remove, remove);
     // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);

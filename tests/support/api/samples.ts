@@ -50,6 +50,7 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
     ...{ json: { command: "true" }, object: "instance" },
   },
   { method: "GET", path: "/v1/instances/{uuid}/processes", scope: "instances:exec", object: "instance" },
+  { method: "GET", path: "/v1/instances/{uuid}/processes/1/attach", scope: "instances:exec", object: "instance" },
   { method: "GET", path: "/v1/instances/{uuid}/processes/1", scope: "instances:exec", object: "instance" },
   { method: "DELETE", path: "/v1/instances/{uuid}/processes/1", scope: "instances:exec", object: "instance" },
   {

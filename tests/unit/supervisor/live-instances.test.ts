@@ -38,7 +38,7 @@ function fake(memoryBytes: number, hasBegun = false) {
   const lose = () => {
     isLost = true;
   };
-  return { instance: { stats, hasBegun } as unknown as RunningInstance, lose };
+  return { instance: { stats, hasBegun, listen: () => undefined } as unknown as RunningInstance, lose };
 }
 
 const follow = (instances: LiveInstances, signal = never): AsyncIterator<InstanceStats> => {

@@ -38,6 +38,7 @@ async function scripted() {
   const sink = {
     started: (pid: number) => void heard.push(`started ${pid}`),
     output: (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`),
+    bytes: () => ({ kept: 0, dropped: 0 }),
     given: (bytes: number) => void heard.push(`given ${bytes}`),
     exited: ({ exitCode }: AgentExit) => void heard.push(`exited ${exitCode}`),
   };

@@ -96,17 +96,18 @@ export const StatsQuery = Type.Object({
   once: Type.Optional(flag("once", "true: one JSON object instead of a stream of events")),
 });
 
+/** The last event that a client has seen. */
+const SinceEvent = Type.Integer({
+  minimum: -1,
+  maximum: Number.MAX_SAFE_INTEGER,
+  description: "only events with greater ids",
+  error: "since must be the id of an event, or -1",
+});
+
 /** Query of the event log. */
 export const EventsQuery = Type.Object({
   follow: Type.Optional(flag("follow", "true: the stream lasts until the operation has ended")),
-  since: Type.Optional(
-    Type.Integer({
-      minimum: -1,
-      maximum: Number.MAX_SAFE_INTEGER,
-      description: "only events with greater ids",
-      error: "since must be the id of an event, or -1",
-    }),
-  ),
+  since: Type.Optional(SinceEvent),
   spid: Type.Optional(
     Type.Integer({
       minimum: 0,
@@ -213,4 +214,11 @@ export const SignalQuery = Type.Object({
 /** Query of a streamed standard input. */
 export const StdinQuery = Type.Object({
   close: Type.Optional(flag("close", "true: end the input behind the body")),
+});
+
+/** Query of an attachment. */
+export const AttachQuery = Type.Object({
+  since: Type.Optional(SinceEvent),
+  lossless: Type.Optional(flag("lossless", "true: the process waits for this client, which gets all of its output")),
+  positions: Type.Optional(flag("positions", "true: tell on channel 3 up to which event output was sent")),
 });

@@ -1,0 +1,144 @@
+import { Elysia } from "elysia";
+import { ApiError } from "../../domain/errors.ts";
+import type { OperationId } from "../../domain/ids.ts";
+import type { TerminalSize } from "../../domain/spawn.ts";
+import type { Attached, Attachment } from "../../service/attach.ts";
+import { errorReply } from "../errors.ts";
+import { about, checked } from "../route.ts";
+import { CloseCode, chosenProtocol, Socket, type SocketMessage } from "../socket.ts";
+import { AttachQuery } from "./schema/query.ts";
+import type { Surface } from "./surface.ts";
+
+/** The subprotocol of Kubernetes: the first byte of every message is its channel. */
+const KUBERNETES = "v5.channel.k8s.io";
+const Channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4, close: 255 } as const;
+const TERMINAL_SIZE_MAX = 65_535;
+/** A close frame has room for 123 bytes. */
+const REASON_CHARACTERS_MAX = 40;
+
+const ATTACH = {
+  query: checked(AttachQuery),
+  ...about({
+    id: "attachProcess",
+    tag: "Processes",
+    summary:
+      "Attach to a process, by WebSocket: its output from the beginning, standard input and size of its terminal",
+    responses: { 101: { description: "the client is attached" } },
+    errors: ["not_found", "too_many_requests"],
+  }),
+};
+
+export function attachRoutes(surface: Surface) {
+  return new Elysia({ prefix: "/instances" }).use(surface.access).get(
+    "/:uuid/processes/:spid/attach",
+    async ({ request, server, principal, params, query: { since = -1, lossless = false, positions = false } }) => {
+      const name = { id: params.uuid as OperationId, spid: Number(params.spid) };
+      using stack = new DisposableStack();
+      const attachment = stack.use(await surface.service.processes.attach(principal, { ...name, since, lossless }));
+      const socket = new Socket();
+      const answer = surface.upgrade({ request, server }, chosenProtocol(request, [KUBERNETES]), socket);
+      const held = stack.move();
+      void converse(socket, attachment, positions).then(() => held.dispose());
+      return answer;
+    },
+    { reads: "instances:exec", ...ATTACH },
+  );
+}
+
+/** Lasts as long as the socket; never throws. */
+async function converse(socket: Socket, attachment: Attachment, positions: boolean): Promise<void> {
+  const failed = (error: unknown) => {
+    const message = tellFailure(socket, error);
+    socket.close(CloseCode.failed, message);
+  };
+  const outbound = toClient(socket, attachment, positions).catch(failed);
+  const inbound = fromClient(socket, attachment).catch(failed);
+  await socket.closed;
+  attachment[Symbol.dispose]();
+  await Promise.all([outbound, inbound]);
+}
+
+/** Sends what the process writes, and how it ended; then the socket is closed. @throws ApiError */
+async function toClient(socket: Socket, attachment: Attachment, positions: boolean): Promise<void> {
+  for await (const item of attachment.items()) {
+    const message = messageOf(item, positions);
+    if (message !== null && !(await socket.send(message))) return;
+    if (item.kind === "end") socket.close(item.exit === null ? CloseCode.failed : CloseCode.normal);
+  }
+}
+
+/** Null for what this client does not want. */
+function messageOf(item: Attached, positions: boolean): Uint8Array | null {
+  switch (item.kind) {
+    case "output":
+      return framed(item.stream === "stdout" ? Channel.stdout : Channel.stderr, item.bytes);
+    case "position":
+      return positions ? status({ position: item.id }) : null;
+    case "dropped":
+      return status({ dropped: { stream: item.stream, bytes: item.bytes } });
+    case "end":
+      return status(item.exit ?? { error: LOST.body() });
+  }
+}
+
+const LOST = new ApiError("unavailable", "the instance ended before the end of the process was known");
+
+/** Gives the process what the client sends. @throws ApiError for what is no message of the protocol */
+async function fromClient(socket: Socket, attachment: Attachment): Promise<void> {
+  const left = socket.closed.then(() => undefined);
+  for await (const message of socket.messages()) {
+    // What the process does not take any more, the client is told, and stays attached.
+    await Promise.race([obey(message, socket, attachment), left]).catch((error: unknown) => {
+      if (!(error instanceof ApiError) || error.code !== "conflict") throw error;
+      tellFailure(socket, error);
+    });
+  }
+}
+
+async function obey(message: SocketMessage, { signal }: Socket, attachment: Attachment): Promise<void> {
+  const channel = typeof message === "string" ? undefined : message[0];
+  const payload = typeof message === "string" ? NOTHING : message.subarray(1);
+  if (channel === Channel.stdin) await attachment.write(payload, signal);
+  else if (channel === Channel.resize) await attachment.resize(sizeOf(payload));
+  else if (channel === Channel.close && payload[0] === Channel.stdin) await attachment.closeInput(signal);
+  else throw new ApiError("validation_error", "a message for no channel that a client may write to");
+}
+
+const NOTHING = new Uint8Array();
+
+/** The size as Kubernetes spells it. @throws ApiError `validation_error` */
+function sizeOf(payload: Uint8Array): TerminalSize {
+  const { Width, Height } = parsed(payload);
+  const isSide = (side: unknown): side is number =>
+    typeof side === "number" && Number.isInteger(side) && side >= 1 && side <= TERMINAL_SIZE_MAX;
+  if (isSide(Width) && isSide(Height)) return { rows: Height, columns: Width };
+  throw new ApiError("validation_error", `Width and Height must be integers from 1 to ${TERMINAL_SIZE_MAX}`);
+}
+
+function parsed(payload: Uint8Array): { readonly Width?: unknown; readonly Height?: unknown } {
+  try {
+    return (JSON.parse(Buffer.from(payload).toString("utf8")) ?? {}) as object;
+  } catch (error) {
+    if (error instanceof SyntaxError) return {};
+    throw error;
+  }
+}
+
+/** Tells the client why something was not done, and gives the text. */
+function tellFailure(socket: Socket, error: unknown): string {
+  const { body } = errorReply(error);
+  const { message } = JSON.parse(String(body)) as { readonly message: string };
+  socket.notify(status({ error: JSON.parse(String(body)) }));
+  return message.slice(0, REASON_CHARACTERS_MAX);
+}
+
+function status(content: object): Uint8Array {
+  return framed(Channel.status, Buffer.from(JSON.stringify(content), "utf8"));
+}
+
+function framed(channel: number, payload: Uint8Array): Uint8Array {
+  const message = new Uint8Array(1 + payload.byteLength);
+  message[0] = channel;
+  message.set(payload, 1);
+  return message;
+}

@@ -1,0 +1,253 @@
+import { ApiError } from "../domain/errors.ts";
+import type { LogEvent, LogEventData } from "../domain/log-event.ts";
+import { isTerminal } from "../domain/operation.ts";
+import { OUTPUT_STREAMS, type OutputStream } from "../domain/output.ts";
+import type { TerminalSize } from "../domain/spawn.ts";
+import { hasReached, type Tap } from "../supervisor/instance/process-taps.ts";
+import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
+import { type EventStream, openEvents } from "./events.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
+import { dataOf, noSuchProcess, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
+
+export interface AttachRequest extends ProcessName {
+  /** only output of events with greater ids; -1: all */
+  readonly since: number;
+  /** true: the process waits for this reader, and nothing that it writes from now on is left out */
+  readonly lossless: boolean;
+}
+
+/** How a process ended. */
+export type ProcessEnd = Pick<LogEventData["exit"], "exit_code" | "signal" | "timed_out">;
+
+/** What an attachment gives of its process. */
+export type Attached =
+  | { readonly kind: "output"; readonly stream: OutputStream; readonly bytes: Uint8Array }
+  /** all output up to the event `id` was given */
+  | { readonly kind: "position"; readonly id: number }
+  /** so many `bytes` of the stream were not kept */
+  | { readonly kind: "dropped"; readonly stream: OutputStream; readonly bytes: number }
+  /** null: the machine or the host failed before it was known, or the process never ran */
+  | { readonly kind: "end"; readonly exit: ProcessEnd | null };
+
+/** A process of an instance, from its first output to its end, for one client. The caller must dispose of it. */
+export interface Attachment extends Disposable {
+  /** To the end of the process; for one reader. A lossless one has taken an item when it asks for the next. */
+  items(): AsyncGenerator<Attached, void, undefined>;
+  /**
+   * Writes to the standard input of the process, ends it, or sets the size of the terminal: once the process runs, and
+   * never when it has ended before.
+   * @throws ApiError `conflict` when the input is closed, the process has ended, or it has no terminal
+   */
+  write(bytes: Uint8Array, signal: AbortSignal): Promise<void>;
+  closeInput(signal: AbortSignal): Promise<void>;
+  resize(size: TerminalSize): Promise<void>;
+}
+
+/**
+ * Attaches a client to a process that runs or ran, or to the command of an instance that waits.
+ * @throws ApiError `not_found`; `too_many_requests` when too many clients read the log, or hold the process back
+ */
+export async function attach(
+  parts: ServiceParts,
+  principal: Principal,
+  { id, spid, since, lossless }: AttachRequest,
+): Promise<Attachment> {
+  const row = requireInstance(parts, principal, id);
+  const left = new AbortController();
+  const instance = parts.instances.find(id);
+  const isLive = instance?.process(spid) != null;
+  const mayCome = spid === 1 && !isTerminal(row.status);
+  if (!isLive && !mayCome && !(await wasStarted(parts, principal, { id, spid }))) throw noSuchProcess(spid);
+  using stack = new DisposableStack();
+  stack.defer(() => left.abort());
+  // The end of a process that has ended may stand before the events that the client asks for.
+  const from = isLive && !lossless ? since : -1;
+  const request = { id, spid, since: from, follow: true, signal: left.signal };
+  const log = { events: stack.use(openEvents(parts, principal, row, request)), since };
+  const starts = stack.use(new Starts(lossless));
+  stack.use(parts.instances.follow(id, spid, (process) => starts.add(process)));
+  starts.requireTap();
+  const held = stack.move();
+  return {
+    items: () => (lossless ? withTap(log, starts) : fromLog(log)),
+    write: async (bytes, signal) => await (await starts.first).input.write(bytes, signal),
+    closeInput: async (signal) => await (await starts.first).input.close(signal),
+    resize: async (size) => await resizeTerminal(await starts.first, size),
+    [Symbol.dispose]: () => held.dispose(),
+  };
+}
+
+/** A process that a client is attached to, and what it writes from its start on. */
+interface Tapped {
+  readonly process: InstanceProcess;
+  readonly tap: Tap;
+}
+
+/** The starts of one process: another machine may take the place of the one that was to run it. */
+class Starts implements Disposable {
+  /** resolves when there is one, and never where there is none */
+  readonly first: Promise<InstanceProcess>;
+  readonly #lossless: boolean;
+  readonly #first = Promise.withResolvers<InstanceProcess>();
+  #next = Promise.withResolvers<Tapped>();
+  #tap: Tap | null = null;
+  #failure: unknown = null;
+
+  constructor(lossless: boolean) {
+    this.#lossless = lossless;
+    this.first = this.#first.promise;
+    this.#next.promise.catch(() => undefined);
+  }
+
+  /** Never throws: whoever starts a process is not to fail because of a reader. */
+  add(process: InstanceProcess): void {
+    this.#first.resolve(process);
+    if (!this.#lossless) return;
+    this.#tap?.[Symbol.dispose]();
+    try {
+      this.#tap = process.taps.open();
+      this.#next.resolve({ process, tap: this.#tap });
+    } catch (error) {
+      // The reader is told.
+      this.#failure = error;
+      this.#next.reject(error);
+    }
+  }
+
+  /** The next start, for one who takes them one after the other. @throws ApiError `too_many_requests` */
+  async next(): Promise<Tapped> {
+    const started = await this.#next.promise;
+    this.#next = Promise.withResolvers();
+    this.#next.promise.catch(() => undefined);
+    return started;
+  }
+
+  /** @throws ApiError `too_many_requests` when the process runs and has too many such readers */
+  requireTap(): void {
+    if (this.#failure !== null) throw this.#failure;
+  }
+
+  [Symbol.dispose](): void {
+    this.#tap?.[Symbol.dispose]();
+  }
+}
+
+/** The log tells of the process. */
+async function wasStarted(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): Promise<boolean> {
+  const row = requireInstance(parts, principal, id);
+  const { signal } = new AbortController();
+  using events = openEvents(parts, principal, row, { id, spid, since: -1, follow: false, limit: 1, signal });
+  return (await events.next())?.some((event) => event.spid === spid) === true;
+}
+
+interface LogOfProcess {
+  readonly events: EventStream;
+  readonly since: number;
+}
+
+/** What the log has of a process, as it comes. */
+async function* fromLog({ events, since }: LogOfProcess): AsyncGenerator<Attached, void, undefined> {
+  for (let piece = await events.next(); piece !== null; piece = await events.next()) {
+    for (const event of piece) {
+      const item = itemOf(event, since);
+      if (item !== null) yield item;
+      if (item?.kind === "end") return;
+    }
+    const last = piece.at(-1)?.id ?? -1;
+    if (last > since) yield { kind: "position", id: last };
+  }
+  yield LOST;
+}
+
+/** What the log had before the process was tapped, and then what it writes, whether or not the log keeps that. */
+async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncGenerator<Attached, void, undefined> {
+  const counted = { stdout: 0, stderr: 0 };
+  const nextPiece = () => {
+    const piece = events.next();
+    // Behind the log nobody waits for it, until the client leaves.
+    piece.catch(() => undefined);
+    return piece;
+  };
+  let next = nextPiece();
+  let start = starts.next();
+  let started: Tapped | null = null;
+  for (;;) {
+    // A start is known before anything of it is in the log.
+    started ??= await Promise.race([start, next.then(() => null)]);
+    if (started !== null && hasReached(started.tap, counted)) {
+      if (yield* fromTap(started)) return;
+      // The machine was lost before the command began, and another one may take its place.
+      started = null;
+      start = starts.next();
+      continue;
+    }
+    const piece = await next;
+    if (piece === null) break;
+    for (const event of piece) {
+      if (started !== null && hasReached(started.tap, counted)) break;
+      const known = started === null ? event : beforeTap(event, started.tap, counted);
+      if (event.type === "stdout" || event.type === "stderr") counted[event.type] += event.payload.byteLength;
+      const item = itemOf(known, since);
+      if (item !== null) yield item;
+      if (item?.kind === "end") return;
+    }
+    next = nextPiece();
+  }
+  yield LOST;
+}
+
+/** An event without what the tap gives: a record of the log may have been written to before and after the tap was opened. */
+function beforeTap(event: LogEvent, { before }: Tap, counted: Readonly<Record<OutputStream, number>>): LogEvent {
+  if (event.type !== "stdout" && event.type !== "stderr") return event;
+  const bytes = Math.max(0, before[event.type].kept - counted[event.type]);
+  return { ...event, payload: event.payload.subarray(0, bytes) };
+}
+
+/** False when the process never ran. */
+async function* fromTap({ process: tapped, tap }: Tapped): AsyncGenerator<Attached, boolean, undefined> {
+  for (const stream of OUTPUT_STREAMS) {
+    const { dropped } = tap.before[stream];
+    if (dropped > 0) yield { kind: "dropped", stream, bytes: dropped };
+  }
+  for await (const chunk of tap.chunks()) yield { kind: "output", ...chunk };
+  if (tap.hasLeft) return true;
+  try {
+    const { exitCode, signal, timedOut } = await tapped.exit;
+    yield { kind: "end", exit: { exit_code: exitCode, signal, timed_out: timedOut } };
+  } catch (error) {
+    const isReplaced = error instanceof ApiError && !(await hasRun(tapped));
+    if (isReplaced) return false;
+    yield LOST;
+  }
+  return true;
+}
+
+async function hasRun(process: InstanceProcess): Promise<boolean> {
+  return await process.started.then(
+    () => true,
+    () => false,
+  );
+}
+
+const LOST: Attached = { kind: "end", exit: null };
+
+/** Null for an event that the client has seen, and for those that are not about output. */
+function itemOf(event: LogEvent, since: number): Attached | null {
+  switch (event.type) {
+    case "stdout":
+    case "stderr":
+      return event.id > since ? { kind: "output", stream: event.type, bytes: event.payload } : null;
+    case "truncated": {
+      const { stream, bytes_dropped } = dataOf<"truncated">(event);
+      return { kind: "dropped", stream, bytes: bytes_dropped };
+    }
+    case "exit": {
+      const { exit_code, signal, timed_out } = dataOf<"exit">(event);
+      return { kind: "end", exit: { exit_code, signal, timed_out } };
+    }
+    case "completion":
+      return LOST;
+    default:
+      return null;
+  }
+}

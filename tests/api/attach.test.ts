@@ -1,0 +1,256 @@
+/** Attachments to processes of an instance; the processes are real ones, on this host. */
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
+import { createHash } from "node:crypto";
+import type { OperationId } from "../../src/domain/ids.ts";
+import { Api } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
+import { queuedInstance, type RunningOptions, runningInstance } from "../support/api/running.ts";
+import { refusedHandshake, TestSocket } from "../support/api/socket.ts";
+import { pause, until } from "../support/waiting.ts";
+
+// The first one may have to build the agent.
+setDefaultTimeout(150_000);
+
+const KUBERNETES = "v5.channel.k8s.io";
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start();
+  await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+/** A client that is attached to a process. */
+class Client implements Disposable {
+  readonly socket: TestSocket;
+
+  private constructor(socket: TestSocket) {
+    this.socket = socket;
+  }
+
+  static async open(path: string, query = "", spid = 1): Promise<Client> {
+    const options = { protocols: ["v4.channel.k8s.io", KUBERNETES] };
+    return new Client(await TestSocket.open(api, `${path}/processes/${spid}/attach${query}`, options));
+  }
+
+  type(text: string): void {
+    this.send(0, Buffer.from(text));
+  }
+
+  send(channel: number, payload: Uint8Array): void {
+    this.socket.send(new Uint8Array([channel, ...payload]));
+  }
+
+  /** All bytes of a channel so far. */
+  of(channel: number): Buffer {
+    return Buffer.concat(this.socket.messages.filter(([first]) => first === channel).map((bytes) => bytes.subarray(1)));
+  }
+
+  /** Messages of the status channel so far. */
+  get statuses(): Record<string, unknown>[] {
+    const messages = this.socket.messages.filter(([first]) => first === 3);
+    return messages.map((bytes) => JSON.parse(bytes.subarray(1).toString()));
+  }
+
+  async until(text: string): Promise<void> {
+    await this.socket.until(() => this.of(1).includes(text));
+  }
+
+  [Symbol.dispose](): void {
+    this.socket[Symbol.dispose]();
+  }
+}
+
+const OPEN: RunningOptions = { spec: { stdin: "open" } };
+const TERMINAL: RunningOptions = { spec: { stdin: "open", terminal: { rows: 24, columns: 80 } } };
+const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
+
+describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
+  heldTest("gives the output from the beginning, takes input, and tells the end", async () => {
+    await using running = await runningInstance(api, "echo first; echo bad >&2; cat; exit 3", OPEN);
+    using client = await Client.open(running.path);
+    expect(client.socket.raw.protocol).toBe(KUBERNETES);
+    await client.until("first\n");
+    client.type("typed\n");
+    await client.until("typed\n");
+    client.send(255, Buffer.of(0));
+    expect(await client.socket.closed).toMatchObject({ code: 1000 });
+    expect([client.of(1).toString(), client.of(2).toString()]).toEqual(["first\ntyped\n", "bad\n"]);
+    expect(client.statuses).toEqual([{ exit_code: 3, signal: null, timed_out: false }]);
+  });
+
+  heldTest("a terminal is typed at and resized", async () => {
+    await using running = await runningInstance(api, "exec bash --norc", TERMINAL);
+    using client = await Client.open(running.path);
+    client.type("stty size; tty\r");
+    await client.until("24 80");
+    client.send(4, Buffer.from(JSON.stringify({ Width: 132, Height: 50 })));
+    client.type("stty size\r");
+    await client.until("50 132");
+    client.type("echo ready-$((1+1)); sleep 1000\r");
+    await client.until("ready-2");
+    client.type("\x03");
+    await client.until("^C");
+    client.type("echo done-$((1+1)); exit 7\r");
+    await client.socket.closed;
+    expect(client.of(1).toString()).toContain("done-2");
+    expect(client.statuses).toEqual([{ exit_code: 7, signal: null, timed_out: false }]);
+  });
+
+  heldTest("can be left and taken up again, out of the log, also when the process has ended", async () => {
+    await using running = await runningInstance(api, "echo one; read line; echo two; read line; exit 4", OPEN);
+    const first = await Client.open(running.path, "?positions=true");
+    await first.until("one");
+    await first.socket.until(() => first.statuses.length > 0);
+    const { position } = first.statuses.at(-1) as { position: number };
+    first.socket.close();
+    await first.socket.closed;
+    using second = await Client.open(running.path, `?since=${position}`);
+    second.type("\n");
+    await second.until("two\n");
+    expect(second.of(1).toString()).toBe("two\n");
+    second.type("\n");
+    await running.finish();
+    expect(await second.socket.closed).toMatchObject({ code: 1000 });
+    using late = await Client.open(running.path);
+    await late.socket.closed;
+    expect(late.of(1).toString()).toBe("one\ntwo\n");
+    using last = await Client.open(running.path, `?since=${position}`);
+    await last.socket.closed;
+    expect([last.of(1).toString(), last.statuses]).toEqual([
+      "two\n",
+      [{ exit_code: 4, signal: null, timed_out: false }],
+    ]);
+  });
+
+  heldTest("many at once get the same, and what was not kept is told", async () => {
+    await using running = await runningInstance(api, "read line; seq 1 300000; echo end >&2", OPEN);
+    const clients = await Promise.all(Array.from({ length: 10 }, () => Client.open(running.path)));
+    clients[0]?.type("\n");
+    await Promise.all(clients.map(({ socket }) => socket.closed));
+    const expected = Array.from({ length: 300_000 }, (_, index) => `${index + 1}\n`).join("");
+    for (const client of clients) {
+      expect(client.of(1).toString()).toBe(expected.slice(0, 1_048_576));
+      expect(client.of(2).toString()).toBe("end\n");
+      const bytes = expected.length - 1_048_576;
+      expect(client.statuses[0]).toEqual({ dropped: { stream: "stdout", bytes } });
+    }
+  });
+
+  heldTest("a client that cannot be obeyed is told why, and stays", async () => {
+    await using running = await runningInstance(api, "echo up; sleep 100");
+    using client = await Client.open(running.path);
+    client.type("x");
+    await client.socket.until(() => client.statuses.length === 1);
+    client.send(4, Buffer.from('{"Width":1,"Height":1}'));
+    await client.socket.until(() => client.statuses.length === 2);
+    expect(client.statuses.map(({ error }) => (error as { error: string }).error)).toEqual(["conflict", "conflict"]);
+    await client.until("up");
+    client.send(9, Buffer.of(1));
+    expect(await client.socket.closed).toMatchObject({ code: 1011 });
+    for (const size of ["{}", "no", '{"Width":0,"Height":1}', "null"]) {
+      using wrong = await Client.open(running.path);
+      wrong.send(4, Buffer.from(size));
+      expect(await wrong.socket.closed).toMatchObject({ code: 1011 });
+    }
+  });
+
+  heldTest("404 and 400 before the upgrade; the end of the instance is told", async () => {
+    const running = await runningInstance(api, "echo up; sleep 100");
+    const at = (spid: number | string, query = "") => `${running.path}/processes/${spid}/attach${query}`;
+    expect(await refusedHandshake(api, at(1), null)).toMatchObject({ status: 401 });
+    expect(await refusedHandshake(api, at(1), await api.issue("alice", ["instances:read"]))).toMatchObject({
+      status: 403,
+    });
+    expect(await refusedHandshake(api, at(1), api.foreignToken)).toMatchObject({ status: 404 });
+    expect(await refusedHandshake(api, at(2))).toMatchObject({ status: 404 });
+    expect(await refusedHandshake(api, at("x"))).toMatchObject({ status: 400 });
+    expect(await refusedHandshake(api, at(1, "?since=-2"))).toMatchObject({ status: 400 });
+    using client = await Client.open(running.path);
+    await client.until("up");
+    await running[Symbol.asyncDispose]();
+    api.operations.fail(running.id as OperationId, { error: "unavailable", message: "lost", details: {} });
+    using late = await Client.open(running.path);
+    expect(await late.socket.closed).toMatchObject({ code: 1011 });
+    expect(late.statuses.at(-1)).toMatchObject({ error: { error: "unavailable" } });
+  });
+});
+
+describe("a lossless attachment", () => {
+  heldTest("gets what the log does not keep, also when it was opened before the command began", async () => {
+    const id = await queuedInstance(api);
+    using early = await Client.open(`/v1/instances/${id}`, "?lossless=true");
+    await using running = await runningInstance(api, "seq 1 400000; echo end >&2", {}, id);
+    expect(await early.socket.closed).toMatchObject({ code: 1000 });
+    const expected = Array.from({ length: 400_000 }, (_, index) => `${index + 1}\n`).join("");
+    expect(sha256(early.of(1))).toBe(sha256(Buffer.from(expected)));
+    expect([early.of(2).toString(), early.statuses]).toEqual([
+      "end\n",
+      [{ exit_code: 0, signal: null, timed_out: false }],
+    ]);
+    await running.finish();
+    using late = await Client.open(running.path, "?lossless=true");
+    await late.socket.closed;
+    expect(late.of(1).byteLength).toBe(1_048_576);
+    expect(late.statuses[0]).toMatchObject({ dropped: { stream: "stdout" } });
+  });
+
+  heldTest("begins with the log, and leaves nothing out and nothing twice where it goes on", async () => {
+    const script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; read line; seq 1 200000";
+    await using running = await runningInstance(api, script, OPEN);
+    const clients: Client[] = [];
+    // At whichever moments these are.
+    for (let count = 0; count < 4; count++) clients.push(await Client.open(running.path, "?lossless=true"));
+    expect(await refusedHandshake(api, `${running.path}/processes/1/attach?lossless=true`)).toMatchObject({
+      status: 429,
+    });
+    await clients[0]?.until("line 2999\n");
+    clients[0]?.type("\n");
+    await Promise.all(clients.map(({ socket }) => socket.closed));
+    const numbers = Array.from({ length: 200_000 }, (_, index) => `${index + 1}\n`).join("");
+    const lines = Array.from({ length: 3000 }, (_, index) => `line ${index}\n`).join("");
+    for (const client of clients) expect(sha256(client.of(1))).toBe(sha256(Buffer.from(lines + numbers)));
+  });
+
+  heldTest("makes the process wait, and lets it go on when it leaves; a follower never does", async () => {
+    // Standard error tells how far it came.
+    const script = "for i in 1 2 3 4 5 6 7 8; do head -c 4000000 /dev/zero; echo $i >&2; done";
+    await using running = await runningInstance(api, `read line; ${script}`, OPEN);
+    using follower = await Client.open(running.path);
+    const { hostname, port } = new URL(api.url);
+    const stopped = await Bun.connect({
+      hostname,
+      port: Number(port),
+      socket: { data: (socket) => void socket.pause() },
+    });
+    const lines = [
+      `GET ${running.path}/processes/1/attach?lossless=true HTTP/1.1`,
+      ...[`Host: ${hostname}:${port}`, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"],
+      ...["Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", `Authorization: Bearer ${api.token}`],
+    ];
+    stopped.write(`${lines.join("\r\n")}\r\n\r\n`);
+    const taps = running.instance.process(1)?.taps;
+    await until("the reader holds the process back", () => taps?.count === 1);
+    follower.type("\n");
+    await follower.until("\0");
+    await pause("for a process that is not to come further", 500);
+    expect(follower.of(2).toString()).not.toContain("8");
+    stopped.terminate();
+    expect(await follower.socket.closed).toMatchObject({ code: 1000 });
+    expect(follower.of(2).toString()).toEndWith("8\n");
+    expect(taps?.count).toBe(0);
+  });
+
+  heldTest("clients who come and go leave nothing", async () => {
+    await using running = await runningInstance(api, "while :; do echo line; sleep 0.01; done");
+    for (let count = 0; count < 40; count++) {
+      const client = await Client.open(running.path, count % 2 === 0 ? "?lossless=true" : "");
+      await client.until("line");
+      if (count % 3 === 0) client.socket.close();
+      else client.socket.raw.terminate();
+      await client.socket.closed;
+    }
+    await until("nobody reads", () => api.parts.eventLogs.counts.readers === 0);
+    expect(running.instance.process(1)?.taps.count).toBe(0);
+  });
+});
