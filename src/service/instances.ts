@@ -21,9 +21,9 @@ export interface StatsRequest {
 export type GuestConnection = Awaited<ReturnType<RunningInstance["dial"]>>;
 
 export interface CheckpointInput {
-  /** of the instance */
+  /** id of the instance */
   readonly id: OperationId;
-  /** moves to the image */
+  /** tag to move to the image */
   readonly tag?: string | undefined;
   /** default is CHECKPOINT_TIMEOUT_SECONDS_DEFAULT */
   readonly timeoutSeconds?: number | undefined;
@@ -57,7 +57,7 @@ export interface InstanceUseCases {
   /**
    * Connects to a TCP port of the guest's loopback interface.
    * @throws ApiError `not_found`; `conflict` when the instance is not running, or nothing listens on the port;
-   *   `too_many_requests` when the guest has as many connections as it can have
+   *   `too_many_requests` when the guest has too many connections
    */
   dial(principal: Principal, id: OperationId, port: number): Promise<GuestConnection>;
 }

@@ -40,21 +40,21 @@ export interface CheckpointContext {
   readonly instances: LiveInstances;
   readonly requests: Pick<Requests, "commandOf">;
   readonly diskGuard: Pick<DiskGuard, "watch">;
-  /** room on the disk that is left free */
+  /** disk space that a checkpoint must leave free */
   readonly diskReserveBytes: number;
   readonly indexMemory: IndexMemory;
-  /** where the machine that lists the files of a copy runs */
+  /** admits the machine that lists the files of a copy */
   readonly place: ReservedPlace;
   /** shape of that machine */
   readonly shape: MachineShape;
-  /** how long the writes of an instance may be held up, in `milliseconds` */
+  /** longest time without writes of the instance, in `milliseconds` */
   readonly pauseMsMax: number;
 }
 
-/** Makes an image of the files of an instance that goes on running. */
+/** Makes an image of the files of an instance while its command goes on. */
 export function checkpointWorker(context: CheckpointContext): Worker<CheckpointSubmission> {
   return {
-    // A place of the budget may only come free with the end of the instance itself.
+    // It must not wait for the budget: that may have room only after the end of the instance itself.
     cost: () => null,
     prepare: async (operation, submission, work) => {
       using diskUse = context.diskGuard.watch({ name: `checkpoint ${operation.id}` });
@@ -75,8 +75,8 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   await using stack = new AsyncDisposableStack();
   const parent = getImage(db, operation.accountId, submission.imageId);
   if (parent === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
-  const [below] = stack.use(layers.hold([parent.layerId])).files;
-  if (below === undefined) throw new Error("an image without a layer");
+  const [parentFiles] = stack.use(layers.hold([parent.layerId])).files;
+  if (parentFiles === undefined) throw new Error("an image without a layer");
   const instance = tools.instances.find(submission.instanceId);
   if (instance === null) throw notRunning();
   const command = tools.requests.commandOf(submission.instanceId);
@@ -88,21 +88,21 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   const pauseMs = await copyFrom(instance, tools, files);
   laps.lap("copy");
   progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
-  const layer = await layerOf(tools, operation, files, below.index);
+  const layer = await layerOf(tools, operation, files, parentFiles.index);
   if (layer !== null) stack.use(layer);
   const { image, ...publication } = publicationOf({ submission, parent, command, layer, pauseMs });
   return prepared(stack, { ...publication, image }, () => {
     layer?.keep();
-    const told = { operation: operation.id, image: image.id, pause_ms: pauseMs };
-    tools.instances.eventsOf(submission.instanceId)?.append(Spid.agent, "checkpoint", told);
+    const data = { operation: operation.id, image: image.id, pause_ms: pauseMs };
+    tools.instances.eventsOf(submission.instanceId)?.append(Spid.agent, "checkpoint", data);
   });
 }
 
-/** Copies the scratch of the instance, and tells for how many `milliseconds` its writes were held up. */
+/** Copies the scratch of the instance. Returns the time without writes, in `milliseconds`. */
 async function copyFrom(instance: RunningInstance, tools: Tools, { diskPath }: LayerParts): Promise<number> {
   const { layout, diskReserveBytes, pauseMsMax, signal } = tools;
   const scratch = instance.disks?.scratch?.path;
-  // A copy takes what was written, however large the disk is.
+  // The copy is sparse, too: it takes only the allocated size of the scratch.
   if (scratch !== undefined)
     requireSpace(layout.root, diskReserveBytes + (await allocatedBytes(scratch).catch(() => 0)));
   try {
@@ -116,16 +116,17 @@ async function copyFrom(instance: RunningInstance, tools: Tools, { diskPath }: L
   }
 }
 
-/** Null when the instance has changed nothing. */
+/** Makes a layer of the copied disk. Null when the instance has changed nothing. */
 async function layerOf(
   tools: Tools,
   { accountId }: OperationRef,
   files: LayerParts,
   parentIndex: string,
 ): Promise<StagedLayer | null> {
-  // Layers with one UUID must never be in one chain; the run's own result has that of its scratch.
-  if (!(await renewUuid(files.diskPath))) throw new ApiError("conflict", "the disk of the instance is no file system");
-  // The machine that lists it has a user of its own.
+  // Two layers of a chain must not have the same UUID, and the result of the run will keep the UUID of the scratch.
+  if (!(await renewUuid(files.diskPath)))
+    throw new ApiError("conflict", "the disk of the instance is not an ext4 file system");
+  // The listing machine runs as another user.
   await chmod(files.diskPath, 0o444);
   using _place = await tools.place.take(accountId, tools.signal);
   const listed = await listLayer(tools, { ...files, name: "the checkpoint", allowedMs: listCopyMs });
@@ -154,7 +155,7 @@ function publicationOf({
     size_bytes: sizeBytes,
     pause_ms: pauseMs,
   };
-  // An image of its own even where nothing changed: it has a tag of its own, too.
+  // A checkpoint without changes still makes a new image, which can have its own tag.
   const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, origin: { command } };
   return { result, image, tag: tag ?? undefined, ...(layer === null ? {} : { layer: rowOf(layer, parent) }) };
 }

@@ -4,19 +4,19 @@ import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 const PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const HOME_DEFAULT = "/root";
 
-/** What a command has of the instance that it runs in, and of its own time. */
-export interface Surroundings {
+/** The part of a command's specification that does not come from its request. */
+export interface ExecContext {
   readonly hostname: string;
-  /** 0: none */
+  /** time limit in `milliseconds`; 0: none */
   readonly timeoutMs: number;
-  /** what standard input begins with; null: nothing */
+  /** the first bytes of standard input; null: none */
   readonly stdin: AsyncIterable<Uint8Array> | null;
 }
 
-/** A command as the agent takes it. */
+/** Makes the agent's specification of a command. */
 export function execSpec(
   { argv, env, cwd, uid, gid, stdinOpen, terminal }: Omit<CheckedCommand, "stdin">,
-  { hostname, timeoutMs, stdin }: Surroundings,
+  { hostname, timeoutMs, stdin }: ExecContext,
 ): AgentExecSpec {
   return {
     argv,

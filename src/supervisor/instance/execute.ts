@@ -103,7 +103,7 @@ async function executeOnce(
       runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.parts.limit }),
     );
     events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
-    // Written out while the machine is being killed. The caller awaits it.
+    // The log is written while the machine is killed. The caller awaits both.
     void events.end();
     return outcome;
   } catch (error) {
@@ -158,7 +158,7 @@ async function runAndCapture(
   const run = await runCommand(instance, tools, { ...more, job, scratchPath });
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
   if (!run.agentAnswers || disposable) return notCaptured;
-  // It makes requests of the agent, which freezes nothing while one is under way.
+  // The agent does not freeze the scratch during a copy of it.
   await withinTime(instance.endCopy(), CAPTURE_MS, () => undefined);
   const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
   try {
@@ -233,7 +233,7 @@ type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 interface FinishedCommand {
   readonly figures: RunFigures;
   readonly ranMs: number;
-  /** false when the agent did not report the end of the command: its machine is of no further use */
+  /** false when the agent did not report the end of the command: its machine is useless then */
   readonly agentAnswers: boolean;
 }
 
@@ -263,7 +263,7 @@ async function runCommand(
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
   if (exit !== null) {
     commandLog.exited(exit);
-    // What ran beside the command has died with it. Its end belongs into the log before that is ended.
+    // The other processes died with the command: log their ends before the log is closed.
     await withinTime(instance.settled(), EXIT_GRACE_MS, () => null);
   } else commandLog.cutOff({ ...end, ranMs });
   progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };

@@ -13,7 +13,7 @@ import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
 
-/** What stays the same of a run, whichever machine it has. */
+/** The parts of a run that stay the same when its machine is replaced. */
 export interface RunParts {
   /** time limit of the command */
   readonly limit: TimeLimit;
@@ -21,7 +21,7 @@ export interface RunParts {
   readonly events: EventLog;
 }
 
-/** The run of an operation. It may have several instances, one after another; disposal means that no more will come. */
+/** The run of an operation. It may have several instances, one after another. Disposal ends the run. */
 export interface LiveRun extends Disposable {
   readonly parts: RunParts;
   /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
@@ -38,7 +38,7 @@ interface Follower {
 export class LiveInstances {
   readonly #runs = new Map<OperationId, Run>();
   readonly #followers = new Map<OperationId, Set<Follower>>();
-  /** instances of which a checkpoint is asked for or being made */
+  /** instances with a queued or running checkpoint */
   readonly #claimed = new Set<OperationId>();
 
   /** Opens the run of an operation, which must not have one yet. */
@@ -49,20 +49,20 @@ export class LiveInstances {
     return run;
   }
 
-  /** Null when the operation has no machine now. */
+  /** The current instance of an operation; null when it has no machine now. */
   find(id: OperationId): RunningInstance | null {
     return this.#runs.get(id)?.current ?? null;
   }
 
-  /** The event log of an operation, as long as it has a run. */
+  /** The event log of an operation; null when it has no run. */
   eventsOf(id: OperationId): EventLog | null {
     return this.#runs.get(id)?.parts.events ?? null;
   }
 
   /**
-   * Gives the command of an operation a longer time limit: `ms` in all, counted from its start. False when the operation
-   * has no run, or its command has ended.
-   * @throws ApiError `conflict` when its limit is longer already
+   * Extends the time limit of an operation's command to `ms`, counted from the command's start. Returns false when the
+   * operation has no run or its command has ended.
+   * @throws ApiError `conflict` when the limit is already longer
    */
   async extend(id: OperationId, ms: number): Promise<boolean> {
     const run = this.#runs.get(id);
@@ -70,15 +70,15 @@ export class LiveInstances {
     const { limit } = run.parts;
     if (!limit.extend(ms)) {
       const details = { timeout: limit.ms / 1000 };
-      throw new ApiError("conflict", "the time limit of the instance is longer already", details);
+      throw new ApiError("conflict", "the time limit of the instance is already longer", details);
     }
     await run.current?.process(Spid.command)?.limit(ms);
     return true;
   }
 
   /**
-   * Reserves an instance for one checkpoint, until disposal: there is one at a time.
-   * @throws ApiError `conflict` when there is another, or the command of the instance is not running
+   * Reserves an instance for one checkpoint, until disposal.
+   * @throws ApiError `conflict` when another checkpoint has it, or the command of the instance is not running
    */
   claimCheckpoint(id: OperationId): Disposable {
     if (this.find(id)?.isRunning !== true) throw notRunning();
@@ -88,7 +88,7 @@ export class LiveInstances {
   }
 
   /**
-   * Starts a process beside the command of an operation, logs what it does, and gives its number once it runs; null when
+   * Starts a process beside the command of an operation, and logs its events. Returns its number once it runs; null when
    * the operation has no machine.
    * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run;
    *   `invalid_path` for a working directory that cannot be entered
@@ -165,12 +165,12 @@ interface RunListeners {
 
 class Run implements LiveRun {
   current: RunningInstance | null = null;
-  /** the last one that entered; it stays after that has been disposed */
+  /** the last instance that entered; it stays here after its disposal */
   latest: RunningInstance | null = null;
   readonly parts: RunParts;
   readonly #on: RunListeners;
   #isOver = false;
-  /** resolves when another instance enters, or none can any more */
+  /** resolves when another instance enters, or the run ends */
   #changed = Promise.withResolvers<void>();
 
   constructor(parts: RunParts, on: RunListeners) {

@@ -2,20 +2,23 @@ import { ApiError } from "../../domain/errors.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { ExecHandle } from "../../vm/agent/agent.ts";
 
-/** Bytes that are handed over at a time; what a caller who left wanted to send is kept up to this length. */
+/** Size of one write to the guest. It bounds the memory that a caller who has left still takes. */
 const PIECE_BYTES = 65_536;
-/** Callers that may wait for their turn. */
+/** Largest number of callers that wait for their turn. */
 const WAITING_COUNT_MAX = 16;
 
 export interface ProcessInputOptions {
   readonly handle: Pick<ExecHandle, "write" | "end">;
   /** false: the process was started without an input that stays open */
   readonly isOpen: boolean;
-  /** told of every `bytes` that the process was given */
+  /** called with the number of bytes after each write */
   readonly onGiven: (bytes: number) => void;
 }
 
-/** Standard input of a process, for any number of callers: each writes as a whole, as fast as the process reads. */
+/**
+ * Standard input of a process. Any number of callers may write: their bytes are not mixed, and each writes as fast as the
+ * process reads.
+ */
 export class ProcessInput {
   readonly #options: ProcessInputOptions;
   readonly #waiting: (() => void)[] = [];
@@ -27,7 +30,7 @@ export class ProcessInput {
     this.#isOpen = options.isOpen;
   }
 
-  /** More can be written. */
+  /** True until the input is closed. */
   get isOpen(): boolean {
     return this.#isOpen;
   }
@@ -43,11 +46,11 @@ export class ProcessInput {
     await this.#takeTurn(signal);
     let isGiven: Promise<unknown> = Promise.resolve();
     const release = () => this.#endTurn();
-    // The turn of a caller who left lasts until its piece is taken, so that the input keeps its order.
+    // When a caller leaves, its turn lasts until the guest has taken its piece: the next one must not overtake it.
     using _turn = { [Symbol.dispose]: () => void isGiven.then(release, release) };
     for (let at = 0; at < bytes.byteLength; at += PIECE_BYTES) {
       this.#requireOpen();
-      // A copy: the caller may leave while the process does not read.
+      // The caller may leave, and reuse its buffer, before the process reads the piece.
       const piece = bytes.slice(at, at + PIECE_BYTES);
       const given = this.#options.handle.write(piece);
       isGiven = given;
@@ -57,8 +60,8 @@ export class ProcessInput {
   }
 
   /**
-   * Ends the input behind everything that was written. At a terminal its end-of-file character (^D) stands for the end.
-   * @throws ApiError `conflict` when it is closed already; the reason of `signal`
+   * Ends the input after all bytes written so far. A terminal gets its end-of-file character (^D) instead.
+   * @throws ApiError `conflict` when the input is already closed; the reason of `signal`
    */
   async close(signal: AbortSignal): Promise<void> {
     this.#requireOpen();
@@ -87,8 +90,8 @@ export class ProcessInput {
     try {
       await untilAborted(promise, signal);
     } catch (error) {
-      const place = this.#waiting.indexOf(resolve);
-      if (place >= 0) this.#waiting.splice(place, 1);
+      const index = this.#waiting.indexOf(resolve);
+      if (index >= 0) this.#waiting.splice(index, 1);
       else this.#endTurn();
       throw error;
     }

@@ -25,7 +25,7 @@ import { ProcessTaps } from "./process-taps.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
 import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
-/** Processes of one instance, over its whole life. */
+/** Largest number of a process: an instance cannot start more processes than this over its whole life. */
 const SPID_MAX = 65_536;
 
 /**
@@ -47,7 +47,7 @@ export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | 
 export interface ProcessSink {
   readonly started: StartListener;
   readonly output: OutputSink;
-  /** told of `bytes` that were written to its standard input */
+  /** called with the number of bytes after each write to standard input */
   readonly given: (bytes: number) => void;
   /** what the log has kept and dropped of a stream until now */
   readonly bytes: (stream: OutputStream) => StreamBytes;
@@ -112,7 +112,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#begun;
   }
 
-  /** The command has run and has ended. */
+  /** True when the command has started and has ended. */
   get hasEnded(): boolean {
     return this.#begun && !this.#processes.has(Spid.command);
   }
@@ -137,7 +137,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.machine.cgroup.stats();
   }
 
-  /** As `attachDisks` does. */
+  /** Attaches disks as `attachDisks` does. */
   attach(disks: GuestDisks): ReturnType<typeof attachDisks> {
     this.#disks = disks;
     return attachDisks(this, disks);
@@ -160,12 +160,12 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /**
    * Starts a process beside the command, in the command's namespaces. Its promises reject with `too_many_requests` when
    * too many processes run.
-   * @throws ApiError `conflict` when the command is not running, or the instance has had as many processes as it can have
+   * @throws ApiError `conflict` when the command is not running, or the instance has already started `SPID_MAX` processes
    */
   exec(make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink }): InstanceProcess {
     const beside = this.#running();
     if (this.#spidLast >= SPID_MAX) {
-      throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes and starts no more`);
+      throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes, which is the limit`);
     }
     this.#spidLast += 1;
     const { spec, sink } = make(this.#spidLast);
@@ -183,12 +183,12 @@ export class RunningInstance implements Guest, AsyncDisposable {
     this.#onProcess = listener;
   }
 
-  /** The process with that number has been started, whether or not it runs. */
+  /** True when a process with that number was started, even if it has ended. */
   hasHad(spid: number): boolean {
     return spid >= Spid.command && spid <= this.#spidLast && this.#command !== null;
   }
 
-  /** Waits until no process beside the command is left: they die with it. */
+  /** Waits for the ends of all processes beside the command, which die with it. */
   async settled(): Promise<void> {
     const beside = this.processes.filter(({ spid }) => spid !== Spid.command);
     await Promise.allSettled(beside.map(({ exit }) => exit));
@@ -208,13 +208,13 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Copies the scratch while the command goes on, one copy at a time. When the signal fires it rejects at once, and
-   * writes that are held up go on.
-   * @throws ApiError `conflict` when the command is not running, or the copy cannot be made in time; otherwise what
-   *   failed; the reason of the signal
+   * Copies the scratch while the command goes on, one copy at a time. When `signal` fires, it rejects at once and lets
+   * the writes go on.
+   * @throws ApiError `conflict` when the command is not running, or the copy would take too long; other codes when the
+   *   machine or its agent fails; the reason of `signal`
    */
   async copyScratch(options: ScratchCopyOptions): Promise<ScratchCopy> {
-    // One that was given up may still have to let writes go on.
+    // An abandoned copy may still be about to let the writes go on.
     while (this.#copy !== null) await untilAborted(this.#copy.settled, options.signal);
     this.#running();
     const over = new AbortController();
@@ -228,7 +228,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return await this.#explained(untilAborted(work, options.signal));
   }
 
-  /** Ends a copy of the scratch that has not been made yet; resolves once the agent has nothing more to do with it. */
+  /** Aborts the copy of the scratch, if one is being made. Resolves when its last request to the agent is done. */
   async endCopy(): Promise<void> {
     this.#copy?.over.abort(new ApiError("conflict", "the instance ended before its files were copied"));
     await this.#copy?.settled;
@@ -283,7 +283,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 }
 
-/** The caller's error for a port that took no connection. */
+/** The caller's error for a port that did not accept a connection. */
 function refusalOf(port: number, { reason }: AgentRefusedError): ApiError {
   const name = REFUSALS[reason] ?? "unreachable";
   return new ApiError("conflict", `port ${port} of the instance took no connection: ${name}`, { port, reason: name });
@@ -292,8 +292,8 @@ function refusalOf(port: number, { reason }: AgentRefusedError): ApiError {
 const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused", [Refusal.timedOut]: "timed_out" };
 
 /** The caller's error when the guest has no room for another process or connection; any other error as it is. */
-function tooManyOf(what: "processes" | "connections", error: unknown): unknown {
+function tooManyOf(kind: "processes" | "connections", error: unknown): unknown {
   if (!(error instanceof AgentError) || error.errno !== constants.errno.EAGAIN) return error;
-  const message = `the instance has as many ${what} as it can have`;
+  const message = `the instance has the largest number of ${kind} that it can have`;
   return new ApiError("too_many_requests", message, { retry_after_seconds: 1 }, { cause: error });
 }

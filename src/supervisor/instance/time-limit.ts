@@ -12,14 +12,17 @@ export class TimeLimit {
     return this.#ms;
   }
 
-  /** False, and without effect, when the limit is longer than `ms` already. */
+  /** Extends the limit. Returns false and changes nothing when it is already longer than `ms`. */
   extend(ms: number): boolean {
     if (ms < this.#ms) return false;
     this.#ms = ms;
     return true;
   }
 
-  /** Waits for what began now, for as long as the limit and `graceMs` allow by then; null when it took longer. */
+  /**
+   * Waits for the work of a command that has just started; null when it takes longer than the limit and `graceMs` together.
+   * An extension of the limit during the wait counts.
+   */
   async within<T>(work: Promise<T>, graceMs: number): Promise<T | null> {
     const startedAt = performance.now();
     const done = work.then((value) => ({ value }));

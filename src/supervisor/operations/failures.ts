@@ -13,7 +13,7 @@ export const CREDENTIALS_GONE = new ApiError(
 
 export const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or CPUs than this host's budget");
 
-/** What the row of an operation that failed tells of the error. What callers may not know is logged. */
+/** The error of a failed operation, for its row. The causes that callers may not see are logged. */
 export function failureOf(error: unknown, id: OperationId, log: Log): ErrorBody {
   if (error instanceof ApiError) return error.body();
   const full = storageFull(error);

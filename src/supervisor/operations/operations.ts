@@ -46,7 +46,7 @@ interface LiveOperation extends OperationRef {
   credentials: Credentials | null;
   /** its place in the waiting room; disposed when it starts, or ends without having started */
   readonly place: Disposable;
-  /** what it reserved beside that; disposed when it ends */
+  /** its reservation of an instance for a checkpoint; disposed when it ends */
   readonly claim: Disposable | null;
   readonly abort: AbortController;
   readonly laps: Laps;
@@ -72,7 +72,7 @@ export interface OperationsOptions {
   readonly scheduler: Scheduler;
   readonly workers: Workers;
   readonly eventLogs: EventLogs;
-  /** the worker of instances enters the running ones here */
+  /** the running instances, which the worker of instances registers */
   readonly instances: Pick<LiveInstances, "stats" | "claimCheckpoint">;
   /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
   readonly requireSpace: () => void;

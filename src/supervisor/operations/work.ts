@@ -10,7 +10,7 @@ export interface WorkContext {
   readonly signal: AbortSignal;
   /** records the duration of each step when it ends */
   readonly laps: Laps;
-  /** takes what is to be seen of the work while it goes on, and later; it is ended before the operation is */
+  /** the event log of the operation; the caller ends it before the operation ends */
   readonly events: EventLog;
 }
 
@@ -24,8 +24,8 @@ export interface Prepared extends AsyncDisposable {
 /** Does the work of one kind of operation. */
 export interface Worker<Request> {
   /**
-   * The share of the host's budget that an operation holds while it runs; called before its request is read. Null: it
-   * holds none, and waits for nobody.
+   * The share of the host's budget that an operation holds while it runs; called before its request is read. Null: the
+   * operation holds no share and starts at once.
    */
   cost(resources: RequestedResources | null): Cost | null;
   /** Does everything except the publication, which the caller does. @throws the cause of the failure */
@@ -33,17 +33,17 @@ export interface Worker<Request> {
 }
 
 /** The time limit that the request of an operation sets. */
-export interface TimeLimit {
-  /** of the work, for the error: `import` */
+export interface WorkLimit {
+  /** name of the work in the error, such as `import` */
   readonly name: string;
   readonly seconds: number;
   /** ends the work for other reasons */
   readonly signal: AbortSignal;
 }
 
-/** Does work until a time limit. @throws ApiError `unavailable` when it is reached; what the work throws */
+/** Does work within a time limit. @throws ApiError `unavailable` when the limit passes; otherwise as `work` does */
 export async function withinLimit<T>(
-  { name, seconds, signal }: TimeLimit,
+  { name, seconds, signal }: WorkLimit,
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const late = AbortSignal.timeout(seconds * 1000);
