@@ -15,9 +15,12 @@ import { inspectCommands } from "./inspect.ts";
 import { installCommands } from "./install/command.ts";
 import type { Io } from "./io.ts";
 import { operationCommands } from "./operation.ts";
-import { runCommand } from "./run.ts";
+import { besideCommands } from "./running/beside.ts";
+import { checkpointCommand } from "./running/checkpoint.ts";
 import { forwardCommand } from "./running/forward.ts";
 import { logsCommand } from "./running/logs.ts";
+import { runCommand } from "./running/run.ts";
+import { shellCommand } from "./running/shell.ts";
 import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
@@ -36,7 +39,10 @@ export const COMMANDS: readonly Command[] = [
   ...imageCommands,
   ...historyCommands,
   runCommand,
+  shellCommand,
+  ...besideCommands,
   logsCommand,
+  checkpointCommand,
   forwardCommand,
   ...inspectCommands,
   ...searchCommands,

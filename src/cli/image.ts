@@ -3,13 +3,12 @@ import { ReadableStream as WebStream } from "node:stream/web";
 import { answerOf, type Client } from "../client/client.ts";
 import { given } from "../client/given.ts";
 import { downloadImage, imageIdOf, uploadFile } from "../client/transfers.ts";
-import type { ImportResult, Operation } from "../client/types.ts";
+import type { ImportResult } from "../client/types.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
   CliError,
   type Command,
   command,
-  EXIT_INTERRUPTED,
   expectPositionals,
   integerOption,
   JSON_OPTION,
@@ -18,7 +17,7 @@ import {
 import type { Io } from "./io.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { shownDuration, shownSize, table } from "./table.ts";
-import { interruptible, showProgress, waitForOperation } from "./wait.ts";
+import { interruptible, showProgress, successOf } from "./wait.ts";
 
 export const imageCommands: readonly Command[] = [
   command({
@@ -51,7 +50,7 @@ export const imageCommands: readonly Command[] = [
         ...(username === undefined ? {} : { credentials: { username, password: await password(io) } }),
       };
       const { uuid } = await answerOf(client.v1.images.import.post(request));
-      const operation = await importedBy(client, uuid, io);
+      const operation = await successOf(client, { io, id: uuid, label: "importing" });
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
       await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
       io.stderr(`imported ${registry}: ${shownSize(sizeBytes)} in ${shownDuration(operation.duration_ms ?? 0)}\n`);
@@ -80,7 +79,7 @@ export const imageCommands: readonly Command[] = [
       const body = await archiveBody(path, io);
       const file = await uploadArchive(client, body, io);
       const { uuid } = await answerOf(client.v1.images.load.post({ file, ...given({ tag, timeout }) }));
-      const operation = await importedBy(client, uuid, io);
+      const operation = await successOf(client, { io, id: uuid, label: "importing" });
       const { image, size_bytes: sizeBytes } = operation.result as ImportResult;
       await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
       io.stderr(
@@ -188,18 +187,6 @@ async function password(io: Io): Promise<string> {
   return Buffer.concat(chunks)
     .toString("utf8")
     .replace(/\r?\n$/, "");
-}
-
-/** Waits for the end of an import, which Ctrl-C cancels. @throws CliError if it ends without an image */
-async function importedBy(client: Client, uuid: string, io: Io): Promise<Operation> {
-  const { operation } = await waitForOperation({ client, io, id: uuid, label: "importing", cancelOnInterrupt: true });
-  if (operation === null) throw new CliError(`gave up waiting; the operation is ${uuid}`, EXIT_INTERRUPTED);
-  if (operation.status === "CANCELLED") throw new CliError(`operation ${uuid} was cancelled`, EXIT_INTERRUPTED);
-  if (operation.status !== "SUCCESS") {
-    const { error, message } = operation.error ?? { error: "no error object", message: "the import failed" };
-    throw new CliError(`${message} (${error}, operation ${uuid})`);
-  }
-  return operation;
 }
 
 async function uploadArchive(client: Client, body: Blob | ReadableStream<Uint8Array>, io: Io): Promise<string> {

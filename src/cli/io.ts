@@ -1,3 +1,4 @@
+import { fstatSync } from "node:fs";
 import { isatty } from "node:tty";
 import type { Environment } from "../config/config.ts";
 import { terminalModes, windowSize } from "../system/terminal.ts";
@@ -12,6 +13,8 @@ export interface Io {
   stderrBytes(data: Uint8Array): Promise<void>;
   /** Standard input to its end, or until `signal` fires. */
   stdin(signal?: AbortSignal): AsyncIterable<Uint8Array>;
+  /** standard input is closed or /dev/null */
+  readonly stdinIsEmpty: boolean;
   readonly stdoutIsTerminal: boolean;
   readonly stderrIsTerminal: boolean;
   /** decoration that standard output and standard error may have */
@@ -64,6 +67,7 @@ export function processIo(environment: Environment): Io {
     stderr: (data) => void process.stderr.write(data),
     stderrBytes: (data) => written(process.stderr, data),
     stdin: standardInput,
+    stdinIsEmpty: isEmpty(STDIN_FD),
     stdoutIsTerminal: process.stdout.isTTY === true,
     stderrIsTerminal: process.stderr.isTTY === true,
     stdoutLooks: looksOf(process.stdout.isTTY === true, environment),
@@ -83,6 +87,18 @@ export function processIo(environment: Environment): Io {
       };
     },
   };
+}
+
+const NULL_DEVICE = 0x103;
+
+function isEmpty(fd: number): boolean {
+  try {
+    const file = fstatSync(fd);
+    return file.isCharacterDevice() && file.rdev === NULL_DEVICE;
+  } catch {
+    // EBADF: it is closed.
+    return true;
+  }
 }
 
 /** Bun.write would truncate a regular file for an empty write, and lose the output of other programs in it. */

@@ -58,6 +58,21 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
   return { operation, interrupted };
 }
 
+/** Waits for the success of an operation, which Ctrl-C cancels. @throws CliError if it ends otherwise */
+export async function successOf(
+  client: Client,
+  { io, id, label }: Pick<WaitOptions, "io" | "id" | "label">,
+): Promise<Operation> {
+  const { operation } = await waitForOperation({ client, io, id, label, cancelOnInterrupt: true });
+  if (operation === null) throw new CliError(`gave up waiting; the operation is ${id}`, EXIT_INTERRUPTED);
+  if (operation.status === "CANCELLED") throw new CliError(`operation ${id} was cancelled`, EXIT_INTERRUPTED);
+  if (operation.status !== "SUCCESS") {
+    const { error, message } = operation.error ?? { error: "no error object", message: "it failed" };
+    throw new CliError(`${message} (${error}, operation ${id})`);
+  }
+  return operation;
+}
+
 /** State of a progress line while the operation waits for others. */
 export const QUEUED = "waiting for its turn";
 
@@ -122,9 +137,11 @@ export async function interruptible<T>(io: Io, work: (signal: AbortSignal) => Pr
 
 interface Progress extends Disposable {
   note(state: string): void;
+  /** Takes the line away for good: something else is written now. */
+  hide(): void;
 }
 
-const NO_PROGRESS: Progress = { note: () => undefined, [Symbol.dispose]: () => undefined };
+const NO_PROGRESS: Progress = { note: () => undefined, hide: () => undefined, [Symbol.dispose]: () => undefined };
 
 /** A progress line on standard error, with a spinner and the time; no line if standard error is not a terminal. */
 export function showProgress(io: Io, label: string): Progress {
@@ -137,13 +154,17 @@ export function showProgress(io: Io, label: string): Progress {
     const suffix = state === "" ? "" : `, ${state}`;
     io.stderr(`\r\x1b[K${FRAMES[frame]} ${label}${suffix} (${shownDuration(performance.now() - startedAt)})`);
   }, FRAME_MS);
+  let isShown = true;
+  const hide = () => {
+    clearInterval(timer);
+    if (isShown) io.stderr("\r\x1b[K");
+    isShown = false;
+  };
   return {
     note: (next) => {
       state = next;
     },
-    [Symbol.dispose]() {
-      clearInterval(timer);
-      io.stderr("\r\x1b[K");
-    },
+    hide,
+    [Symbol.dispose]: hide,
   };
 }

@@ -1,5 +1,5 @@
 import type { CallOptions, Client } from "./client.ts";
-import { AnswerError } from "./errors.ts";
+import { AnswerError, ResponseError } from "./errors.ts";
 import type { DirectoryListing, UploadedFile } from "./types.ts";
 
 /** A file or directory of an image. */
@@ -62,6 +62,20 @@ export async function imageIdOf(client: Client, reference: string): Promise<stri
   const id = /\/inspect\/([0-9a-f-]{36})\/?$/.exec(response.headers.get("location") ?? "")?.[1];
   if (id !== undefined) return id;
   throw new AnswerError(`the appliance did not say which image ${reference} is`);
+}
+
+/** Whether an image has a file or directory; symlinks are followed inside the image. @throws as `downloadFile` */
+export async function imageHas(
+  client: Client,
+  { image, path }: { readonly image: string; readonly path: string },
+): Promise<boolean> {
+  try {
+    await client.call("HEAD", `/inspect/${encodeURIComponent(image)}/`, { query: { path } });
+    return true;
+  } catch (error) {
+    if (error instanceof ResponseError && error.status === 404) return false;
+    throw error;
+  }
 }
 
 /** The query is written here: Eden knows no bytes, and would write the text that stands for them as UTF-8. */

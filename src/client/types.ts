@@ -26,3 +26,4 @@ export type OperationEvent = Extract<
   V1["operations"][":id"]["events"]["get"]["response"][200],
   readonly unknown[]
 >[number];
+export type ProcessRequest = V1["instances"][":uuid"]["processes"]["post"]["body"];

@@ -10,7 +10,9 @@ export interface CliResult {
 
 export interface CliOptions {
   readonly environment?: Environment;
-  readonly stdin?: Uint8Array;
+  readonly stdin?: Uint8Array | ((signal?: AbortSignal) => AsyncIterable<Uint8Array>);
+  /** takes the place of standard output */
+  readonly stdout?: (data: Buffer) => Promise<void>;
   readonly terminal?: boolean;
   /** width of standard output; null or absent: it is no terminal */
   readonly columns?: number | null;
@@ -23,12 +25,17 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
   const stdout: Buffer[] = [];
   const stderr: Buffer[] = [];
   const io: Io = {
-    stdout: async (data) => void stdout.push(Buffer.from(data)),
+    stdout: async (data) => {
+      await options.stdout?.(Buffer.from(data));
+      stdout.push(Buffer.from(data));
+    },
     stderr: (data) => void stderr.push(Buffer.from(data)),
     stderrBytes: async (data) => void stderr.push(Buffer.from(data)),
-    stdin: async function* () {
-      yield options.stdin ?? new Uint8Array(0);
+    stdin: async function* (signal) {
+      if (typeof options.stdin === "function") yield* options.stdin(signal);
+      else yield options.stdin ?? new Uint8Array(0);
     },
+    stdinIsEmpty: options.stdin === undefined,
     stdoutIsTerminal: options.terminal ?? false,
     stderrIsTerminal: options.terminal ?? false,
     stdoutLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
@@ -54,19 +61,29 @@ export interface SeenRequest {
   readonly body: Buffer;
 }
 
+/** The side of the appliance of a WebSocket. */
+export type ScriptedSocket = Bun.ServerWebSocket<SeenRequest>;
+
 type Answer = (request: SeenRequest) => Response | undefined | Promise<Response | undefined>;
 
 /** Answers in the place of an appliance, so that a test decides what the client has to cope with. */
 export class ScriptedAppliance implements AsyncDisposable {
   readonly seen: SeenRequest[] = [];
   answer: Answer = () => undefined;
-  readonly #server: Bun.Server<undefined>;
+  /** takes the WebSockets; without it a request for one is answered as any other */
+  onSocket: ((socket: ScriptedSocket) => void) | null = null;
+  readonly messages: Buffer[] = [];
+  readonly #server: Bun.Server<SeenRequest>;
 
   constructor() {
     this.#server = Bun.serve({
       hostname: "127.0.0.1",
       port: 0,
-      fetch: async (request) => {
+      websocket: {
+        open: (socket: ScriptedSocket) => this.onSocket?.(socket),
+        message: (_, message) => void this.messages.push(Buffer.from(message)),
+      },
+      fetch: async (request, server) => {
         const url = new URL(request.url);
         const seen = {
           method: request.method,
@@ -76,6 +93,11 @@ export class ScriptedAppliance implements AsyncDisposable {
           body: Buffer.from(await request.arrayBuffer()),
         };
         this.seen.push(seen);
+        const protocol = request.headers.get("sec-websocket-protocol");
+        if (this.onSocket !== null && protocol !== null) {
+          server.upgrade(request, { data: seen, headers: { "sec-websocket-protocol": protocol } });
+          return undefined;
+        }
         return (
           (await this.answer(seen)) ?? errorReply(404, "not_found", `the script has no ${seen.method} ${seen.path}`)
         );

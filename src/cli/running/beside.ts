@@ -1,0 +1,138 @@
+import { Attachment } from "../../client/attachment.ts";
+import { answerOf, type Client } from "../../client/client.ts";
+import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
+import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
+import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
+import {
+  CliError,
+  type Command,
+  command,
+  EXIT_FAILED,
+  EXIT_INTERRUPTED,
+  EXIT_NOT_RUN,
+  integerOption,
+  UsageError,
+} from "../command.ts";
+import type { Io } from "../io.ts";
+import { PROCESS_OPTIONS, processFields, STREAM_OPTIONS } from "./request.ts";
+import { type InputSource, Session } from "./session.ts";
+import { passSignals } from "./signals.ts";
+import { streamsOf, withTerm } from "./streams.ts";
+
+export const besideCommands: readonly Command[] = [
+  command({
+    name: "exec",
+    summary: "run a process beside the command of a running instance",
+    synopsis: "[OPTIONS] ID [--] COMMAND [ARG...]",
+    takesCommand: true,
+    description:
+      "The process sees the same files, processes and network as the command. Its streams and its exit code are\n" +
+      "passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with the command.",
+    examples: ["coppice exec 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 -- ps", "coppice exec -it ID -- sh"],
+    options: {
+      ...STREAM_OPTIONS,
+      detach: { type: "boolean", short: "d", doc: "print the number of the process, and leave it" },
+      shell: { type: "boolean", doc: "give the command to /bin/sh -c" },
+      ...PROCESS_OPTIONS,
+      ...CLIENT_OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [instance, ...words] = positionals;
+      // A second one, behind ID, is there for people.
+      const [name, ...args] = words[0] === "--" ? words.slice(1) : words;
+      if (instance === undefined) throw new UsageError("ID is missing");
+      if (name === undefined) throw new UsageError("the command is missing");
+      const streams = streamsOf(options, io);
+      const { env, ...fields } = processFields(options, environment);
+      const client = openClient(environment, options.url);
+      const request = {
+        command: name,
+        ...(args.length > 0 ? { args } : {}),
+        ...(options.shell === true ? { shell: true } : {}),
+        ...fields,
+        ...withTerm(env, streams, environment),
+        ...streams.fields,
+        // What it writes before it is attached has to be in the log.
+        truncate_output_at: OUTPUT_BYTES_MAX,
+      };
+      return await orNotRun(async () => {
+        const process = await startProcess(client, instance, request);
+        if (options.detach === true) {
+          await io.stdout(`${process.spid}\n`);
+          return 0;
+        }
+        const end = () => signalProcess(client, process, "KILL");
+        return await join({ client, io, process, ...streams, isLossless: true, end });
+      });
+    },
+  }),
+  command({
+    name: "attach",
+    summary: "join the streams of a process of a running instance",
+    synopsis: "ID [SPID]",
+    description:
+      "Shows what the command of an instance, or the process with number SPID, has written and writes, and gives\n" +
+      "it what is typed. Ctrl-P Ctrl-Q at a terminal, and Ctrl-C twice elsewhere, leave it. The exit code is that\n" +
+      "of the process.",
+    examples: ["coppice attach 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
+    options: CLIENT_OPTIONS,
+    async run({ options, positionals, io, environment }) {
+      const [instance, number, ...rest] = positionals;
+      if (instance === undefined) throw new UsageError("ID is missing");
+      if (rest.length > 0) throw new UsageError(`unexpected argument ${rest[0]}`);
+      const process = { instance, spid: integerOption("SPID", number, 1) ?? COMMAND_SPID };
+      const client = openClient(environment, options.url);
+      return await orNotRun(async () => {
+        const uuid = encodeURIComponent(instance);
+        const { pty } = await answerOf(client.v1.instances({ uuid }).processes({ spid: process.spid }).get());
+        const hasTerminal = pty !== undefined;
+        const piped = io.stdinIsEmpty ? "none" : "stream";
+        const input = io.terminal === null ? piped : hasTerminal ? "keys" : "stream";
+        return await join({ client, io, process, input, hasTerminal, isLossless: false, end: null });
+      });
+    },
+  }),
+];
+
+interface Joined {
+  readonly client: Client;
+  readonly io: Io;
+  readonly process: ProcessName;
+  readonly input: InputSource;
+  readonly hasTerminal: boolean;
+  readonly isLossless: boolean;
+  /** what a second interrupt does; null: it leaves the process */
+  readonly end: (() => Promise<void>) | null;
+}
+
+/** Passes the streams of a process on to its end, and gives its exit code; 0 when it was left. */
+async function join({ client, io, process, input, hasTerminal, isLossless, end }: Joined): Promise<number> {
+  const attachment = await Attachment.open(client, process, {
+    lossless: isLossless,
+    onDropped: (stream, bytes) => io.stderr(`coppice: ${bytes} bytes of ${stream} were not kept\n`),
+  });
+  const session = new Session({ client, io, process, attachment, input, hasTerminal, started: Promise.resolve() });
+  using signals = passSignals({
+    client,
+    io,
+    process,
+    hasTerminal,
+    end: end ?? (async () => session.detach()),
+    leave: () => session.detach(),
+  });
+  session.finish();
+  const how = await session.run();
+  if (how === "complete") return attachment.exitCode ?? EXIT_NOT_RUN;
+  if (how === "lost") throw new CliError(`the connection to process ${process.spid} is lost`);
+  if (signals.interrupted) throw new CliError(`left process ${process.spid}`, EXIT_INTERRUPTED);
+  io.stderr(`\r\nleft process ${process.spid}; coppice attach ${process.instance} ${process.spid} comes back to it\n`);
+  return 0;
+}
+
+/** Exit code 1 would look like one of the process. */
+async function orNotRun(work: () => Promise<number>): Promise<number> {
+  return await work().catch((error: unknown) => {
+    if (exitCodeOf(error) !== EXIT_FAILED) throw error;
+    throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
+  });
+}

@@ -1,0 +1,35 @@
+import { answerOf } from "../../client/client.ts";
+import { given } from "../../client/given.ts";
+import type { CheckpointResult } from "../../client/types.ts";
+import { CLIENT_OPTIONS, openClient } from "../client.ts";
+import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
+import { shownDuration, shownSize } from "../table.ts";
+import { successOf } from "../wait.ts";
+
+export const checkpointCommand = command({
+  name: "checkpoint",
+  summary: "make an image of the files of a running instance, which goes on",
+  synopsis: "ID [OPTIONS]",
+  description:
+    "Prints the image's UUID. The image has every write that had returned before. Ctrl-C cancels the checkpoint,\n" +
+    "and not the instance.",
+  examples: ["coppice checkpoint 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 --tag before-upgrade"],
+  options: {
+    tag: { type: "string", value: "NAME", doc: "tag the image" },
+    timeout: { type: "string", value: "SECONDS", doc: "time limit of the checkpoint" },
+    ...JSON_OPTION,
+    ...CLIENT_OPTIONS,
+  },
+  async run({ options, positionals, io, environment }) {
+    const [id = ""] = expectPositionals(positionals, "ID");
+    const request = given({ tag: options.tag, timeout: integerOption("timeout", options.timeout, 1) });
+    const client = openClient(environment, options.url);
+    const instance = client.v1.instances({ uuid: encodeURIComponent(id) });
+    const { uuid } = await answerOf(instance.checkpoint.post(request));
+    const operation = await successOf(client, { io, id: uuid, label: "making a checkpoint" });
+    const { image, size_bytes: sizeBytes, pause_ms: pauseMs } = operation.result as CheckpointResult;
+    await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);
+    io.stderr(`${shownSize(sizeBytes)}; the instance was stopped for ${shownDuration(pauseMs)}\n`);
+    return 0;
+  },
+});

@@ -1,0 +1,141 @@
+import { isAscii } from "node:buffer";
+import { stat } from "node:fs/promises";
+import type { Client } from "../../client/client.ts";
+import { given } from "../../client/given.ts";
+import { uploadFile } from "../../client/transfers.ts";
+import type { SpawnRequest } from "../../client/types.ts";
+import type { Environment } from "../../config/config.ts";
+import { isTag } from "../../domain/image.ts";
+import { STDIN_BASE64_PREFIX, STDIN_BYTES_MAX } from "../../domain/instance.ts";
+import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
+import { CliError, integerOption, type OptionValues, UsageError } from "../command.ts";
+import type { Io } from "../io.ts";
+import { showProgress } from "../wait.ts";
+
+/** Options of every command that starts a process in a sandbox. */
+export const PROCESS_OPTIONS = {
+  env: {
+    type: "string",
+    multiple: true,
+    value: "K=V",
+    doc: "environment variable; K alone takes the value of this environment",
+  },
+  cwd: { type: "string", value: "DIR", doc: "working directory (default: /root)" },
+  uid: { type: "string", value: "NUMBER", doc: "user id of the process (default: 0)" },
+  gid: { type: "string", value: "NUMBER", doc: "group id of the process (default: 0)" },
+  timeout: { type: "string", value: "SECONDS", doc: "time limit of the process" },
+} as const;
+
+/** Options of every command that starts an instance. */
+export const INSTANCE_OPTIONS = {
+  ...PROCESS_OPTIONS,
+  file: {
+    type: "string",
+    multiple: true,
+    value: "LOCAL:REMOTE",
+    doc: "copy a local file to an absolute path of the sandbox",
+  },
+  hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
+  disposable: { type: "boolean", doc: "discard the file system after the run" },
+  tag: { type: "string", value: "NAME", doc: "tag the resulting image" },
+} as const;
+
+/** Options of every command that passes the streams of a process on. */
+export const STREAM_OPTIONS = {
+  interactive: { type: "boolean", short: "i", doc: "pass standard input on, also what is typed at a terminal" },
+  tty: { type: "boolean", short: "t", doc: "give the process a terminal" },
+} as const;
+
+/** The fields of the process options. @throws UsageError */
+export function processFields(options: OptionValues<typeof PROCESS_OPTIONS>, environment: Environment) {
+  const env = options.env && Object.fromEntries(options.env.map((entry) => variable(entry, environment)));
+  return given({
+    env,
+    cwd: options.cwd,
+    uid: integerOption("uid", options.uid, 0),
+    gid: integerOption("gid", options.gid, 0),
+    timeout: integerOption("timeout", options.timeout, 1),
+  });
+}
+
+type InstanceValues = OptionValues<typeof INSTANCE_OPTIONS>;
+
+/** The fields of the instance options, but for the files, which have to be sent. @throws UsageError */
+export function instanceFields(options: InstanceValues, environment: Environment) {
+  if (options.disposable === true && options.tag !== undefined) {
+    throw new UsageError("--disposable leaves no image for --tag");
+  }
+  // Checked now: the tag is set only after the run.
+  if (options.tag !== undefined && !isTag(options.tag)) {
+    throw new UsageError(`--tag ${options.tag} is no name of a tag`);
+  }
+  return {
+    ...processFields(options, environment),
+    ...given({ hostname: options.hostname }),
+    disposable: options.disposable ?? false,
+    truncate_output_at: OUTPUT_BYTES_MAX,
+  };
+}
+
+function variable(entry: string, environment: Environment): [string, string] {
+  const [, name, value] = /^([^=]+)(?:=([\s\S]*))?$/.exec(entry) ?? [];
+  if (name === undefined) throw new UsageError(`--env ${entry} must be NAME=VALUE or NAME`);
+  const taken = value ?? environment[name];
+  if (taken === undefined) throw new UsageError(`--env ${name}: there is no such variable here`);
+  return [name, taken];
+}
+
+export interface Placement {
+  readonly local: string;
+  readonly remote: string;
+}
+
+/** What --file names. @throws UsageError */
+export function placementsOf({ file = [] }: InstanceValues): Placement[] {
+  return file.map(placement);
+}
+
+/** The remote path is absolute, so the last ":/" separates the paths, and the local path may contain colons. */
+function placement(entry: string): Placement {
+  const at = entry.lastIndexOf(":/");
+  if (at < 1) throw new UsageError(`--file ${entry} must be LOCAL:/ABSOLUTE/PATH`);
+  return { local: entry.slice(0, at), remote: entry.slice(at + 1) };
+}
+
+/** Sends the files, and gives the field of the request for them; nothing for no files. @throws CliError */
+export async function filesField(
+  placements: readonly Placement[],
+  client: Client,
+  io: Io,
+): Promise<Pick<SpawnRequest, "files">> {
+  const files: Record<string, { readonly uuid: string; readonly mode: string }> = {};
+  for (const { local, remote } of placements) {
+    const found = await stat(local).catch((error: NodeJS.ErrnoException) => {
+      throw new CliError(`cannot read ${local}: ${error.code}`);
+    });
+    if (!found.isFile()) throw new CliError(`${local} is not a regular file`);
+    using _progress = showProgress(io, `uploading ${local}`);
+    files[remote] = {
+      uuid: await uploadFile(client, Bun.file(local)),
+      mode: (found.mode & 0o777).toString(8).padStart(4, "0"),
+    };
+  }
+  return placements.length === 0 ? {} : { files };
+}
+
+/** The content of a file or, for `-`, of standard input, as a request has it. @throws CliError */
+export async function stdinOf(source: string, io: Io): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let total = 0;
+  if (source !== "-" && !(await Bun.file(source).exists())) throw new CliError(`cannot read ${source}`);
+  for await (const chunk of source === "-" ? io.stdin() : Bun.file(source).stream()) {
+    total += chunk.byteLength;
+    if (total > STDIN_BYTES_MAX) throw new CliError(`standard input is over ${STDIN_BYTES_MAX} bytes; use --file`);
+    chunks.push(chunk);
+  }
+  const bytes = Buffer.concat(chunks);
+  const text = bytes.toString("latin1");
+  return isAscii(bytes) && !text.startsWith(STDIN_BASE64_PREFIX)
+    ? text
+    : STDIN_BASE64_PREFIX + bytes.toString("base64");
+}

@@ -1,0 +1,145 @@
+import { answerOf, type Client } from "../../client/client.ts";
+import type { InstanceResult, Operation, OutputObject } from "../../client/types.ts";
+import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
+import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
+import { CliError, command, EXIT_FAILED, EXIT_NOT_RUN, type OptionValues, UsageError } from "../command.ts";
+import type { Io } from "../io.ts";
+import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf, STREAM_OPTIONS, stdinOf } from "./request.ts";
+import { type Streams, streamsOf, withTerm } from "./streams.ts";
+import { type WatchedRun, watchRun } from "./watched-run.ts";
+
+const OPTIONS = {
+  image: { type: "string", value: "IMAGE", doc: "image UUID, or tag:NAME" },
+  ...INSTANCE_OPTIONS,
+  stdin: {
+    type: "string",
+    value: "FILE",
+    doc: "send this as standard input with the request, at most 10 MiB; - means standard input of coppice",
+  },
+  shell: { type: "boolean", doc: "give the command to /bin/sh -c" },
+  ...STREAM_OPTIONS,
+  detach: { type: "boolean", short: "d", doc: "print the ID of the run, and leave it" },
+  json: { type: "boolean", doc: "print the operation as JSON instead of the output" },
+  ...CLIENT_OPTIONS,
+} as const;
+
+export const runCommand = command({
+  name: "run",
+  summary: "run a command in a new sandbox",
+  synopsis: "--image IMAGE [OPTIONS] [--] COMMAND [ARG...]",
+  takesCommand: true,
+  description:
+    "Prints the command's standard output and error as they come, byte for byte, and exits with its exit code.\n" +
+    "Standard input is passed on, unless it is a terminal: -i passes that on, too, and -it is a session at the\n" +
+    "terminal, which Ctrl-P Ctrl-Q leaves. Ctrl-C interrupts the command, and twice cancels the run. Exit code\n" +
+    `${EXIT_NOT_RUN} means that the command did not run, or that its end is unknown. Options of coppice come before\n` +
+    "COMMAND; everything after it belongs to the command.",
+  examples: [
+    "coppice run --image tag:busybox -- uname -a",
+    "coppice run --image tag:python --file job.py:/root/job.py --tag python-after -- python3 job.py",
+    "tar c . | coppice run --image tag:busybox --disposable -- tar t",
+    "coppice run --image tag:busybox -it -- sh",
+  ],
+  options: OPTIONS,
+  async run({ options, positionals, io, environment }) {
+    const client = openClient(environment, options.url);
+    const [name, ...args] = positionals;
+    if (options.image === undefined) throw new UsageError("--image is missing");
+    if (name === undefined) throw new UsageError("the command is missing");
+    const streams = streamsFor(options, io);
+    const { env, ...fields } = instanceFields(options, environment);
+    const placements = placementsOf(options);
+    const request = {
+      image: options.image,
+      command: name,
+      ...(args.length > 0 ? { args } : {}),
+      ...(options.shell === true ? { shell: true } : {}),
+      ...fields,
+      ...withTerm(env, streams, environment),
+      ...streams.fields,
+    };
+    const work = async () => {
+      const stdin = options.stdin === undefined ? {} : { stdin: await stdinOf(options.stdin, io) };
+      const files = await filesField(placements, client, io);
+      const { uuid } = await answerOf(client.v1.instances.post({ ...request, ...stdin, ...files }));
+      return await afterSpawn(uuid, { client, io, options, streams });
+    };
+    return await work().catch((error: unknown) => {
+      // Exit code 1 would look like one of the command in the sandbox.
+      if (exitCodeOf(error) !== EXIT_FAILED) throw error;
+      throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
+    });
+  },
+});
+
+type Options = OptionValues<typeof OPTIONS>;
+
+/** @throws UsageError for options that exclude each other */
+function streamsFor(options: Options, io: Io): Streams {
+  const { detach = false, json = false, stdin, tag, tty = false } = options;
+  if (detach && tag !== undefined) throw new UsageError("--detach does not wait for an image for --tag");
+  if (json && tty) throw new UsageError("--json and --tty exclude each other");
+  if (stdin !== undefined && options.interactive === true) throw new UsageError("--stdin and -i exclude each other");
+  const streams = streamsOf(options, io);
+  const isUnread = stdin !== undefined || (detach && options.interactive !== true);
+  if (!isUnread) return streams;
+  const { stdin_open: _open, ...fields } = streams.fields;
+  return { ...streams, input: "none", fields };
+}
+
+interface Spawned {
+  readonly client: Client;
+  readonly io: Io;
+  readonly options: Options;
+  readonly streams: Streams;
+}
+
+/** Passes a run on to its end, as the options say. */
+async function afterSpawn(id: string, { client, io, options, streams }: Spawned): Promise<number> {
+  const { tag, json = false } = options;
+  if (options.detach === true) {
+    await io.stdout(json ? `${JSON.stringify({ uuid: id })}\n` : `${id}\n`);
+    return 0;
+  }
+  const isShown = !json || streams.input !== "none";
+  const shownIo = json ? { ...io, stdout: async () => undefined, stderrBytes: async () => undefined } : io;
+  const run = await watchRun({ client, io: shownIo, id, streams: isShown ? streams : null });
+  if (run.operation === null) {
+    io.stderr(`\r\nleft ${id}; coppice attach ${id} comes back to it\n`);
+    return 0;
+  }
+  const result = resultOf(run.operation);
+  if (tag !== undefined && result.image !== undefined) {
+    await answerOf(client.v1.images({ uuid: result.image }).tag.patch({ tag }));
+  }
+  if (json) await io.stdout(`${JSON.stringify(run.operation)}\n`);
+  else await passRest(result, run, io);
+  return result.exit_code;
+}
+
+/** @throws CliError for an operation that is no instance */
+export function resultOf(operation: Operation): InstanceResult {
+  const { result } = operation;
+  if (result === undefined || !("exit_code" in result)) throw new CliError("the operation has no result", EXIT_NOT_RUN);
+  return result;
+}
+
+/** Passes on what could not be passed on as it came, and says what ended the run early. */
+export async function passRest(result: InstanceResult, { isComplete, written }: WatchedRun, io: Io): Promise<void> {
+  const bytes = (output: OutputObject | undefined): Buffer =>
+    Buffer.from(output?.content ?? "", output?.encoding === "base64" ? "base64" : "latin1");
+  if (!isComplete) {
+    try {
+      await io.stdout(bytes(result.stdout).subarray(written.stdout));
+    } catch (error) {
+      // EPIPE: the reader closed the output; the exit code is still that of the command.
+      if ((error as NodeJS.ErrnoException).code !== "EPIPE") throw error;
+    }
+    io.stderr(bytes(result.stderr).subarray(written.stderr));
+    for (const name of ["stdout", "stderr"] as const) {
+      if (result[name]?.truncated === true) io.stderr(`coppice run: ${name} was cut at ${OUTPUT_BYTES_MAX} bytes\n`);
+    }
+  }
+  if (result.timed_out) io.stderr("coppice run: the time limit was hit\n");
+  if (result.oom_killed === true) io.stderr("coppice run: the sandbox ran out of memory\n");
+}

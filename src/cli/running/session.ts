@@ -1,0 +1,166 @@
+import { ReadableStream as WebStream } from "node:stream/web";
+import type { AttachedOutput, Attachment } from "../../client/attachment.ts";
+import type { Client } from "../../client/client.ts";
+import { ResponseError, UnreachableError } from "../../client/errors.ts";
+import { type ProcessName, signalProcess, streamInput } from "../../client/processes.ts";
+import type { Io } from "../io.ts";
+import { DetachKeys } from "./detach-keys.ts";
+
+/** Where the input of a process comes from. */
+export type InputSource =
+  /** it gets none */
+  | "none"
+  /** standard input, to its end */
+  | "stream"
+  /** keys of the terminal, each as it is pressed */
+  | "keys";
+
+export interface SessionOptions {
+  readonly client: Client;
+  readonly io: Io;
+  readonly process: ProcessName;
+  /** null: there is none, and nothing but standard input is passed on */
+  readonly attachment: Attachment | null;
+  readonly input: InputSource;
+  /** the process has a terminal, which gets the size of this one */
+  readonly hasTerminal: boolean;
+  /** resolves when the process can take input; rejects when it never will */
+  readonly started: Promise<void>;
+  /** called before the first byte of output */
+  readonly onOutput?: () => void;
+}
+
+/**
+ * How a session ended. `complete`: with its process, and everything was passed on. `detached`: the person left the process,
+ * which goes on. `lost`: the connection did not last as long as the process.
+ */
+export type SessionEnd = "complete" | "detached" | "lost";
+
+/**
+ * Passes the streams of a process on until it has ended or is left. A reader that closes its end ends the process as a
+ * broken pipe does.
+ */
+export class Session {
+  readonly #options: SessionOptions;
+  readonly #left = new AbortController();
+  /** bytes of each stream that were passed on */
+  readonly written = { stdout: 0, stderr: 0 };
+  readonly #over = Promise.withResolvers<void>();
+  readonly #isClosed = { stdout: false, stderr: false };
+  #isDetached = false;
+  #inputEnded: Promise<void> = Promise.resolve();
+
+  constructor(options: SessionOptions) {
+    this.#options = options;
+  }
+
+  /** Without a connection, standard input is passed on until `finish` is called. @throws the error of a write */
+  async run(): Promise<SessionEnd> {
+    const { attachment, started } = this.#options;
+    // A terminal has its own modes again before anything else is written to it.
+    await using _left = {
+      [Symbol.asyncDispose]: async () => {
+        this.#left.abort();
+        await this.#inputEnded;
+      },
+    };
+    this.#left.signal.addEventListener("abort", () => attachment?.[Symbol.dispose](), { once: true });
+    started.then(
+      () => {
+        this.#inputEnded = this.#input();
+      },
+      // What never starts takes no input.
+      () => undefined,
+    );
+    const isWhole = attachment !== null && (await this.#output(attachment));
+    if (this.#isDetached) return "detached";
+    if (!isWhole) await this.#over.promise;
+    return isWhole ? "complete" : "lost";
+  }
+
+  /** The process has ended. */
+  finish(): void {
+    this.#over.resolve();
+  }
+
+  /** Leaves the process as it is. */
+  detach(): void {
+    this.#isDetached = true;
+    this.#left.abort();
+    this.#over.resolve();
+  }
+
+  /** False when the connection breaks off before the end. */
+  async #output(attachment: Attachment): Promise<boolean> {
+    const output = attachment.output();
+    for (;;) {
+      const next = await output.next().catch((error: Error) => {
+        if (!(error instanceof UnreachableError)) throw error;
+        return null;
+      });
+      if (next === null || next.done === true) return next !== null;
+      await this.#write(next.value);
+    }
+  }
+
+  async #write({ stream, bytes }: AttachedOutput): Promise<void> {
+    const { io, onOutput } = this.#options;
+    if (this.written.stdout + this.written.stderr === 0) onOutput?.();
+    this.written[stream] += bytes.byteLength;
+    if (this.#isClosed[stream]) return;
+    try {
+      await (stream === "stdout" ? io.stdout(bytes) : io.stderrBytes(bytes));
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      // EIO: the terminal was closed, which is a signal of its own.
+      if (code !== "EPIPE" && code !== "EIO") throw error;
+      this.#isClosed[stream] = true;
+      if (code === "EPIPE") this.#brokenPipe();
+    }
+  }
+
+  #brokenPipe(): void {
+    const { client, process } = this.#options;
+    // It may have ended by now; what it writes is dropped in any case.
+    signalProcess(client, process, "PIPE").catch(() => undefined);
+  }
+
+  /** Never rejects. */
+  async #input(): Promise<void> {
+    const { input, io } = this.#options;
+    if (this.#left.signal.aborted) return;
+    try {
+      if (input === "stream") await this.#stream();
+      if (input === "keys") await this.#keys();
+    } catch (error) {
+      io.stderr(`coppice: no more input is passed on: ${(error as Error).message}\n`);
+    }
+  }
+
+  async #stream(): Promise<void> {
+    const { client, process, io } = this.#options;
+    const { signal } = this.#left;
+    const body = WebStream.from(io.stdin(signal)) as unknown as ReadableStream<Uint8Array>;
+    await streamInput(client, process, { body, signal }).catch((error: unknown) => {
+      // The process has ended, or wants no more: its input was closed.
+      if (!signal.aborted && !(error instanceof ResponseError && error.status === 409)) throw error;
+    });
+  }
+
+  async #keys(): Promise<void> {
+    const { io, attachment, hasTerminal } = this.#options;
+    const { terminal } = io;
+    if (terminal === null || attachment === null) return;
+    const keys = new DetachKeys();
+    using _raw = terminal.raw();
+    const resize = () => attachment.resize(terminal.size());
+    using _resize = hasTerminal ? io.onSignal(["SIGWINCH"], resize) : undefined;
+    // It may have changed since the request.
+    if (hasTerminal) resize();
+    for await (const typed of io.stdin(this.#left.signal)) {
+      const { passed, isDetached } = keys.take(typed);
+      if (passed.byteLength > 0) attachment.type(passed);
+      if (isDetached) return this.detach();
+    }
+  }
+}

@@ -1,0 +1,121 @@
+import { answerOf, type Client } from "../../client/client.ts";
+import { ResponseError } from "../../client/errors.ts";
+import { imageHas, imageIdOf } from "../../client/transfers.ts";
+import type { SpawnRequest } from "../../client/types.ts";
+import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
+import { CliError, command, EXIT_FAILED, EXIT_NOT_RUN, expectPositionals, UsageError } from "../command.ts";
+import type { Io } from "../io.ts";
+import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf } from "./request.ts";
+import { passRest, resultOf } from "./run.ts";
+import { streamsOf, withTerm } from "./streams.ts";
+import { TimeWarnings } from "./time-warnings.ts";
+import { watchRun } from "./watched-run.ts";
+
+/** Shells in the order in which a person would choose them. */
+const SHELLS = ["/bin/bash", "/bin/sh"] as const;
+
+export const shellCommand = command({
+  name: "shell",
+  summary: "open a shell in a new sandbox",
+  synopsis: "IMAGE [OPTIONS]",
+  description:
+    "Starts the best shell of the image at this terminal. At its end the files are an image, whose UUID is\n" +
+    "printed. Ctrl-P Ctrl-Q leaves the shell, and coppice attach comes back to it. It may run for as long as the\n" +
+    "appliance allows, and says on the terminal when that is nearly over. IMAGE is a UUID or tag:NAME.",
+  examples: ["coppice shell tag:busybox --tag mine"],
+  options: { ...INSTANCE_OPTIONS, ...CLIENT_OPTIONS },
+  async run({ options, positionals, io, environment }) {
+    const [reference = ""] = expectPositionals(positionals, "IMAGE");
+    if (io.terminal === null) throw new UsageError("standard input is no terminal; coppice run runs commands");
+    const streams = streamsOf({ interactive: true, tty: true }, io);
+    const { env, ...fields } = instanceFields(options, environment);
+    const placements = placementsOf(options);
+    const client = openClient(environment, options.url);
+    const work = async (): Promise<number> => {
+      const image = await imageIdOf(client, reference);
+      const request = {
+        image,
+        command: await shellOf(client, image),
+        ...fields,
+        ...withTerm(env, streams, environment),
+        ...streams.fields,
+        ...(await filesField(placements, client, io)),
+      };
+      const { id, timeout } = await spawnLongest(client, request);
+      using warnings = new TimeWarnings({
+        client,
+        io,
+        id,
+        limitSeconds: timeout,
+        isLongest: fields.timeout === undefined,
+      });
+      const run = await watchRun({ client, io, id, streams, onStarted: (at) => warnings.start(at) });
+      if (run.operation === null) {
+        io.stderr(`\r\nleft ${id}; coppice attach ${id} comes back to it\n`);
+        return 0;
+      }
+      const result = resultOf(run.operation);
+      await passRest(result, run, io);
+      if (result.image !== undefined) await keep({ client, io, image: result.image, base: image, tag: options.tag });
+      return result.exit_code;
+    };
+    return await work().catch((error: unknown) => {
+      // Exit code 1 would look like one of the shell.
+      if (exitCodeOf(error) !== EXIT_FAILED) throw error;
+      throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
+    });
+  },
+});
+
+interface Kept {
+  readonly client: Client;
+  readonly io: Io;
+  readonly image: string;
+  /** image that the session began with */
+  readonly base: string;
+  readonly tag: string | undefined;
+}
+
+/** Says what image the files are, and gives it the tag. */
+async function keep({ client, io, image, base, tag }: Kept): Promise<void> {
+  if (image === base) {
+    // An image has one tag: it would lose its own.
+    io.stderr(
+      `nothing was changed: the files are those of image ${base}${tag === undefined ? "" : ", which has no new tag"}\n`,
+    );
+    return;
+  }
+  if (tag !== undefined) await answerOf(client.v1.images({ uuid: image }).tag.patch({ tag }));
+  io.stderr(`the files are image ${image}${tag === undefined ? "" : `, tag:${tag}`}\n`);
+}
+
+/** @throws CliError for an image that has none */
+async function shellOf(client: Client, image: string): Promise<string> {
+  for (const shell of SHELLS) if (await imageHas(client, { image, path: shell })) return shell;
+  // An image that does not exist has none either.
+  await answerOf(client.v1.images({ uuid: encodeURIComponent(image) }).get());
+  throw new CliError(`the image has no shell: none of ${SHELLS.join(", ")}`);
+}
+
+/** Starts an instance with the time limit of the request, or with the longest that the appliance allows. */
+async function spawnLongest(
+  client: Client,
+  request: SpawnRequest,
+): Promise<{ readonly id: string; readonly timeout: number }> {
+  const timeout = request.timeout ?? (await longestTimeout(client, request));
+  const { uuid } = await answerOf(client.v1.instances.post({ ...request, timeout }));
+  return { id: uuid, timeout };
+}
+
+/** The appliance says what it allows when it refuses more. */
+async function longestTimeout(client: Client, request: SpawnRequest): Promise<number> {
+  try {
+    await answerOf(client.v1.instances.post({ ...request, timeout: Number.MAX_SAFE_INTEGER }));
+  } catch (error) {
+    if (!(error instanceof ResponseError)) throw error;
+    const { field, maximum } = error.details;
+    if (field === "timeout" && typeof maximum === "number") return maximum;
+    throw error;
+  }
+  throw new CliError("the appliance allows any time limit");
+}

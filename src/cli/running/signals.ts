@@ -1,0 +1,69 @@
+import type { Client } from "../../client/client.ts";
+import { ResponseError } from "../../client/errors.ts";
+import { type ProcessName, signalProcess } from "../../client/processes.ts";
+import type { HandledSignal, Io } from "../io.ts";
+
+/** A process that loses its terminal has this long to end by itself, in `milliseconds`. */
+const HANG_UP_MS = 5000;
+
+const PASSED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;
+
+export interface PassedSignals {
+  readonly client: Client;
+  readonly io: Io;
+  readonly process: ProcessName;
+  /** true: it is somebody's terminal, whose keys are not signals here; what is meant for coppice is a hang-up */
+  readonly hasTerminal: boolean;
+  /** Ends the process in another way: it does not run, or was asked already. */
+  readonly end: () => Promise<void>;
+  /** Stops waiting for that. */
+  readonly leave: () => void;
+}
+
+export interface SignalState extends Disposable {
+  /** an interrupt came */
+  readonly interrupted: boolean;
+}
+
+/**
+ * Passes signals on to the process group of a process. The first SIGINT or SIGTERM is passed on, the second one ends the
+ * process, and the third one does not wait for that. Without its terminal a process has a few seconds.
+ */
+export function passSignals({ client, io, process, hasTerminal, end, leave }: PassedSignals): SignalState {
+  let interrupts = 0;
+  let hangUp: Timer | undefined;
+  const finish = () => {
+    end().catch((error: Error) => {
+      io.stderr(`coppice: cannot end it: ${error.message}\n`);
+      leave();
+    });
+  };
+  const pass = (signal: HandledSignal) => {
+    signalProcess(client, process, signal.replace(/^SIG/, "")).catch((error: Error) => {
+      // It does not run yet, or no longer.
+      if (error instanceof ResponseError && error.status === 409) return finish();
+      io.stderr(`coppice: cannot pass on ${signal}: ${error.message}\n`);
+    });
+  };
+  const onSignal = (signal: HandledSignal) => {
+    if (signal === "SIGHUP" || (hasTerminal && signal === "SIGTERM")) {
+      hangUp ??= setTimeout(finish, HANG_UP_MS);
+      return pass("SIGHUP");
+    }
+    if (signal !== "SIGINT" && signal !== "SIGTERM") return pass(signal);
+    interrupts += 1;
+    if (interrupts === 1) pass(signal);
+    else if (interrupts === 2) finish();
+    else leave();
+  };
+  const handlers = io.onSignal(PASSED, onSignal);
+  return {
+    get interrupted() {
+      return interrupts > 0;
+    },
+    [Symbol.dispose]() {
+      clearTimeout(hangUp);
+      handlers[Symbol.dispose]();
+    },
+  };
+}

@@ -1,0 +1,51 @@
+import type { Environment } from "../../config/config.ts";
+import { UsageError } from "../command.ts";
+import type { Io } from "../io.ts";
+import type { InputSource } from "./session.ts";
+
+/** Of a terminal that nobody looks at. */
+const SIZE_DEFAULT = { rows: 24, cols: 80 } as const;
+const TERM_DEFAULT = "xterm";
+
+/** How the streams of a process are joined with those of coppice. */
+export interface Streams {
+  readonly input: InputSource;
+  /** the process has a terminal */
+  readonly hasTerminal: boolean;
+  /** fields of the request that starts the process */
+  readonly fields: {
+    readonly stdin_open?: true;
+    readonly pty?: { readonly rows: number; readonly cols: number };
+  };
+}
+
+/** @throws UsageError for -t -i without a terminal */
+export function streamsOf(
+  {
+    interactive = false,
+    tty = false,
+  }: { readonly interactive?: boolean | undefined; readonly tty?: boolean | undefined },
+  io: Io,
+): Streams {
+  const { terminal } = io;
+  if (tty && interactive && terminal === null) {
+    throw new UsageError("standard input is no terminal: leave out -t, or -i");
+  }
+  if (!tty) {
+    const input = terminal === null ? !io.stdinIsEmpty : interactive;
+    return { input: input ? "stream" : "none", hasTerminal: false, fields: input ? { stdin_open: true } : {} };
+  }
+  const pty = terminal?.size() ?? SIZE_DEFAULT;
+  const fields = interactive ? { pty, stdin_open: true as const } : { pty };
+  return { input: interactive ? "keys" : "none", hasTerminal: true, fields };
+}
+
+/** Variables of a process, with the type of the terminal that it has; what is given wins. */
+export function withTerm(
+  env: Readonly<Record<string, string>> | undefined,
+  { hasTerminal }: Streams,
+  environment: Environment,
+): { readonly env?: Readonly<Record<string, string>> } {
+  if (!hasTerminal) return env === undefined ? {} : { env };
+  return { env: { TERM: environment["TERM"] || TERM_DEFAULT, ...env } };
+}

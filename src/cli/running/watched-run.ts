@@ -1,0 +1,112 @@
+import { Attachment } from "../../client/attachment.ts";
+import type { Client } from "../../client/client.ts";
+import { ResponseError, UnreachableError } from "../../client/errors.ts";
+import { operationEvents } from "../../client/operation-events.ts";
+import { COMMAND_SPID } from "../../client/processes.ts";
+import type { Operation } from "../../client/types.ts";
+import { CliError, EXIT_INTERRUPTED, EXIT_NOT_RUN } from "../command.ts";
+import type { Io } from "../io.ts";
+import { cancelOperation, endOf, QUEUED, showProgress } from "../wait.ts";
+import { Session } from "./session.ts";
+import { passSignals } from "./signals.ts";
+import type { Streams } from "./streams.ts";
+
+export interface WatchOptions {
+  readonly client: Client;
+  readonly io: Io;
+  /** of the instance */
+  readonly id: string;
+  /** null: nobody wants to see the output */
+  readonly streams: Streams | null;
+  /** called when the command has begun */
+  readonly onStarted?: (startedAtMs: number) => void;
+}
+
+/** A run that ended or was left. */
+export interface WatchedRun {
+  /** null: it was left, and goes on */
+  readonly operation: Operation | null;
+  /** bytes that were passed on; what is missing could not be passed on as it came */
+  readonly written: Session["written"];
+  /** everything was passed on */
+  readonly isComplete: boolean;
+}
+
+/**
+ * Passes the streams of an instance on from its submission to its end, and signals to its command; Ctrl-C once more cancels
+ * it.
+ * @throws CliError when the run did not succeed, or the person did not wait for its end
+ */
+export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
+  const { client, io, id, streams } = options;
+  const stop = new AbortController();
+  using progress = showProgress(io, "running");
+  using signals = passSignals({
+    client,
+    io,
+    process: { instance: id, spid: COMMAND_SPID },
+    hasTerminal: streams?.hasTerminal ?? false,
+    end: async () => {
+      progress.note("cancelling");
+      await cancelOperation(client, id);
+    },
+    leave: () => stop.abort(),
+  });
+  const session =
+    streams === null
+      ? null
+      : await openSession(options, streams, { stop: stop.signal, onShown: () => progress.hide() });
+  const passed = session?.run().then((end) => {
+    if (end === "detached") stop.abort();
+    return end;
+  });
+  const operation = await endOf(client, id, {
+    signal: stop.signal,
+    isShown: io.stderrLooks.redraws,
+    onStatus: (status) => progress.note(signals.interrupted ? "" : status === "PENDING" ? QUEUED : ""),
+  });
+  // Without an operation nobody waits for its output.
+  if (operation === null) session?.detach();
+  session?.finish();
+  const end = await passed;
+  const written = session?.written ?? { stdout: 0, stderr: 0 };
+  if (end === "detached" && !signals.interrupted) return { written, isComplete: false, operation: null };
+  if (operation === null) throw new CliError(`gave up waiting; the operation is ${id}`, EXIT_INTERRUPTED);
+  if (operation.status === "CANCELLED") {
+    throw new CliError(`operation ${id} was cancelled`, signals.interrupted ? EXIT_INTERRUPTED : EXIT_NOT_RUN);
+  }
+  if (operation.status !== "SUCCESS") {
+    const { error, message } = operation.error ?? { error: "no error object", message: "the run failed" };
+    throw new CliError(`${message} (${error}, operation ${id})`, EXIT_NOT_RUN);
+  }
+  return { written, isComplete: end === "complete", operation };
+}
+
+/** A session that may have no connection: what is missing is in the result of the operation then. */
+async function openSession(
+  { client, io, id, onStarted }: WatchOptions,
+  { input, hasTerminal }: Streams,
+  { stop, onShown }: { readonly stop: AbortSignal; readonly onShown: () => void },
+): Promise<Session> {
+  const process = { instance: id, spid: COMMAND_SPID };
+  const attachment = await Attachment.open(client, process, { lossless: true, signal: stop }).catch((error: Error) => {
+    if (error instanceof UnreachableError || error instanceof ResponseError || stop.aborted) return null;
+    throw error;
+  });
+  const isAwaited = input !== "none" || onStarted !== undefined;
+  const started = !isAwaited
+    ? Promise.resolve()
+    : commandStart(client, id, stop).then((at) => {
+        if (input === "keys") onShown();
+        onStarted?.(at);
+      });
+  return new Session({ client, io, process, attachment, input, hasTerminal, started, onOutput: onShown });
+}
+
+/** When the command of an instance began, in `milliseconds` since the epoch. @throws CliError when it never does */
+async function commandStart(client: Client, id: string, signal: AbortSignal): Promise<number> {
+  for await (const { type, time } of operationEvents(client, id, { follow: true, spid: COMMAND_SPID, signal })) {
+    if (type === "spawn") return Date.parse(time);
+  }
+  throw new CliError("the command did not start");
+}

@@ -1,0 +1,43 @@
+import { answerOf, type Client } from "./client.ts";
+import type { ProcessRequest } from "./types.ts";
+
+/** A process of a running instance. The command of the instance has the number 1. */
+export interface ProcessName {
+  /** uuid */
+  readonly instance: string;
+  readonly spid: number;
+}
+
+/** Number of the process that an instance is there for. */
+export const COMMAND_SPID = 1;
+
+export const pathOf = ({ instance, spid }: ProcessName): string =>
+  `/instances/${encodeURIComponent(instance)}/processes/${spid}`;
+
+/** Starts a process beside the command of a running instance. @throws ResponseError, UnreachableError */
+export async function startProcess(client: Client, instance: string, request: ProcessRequest): Promise<ProcessName> {
+  const { spid } = await answerOf(client.v1.instances({ uuid: encodeURIComponent(instance) }).processes.post(request));
+  return { instance, spid };
+}
+
+/**
+ * Sends a signal to the process group of a process.
+ * @param signal its name, such as TERM
+ * @throws ResponseError `conflict` when it does not run
+ */
+export async function signalProcess(client: Client, process: ProcessName, signal: string): Promise<void> {
+  await client.call("DELETE", pathOf(process), { query: { signal } });
+}
+
+/**
+ * Gives a process its standard input as fast as it reads, and then the end of it.
+ * @throws ResponseError `conflict` when the process has ended or takes no input; UnreachableError, the reason of `signal`
+ */
+export async function streamInput(
+  client: Client,
+  process: ProcessName,
+  { body, signal }: { readonly body: ReadableStream<Uint8Array>; readonly signal: AbortSignal },
+): Promise<void> {
+  const path = `${pathOf(process)}/stdin/stream`;
+  await client.call("POST", path, { query: { close: true }, body, signal, deadline: false });
+}
