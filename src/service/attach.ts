@@ -12,40 +12,43 @@ import { dataOf, noSuchProcess, type ProcessName, requireInstance, resizeTermina
 export interface AttachRequest extends ProcessName {
   /** only output of events with greater ids; -1: all */
   readonly since: number;
-  /** true: the process waits for this reader, and nothing that it writes from now on is left out */
+  /** true: the process waits for this client, which gets all output from now on */
   readonly lossless: boolean;
 }
 
 /** How a process ended. */
 export type ProcessEnd = Pick<LogEventData["exit"], "exit_code" | "signal" | "timed_out">;
 
-/** What an attachment gives of its process. */
+/** An item that an attachment delivers. */
 export type Attached =
   | { readonly kind: "output"; readonly stream: OutputStream; readonly bytes: Uint8Array }
-  /** all output up to the event `id` was given */
+  /** all output up to the event `id` was delivered */
   | { readonly kind: "position"; readonly id: number }
-  /** so many `bytes` of the stream were not kept */
+  /** number of bytes of the stream that were not logged */
   | { readonly kind: "dropped"; readonly stream: OutputStream; readonly bytes: number }
-  /** null: the machine or the host failed before it was known, or the process never ran */
+  /** null: the process never ran, or the machine or the host failed before the end of the process was known */
   | { readonly kind: "end"; readonly exit: ProcessEnd | null };
 
-/** A process of an instance, from its first output to its end, for one client. The caller must dispose of it. */
+/** The output and the input of a process, for one client. The caller must dispose of it. */
 export interface Attachment extends Disposable {
-  /** To the end of the process; for one reader. A lossless one has taken an item when it asks for the next. */
+  /** Items until the end of the process, for one reader. A lossless reader has taken an item when it requests the next. */
   items(): AsyncGenerator<Attached, void, undefined>;
   /**
-   * Writes to the standard input of the process, ends it, or sets the size of the terminal: once the process runs, and
-   * never when it has ended before.
-   * @throws ApiError `conflict` when the input is closed, the process has ended, or it has no terminal
+   * Writes to the standard input of the process. Like `closeInput` and `resize`, it first waits until the process runs; it
+   * waits for ever when the process had ended before the attachment.
+   * @throws ApiError `conflict` when the input is closed or the process has ended
    */
   write(bytes: Uint8Array, signal: AbortSignal): Promise<void>;
+  /** Ends standard input. @throws as `write` does */
   closeInput(signal: AbortSignal): Promise<void>;
+  /** Sets the size of the terminal. @throws ApiError `conflict` when the process has none */
   resize(size: TerminalSize): Promise<void>;
 }
 
 /**
- * Attaches a client to a process that runs or ran, or to the command of an instance that waits.
- * @throws ApiError `not_found`; `too_many_requests` when too many clients read the log, or hold the process back
+ * Attaches a client to a running or ended process, or to the command of a queued instance.
+ * @throws ApiError `not_found`; `too_many_requests` when the log has too many readers, or the process too many lossless
+ *   attachments
  */
 export async function attach(
   parts: ServiceParts,
@@ -56,11 +59,11 @@ export async function attach(
   const left = new AbortController();
   const instance = parts.instances.find(id);
   const isLive = instance?.process(spid) != null;
-  const mayCome = spid === 1 && !isTerminal(row.status);
-  if (!isLive && !mayCome && !(await wasStarted(parts, principal, { id, spid }))) throw noSuchProcess(spid);
+  const mayStart = spid === 1 && !isTerminal(row.status);
+  if (!isLive && !mayStart && !(await wasStarted(parts, principal, { id, spid }))) throw noSuchProcess(spid);
   using stack = new DisposableStack();
   stack.defer(() => left.abort());
-  // The end of a process that has ended may stand before the events that the client asks for.
+  // Read all events of an ended process: its end may come before `since`. A lossless client needs all of them to count.
   const from = isLive && !lossless ? since : -1;
   const request = { id, spid, since: from, follow: true, signal: left.signal };
   const log = { events: stack.use(openEvents(parts, principal, row, request)), since };
@@ -77,15 +80,15 @@ export async function attach(
   };
 }
 
-/** A process that a client is attached to, and what it writes from its start on. */
+/** A process and the tap of one client. */
 interface Tapped {
   readonly process: InstanceProcess;
   readonly tap: Tap;
 }
 
-/** The starts of one process: another machine may take the place of the one that was to run it. */
+/** The starts of one process, which is started again when its machine is replaced. */
 class Starts implements Disposable {
-  /** resolves when there is one, and never where there is none */
+  /** resolves at the first start; never if there is none */
   readonly first: Promise<InstanceProcess>;
   readonly #lossless: boolean;
   readonly #first = Promise.withResolvers<InstanceProcess>();
@@ -99,7 +102,7 @@ class Starts implements Disposable {
     this.#next.promise.catch(() => undefined);
   }
 
-  /** Never throws: whoever starts a process is not to fail because of a reader. */
+  /** Never throws: the failure of a reader must not affect the start of the process. */
   add(process: InstanceProcess): void {
     this.#first.resolve(process);
     if (!this.#lossless) return;
@@ -108,13 +111,13 @@ class Starts implements Disposable {
       this.#tap = process.taps.open();
       this.#next.resolve({ process, tap: this.#tap });
     } catch (error) {
-      // The reader is told.
+      // `next` and `requireTap` throw it.
       this.#failure = error;
       this.#next.reject(error);
     }
   }
 
-  /** The next start, for one who takes them one after the other. @throws ApiError `too_many_requests` */
+  /** Waits for the next start; one call at a time. @throws ApiError `too_many_requests` when a tap was refused */
   async next(): Promise<Tapped> {
     const started = await this.#next.promise;
     this.#next = Promise.withResolvers();
@@ -122,7 +125,7 @@ class Starts implements Disposable {
     return started;
   }
 
-  /** @throws ApiError `too_many_requests` when the process runs and has too many such readers */
+  /** @throws ApiError `too_many_requests` when a running process has refused a tap */
   requireTap(): void {
     if (this.#failure !== null) throw this.#failure;
   }
@@ -132,7 +135,7 @@ class Starts implements Disposable {
   }
 }
 
-/** The log tells of the process. */
+/** True when the event log has an event of the process. */
 async function wasStarted(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): Promise<boolean> {
   const row = requireInstance(parts, principal, id);
   const { signal } = new AbortController();
@@ -145,7 +148,7 @@ interface LogOfProcess {
   readonly since: number;
 }
 
-/** What the log has of a process, as it comes. */
+/** Delivers the logged events of a process, including future ones. */
 async function* fromLog({ events, since }: LogOfProcess): AsyncGenerator<Attached, void, undefined> {
   for (let piece = await events.next(); piece !== null; piece = await events.next()) {
     for (const event of piece) {
@@ -159,12 +162,12 @@ async function* fromLog({ events, since }: LogOfProcess): AsyncGenerator<Attache
   yield LOST;
 }
 
-/** What the log had before the process was tapped, and then what it writes, whether or not the log keeps that. */
+/** Delivers the events that were logged before the tap was opened, and then all output of the tap. */
 async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncGenerator<Attached, void, undefined> {
   const counted = { stdout: 0, stderr: 0 };
   const nextPiece = () => {
     const piece = events.next();
-    // Behind the log nobody waits for it, until the client leaves.
+    // Once the tap is read, nothing awaits this promise, which rejects when the client leaves.
     piece.catch(() => undefined);
     return piece;
   };
@@ -172,11 +175,11 @@ async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncG
   let start = starts.next();
   let started: Tapped | null = null;
   for (;;) {
-    // A start is known before anything of it is in the log.
+    // A start is announced before its first event is logged, so no event can overtake it.
     started ??= await Promise.race([start, next.then(() => null)]);
     if (started !== null && hasReached(started.tap, counted)) {
       if (yield* fromTap(started)) return;
-      // The machine was lost before the command began, and another one may take its place.
+      // The machine was lost before the command began. Another machine may replace it.
       started = null;
       start = starts.next();
       continue;
@@ -196,14 +199,14 @@ async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncG
   yield LOST;
 }
 
-/** An event without what the tap gives: a record of the log may have been written to before and after the tap was opened. */
+/** Cuts an event before the tap's first byte: one record of the log may have output from before and after that. */
 function beforeTap(event: LogEvent, { before }: Tap, counted: Readonly<Record<OutputStream, number>>): LogEvent {
   if (event.type !== "stdout" && event.type !== "stderr") return event;
   const bytes = Math.max(0, before[event.type].kept - counted[event.type]);
   return { ...event, payload: event.payload.subarray(0, bytes) };
 }
 
-/** False when the process never ran. */
+/** Delivers the output of a tap and the end of its process. Returns false when the process never ran. */
 async function* fromTap({ process: tapped, tap }: Tapped): AsyncGenerator<Attached, boolean, undefined> {
   for (const stream of OUTPUT_STREAMS) {
     const { dropped } = tap.before[stream];
@@ -231,7 +234,7 @@ async function hasRun(process: InstanceProcess): Promise<boolean> {
 
 const LOST: Attached = { kind: "end", exit: null };
 
-/** Null for an event that the client has seen, and for those that are not about output. */
+/** The item for an event; null for output that the client has seen, and for events of other types. */
 function itemOf(event: LogEvent, since: number): Attached | null {
   switch (event.type) {
     case "stdout":

@@ -67,7 +67,7 @@ export interface ProcessUseCases {
   write(principal: Principal, request: InputRequest): Promise<void>;
   /** Sends a signal to the process group of a process. */
   signal(principal: Principal, name: ProcessName, signal: number): void;
-  /** As `attach` does. */
+  /** Attaches a client to a process, as `attach` does. */
   attach(principal: Principal, request: AttachRequest): Promise<Attachment>;
   /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
   resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<void>;

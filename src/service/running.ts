@@ -6,9 +6,9 @@ import type { TerminalSize } from "../domain/spawn.ts";
 import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
-/* What the use cases of instances and of their processes have in common. */
+/* Functions that the use cases of instances and of processes share. */
 
-/** A process of an instance, by the number of its operation and its own. */
+/** Names a process: the id of its instance, and its number within the instance. */
 export interface ProcessName {
   readonly id: OperationId;
   readonly spid: number;

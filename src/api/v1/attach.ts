@@ -13,7 +13,7 @@ import type { Surface } from "./surface.ts";
 const KUBERNETES = "v5.channel.k8s.io";
 const Channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4, close: 255 } as const;
 const TERMINAL_SIZE_MAX = 65_535;
-/** A close frame has room for 123 bytes. */
+/** Longest reason in a close frame, which has room for 123 bytes of UTF-8. */
 const REASON_CHARACTERS_MAX = 40;
 
 const ATTACH = {
@@ -45,7 +45,7 @@ export function attachRoutes(surface: Surface) {
   );
 }
 
-/** Lasts as long as the socket; never throws. */
+/** Passes data in both directions until the socket is closed. Never throws. */
 async function converse(socket: Socket, attachment: Attachment, positions: boolean): Promise<void> {
   const failed = (error: unknown) => {
     const message = tellFailure(socket, error);
@@ -58,7 +58,7 @@ async function converse(socket: Socket, attachment: Attachment, positions: boole
   await Promise.all([outbound, inbound]);
 }
 
-/** Sends what the process writes, and how it ended; then the socket is closed. @throws ApiError */
+/** Sends the output of the process and its end, and then closes the socket. @throws ApiError */
 async function toClient(socket: Socket, attachment: Attachment, positions: boolean): Promise<void> {
   for await (const item of attachment.items()) {
     const message = messageOf(item, positions);
@@ -67,7 +67,7 @@ async function toClient(socket: Socket, attachment: Attachment, positions: boole
   }
 }
 
-/** Null for what this client does not want. */
+/** The message for an item; null for positions, unless the client has requested them. */
 function messageOf(item: Attached, positions: boolean): Uint8Array | null {
   switch (item.kind) {
     case "output":
@@ -83,11 +83,11 @@ function messageOf(item: Attached, positions: boolean): Uint8Array | null {
 
 const LOST = new ApiError("unavailable", "the instance ended before the end of the process was known");
 
-/** Gives the process what the client sends. @throws ApiError for what is no message of the protocol */
+/** Obeys the messages of the client. @throws ApiError `validation_error` for a message that the protocol does not allow */
 async function fromClient(socket: Socket, attachment: Attachment): Promise<void> {
   const left = socket.closed.then(() => undefined);
   for await (const message of socket.messages()) {
-    // What the process does not take any more, the client is told, and stays attached.
+    // A process that takes no more input is reported to the client, which stays attached.
     await Promise.race([obey(message, socket, attachment), left]).catch((error: unknown) => {
       if (!(error instanceof ApiError) || error.code !== "conflict") throw error;
       tellFailure(socket, error);
@@ -101,12 +101,12 @@ async function obey(message: SocketMessage, { signal }: Socket, attachment: Atta
   if (channel === Channel.stdin) await attachment.write(payload, signal);
   else if (channel === Channel.resize) await attachment.resize(sizeOf(payload));
   else if (channel === Channel.close && payload[0] === Channel.stdin) await attachment.closeInput(signal);
-  else throw new ApiError("validation_error", "a message for no channel that a client may write to");
+  else throw new ApiError("validation_error", "a client cannot write to the channel of this message");
 }
 
 const NOTHING = new Uint8Array();
 
-/** The size as Kubernetes spells it. @throws ApiError `validation_error` */
+/** Parses a terminal size in the format of Kubernetes. @throws ApiError `validation_error` */
 function sizeOf(payload: Uint8Array): TerminalSize {
   const { Width, Height } = parsed(payload);
   const isSide = (side: unknown): side is number =>
@@ -124,7 +124,7 @@ function parsed(payload: Uint8Array): { readonly Width?: unknown; readonly Heigh
   }
 }
 
-/** Tells the client why something was not done, and gives the text. */
+/** Reports an error to the client. Returns its text, shortened for a close frame. */
 function tellFailure(socket: Socket, error: unknown): string {
   const { body } = errorReply(error);
   const { message } = JSON.parse(String(body)) as { readonly message: string };

@@ -28,7 +28,7 @@ export interface LiveRun extends Disposable {
   enter(instance: RunningInstance): Disposable;
 }
 
-/** Who wants to know of a process. */
+/** A listener for the starts of one process. */
 interface Follower {
   readonly spid: number;
   readonly listener: (process: InstanceProcess) => void;
@@ -111,9 +111,9 @@ export class LiveInstances {
   }
 
   /**
-   * Calls `listener` with a process of an operation: at once when it runs, and whenever one with that number is started,
-   * before anything of it is known; until disposal.
-   * @throws what `listener` throws at once
+   * Calls `listener` with the process `spid` of an operation, until disposal: at once when it runs, and whenever a process
+   * with that number is started, before its first event.
+   * @throws the error of the first call of `listener`
    */
   follow(id: OperationId, spid: number, listener: (process: InstanceProcess) => void): Disposable {
     const follower = { spid, listener };

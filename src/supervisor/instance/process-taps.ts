@@ -2,21 +2,21 @@ import { ApiError } from "../../domain/errors.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 
-/** Readers of one process that may hold it back. */
+/** Largest number of taps of one process. */
 const TAPS_COUNT_MAX = 4;
 
-/** What a process wrote at once. */
+/** A piece of a process's output. */
 export interface OutputChunk {
   readonly stream: OutputStream;
   readonly bytes: Uint8Array;
 }
 
 /**
- * The outputs of a process from one moment on, for one reader. The process gets no more credit while anything waits for
- * the reader, so that what waits is bounded by its credit.
+ * The output of a process for one reader, from the moment when the tap is opened. The process gets no more credit while
+ * chunks wait for the reader, so its credit bounds their size.
  */
 export class Tap implements Disposable {
-  /** what the log had kept and dropped of each stream before the first chunk */
+  /** sizes of the logged and of the dropped output of each stream before the first chunk */
   readonly before: Readonly<Record<OutputStream, StreamBytes>>;
   readonly #onLeave: () => void;
   readonly #chunks: OutputChunk[] = [];
@@ -30,12 +30,12 @@ export class Tap implements Disposable {
     this.#onLeave = onLeave;
   }
 
-  /** It was disposed of. */
+  /** True after disposal. */
   get hasLeft(): boolean {
     return this.#hasLeft;
   }
 
-  /** Chunks as they come, to the end of the process. A chunk is taken when the next one is asked for. */
+  /** The chunks, until the process ends. The reader has taken a chunk when it requests the next one. */
   async *chunks(): AsyncGenerator<OutputChunk, void, undefined> {
     for (;;) {
       for (let [chunk] = this.#chunks; chunk !== undefined; [chunk] = this.#chunks) {
@@ -48,7 +48,7 @@ export class Tap implements Disposable {
     }
   }
 
-  /** Resolves when the reader has taken everything. */
+  /** Queues a chunk. Resolves when the reader has taken all chunks. */
   push(chunk: OutputChunk): Promise<void> {
     this.#chunks.push(chunk);
     this.#wake();
@@ -61,7 +61,7 @@ export class Tap implements Disposable {
     this.#wake();
   }
 
-  /** Lets the process go on. Idempotent. */
+  /** Drops the waiting chunks, so that the process can go on. Idempotent. */
   [Symbol.dispose](): void {
     this.#hasLeft = true;
     this.#chunks.length = 0;
@@ -86,17 +86,17 @@ export class ProcessTaps {
   readonly #bytes: (stream: OutputStream) => StreamBytes;
   readonly #taps = new Set<Tap>();
 
-  /** @param bytes what the log has kept and dropped of a stream until now */
+  /** @param bytes returns the sizes of the logged and of the dropped output of a stream so far */
   constructor(bytes: (stream: OutputStream) => StreamBytes) {
     this.#bytes = bytes;
   }
 
-  /** How many readers hold the process back. */
+  /** Number of open taps. */
   get count(): number {
     return this.#taps.size;
   }
 
-  /** @throws ApiError `too_many_requests` */
+  /** Opens a tap. @throws ApiError `too_many_requests` when the process has too many */
   open(): Tap {
     if (this.#taps.size >= TAPS_COUNT_MAX) {
       const details = { limit: TAPS_COUNT_MAX };
@@ -109,9 +109,9 @@ export class ProcessTaps {
   }
 
   /**
-   * Gives all taps a copy of what the process wrote, and so does the log.
-   * @param logged as `OutputSink` returned it
-   * @returns as `OutputSink` does
+   * Gives a copy of a chunk to all taps.
+   * @param logged result of logging the chunk: resolves when the log can take more; undefined when it can now
+   * @returns a promise that resolves when the log and all taps can take more; undefined when they can now
    */
   push(stream: OutputStream, chunk: Uint8Array, logged: Promise<void> | undefined): Promise<void> | undefined {
     if (this.#taps.size === 0) return logged;
@@ -121,13 +121,13 @@ export class ProcessTaps {
     return Promise.all(waits).then(() => undefined);
   }
 
-  /** The process has ended, or is lost. */
+  /** To be called when the process has ended or is lost. */
   end(): void {
     for (const tap of this.#taps) tap.end();
   }
 }
 
-/** True when `counted` has reached what the log had kept before the tap. */
+/** True when a reader of the log has read `counted` bytes of each stream, and so all output before the tap. */
 export function hasReached({ before }: Tap, counted: Readonly<Record<OutputStream, number>>): boolean {
   return OUTPUT_STREAMS.every((stream) => counted[stream] >= before[stream].kept);
 }

@@ -49,12 +49,12 @@ export interface ProcessSink {
   readonly output: OutputSink;
   /** called with the number of bytes after each write to standard input */
   readonly given: (bytes: number) => void;
-  /** what the log has kept and dropped of a stream until now */
+  /** returns the sizes of the logged and of the dropped output of a stream so far */
   readonly bytes: (stream: OutputStream) => StreamBytes;
   readonly exited?: (exit: AgentExit) => void;
 }
 
-/** A process whose start was asked for. */
+/** A process whose start was requested. */
 interface StartedProcess {
   readonly handle: ExecHandle;
   readonly spec: AgentExecSpec;
@@ -178,7 +178,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#add(this.#spidLast, { handle, spec, sink, taps });
   }
 
-  /** Tells `listener` of every process that is started from now on, before anything of it is known. */
+  /** Sets the listener that is called with each process when its start is requested, before its first event. */
   listen(listener: (process: InstanceProcess) => void): void {
     this.#onProcess = listener;
   }

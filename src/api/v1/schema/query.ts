@@ -213,12 +213,12 @@ export const SignalQuery = Type.Object({
 
 /** Query of a streamed standard input. */
 export const StdinQuery = Type.Object({
-  close: Type.Optional(flag("close", "true: end the input behind the body")),
+  close: Type.Optional(flag("close", "true: end the input after the body")),
 });
 
 /** Query of an attachment. */
 export const AttachQuery = Type.Object({
   since: Type.Optional(SinceEvent),
   lossless: Type.Optional(flag("lossless", "true: the process waits for this client, which gets all of its output")),
-  positions: Type.Optional(flag("positions", "true: tell on channel 3 up to which event output was sent")),
+  positions: Type.Optional(flag("positions", "true: channel 3 carries the id of the last event whose output was sent")),
 });
