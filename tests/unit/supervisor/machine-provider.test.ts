@@ -132,7 +132,7 @@ describe("a machine that cannot be had", () => {
     expect(machines.state().acceleration).toBe("");
   });
 
-  test("keeps all callers waiting until a machine is to be had again", async () => {
+  test("keeps all callers waiting until a machine is available again", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
     await machines.known(never);
