@@ -4,9 +4,8 @@ import { readdirSync } from "node:fs";
 import type { OperationId } from "../../src/domain/ids.ts";
 import { eventLogPath } from "../../src/storage/events/event-file.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
-import { Appliance, type Finished } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import type { Appliance, Finished } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type Body, download, resultOf, uploadProgram } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
@@ -64,11 +63,9 @@ let appliance: Appliance;
 let base: string;
 let ring: string;
 beforeAll(async () => {
-  const registry = owned.use(await Registry.start());
   // Room for one machine: a checkpoint must not wait for the end of the run that it copies.
   const flags = ["--vm-cpu-budget", "1"];
-  appliance = owned.use(await Appliance.start({ registries: [registry.host], poolSize: 1, flags }));
-  base = await appliance.importImage(await pushBusybox(registry, "busybox:1"));
+  ({ appliance, image: base } = owned.use(await BusyboxAppliance.start({ poolSize: 1, flags })));
   ring = await uploadProgram(appliance, "ring", RING);
 });
 afterEach(async () => {

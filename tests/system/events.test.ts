@@ -1,11 +1,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { EventFollower, eventsOf, neverReads, outputOf } from "../support/event-client.ts";
-import { pushBusybox } from "../support/images.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
-import { Registry } from "../support/registry.ts";
 import { bytesOf, resultOf } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
@@ -14,19 +13,16 @@ setDefaultTimeout(180_000);
 
 const MIB = 1_048_576;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let image: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host] });
-  image = await appliance.importImage(await pushBusybox(registry, "busybox:events"), "busybox");
+  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ tag: "busybox" })));
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 const spawn = (command: string, more: Record<string, unknown> = {}) =>

@@ -2,31 +2,29 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { CliProcess } from "../support/cli-process.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
 
 setDefaultTimeout(180_000);
 
 const MIB = 1_048_576;
 
-let registry: Registry;
+const owned = new AsyncDisposableStack();
 let appliance: Appliance;
 let instance: string;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host] });
-  const image = await appliance.importImage(await pushBusybox(registry), "busybox");
+  const setup = owned.use(await BusyboxAppliance.start({ tag: "busybox" }));
+  const { image } = setup;
+  appliance = setup.appliance;
   // 7 gives back what it gets, and a word behind the end; 80 serves files.
   const script = "nc -ll -p 7 -e sh -c 'cat; echo end' & mkdir /www; echo page > /www/x; httpd -h /www; echo up; wait";
   instance = await appliance.spawn({ image, command: script, shell: true, disposable: true, timeout: 170 });
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await owned.disposeAsync();
 });
 
 /** Local ports of a `forward` that listens, in the order of its rules. */
