@@ -141,12 +141,12 @@ export function checkTimeout(
 }
 
 /**
- * What a process beside the command may begin with as its standard input, in `bytes`: the guest takes it at once, and
- * nothing of it waits in the memory of the service. More can be written while it runs.
+ * Largest initial standard input of a process beside the command, in `bytes`. The guest takes that much at once, so none of
+ * it stays in the memory of the service. More can be written while the process runs.
  */
 const PROCESS_STDIN_BYTES_MAX = 65_536;
 
-/** Checks a process that is to run beside a command. @throws as `checkSpawn` does */
+/** Checks a process that will run beside a command. @throws as `checkSpawn` does */
 export function checkProcess(request: CommandInput): CheckedCommand {
   return checkCommand(request, PROCESS_STDIN_BYTES_MAX);
 }

@@ -173,7 +173,7 @@ export const ExtendedInstance = Type.Object({ uuid: Uuid, timeout: Type.Integer(
 
 export const SpawnedInstance = Type.Object({ uuid: Uuid });
 
-/** Request to make an image of the files of an instance that goes on. */
+/** Request to make an image of the files of a running instance. */
 export const CheckpointRequest = Type.Object({
   tag: Type.Optional(Tag),
   timeout: Type.Optional(
@@ -181,7 +181,7 @@ export const CheckpointRequest = Type.Object({
       minimum: 1,
       maximum: CHECKPOINT_TIMEOUT_SECONDS_MAX,
       default: CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
-      description: "time for the checkpoint, in seconds",
+      description: "time limit of the checkpoint, in seconds",
       error: `timeout must be an integer from 1 to ${CHECKPOINT_TIMEOUT_SECONDS_MAX}`,
     }),
   ),
