@@ -18,7 +18,7 @@ export async function* idleRows(host: BenchHost): AsyncGenerator<Finding> {
     to: "address told, socket listening",
     values: starts,
     unit: "ms",
-    atMost: 100,
+    atMost: 80,
   });
 }
 

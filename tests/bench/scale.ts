@@ -8,7 +8,7 @@ import { restart } from "./idle.ts";
 const REQUESTS_COUNT = 20;
 const SMALL_COUNT = 1000;
 const PAGE_COUNT = 100;
-const ENDS = { from: "request sent", to: "answer read", unit: "ms", atMost: 2 };
+const ENDS = { from: "request sent", to: "answer read", unit: "ms", atMost: 1.2 };
 
 /** The same looks into a small and into a large account of one store, and the start of the daemon on it. */
 export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {

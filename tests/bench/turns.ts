@@ -4,6 +4,7 @@ import { CommandError, findProgram, run, start } from "../../src/system/exec.ts"
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { pause } from "../support/waiting.ts";
 import type { BenchHost } from "./host.ts";
+import { restart } from "./idle.ts";
 
 const PERF_START_MS = 2500;
 const TRIAL_MS_MAX = 30_000;
@@ -15,7 +16,7 @@ const LINE = /^\s*(\d+)\s+(\d+\.\d+):\s+\S*(sched_switch|sys_enter|sys_exit):\s+
 
 /** The turns of the event loop while instances are captured, by the time that each took of a processor. */
 export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
-  const name = "longest turn of the event loop, while spawns are captured";
+  const name = "longest turn of the event loop, while spawns are captured, the first of a process included";
   await using directory = await scratchDirectory("/tmp", "coppice-turns-");
   const problem = await perfProblem(join(directory.path, "trial.data"), host.appliance.pid);
   if (problem !== null) {
@@ -23,8 +24,10 @@ export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
     return;
   }
   const count = host.target.rounds(30, 8);
+  // A process that has listed nothing yet: its code is not warm.
+  await restart(host);
+  await host.target.poolFull();
   const { pid } = host.appliance;
-  for (let n = 0; n < 3; n++) await host.target.spawn(host.base, "echo changed > /root/file");
   const recording = await record(join(directory.path, "perf.data"), pid);
   for (let n = 0; n < count; n++) await host.target.run(host.base, "echo changed > /root/file");
   const turns = turnsOf(await recording.end(), pid);

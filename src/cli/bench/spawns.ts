@@ -22,7 +22,7 @@ export async function* idlePart(target: BenchTarget): AsyncGenerator<Finding> {
   }
   if (resident.length === 0) return void (yield missing(name, "the appliance does not show /metrics"));
   const ends = { from: "pool full", to: "seconds later, as /metrics has it" };
-  yield rowOf({ ...ends, name, values: resident, unit: "MiB RSS", atMost: 90 });
+  yield rowOf({ ...ends, name, values: resident, unit: "MiB RSS", atMost: 80 });
 }
 
 /** A warm spawn of `true`, kept and not, against a cold boot of bare QEMU where that can be had. */
@@ -50,7 +50,7 @@ export async function* spawnPart(target: BenchTarget): AsyncGenerator<Finding> {
     const boot = () => cold.measure(["/bin/sh", "-c", "true"]);
     const values = await interleaved(rounds, { cold: boot, ...subjects });
     const against = { name: "cold boot of bare QEMU, same kernel, disks and command", values: values.cold };
-    const bars = { disposable: 0.15, kept: 0.25 };
+    const bars = { disposable: 0.08, kept: 0.12 };
     for (const name of ["disposable", "kept"] as const) {
       yield rowOf({ ...ENDS, name: names[name], values: values[name], against, atMost: bars[name] });
     }
@@ -70,7 +70,7 @@ export async function captureRow(
     small: () => target.spawn(small.image, CHANGE),
   });
   const against = { name: `the same above ${small.name}`, values: values.small };
-  return rowOf({ ...ENDS, name, values: values.large, against, atMost: 1.2 });
+  return rowOf({ ...ENDS, name, values: values.large, against, atMost: 1.1 });
 }
 
 export interface NamedImage {
@@ -100,7 +100,7 @@ export async function* chainPart(target: BenchTarget): AsyncGenerator<Finding> {
     name: `spawn at the end of a chain of ${depth}, in the burst`,
     values: burst.slice(-BURST_TAIL_COUNT),
     against: { name: "at depth 1, as fast after each other", values: shallow },
-    atMost: 3,
+    atMost: 2,
     note: `the first ten took ${median(burst.slice(0, BURST_TAIL_COUNT)).toFixed(0)} ms`,
   });
   await target.settled(SETTLE_MS_MAX);
@@ -110,6 +110,6 @@ export async function* chainPart(target: BenchTarget): AsyncGenerator<Finding> {
   });
   const against = { name: "at depth 1", values: values.shallow };
   const name = `spawn at the end of a chain of ${depth}, settled`;
-  yield rowOf({ ...ENDS, name, values: values.deep, against, atMost: 1.5 });
+  yield rowOf({ ...ENDS, name, values: values.deep, against, atMost: 1.2 });
   await target.deleteMade();
 }
