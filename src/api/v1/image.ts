@@ -181,7 +181,7 @@ function detailsOf(image: StoredDetails): ImageDetails {
 
 function stepOf(row: StoredStep): ImageStep {
   const isRun = row.command !== null || row.parentId !== null;
-  // The command of a checkpoint had not ended.
+  // A checkpoint stores the command of an instance that had not ended, and so no exit code.
   const kind = !isRun ? "image_import" : row.exitCode === null && !row.timedOut ? "checkpoint" : "instance";
   return {
     uuid: row.imageId,

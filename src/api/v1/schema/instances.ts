@@ -102,7 +102,7 @@ export const COMMAND_FIELDS = {
   stdin_open: Type.Optional(
     Type.Boolean({
       default: false,
-      description: "leave standard input open behind stdin, for more of it",
+      description: "keep standard input open after the bytes of stdin, so that more can be written",
       error: "stdin_open must be a boolean",
     }),
   ),
@@ -164,7 +164,7 @@ export type SpawnRequest = Static<typeof SpawnRequest>;
 export const ExtendRequest = Type.Object({
   timeout: Type.Integer({
     minimum: 1,
-    description: "maximum execution time from the command's start on, in seconds; not less than it is now",
+    description: "maximum execution time from the command's start, in seconds; not shorter than the current one",
     error: "timeout must be a positive integer",
   }),
 });

@@ -56,8 +56,10 @@ export type ImportResult = Static<typeof ImportResult>;
 export const CheckpointResult = Type.Object({
   image: Uuid,
   tag: Type.Optional(Type.String()),
-  size_bytes: Type.Integer({ description: "disk space of what the image adds to that of the instance, in bytes" }),
-  pause_ms: Type.Number({ minimum: 0, description: "how long the instance could not write, in milliseconds" }),
+  size_bytes: Type.Integer({
+    description: "disk space that the checkpoint adds to the image of the instance, in bytes",
+  }),
+  pause_ms: Type.Number({ minimum: 0, description: "time without writes of the instance, in milliseconds" }),
 });
 export type CheckpointResult = Static<typeof CheckpointResult>;
 

@@ -10,7 +10,7 @@ import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 /** Longest time that a long poll may wait, in `seconds`. */
 const WAIT_SECONDS_MAX = 60;
 
-/** Largest number of events that a page of them may be asked to have. */
+/** Largest `limit` of a page of events. */
 const EVENTS_LIMIT_MAX = 100_000;
 
 const Limit = Type.Integer({
