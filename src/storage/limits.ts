@@ -83,7 +83,7 @@ export const GREP_TEXT_BYTES_MAX = 4096;
 /** Searches that run at a time, and searches of one account that wait. */
 export const GREP_RUNNING_COUNT_MAX = 2;
 export const GREP_WAITING_COUNT_MAX = 32;
-/** Largest size of an event log with the output of processes beside the command, in `bytes`. */
+/** Size of an event log, in `bytes`, from which on the output of processes beside the command is dropped. */
 export const EVENT_LOG_BYTES_MAX = 67_108_864;
-/** Largest queue of an event log before processes must wait with their output, in `bytes`. */
+/** Size of the unwritten part of an event log, in `bytes`, from which on processes must wait with their output. */
 export const EVENT_QUEUE_BYTES_MAX = 1_048_576;

@@ -2,7 +2,7 @@ const NS_PER_MS = 1_000_000n;
 /** The millisecond clock is up to 1 ms behind, and the clocks drift; a larger difference means that the clock was set. */
 const APART_NS_MAX = 5n * NS_PER_MS;
 
-/** A clock in ns since the epoch: the monotonic clock, set by the system's. */
+/** A clock in ns since the epoch: the monotonic clock, with the offset of the system's clock. */
 export function wallClock(): () => bigint {
   let offset = 0n;
   return () => {

@@ -1,13 +1,13 @@
 import type { LogEvent } from "../../src/domain/log-event.ts";
 import type { EventFile } from "../../src/storage/events/event-file.ts";
-import { EventReader, FIRST_PLACE, type Place } from "../../src/storage/events/reader.ts";
+import { type EventPosition, EventReader, FIRST_POSITION } from "../../src/storage/events/reader.ts";
 
-/** All events of a log that does not grow, or those from `place` on. */
+/** All events of a log that does not grow, or those from `position` on. */
 export async function* allEvents(
   file: EventFile,
-  place: Place = FIRST_PLACE,
+  position: EventPosition = FIRST_POSITION,
 ): AsyncGenerator<LogEvent, void, undefined> {
-  const reader = new EventReader(file, place);
+  const reader = new EventReader(file, position);
   const endBytes = file.sizeBytes;
   for (let events = await reader.next(endBytes); events.length > 0; events = await reader.next(endBytes)) yield* events;
 }

@@ -64,7 +64,7 @@ export class EventFile implements Disposable {
     }
   }
 
-  /** Writes all of it. */
+  /** Writes all pieces, one after another. */
   async write(pieces: readonly Uint8Array[], position: number): Promise<void> {
     let rest = pieces;
     for (let at = position; rest.length > 0; ) {

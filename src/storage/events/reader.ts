@@ -7,53 +7,53 @@ const PIECE_BYTES = 65_536;
 /** Distance of two entries of an index, in `bytes`. */
 const INDEX_STEP_BYTES = 65_536;
 
-/** Where an event begins in the file. */
-export interface Place {
+/** The id of an event and its offset in the file, in `bytes`. */
+export interface EventPosition {
   readonly id: number;
   readonly offset: number;
 }
 
-export const FIRST_PLACE: Place = { id: 0, offset: FILE_MAGIC.byteLength };
+export const FIRST_POSITION: EventPosition = { id: 0, offset: FILE_MAGIC.byteLength };
 
-/** Places of some events of a growing log, so that a reader can start near the event that it wants. */
-export class PlaceIndex {
-  readonly #places: Place[] = [FIRST_PLACE];
+/** Positions of some events of a growing log, so that a reader can start near the event that it wants. */
+export class PositionIndex {
+  readonly #positions: EventPosition[] = [FIRST_POSITION];
 
-  /** Adds the place of an event that follows all known ones. */
-  add(place: Place): void {
-    const last = this.#places.at(-1) ?? FIRST_PLACE;
-    if (place.offset - last.offset >= INDEX_STEP_BYTES) this.#places.push(place);
+  /** Adds the position of an event that follows all known ones. */
+  add(position: EventPosition): void {
+    const last = this.#positions.at(-1) ?? FIRST_POSITION;
+    if (position.offset - last.offset >= INDEX_STEP_BYTES) this.#positions.push(position);
   }
 
-  /** The last known place at or before the event `id`. */
-  before(id: number): Place {
+  /** The last known position at or before the event `id`. */
+  before(id: number): EventPosition {
     let low = 0;
-    for (let high = this.#places.length; high - low > 1; ) {
+    for (let high = this.#positions.length; high - low > 1; ) {
       const middle = (low + high) >> 1;
-      if ((this.#places[middle]?.id ?? 0) <= id) low = middle;
+      if ((this.#positions[middle]?.id ?? 0) <= id) low = middle;
       else high = middle;
     }
-    return this.#places[low] ?? FIRST_PLACE;
+    return this.#positions[low] ?? FIRST_POSITION;
   }
 }
 
-/** Reads events piece by piece, from any place on. It holds no buffer between two calls. */
+/** Reads events piece by piece, from any position on. It holds no buffer between two calls. */
 export class EventReader {
   readonly #file: EventFile;
-  #place: Place;
+  #position: EventPosition;
   #isDamaged = false;
   #isChecked: boolean;
 
-  constructor(file: EventFile, place: Place = FIRST_PLACE) {
+  constructor(file: EventFile, position: EventPosition = FIRST_POSITION) {
     this.#file = file;
-    this.#place = place;
-    // Other places come from the writer of the file.
-    this.#isChecked = place !== FIRST_PLACE;
+    this.#position = position;
+    // Other positions come from the writer of the file.
+    this.#isChecked = position !== FIRST_POSITION;
   }
 
-  /** Place of the next event. */
-  get place(): Place {
-    return this.#place;
+  /** Position of the next event. */
+  get position(): EventPosition {
+    return this.#position;
   }
 
   /**
@@ -74,7 +74,7 @@ export class EventReader {
   }
 
   get #start(): number {
-    return this.#isChecked ? this.#place.offset : 0;
+    return this.#isChecked ? this.#position.offset : 0;
   }
 
   #buffer(endBytes: number): Buffer | null {
@@ -86,7 +86,7 @@ export class EventReader {
     let at = this.#checkMagic(piece);
     const events: LogEvent[] = [];
     while (!this.#isDamaged) {
-      const found = readRecord(piece, at, this.#place.id);
+      const found = readRecord(piece, at, this.#position.id);
       if (found === "partial") break;
       if (found === "damaged") {
         this.#isDamaged = true;
@@ -94,7 +94,7 @@ export class EventReader {
       }
       const bytes = HEADER_BYTES + found.payload.byteLength;
       at += bytes;
-      this.#place = { id: this.#place.id + 1, offset: this.#place.offset + bytes };
+      this.#position = { id: this.#position.id + 1, offset: this.#position.offset + bytes };
       events.push(found);
     }
     return events;

@@ -2,10 +2,10 @@ import { crc32 } from "node:zlib";
 import type { LogEvent, LogEventType } from "../../domain/log-event.ts";
 
 /*
- * The file of an event log: FILE_MAGIC, then records, one behind the other. A record is a header of 28 bytes and its
+ * The file of an event log: FILE_MAGIC, then one record after another. A record is a header of 28 bytes and its
  * payload; everything is little-endian:
  *
- *   u32 CRC-32 of all bytes of the record behind this field, u32 length of the payload, u32 id, u32 process or NO_SPID,
+ *   u32 CRC-32 of the rest of the record, u32 length of the payload, u32 id, u32 process or NO_SPID,
  *   u64 ns since the epoch, u8 type, 3 bytes zero
  *
  * Ids count from 0 without gaps. A crash may leave bytes after the last whole record; they are not part of the log.
@@ -22,7 +22,7 @@ const NO_SPID = 0xffff_ffff;
 /** Types of the events that are stored. */
 export type RecordType = Exclude<LogEventType, "completion">;
 
-/** What a record is about. */
+/** The header of a record without its sizes and its checksum. */
 export type RecordHead = Pick<LogEvent, "id" | "timeNs" | "spid"> & { readonly type: RecordType };
 
 /** Numbers of the types in a file; they never change. */

@@ -4,7 +4,7 @@ import type { DataEventType, LogEventData, OutputEventType } from "../../domain/
 import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
 import { EventFile } from "./event-file.ts";
 import { ProcessOutputs } from "./process-outputs.ts";
-import { PlaceIndex } from "./reader.ts";
+import { PositionIndex } from "./reader.ts";
 import {
   FILE_MAGIC,
   HEADER_BYTES,
@@ -25,14 +25,14 @@ const SPARE_BLOCKS_COUNT_MAX = 16;
  */
 const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
-/** Beyond this number, every ten times that. */
+/** Beyond this number of records, output is written every `10 * GATHER_MS` only. */
 const GATHER_LONGER_FROM_COUNT = 1_048_576;
 
 export interface EventWriterOptions {
   readonly path: string;
   /** ns since the epoch */
   readonly now: () => bigint;
-  /** largest size of the file with the output of processes beside the command, in `bytes` */
+  /** size of the file, in `bytes`, from which on the output of processes beside the command is dropped */
   readonly limitBytes?: number;
   /** called when more can be read, and when writing has failed */
   readonly onChange?: () => void;
@@ -57,8 +57,8 @@ interface OpenRecord {
  * a time. Output that a stream produces during a write becomes one record. The first event creates the file.
  */
 export class EventWriter {
-  /** places of some events */
-  readonly index = new PlaceIndex();
+  /** positions of some events */
+  readonly index = new PositionIndex();
   readonly path: string;
   readonly #options: EventWriterOptions;
   readonly #failed = new AbortController();
@@ -132,7 +132,7 @@ export class EventWriter {
     });
   }
 
-  /** Resolves when readers can read what was appended until now, or it could not be written. */
+  /** Resolves when readers can read all events appended so far, or when writing has failed. */
   async written(): Promise<void> {
     for (const bytes = this.#bytes; this.#writtenBytes < bytes && !this.#failed.signal.aborted; ) await this.#work;
   }
@@ -161,7 +161,7 @@ export class EventWriter {
     if (this.#hasOutput) await this.#file?.sync();
   }
 
-  /** Appends a prefix of `bytes`, as long as there is room for; returns its length. */
+  /** Appends the prefix of `bytes` that there is room for; returns its length. */
   #output(
     { spid, stream, isReserved }: { spid: number; stream: OutputEventType; isReserved: boolean },
     bytes: Uint8Array,
@@ -279,7 +279,7 @@ export class EventWriter {
     const pieces = waiting.map(({ bytes, from, used }) => bytes.subarray(from, used));
     const bytes = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0);
     for (const block of waiting) block.from = block.used;
-    // Events that are appended during the write go into the last block, behind what is being written.
+    // Events that are appended during the write go into the last block, after the bytes that are being written.
     const filled = this.#blocks.slice(0, -1);
     this.#blocks = this.#blocks.slice(-1);
     await this.#file.write(pieces, this.#writtenBytes);

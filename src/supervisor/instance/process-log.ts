@@ -6,7 +6,7 @@ import type { OutputStream } from "../../vm/agent/process.ts";
 import type { EventLog } from "../operations/event-logs.ts";
 import type { ProcessSink } from "./running-instance.ts";
 
-/** Largest part of a command line that is logged, in characters: an instance may start ten thousands of processes. */
+/** Largest part of a command line that is logged, in characters: an instance may start tens of thousands of processes. */
 const COMMAND_LINE_CHARACTERS_MAX = 1024;
 const SIGKILL_SIGNAL = 9;
 

@@ -2,7 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId } from "../../domain/ids.ts";
 import type { LogEvent } from "../../domain/log-event.ts";
 import { EventFile, eventLogPath } from "../../storage/events/event-file.ts";
-import { EventReader, FIRST_PLACE, type Place } from "../../storage/events/reader.ts";
+import { type EventPosition, EventReader, FIRST_POSITION } from "../../storage/events/reader.ts";
 import { EventWriter, type EventWriterOptions } from "../../storage/events/writer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { ownTurn } from "../../system/turns.ts";
@@ -18,7 +18,7 @@ const NEAR_BYTES_MAX = 1_048_576;
 /** Number of pieces, of all logs together, that are kept for further readers. A piece has at most 64 KiB. */
 const SHARED_PIECES_COUNT_MAX = 32;
 
-/** The log of a running operation, as its work sees it. */
+/** The part of an operation's log that its work uses. */
 export type EventLog = Pick<EventWriter, "append" | "outputs" | "written" | "end" | "failed" | "path">;
 
 /** The log of a running operation. It must be ended before it is disposed of. */
@@ -35,10 +35,10 @@ class OpenLog extends EventWriter implements Disposable {
   }
 }
 
-/** Events that were read at once, and the place of the next one. */
+/** Events that were read at once, and the position of the next one. */
 interface Piece {
   readonly events: readonly LogEvent[];
-  readonly next: Place;
+  readonly next: EventPosition;
 }
 
 /** A log that has a writer or readers. */
@@ -161,15 +161,15 @@ function wake(feed: Feed): void {
   feed.changed = Promise.withResolvers();
 }
 
-/** Followers of one log are usually at the same place: one of them reads a piece, and the others get the same one. */
+/** Followers of one log are usually at the same position: one of them reads a piece, and the others get the same one. */
 class SharedPieces {
   readonly #pieces = new Map<string, Piece>();
 
-  get({ id }: Feed, { offset }: Place): Piece | null {
+  get({ id }: Feed, { offset }: EventPosition): Piece | null {
     return this.#pieces.get(`${id} ${offset}`) ?? null;
   }
 
-  add({ id }: Feed, { offset }: Place, piece: Piece): void {
+  add({ id }: Feed, { offset }: EventPosition, piece: Piece): void {
     this.#pieces.set(`${id} ${offset}`, piece);
     const [oldest] = this.#pieces.keys();
     if (oldest !== undefined && this.#pieces.size > SHARED_PIECES_COUNT_MAX) this.#pieces.delete(oldest);
@@ -182,7 +182,7 @@ export class LogReader implements Disposable {
   readonly #shared: SharedPieces;
   readonly #onLeave: () => void;
   readonly #since: number;
-  #place: Place | null = null;
+  #position: EventPosition | null = null;
   #seen: Promise<void>;
   #isReading = false;
   #hasLeft = false;
@@ -202,7 +202,7 @@ export class LogReader implements Disposable {
 
   /** Id of the event after those that were read. */
   get nextId(): number {
-    return this.#place?.id ?? 0;
+    return this.#position?.id ?? 0;
   }
 
   /** Resolves when there is more to read than `next` has found, or no event will follow. @throws the reason of `signal` */
@@ -215,7 +215,7 @@ export class LogReader implements Disposable {
     this.#isReading = true;
     using _read = { [Symbol.dispose]: () => this.#endRead() };
     for (;;) {
-      // All followers of a log become due at once. They take turns with each other, and with other work.
+      // All followers of a log wake at once. They take turns with each other, and with other work.
       await ownTurn(this.#feed);
       this.#seen = this.#feed.changed.promise;
       const events = this.#hasLeft ? [] : await this.#piece();
@@ -243,19 +243,19 @@ export class LogReader implements Disposable {
     const { writer } = this.#feed;
     const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
-    this.#place ??= writer?.index.before(this.#since + 1) ?? FIRST_PLACE;
-    const piece = this.#shared.get(this.#feed, this.#place) ?? (await this.#read(file, this.#place));
-    this.#place = piece.next;
+    this.#position ??= writer?.index.before(this.#since + 1) ?? FIRST_POSITION;
+    const piece = this.#shared.get(this.#feed, this.#position) ?? (await this.#read(file, this.#position));
+    this.#position = piece.next;
     return piece.events;
   }
 
-  async #read(file: EventFile, place: Place): Promise<Piece> {
-    const reader = new EventReader(file, place);
+  async #read(file: EventFile, position: EventPosition): Promise<Piece> {
+    const reader = new EventReader(file, position);
     const endBytes = this.#feed.writer?.writtenBytes ?? file.sizeBytes;
-    const isNear = this.#feed.writer !== null && endBytes - place.offset <= NEAR_BYTES_MAX;
+    const isNear = this.#feed.writer !== null && endBytes - position.offset <= NEAR_BYTES_MAX;
     const events = isNear ? reader.nextNow(endBytes) : await reader.next(endBytes);
-    const piece = { events, next: reader.place };
-    if (events.length > 0 && this.#feed.readersCount > 1) this.#shared.add(this.#feed, place, piece);
+    const piece = { events, next: reader.position };
+    if (events.length > 0 && this.#feed.readersCount > 1) this.#shared.add(this.#feed, position, piece);
     return piece;
   }
 }
