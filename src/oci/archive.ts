@@ -1,6 +1,7 @@
 import { dirname, join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import { scratchDirectory } from "../system/scratch.ts";
+import { type CopyProgress, watchCopy } from "./copy-progress.ts";
 import { type ImageLayout, verifiedLayout } from "./layout.ts";
 import { type Selection, selectManifest } from "./manifest.ts";
 import { COPY_NAME, COPY_OPTIONS } from "./skopeo.ts";
@@ -46,17 +47,25 @@ export async function inspectArchive(options: ArchiveOptions): Promise<ArchivedI
  * @throws ApiError `validation_error`, `insufficient_storage`, `payload_too_large`
  */
 export async function copyArchive(
-  { transport, digest, variant }: ArchivedImage,
-  options: ArchiveOptions & { /** layout to create, in an existing directory */ readonly directory: string },
+  { transport, digest, variant, layers }: ArchivedImage,
+  options: ArchiveOptions & {
+    /** layout to create, in an existing directory */
+    readonly directory: string;
+    /** called when more of the image was read; not for an entry of an index, whose layers are not known yet */
+    readonly onProgress: (progress: CopyProgress) => void;
+  },
 ): Promise<ImageLayout> {
   const { path, scratch, signal } = options;
   await using own = await scratchDirectory(scratch, "copy-");
   const argv = ["copy", ...COPY_OPTIONS, `${transport}:${path}`, `dir:${COPY_NAME}`];
   const access = { ...options, directory: own.path, readable: [dirname(path)] };
+  const copy = join(own.path, COPY_NAME);
+  await using watch = watchCopy(copy, layers ?? [], options.onProgress);
   const outcome = await runOffline(argv, access, { variant });
   if (!(outcome instanceof Uint8Array)) {
     const message = `the archive cannot be read: ${refusal(outcome, [own.path, scratch])}`;
     throw new ApiError("validation_error", message, {}, { cause: outcome });
   }
-  return await verifiedLayout(join(own.path, COPY_NAME), digest, { directory: options.directory, signal });
+  await watch.finish();
+  return await verifiedLayout(copy, digest, { directory: options.directory, signal });
 }

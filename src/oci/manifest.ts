@@ -68,6 +68,8 @@ export interface Selection {
   readonly isEntry: boolean;
   /** the variant in the index; empty when there is none */
   readonly variant: string;
+  /** layers of the manifest, lowest first; null when only the manifest's digest is known */
+  readonly layers: readonly Descriptor[] | null;
 }
 
 /** The SHA-256 digest of a document. Other algorithms are not supported. */
@@ -82,20 +84,20 @@ export function digestOf(document: Uint8Array): string {
 export function selectManifest(document: Uint8Array): Selection {
   const parsed = parseJson(document);
   if (!isIndex(parsed)) {
-    parseManifest(document);
-    return { digest: digestOf(document), isEntry: false, variant: "" };
+    const { layers } = parseManifest(document);
+    return { digest: digestOf(document), isEntry: false, variant: "", layers };
   }
   const index = checked(IndexDocument, parsed);
   const [only] = index.manifests;
   // A single entry may lack a platform; then `checkPlatform` checks the image's config.
   if (only !== undefined && index.manifests.length === 1 && only.platform === undefined) {
-    return { digest: only.digest, isEntry: true, variant: "" };
+    return { digest: only.digest, isEntry: true, variant: "", layers: null };
   }
   const here = ({ platform }: IndexEntry) => platform?.os === OS && platform.architecture === ARCHITECTURE;
   const candidates = index.manifests.filter(here);
   for (const variant of VARIANTS) {
     const entry = candidates.find(({ platform }) => (platform?.variant ?? "") === variant);
-    if (entry !== undefined) return { digest: entry.digest, isEntry: true, variant };
+    if (entry !== undefined) return { digest: entry.digest, isEntry: true, variant, layers: null };
   }
   const platforms = index.manifests.flatMap(({ platform }) =>
     platform ? [`${platform.os}/${platform.architecture}`] : [],

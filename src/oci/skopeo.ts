@@ -5,6 +5,7 @@ import { openRegistryGate } from "../network/registry-gate.ts";
 import type { RegistryHosts, RegistrySettings } from "../network/registry-policy.ts";
 import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
+import { type CopyProgress, watchCopy } from "./copy-progress.ts";
 import { type ImageLayout, verifiedLayout } from "./layout.ts";
 import { DOCUMENT_BYTES_MAX, digestOf, parseManifest, type Selection, selectManifest } from "./manifest.ts";
 import { registryFailure } from "./skopeo-failure.ts";
@@ -35,6 +36,8 @@ export interface CopyOptions extends RegistryAccess {
   readonly selection: Selection;
   /** OCI layout to create, in an existing directory */
   readonly directory: string;
+  /** called when more of the image has arrived */
+  readonly onProgress: (progress: CopyProgress) => void;
 }
 
 /**
@@ -54,11 +57,14 @@ export async function inspectImage(reference: RegistryReference, access: Registr
 export async function copyToLayout(reference: RegistryReference, options: CopyOptions): Promise<ImageLayout> {
   const { selection, directory, signal } = options;
   // Check the manifest first: a layer that it refers to must not be fetched from another host.
-  if (selection.isEntry) parseManifest(await inspect(reference, selection.digest, options));
+  const layers = selection.layers ?? parseManifest(await inspect(reference, selection.digest, options)).layers;
   await using own = await scratchDirectory(options.scratch, "copy-");
   const source = sourceName(reference, selection.digest);
+  const copy = join(own.path, COPY_NAME);
+  await using watch = watchCopy(copy, layers, options.onProgress);
   await skopeo((home) => copyArgv(home, source, `dir:${COPY_NAME}`), reference, { ...options, scratch: own.path });
-  return await verifiedLayout(join(own.path, COPY_NAME), selection.digest, { directory, signal });
+  await watch.finish();
+  return await verifiedLayout(copy, selection.digest, { directory, signal });
 }
 
 /** The document for a tag or a digest. @throws ApiError `unavailable` when it does not have the given digest */

@@ -64,7 +64,7 @@ async function unpacked(image: ImageSpec): Promise<{ staging: string; root: stri
     ...bounds,
   };
   const selection = await inspectImage(reference, access);
-  await copyToLayout(reference, { ...access, selection, directory: at("layout") });
+  await copyToLayout(reference, { ...access, selection, directory: at("layout"), onProgress: () => undefined });
   await mkdir(at("staging"));
   await unpack({ layout: at("layout"), tag: LAYOUT_TAG, into: join(at("staging"), "upper"), ...bounds });
   return { staging: at("staging"), root: join(at("staging"), "upper"), path: at("disk") };

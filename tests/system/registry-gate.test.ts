@@ -72,7 +72,7 @@ async function pull(host: string, hosts: RegistryHosts, more: Partial<RegistryAc
   const selection = await inspectImage(reference, access);
   pulls += 1;
   const directory = join(scratch.path, `layout-${pulls}`);
-  await copyToLayout(reference, { ...access, selection, directory });
+  await copyToLayout(reference, { ...access, selection, directory, onProgress: () => undefined });
   return await digestsIn(directory);
 }
 

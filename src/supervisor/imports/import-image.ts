@@ -5,6 +5,7 @@ import type { Database } from "../../db/database.ts";
 import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts";
 import type { NewLayer, Publication } from "../../db/publish.ts";
 import type { ImageId } from "../../domain/ids.ts";
+import { Spid } from "../../domain/log-event.ts";
 import type { StoredImportResult } from "../../domain/operation.ts";
 import { parseRegistryReference } from "../../domain/registry-reference.ts";
 import type { Log } from "../../log.ts";
@@ -12,6 +13,7 @@ import type { Laps } from "../../metrics.ts";
 import { checkRegistryHost, type RegistryHosts } from "../../network/registry-policy.ts";
 import { copyArchive, inspectArchive } from "../../oci/archive.ts";
 import { buildBaseDisk } from "../../oci/base-disk.ts";
+import type { CopyProgress } from "../../oci/copy-progress.ts";
 import type { ImageLayout } from "../../oci/layout.ts";
 import { copyToLayout, inspectImage } from "../../oci/skopeo.ts";
 import { readableLayout } from "../../oci/skopeo-offline.ts";
@@ -70,13 +72,14 @@ export function importWorker(context: ImportContext): Worker<ImportSubmission> {
   const { shape, memoryBudgetBytes } = context;
   return {
     cost: () => importCost(shape, memoryBudgetBytes),
-    prepare: async (operation, submission, { signal, laps }) => {
+    prepare: async (operation, submission, { signal, laps, events }) => {
       const { timeoutSeconds: seconds } = submission;
       using diskUse = context.diskGuard.watch({ name: `import ${operation.id}` });
+      diskUse.add(events.path);
       return await withinLimit({ name: "import", seconds, signal }, (limited) =>
-        importImage({ ...context, laps, diskUse }, operation, submission, {
+        importImage({ ...context, laps, events, diskUse }, operation, submission, {
           timeoutMs: seconds * 1000,
-          signal: AbortSignal.any([limited, diskUse.full]),
+          signal: AbortSignal.any([limited, diskUse.full, events.failed]),
         }),
       );
     },
@@ -84,12 +87,15 @@ export function importWorker(context: ImportContext): Worker<ImportSubmission> {
 }
 
 async function importImage(
-  context: ImportContext & Pick<WorkContext, "laps"> & { readonly diskUse: DiskUse },
+  context: ImportContext & Pick<WorkContext, "laps" | "events"> & { readonly diskUse: DiskUse },
   { id, accountId }: OperationRef,
   submission: ImportSubmission,
   time: Pick<ToolBounds, "timeoutMs" | "signal">,
 ): Promise<Prepared> {
   const { db, layout, layers, limits, laps } = context;
+  const progress = (step: ImportStep, more: Record<string, unknown> = {}) =>
+    context.events.append(Spid.agent, "progress", { step, ...more });
+  progress("resolving");
   await using stack = new AsyncDisposableStack();
   const scratch = stack.use(await untrustedDirectory(layout.tmp, "import-"));
   const limited = toolsLimits(importCost(context.shape, context.memoryBudgetBytes));
@@ -112,20 +118,24 @@ async function importImage(
   const proved = findProvenBase(db, accountId, base.key);
   if (proved !== null) return sharing(proved);
 
-  const image = await copyTo(join(scratch.path, "layout"));
+  progress("pulling");
+  const image = await copyTo(join(scratch.path, "layout"), (copied) => progress("pulling", pulledFields(copied)));
   laps.lap("pull");
   const known = findBaseLayer(db, base.key);
   if (known !== null) return sharing(known);
 
   const directory = await readableLayout(image, { directory: join(scratch.path, "packed"), ...pullBounds });
   await pulling[Symbol.asyncDispose]();
+  progress("unpacking");
   const staging = join(scratch.path, "staging");
   const usage = await unpackWithin(limits, { layout: directory, into: join(staging, "upper"), ...bounds });
   laps.lap("unpack");
+  progress("building");
   const diskPath = join(scratch.path, "base", "disk");
   await mkdir(dirname(diskPath));
   const { format } = await buildBaseDisk({ staging, path: diskPath, usage, ...bounds });
   laps.lap("build");
+  progress("indexing");
   const layer = stack.use(await listAndStage(context, scratch.path, { diskPath, ...usage }, bounds.signal));
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
@@ -133,6 +143,19 @@ async function importImage(
     // When another import has published the same base first, its layer is used and these files are removed.
     if (hasOwnLayer) layer.keep();
   });
+}
+
+/** Steps of an import in its `progress` events. A step that is not needed is left out. */
+type ImportStep = "resolving" | "pulling" | "unpacking" | "building" | "indexing";
+
+/** A report on the copy as the event has it. */
+function pulledFields({ sizeBytes, pulledBytes, layers }: CopyProgress): Record<string, unknown> {
+  const shown = layers.map((layer) => ({
+    digest: layer.digest,
+    size_bytes: layer.sizeBytes,
+    pulled_bytes: layer.pulledBytes,
+  }));
+  return { pulled_bytes: pulledBytes, size_bytes: sizeBytes, layers: shown };
 }
 
 /** Size of the archive that an image is imported from, in `bytes`. */
@@ -156,7 +179,7 @@ interface Source {
   /** digest that the source claims for the manifest of this platform; the manifest and its layers may be missing */
   readonly digest: string;
   /** Copies everything that the manifest names into an OCI layout, and verifies it. */
-  copyTo(directory: string): Promise<ImageLayout>;
+  copyTo(directory: string, onProgress: (progress: CopyProgress) => void): Promise<ImageLayout>;
 }
 
 async function openSource(
@@ -169,13 +192,16 @@ async function openSource(
     await mkdir(dirname(path));
     await link(blobPath(layout, source.sha256), path);
     const image = await inspectArchive({ path, ...bounds });
-    return { digest: image.digest, copyTo: (directory) => copyArchive(image, { path, directory, ...bounds }) };
+    const copyTo: Source["copyTo"] = (directory, onProgress) =>
+      copyArchive(image, { path, directory, onProgress, ...bounds });
+    return { digest: image.digest, copyTo };
   }
   const reference = parseRegistryReference(source.reference);
   const settings = await checkRegistryHost(reference.host, registries);
   const access = { credentials, settings, hosts: registries, network, ...bounds };
   const selection = await inspectImage(reference, access);
-  const copyTo = (directory: string) => copyToLayout(reference, { ...access, selection, directory });
+  const copyTo: Source["copyTo"] = (directory, onProgress) =>
+    copyToLayout(reference, { ...access, selection, directory, onProgress });
   return { digest: selection.digest, copyTo };
 }
 

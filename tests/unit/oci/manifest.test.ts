@@ -32,9 +32,14 @@ describe("the manifest for this platform", () => {
   const select = (...manifests: object[]) => selectManifest(bytes(index(...manifests)));
 
   test("is the document itself, or the best entry of an index", () => {
-    const own = { digest: digestOf(bytes(image)), isEntry: false, variant: "" };
+    const own = { digest: digestOf(bytes(image)), isEntry: false, variant: "", layers: image.layers };
     expect(selectManifest(bytes(image))).toEqual(own);
-    const selected = (letter: string, variant = "") => ({ digest: digest(letter), isEntry: true, variant });
+    const selected = (letter: string, variant = "") => ({
+      digest: digest(letter),
+      isEntry: true,
+      variant,
+      layers: null,
+    });
     expect(select(entry("1", "linux", "arm64"), entry("2", "linux", "amd64"))).toEqual(selected("2"));
     expect(select(entry("1", "linux", "amd64", "v3"), entry("2", "linux", "amd64", "v2"))).toEqual(selected("2", "v2"));
     expect(
