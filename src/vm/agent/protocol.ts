@@ -118,7 +118,7 @@ export const HostFrame = {
   quiesce: 25,
   /** no payload: allows the writes that QUIESCE stopped. */
   thaw: 26,
-  /** u64 ms: the new time limit of a process, counted from its start as the one of EXEC_OPEN is; at least 1. */
+  /** u64 timeout ms, at least 1: the new time limit of a process, counted from its start as in EXEC_OPEN. */
   limit: 27,
 } as const;
 
