@@ -4,6 +4,7 @@ import type { Operation } from "../client/types.ts";
 import { isTerminal } from "../domain/operation.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import { INTERRUPTS, type Io } from "./io.ts";
+import { reportSteps } from "./operation-steps.ts";
 import { shownDuration } from "./table.ts";
 
 /** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
@@ -48,12 +49,23 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
       stop.abort();
     });
   });
+  const ended = new AbortController();
+  using _reports = { [Symbol.dispose]: () => ended.abort() };
+  let step = "";
+  const note = (text: string): void => {
+    if (interrupted === null) progress.note(text);
+  };
+  if (options.label !== null && io.stderrLooks.redraws) {
+    const onStep = (text: string): void => {
+      step = text;
+      note(step);
+    };
+    void reportSteps(client, id, { signal: ended.signal, onStep });
+  }
   const operation = await endOf(client, id, {
     signal: stop.signal,
     isShown: io.stderrLooks.redraws,
-    onStatus: (status) => {
-      if (interrupted === null) progress.note(status === "PENDING" ? QUEUED : "");
-    },
+    onStatus: (status) => note(status === "PENDING" ? QUEUED : step),
   });
   return { operation, interrupted };
 }

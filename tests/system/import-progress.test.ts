@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { digestOf } from "../../src/oci/manifest.ts";
 import { Appliance } from "../support/appliance.ts";
+import { cli } from "../support/cli.ts";
 import { eventsOf, type WireEvent } from "../support/event-client.ts";
 import { layer, layoutFiles, RawRegistry, rawImage } from "../support/hostile-images.ts";
 import { seededRandom } from "../support/random.ts";
@@ -125,4 +126,15 @@ test("an archive tells the same steps", async () => {
   const id = await submitted("/images/load", { file: uuid });
   expect(await appliance.finished(id)).toMatchObject({ status: "SUCCESS" });
   expect(stepsOf(await eventsOf(appliance, id))).toEqual(["resolving", "pulling", "unpacking", "building", "indexing"]);
+});
+
+test("the command line shows the step, and how much has arrived, on a terminal", async () => {
+  const reference = registry.add("shown", rawImage([someLayer(6)]));
+  const environment = { COPPICE_URL: appliance.url, COPPICE_TOKEN: appliance.token };
+  const { code, stderr } = await cli(["image", "import", reference], { environment, terminal: true });
+  expect(code).toBe(0);
+  expect(stderr).toContain("importing, pulling");
+  expect(stderr).toMatch(/importing, (pulling .* of .* MiB|unpacking|building|indexing) \(/);
+  const piped = await cli(["image", "import", reference], { environment });
+  expect(piped.stderr).toStartWith("imported ");
 });
