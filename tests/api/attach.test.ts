@@ -3,15 +3,14 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:te
 import { createHash } from "node:crypto";
 import type { OperationId } from "../../src/domain/ids.ts";
 import { Api } from "../support/api/api.ts";
+import { AttachedClient } from "../support/api/attached.ts";
 import { heldTest } from "../support/api/program.ts";
 import { queuedInstance, type RunningOptions, runningInstance } from "../support/api/running.ts";
-import { refusedHandshake, TestSocket } from "../support/api/socket.ts";
+import { refusedHandshake } from "../support/api/socket.ts";
 import { pause, until } from "../support/waiting.ts";
 
 // The first one may have to build the agent.
 setDefaultTimeout(150_000);
-
-const KUBERNETES = "v5.channel.k8s.io";
 
 let api: Api;
 beforeAll(async () => {
@@ -20,46 +19,7 @@ beforeAll(async () => {
 });
 afterAll(() => api[Symbol.asyncDispose]());
 
-/** A client that is attached to a process. */
-class Client implements Disposable {
-  readonly socket: TestSocket;
-
-  private constructor(socket: TestSocket) {
-    this.socket = socket;
-  }
-
-  static async open(path: string, query = "", spid = 1): Promise<Client> {
-    const options = { protocols: ["v4.channel.k8s.io", KUBERNETES] };
-    return new Client(await TestSocket.open(api, `${path}/processes/${spid}/attach${query}`, options));
-  }
-
-  type(text: string): void {
-    this.send(0, Buffer.from(text));
-  }
-
-  send(channel: number, payload: Uint8Array): void {
-    this.socket.send(new Uint8Array([channel, ...payload]));
-  }
-
-  /** All bytes of a channel so far. */
-  of(channel: number): Buffer {
-    return Buffer.concat(this.socket.messages.filter(([first]) => first === channel).map((bytes) => bytes.subarray(1)));
-  }
-
-  /** Messages of the status channel so far. */
-  get statuses(): Record<string, unknown>[] {
-    const messages = this.socket.messages.filter(([first]) => first === 3);
-    return messages.map((bytes) => JSON.parse(bytes.subarray(1).toString()));
-  }
-
-  async until(text: string): Promise<void> {
-    await this.socket.until(() => this.of(1).includes(text));
-  }
-
-  [Symbol.dispose](): void {
-    this.socket[Symbol.dispose]();
-  }
-}
+const open = (path: string, query = "") => AttachedClient.open(api, path, { query });
 
 const OPEN: RunningOptions = { spec: { stdin: "open" } };
 const TERMINAL: RunningOptions = { spec: { stdin: "open", terminal: { rows: 24, columns: 80 } } };
@@ -68,8 +28,8 @@ const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest(
 describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
   heldTest("gives the output from the beginning, takes input, and tells the end", async () => {
     await using running = await runningInstance(api, "echo first; echo bad >&2; cat; exit 3", OPEN);
-    using client = await Client.open(running.path);
-    expect(client.socket.raw.protocol).toBe(KUBERNETES);
+    using client = await open(running.path);
+    expect(client.socket.raw.protocol).toBe("v5.channel.k8s.io");
     await client.until("first\n");
     client.type("typed\n");
     await client.until("typed\n");
@@ -81,7 +41,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
 
   heldTest("a terminal is typed at and resized", async () => {
     await using running = await runningInstance(api, "exec bash --norc", TERMINAL);
-    using client = await Client.open(running.path);
+    using client = await open(running.path);
     client.type("stty size; tty\r");
     await client.until("24 80");
     client.send(4, Buffer.from(JSON.stringify({ Width: 132, Height: 50 })));
@@ -99,23 +59,23 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
 
   heldTest("can be left and taken up again, out of the log, also when the process has ended", async () => {
     await using running = await runningInstance(api, "echo one; read line; echo two; read line; exit 4", OPEN);
-    const first = await Client.open(running.path, "?positions=true");
+    const first = await open(running.path, "?positions=true");
     await first.until("one");
     await first.socket.until(() => first.statuses.length > 0);
     const { position } = first.statuses.at(-1) as { position: number };
     first.socket.close();
     await first.socket.closed;
-    using second = await Client.open(running.path, `?since=${position}`);
+    using second = await open(running.path, `?since=${position}`);
     second.type("\n");
     await second.until("two\n");
     expect(second.of(1).toString()).toBe("two\n");
     second.type("\n");
     await running.finish();
     expect(await second.socket.closed).toMatchObject({ code: 1000 });
-    using late = await Client.open(running.path);
+    using late = await open(running.path);
     await late.socket.closed;
     expect(late.of(1).toString()).toBe("one\ntwo\n");
-    using last = await Client.open(running.path, `?since=${position}`);
+    using last = await open(running.path, `?since=${position}`);
     await last.socket.closed;
     expect([last.of(1).toString(), last.statuses]).toEqual([
       "two\n",
@@ -125,7 +85,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
 
   heldTest("many at once get the same, and what was not kept is told", async () => {
     await using running = await runningInstance(api, "read line; seq 1 300000; echo end >&2", OPEN);
-    const clients = await Promise.all(Array.from({ length: 10 }, () => Client.open(running.path)));
+    const clients = await Promise.all(Array.from({ length: 10 }, () => open(running.path)));
     clients[0]?.type("\n");
     await Promise.all(clients.map(({ socket }) => socket.closed));
     const expected = Array.from({ length: 300_000 }, (_, index) => `${index + 1}\n`).join("");
@@ -139,7 +99,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
 
   heldTest("a client that cannot be obeyed is told why, and stays", async () => {
     await using running = await runningInstance(api, "echo up; sleep 100");
-    using client = await Client.open(running.path);
+    using client = await open(running.path);
     client.type("x");
     await client.socket.until(() => client.statuses.length === 1);
     client.send(4, Buffer.from('{"Width":1,"Height":1}'));
@@ -149,7 +109,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     client.send(9, Buffer.of(1));
     expect(await client.socket.closed).toMatchObject({ code: 1011 });
     for (const size of ["{}", "no", '{"Width":0,"Height":1}', "null"]) {
-      using wrong = await Client.open(running.path);
+      using wrong = await open(running.path);
       wrong.send(4, Buffer.from(size));
       expect(await wrong.socket.closed).toMatchObject({ code: 1011 });
     }
@@ -166,11 +126,11 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     expect(await refusedHandshake(api, at(2))).toMatchObject({ status: 404 });
     expect(await refusedHandshake(api, at("x"))).toMatchObject({ status: 400 });
     expect(await refusedHandshake(api, at(1, "?since=-2"))).toMatchObject({ status: 400 });
-    using client = await Client.open(running.path);
+    using client = await open(running.path);
     await client.until("up");
     await running[Symbol.asyncDispose]();
     api.operations.fail(running.id as OperationId, { error: "unavailable", message: "lost", details: {} });
-    using late = await Client.open(running.path);
+    using late = await open(running.path);
     expect(await late.socket.closed).toMatchObject({ code: 1011 });
     expect(late.statuses.at(-1)).toMatchObject({ error: { error: "unavailable" } });
   });
@@ -179,7 +139,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
 describe("a lossless attachment", () => {
   heldTest("gets what the log does not keep, also when it was opened before the command began", async () => {
     const id = await queuedInstance(api);
-    using early = await Client.open(`/v1/instances/${id}`, "?lossless=true");
+    using early = await open(`/v1/instances/${id}`, "?lossless=true");
     await using running = await runningInstance(api, "seq 1 400000; echo end >&2", {}, id);
     expect(await early.socket.closed).toMatchObject({ code: 1000 });
     const expected = Array.from({ length: 400_000 }, (_, index) => `${index + 1}\n`).join("");
@@ -189,7 +149,7 @@ describe("a lossless attachment", () => {
       [{ exit_code: 0, signal: null, timed_out: false }],
     ]);
     await running.finish();
-    using late = await Client.open(running.path, "?lossless=true");
+    using late = await open(running.path, "?lossless=true");
     await late.socket.closed;
     expect(late.of(1).byteLength).toBe(1_048_576);
     expect(late.statuses[0]).toMatchObject({ dropped: { stream: "stdout" } });
@@ -198,9 +158,9 @@ describe("a lossless attachment", () => {
   heldTest("begins with the log, and leaves nothing out and nothing twice where it goes on", async () => {
     const script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; read line; seq 1 200000";
     await using running = await runningInstance(api, script, OPEN);
-    const clients: Client[] = [];
+    const clients: AttachedClient[] = [];
     // At whichever moments these are.
-    for (let count = 0; count < 4; count++) clients.push(await Client.open(running.path, "?lossless=true"));
+    for (let count = 0; count < 4; count++) clients.push(await open(running.path, "?lossless=true"));
     expect(await refusedHandshake(api, `${running.path}/processes/1/attach?lossless=true`)).toMatchObject({
       status: 429,
     });
@@ -216,7 +176,7 @@ describe("a lossless attachment", () => {
     // Standard error tells how far it came.
     const script = "for i in 1 2 3 4 5 6 7 8; do head -c 4000000 /dev/zero; echo $i >&2; done";
     await using running = await runningInstance(api, `read line; ${script}`, OPEN);
-    using follower = await Client.open(running.path);
+    using follower = await open(running.path);
     const { hostname, port } = new URL(api.url);
     const stopped = await Bun.connect({
       hostname,
@@ -244,7 +204,7 @@ describe("a lossless attachment", () => {
   heldTest("clients who come and go leave nothing", async () => {
     await using running = await runningInstance(api, "while :; do echo line; sleep 0.01; done");
     for (let count = 0; count < 40; count++) {
-      const client = await Client.open(running.path, count % 2 === 0 ? "?lossless=true" : "");
+      const client = await open(running.path, count % 2 === 0 ? "?lossless=true" : "");
       await client.until("line");
       if (count % 3 === 0) client.socket.close();
       else client.socket.raw.terminate();

@@ -1,4 +1,8 @@
-import type { Api } from "./api.ts";
+/** Where the interface is, and a token for it. */
+export interface Service {
+  readonly url: string;
+  readonly token: string;
+}
 
 /** What a WebSocket of the interface said to a request that it did not take. */
 export interface Refused {
@@ -34,12 +38,12 @@ export class TestSocket implements Disposable {
 
   /** @throws Error when the service does not take it; `refusalOf` says why */
   static async open(
-    api: Api,
+    service: Service,
     path: string,
-    { token = api.token, protocols = [] }: { readonly token?: string; readonly protocols?: string[] } = {},
+    { token = service.token, protocols = [] }: { readonly token?: string; readonly protocols?: string[] } = {},
   ): Promise<TestSocket> {
     const headers = { authorization: `Bearer ${token}` };
-    const raw = new WebSocket(`${api.url.replace("http", "ws")}${path}`, { headers, protocols } as never);
+    const raw = new WebSocket(`${service.url.replace("http", "ws")}${path}`, { headers, protocols } as never);
     const socket = new TestSocket(raw);
     await new Promise<void>((resolve, reject) => {
       raw.onopen = () => resolve();
@@ -83,9 +87,13 @@ export class TestSocket implements Disposable {
 }
 
 /** The answer to a handshake that the service refuses. */
-export async function refusedHandshake(api: Api, path: string, token: string | null = api.token): Promise<Refused> {
+export async function refusedHandshake(
+  service: Service,
+  path: string,
+  token: string | null = service.token,
+): Promise<Refused> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
-  const { hostname, port } = new URL(api.url);
+  const { hostname, port } = new URL(service.url);
   let text = "";
   const socket = await Bun.connect({
     hostname,
