@@ -1,6 +1,7 @@
 import type { Client } from "./client.ts";
 import { UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
+import { COMMAND_SPID } from "./processes.ts";
 import type { OperationEvent } from "./types.ts";
 
 /** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
@@ -46,6 +47,19 @@ export async function* operationEvents(
     }
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }
+}
+
+/**
+ * Waits for the command of an instance to begin, and gives when it did, in `milliseconds` since the epoch; null when the
+ * instance has ended without it.
+ * @throws as `operationEvents`
+ */
+export async function commandStart(client: Client, id: string, signal?: AbortSignal): Promise<number | null> {
+  const options = { follow: true, spid: COMMAND_SPID, ...(signal === undefined ? {} : { signal }) };
+  for await (const { type, time } of operationEvents(client, id, options)) {
+    if (type === "spawn") return Date.parse(time);
+  }
+  return null;
 }
 
 /** The bytes of an event of type `stdout` or `stderr`. */

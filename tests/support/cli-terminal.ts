@@ -12,9 +12,13 @@ export class CliTerminal implements Disposable {
   #seen = 0;
   #onData: (() => void) | null = null;
 
-  /** @param words program and arguments in place of the program under test */
-  constructor(appliance: Appliance, argv: readonly string[], words: readonly string[] = [...programWords(), ...argv]) {
-    this.#process = Bun.spawn([...words], {
+  /** @param wrap makes the command that is run of the program and its arguments */
+  constructor(
+    appliance: Appliance,
+    argv: readonly string[],
+    wrap: (words: readonly string[]) => readonly string[] = (words) => words,
+  ) {
+    this.#process = Bun.spawn([...wrap([...programWords(), ...argv])], {
       env: clientEnvironment(appliance),
       timeout: LIMIT_MS,
       killSignal: "SIGKILL",
@@ -63,7 +67,7 @@ export class CliTerminal implements Disposable {
         return found;
       }
       if (this.#process.exitCode !== null || this.#process.signalCode !== null) {
-        throw new Error(`${pattern} is not in ${JSON.stringify(this.#shown)}`);
+        throw new Error(`${pattern} is not in ${JSON.stringify(this.#shown.slice(this.#seen))}`);
       }
       await new Promise<void>((resolve) => {
         this.#onData = resolve;

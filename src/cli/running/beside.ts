@@ -1,5 +1,6 @@
 import { Attachment } from "../../client/attachment.ts";
 import { answerOf, type Client } from "../../client/client.ts";
+import { commandStart } from "../../client/operation-events.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
@@ -84,6 +85,10 @@ export const besideCommands: readonly Command[] = [
       const client = openClient(environment, options.url);
       return await orNotRun(async () => {
         const uuid = encodeURIComponent(instance);
+        // The command may wait for its turn; what runs beside it does not.
+        if (process.spid === COMMAND_SPID && (await commandStart(client, instance)) === null) {
+          throw new CliError(`the command of ${instance} did not start`);
+        }
         const { pty } = await answerOf(client.v1.instances({ uuid }).processes({ spid: process.spid }).get());
         const hasTerminal = pty !== undefined;
         const piped = io.stdinIsEmpty ? "none" : "stream";

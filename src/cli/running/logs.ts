@@ -1,13 +1,11 @@
 import { given } from "../../client/given.ts";
 import { operationEvents, outputOf } from "../../client/operation-events.ts";
+import { COMMAND_SPID } from "../../client/processes.ts";
 import type { OperationEvent } from "../../client/types.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
 import type { Io } from "../io.ts";
 import { interruptible } from "../wait.ts";
-
-/** Number of the process that an instance is there for. */
-const COMMAND_SPID = 1;
 
 export const logsCommand = command({
   name: "logs",

@@ -1,7 +1,7 @@
 import { Attachment } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
 import { ResponseError, UnreachableError } from "../../client/errors.ts";
-import { operationEvents } from "../../client/operation-events.ts";
+import { commandStart } from "../../client/operation-events.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { Operation } from "../../client/types.ts";
 import { CliError, EXIT_INTERRUPTED, EXIT_NOT_RUN } from "../command.ts";
@@ -97,16 +97,9 @@ async function openSession(
   const started = !isAwaited
     ? Promise.resolve()
     : commandStart(client, id, stop).then((at) => {
+        if (at === null) throw new CliError("the command did not start");
         if (input === "keys") onShown();
         onStarted?.(at);
       });
   return new Session({ client, io, process, attachment, input, hasTerminal, started, onOutput: onShown });
-}
-
-/** When the command of an instance began, in `milliseconds` since the epoch. @throws CliError when it never does */
-async function commandStart(client: Client, id: string, signal: AbortSignal): Promise<number> {
-  for await (const { type, time } of operationEvents(client, id, { follow: true, spid: COMMAND_SPID, signal })) {
-    if (type === "spawn") return Date.parse(time);
-  }
-  throw new CliError("the command did not start");
 }
