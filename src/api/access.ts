@@ -17,6 +17,8 @@ export interface JsonBodyOptions {
   readonly scope: Scope;
   /** longest body, in `bytes` */
   readonly bytesMax?: number;
+  /** The answer may take as long as a guest likes, so that the body must not take room from quick requests. */
+  readonly waitsForGuest?: boolean;
 }
 
 /** The part of Elysia's context that a macro reads and changes. */
@@ -80,7 +82,7 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
       resolve: ({ request }) => ({ principal: requests.principal(request) }),
     }),
     writes: (scope: Scope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
-    takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT }: JsonBodyOptions) => {
+    takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT, waitsForGuest = false }: JsonBodyOptions) => {
       const route = new RouteAccess(requests, { scope, bodyBytesMax: bytesMax });
       return {
         introspect: route.declare,
@@ -89,7 +91,10 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
           context.query = route.admit(request, context.params);
           const { accountId } = requests.principal(request);
           const makeRoom = async (bytes: number): Promise<void> => {
-            requests.hold(request, await rooms.take(accountId, bytes, request.signal));
+            const room = waitsForGuest
+              ? rooms.takeLong(accountId, bytes, request.signal)
+              : rooms.take(accountId, bytes, request.signal);
+            requests.hold(request, await room);
           };
           return await readJson(request, { limitBytes: bytesMax, makeRoom });
         },

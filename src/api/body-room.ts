@@ -184,6 +184,11 @@ export class BodyRooms {
     return this.#uploads.take(accountId, streamedBytes(bytes), signal);
   }
 
+  /** Takes room for a JSON body whose request may last as long as an instance runs. */
+  takeLong(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
+    return this.#streams.take(accountId, bytes, signal);
+  }
+
   /** Takes room for a body that may last as long as an instance runs, and is never in memory as a whole. */
   stream(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     return this.#streams.take(accountId, streamedBytes(bytes), signal);

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:te
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { runningInstance } from "../support/api/running.ts";
+import { until } from "../support/waiting.ts";
 
 // The first test may have to build the agent.
 setDefaultTimeout(150_000);
@@ -47,4 +48,22 @@ describe("PATCH /instances/{uuid}", () => {
     errorOf(await extend(await pending(), 600, await api.issue("alice", ["instances:spawn"])), "forbidden");
     errorOf(await extend(await pending(), 600, await api.issue("alice", ["instances:exec"])), "conflict");
   });
+});
+
+heldTest("input that a process does not read takes no room from other requests", async () => {
+  await using running = await runningInstance(api, "sleep 100", { spec: { stdin: "open" } });
+  const leave = new AbortController();
+  const path = `${api.url}${running.path}/processes/1/stdin`;
+  const headers = { authorization: `Bearer ${api.token}`, "content-type": "application/json" };
+  const body = JSON.stringify({ content: "x".repeat(1_000_000) });
+  // More than the share of an account of the room for bodies of this size.
+  const blocked = Array.from({ length: 12 }, () =>
+    fetch(path, { method: "POST", headers, body, signal: leave.signal }).catch(() => null),
+  );
+  await until("all of them wait", () => running.command.input.waitingCount === 11);
+  const json = { image: "tag:base", command: "true", stdin: "x".repeat(900_000) };
+  expect((await api.call("POST", "/v1/instances", { json })).status).toBe(201);
+  leave.abort();
+  await Promise.all(blocked);
+  await until("those who left wait no more", () => running.command.input.waitingCount === 0);
 });

@@ -113,7 +113,7 @@ export function processRoutes(surface: Surface) {
         const location = `${surface.address}/instances/${params.uuid}/processes/${spid}`;
         return respond(json(201, { spid }, { location }), request) as never;
       },
-      { takes: { scope: SCOPE, bytesMax: PROCESS_BODY_BYTES_MAX }, ...START },
+      { takes: { scope: SCOPE, bytesMax: PROCESS_BODY_BYTES_MAX, waitsForGuest: true }, ...START },
     )
     .get(
       "",
@@ -151,7 +151,7 @@ export function processRoutes(surface: Surface) {
         await processes.write(principal, { ...nameOf(params), content, close, signal: request.signal });
         return respond(empty(204), request);
       },
-      { takes: { scope: SCOPE }, ...STDIN },
+      { takes: { scope: SCOPE, waitsForGuest: true }, ...STDIN },
     )
     .post(
       "/:spid/stdin/stream",

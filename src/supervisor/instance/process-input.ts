@@ -35,6 +35,11 @@ export class ProcessInput {
     return this.#isOpen;
   }
 
+  /** How many callers wait for their turn. */
+  get waitingCount(): number {
+    return this.#waiting.length;
+  }
+
   /**
    * Resolves when the guest has taken all bytes.
    * @throws ApiError `conflict` when the input is closed, or the process has ended; `too_many_requests` when too many
