@@ -93,7 +93,7 @@ class Starts implements Disposable {
   readonly #lossless: boolean;
   readonly #first = Promise.withResolvers<InstanceProcess>();
   #next = Promise.withResolvers<Tapped>();
-  #tap: Tap | null = null;
+  readonly #taps = new DisposableStack();
   #failure: unknown = null;
 
   constructor(lossless: boolean) {
@@ -106,10 +106,8 @@ class Starts implements Disposable {
   add(process: InstanceProcess): void {
     this.#first.resolve(process);
     if (!this.#lossless) return;
-    this.#tap?.[Symbol.dispose]();
     try {
-      this.#tap = process.taps.open();
-      this.#next.resolve({ process, tap: this.#tap });
+      this.#next.resolve({ process, tap: this.#taps.use(process.taps.open()) });
     } catch (error) {
       // `next` and `requireTap` throw it.
       this.#failure = error;
@@ -131,7 +129,7 @@ class Starts implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.#tap?.[Symbol.dispose]();
+    this.#taps.dispose();
   }
 }
 

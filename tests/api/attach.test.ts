@@ -2,11 +2,14 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
 import { createHash } from "node:crypto";
 import type { OperationId } from "../../src/domain/ids.ts";
+import { ProcessLog } from "../../src/supervisor/instance/process-log.ts";
+import { TimeLimit } from "../../src/supervisor/instance/time-limit.ts";
 import { Api } from "../support/api/api.ts";
 import { AttachedClient } from "../support/api/attached.ts";
 import { heldTest } from "../support/api/program.ts";
 import { queuedInstance, type RunningOptions, runningInstance } from "../support/api/running.ts";
 import { refusedHandshake } from "../support/api/socket.ts";
+import { type NativeInstance, nativeInstance, shellSpec } from "../support/native-instance.ts";
 import { pause, until } from "../support/waiting.ts";
 
 // The first one may have to build the agent.
@@ -199,6 +202,30 @@ describe("a lossless attachment", () => {
     expect(await follower.socket.closed).toMatchObject({ code: 1000 });
     expect(follower.of(2).toString()).toEndWith("8\n");
     expect(taps?.count).toBe(0);
+  });
+
+  heldTest("goes over to the machine that takes the place of one that was lost", async () => {
+    const id = await queuedInstance(api);
+    using early = await open(`/v1/instances/${id}`, "?lossless=true");
+    api.operations.start(id);
+    using events = api.parts.eventLogs.open(id);
+    await using _written = { [Symbol.asyncDispose]: () => events.end() };
+    using run = api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events });
+    const log = new ProcessLog(events, { spid: 1, truncateOutputAtBytes: 10 });
+    const spec = shellSpec("echo from the second; exit 2");
+    const start = ({ instance }: NativeInstance) => {
+      run.enter(instance);
+      return instance.start(spec, { ...log.sink(spec), exited: (exit) => log.exited(exit) });
+    };
+    const first = await nativeInstance();
+    const lost = start(first);
+    await first[Symbol.asyncDispose]();
+    await lost.exit.catch(() => undefined);
+    await using second = await nativeInstance();
+    start(second);
+    expect(await early.socket.closed).toMatchObject({ code: 1000 });
+    expect(early.of(1).toString()).toBe("from the second\n");
+    expect(early.statuses).toEqual([{ exit_code: 2, signal: null, timed_out: false }]);
   });
 
   heldTest("clients who come and go leave nothing", async () => {
