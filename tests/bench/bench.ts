@@ -1,5 +1,8 @@
 import { parseArgs } from "node:util";
+import { checkpointPart, execPart } from "../../src/cli/bench/beside.ts";
+import { followersPart } from "../../src/cli/bench/chatty.ts";
 import { Ledger } from "../../src/cli/bench/ledger.ts";
+import { linesPart } from "../../src/cli/bench/lines.ts";
 import { ratesPart } from "../../src/cli/bench/requests.ts";
 import type { Finding } from "../../src/cli/bench/row.ts";
 import { chainPart, spawnPart } from "../../src/cli/bench/spawns.ts";
@@ -35,6 +38,10 @@ const PARTS: Readonly<Record<string, Part>> = {
   spawn: { measure: ({ target }) => spawnPart(target), secondsMax: 420 },
   turns: { measure: turnRows, secondsMax: 180 },
   rates: { measure: ({ target }) => ratesPart(target), secondsMax: 240 },
+  lines: { measure: ({ target }) => linesPart(target), secondsMax: 240 },
+  exec: { measure: ({ target }) => execPart(target), secondsMax: 240 },
+  checkpoint: { measure: ({ target }) => checkpointPart(target), secondsMax: 420 },
+  followers: { measure: ({ target }) => followersPart(target), secondsMax: 300 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },
   import: { measure: importRows, secondsMax: 300 },

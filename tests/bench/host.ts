@@ -1,7 +1,7 @@
 import * as local from "../../src/cli/bench/host.ts";
 import { BenchTarget } from "../../src/cli/bench/target.ts";
+import { openClient } from "../../src/cli/client.ts";
 import { configOf } from "../../src/cli/config-options.ts";
-import { Client } from "../../src/client/client.ts";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
@@ -50,7 +50,7 @@ export class BenchHost implements AsyncDisposable {
     const { url, token, configFile } = this.appliance;
     if (this.#target?.url !== url) {
       const target = new BenchTarget({
-        client: new Client({ url, token }),
+        client: openClient({ COPPICE_URL: url, COPPICE_TOKEN: token }, undefined),
         image: this.base,
         quick: this.quick,
         rounds: undefined,

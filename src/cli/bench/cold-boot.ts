@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { createScratch } from "../../oci/scratch-disk.ts";
 import { start } from "../../system/exec.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
-import { Agent } from "../../vm/agent/agent.ts";
+import { Agent, type ExecHandle } from "../../vm/agent/agent.ts";
 import { SocketChannel } from "../../vm/agent/channel.ts";
 import { SYNC_ENTROPY_BYTES } from "../../vm/agent/protocol.ts";
 import type { Acceleration } from "../../vm/vmm.ts";
@@ -18,6 +18,8 @@ export interface BareMachine {
   readonly acceleration: Acceleration;
 }
 
+/** Name of the port that the command of a bare machine may use. */
+export const PORT_NAME = "second";
 const BOOT_MS_MAX = 120_000;
 
 /**
@@ -25,17 +27,58 @@ const BOOT_MS_MAX = 120_000;
  * command line, no jail, no control group, from its start to the exit of the command, in `milliseconds`.
  */
 export async function coldRun(machine: BareMachine, argv: readonly string[]): Promise<number> {
-  await using directory = await scratchDirectory("/tmp", "coppice-bare-");
-  const scratch = join(directory.path, "S");
-  await createScratch(machine.scratchTemplate, scratch);
-  const startedAt = performance.now();
   await using stack = new AsyncDisposableStack();
-  const child = start({ argv: bareArgs(machine, scratch), extraFds: ["socket"], stderr: "tail" });
+  const scratch = await copyScratch(machine, stack);
+  const startedAt = performance.now();
+  const { handle } = await boot(machine, { scratch, argv, timeoutMs: BOOT_MS_MAX }, stack);
+  const { exitCode } = await handle.exit;
+  const durationMs = performance.now() - startedAt;
+  if (exitCode !== 0) throw new Error(`the command of the bare machine ended with ${exitCode}`);
+  return durationMs;
+}
+
+/** A bare machine whose command runs. Disposal ends it. */
+export interface BareRun extends AsyncDisposable {
+  /** the command; see `Agent.exec` */
+  readonly handle: ExecHandle;
+  /** the host's end of the machine's second virtio-serial port, which is named `PORT_NAME` */
+  readonly port: SocketChannel;
+}
+
+/** Boots the machine, which needs what `coldRun` needs, and starts a command with a time limit in `milliseconds`. */
+export async function startBare(machine: BareMachine, argv: readonly string[], timeoutMs: number): Promise<BareRun> {
+  await using stack = new AsyncDisposableStack();
+  const scratch = await copyScratch(machine, stack);
+  const run = await boot(machine, { scratch, argv, timeoutMs }, stack);
+  const owned = stack.move();
+  return { ...run, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+async function copyScratch({ scratchTemplate }: BareMachine, stack: AsyncDisposableStack): Promise<string> {
+  const directory = stack.use(await scratchDirectory("/tmp", "coppice-bare-"));
+  const scratch = join(directory.path, "S");
+  await createScratch(scratchTemplate, scratch);
+  return scratch;
+}
+
+async function boot(
+  machine: BareMachine,
+  {
+    scratch,
+    argv,
+    timeoutMs,
+  }: { readonly scratch: string; readonly argv: readonly string[]; readonly timeoutMs: number },
+  stack: AsyncDisposableStack,
+): Promise<Pick<BareRun, "handle" | "port">> {
+  const child = start({ argv: bareArgs(machine, scratch), extraFds: ["socket", "socket"], stderr: "tail" });
   stack.defer(async () => {
     child.kill("SIGKILL");
     await child.exited;
   });
-  const channel = stack.use(await SocketChannel.open(child.fds[0] ?? -1));
+  const [channel, port] = await Promise.all([0, 1].map((n) => SocketChannel.open(child.fds[n] ?? -1)));
+  if (channel === undefined || port === undefined) throw new Error("a machine without its two ports");
+  stack.use(channel);
+  stack.use(port);
   const agent = Agent.open(channel);
   await agent.hello(AbortSignal.timeout(BOOT_MS_MAX));
   const entropy = crypto.getRandomValues(new Uint8Array(SYNC_ENTROPY_BYTES));
@@ -44,14 +87,11 @@ export async function coldRun(machine: BareMachine, argv: readonly string[]): Pr
     agent.mount({ layers: machine.layers.length, scratch: true }),
   ];
   const handle = agent.exec(
-    { argv, env: { PATH: "/bin:/usr/bin" }, cwd: "/", hostname: "bare", timeoutMs: BOOT_MS_MAX },
+    { argv, env: { PATH: "/bin:/usr/bin" }, cwd: "/", hostname: "bare", timeoutMs },
     () => undefined,
   );
   await Promise.all(prepared);
-  const { exitCode } = await handle.exit;
-  const durationMs = performance.now() - startedAt;
-  if (exitCode !== 0) throw new Error(`the command of the bare machine ended with ${exitCode}`);
-  return durationMs;
+  return { handle, port };
 }
 
 function bareArgs({ kernel, initramfs, layers, memoryBytes, acceleration }: BareMachine, scratch: string): string[] {
@@ -68,6 +108,7 @@ function bareArgs({ kernel, initramfs, layers, memoryBytes, acceleration }: Bare
     ...["-append", "quiet panic=-1 cryptomgr.notests init_on_alloc=0"],
     ...["-chardev", "socket,id=agent,fd=3"],
     ...["-device", "virtio-serial-pci,id=serial0", "-device", "virtserialport,chardev=agent,name=agent"],
+    ...["-chardev", "socket,id=second,fd=4", "-device", `virtserialport,chardev=second,name=${PORT_NAME}`],
     ...["-device", "virtio-scsi-pci,id=scsi0"],
     ...disks.flatMap(({ path, serial, readOnly }, lun) => [
       ...[

@@ -13,7 +13,10 @@ import {
 import { configOf, DATA_OPTIONS } from "../config-options.ts";
 import type { Io } from "../io.ts";
 import { interruptible, showProgress } from "../wait.ts";
+import { checkpointPart, execPart } from "./beside.ts";
+import { followersPart } from "./chatty.ts";
 import { Ledger } from "./ledger.ts";
+import { linesPart } from "./lines.ts";
 import { looksPart, ratesPart } from "./requests.ts";
 import { type Finding, missing } from "./row.ts";
 import { chainPart, idlePart, spawnPart } from "./spawns.ts";
@@ -38,6 +41,10 @@ const PARTS: Readonly<Record<string, Part>> = {
     yield missing("listing with 1,000,000 operations against 1,000", text);
   },
   rates: ratesPart,
+  lines: linesPart,
+  exec: execPart,
+  checkpoint: checkpointPart,
+  followers: followersPart,
   large: largePart,
   async *import() {
     const text = "what was imported before is not imported again; `make bench` imports images that it makes";
@@ -55,7 +62,7 @@ export const benchCommand: Command = command({
     "Takes the measurements of `make bench`, as far as a running appliance allows, and prints each beside its\n" +
     "comparison from the same run. It says why the other measurements are missing. Cold boots and the bare route\n" +
     "need the data directory, so run this as root on the appliance's machine, while other clients rest. The image\n" +
-    "needs /bin/sh and dd. Images that this command makes are deleted again; operations stay listed, and one\n" +
+    "needs /bin/sh, cat, dd, mknod and sleep. Images that this command makes are deleted again; operations stay listed, and one\n" +
     "uploaded file of 256 MiB, always the same, stays. The exit code is 1 when a figure misses its bar.",
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {

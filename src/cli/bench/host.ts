@@ -14,9 +14,11 @@ import { scratchDirectory } from "../../system/scratch.ts";
 import { resolveAssets } from "../../vm/assets.ts";
 import { templateShape } from "../../vm/templates.ts";
 import type { Acceleration } from "../../vm/vmm.ts";
-import { coldRun } from "./cold-boot.ts";
+import { type BareEcho, startBareEcho } from "./bare-echo.ts";
+import { type BareMachine, coldRun } from "./cold-boot.ts";
+import type { Crowd } from "./crowd.ts";
 import type { Peer } from "./peer.ts";
-import type { PeerReply } from "./worker.ts";
+import type { ThreadReply, ThreadRequest } from "./worker.ts";
 
 /** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
 const WORKER = new URL(Bun.isStandaloneExecutable ? "./cli/bench/worker.js" : "./worker.ts", import.meta.url);
@@ -38,19 +40,39 @@ export interface ColdBoot extends AsyncDisposable {
 
 /** @throws NoComparisonError when this is not the appliance's machine, or lacks QEMU */
 export async function openColdBoot(config: Config, image: ImageId, acceleration: Acceleration): Promise<ColdBoot> {
+  await using stack = new AsyncDisposableStack();
+  const machine = await bareMachine(config, { image, acceleration }, stack);
+  const owned = stack.move();
+  return { measure: (argv) => coldRun(machine, argv), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+/**
+ * Boots an image by bare QEMU, for lines through a virtio-serial port.
+ * @throws NoComparisonError as `openColdBoot` does, and when the image lacks the programs
+ */
+export async function openBareEcho(config: Config, image: ImageId, acceleration: Acceleration): Promise<BareEcho> {
+  await using stack = new AsyncDisposableStack();
+  const echo = stack.use(await startBareEcho(await bareMachine(config, { image, acceleration }, stack)));
+  if (!(await echo.isReady)) throw new NoComparisonError("the image lacks mknod or cat");
+  const owned = stack.move();
+  return { roundTrip: echo.roundTrip, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+async function bareMachine(
+  config: Config,
+  { image, acceleration }: { readonly image: ImageId; readonly acceleration: Acceleration },
+  stack: AsyncDisposableStack,
+): Promise<BareMachine> {
   const layout = requireData(config);
   if (findProgram(QEMU) === null) throw new NoComparisonError(`${QEMU} is not installed here`);
   const layers = layerPaths(config, image);
   const scratchTemplate = join(layout.scratch, `${scratchBytes(config.vm.diskBytesDefault)}.ext4`);
   if (!existsSync(scratchTemplate)) throw new NoComparisonError(`${scratchTemplate} is missing`);
-  await using stack = new AsyncDisposableStack();
   const { path } = stack.use(await scratchDirectory("/tmp", "coppice-bench-"));
   // Not the files of the appliance, which may be of another version.
   const { kernel, initramfs } = await resolveAssets(path);
   const { memoryBytes } = templateShape({ vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault });
-  const machine = { kernel, initramfs, layers, scratchTemplate, memoryBytes, acceleration };
-  const owned = stack.move();
-  return { measure: (argv) => coldRun(machine, argv), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { kernel, initramfs, layers, scratchTemplate, memoryBytes, acceleration };
 }
 
 function layerPaths(config: Config, image: ImageId): string[] {
@@ -91,17 +113,54 @@ export async function startFilePeer(path: string): Promise<PeerServer> {
 
 /** In a thread of its own, as the appliance has one. */
 async function startPeer(peer: Peer): Promise<PeerServer> {
-  const worker = new Worker(WORKER.href);
-  const { promise, resolve, reject } = Promise.withResolvers<PeerReply>();
-  worker.onmessage = ({ data }: MessageEvent<PeerReply>) => resolve(data);
-  worker.onerror = ({ message }) => reject(new Error(`the thread of a peer failed: ${message}`));
-  worker.postMessage(peer);
-  const reply = await promise;
-  if ("problem" in reply) {
-    worker.terminate();
-    throw new NoComparisonError(reply.problem);
+  const thread = startThread(peer);
+  const answer = await thread.reply();
+  if ("url" in answer) return { url: answer.url, [Symbol.dispose]: () => thread[Symbol.dispose]() };
+  thread[Symbol.dispose]();
+  throw new NoComparisonError("problem" in answer ? answer.problem : "no address");
+}
+
+/** Followers of an operation's events that all read what comes. Disposal ends them. */
+export interface FollowerCrowd extends Disposable {
+  /** Bytes that each of them received; resolves when all have seen the end of the operation. @throws Error */
+  readonly receivedBytes: Promise<readonly number[]>;
+}
+
+/** Resolves when all of them follow. They have a thread of their own. @throws Error */
+export async function startCrowd(crowd: Omit<Crowd, "kind">): Promise<FollowerCrowd> {
+  const thread = startThread({ kind: "crowd", ...crowd });
+  const first = await thread.reply();
+  if ("isFollowing" in first) {
+    const receivedBytes = thread.reply().then((answer) => {
+      if ("receivedBytes" in answer) return answer.receivedBytes;
+      throw new Error("problem" in answer ? answer.problem : "no figures");
+    });
+    receivedBytes.catch(() => undefined);
+    return { receivedBytes, [Symbol.dispose]: () => thread[Symbol.dispose]() };
   }
-  return { url: reply.url, [Symbol.dispose]: () => worker.terminate() };
+  thread[Symbol.dispose]();
+  throw new Error("problem" in first ? first.problem : "nobody follows");
+}
+
+/** A thread with a request. Disposal ends it. */
+function startThread(request: ThreadRequest): Disposable & { reply(): Promise<ThreadReply> } {
+  const worker = new Worker(WORKER.href);
+  const replies: ThreadReply[] = [];
+  let wanted: ((reply: ThreadReply) => void) | null = null;
+  const give = (reply: ThreadReply): void => {
+    if (wanted === null) replies.push(reply);
+    else wanted(reply);
+    wanted = null;
+  };
+  worker.onmessage = ({ data }: MessageEvent<ThreadReply>) => give(data);
+  worker.onerror = ({ message }) => give({ problem: `a thread failed: ${message}` });
+  worker.postMessage(request);
+  const reply = async (): Promise<ThreadReply> =>
+    replies.shift() ??
+    (await new Promise((resolve) => {
+      wanted = resolve;
+    }));
+  return { reply, [Symbol.dispose]: () => worker.terminate() };
 }
 
 /** A directory for files that are compared with, and what makes and reads them. */

@@ -10,8 +10,6 @@ const LOOKS_PER_ROUND = 20;
 const CONNECTIONS_COUNT = 16;
 const REQUESTS_PER_SECOND = 100;
 const WARM_UP_MS = 500;
-const BUSY_MS_MAX = 60_000;
-const POLL_MS = 100;
 const ENDS = { from: "request sent", to: "answer read", unit: "ms" };
 
 /** Looking into an image without a machine, and at what there is. */
@@ -80,7 +78,7 @@ async function besideMachines(target: BenchTarget, ours: LoadTarget): Promise<Ro
   for (let n = 0; n < 2; n++) {
     busy.push(await target.start(target.image, "while :; do :; done", { timeout: 600, disposable: true }));
   }
-  for (const id of busy) await untilExecuting(target, id);
+  for (const id of busy) await target.untilRunning(id);
   // The pool replaces the two machines meanwhile, as it does for every client.
   const late = await spansAt(ours, REQUESTS_PER_SECOND, spans);
   for (const id of busy) await target.stop(id);
@@ -92,15 +90,4 @@ async function besideMachines(target: BenchTarget, ours: LoadTarget): Promise<Ro
     atMost: 5,
     note: `median ${middle} ms of ${late.flat().length}; without the VMs p99 ${quiet} ms`,
   });
-}
-
-async function untilExecuting({ client, options }: BenchTarget, id: string): Promise<void> {
-  const deadline = performance.now() + BUSY_MS_MAX;
-  for (;;) {
-    options.signal.throwIfAborted();
-    const { status } = await answerOf(client.v1.operations({ id }).get());
-    if (status === "EXECUTING") return;
-    if (status !== "PENDING" || performance.now() > deadline) throw new Error(`two VMs do not run: one is ${status}`);
-    await Bun.sleep(POLL_MS);
-  }
 }

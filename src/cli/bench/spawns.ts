@@ -8,7 +8,8 @@ const CHANGE = "echo changed > /root/coppice-bench";
 const IDLE_MS = 2000;
 const SETTLE_MS_MAX = 300_000;
 const BURST_TAIL_COUNT = 10;
-const ENDS = { from: "POST /v1/instances, sent", to: "GET /v1/operations/{id}?wait, SUCCESS read", unit: "ms" };
+/** The two end points of a spawn. */
+export const ENDS = { from: "POST /v1/instances, sent", to: "GET /v1/operations/{id}?wait, SUCCESS read", unit: "ms" };
 
 /** The daemon that has nothing to do. */
 export async function* idlePart(target: BenchTarget): AsyncGenerator<Finding> {

@@ -1,5 +1,6 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
+import { readEvents } from "../../client/events.ts";
 import type { InstanceResult, Operation, SpawnRequest } from "../../client/types.ts";
 import type { Config } from "../../config/config.ts";
 import { isTerminal } from "../../domain/operation.ts";
@@ -11,6 +12,7 @@ import { sampleOf } from "./report.ts";
 /** An appliance that is short of memory never fills its pool. */
 const POOL_MS_MAX = 30_000;
 const POLL_MS = 100;
+const START_MS_MAX = 60_000;
 const WAIT_SECONDS = 60;
 const CANCEL_WAIT_SECONDS = 30;
 
@@ -64,13 +66,22 @@ export class BenchTarget implements AsyncDisposable {
 
   async run(image: string, command: string, more: Partial<SpawnRequest> = {}): Promise<InstanceResult> {
     const id = await this.start(image, command, more);
-    const operation = await this.#ended(id, WAIT_SECONDS, this.options.signal);
-    const { status, error, result } = operation;
-    if (status !== "SUCCESS") throw new CliError(`instance ${id} ended ${status}: ${error?.message ?? ""}`);
-    const { exit_code, image: made } = result as InstanceResult;
-    if (made !== undefined && made !== image) this.#images.push(made);
-    if (exit_code !== 0) throw new CliError(`${command} ended with exit code ${exit_code} in instance ${id}`);
-    return result as InstanceResult;
+    const result = (await this.succeeded(id, image)) as InstanceResult;
+    if (result.exit_code !== 0)
+      throw new CliError(`${command} ended with exit code ${result.exit_code} in instance ${id}`);
+    return result;
+  }
+
+  /**
+   * Waits for the success of an operation. The image that it has made is deleted with this at the latest.
+   * @param base the image that it began with, and that it made no other of when nothing has changed
+   */
+  async succeeded(id: string, base: string): Promise<NonNullable<Operation["result"]>> {
+    const { status, error, result } = await this.#ended(id, WAIT_SECONDS, this.options.signal);
+    if (status !== "SUCCESS" || result == null)
+      throw new CliError(`operation ${id} ended ${status}: ${error?.message ?? ""}`);
+    if (result.image !== undefined && result.image !== base) this.#images.push(result.image);
+    return result;
   }
 
   /** Starts an instance, which is ended with this at the latest. */
@@ -80,6 +91,16 @@ export class BenchTarget implements AsyncDisposable {
     const { uuid } = await answerOf(client.v1.instances.post(request, { fetch: { signal } }));
     this.#running.add(uuid);
     return uuid;
+  }
+
+  /** Waits until the command of an instance runs: an instance is EXECUTING before. */
+  async untilRunning(id: string): Promise<void> {
+    const late = AbortSignal.timeout(START_MS_MAX);
+    const options = { query: { follow: true, spid: 1 }, signal: AbortSignal.any([late, this.options.signal]) };
+    for await (const { event } of readEvents(this.client, `/operations/${id}/events`, options)) {
+      if (event === "spawn") return;
+    }
+    throw new CliError(`instance ${id} has ended`);
   }
 
   async stop(id: string): Promise<void> {

@@ -108,9 +108,9 @@ export async function* uploadPart(target: BenchTarget, { sizeMib, head }: Upload
 }
 
 /** Does the work, and looks at the daemon's memory meanwhile. */
-async function watched(target: BenchTarget, resident: number[], work: () => Promise<void>): Promise<void> {
+export async function watched<T>(target: BenchTarget, resident: number[], work: () => Promise<T>): Promise<T> {
   await using _watch = watch(target, resident);
-  await work();
+  return await work();
 }
 
 function watch(target: BenchTarget, resident: number[]): AsyncDisposable {

@@ -1,0 +1,89 @@
+import { answerOf } from "../../client/client.ts";
+import { readEvents } from "../../client/events.ts";
+import type { CheckpointResult, OperationEvent } from "../../client/types.ts";
+import { figureOf, interleaved, timed } from "./measure.ts";
+import { remarkOf } from "./report.ts";
+import { type Finding, rowOf } from "./row.ts";
+import { ENDS } from "./spawns.ts";
+import type { BenchTarget } from "./target.ts";
+import { makeLarge } from "./transfers.ts";
+
+/** A command that only waits. */
+const WAIT = "sleep 1800";
+const INSTANCE_SECONDS = 1800;
+/** Of bytes that no disk can leave out. */
+const WRITE_MIB = "dd if=/dev/urandom of=/root/coppice-bench.written bs=65536 count=16";
+
+/** A process beside the command of an instance, against an instance of its own. */
+export async function* execPart(target: BenchTarget): AsyncGenerator<Finding> {
+  const id = await target.start(target.image, WAIT, { disposable: true, timeout: INSTANCE_SECONDS });
+  await target.untilRunning(id);
+  await exec(target, id, "true");
+  const values = await interleaved(target.rounds(25, 7), {
+    ours: async () => {
+      await target.poolFull();
+      return await timed(() => exec(target, id, "true"));
+    },
+    theirs: () => target.spawn(target.image, "true", { disposable: true }),
+  });
+  await target.stop(id);
+  yield rowOf({
+    name: "true by exec into a running instance",
+    from: "POST /v1/instances/{uuid}/processes, sent",
+    to: "its end read from GET /v1/operations/{id}/events",
+    values: values.ours,
+    unit: "ms",
+    against: { name: "a warm disposable spawn of true", values: values.theirs },
+    atMost: 0.25,
+  });
+}
+
+/** An image of a running instance that has a large file below it, against a run with an end. */
+export async function* checkpointPart(target: BenchTarget): AsyncGenerator<Finding> {
+  const { client, image, options } = target;
+  const large = await makeLarge(target);
+  const id = await target.start(large.image, WAIT, { disposable: true, timeout: INSTANCE_SECONDS });
+  await target.untilRunning(id);
+  const pauses: number[] = [];
+  const checkpoint = async (): Promise<void> => {
+    const request = client.v1.instances({ uuid: id }).checkpoint.post({}, { fetch: { signal: options.signal } });
+    const { uuid } = await answerOf(request);
+    const { pause_ms } = (await target.succeeded(uuid, large.image)) as CheckpointResult;
+    pauses.push(pause_ms);
+  };
+  const values = await interleaved(target.rounds(15, 5), {
+    ours: async () => {
+      await exec(target, id, WRITE_MIB);
+      await target.poolFull();
+      return await timed(checkpoint);
+    },
+    theirs: () => target.spawn(image, WRITE_MIB),
+  });
+  await target.stop(id);
+  yield rowOf({
+    name: `checkpoint of a running instance that wrote 1 MiB, above ${large.sizeMib} MiB more`,
+    from: "POST /v1/instances/{uuid}/checkpoint, sent",
+    to: ENDS.to,
+    values: values.ours,
+    unit: "ms",
+    against: { name: "a captured run that writes 1 MiB", values: values.theirs },
+    atMost: 1.2,
+  });
+  yield remarkOf("time without writes of these checkpoints", figureOf(pauses, "ms"), "as their results have it");
+  await target.deleteMade();
+}
+
+/** Runs a command beside that of an instance, until its end. @throws Error when it fails */
+async function exec({ client, options }: BenchTarget, id: string, command: string): Promise<void> {
+  const { signal } = options;
+  const request = client.v1.instances({ uuid: id }).processes.post({ command, shell: true }, { fetch: { signal } });
+  const { spid } = await answerOf(request);
+  const query = { follow: true, spid };
+  for await (const { event, data } of readEvents(client, `/operations/${id}/events`, { query, signal })) {
+    if (event !== "exit") continue;
+    const { exit_code } = (JSON.parse(data) as OperationEvent).data as { readonly exit_code: number };
+    if (exit_code === 0) return;
+    throw new Error(`${command} ended with ${exit_code}`);
+  }
+  throw new Error(`the events of instance ${id} have no end of ${command}`);
+}
