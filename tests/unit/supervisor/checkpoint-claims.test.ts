@@ -49,7 +49,7 @@ const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
 
 const INSTANCE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c16" as OperationId;
 const CHECKPOINT = { instanceId: INSTANCE, imageId: IMAGE, tag: null, timeoutSeconds: 9 };
-const running = { isRunning: true } as RunningInstance;
+const running = { isRunning: true, listen: () => undefined } as unknown as RunningInstance;
 
 const live = (): LiveInstances => {
   const instances = new LiveInstances();
