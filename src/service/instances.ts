@@ -25,7 +25,7 @@ export interface CheckpointInput {
   readonly id: OperationId;
   /** tag to move to the image */
   readonly tag?: string | undefined;
-  /** default is CHECKPOINT_TIMEOUT_SECONDS_DEFAULT */
+  /** the default is CHECKPOINT_TIMEOUT_SECONDS_DEFAULT */
   readonly timeoutSeconds?: number | undefined;
 }
 
@@ -42,8 +42,8 @@ export interface InstanceUseCases {
    */
   stats(principal: Principal, request: StatsRequest): AsyncIterable<InstanceStats>;
   /**
-   * Queues a checkpoint of a running instance. There is one at a time: a second one is refused until the first has ended.
-   * @throws ApiError `not_found`; `conflict` when the instance is not running or has another one; and as `submitImport`
+   * Queues a checkpoint of a running instance. An instance has one at a time: another one is refused until it has ended.
+   * @throws ApiError `not_found`; `conflict` when the instance is not running or has a checkpoint; as `submitImport` does
    */
   checkpoint(principal: Principal, request: CheckpointInput): Promise<OperationId>;
   /** Takes one sample. @throws as `stats` does */

@@ -93,7 +93,7 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
   };
 }
 
-/** An output as it was opened. */
+/** Wraps an output that the storage has opened. */
 export function outputOf(output: Uint8Array | LongOutput): Output {
   if (!(output instanceof LongOutput)) return { kind: "short", bytes: output };
   return {

@@ -205,7 +205,7 @@ async function openSource(
   return { digest: selection.digest, copyTo };
 }
 
-/** Lists the files of a base disk in a machine of its own, and stages disk and index as a layer. */
+/** Lists the files of a base disk in a separate machine, and stages disk and index as a layer. */
 async function listAndStage(
   context: ImportContext & { readonly laps: Laps },
   directory: string,

@@ -16,15 +16,15 @@ export interface ListTools extends Indexing {
 }
 
 export interface ListJob extends LayerParts {
-  /** what is listed, such as `the image` */
+  /** name of the disk's content in messages, such as `the image` */
   readonly name: string;
   /** time for all that the guest does, in `milliseconds`, when it has sent that much of the listing */
   readonly allowedMs: (listedBytes: number) => number;
 }
 
 /**
- * Writes the index of a disk, whose files are listed in a machine of its own; one that is lost is replaced once. The
- * machine is gone when this returns or throws.
+ * Lists the files of a disk in a separate machine, and writes the index. A machine that is lost is replaced once. The machine
+ * is gone when this returns or throws.
  * @throws ApiError with the cause; the reason of the signal
  */
 export function listLayer(tools: ListTools, job: ListJob): Promise<ListedDisk> {

@@ -2,7 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { ExecHandle } from "../../vm/agent/agent.ts";
 
-/** Size of one write to the guest. It bounds the memory that a caller who has left still takes. */
+/** Size of one write to the guest, in `bytes`. It bounds the memory of a write whose caller has left. */
 const PIECE_BYTES = 65_536;
 /** Largest number of callers that wait for their turn. */
 const WAITING_COUNT_MAX = 16;

@@ -43,7 +43,7 @@ export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | 
   readonly exit: Promise<AgentExit>;
 }
 
-/** Receives the start and the output of a process, and its end before anybody else learns of it. */
+/** Receives the start and the output of a process, and its end before it is announced. */
 export interface ProcessSink {
   readonly started: StartListener;
   readonly output: OutputSink;

@@ -151,7 +151,7 @@ export class Compactor implements AsyncDisposable {
   /** Remembers a chain if it could be shorter. */
   #addCandidate(chain: Chain): void {
     const { accountId, topId, layers, plan } = chain;
-    // A client that goes on from the child of an image rarely comes back to the image.
+    // A client that continues from the child of an image rarely comes back to the image.
     const parentId = layers.at(-2)?.id;
     if (parentId !== undefined) this.#candidates.delete(parentId);
     this.#candidates.delete(topId);

@@ -42,10 +42,10 @@ export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
   readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 
-/** A checkpoint of an instance that runs. */
+/** A validated checkpoint of a running instance. */
 export interface CheckpointSubmission {
   readonly instanceId: OperationId;
-  /** the image that the instance started from */
+  /** the image on which the instance runs */
   readonly imageId: ImageId;
   readonly tag: string | null;
   readonly timeoutSeconds: number;

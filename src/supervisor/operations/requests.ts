@@ -102,7 +102,7 @@ export class Requests {
     if (secrets === null || resources === null) throw requestGone();
     const { env, stdin, stdinFileBytes } = secrets as InstanceSecrets;
     if (stdinFileBytes !== null && (await stdinBytes(this.#layout, id)) !== stdinFileBytes) {
-      throw new ApiError("unavailable", "the standard input of the operation is gone; no backup holds it");
+      throw new ApiError("unavailable", "the standard input of the operation is gone: backups do not contain it");
     }
     const open =
       stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => inRow(stdin);
