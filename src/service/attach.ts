@@ -73,9 +73,9 @@ export async function attach(
   const held = stack.move();
   return {
     items: () => (lossless ? withTap(log, starts) : fromLog(log)),
-    write: async (bytes, signal) => await (await starts.first).input.write(bytes, signal),
-    closeInput: async (signal) => await (await starts.first).input.close(signal),
-    resize: async (size) => await resizeTerminal(await starts.first, size),
+    write: async (bytes, signal) => await (await starts.latest()).input.write(bytes, signal),
+    closeInput: async (signal) => await (await starts.latest()).input.close(signal),
+    resize: async (size) => await resizeTerminal(await starts.latest(), size),
     [Symbol.dispose]: () => held.dispose(),
   };
 }
@@ -88,23 +88,22 @@ interface Tapped {
 
 /** The starts of one process, which is started again when its machine is replaced. */
 class Starts implements Disposable {
-  /** resolves at the first start; never if there is none */
-  readonly first: Promise<InstanceProcess>;
   readonly #lossless: boolean;
-  readonly #first = Promise.withResolvers<InstanceProcess>();
+  readonly #first = Promise.withResolvers<void>();
+  #latest: InstanceProcess | null = null;
   #next = Promise.withResolvers<Tapped>();
   readonly #taps = new DisposableStack();
   #failure: unknown = null;
 
   constructor(lossless: boolean) {
     this.#lossless = lossless;
-    this.first = this.#first.promise;
     this.#next.promise.catch(() => undefined);
   }
 
   /** Never throws: the failure of a reader must not affect the start of the process. */
   add(process: InstanceProcess): void {
-    this.#first.resolve(process);
+    this.#latest = process;
+    this.#first.resolve();
     if (!this.#lossless) return;
     try {
       this.#next.resolve({ process, tap: this.#taps.use(process.taps.open()) });
@@ -113,6 +112,13 @@ class Starts implements Disposable {
       this.#failure = error;
       this.#next.reject(error);
     }
+  }
+
+  /** The process of the latest start; pending before the first one, and for ever if there is none. */
+  async latest(): Promise<InstanceProcess> {
+    await this.#first.promise;
+    if (this.#latest === null) throw new Error("a start without a process");
+    return this.#latest;
   }
 
   /** Waits for the next start; one call at a time. @throws ApiError `too_many_requests` when a tap was refused */

@@ -212,7 +212,7 @@ describe("a lossless attachment", () => {
     await using _written = { [Symbol.asyncDispose]: () => events.end() };
     using run = api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events });
     const log = new ProcessLog(events, { spid: 1, truncateOutputAtBytes: 10 });
-    const spec = shellSpec("echo from the second; exit 2");
+    const spec = { ...shellSpec("read line; echo $line from the second; exit 2"), stdin: "open" as const };
     const start = ({ instance }: NativeInstance) => {
       run.enter(instance);
       return instance.start(spec, { ...log.sink(spec), exited: (exit) => log.exited(exit) });
@@ -223,8 +223,9 @@ describe("a lossless attachment", () => {
     await lost.exit.catch(() => undefined);
     await using second = await nativeInstance();
     start(second);
+    early.type("typed\n");
     expect(await early.socket.closed).toMatchObject({ code: 1000 });
-    expect(early.of(1).toString()).toBe("from the second\n");
+    expect(early.of(1).toString()).toBe("typed from the second\n");
     expect(early.statuses).toEqual([{ exit_code: 2, signal: null, timed_out: false }]);
   });
 
