@@ -72,7 +72,7 @@ export class Appliance implements AsyncDisposable {
       "port = 0",
       "[vm]",
       'emulation = "allow"',
-      // Of another build's settings nothing is known.
+      // Another build may not know this setting.
       ...(options.executable === undefined ? ['probe_timeout = "60s"'] : []),
       "[pool]",
       `size = ${options.poolSize ?? 1}`,
@@ -90,7 +90,7 @@ export class Appliance implements AsyncDisposable {
     return this.#process.pid;
   }
 
-  /** Everything that the daemon logged. */
+  /** The daemon's log. */
   get log(): string {
     return this.#log;
   }
@@ -170,7 +170,7 @@ export class Appliance implements AsyncDisposable {
     throw new Error(`operation ${id} did not end:\n${this.#log.slice(-4000)}`);
   }
 
-  /** Imports an image and gives its uuid. */
+  /** Imports an image and returns its uuid. */
   async importImage(registry: string, tag?: string): Promise<string> {
     const response = await this.post("/images/import", { registry, ...(tag ? { tag } : {}) });
     const { uuid } = (await response.json()) as { uuid: string };
@@ -179,7 +179,7 @@ export class Appliance implements AsyncDisposable {
     return (operation.result as unknown as { image: string }).image;
   }
 
-  /** Spawns an instance and gives its id. */
+  /** Spawns an instance and returns its id. */
   async spawn(request: Record<string, unknown>): Promise<string> {
     const response = await this.post("/instances", request);
     const body = (await response.json()) as { uuid: string };
@@ -187,17 +187,17 @@ export class Appliance implements AsyncDisposable {
     return body.uuid;
   }
 
-  /** Runs a shell command and gives the finished operation. */
+  /** Runs a shell command and returns the finished operation. */
   async run(image: string, command: string, more: Record<string, unknown> = {}): Promise<Finished> {
     return await this.finished(await this.spawn({ image, command, shell: true, ...more }));
   }
 
-  /** VMMs of this appliance: those that waited in its pool, too. */
+  /** VMMs of this appliance, also those in its pool. */
   async machinePids(): Promise<number[]> {
     return (await this.#machineProcesses()).map(({ pid }) => pid);
   }
 
-  /** The same without their launchers, and without monitors that try what the host's KVM can do. */
+  /** The same without their launchers, and without monitors of the probe. */
   async monitorPids(): Promise<number[]> {
     const found = await this.#machineProcesses();
     return found.filter(({ argv }) => /^\/usr\/bin\/qemu-system-x86_64 .*-accel tcg/.test(argv)).map(({ pid }) => pid);
@@ -210,7 +210,7 @@ export class Appliance implements AsyncDisposable {
     return found.filter((_, index) => groups[index]?.includes(namespace));
   }
 
-  /** What is in the directories of the data directory that only running work uses. */
+  /** Entries of the directories of the data directory that only running work uses. */
   async leftovers(): Promise<string[]> {
     const found: string[] = [];
     for (const directory of ["vms", "tmp"]) {

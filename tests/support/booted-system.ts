@@ -6,7 +6,7 @@ import { until } from "./waiting.ts";
 
 const SCRIPT = resolve(import.meta.dir, "booted-system.sh");
 const CGROUPS = "/sys/fs/cgroup";
-/** Trees of control groups that systemd uses; on hosts with version 2 alone it is one. */
+/** Trees of control groups that systemd uses; one on hosts with version 2 alone. */
 const TREES = ["systemd", "memory", "cpu", "cpuacct", "pids", "unified"];
 /** The whole system is ended after this, in `seconds`. */
 const LIFE_SECONDS_MAX = 280;
@@ -18,7 +18,7 @@ export interface CommandResult {
   readonly stderr: string;
 }
 
-/** A machine of its own as far as its service manager can tell: systemd runs in it as the first process. */
+/** A container in which systemd runs as the first process, as on a machine of its own. */
 export class BootedSystem implements AsyncDisposable {
   readonly directory: string;
   readonly #groups: readonly string[];
@@ -104,7 +104,7 @@ export class BootedSystem implements AsyncDisposable {
     return await this.output("systemctl", "show", "coppice", "--value", "-p", name);
   }
 
-  /** Gives the system a way out that leads nowhere, so that what it would send can be counted. */
+  /** Gives the system a default route that leads nowhere, so that its packets can be counted. */
   async addUplink(): Promise<void> {
     const script = [
       "ip link add uplink type veth peer name nowhere",
@@ -117,7 +117,7 @@ export class BootedSystem implements AsyncDisposable {
     await this.output("sh", "-ec", script.join("\n"));
   }
 
-  /** Packets that went that way. */
+  /** Number of packets on that route. */
   async sentPackets(): Promise<number> {
     return Number(await this.output("cat", "/sys/class/net/uplink/statistics/tx_packets"));
   }
@@ -128,7 +128,7 @@ export class BootedSystem implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    // The first process of a pid namespace takes all others with it.
+    // All processes of a pid namespace die with its first one.
     if (this.#pid !== 0) process.kill(this.#pid, "SIGKILL");
     this.#child.kill("SIGKILL");
     await this.#child.exited;

@@ -16,7 +16,7 @@ export interface CliOptions {
   readonly terminal?: boolean;
   /** width of standard output; null or absent: it is no terminal */
   readonly columns?: number | null;
-  /** gets the way to press Ctrl-C */
+  /** receives a function that presses Ctrl-C */
   readonly interrupts?: (press: (signal: HandledSignal) => void) => void;
 }
 
@@ -66,7 +66,7 @@ export type ScriptedSocket = Bun.ServerWebSocket<SeenRequest>;
 
 type Answer = (request: SeenRequest) => Response | undefined | Promise<Response | undefined>;
 
-/** Answers in the place of an appliance, so that a test decides what the client has to cope with. */
+/** Stands in for an appliance, so that a test determines the answers that a client gets. */
 export class ScriptedAppliance implements AsyncDisposable {
   readonly seen: SeenRequest[] = [];
   answer: Answer = () => undefined;

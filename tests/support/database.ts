@@ -57,7 +57,7 @@ export function writeOlderDatabase(path: string, without = MIGRATIONS.at(-1)?.na
   return older.map(({ name }) => name);
 }
 
-/** Names of the migrations that a store has, the oldest first. */
+/** Names of a store's migrations, the oldest first. */
 export function migrationNames(db: Database): string[] {
   return db.orm.all<{ name: string }>("select name from migrations order by created_at").map(({ name }) => name);
 }

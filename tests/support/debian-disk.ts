@@ -89,7 +89,7 @@ async function build(revision: string, directory: string): Promise<void> {
   await rename(tree, directory);
 }
 
-/** What an appliance kept, and what it takes to use that. */
+/** Access to the data of an appliance. */
 export interface Kept {
   /** of the account that owns everything */
   readonly token: string;

@@ -14,7 +14,7 @@ export const DOCUMENTS: readonly string[] = [
     .sort(),
 ];
 
-/** A command, and the output that the page shows; null where it shows none. */
+/** A command, and the output that the page shows; null without one. */
 export interface Step {
   readonly command: string;
   readonly shown: string | null;

@@ -7,7 +7,7 @@ import { run, start } from "../../src/system/exec.ts";
 const ROOT = join(import.meta.dir, "../..");
 const COMPILE_MS = 60_000;
 
-/** What each attempt ended with, by its name: "done", or the name of the kernel's error. */
+/** The result of each attempt, by name: "done", or the name of the kernel's error. */
 export type Outcomes = Readonly<Record<string, string>>;
 
 /** Calls that both jails answer as if the kernel did not have them. */
@@ -54,7 +54,7 @@ export const JAILED: Outcomes = {
   "give room back": "done",
 };
 
-/** Of room on the disk, which a program takes without writing. */
+/** Disk space that a program allocates without writing. */
 export const ALLOCATIONS = ["allocate", "allocate beyond the end", "allocate zeros"];
 
 /** Compiles `escape.c` to a static program in the directory, and returns its path. */
@@ -94,7 +94,7 @@ export function parseOutcomes(text: string): Outcomes {
   );
 }
 
-/** What lies outside of a jail, and is there to be found. Disposal removes it. */
+/** Files outside of a jail that an escape would find. Disposal removes them. */
 export interface Outside extends AsyncDisposable {
   /** arguments of `escape.c` for a jail in which `directory` can be written */
   args(directory: string): string[];

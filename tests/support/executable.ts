@@ -5,7 +5,7 @@ import { join, resolve } from "node:path";
 /** Longest that a command of a test may take, in `milliseconds`. */
 const COMMAND_MS_MAX = 30_000;
 
-/** The built executable in a directory that has nothing of the repository, but traps for what it must not read. */
+/** The built executable in a directory without the repository, but with files that it must not read. */
 export class Executable implements AsyncDisposable {
   readonly directory: string;
   readonly path: string;
@@ -43,7 +43,7 @@ export class Executable implements AsyncDisposable {
     return { code: await child.exited, stdout: Buffer.from(stdout), stderr };
   }
 
-  /** What a hostile directory holds: settings that run code, or change the program. */
+  /** Files of a hostile directory: settings that run code, or change the program. */
   async layTraps(): Promise<void> {
     await writeFile(join(this.directory, ".env"), "COPPICE_POOL_SIZE=trapped\n");
     await writeFile(join(this.directory, "bunfig.toml"), 'preload = ["./trap.ts"]\n');

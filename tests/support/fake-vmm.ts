@@ -7,7 +7,7 @@ import type { Acceleration, Machine, MachineExit, MachineShape, Template, Vmm } 
 import { ScriptedAgent } from "./scripted-peer.ts";
 import { turns } from "./waiting.ts";
 
-/** What a fake machine's guest does. */
+/** The behaviour of a fake machine's guest. */
 export interface GuestScript {
   /** never greets */
   readonly mute?: boolean;
@@ -19,13 +19,13 @@ export interface GuestScript {
   readonly mountErrno?: number;
 }
 
-/** Where in its life a VMM is killed. */
+/** The phase in which a VMM is killed. */
 export type Phase = "start" | "hello" | "sync" | "save" | "attach" | "mount";
 
 export interface FakeMachine {
   /** the VMM ends */
   die(): void;
-  /** the VMM goes on, but nobody answers in the guest */
+  /** the VMM runs on, but the guest does not answer */
   loseAgent(): void;
 }
 
@@ -49,7 +49,7 @@ export class FakeTemplate implements Template {
 
 const KILLED: MachineExit = { reason: "killed", detail: "of a script" };
 
-/** A VMM without machines: guests are scripts that greet and answer. Counts what it was asked for. */
+/** A VMM without machines: scripts stand in for guests. Records its calls. */
 export class FakeVmm implements Vmm {
   readonly name = "qemu";
   version = "1";

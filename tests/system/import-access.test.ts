@@ -3,8 +3,8 @@ import { readdirSync, readFileSync } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { Appliance } from "../support/appliance.ts";
-import { bystander, type DetourRegistry, detourRegistry } from "../support/detour-registry.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
+import { bystander, type RedirectingRegistry, redirectingRegistry } from "../support/redirecting-registry.ts";
 import { Registry } from "../support/registry.ts";
 import { type Body, operationOf } from "../support/runs.ts";
 import { type SlowRegistry, slowRegistry } from "../support/slow-registry.ts";
@@ -20,7 +20,7 @@ let open: Registry;
 let closed: Registry;
 let secured: Registry;
 let slow: SlowRegistry;
-let detour: DetourRegistry;
+let redirecting: RedirectingRegistry;
 let appliance: Appliance;
 
 /** vCPUs; one run can have as many */
@@ -33,13 +33,13 @@ beforeAll(async () => {
     Registry.start({ credentials: CREDENTIALS, tls: true }),
   ]);
   slow = slowRegistry(open.host);
-  detour = detourRegistry(open);
+  redirecting = redirectingRegistry(open);
   appliance = await Appliance.start({
     registries: [
       open.host,
       closed.host,
       slow.host,
-      detour.host,
+      redirecting.host,
       { host: secured.host, ca_file: secured.caFile ?? "" },
       { host: "denied.example", allow: false },
       // Listed, but accessed with TLS and the system's authorities.
@@ -53,7 +53,7 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  for (const owned of [appliance, slow, detour, open, closed, secured]) await owned[Symbol.asyncDispose]();
+  for (const owned of [appliance, slow, redirecting, open, closed, secured]) await owned[Symbol.asyncDispose]();
 });
 
 const submit = async (request: Body): Promise<string> => {
@@ -196,19 +196,19 @@ describe("a registry that redirects its clients", () => {
   test("is followed to listed hosts, and to no other service of this machine", async () => {
     using service = bystander();
     await pushImage(open, "team/moved:1", { layers: [[{ path: "marker", content: "moved" }]] });
-    const request = { registry: `${detour.host}/team/moved:1` };
-    detour.blobsAt = `http://127.0.0.1:${service.port}`;
+    const request = { registry: `${redirecting.host}/team/moved:1` };
+    redirecting.blobsAt = `http://127.0.0.1:${service.port}`;
     const blobs = await ended(request);
-    detour.blobsAt = null;
-    detour.tokensAt = `http://127.0.0.1:${service.port}/token`;
+    redirecting.blobsAt = null;
+    redirecting.tokensAt = `http://127.0.0.1:${service.port}/token`;
     const tokens = await ended({ ...request, credentials: CREDENTIALS });
-    detour.tokensAt = null;
+    redirecting.tokensAt = null;
     for (const { status, error } of [blobs, tokens]) {
       expect([status, error["error"]]).toEqual(["FAILED", "forbidden"]);
       expect(error["message"]).toContain(`127.0.0.1:${service.port}`);
     }
     expect(service.callers).toBe(0);
-    detour.blobsAt = `http://${open.host}`;
+    redirecting.blobsAt = `http://${open.host}`;
     expect((await ended(request)).status).toBe("SUCCESS");
   });
 });

@@ -9,8 +9,13 @@ import { copyToLayout, inspectImage, type RegistryAccess } from "../../src/oci/s
 import { runTool } from "../../src/oci/tool.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
-import { type Bystander, bystander, type DetourRegistry, detourRegistry } from "../support/detour-registry.ts";
 import { digestsIn, pushImage } from "../support/images.ts";
+import {
+  type Bystander,
+  bystander,
+  type RedirectingRegistry,
+  redirectingRegistry,
+} from "../support/redirecting-registry.ts";
 import { Registry } from "../support/registry.ts";
 import { builtAssets } from "../support/vm.ts";
 import { until } from "../support/waiting.ts";
@@ -24,7 +29,7 @@ let network: ToolNetwork;
 let scratch: ScratchDirectory;
 let plain: Registry;
 let closed: Registry;
-let detour: DetourRegistry;
+let redirecting: RedirectingRegistry;
 let service: Bystander;
 
 /** Another spelling of the loopback, which Go takes for a name, so that it goes to the proxy. */
@@ -38,7 +43,7 @@ beforeAll(async () => {
     Registry.start(),
     Registry.start({ credentials: CREDENTIALS, tls: true }),
   ]);
-  detour = detourRegistry(plain);
+  redirecting = redirectingRegistry(plain);
   const content = Buffer.alloc(BYTES);
   crypto.getRandomValues(content.subarray(0, 65_536));
   const image = { layers: [[{ path: "file", content }]], compression: "none" } as const;
@@ -46,13 +51,13 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  for (const owned of [detour, plain, closed, scratch]) await owned[Symbol.asyncDispose]();
+  for (const owned of [redirecting, plain, closed, scratch]) await owned[Symbol.asyncDispose]();
   for (const owned of [service, network]) owned[Symbol.dispose]();
 });
 
 beforeEach(() => {
-  detour.blobsAt = null;
-  detour.tokensAt = null;
+  redirecting.blobsAt = null;
+  redirecting.tokensAt = null;
 });
 
 let pulls = 0;
@@ -100,58 +105,58 @@ async function listeners(): Promise<number> {
 const elsewhere = (host: string, kind: string): [string, string] => {
   const address = host.replace(/:\d+$/, "").replace(/^127\.1$/, "127.0.0.1");
   const found = `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;
-  return ["forbidden", `the registry ${detour.host} sends its clients elsewhere, and ${found}`];
+  return ["forbidden", `the registry ${redirecting.host} sends its clients elsewhere, and ${found}`];
 };
 
 describe("a registry that redirects its clients", () => {
   test("to unlisted addresses of this host: nothing is contacted", async () => {
-    const hosts = { [detour.host]: { insecure: true } };
+    const hosts = { [redirecting.host]: { insecure: true } };
     for (const host of [`127.0.0.1:${service.port}`, `127.1:${service.port}`]) {
-      detour.blobsAt = `http://${host}`;
-      expect(await failure(pull(detour.host, hosts))).toEqual(elsewhere(host, "loopback"));
+      redirecting.blobsAt = `http://${host}`;
+      expect(await failure(pull(redirecting.host, hosts))).toEqual(elsewhere(host, "loopback"));
     }
-    detour.blobsAt = "http://169.254.169.254";
-    expect(await failure(pull(detour.host, hosts))).toEqual(elsewhere("169.254.169.254:80", "metadata"));
+    redirecting.blobsAt = "http://169.254.169.254";
+    expect(await failure(pull(redirecting.host, hosts))).toEqual(elsewhere("169.254.169.254:80", "metadata"));
     expect(service.callers).toBe(0);
   });
 
   test("to unlisted addresses of this host for a token: nothing is contacted", async () => {
-    const hosts = { [detour.host]: { insecure: true } };
+    const hosts = { [redirecting.host]: { insecure: true } };
     for (const credentials of [null, CREDENTIALS]) {
       for (const host of [`127.0.0.1:${service.port}`, `127.1:${service.port}`]) {
-        detour.tokensAt = `http://${host}/token`;
-        expect(await failure(pull(detour.host, hosts, { credentials }))).toEqual(elsewhere(host, "loopback"));
+        redirecting.tokensAt = `http://${host}/token`;
+        expect(await failure(pull(redirecting.host, hosts, { credentials }))).toEqual(elsewhere(host, "loopback"));
       }
     }
-    detour.tokensAt = "http://169.254.169.254/token";
-    expect(await failure(pull(detour.host, hosts))).toEqual(elsewhere("169.254.169.254:80", "metadata"));
+    redirecting.tokensAt = "http://169.254.169.254/token";
+    expect(await failure(pull(redirecting.host, hosts))).toEqual(elsewhere("169.254.169.254:80", "metadata"));
     expect(service.callers).toBe(0);
   });
 
   test("to hosts that the operator listed: they are contacted", async () => {
     for (const host of [plain.host, named(plain.host)]) {
-      detour.blobsAt = `http://${host}`;
-      const hosts = { [detour.host]: { insecure: true }, [host]: {}, "*": { allow: false } };
-      expect(await pull(detour.host, hosts)).toHaveLength(3);
+      redirecting.blobsAt = `http://${host}`;
+      const hosts = { [redirecting.host]: { insecure: true }, [host]: {}, "*": { allow: false } };
+      expect(await pull(redirecting.host, hosts)).toHaveLength(3);
     }
   });
 
   test("to a host that the operator does not allow: the error names it", async () => {
-    detour.blobsAt = "http://blobs.example";
-    const hosts = { [detour.host]: { insecure: true }, "*": { allow: false } };
+    redirecting.blobsAt = "http://blobs.example";
+    const hosts = { [redirecting.host]: { insecure: true }, "*": { allow: false } };
     const reason = "the operator does not allow the registry blobs.example:80";
-    const message = `the registry ${detour.host} sends its clients elsewhere, and ${reason}`;
-    expect(await failure(pull(detour.host, hosts))).toEqual(["forbidden", message]);
+    const message = `the registry ${redirecting.host} sends its clients elsewhere, and ${reason}`;
+    expect(await failure(pull(redirecting.host, hosts))).toEqual(["forbidden", message]);
   });
 
   test("to a host that does not answer: the error names it", async () => {
     const gone = bystander();
     gone[Symbol.dispose]();
     const host = `127.1:${gone.port}`;
-    detour.blobsAt = `http://${host}`;
-    const hosts = { [detour.host]: { insecure: true }, [host]: {} };
-    const message = `the registry ${detour.host} sends its clients elsewhere, and ${host} cannot be reached: connection refused`;
-    expect(await failure(pull(detour.host, hosts))).toEqual(["unavailable", message]);
+    redirecting.blobsAt = `http://${host}`;
+    const hosts = { [redirecting.host]: { insecure: true }, [host]: {} };
+    const message = `the registry ${redirecting.host} sends its clients elsewhere, and ${host} cannot be reached: connection refused`;
+    expect(await failure(pull(redirecting.host, hosts))).toEqual(["unavailable", message]);
   });
 });
 

@@ -5,7 +5,7 @@ import { ACL_ACCESS, ACL_DEFAULT, CAPABILITY, type Model, type Node, type Operat
 type Random = ReturnType<typeof seededRandom>;
 type Known = readonly [path: string, node: Node];
 
-/** A tree beyond this is cut back, so that a step costs the same in a long chain as in a short one. */
+/** A larger tree is pruned, so that a step costs the same in a long chain as in a short one. */
 const ENTRIES_COUNT_MAX = 300;
 const PATH_BYTES_MAX = 3000;
 const XATTR_BYTES_MAX = 2000;
@@ -48,7 +48,7 @@ export class Generator {
     this.#random = random;
   }
 
-  /** The operations of one choice; several belong together where one alone shows nothing. */
+  /** The operations of one choice; some are useful only together. */
   next(model: Model): Operation[] {
     const known = [...model.entries()].slice(1);
     if (known.length > ENTRIES_COUNT_MAX) return this.#thinOut(known);
@@ -121,7 +121,7 @@ export class Generator {
       case "truncate":
         return [["truncate", filePath, this.#chance(8) ? this.#pick(FAR_OFFSETS) : this.#random.below(40_000)]];
       case "allocate":
-        // Whether it takes away a capability differs between kernels.
+        // Kernels differ in whether this removes a capability.
         if (file.xattrs.has(CAPABILITY)) return [];
         return [
           ["allocate", filePath, this.#pick([0, 1, 3, 3, 16, 17]), this.#offset(), 1 + this.#random.below(100_000)],
@@ -245,7 +245,7 @@ export class Generator {
     return [["set", path, node.type === "d" && this.#chance(40) ? ACL_DEFAULT : ACL_ACCESS, acl]];
   }
 
-  /** What the kernel refuses, or may: the error counts. */
+  /** Operations that the kernel may refuse: their errors are compared. */
   #wrong({ known, directories }: { known: Known[]; directories: Known[] }, fresh: string): Operation[] {
     const [path, node] = this.#pick(known) ?? [fresh, undefined];
     const [directory] = this.#pick(directories.slice(1)) ?? [fresh];
@@ -280,7 +280,7 @@ export class Generator {
     return `${directory}/${this.#name()}`;
   }
 
-  /** Few enough different ones that a name comes back after it was removed. */
+  /** Few enough names that a removed one is used again. */
   #name(): string {
     const number = this.#random.below(12);
     const kinds = [

@@ -76,7 +76,7 @@ export class Inspector implements Disposable {
     };
   }
 
-  /** What HTTP shows of a directory's entries, in the words of a view; times are cut to milliseconds. */
+  /** A directory's entries over HTTP, in the form of a view; times have milliseconds. */
   async list(image: string, path: string): Promise<Map<string, string>> {
     const response = await this.#appliance.fetch(`/inspect/${image}/list?path=${queryOf(path)}`);
     if (response.status !== 200) throw new Error(`list answered ${response.status}: ${await response.text()}`);
@@ -115,7 +115,7 @@ async function digestOf(tree: ImageTree, resolved: ResolvedEntry, index: LayerIn
   return digestOfBlocks(blocks);
 }
 
-/** Every byte of the path, escaped: the interface takes it as bytes. */
+/** The path with every byte escaped: the interface takes bytes. */
 export function queryOf(path: string): string {
   return [...path].map((char) => `%${char.charCodeAt(0).toString(16).padStart(2, "0")}`).join("");
 }

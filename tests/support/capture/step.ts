@@ -15,7 +15,7 @@ export interface KnownImage {
   readonly depth: number;
 }
 
-/** Images that are held against a model, one run after the other. */
+/** Images that are compared with a model, one run after the other. */
 export class CaptureSteps {
   readonly #appliance: Appliance;
   readonly #inspector: Inspector;

@@ -1,6 +1,6 @@
 import type { Model, Node } from "./model.ts";
 
-/** What one of the views shows of an entry; strings are byte strings. */
+/** An entry in one of the views; strings are byte strings. */
 export interface Seen {
   readonly type: string;
   readonly mode: number;
@@ -49,7 +49,7 @@ function lineOf(seen: Seen, groups: ReadonlyMap<unknown, string>): string {
   });
 }
 
-/** The first differences between two views, for a person; empty when there is none. */
+/** The first differences between two views, as text; empty without any. */
 export function differences(wanted: View, found: View, countMax = 10): string[] {
   const [left, right] = [linesOf(wanted), linesOf(found)];
   const texts: string[] = [];
@@ -61,7 +61,7 @@ export function differences(wanted: View, found: View, countMax = 10): string[] 
   return texts;
 }
 
-/** What the model says, once it has the times that the clock gave: see `adoptTimes`. */
+/** The model as a view, once it has the clock's times: see `adoptTimes`. */
 export function viewOfModel(model: Model): View {
   const counts = model.nameCounts();
   const seen = new Map<string, Seen>();

@@ -76,12 +76,12 @@ export class StandInHost implements AsyncDisposable {
     return new StandInHost({ directory, vmsDirectory, cgroups, vmm, warnings, owned: stack.move() });
   }
 
-  /** What stand-ins that start from now on are to do. */
+  /** Sets the behaviour of stand-ins that start from now on. */
   control(control: Control): void {
     writeFileSync(join(this.#root, "control.json"), JSON.stringify(control));
   }
 
-  /** What a machine's stand-in has seen; to be read before the machine is disposed. */
+  /** The transcript of a machine's stand-in; to be read before the machine is disposed of. */
   transcript(machine: Machine): TranscriptLine[] {
     const text = readFileSync(join(machine.directory, "run/transcript"), "utf8");
     return text.split("\n").flatMap((line) => (line === "" ? [] : [JSON.parse(line) as TranscriptLine]));

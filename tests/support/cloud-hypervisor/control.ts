@@ -1,14 +1,14 @@
-/** How a call of the stand-in goes wrong. */
+/** How a call of the stand-in fails. */
 export interface Failure {
   readonly endpoint: string;
   readonly how: "hang" | "500" | "die" | "exit" | "garbage" | "close" | "flood";
   /** only the first time; else always */
   readonly once?: boolean;
-  /** calls of the endpoint that go well before */
+  /** number of calls of the endpoint that succeed before */
   readonly skip?: number;
 }
 
-/** What a stand-in is to do; the file control.json of its root. */
+/** The behaviour of a stand-in; the file control.json of its root. */
 export interface Control {
   readonly failures?: readonly Failure[];
   /** false: memory cannot be restored on demand */
@@ -33,6 +33,6 @@ export interface TranscriptLine {
   /** of the answer; 0 for a call that was made to fail */
   readonly status?: number;
   readonly body?: unknown;
-  /** what no client of the API may do */
+  /** violations of the API by the client */
   readonly violation?: string;
 }

@@ -1,4 +1,4 @@
-/** What is wrong with a message, by the place in it. */
+/** The problems of a message, by the place in it. */
 export interface Problem {
   readonly path: string;
   readonly message: string;
@@ -48,7 +48,7 @@ export class ApiDescription {
     return this.#operation(method, endpoint) !== undefined;
   }
 
-  /** What is wrong with a request's body; undefined stands for none. */
+  /** The problems of a request's body; undefined stands for none. */
   checkRequest(method: string, endpoint: string, body: unknown): Problem[] {
     const operation = this.#operation(method, endpoint);
     if (operation === undefined) return [{ path: "", message: `there is no ${method} ${endpoint}` }];
@@ -58,7 +58,7 @@ export class ApiDescription {
     return this.#check(schema, body, "");
   }
 
-  /** What is wrong with an answer. Errors are judged by their status alone: their bodies are not described. */
+  /** The problems of an answer. Errors are checked by their status alone: their bodies are not described. */
   checkResponse(method: string, endpoint: string, status: number, body: unknown): Problem[] {
     const response = this.#operation(method, endpoint)?.responses[String(status)];
     if (status >= 400) return [];
@@ -68,7 +68,7 @@ export class ApiDescription {
     return this.#check(schema, body, "");
   }
 
-  /** What is wrong with a value of a named schema. */
+  /** The problems of a value of a named schema. */
   checkSchema(name: string, value: unknown): Problem[] {
     return this.#check({ $ref: `${REFERENCE}${name}` }, value, "");
   }
@@ -107,7 +107,7 @@ export class ApiDescription {
     const problems = missing.map((name) => ({ path: `${path}.${name}`, message: "missing" }));
     for (const [name, each] of Object.entries(value)) {
       const known = schema.properties?.[name] ?? schema.additionalProperties;
-      // Objects of which nothing is said take anything: Rust enums with data, for one.
+      // Objects without a description accept anything, such as Rust enums with data.
       const anything = schema.properties === undefined && schema.additionalProperties === undefined;
       if (known !== undefined) problems.push(...this.#check(known, each, `${path}.${name}`));
       else if (!anything) problems.push({ path: `${path}.${name}`, message: "not a known property" });

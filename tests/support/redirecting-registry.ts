@@ -1,29 +1,29 @@
 import type { Registry } from "./registry.ts";
 
-/** A registry on the loopback that sends its clients on to other places. */
-export interface DetourRegistry extends AsyncDisposable {
+/** A registry on the loopback that redirects its clients. */
+export interface RedirectingRegistry extends AsyncDisposable {
   /** `127.0.0.1:<port>` */
   readonly host: string;
   /** begin of the address that blobs are redirected to; null serves them */
   blobsAt: string | null;
-  /** address of who hands out tokens; null asks for none */
+  /** address of the token service; null: no token is needed */
   tokensAt: string | null;
 }
 
 /** Starts one in front of a registry that speaks plain HTTP. */
-export function detourRegistry(target: Registry): DetourRegistry {
+export function redirectingRegistry(target: Registry): RedirectingRegistry {
   const server = Bun.serve({
     port: 0,
     hostname: "127.0.0.1",
     idleTimeout: 0,
     async fetch(request) {
       const url = new URL(request.url);
-      if (detours.tokensAt !== null && !request.headers.has("authorization")) {
-        const challenge = `Bearer realm="${detours.tokensAt}",service="detour"`;
+      if (targets.tokensAt !== null && !request.headers.has("authorization")) {
+        const challenge = `Bearer realm="${targets.tokensAt}",service="redirecting"`;
         return new Response("{}", { status: 401, headers: { "www-authenticate": challenge } });
       }
-      if (detours.blobsAt !== null && url.pathname.includes("/blobs/")) {
-        return new Response(null, { status: 307, headers: { location: `${detours.blobsAt}${url.pathname}` } });
+      if (targets.blobsAt !== null && url.pathname.includes("/blobs/")) {
+        return new Response(null, { status: 307, headers: { location: `${targets.blobsAt}${url.pathname}` } });
       }
       const headers = new Headers(request.headers);
       for (const name of ["host", "authorization"]) headers.delete(name);
@@ -31,16 +31,16 @@ export function detourRegistry(target: Registry): DetourRegistry {
       return new Response(answer.body, { status: answer.status, headers: answer.headers });
     },
   });
-  const detours: DetourRegistry = {
+  const targets: RedirectingRegistry = {
     host: `127.0.0.1:${server.port}`,
     blobsAt: null,
     tokensAt: null,
     [Symbol.asyncDispose]: () => server.stop(true),
   };
-  return detours;
+  return targets;
 }
 
-/** A service of the host that is none of anybody's business. */
+/** A service of this host that no import may contact. */
 export interface Bystander extends Disposable {
   readonly port: number;
   /** connections so far */
