@@ -112,6 +112,33 @@ describe("shell", () => {
     await shell.ended();
   });
 
+  test("is told on the terminal when its time is nearly over, and can have more", async () => {
+    using shell = new CliTerminal(appliance, ["shell", "tag:busybox", "--disposable", "--timeout", "62"]);
+    const [, id = ""] = await shell.shows(
+      /this session ends in 1 min; more time: coppice op extend ([0-9a-f-]{36}) 1h/,
+    );
+    const extended = await appliance.command(["op", "extend", id, "30m", "--json"]);
+    expect([extended.code, JSON.parse(extended.stdout)]).toEqual([0, { uuid: id, timeout: expect.any(Number) }]);
+    const over = await appliance.command(["op", "extend", id, "100d"]);
+    expect([over.code, over.stderr]).toEqual([2, expect.stringContaining("timeout must be an integer from 1 to 3600")]);
+    shell.type("exit\r");
+    expect(await shell.ended()).toBe(0);
+  });
+
+  test("that loses its terminal is killed when it does not care, and its files are kept", async () => {
+    const shell = new CliTerminal(appliance, ["shell", "tag:busybox"]);
+    await shell.shows(PROMPT);
+    shell.type("trap '' HUP; echo work > /root/work; echo stays\r");
+    await shell.shows("\nstays\r\n");
+    const { id } = await newestInstance();
+    shell.close();
+    const { status, result } = await appliance.finished(id);
+    expect([status, result]).toEqual(["SUCCESS", expect.objectContaining({ image: expect.any(String) })]);
+    const image = (result as unknown as { image: string }).image;
+    expect((await appliance.command(["cat", image, "/root/work"])).stdout).toBe("work\n");
+    await shell.ended();
+  });
+
   test("gives the terminal back as it was, also when it is ended from outside", async () => {
     for (const end of ["exit\r", null]) {
       const script = `stty -a > /dev/null; before=$(stty -g); "$@"; [ "$before" = "$(stty -g)" ] && echo "as it was"`;

@@ -1,5 +1,6 @@
 import { Attachment } from "../../client/attachment.ts";
 import { answerOf, type Client } from "../../client/client.ts";
+import { ResponseError } from "../../client/errors.ts";
 import { commandStart } from "../../client/operation-events.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
@@ -62,7 +63,12 @@ export const besideCommands: readonly Command[] = [
           await io.stdout(`${process.spid}\n`);
           return 0;
         }
-        const end = () => signalProcess(client, process, "KILL");
+        const end = async () => {
+          await signalProcess(client, process, "KILL").catch((error: unknown) => {
+            // It has ended in the meantime.
+            if (!(error instanceof ResponseError && error.status === 409)) throw error;
+          });
+        };
         return await join({ client, io, process, ...streams, isLossless: true, end });
       });
     },
@@ -124,6 +130,7 @@ async function join({ client, io, process, input, hasTerminal, isLossless, end }
     hasTerminal,
     end: end ?? (async () => session.detach()),
     leave: () => session.detach(),
+    survivesHangUp: end === null,
   });
   session.finish();
   const how = await session.run();

@@ -54,7 +54,7 @@ export class Session {
     this.#options = options;
   }
 
-  /** Without a connection, standard input is passed on until `finish` is called. @throws the error of a write */
+  /** When the connection breaks, standard input is passed on until `finish` is called. @throws the error of a write */
   async run(): Promise<SessionEnd> {
     const { attachment, started } = this.#options;
     // A terminal has its own modes again before anything else is written to it.
@@ -74,7 +74,8 @@ export class Session {
     );
     const isWhole = attachment !== null && (await this.#output(attachment));
     if (this.#isDetached) return "detached";
-    if (!isWhole) await this.#over.promise;
+    // Keys are nobody's any more, and the person has to have the terminal back.
+    if (!isWhole && this.#options.input !== "keys") await this.#over.promise;
     return isWhole ? "complete" : "lost";
   }
 

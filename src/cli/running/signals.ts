@@ -18,6 +18,8 @@ export interface PassedSignals {
   readonly end: () => Promise<void>;
   /** Stops waiting for that. */
   readonly leave: () => void;
+  /** true: a process that loses its terminal is left, and not hung up */
+  readonly survivesHangUp?: boolean;
 }
 
 export interface SignalState extends Disposable {
@@ -27,9 +29,11 @@ export interface SignalState extends Disposable {
 
 /**
  * Passes signals on to the process group of a process. The first SIGINT or SIGTERM is passed on, the second one ends the
- * process, and the third one does not wait for that. Without its terminal a process has a few seconds.
+ * process, and the third one does not wait for that. A process that loses its terminal has a few seconds before it is
+ * killed, and what it leaves is kept.
  */
-export function passSignals({ client, io, process, hasTerminal, end, leave }: PassedSignals): SignalState {
+export function passSignals(passed: PassedSignals): SignalState {
+  const { client, io, process, hasTerminal, end, leave, survivesHangUp = false } = passed;
   let interrupts = 0;
   let hangUp: Timer | undefined;
   const finish = () => {
@@ -38,17 +42,21 @@ export function passSignals({ client, io, process, hasTerminal, end, leave }: Pa
       leave();
     });
   };
-  const pass = (signal: HandledSignal) => {
+  const pass = (signal: HandledSignal | "SIGKILL", isHangUp = false) => {
     signalProcess(client, process, signal.replace(/^SIG/, "")).catch((error: Error) => {
-      // It does not run yet, or no longer.
-      if (error instanceof ResponseError && error.status === 409) return finish();
-      io.stderr(`coppice: cannot pass on ${signal}: ${error.message}\n`);
+      if (!(error instanceof ResponseError && error.status === 409)) {
+        io.stderr(`coppice: cannot pass on ${signal}: ${error.message}\n`);
+        return;
+      }
+      // It does not run yet, which the status of its instance tells, or no longer: then a hang-up has nothing to end.
+      if (!isHangUp || error.details["status"] !== undefined) finish();
     });
   };
   const onSignal = (signal: HandledSignal) => {
     if (signal === "SIGHUP" || (hasTerminal && signal === "SIGTERM")) {
-      hangUp ??= setTimeout(finish, HANG_UP_MS);
-      return pass("SIGHUP");
+      if (survivesHangUp) return leave();
+      hangUp ??= setTimeout(() => pass("SIGKILL", true), HANG_UP_MS);
+      return pass("SIGHUP", true);
     }
     if (signal !== "SIGINT" && signal !== "SIGTERM") return pass(signal);
     interrupts += 1;

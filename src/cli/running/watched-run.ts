@@ -11,6 +11,9 @@ import { Session } from "./session.ts";
 import { passSignals } from "./signals.ts";
 import type { Streams } from "./streams.ts";
 
+/** Time in which a run that ended is seen to have ended, in `milliseconds`. */
+const LOST_MS = 5000;
+
 export interface WatchOptions {
   readonly client: Client;
   readonly io: Io;
@@ -56,10 +59,16 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     streams === null
       ? null
       : await openSession(options, streams, { stop: stop.signal, onShown: () => progress.hide() });
+  let lost: Timer | undefined;
+  using _lost = { [Symbol.dispose]: () => clearTimeout(lost) };
   const passed = session?.run().then((end) => {
     if (end === "detached") stop.abort();
+    // The connection may be lost because the run has just ended.
+    if (end === "lost" && streams?.input === "keys") lost = setTimeout(() => stop.abort(), LOST_MS);
     return end;
   });
+  // What cannot be written ends the wait; it is thrown below.
+  passed?.catch(() => stop.abort());
   const operation = await endOf(client, id, {
     signal: stop.signal,
     isShown: io.stderrLooks.redraws,
@@ -71,6 +80,9 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
   const end = await passed;
   const written = session?.written ?? { stdout: 0, stderr: 0 };
   if (end === "detached" && !signals.interrupted) return { written, isComplete: false, operation: null };
+  if (operation === null && end === "lost" && !signals.interrupted) {
+    throw new CliError(`the connection is lost; coppice attach ${id} comes back to it`, EXIT_NOT_RUN);
+  }
   if (operation === null) throw new CliError(`gave up waiting; the operation is ${id}`, EXIT_INTERRUPTED);
   if (operation.status === "CANCELLED") {
     throw new CliError(`operation ${id} was cancelled`, signals.interrupted ? EXIT_INTERRUPTED : EXIT_NOT_RUN);
@@ -89,10 +101,15 @@ async function openSession(
   { stop, onShown }: { readonly stop: AbortSignal; readonly onShown: () => void },
 ): Promise<Session> {
   const process = { instance: id, spid: COMMAND_SPID };
-  const attachment = await Attachment.open(client, process, { lossless: true, signal: stop }).catch((error: Error) => {
-    if (error instanceof UnreachableError || error instanceof ResponseError || stop.aborted) return null;
-    throw error;
-  });
+  const attachment = await Attachment.open(client, process, { lossless: true, signal: stop }).catch(
+    async (error: Error) => {
+      const isLost = error instanceof UnreachableError || error instanceof ResponseError || stop.aborted;
+      if (isLost && input !== "keys") return null;
+      // Nobody can come to a terminal that waits for keys.
+      await cancelOperation(client, id);
+      throw error;
+    },
+  );
   const isAwaited = input !== "none" || onStarted !== undefined;
   const started = !isAwaited
     ? Promise.resolve()
