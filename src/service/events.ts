@@ -39,8 +39,9 @@ export function openEvents(
   row: OperationRow,
   request: EventsRequest,
 ): EventStream {
-  const reader = eventLogs.read(accountId, row.id, request.since, isTerminal(row.status));
-  return new OperationEventStream(reader, request, () => getOperation(db, accountId, row.id));
+  const hasEnded = isTerminal(row.status);
+  const reader = eventLogs.read(accountId, row.id, request.since, hasEnded);
+  return new OperationEventStream(reader, request, hasEnded, () => getOperation(db, accountId, row.id));
 }
 
 class OperationEventStream implements EventStream {
@@ -48,11 +49,14 @@ class OperationEventStream implements EventStream {
   readonly #request: EventsRequest;
   readonly #row: () => OperationRow | null;
   #leftCount: number;
+  /** known to be in a terminal state before the latest read */
+  #hasEnded: boolean;
 
-  constructor(reader: LogReader, request: EventsRequest, row: () => OperationRow | null) {
+  constructor(reader: LogReader, request: EventsRequest, hasEnded: boolean, row: () => OperationRow | null) {
     this.#reader = reader;
     this.#request = request;
     this.#row = row;
+    this.#hasEnded = hasEnded;
     this.#leftCount = request.limit ?? Number.POSITIVE_INFINITY;
   }
 
@@ -64,8 +68,11 @@ class OperationEventStream implements EventStream {
       const wanted = this.#wanted(found);
       if (wanted.length > 0) return wanted;
       if (found.length > 0) continue;
-      if (isOver) return this.#end();
-      if (!follow) return null;
+      if (isOver && this.#hasEnded) return this.#completion();
+      // Readers are ended by a stop of the service, too, and the operation may end after that: then there is more to read.
+      if (isOver) this.#hasEnded = isTerminal(this.#row()?.status ?? "PENDING");
+      if (isOver && this.#hasEnded) continue;
+      if (isOver || !follow) return null;
       await this.#reader.changed(signal);
     }
     return null;
@@ -83,12 +90,11 @@ class OperationEventStream implements EventStream {
     return wanted;
   }
 
-  /** The completion; null when the operation is postponed to the next start of the service, and so has none yet. */
-  #end(): readonly LogEvent[] | null {
+  /** The completion; null when the client has seen it, or the operation was deleted. */
+  #completion(): readonly LogEvent[] | null {
     this.#leftCount = 0;
     const row = this.#row();
     const id = this.#reader.nextId;
-    // The client has seen the completion already.
     if (row === null || row.finishedAt === null || this.#request.since === id) return null;
     const payload = Buffer.from(JSON.stringify(completionOf(row)), "utf8");
     return [{ id, timeNs: nsOf(row.finishedAt), spid: null, type: "completion", payload }];

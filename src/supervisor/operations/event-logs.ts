@@ -163,16 +163,23 @@ function wake(feed: Feed): void {
 
 /** Followers of one log are usually at the same position: one of them reads a piece, and the others get the same one. */
 class SharedPieces {
-  readonly #pieces = new Map<string, Piece>();
+  readonly #pieces = new Map<string, Promise<Piece>>();
 
-  get({ id }: Feed, { offset }: EventPosition): Piece | null {
+  /** The piece at a position, or the read of it that is pending; null when it is not known. */
+  get({ id }: Feed, { offset }: EventPosition): Promise<Piece> | null {
     return this.#pieces.get(`${id} ${offset}`) ?? null;
   }
 
-  add({ id }: Feed, { offset }: EventPosition, piece: Piece): void {
-    this.#pieces.set(`${id} ${offset}`, piece);
+  /** Shares a piece that is being read, unless it turns out to be empty: more can be there later. */
+  add({ id }: Feed, { offset }: EventPosition, reading: Promise<Piece>): void {
+    const key = `${id} ${offset}`;
+    this.#pieces.set(key, reading);
     const [oldest] = this.#pieces.keys();
     if (oldest !== undefined && this.#pieces.size > SHARED_PIECES_COUNT_MAX) this.#pieces.delete(oldest);
+    const forget = () => {
+      if (this.#pieces.get(key) === reading) this.#pieces.delete(key);
+    };
+    reading.then(({ events }) => (events.length === 0 ? forget() : undefined), forget);
   }
 }
 
@@ -215,10 +222,10 @@ export class LogReader implements Disposable {
     this.#isReading = true;
     using _read = { [Symbol.dispose]: () => this.#endRead() };
     for (;;) {
-      // All followers of a log wake at once. They take turns with each other, and with other work.
-      await ownTurn(this.#feed);
       this.#seen = this.#feed.changed.promise;
       const events = this.#hasLeft ? [] : await this.#piece();
+      // All followers of a log wake at once. They take turns with each other, and with other work.
+      await ownTurn(this.#feed);
       const [first] = events;
       if (first === undefined || first.id > this.#since) return events;
       const wanted = events.filter(({ id }) => id > this.#since);
@@ -244,9 +251,15 @@ export class LogReader implements Disposable {
     const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
     this.#position ??= writer?.index.before(this.#since + 1) ?? FIRST_POSITION;
-    const piece = this.#shared.get(this.#feed, this.#position) ?? (await this.#read(file, this.#position));
+    const piece = await (this.#shared.get(this.#feed, this.#position) ?? this.#share(file, this.#position));
     this.#position = piece.next;
     return piece.events;
+  }
+
+  #share(file: EventFile, position: EventPosition): Promise<Piece> {
+    const reading = this.#read(file, position);
+    if (this.#feed.readersCount > 1) this.#shared.add(this.#feed, position, reading);
+    return reading;
   }
 
   async #read(file: EventFile, position: EventPosition): Promise<Piece> {
@@ -254,8 +267,6 @@ export class LogReader implements Disposable {
     const endBytes = this.#feed.writer?.writtenBytes ?? file.sizeBytes;
     const isNear = this.#feed.writer !== null && endBytes - position.offset <= NEAR_BYTES_MAX;
     const events = isNear ? reader.nextNow(endBytes) : await reader.next(endBytes);
-    const piece = { events, next: reader.position };
-    if (events.length > 0 && this.#feed.readersCount > 1) this.#shared.add(this.#feed, position, piece);
-    return piece;
+    return { events, next: reader.position };
   }
 }

@@ -85,6 +85,23 @@ test("readers see the same, from before the start and from later, up to the end 
   expect(await follow(logs.read(ACCOUNT, id, -1, true))).toEqual(first);
 });
 
+test("readers at one place share what one of them reads, also far behind the writer", async () => {
+  const id = newId();
+  const log = logs.open(id);
+  const command = log.outputs(1, 10_000_000);
+  for (let count = 0; count < 30; count++) await command.write("stdout", Buffer.alloc(65_536, count));
+  await log.end();
+  // The writer is more than a mebibyte ahead, so that this is read in a thread.
+  const readers = Array.from({ length: 20 }, () => logs.read(ACCOUNT, id, -1, false));
+  for (let round = 0; round < 3; round++) {
+    const [first, ...others] = await Promise.all(readers.map((reader) => reader.next()));
+    expect(first?.length).toBeGreaterThan(0);
+    for (const events of others) expect(events).toBe(first as typeof events);
+  }
+  for (const reader of readers) reader[Symbol.dispose]();
+  log[Symbol.dispose]();
+});
+
 test("a reader that leaves in the middle of a read, or while it waits, leaves nothing", async () => {
   const id = newId();
   const log = logs.open(id);
