@@ -1,5 +1,5 @@
 import { runCommandLine } from "../../src/cli/command-line.ts";
-import { type HandledSignal, type Io, looksOf } from "../../src/cli/io.ts";
+import { type HandledSignal, type Io, looksOf, type Terminal } from "../../src/cli/io.ts";
 import type { Environment } from "../../src/config/config.ts";
 
 export interface CliResult {
@@ -14,6 +14,8 @@ export interface CliOptions {
   /** takes the place of standard output */
   readonly stdout?: (data: Buffer) => Promise<void>;
   readonly terminal?: boolean;
+  /** the terminal that standard input is */
+  readonly keys?: Terminal;
   /** width of standard output; null or absent: it is no terminal */
   readonly columns?: number | null;
   /** receives a function that presses Ctrl-C */
@@ -41,7 +43,7 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
     stdoutLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
     stderrLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
     columns: options.columns ?? null,
-    terminal: null,
+    terminal: options.keys ?? null,
     onSignal(signals, handler) {
       if (signals.includes("SIGINT" as never)) options.interrupts?.(handler as (signal: HandledSignal) => void);
       return { [Symbol.dispose]: () => undefined };

@@ -214,6 +214,81 @@ describe("standard input", () => {
   });
 });
 
+describe("a session at a terminal", () => {
+  const SESSION = ["run", "--image", "tag:x", "-it", "--", "sh"];
+  let modes: string[];
+  const keys = {
+    size: () => ({ rows: 30, cols: 90 }),
+    raw() {
+      modes.push("raw");
+      return { [Symbol.dispose]: () => void modes.push("restored") };
+    },
+  };
+  beforeEach(() => {
+    modes = [];
+  });
+  /** Types this, and nothing more. */
+  const typing = (text: string) =>
+    async function* (signal?: AbortSignal) {
+      yield Buffer.from(text);
+      await new Promise<void>((resolve) => signal?.addEventListener("abort", () => resolve()));
+    };
+
+  test("gives keys and the size, and takes the terminal back at the end", async () => {
+    appliance.onSocket = async (socket) => {
+      await until("the keys", () => appliance.messages.length === 2);
+      finish(socket, 0);
+    };
+    expect((await coppice({ keys, stdin: typing("ls\r") }, SESSION)).code).toBe(0);
+    const [size, typed] = appliance.messages;
+    expect([size?.[0], JSON.parse(size?.subarray(1).toString() ?? "")]).toEqual([4, { Width: 90, Height: 30 }]);
+    expect(typed?.toString("latin1")).toBe("\0ls\r");
+    expect(modes).toEqual(["raw", "restored"]);
+    expect(appliance.bodies("POST", "/instances")).toEqual([
+      expect.objectContaining({ stdin_open: true, pty: { rows: 30, cols: 90 }, env: { TERM: "xterm" } }),
+    ]);
+  });
+
+  test("is left by Ctrl-P Ctrl-Q, without a signal or a cancel", async () => {
+    appliance.onSocket = () => undefined;
+    const { code, stderr } = await coppice({ keys, stdin: typing("a\x10\x11") }, SESSION);
+    expect([code, stderr]).toEqual([0, expect.stringContaining(`coppice attach ${ID} comes back`)]);
+    expect(signals()).toEqual([]);
+    expect(modes).toEqual(["raw", "restored"]);
+  });
+
+  test("whose connection is lost gives the terminal back, and says how to come back", async () => {
+    appliance.onSocket = async (socket) => {
+      await until("the keys", () => appliance.messages.length === 2);
+      socket.terminate();
+    };
+    const { code, stderr } = await coppice({ keys, stdin: typing("x") }, SESSION);
+    expect([code, stderr]).toEqual([125, expect.stringContaining(`lost; coppice attach ${ID} comes back`)]);
+    expect(modes).toEqual(["raw", "restored"]);
+  });
+
+  test("that cannot be attached is cancelled", async () => {
+    const answer = appliance.answer;
+    appliance.answer = (request) =>
+      request.path.includes("/attach") ? errorReply(429, "too_many_requests", "too many readers") : answer(request);
+    const { code, stderr } = await coppice({ keys, stdin: typing("x") }, SESSION);
+    expect([code, stderr]).toEqual([125, expect.stringContaining("too many readers")]);
+    expect(signals()).toEqual([`/operations/${ID}`]);
+    expect(modes).toEqual([]);
+  });
+});
+
+test("output that cannot be written ends the wait", async () => {
+  appliance.onSocket = (socket) => send(socket, Channel.stdout, "x");
+  const full = Object.assign(new Error("ENOSPC: no space left on device, write"), { code: "ENOSPC", syscall: "write" });
+  const { code, stderr } = await coppice({
+    stdout: async () => {
+      throw full;
+    },
+  });
+  expect([code, stderr]).toEqual([1, "coppice run: ENOSPC: no space left on device, write\n"]);
+});
+
 test("--detach prints the id, and leaves the run", async () => {
   const { code, stdout } = await coppice({}, ["run", "--image", "tag:x", "-d", "--", "job"]);
   expect([code, stdout.toString()]).toEqual([0, `${ID}\n`]);
