@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { readFile } from "node:fs/promises";
 import { Appliance } from "../support/appliance.ts";
 import { CliProcess } from "../support/cli-process.ts";
 import { CliTerminal } from "../support/cli-terminal.ts";
@@ -213,6 +214,39 @@ describe("beside a run", () => {
     await appliance.finished(id);
     const late = await appliance.command(["exec", id, "--", "true"]);
     expect([late.code, late.stderr]).toEqual([125, expect.stringContaining("not running")]);
+  });
+
+  test("a checkpoint is an image of what is there by then; Ctrl-C twice kills what exec started alone", async () => {
+    const script = "echo before > /root/file; sleep 60";
+    const id = await appliance.spawn({ image: "tag:busybox", command: script, shell: true, disposable: true });
+    await until(
+      "it runs",
+      async () => (await appliance.command(["exec", id, "--", "test", "-s", "/root/file"])).code === 0,
+    );
+    const made = await appliance.command(["checkpoint", id, "--tag", "half-way"]);
+    expect([made.code, made.stdout]).toEqual([0, expect.stringMatching(/^[0-9a-f-]{36}\n$/)]);
+    expect(made.stderr).toMatch(/the instance was stopped for \d/);
+    expect((await appliance.command(["cat", "tag:half-way", "/root/file"])).stdout).toBe("before\n");
+
+    const stubborn = "trap 'echo not yet' INT; echo ready; while :; do sleep 0.1; done";
+    using exec = new CliProcess(appliance, ["exec", id, "--", "sh", "-c", stubborn]);
+    await exec.says("ready");
+    exec.signal("SIGINT");
+    await exec.says("not yet");
+    exec.signal("SIGINT");
+    expect(await exec.ended()).toBe(137);
+    // A reader that leaves an attachment leaves the command as it is.
+    using attached = new CliProcess(appliance, ["attach", id]);
+    await until("it is attached", async () => {
+      const status = await readFile(`/proc/${attached.pid}/status`, "utf8");
+      // SIGHUP is bit 0 of what it handles.
+      return (Number.parseInt(/SigCgt:\s+(\w+)/.exec(status)?.[1] ?? "0", 16) & 1) === 1;
+    });
+    attached.signal("SIGHUP");
+    expect(await attached.ended()).toBe(0);
+    expect(await (await appliance.fetch(`/operations/${id}`)).json()).toMatchObject({ status: "EXECUTING" });
+    await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
+    await appliance.finished(id);
   });
 
   test("logs -f and attach show a run at the same time, and its exit code", async () => {
