@@ -62,8 +62,9 @@ export const benchCommand: Command = command({
     "Takes the measurements of `make bench`, as far as a running appliance allows, and prints each beside its\n" +
     "comparison from the same run. It says why the other measurements are missing. Cold boots and the bare route\n" +
     "need the data directory, so run this as root on the appliance's machine, while other clients rest. The image\n" +
-    "needs /bin/sh, cat, dd, mknod and sleep. Images that this command makes are deleted again; operations stay listed, and one\n" +
-    "uploaded file of 256 MiB, always the same, stays. The exit code is 1 when a figure misses its bar.",
+    "needs /bin/sh, cat, dd, mknod and sleep. Images that this command makes are deleted again; operations stay\n" +
+    "listed, and one uploaded file of 256 MiB, always the same, stays. The exit code is 1 when a figure misses its\n" +
+    "bar.",
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
     image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
