@@ -61,7 +61,6 @@ async function chattyRun(target: BenchTarget, count: number, late: number[]): Pr
   const id = await target.start(image, CHATTER, more);
   const events = client.target(`/operations/${id}/events?follow=true`);
   using crowd = await options.local.startCrowd({ target: events, count });
-  await target.untilRunning(id);
   const durationMs = await timed(async () => {
     const input = client.v1.instances({ uuid: id }).processes({ spid: 1 }).stdin;
     await answerOf(input.post({ content: "go\n" }, { fetch: { signal: options.signal } }));

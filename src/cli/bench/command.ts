@@ -64,12 +64,12 @@ export const benchCommand: Command = command({
     "need the data directory, so run this as root on the appliance's machine, while other clients rest. The image\n" +
     "needs /bin/sh, cat, dd, mknod and sleep. Images that this command makes are deleted again; operations stay\n" +
     "listed, and one uploaded file of 256 MiB, always the same, stays. The exit code is 1 when a figure misses its\n" +
-    "bar.",
+    `bar. Parts: ${Object.keys(PARTS).join(", ")}.`,
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
     image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
     quick: { type: "boolean", doc: "smaller sizes and fewer rounds: three minutes instead of fifteen" },
-    only: { type: "string", value: "PARTS", doc: `some of ${Object.keys(PARTS).join(", ")}` },
+    only: { type: "string", value: "PARTS", doc: "some of the parts, with commas between them" },
     rounds: { type: "string", value: "COUNT", doc: "rounds of each measurement, instead of its default" },
     ...JSON_OPTION,
     ...DATA_OPTIONS,

@@ -126,7 +126,7 @@ export interface FollowerCrowd extends Disposable {
   readonly receivedBytes: Promise<readonly number[]>;
 }
 
-/** Resolves when all of them follow. They have a thread of their own. @throws Error */
+/** Resolves when all of them have seen the start of the command. They have a thread of their own. @throws Error */
 export async function startCrowd(crowd: Omit<Crowd, "kind">): Promise<FollowerCrowd> {
   const thread = startThread({ kind: "crowd", ...crowd });
   const first = await thread.reply();
