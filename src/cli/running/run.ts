@@ -81,8 +81,7 @@ function streamsFor(options: Options, io: Io): Streams {
   if (json && tty) throw new UsageError("--json and --tty exclude each other");
   if (stdin !== undefined && options.interactive === true) throw new UsageError("--stdin and -i exclude each other");
   const streams = streamsOf(options, io);
-  const isUnread = stdin !== undefined || (detach && options.interactive !== true);
-  if (!isUnread) return streams;
+  if (stdin === undefined) return streams;
   const { stdin_open: _open, ...fields } = streams.fields;
   return { ...streams, input: "none", fields };
 }

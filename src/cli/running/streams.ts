@@ -19,20 +19,21 @@ export interface Streams {
   };
 }
 
+export interface StreamValues {
+  readonly interactive?: boolean | undefined;
+  readonly tty?: boolean | undefined;
+  /** the process is left as soon as it runs: its input stays open only for one who asks for that */
+  readonly detach?: boolean | undefined;
+}
+
 /** @throws UsageError for -t -i without a terminal */
-export function streamsOf(
-  {
-    interactive = false,
-    tty = false,
-  }: { readonly interactive?: boolean | undefined; readonly tty?: boolean | undefined },
-  io: Io,
-): Streams {
+export function streamsOf({ interactive = false, tty = false, detach = false }: StreamValues, io: Io): Streams {
   const { terminal } = io;
   if (tty && interactive && terminal === null) {
     throw new UsageError("standard input is no terminal: leave out -t, or -i");
   }
   if (!tty) {
-    const input = terminal === null ? !io.stdinIsEmpty : interactive;
+    const input = interactive || (terminal === null && !io.stdinIsEmpty && !detach);
     return { input: input ? "stream" : "none", hasTerminal: false, fields: input ? { stdin_open: true } : {} };
   }
   const pty = terminal?.size() ?? SIZE_DEFAULT;

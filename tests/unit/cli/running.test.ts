@@ -41,6 +41,8 @@ describe("the streams of a process", () => {
     ["a terminal, line by line", { interactive: true }, atTerminal, "stream", { stdin_open: true }],
     ["a pipe", {}, ofPipe, "stream", { stdin_open: true }],
     ["nothing", {}, ofNothing, "none", {}],
+    ["a pipe, for a process that is left", { detach: true }, ofPipe, "none", {}],
+    ["an input that others give", { interactive: true, detach: true }, ofNothing, "stream", { stdin_open: true }],
     ["a session", { interactive: true, tty: true }, atTerminal, "keys", { stdin_open: true, pty: size }],
     ["a terminal to look at", { tty: true }, ofNothing, "none", { pty: { rows: 24, cols: 80 } }],
   ] as const)("%s", (_, options, io, input, fields) => {
