@@ -115,7 +115,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       outputOf(await openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes })),
     async write(principal, { content, close, signal, ...name }) {
       const { input } = requireProcess(parts, principal, name);
-      for await (const bytes of content) await input.write(bytes, signal);
+      await input.writeAll(content, signal);
       if (close) await input.close(signal);
     },
     signal(principal, name, signal) {

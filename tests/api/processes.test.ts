@@ -204,9 +204,8 @@ describe("standard input", () => {
     await using running = await runningInstance(api, "cat", { spec: { stdin: "open" } });
     const processes = client(running);
     expect((await processes.stdin(1, { content: "one\n" })).status).toBe(204);
-    expect(
-      (await processes.stdin(1, { content: Buffer.from("zwö\n").toString("base64"), encoding: "base64" })).status,
-    ).toBe(204);
+    const content = Buffer.from("zwö\n").toString("base64");
+    expect((await processes.stdin(1, { content, encoding: "base64" })).status).toBe(204);
     errorOf(await processes.stdin(1, { content: "ü" }), "validation_error");
     errorOf(await processes.stdin(1, { content: "a b", encoding: "base64" }), "validation_error");
     errorOf(await processes.stdin(1, { content: "x", encoding: "utf-8" }), "validation_error");
@@ -268,6 +267,16 @@ describe("standard input", () => {
     expect(pulled).toBeLessThan(150);
     running.instance.process(spid)?.signal(9);
     errorOf(await stream, "conflict");
+  });
+
+  heldTest("a client that has nothing to write is told at once that the process has ended", async () => {
+    await using running = await runningInstance(api, "sleep 100");
+    const processes = client(running);
+    const spid = await processes.run("read line; echo $line", { stdin_open: true });
+    // Its second chunk never comes.
+    const body = new ReadableStream<Uint8Array>({ start: (to) => to.enqueue(Buffer.from("one\n")) });
+    errorOf(await processes.stream(spid, body), "conflict");
+    expect((await ended(running, spid))["stdout"]).toMatchObject({ content: "one\n" });
   });
 
   heldTest("those who wait for their turn leave nothing, and are bounded", async () => {

@@ -24,6 +24,8 @@ export class ProcessInput {
   readonly #waiting: (() => void)[] = [];
   #isTaken = false;
   #isOpen: boolean;
+  /** aborts when the process has ended or is lost */
+  readonly #over = new AbortController();
 
   constructor(options: ProcessInputOptions) {
     this.#options = options;
@@ -62,6 +64,26 @@ export class ProcessInput {
       if (!(await untilAborted(given, signal))) throw ended();
       this.#options.onGiven(piece.byteLength);
     }
+  }
+
+  /**
+   * Writes all chunks, as `write` does with each. When the process ends, it does not wait for the next chunk any more.
+   * @throws as `write` does
+   */
+  async writeAll(chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>, signal: AbortSignal): Promise<void> {
+    const iterator = Symbol.asyncIterator in chunks ? chunks[Symbol.asyncIterator]() : chunks[Symbol.iterator]();
+    // Not awaited: a source that has nothing to give may never settle.
+    using _left = { [Symbol.dispose]: () => void Promise.resolve(iterator.return?.()).catch(() => undefined) };
+    for (;;) {
+      const step = await untilAborted(Promise.resolve(iterator.next()), this.#over.signal);
+      if (step.done === true) return;
+      await this.write(step.value, signal);
+    }
+  }
+
+  /** To be called when the process has ended or is lost. */
+  end(): void {
+    this.#over.abort(ended());
   }
 
   /**

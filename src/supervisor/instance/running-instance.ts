@@ -252,11 +252,12 @@ export class RunningInstance implements Guest, AsyncDisposable {
       sink.exited?.(ended);
       return ended;
     });
+    const input = new ProcessInput({ handle, isOpen, onGiven: sink.given });
     const added: InstanceProcess = {
       ...handle,
       spid,
       hasTerminal: spec.terminal !== undefined,
-      input: new ProcessInput({ handle, isOpen, onGiven: sink.given }),
+      input,
       taps,
       started: this.#explained(entered),
       exit: this.#explained(exit),
@@ -266,6 +267,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const remove = () => {
       this.#processes.delete(spid);
       taps.end();
+      input.end();
     };
     exit.then(remove, remove);
     // Both reject when the agent is lost, whether or not they are awaited.
