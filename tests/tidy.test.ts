@@ -43,6 +43,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/access.ts": ["domain", "system/turns.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
+  "api/v1/attach.ts": ["domain", "service", "system/waiting.ts"],
   "api/v1/ports.ts": ["domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/waiting.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.

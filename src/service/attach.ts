@@ -139,12 +139,12 @@ class Starts implements Disposable {
   }
 }
 
-/** True when the event log has an event of the process. */
+/** True when the event log has the start of the process, which is its first event. The agent's number has no start. */
 async function wasStarted(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): Promise<boolean> {
   const row = requireInstance(parts, principal, id);
   const { signal } = new AbortController();
   using events = openEvents(parts, principal, row, { id, spid, since: -1, follow: false, limit: 1, signal });
-  return (await events.next())?.some((event) => event.spid === spid) === true;
+  return (await events.next())?.some(({ type }) => type === "spawn") === true;
 }
 
 interface LogOfProcess {

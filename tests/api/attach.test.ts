@@ -1,7 +1,10 @@
 /** Attachments to processes of an instance; the processes are real ones, on this host. */
+
+import { heapStats } from "bun:jsc";
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
 import { createHash } from "node:crypto";
 import type { OperationId } from "../../src/domain/ids.ts";
+import { Spid } from "../../src/domain/log-event.ts";
 import { ProcessLog } from "../../src/supervisor/instance/process-log.ts";
 import { TimeLimit } from "../../src/supervisor/instance/time-limit.ts";
 import { Api } from "../support/api/api.ts";
@@ -118,6 +121,20 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     }
   });
 
+  heldTest("a message leaves nothing behind when it was obeyed", async () => {
+    await using running = await runningInstance(api, "exec bash --norc", TERMINAL);
+    using client = await open(running.path);
+    const resize = async (count: number, rows: number) => {
+      for (let sent = 0; sent < count; sent++) client.send(4, Buffer.from(`{"Width":80,"Height":${rows}}`));
+      client.type("stty size\r");
+      await client.until(`${rows} 80`);
+      Bun.gc(true);
+      return heapStats().objectTypeCounts["SlimPromiseReaction"] ?? 0;
+    };
+    const before = await resize(1, 31);
+    expect((await resize(3000, 32)) - before).toBeLessThan(500);
+  });
+
   heldTest("404 and 400 before the upgrade; the end of the instance is told", async () => {
     const running = await runningInstance(api, "echo up; sleep 100");
     const at = (spid: number | string, query = "") => `${running.path}/processes/${spid}/attach${query}`;
@@ -127,6 +144,10 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     });
     expect(await refusedHandshake(api, at(1), api.foreignToken)).toMatchObject({ status: 404 });
     expect(await refusedHandshake(api, at(2))).toMatchObject({ status: 404 });
+    // The agent has events, but is no process.
+    api.parts.instances.eventsOf(running.id as OperationId)?.append(Spid.agent, "progress", { step: "copying" });
+    for (const query of ["", "?lossless=true"])
+      expect(await refusedHandshake(api, at(0, query))).toMatchObject({ status: 404 });
     expect(await refusedHandshake(api, at("x"))).toMatchObject({ status: 400 });
     expect(await refusedHandshake(api, at(1, "?since=-2"))).toMatchObject({ status: 400 });
     using client = await open(running.path);

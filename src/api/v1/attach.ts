@@ -3,6 +3,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { TerminalSize } from "../../domain/spawn.ts";
 import type { Attached, Attachment } from "../../service/attach.ts";
+import { untilAborted } from "../../system/waiting.ts";
 import { errorReply } from "../errors.ts";
 import { about, checked } from "../route.ts";
 import { CloseCode, chosenProtocol, Socket, type SocketMessage } from "../socket.ts";
@@ -85,10 +86,10 @@ const LOST = new ApiError("unavailable", "the instance ended before the end of t
 
 /** Obeys the messages of the client. @throws ApiError `validation_error` for a message that the protocol does not allow */
 async function fromClient(socket: Socket, attachment: Attachment): Promise<void> {
-  const left = socket.closed.then(() => undefined);
   for await (const message of socket.messages()) {
     // A process that takes no more input is reported to the client, which stays attached.
-    await Promise.race([obey(message, socket, attachment), left]).catch((error: unknown) => {
+    await untilAborted(obey(message, socket, attachment), socket.signal).catch((error: unknown) => {
+      if (!socket.isOpen) return;
       if (!(error instanceof ApiError) || error.code !== "conflict") throw error;
       tellFailure(socket, error);
     });
