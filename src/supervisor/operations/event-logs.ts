@@ -217,8 +217,10 @@ export class LogReader implements Disposable {
     if (!this.isOver) await untilAborted(this.#seen, signal);
   }
 
-  /** The next events, at most 64 KiB; empty when no more can be read now. */
+  /** The next events, at most 64 KiB; empty when no more can be read now, and after disposal. */
   async next(): Promise<readonly LogEvent[]> {
+    // Its use of the log is over, and must be given back only once.
+    if (this.#hasLeft) return [];
     this.#isReading = true;
     using _read = { [Symbol.dispose]: () => this.#endRead() };
     for (;;) {

@@ -124,6 +124,27 @@ test("a reader that leaves in the middle of a read, or while it waits, leaves no
   log[Symbol.dispose]();
 });
 
+test("a reader that goes on after it has left does not take the log from the others", async () => {
+  const id = newId();
+  using log = logs.open(id);
+  log.append(0, "progress", { step: "resolving" });
+  await log.written();
+  using other = logs.read(ACCOUNT, id, -1, false);
+  for (const isReading of [true, false]) {
+    const reader = logs.read(ACCOUNT, id, -1, false);
+    const reading = isReading ? reader.next() : Promise.resolve();
+    reader[Symbol.dispose]();
+    await reading;
+    expect(await reader.next()).toEqual([]);
+    expect(await reader.next()).toEqual([]);
+    expect(logs.counts).toEqual({ feeds: 1, readers: 1 });
+  }
+  log.append(0, "progress", { step: "pulling" });
+  await log.end();
+  const found = [...(await other.next()), ...(await other.next())];
+  expect(found.map(({ id: number }) => number)).toEqual([0, 1]);
+});
+
 test("an operation without events, and one that is postponed, end their readers", async () => {
   const [none, later] = [newId(), newId()];
   expect(await follow(logs.read(ACCOUNT, none, -1, true))).toEqual([]);
