@@ -1,4 +1,6 @@
 /** Requests to an instance while its command runs; its processes are real, on this host. */
+
+import { heapStats } from "bun:jsc";
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
@@ -67,3 +69,23 @@ heldTest("input that a process does not read takes no room from other requests",
   await Promise.all(blocked);
   await until("those who left wait no more", () => running.command.input.waitingCount === 0);
 });
+
+heldTest("what a process was started with is not kept while it runs", async () => {
+  await using running = await runningInstance(api, "sleep 100");
+  const count = 20;
+  const before = heldBytes();
+  // 15 variables of 120 kB each.
+  const env = Object.fromEntries(Array.from({ length: 15 }, (_, index) => [`V${index}`, "v".repeat(120_000)]));
+  for (let started = 0; started < count; started++) {
+    const json = { command: "/bin/sleep", args: ["100"], env };
+    const answer = await api.call("POST", `${running.path}/processes`, { json });
+    expect(answer.status).toBe(201);
+  }
+  expect(running.instance.processes).toHaveLength(1 + count);
+  expect(heldBytes() - before).toBeLessThan(9_000_000);
+});
+
+function heldBytes(): number {
+  Bun.gc(true);
+  return heapStats().heapSize;
+}

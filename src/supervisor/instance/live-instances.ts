@@ -5,10 +5,11 @@ import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { type CheckedCommand, decodeStdin } from "../../domain/spawn.ts";
 import { untilAborted } from "../../system/waiting.ts";
+import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 import type { EventLog } from "../operations/event-logs.ts";
 import { execSpec } from "./exec-spec.ts";
 import { ProcessLog } from "./process-log.ts";
-import type { InstanceProcess, RunningInstance } from "./running-instance.ts";
+import type { InstanceProcess, ProcessSink, RunningInstance } from "./running-instance.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
@@ -103,7 +104,7 @@ export class LiveInstances {
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decoded(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, stdin: first });
-      return { spec, sink: { ...log.sink(spec), exited: (exit) => log.exited(exit) } };
+      return { spec, sink: sinkOf(log, spec) };
     });
     await process.started;
     await events.written();
@@ -146,6 +147,11 @@ export class LiveInstances {
 
 export function notRunning(): ApiError {
   return new ApiError("conflict", "the command of the instance is not running");
+}
+
+/** A sink that logs everything of a process. Apart from `exec`, whose request its functions would keep. */
+function sinkOf(log: ProcessLog, spec: AgentExecSpec): ProcessSink {
+  return { ...log.sink(spec), exited: (exit) => log.exited(exit) };
 }
 
 async function* decoded(stdin: string): AsyncGenerator<Uint8Array> {

@@ -47,28 +47,32 @@ export class ProcessLog {
 
   /** A sink that logs the start and the output of the process. */
   sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "terminal">): ProcessSink {
+    // The sink lives as long as the process, which may have megabytes of arguments and environment.
+    const shown = this.#shown(spec);
     return {
-      started: (pid) => this.#started(pid, spec),
+      started: (pid) => this.#started(pid, shown),
       output: (stream, chunk) => this.#outputs.write(stream, chunk),
       given: (bytes) => this.given(bytes),
       bytes: (stream) => this.bytes(stream),
     };
   }
 
-  #started(pid: number, spec: Parameters<ProcessLog["sink"]>[0]): void {
-    const { spid, truncateOutputAtBytes } = this.#process;
+  #started(pid: number, shown: Omit<LogEventData["spawn"], "pid">): void {
+    this.#pid = pid;
+    this.#events.append(this.#process.spid, "spawn", { pid, ...shown });
+  }
+
+  #shown(spec: Parameters<ProcessLog["sink"]>[0]): Omit<LogEventData["spawn"], "pid"> {
     const { uid, gid } = spec.user ?? { uid: 0, gid: 0 };
     const { timeoutMs, terminal } = spec;
-    this.#pid = pid;
-    this.#events.append(spid, "spawn", {
-      pid,
+    return {
       ...shownCommand(spec.argv),
       cwd: spec.cwd,
       ...{ uid, gid },
       timeout: timeoutMs === 0 ? null : timeoutMs / 1000,
-      truncate_output_at: truncateOutputAtBytes,
+      truncate_output_at: this.#process.truncateOutputAtBytes,
       ...(terminal === undefined ? {} : { pty: { rows: terminal.rows, cols: terminal.columns } }),
-    });
+    };
   }
 
   /** Counts bytes of standard input. */

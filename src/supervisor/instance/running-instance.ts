@@ -246,7 +246,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   #add(spid: number, { handle, spec, sink, taps }: StartedProcess): InstanceProcess {
-    const entered = handle.started.catch((error: unknown) => rethrowPathError(error, spec.cwd, "entering"));
+    const { cwd } = spec;
+    const entered = handle.started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
     const isOpen = spec.stdin === "open" || (spec.stdin !== undefined && "first" in spec.stdin);
     const exit = handle.exit.then((ended) => {
       sink.exited?.(ended);

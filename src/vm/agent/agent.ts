@@ -174,6 +174,8 @@ export class Agent {
     options: { readonly beside?: ExecHandle; readonly onStart?: StartListener } = {},
   ): ExecHandle {
     let id = 0;
+    // The handle lives as long as the command. Its functions must not name `spec`, which they would keep.
+    const hasTerminal = spec.terminal !== undefined;
     // Null when the command was not started or has ended.
     const idOfRunning = async (): Promise<number | null> => {
       await opened.catch(() => undefined);
@@ -206,7 +208,7 @@ export class Agent {
         await end();
       },
       resize: async ({ rows, columns }) => {
-        const running = spec.terminal === undefined ? null : await idOfRunning();
+        const running = hasTerminal ? await idOfRunning() : null;
         if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
       },
       limit: async (timeoutMs) => {
