@@ -1,7 +1,7 @@
 import { Elysia } from "elysia";
 import { accessPlugin } from "./access.ts";
 import { answersPlugin } from "./answers.ts";
-import { authenticate } from "./auth.ts";
+import { authenticate, tokenCheck } from "./auth.ts";
 import { BodyRooms } from "./body-room.ts";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts";
 import { openApiPlugin } from "./openapi/openapi.ts";
@@ -35,8 +35,10 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS, streams: UPLOADS }),
   );
   const address = `${publicUrl ?? ""}${V1_PREFIX}`;
-  const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) =>
-    upgrade(handshake, { requestId: requests.of(handshake.request).id, protocol, socket });
+  const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
+    const isAllowed = tokenCheck(handshake.request, verifyToken);
+    return upgrade(handshake, { requestId: requests.of(handshake.request).id, protocol, socket, isAllowed });
+  };
   // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);

@@ -4,7 +4,7 @@ import { ApiError } from "../domain/errors.ts";
 /** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
 
-/** Interval between pings to a client. */
+/** Interval between pings to a client, and between checks of its token. */
 const PING_INTERVAL_MS = 15_000;
 /** The connection is closed when the client sends nothing for this long, not even a pong. */
 const SILENCE_MS_MAX = 45_000;
@@ -16,6 +16,8 @@ export const CloseCode = {
   normal: 1000,
   /** the protocol of the socket has no such message */
   unexpected: 1003,
+  /** the token of the handshake is not valid any more */
+  unauthorized: 1008,
   /** the client sent more than its window allows */
   tooMuch: 1009,
   failed: 1011,
@@ -107,13 +109,16 @@ export class Socket {
     this.#onClose(code, reason);
   }
 
-  /** Callbacks for the server. */
-  handlers() {
+  /**
+   * Callbacks for the server.
+   * @param isAllowed whether the token of the handshake is still valid; must not reject
+   */
+  handlers(isAllowed: () => Promise<boolean>) {
     return {
       open: (raw: ServerWebSocket<unknown>) => {
         this.#raw = raw;
         this.#heardAt = performance.now();
-        this.#pings = setInterval(() => this.#ping(), PING_INTERVAL_MS);
+        this.#pings = setInterval(() => void this.#check(isAllowed), PING_INTERVAL_MS);
       },
       message: (_: unknown, message: SocketMessage) => this.#onMessage(message),
       pong: () => {
@@ -122,6 +127,11 @@ export class Socket {
       drain: () => this.#onDrain(),
       close: (_: unknown, code: number, reason: string) => this.#onClose(code, reason),
     };
+  }
+
+  async #check(isAllowed: () => Promise<boolean>): Promise<void> {
+    this.#ping();
+    if (!(await isAllowed())) this.close(CloseCode.unauthorized, "the token is not valid any more");
   }
 
   #ping(): void {
@@ -181,20 +191,25 @@ export function chosenProtocol(request: Request, known: readonly string[]): stri
   return known.find((name) => offered.includes(name)) ?? null;
 }
 
+export interface Upgrade {
+  readonly requestId: string;
+  /** result of `chosenProtocol` */
+  readonly protocol: string | null;
+  readonly socket: Socket;
+  /** as in `Socket.handlers` */
+  readonly isAllowed: () => Promise<boolean>;
+}
+
 /**
  * Upgrades the connection of a request to a WebSocket, and connects it to `socket`.
- * @param protocol result of `chosenProtocol`
  * @throws ApiError `validation_error` when the request is not a complete handshake
  */
-export function upgrade(
-  { request, server }: Handshake,
-  { requestId, protocol, socket }: { requestId: string; protocol: string | null; socket: Socket },
-): Response {
+export function upgrade({ request, server }: Handshake, { requestId, protocol, socket, isAllowed }: Upgrade): Response {
   const headers = {
     "x-request-id": requestId,
     ...(protocol === null ? {} : { "sec-websocket-protocol": protocol }),
   };
-  if (server?.upgrade(request, { headers, data: socket.handlers() }) !== true) {
+  if (server?.upgrade(request, { headers, data: socket.handlers(isAllowed) }) !== true) {
     throw new ApiError("validation_error", "this path is a WebSocket: the request must ask for an upgrade", {
       field: "upgrade",
     });

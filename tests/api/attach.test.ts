@@ -67,7 +67,8 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     await using running = await runningInstance(api, "echo one; read line; echo two; read line; exit 4", OPEN);
     const first = await open(running.path, "?positions=true");
     await first.until("one");
-    await first.socket.until(() => first.statuses.length > 0);
+    // The position behind the output, not that of an event before it.
+    await first.socket.until(() => first.socket.messages.at(-1)?.[0] === 3);
     const { position } = first.statuses.at(-1) as { position: number };
     first.socket.close();
     await first.socket.closed;
