@@ -1,4 +1,5 @@
 import { answerOf } from "../client/client.ts";
+import { ResponseError } from "../client/errors.ts";
 import { given } from "../client/given.ts";
 import type { LogLine, Operation, OperationsQuery } from "../client/types.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
@@ -9,6 +10,7 @@ import {
   command,
   EXIT_FAILED,
   EXIT_INTERRUPTED,
+  EXIT_USAGE,
   expectPositionals,
   JSON_OPTION,
   UsageError,
@@ -115,18 +117,22 @@ export const operationCommands: readonly Command[] = [
     description:
       "Lets the command of an instance run for DURATION from now on, such as 90s, 15m or 2h. The time can only\n" +
       "grow, up to the longest that the appliance allows.",
-    examples: ["coppice op extend 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 2h"],
+    examples: ["coppice op extend 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 30m"],
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = "", duration = ""] = expectPositionals(positionals, "ID", "DURATION");
       const seconds = secondsOf(duration);
       const client = openClient(environment, options.url);
       const uuid = encodeURIComponent(id);
-      const { started_at: startedAt } = await answerOf(client.v1.operations({ id: uuid }).get());
+      const operation = await answerOf(client.v1.operations({ id: uuid }).get());
+      const { started_at: startedAt, finished_at: finishedAt, status } = operation;
+      if (finishedAt !== undefined) throw new CliError(`operation ${id} has ended (${status})`);
       // The limit counts from the command's start, a little after the operation's: this gives no less than asked for.
       const ran = startedAt === undefined ? 0 : Math.max(0, Date.now() - Date.parse(startedAt)) / 1000;
       const timeout = Math.ceil(ran + seconds);
-      const extended = await answerOf(client.v1.instances({ uuid }).patch({ timeout }));
+      const extended = await answerOf(client.v1.instances({ uuid }).patch({ timeout })).catch((error: unknown) => {
+        throw tooLong(error, ran) ?? error;
+      });
       if (options.json === true) await io.stdout(`${JSON.stringify(extended)}\n`);
       else io.stderr(`it may run until ${new Date(Date.now() + seconds * 1000).toISOString()}\n`);
       return 0;
@@ -154,6 +160,17 @@ export function secondsOf(text: string): number {
   const [, number, unit = "s"] = /^([1-9]\d{0,8})([smhd])?$/.exec(text) ?? [];
   if (number === undefined) throw new UsageError(`${text} must be a duration such as 90s, 15m or 2h`);
   return Number(number) * (SECONDS_OF_UNIT[unit] ?? 1);
+}
+
+/** Says what is allowed from now on, where the appliance says it from the start on; null for any other error. */
+function tooLong(error: unknown, ranSeconds: number): CliError | null {
+  if (!(error instanceof ResponseError) || error.details["field"] !== "timeout") return null;
+  const { maximum } = error.details;
+  if (typeof maximum !== "number") return null;
+  const left = Math.max(0, Math.floor(maximum - ranSeconds));
+  return new CliError(`at most ${left}s from now on: the appliance allows ${maximum}s in all`, EXIT_USAGE, {
+    cause: error,
+  });
 }
 
 function logLine({ time, level, message, phases, ...fields }: LogLine): string {

@@ -16,10 +16,12 @@ import {
   UsageError,
 } from "../command.ts";
 import type { Io } from "../io.ts";
+import { endOf } from "../wait.ts";
 import { PROCESS_OPTIONS, processFields, STREAM_OPTIONS } from "./request.ts";
 import { type InputSource, Session } from "./session.ts";
 import { passSignals } from "./signals.ts";
 import { streamsOf, withTerm } from "./streams.ts";
+import { LOST_MS } from "./watched-run.ts";
 
 export const besideCommands: readonly Command[] = [
   command({
@@ -135,10 +137,21 @@ async function join({ client, io, process, input, hasTerminal, isLossless, end }
   session.finish();
   const how = await session.run();
   if (how === "complete") return attachment.exitCode ?? EXIT_NOT_RUN;
-  if (how === "lost") throw new CliError(`the connection to process ${process.spid} is lost`);
+  if (how === "lost") throw await lossOf(client, process);
   if (signals.interrupted) throw new CliError(`left process ${process.spid}`, EXIT_INTERRUPTED);
   io.stderr(`\r\nleft process ${process.spid}; coppice attach ${process.instance} ${process.spid} comes back to it\n`);
   return 0;
+}
+
+/** Why there is no connection any more: the end of the instance breaks it off, and is known a moment later. */
+async function lossOf(client: Client, { instance, spid }: ProcessName): Promise<CliError> {
+  const signal = AbortSignal.timeout(LOST_MS);
+  const ended = await endOf(client, instance, { signal, isShown: false });
+  return new CliError(
+    ended === null
+      ? `the connection is lost; coppice attach ${instance} ${spid} comes back to process ${spid}`
+      : `instance ${instance} has ended (${ended.status})`,
+  );
 }
 
 /** Exit code 1 would look like one of the process. */

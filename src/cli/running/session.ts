@@ -2,7 +2,8 @@ import { ReadableStream as WebStream } from "node:stream/web";
 import type { AttachedOutput, Attachment } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
 import { ResponseError, UnreachableError } from "../../client/errors.ts";
-import { type ProcessName, signalProcess, streamInput } from "../../client/processes.ts";
+import { COMMAND_SPID, type ProcessName, signalProcess, streamInput } from "../../client/processes.ts";
+import { CliError, EXIT_NOT_RUN } from "../command.ts";
 import type { Io } from "../io.ts";
 import { DetachKeys } from "./detach-keys.ts";
 
@@ -114,10 +115,16 @@ export class Session {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       // EIO: the terminal was closed, which is a signal of its own.
-      if (code !== "EPIPE" && code !== "EIO") throw error;
+      if (code !== "EPIPE" && code !== "EIO") throw this.#unwritable(error as Error);
       this.#isClosed[stream] = true;
       if (code === "EPIPE") this.#brokenPipe();
     }
+  }
+
+  #unwritable(cause: Error): CliError {
+    const { instance, spid } = this.#options.process;
+    const back = `coppice attach ${instance}${spid === COMMAND_SPID ? "" : ` ${spid}`} comes back to it`;
+    return new CliError(`cannot write its output, and leaves it: ${cause.message}; ${back}`, EXIT_NOT_RUN, { cause });
   }
 
   #brokenPipe(): void {

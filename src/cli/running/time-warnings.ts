@@ -75,7 +75,7 @@ export class TimeWarnings implements Disposable {
   #warn(leftMs: number): void {
     const { io, id, isLongest } = this.#options;
     const minutes = Math.round(leftMs / MINUTE_MS);
-    const help = isLongest ? "its files are kept" : `more time: coppice op extend ${id} 1h`;
+    const help = isLongest ? "its files are kept" : `more time: coppice op extend ${id} 30m`;
     const text = `coppice: this session ends in ${minutes} min; ${help}`;
     io.stderr(`\x1b7\x1b[1;1H\x1b[7m${text}\x1b[0m\x1b[K\x1b8\x07`);
   }

@@ -12,7 +12,7 @@ import { passSignals } from "./signals.ts";
 import type { Streams } from "./streams.ts";
 
 /** Time in which a run that ended is seen to have ended, in `milliseconds`. */
-const LOST_MS = 5000;
+export const LOST_MS = 5000;
 
 export interface WatchOptions {
   readonly client: Client;

@@ -286,7 +286,20 @@ test("output that cannot be written ends the wait", async () => {
       throw full;
     },
   });
-  expect([code, stderr]).toEqual([1, "coppice run: ENOSPC: no space left on device, write\n"]);
+  const back = `leaves it: ENOSPC: no space left on device, write; coppice attach ${ID} comes back to it`;
+  expect([code, stderr]).toEqual([125, `coppice run: cannot write its output, and ${back}\n`]);
+});
+
+test("an attachment that breaks off with its instance says how that ended", async () => {
+  const answer = appliance.answer;
+  appliance.answer = (request) =>
+    request.path === `/instances/${ID}/processes/1` ? Response.json({ spid: 1 }) : answer(request);
+  appliance.onSocket = (socket) => {
+    socket.terminate();
+    end.resolve("CANCELLED");
+  };
+  const { code, stderr } = await coppice({}, ["attach", ID]);
+  expect([code, stderr]).toEqual([125, `coppice attach: instance ${ID} has ended (CANCELLED)\n`]);
 });
 
 test("--detach prints the id, and leaves the run", async () => {

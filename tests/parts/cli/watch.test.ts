@@ -137,3 +137,24 @@ test.each(["", "soon", "1w", "-3s", "0", "1.5h"])("%p is no duration", async (du
   const { code, stderr } = await coppice("op", "extend", ID, "--", duration);
   expect([code, stderr]).toEqual([2, expect.stringContaining("must be a duration")]);
 });
+
+test("op extend says what the appliance allows from now on", async () => {
+  const started_at = new Date(Date.now() - 100_000).toISOString();
+  const details = { field: "timeout", maximum: 3600 };
+  const refusal = { error: "validation_error", message: "timeout must be an integer from 1 to 3600", details };
+  appliance.answer = ({ method }) =>
+    method === "PATCH"
+      ? Response.json(refusal, { status: 400 })
+      : Response.json({ id: ID, kind: "instance", started_at });
+  const { code, stderr } = await coppice("op", "extend", ID, "1h");
+  expect(code).toBe(2);
+  expect(stderr).toMatch(/^coppice op extend: at most 34[89]\ds from now on: the appliance allows 3600s in all\n/);
+});
+
+test("op extend refuses an instance that has ended", async () => {
+  const finished_at = new Date().toISOString();
+  appliance.answer = () => Response.json({ id: ID, kind: "instance", status: "CANCELLED", finished_at });
+  const { code, stderr } = await coppice("op", "extend", ID, "2h");
+  expect([code, stderr]).toEqual([1, `coppice op extend: operation ${ID} has ended (CANCELLED)\n`]);
+  expect(appliance.bodies("PATCH", `/instances/${ID}`)).toEqual([]);
+});
