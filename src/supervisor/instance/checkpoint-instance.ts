@@ -28,8 +28,8 @@ import type { Requests } from "../operations/requests.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { listCopyMs } from "./guest-budgets.ts";
 import { listLayer } from "./list-layer.ts";
-import { type LiveInstances, notRunning } from "./live-instances.ts";
-import type { RunningInstance } from "./running-instance.ts";
+import type { LiveInstances } from "./live-instances.ts";
+import { notRunning, type RunningInstance } from "./running-instance.ts";
 
 export interface CheckpointContext {
   readonly db: Database;

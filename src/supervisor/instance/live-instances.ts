@@ -9,7 +9,7 @@ import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 import type { EventLog } from "../operations/event-logs.ts";
 import { execSpec } from "./exec-spec.ts";
 import { ProcessLog } from "./process-log.ts";
-import type { InstanceProcess, ProcessSink, RunningInstance } from "./running-instance.ts";
+import { type InstanceProcess, notRunning, type ProcessSink, type RunningInstance } from "./running-instance.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
@@ -143,10 +143,6 @@ export class LiveInstances {
     const first = run?.latest ?? null;
     return run === undefined || first === null ? null : samplesOf(run, first, signal);
   }
-}
-
-export function notRunning(): ApiError {
-  return new ApiError("conflict", "the command of the instance is not running");
 }
 
 /** A sink that logs everything of a process. Apart from `exec`, whose request its functions would keep. */

@@ -4,7 +4,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
-import { untilAborted } from "../../system/waiting.ts";
+import { untilAborted, withinTime } from "../../system/waiting.ts";
 import {
   type Agent,
   type AgentConnection,
@@ -27,6 +27,15 @@ import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
 /** Largest number of a process: an instance cannot start more processes than this over its whole life. */
 const SPID_MAX = 65_536;
+
+/** Errors of a start in namespaces whose first process is dying; the last one can have other reasons. */
+const ENDING_ERRNOS: ReadonlySet<number> = new Set([
+  constants.errno.ESRCH,
+  constants.errno.ECHILD,
+  constants.errno.ENOMEM,
+]);
+/** The end of the command is reported within this time after such an error. */
+const ENDING_MS_MAX = 2000;
 
 /**
  * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
@@ -171,10 +180,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const { spec, sink } = make(this.#spidLast);
     const taps = new ProcessTaps(sink.bytes);
     const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart: sink.started });
-    const full = (error: unknown) => {
+    const refused = async (error: unknown): Promise<never> => {
+      if (await isEnding(beside, error)) throw notRunning();
       throw tooManyOf("processes", error);
     };
-    const handle = { ...run, started: run.started.catch(full), exit: run.exit.catch(full) };
+    const handle = { ...run, started: run.started.catch(refused), exit: run.exit.catch(refused) };
     return this.#add(this.#spidLast, { handle, spec, sink, taps });
   }
 
@@ -200,8 +210,9 @@ export class RunningInstance implements Guest, AsyncDisposable {
    *   there are too many connections; other codes when the guest fails
    */
   async dial(port: number): Promise<AgentConnection> {
-    this.#running();
-    const dialled = this.agent.dial(port).catch((error: unknown) => {
+    const command = this.#running();
+    const dialled = this.agent.dial(port).catch(async (error: unknown) => {
+      if (await isEnding(command, error)) throw notRunning();
       throw error instanceof AgentRefusedError ? refusalOf(port, error) : tooManyOf("connections", error);
     });
     return await this.#explained(dialled);
@@ -240,7 +251,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
 
   #running(): ExecHandle {
     if (this.#command === null || !this.isRunning) {
-      throw new ApiError("conflict", "the command of the instance is not running");
+      throw notRunning();
     }
     return this.#command;
   }
@@ -284,6 +295,17 @@ export class RunningInstance implements Guest, AsyncDisposable {
       throw await explain(error, this.machine);
     }
   }
+}
+
+export function notRunning(): ApiError {
+  return new ApiError("conflict", "the command of the instance is not running");
+}
+
+/** Waits until it is known whether a start failed with `error` because the command it was to run beside was ending. */
+async function isEnding(command: ExecHandle, error: unknown): Promise<boolean> {
+  if (!(error instanceof AgentError) || !ENDING_ERRNOS.has(error.errno)) return false;
+  const ended = command.exit.then(() => true);
+  return await withinTime(ended, ENDING_MS_MAX, () => false);
 }
 
 /** The caller's error for a port that did not accept a connection. */

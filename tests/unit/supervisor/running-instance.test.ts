@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { constants } from "node:os";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { type ProcessSink, RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
@@ -98,6 +99,23 @@ test("before and after the command no process can be started and no connection d
   expect(() => exec(instance, SPEC, sink)).toThrow("is not running");
   expect(await failure(instance.dial(80))).toMatchObject(none);
   expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
+});
+
+test("a process that is started while the command ends is refused as one that comes later", async () => {
+  const { guest, instance, sink, begin } = await scripted();
+  const { command, session } = await begin();
+  const errors = [constants.errno.ESRCH, constants.errno.ECHILD, constants.errno.ENOMEM];
+  const starts = errors.map(() => exec(instance, SPEC, sink));
+  for (const [index, errno] of errors.entries()) {
+    const opened = await guest.frame(HostFrame.execOpen, 1 + index);
+    guest.send(AgentFrame.error, opened.session, problem(errno, "of the guest"));
+  }
+  guest.send(AgentFrame.exit, session, OK);
+  await command.exit;
+  const none = { code: "conflict", message: "the command of the instance is not running" };
+  for (const { started, exit } of starts)
+    for (const refused of [started, exit]) expect(await failure(refused)).toMatchObject(none);
+  expect(instance.processes).toEqual([]);
 });
 
 test("a connection is dialled in the guest, and a refused one is reported", async () => {
