@@ -19,7 +19,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "log.ts": [],
   "metrics.ts": [],
   // What makes the product, and is not in it.
-  tools: ["vm/assets.ts", "version.ts", "system/exec.ts"],
+  tools: ["cli/doctor/programs.ts", "vm/assets.ts", "version.ts", "system/exec.ts"],
   cli: ["client", "domain", "config", "log.ts", "version.ts"],
   "cli/io.ts": ["config", "system/terminal.ts"],
   "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],

@@ -5,6 +5,7 @@
 import { chmod, copyFile, cp, mkdir, readdir, rm } from "node:fs/promises";
 import { join, relative, resolve } from "node:path";
 import { parseArgs } from "node:util";
+import { DEBIAN_PACKAGES } from "../cli/doctor/programs.ts";
 import { run } from "../system/exec.ts";
 import { VERSION } from "../version.ts";
 import { thirdPartyNotices } from "./release-notices.ts";
@@ -12,9 +13,6 @@ import { thirdPartyNotices } from "./release-notices.ts";
 const root = join(import.meta.dir, "../..");
 /** Time limit of the compression, which takes seconds on an idle machine. */
 const ARCHIVE_MS_MAX = 300_000;
-
-/** Debian packages that the executable needs; `coppice doctor` checks the same ones. */
-const PACKAGES = ["e2fsprogs", "erofs-utils", "iproute2", "qemu-system-x86", "skopeo", "umoci", "util-linux"];
 
 const INSTALL = `Coppice ${VERSION} for Debian 12 and alike, x86_64.
 
@@ -40,7 +38,7 @@ async function release(executable: string, outdir: string, timestamp: string): P
   await chmod(join(directory, "coppice"), 0o755);
   for (const document of DOCUMENTS) await cp(join(root, document), join(directory, document), { recursive: true });
   await Bun.write(join(directory, "THIRD-PARTY-NOTICES"), await thirdPartyNotices(root, Bun.version));
-  await Bun.write(join(directory, "PACKAGES"), `${PACKAGES.join("\n")}\n`);
+  await Bun.write(join(directory, "PACKAGES"), `${DEBIAN_PACKAGES.join("\n")}\n`);
   await Bun.write(join(directory, "INSTALL"), INSTALL);
   await Bun.write(join(directory, "SHA256SUMS"), await checksums(directory));
   const archive = join(outdir, `${name}.tar.gz`);

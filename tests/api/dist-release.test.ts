@@ -2,6 +2,7 @@ import { expect } from "bun:test";
 import { mkdtemp, readdir, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { DEBIAN_PACKAGES, QEMU, TOOLS } from "../../src/cli/doctor/programs.ts";
 import { run } from "../../src/system/exec.ts";
 import { bundledPackages } from "../../src/tools/release-notices.ts";
 import { EXECUTABLE, programTest } from "../support/api/program.ts";
@@ -38,6 +39,7 @@ programTest(
       "docs",
     ]);
     expect((await readdir(join(inside, "docs"))).sort()).toEqual((await readdir(join(ROOT, "docs"))).sort());
+    expect(await readFile(join(inside, "PACKAGES"), "utf8")).toBe(`${DEBIAN_PACKAGES.join("\n")}\n`);
     const sums = await readFile(join(inside, "SHA256SUMS"), "utf8");
     expect(sums).toMatch(/^[0-9a-f]{64} {2}docs\/operations\.md$/m);
     await run({ argv: ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd: inside, timeoutMs: 30_000 });
@@ -60,17 +62,10 @@ programTest(
   RELEASE_MS_MAX,
 );
 
-programTest("the packages of a release are those that doctor asks for", async () => {
-  const sources = await Promise.all(
-    ["checks.ts", "machines.ts"].map((name) => readFile(join(ROOT, "src/cli/doctor", name), "utf8")),
-  );
-  const asked = [...sources.join("\n").matchAll(/apt-get install --no-install-recommends ([\w-]+)/g)].map(
-    ([, name = ""]) => name,
-  );
-  const release = await readFile(join(ROOT, "src/tools/release.ts"), "utf8");
-  const listed = /const PACKAGES = \[(.*)\]/
-    .exec(release)?.[1]
-    ?.split(", ")
-    .map((name) => name.replaceAll('"', ""));
-  expect(listed).toEqual([...new Set(asked)].sort());
+programTest("the packages of a release have the programs that doctor checks", async () => {
+  for (const { name, package: debianPackage = name } of [QEMU, ...TOOLS]) {
+    const { stdout } = await run({ argv: ["dpkg-query", "--search", `*bin/${name}`], timeoutMs: 30_000 });
+    expect(Buffer.from(stdout).toString()).toMatch(new RegExp(`^${debianPackage}: \\S+bin/${name}$`, "m"));
+    expect(DEBIAN_PACKAGES).toContain(debianPackage);
+  }
 });

@@ -97,8 +97,9 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
       socket.raw.terminate();
       expect(await ended).toBe("ECONNRESET");
 
-      const resetting = await listen((other) => other.resetAndDestroy());
+      const resetting = await listen((other) => other.once("data", () => other.resetAndDestroy()));
       using second = await TestSocket.open(api, resetting);
+      second.send(Buffer.from("now"));
       expect(await second.closed).toMatchObject({ code: 4000 });
     },
   );

@@ -9,6 +9,7 @@ import { PROBE_MEMO_NAME } from "../../vm/probe.ts";
 import { shownDuration, shownSize } from "../table.ts";
 import type { Finding, Verdict } from "./finding.ts";
 import { hostFacts, machineFindings } from "./machines.ts";
+import { type Program, QEMU, TOOLS } from "./programs.ts";
 
 /** Time in which a program must print its version, also on a busy host; `milliseconds`. */
 const VERSION_TIMEOUT_MS = 60_000;
@@ -43,32 +44,6 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
     await applianceFinding(config),
   ];
 }
-
-interface Program {
-  readonly name: string;
-  /** what it does for the appliance */
-  readonly meaning: string;
-  /** the package of Debian that has it; default: `name` */
-  readonly package?: string;
-  /** makes it print its version; default `--version` */
-  readonly argument?: string;
-}
-
-const QEMU: Program = { name: "qemu-system-x86_64", meaning: "runs the virtual machines", package: "qemu-system-x86" };
-
-const TOOLS: readonly Program[] = [
-  { name: "skopeo", meaning: "pulls images from registries" },
-  { name: "umoci", meaning: "unpacks images" },
-  { name: "mkfs.erofs", meaning: "builds the disks of imported images", package: "erofs-utils", argument: "--help" },
-  { name: "mke2fs", meaning: "formats the writable disks", package: "e2fsprogs", argument: "-V" },
-  {
-    name: "ip",
-    meaning: "sets up the network namespace in which skopeo runs",
-    package: "iproute2",
-    argument: "-V",
-  },
-  { name: "setpriv", meaning: "ties tools to the life of the appliance", package: "util-linux" },
-];
 
 export function processorFinding(cpuinfo: string, architecture: string): Finding {
   const base = { name: "processor", meaning: "the executable needs x86_64 with AVX2", fix: null };
