@@ -12,7 +12,6 @@ import {
   EXIT_FAILED,
   EXIT_INTERRUPTED,
   EXIT_NOT_RUN,
-  integerOption,
   UsageError,
 } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -71,7 +70,12 @@ export const besideCommands: readonly Command[] = [
             if (!(error instanceof ResponseError && error.status === 409)) throw error;
           });
         };
-        return await join({ client, io, process, ...streams, isLossless: true, end });
+        const code = await join({ client, io, process, ...streams, isLossless: true, end });
+        // Its exit code is that of any kill.
+        if (fields.timeout !== undefined && (await hasTimedOut(client, process))) {
+          io.stderr("coppice exec: the time limit was hit\n");
+        }
+        return code;
       });
     },
   }),
@@ -89,7 +93,7 @@ export const besideCommands: readonly Command[] = [
       const [instance, number, ...rest] = positionals;
       if (instance === undefined) throw new UsageError("ID is missing");
       if (rest.length > 0) throw new UsageError(`unexpected argument ${rest[0]}`);
-      const process = { instance, spid: integerOption("SPID", number, 1) ?? COMMAND_SPID };
+      const process = { instance, spid: number === undefined ? COMMAND_SPID : spidOf(number) };
       const client = openClient(environment, options.url);
       return await orNotRun(async () => {
         const uuid = encodeURIComponent(instance);
@@ -141,6 +145,19 @@ async function join({ client, io, process, input, hasTerminal, isLossless, end }
   if (signals.interrupted) throw new CliError(`left process ${process.spid}`, EXIT_INTERRUPTED);
   io.stderr(`\r\nleft process ${process.spid}; coppice attach ${process.instance} ${process.spid} comes back to it\n`);
   return 0;
+}
+
+/** @throws UsageError */
+function spidOf(text: string): number {
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new UsageError(`${text} is no number of a process; the command has 1`);
+  return Number(text);
+}
+
+/** False also when nobody can tell any more: the exit code is known in any case. */
+async function hasTimedOut(client: Client, { instance, spid }: ProcessName): Promise<boolean> {
+  const uuid = encodeURIComponent(instance);
+  const process = await answerOf(client.v1.instances({ uuid }).processes({ spid }).get()).catch(() => null);
+  return process?.timed_out === true;
 }
 
 /** Why there is no connection any more: the end of the instance breaks it off, and is known a moment later. */

@@ -302,6 +302,24 @@ test("an attachment that breaks off with its instance says how that ended", asyn
   expect([code, stderr]).toEqual([125, `coppice attach: instance ${ID} has ended (CANCELLED)\n`]);
 });
 
+test.each([
+  [true, "coppice exec: the time limit was hit\n"],
+  [undefined, ""],
+])("exec says whether a process was killed by its time limit: %p", async (timed_out, message) => {
+  appliance.answer = ({ path, method }) => {
+    if (method === "POST") return Response.json({ spid: 2 }, { status: 201 });
+    return path === `/instances/${ID}/processes/2` ? Response.json({ spid: 2, timed_out }) : undefined;
+  };
+  appliance.onSocket = (socket) => finish(socket, 137);
+  const { code, stderr } = await coppice({}, ["exec", "--timeout", "1", ID, "--", "sleep", "9"]);
+  expect([code, stderr]).toEqual([137, message]);
+});
+
+test.each(["x", "0", "-1", "1.5"])("attach refuses %p as the number of a process", async (spid) => {
+  const { code, stderr } = await coppice({}, ["attach", ID, "--", spid]);
+  expect([code, stderr]).toEqual([2, expect.stringContaining(`${spid} is no number of a process`)]);
+});
+
 test("--detach prints the id, and leaves the run", async () => {
   const { code, stdout } = await coppice({}, ["run", "--image", "tag:x", "-d", "--", "job"]);
   expect([code, stdout.toString()]).toEqual([0, `${ID}\n`]);
