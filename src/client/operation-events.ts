@@ -1,5 +1,5 @@
 import type { Client } from "./client.ts";
-import { UnreachableError } from "./errors.ts";
+import { ResponseError, UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
 import { COMMAND_SPID } from "./processes.ts";
 import type { OperationEvent } from "./types.ts";
@@ -66,4 +66,19 @@ export async function commandStart(client: Client, id: string, signal?: AbortSig
 export function outputOf({ data }: OperationEvent): Uint8Array {
   const { content, encoding } = data as { readonly content: string; readonly encoding: string };
   return encoding === "base64" ? Uint8Array.fromBase64(content) : new TextEncoder().encode(content);
+}
+
+/**
+ * Asks for what only a running command allows. An operation is EXECUTING a moment before its command has started, so a
+ * refusal is tried once more behind the start.
+ * @throws ResponseError, UnreachableError
+ */
+export async function onceStarted<T>(client: Client, id: string, request: () => Promise<T>): Promise<T> {
+  try {
+    return await request();
+  } catch (error) {
+    const isEarly = error instanceof ResponseError && error.status === 409 && (await commandStart(client, id)) !== null;
+    if (!isEarly) throw error;
+  }
+  return await request();
 }

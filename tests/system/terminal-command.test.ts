@@ -216,6 +216,19 @@ describe("beside a run", () => {
     expect([late.code, late.stderr]).toEqual([125, expect.stringContaining("not running")]);
   });
 
+  test("exec and checkpoint wait for a command that is about to start", async () => {
+    for (const words of [
+      ["exec", "ID", "--", "true"],
+      ["checkpoint", "ID"],
+    ]) {
+      const { stdout } = await appliance.command(["run", "-d", "--image", "tag:busybox", "--", "sleep", "60"]);
+      const id = stdout.trim();
+      const { code, stderr } = await appliance.command(words.map((word) => (word === "ID" ? id : word)));
+      expect([code, stderr]).toEqual([0, expect.not.stringContaining("conflict")]);
+      await appliance.command(["op", "cancel", id]);
+    }
+  });
+
   test("a checkpoint is an image of what is there by then; Ctrl-C twice kills what exec started alone", async () => {
     const script = "echo before > /root/file; sleep 60";
     const id = await appliance.spawn({ image: "tag:busybox", command: script, shell: true, disposable: true });

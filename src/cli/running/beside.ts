@@ -1,7 +1,7 @@
 import { Attachment } from "../../client/attachment.ts";
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import { commandStart } from "../../client/operation-events.ts";
+import { commandStart, onceStarted } from "../../client/operation-events.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
@@ -59,7 +59,7 @@ export const besideCommands: readonly Command[] = [
         truncate_output_at: OUTPUT_BYTES_MAX,
       };
       return await orNotRun(async () => {
-        const process = await startProcess(client, instance, request);
+        const process = await onceStarted(client, instance, () => startProcess(client, instance, request));
         if (options.detach === true) {
           await io.stdout(`${process.spid}\n`);
           return 0;
