@@ -12,8 +12,8 @@ const DRAIN_MS = 1000;
 /** The base of every child's environment; the daemon's own environment is not inherited. */
 const BASE_ENVIRONMENT = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", LANG: "C" } as const;
 
-/** Bun has no such option. Without it, a program would outlive a killed daemon. */
-const DIE_WITH_PARENT = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] as const;
+/** Start of an argument vector. Bun has no such option. Without it, a program would outlive a killed parent. */
+export const DIE_WITH_PARENT = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] as const;
 
 export interface CommandErrorFields {
   readonly argv: readonly string[];

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { createScratch } from "../../oci/scratch-disk.ts";
-import { start } from "../../system/exec.ts";
+import { DIE_WITH_PARENT, start } from "../../system/exec.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import { Agent, type ExecHandle } from "../../vm/agent/agent.ts";
 import { SocketChannel } from "../../vm/agent/channel.ts";
@@ -70,7 +70,11 @@ async function boot(
   }: { readonly scratch: string; readonly argv: readonly string[]; readonly timeoutMs: number },
   stack: AsyncDisposableStack,
 ): Promise<Pick<BareRun, "handle" | "port">> {
-  const child = start({ argv: bareArgs(machine, scratch), extraFds: ["socket", "socket"], stderr: "tail" });
+  const child = start({
+    argv: [...DIE_WITH_PARENT, ...bareArgs(machine, scratch)],
+    extraFds: ["socket", "socket"],
+    stderr: "tail",
+  });
   stack.defer(async () => {
     child.kill("SIGKILL");
     await child.exited;
