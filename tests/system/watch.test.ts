@@ -143,7 +143,7 @@ test("the log connects a request with its operation, and its owner can read it",
     expect.arrayContaining(["operation accepted", "operation started", "operation ended"]),
   );
   expect(messages.find(({ message }) => message === "operation accepted")?.request).toBe(request);
-  const { stdout, code } = await appliance.command(["logs", uuid]);
+  const { stdout, code } = await appliance.command(["op", "log", uuid]);
   expect(code).toBe(0);
   expect(stdout).toContain(`operation accepted request=${request}`);
   expect(stdout).toMatch(/operation ended status=SUCCESS queue_ms=\d+ clone_ms=\d+/);
