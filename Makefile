@@ -15,7 +15,7 @@ SOURCES = $(shell find src systemd -type f) package.json bun.lock
 ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch build/assets/memory.so
 
 # A command or file, and the Debian package that contains it.
-NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/linux/fs.h:linux-libc-dev \
+NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/stdint.h:libc6-dev /usr/include/linux/fs.h:linux-libc-dev \
 	xz:xz-utils zstd:zstd \
 	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs mkfs.xfs:xfsprogs \
 	setpriv:util-linux fallocate:util-linux losetup:mount \
