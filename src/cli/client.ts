@@ -2,7 +2,7 @@ import { Client, EXCHANGE_TIMEOUT_MS } from "../client/client.ts";
 import { AnswerError, ResponseError, UnreachableError } from "../client/errors.ts";
 import { type ClientConfig, loadClientConfig } from "../config/client.ts";
 import type { Environment } from "../config/config.ts";
-import { CliError, EXIT_FAILED, EXIT_USAGE } from "./command.ts";
+import { CliError, EXIT_FAILED, EXIT_NOT_RUN, EXIT_USAGE } from "./command.ts";
 
 /** Options that every command of the client takes. */
 export const CLIENT_OPTIONS = {
@@ -66,4 +66,15 @@ function reason(error: Error, { protocol }: URL): string {
   }
   if (error.name === "TimeoutError") return `no answer within ${EXCHANGE_TIMEOUT_MS / 1000} s`;
   return error.message;
+}
+
+/**
+ * Does work whose exit code is that of a command in a sandbox.
+ * @throws CliError with EXIT_NOT_RUN for a failure, whose own exit code would look like one of the command
+ */
+export async function orNotRun(work: () => Promise<number>): Promise<number> {
+  return await work().catch((error: unknown) => {
+    if (exitCodeOf(error) !== EXIT_FAILED) throw error;
+    throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
+  });
 }

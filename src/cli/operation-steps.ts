@@ -1,5 +1,5 @@
 import type { Client } from "../client/client.ts";
-import { readEvents } from "../client/events.ts";
+import { operationEvents } from "../client/operation-events.ts";
 import { shownSize } from "./table.ts";
 
 /** Fields of a `progress` event that the progress line shows. */
@@ -11,7 +11,7 @@ interface ProgressData {
 
 /**
  * Tells the steps of an operation as its events report them, until its end or until `signal` fires. Steps are only
- * shown: a connection that breaks ends the reports, and is no failure of the wait.
+ * shown: what ends the reports early is no failure of the wait.
  */
 export async function reportSteps(
   client: Client,
@@ -19,12 +19,11 @@ export async function reportSteps(
   { signal, onStep }: { readonly signal: AbortSignal; readonly onStep: (step: string) => void },
 ): Promise<void> {
   try {
-    const path = `/operations/${encodeURIComponent(id)}/events`;
-    for await (const { event, data } of readEvents(client, path, { query: { follow: true }, signal })) {
-      if (event === "progress") onStep(stepText((JSON.parse(data) as { readonly data: ProgressData }).data));
+    for await (const { type, data } of operationEvents(client, id, { follow: true, signal })) {
+      if (type === "progress") onStep(stepText(data as ProgressData));
     }
   } catch {
-    // Expected: the wait has ended, the appliance restarts, or the token lacks the scope.
+    // Expected: the wait has ended, the appliance stays away, or the token lacks the scope.
   }
 }
 

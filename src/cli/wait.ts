@@ -1,5 +1,6 @@
 import { answerOf, type Client } from "../client/client.ts";
 import { ResponseError, UnreachableError } from "../client/errors.ts";
+import { RETRY_MS, UNREACHABLE_MS_MAX } from "../client/operation-events.ts";
 import type { Operation } from "../client/types.ts";
 import { isTerminal } from "../domain/operation.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
@@ -11,9 +12,6 @@ import { shownDuration } from "./table.ts";
 const WAIT_SECONDS = 25;
 /** The first long poll, and each one while the operation is PENDING, so that a terminal soon shows the change. */
 const FIRST_WAIT_SECONDS = 1;
-/** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
-const UNREACHABLE_MS_MAX = 60_000;
-const RETRY_MS = 500;
 const FRAME_MS = 120;
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
 

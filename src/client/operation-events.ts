@@ -5,8 +5,8 @@ import { COMMAND_SPID } from "./processes.ts";
 import type { OperationEvent } from "./types.ts";
 
 /** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
-const UNREACHABLE_MS_MAX = 60_000;
-const RETRY_MS = 500;
+export const UNREACHABLE_MS_MAX = 60_000;
+export const RETRY_MS = 500;
 
 export interface OperationEventsOptions {
   /** true: until the operation has ended; false: those that there are now */

@@ -1,6 +1,6 @@
 import { answerOf } from "../../client/client.ts";
-import { readEvents } from "../../client/events.ts";
-import type { CheckpointResult, OperationEvent } from "../../client/types.ts";
+import { operationEvents } from "../../client/operation-events.ts";
+import type { CheckpointResult } from "../../client/types.ts";
 import { figureOf, interleaved, timed } from "./measure.ts";
 import { remarkOf } from "./report.ts";
 import { type Finding, rowOf } from "./row.ts";
@@ -78,10 +78,9 @@ async function exec({ client, options }: BenchTarget, id: string, command: strin
   const { signal } = options;
   const request = client.v1.instances({ uuid: id }).processes.post({ command, shell: true }, { fetch: { signal } });
   const { spid } = await answerOf(request);
-  const query = { follow: true, spid };
-  for await (const { event, data } of readEvents(client, `/operations/${id}/events`, { query, signal })) {
-    if (event !== "exit") continue;
-    const { exit_code } = (JSON.parse(data) as OperationEvent).data as { readonly exit_code: number };
+  for await (const { type, data } of operationEvents(client, id, { follow: true, spid, signal })) {
+    if (type !== "exit") continue;
+    const { exit_code } = data as { readonly exit_code: number };
     if (exit_code === 0) return;
     throw new Error(`${command} ended with ${exit_code}`);
   }

@@ -1,6 +1,6 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import { readEvents } from "../../client/events.ts";
+import { commandStart } from "../../client/operation-events.ts";
 import type { InstanceResult, Operation, SpawnRequest } from "../../client/types.ts";
 import type { Config } from "../../config/config.ts";
 import { isTerminal } from "../../domain/operation.ts";
@@ -95,12 +95,8 @@ export class BenchTarget implements AsyncDisposable {
 
   /** Waits until the command of an instance runs: an instance is EXECUTING before. */
   async untilRunning(id: string): Promise<void> {
-    const late = AbortSignal.timeout(START_MS_MAX);
-    const options = { query: { follow: true, spid: 1 }, signal: AbortSignal.any([late, this.options.signal]) };
-    for await (const { event } of readEvents(this.client, `/operations/${id}/events`, options)) {
-      if (event === "spawn") return;
-    }
-    throw new CliError(`instance ${id} has ended`);
+    const signal = AbortSignal.any([AbortSignal.timeout(START_MS_MAX), this.options.signal]);
+    if ((await commandStart(this.client, id, signal)) === null) throw new CliError(`instance ${id} has ended`);
   }
 
   async stop(id: string): Promise<void> {

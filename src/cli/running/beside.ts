@@ -4,16 +4,8 @@ import { ResponseError } from "../../client/errors.ts";
 import { commandStart, onceStarted } from "../../client/operation-events.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
-import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
-import {
-  CliError,
-  type Command,
-  command,
-  EXIT_FAILED,
-  EXIT_INTERRUPTED,
-  EXIT_NOT_RUN,
-  UsageError,
-} from "../command.ts";
+import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
+import { CliError, type Command, command, EXIT_INTERRUPTED, EXIT_NOT_RUN, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { endOf } from "../wait.ts";
 import { PROCESS_OPTIONS, processFields, STREAM_OPTIONS } from "./request.ts";
@@ -169,12 +161,4 @@ async function lossOf(client: Client, { instance, spid }: ProcessName): Promise<
       ? `the connection is lost; coppice attach ${instance} ${spid} comes back to process ${spid}`
       : `instance ${instance} has ended (${ended.status})`,
   );
-}
-
-/** Exit code 1 would look like one of the process. */
-async function orNotRun(work: () => Promise<number>): Promise<number> {
-  return await work().catch((error: unknown) => {
-    if (exitCodeOf(error) !== EXIT_FAILED) throw error;
-    throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
-  });
 }

@@ -1,8 +1,8 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import type { InstanceResult, Operation, OutputObject } from "../../client/types.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
-import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
-import { CliError, command, EXIT_FAILED, EXIT_NOT_RUN, type OptionValues, UsageError } from "../command.ts";
+import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
+import { CliError, command, EXIT_NOT_RUN, type OptionValues, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf, STREAM_OPTIONS, stdinOf } from "./request.ts";
 import { type Streams, streamsOf, withTerm } from "./streams.ts";
@@ -64,11 +64,7 @@ export const runCommand = command({
       const { uuid } = await answerOf(client.v1.instances.post({ ...request, ...stdin, ...files }));
       return await afterSpawn(uuid, { client, io, options, streams });
     };
-    return await work().catch((error: unknown) => {
-      // Exit code 1 would look like one of the command in the sandbox.
-      if (exitCodeOf(error) !== EXIT_FAILED) throw error;
-      throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
-    });
+    return await orNotRun(work);
   },
 });
 

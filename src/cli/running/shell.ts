@@ -2,8 +2,8 @@ import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
 import { imageHas, imageIdOf } from "../../client/transfers.ts";
 import type { SpawnRequest } from "../../client/types.ts";
-import { CLIENT_OPTIONS, exitCodeOf, openClient } from "../client.ts";
-import { CliError, command, EXIT_FAILED, EXIT_NOT_RUN, expectPositionals, UsageError } from "../command.ts";
+import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
+import { CliError, command, expectPositionals, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf } from "./request.ts";
 import { passRest, resultOf } from "./run.ts";
@@ -59,11 +59,7 @@ export const shellCommand = command({
       if (result.image !== undefined) await keep({ client, io, image: result.image, base: image, tag: options.tag });
       return result.exit_code;
     };
-    return await work().catch((error: unknown) => {
-      // Exit code 1 would look like one of the shell.
-      if (exitCodeOf(error) !== EXIT_FAILED) throw error;
-      throw new CliError((error as Error).message, EXIT_NOT_RUN, { cause: error });
-    });
+    return await orNotRun(work);
   },
 });
 
