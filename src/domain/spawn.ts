@@ -184,6 +184,11 @@ export function decodeStdin(text: string): Uint8Array {
   return Buffer.from(text.slice(STDIN_BASE64_PREFIX.length), "base64");
 }
 
+/** The same as a stream, which decodes when it is read. */
+export async function* decodedStdin(text: string): AsyncGenerator<Uint8Array, void, undefined> {
+  yield decodeStdin(text);
+}
+
 /** Validates standard input without decoding it, because it can be large. */
 function checkStdin(text: string, bytesMax: number): void {
   const fail = (reason: string): never => fieldError("stdin", reason);

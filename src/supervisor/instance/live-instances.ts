@@ -3,7 +3,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
-import { type CheckedCommand, decodeStdin } from "../../domain/spawn.ts";
+import { type CheckedCommand, decodedStdin } from "../../domain/spawn.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 import type { EventLog } from "../operations/event-logs.ts";
@@ -102,7 +102,7 @@ export class LiveInstances {
     const { stdin, ...rest } = command;
     const process = instance.exec((spid) => {
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
-      const first = stdin === null ? null : log.counting(decoded(stdin));
+      const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, stdin: first });
       return { spec, sink: sinkOf(log, spec) };
     });
@@ -148,10 +148,6 @@ export class LiveInstances {
 /** A sink that logs everything of a process. Apart from `exec`, whose request its functions would keep. */
 function sinkOf(log: ProcessLog, spec: AgentExecSpec): ProcessSink {
   return { ...log.sink(spec), exited: (exit) => log.exited(exit) };
-}
-
-async function* decoded(stdin: string): AsyncGenerator<Uint8Array> {
-  yield decodeStdin(stdin);
 }
 
 async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {

@@ -2,7 +2,7 @@ import type { Database } from "../../db/database.ts";
 import { liveOperationsOf, type NewRequest, operationRequest, type StoredRequest } from "../../db/requests.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
-import { decodeStdin } from "../../domain/spawn.ts";
+import { decodedStdin, decodeStdin } from "../../domain/spawn.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
 import { type Keepable, removedUnlessKept } from "../../system/scratch.ts";
@@ -105,7 +105,7 @@ export class Requests {
       throw new ApiError("unavailable", "the standard input of the operation is gone: backups do not contain it");
     }
     const open =
-      stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => inRow(stdin);
+      stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => decodedStdin(stdin);
     const { files, ...command } = body as InstanceBody;
     const owned = files.map((file) => ({ ...OWNER_DEFAULT, ...file }));
     return { ...OWNER_DEFAULT, ...STREAMS_DEFAULT, ...command, files: owned, env, resources, stdin: open };
@@ -126,10 +126,6 @@ export class Requests {
     if (stored === null) throw requestGone();
     return stored;
   }
-}
-
-async function* inRow(stdin: string): AsyncGenerator<Uint8Array, void, undefined> {
-  yield decodeStdin(stdin);
 }
 
 function requestGone(): ApiError {
