@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { copyFile, readFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { type ChildProcess, run, start } from "../../src/system/exec.ts";
+import { type ChildProcess, DIE_WITH_PARENT, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import type { CommandResult } from "./booted-system.ts";
 import { deadline, until } from "./waiting.ts";
@@ -50,7 +50,7 @@ export class DebianVm implements AsyncDisposable {
     const { path } = stack.use(await scratchDirectory(tmpdir(), "coppice-debian-"));
     await makePayload(join(path, "payload"), payload);
     const process = start({
-      argv: ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--", "nice", "-n", "1", ...qemu(path, disk)],
+      argv: [...DIE_WITH_PARENT, "nice", "-n", "1", ...qemu(path, disk)],
       // What the machine writes goes to a file there.
       env: { TMPDIR: path },
       extraFds: [],

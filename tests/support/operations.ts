@@ -1,15 +1,46 @@
-import type { Database } from "../../src/db/database.ts";
-import type { OperationId } from "../../src/domain/ids.ts";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Database, openDatabase } from "../../src/db/database.ts";
+import { accounts, images, layers } from "../../src/db/schema.ts";
+import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
-import type { DataLayout } from "../../src/storage/layout.ts";
+import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { LiveInstances } from "../../src/supervisor/instance/live-instances.ts";
 import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
 import { Scheduler } from "../../src/supervisor/operations/scheduler.ts";
 import type { Prepared, WorkContext } from "../../src/supervisor/operations/work.ts";
+import { scratchDirectory } from "../../src/system/scratch.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
+import { someLayer } from "./database.ts";
+
+/**
+ * What operations need to be stored: a database with one account and one image, and a data directory beside it. Whoever
+ * has it closes the database, which a test may open again, before the disposal removes all files.
+ */
+export interface OperationsStore extends AsyncDisposable {
+  readonly databasePath: string;
+  readonly db: Database;
+  readonly layout: DataLayout;
+}
+
+/** Makes a store in a directory of its own, which disposal removes. */
+export async function operationsStore(accountId: AccountId, imageId: ImageId): Promise<OperationsStore> {
+  await using stack = new AsyncDisposableStack();
+  const { path } = stack.use(await scratchDirectory(tmpdir(), "coppice-operations-"));
+  const databasePath = join(path, "db");
+  const db = openDatabase(databasePath);
+  const layout = dataLayout(join(path, "data"));
+  await layout.ensure();
+  const layer = { ...someLayer(), createdAt: 1 };
+  db.orm.insert(accounts).values({ id: accountId, createdAt: 1 }).run();
+  db.orm.insert(layers).values(layer).run();
+  db.orm.insert(images).values({ id: imageId, accountId, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
+  const owned = stack.move();
+  return { databasePath, db, layout, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
 
 export const PLACE = { memoryBytes: 1, vcpus: 1 };
 

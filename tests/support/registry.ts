@@ -3,7 +3,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { RegistrySettings } from "../../src/network/registry-policy.ts";
-import { type ChildProcess, run, start } from "../../src/system/exec.ts";
+import { type ChildProcess, DIE_WITH_PARENT, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { deadline, until } from "./waiting.ts";
 
@@ -54,7 +54,7 @@ export class Registry implements AsyncDisposable {
     const config = join(path, "config.json");
     const caFile = options.tls ? await makeCertificate(path) : null;
     await writeFile(config, JSON.stringify(await configuration(path, options)), { mode: 0o600 });
-    const argv = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--", "docker-registry", "serve", config];
+    const argv = [...DIE_WITH_PARENT, "docker-registry", "serve", config];
     const process = start({ argv, extraFds: [], stderr: "tail" });
     stack.defer(async () => {
       process.kill("SIGKILL");

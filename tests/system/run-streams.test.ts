@@ -1,10 +1,9 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { CliProcess, clientEnvironment, programWords } from "../support/cli-process.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
 
 setDefaultTimeout(180_000);
 
@@ -15,18 +14,16 @@ const PIPE_BYTES = 64 * MIB;
 const GROWTH_MIB_MAX = 60;
 const RUN = ["run", "--image", "tag:busybox", "--disposable", "--"];
 
-let registry: Registry;
+let busybox: BusyboxAppliance;
 let appliance: Appliance;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host] });
-  await appliance.importImage(await pushBusybox(registry), "busybox");
+  busybox = await BusyboxAppliance.start({ tag: "busybox" });
+  ({ appliance } = busybox);
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await busybox[Symbol.asyncDispose]();
 });
 
 async function peakMib(pid: number): Promise<number> {

@@ -1,10 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFile } from "node:fs/promises";
-import { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance.ts";
+import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { CliProcess } from "../support/cli-process.ts";
 import { CliTerminal } from "../support/cli-terminal.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
 import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(120_000);
@@ -12,18 +11,16 @@ setDefaultTimeout(120_000);
 /** What busybox's shell writes when it waits for a command; it asks the terminal where the cursor is. */
 const PROMPT = new RegExp(`# (${RegExp.escape("\x1b[6n")})?$`);
 
-let registry: Registry;
+let busybox: BusyboxAppliance;
 let appliance: Appliance;
 
 beforeAll(async () => {
-  registry = await Registry.start();
-  appliance = await Appliance.start({ registries: [registry.host] });
-  await appliance.importImage(await pushBusybox(registry), "busybox");
+  busybox = await BusyboxAppliance.start({ tag: "busybox" });
+  ({ appliance } = busybox);
 });
 
 afterAll(async () => {
-  await appliance[Symbol.asyncDispose]();
-  await registry[Symbol.asyncDispose]();
+  await busybox[Symbol.asyncDispose]();
 });
 
 interface Listed {

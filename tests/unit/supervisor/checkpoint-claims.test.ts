@@ -1,13 +1,9 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { type Database, openDatabase } from "../../../src/db/database.ts";
+import type { Database } from "../../../src/db/database.ts";
 import { getOperation } from "../../../src/db/operations.ts";
-import { accounts, images, layers } from "../../../src/db/schema.ts";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
-import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import type { DataLayout } from "../../../src/storage/layout.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
@@ -16,29 +12,22 @@ import type { OperationsOptions } from "../../../src/supervisor/operations/opera
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
-import { someLayer } from "../../support/database.ts";
-import { type Preparation, testOperations } from "../../support/operations.ts";
+import { type OperationsStore, operationsStore, type Preparation, testOperations } from "../../support/operations.ts";
 import { until } from "../../support/waiting.ts";
 
 const ACCOUNT = "alice" as AccountId;
 const IMAGE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId;
 
-let directory: string;
+let store: OperationsStore;
 let db: Database;
 let layout: DataLayout;
 beforeEach(async () => {
-  directory = await mkdtemp(join(tmpdir(), "coppice-operations-"));
-  db = openDatabase(join(directory, "db"));
-  layout = dataLayout(join(directory, "data"));
-  await layout.ensure();
-  const layer = { ...someLayer(), createdAt: 1 };
-  db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
-  db.orm.insert(layers).values(layer).run();
-  db.orm.insert(images).values({ id: IMAGE, accountId: ACCOUNT, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
+  store = await operationsStore(ACCOUNT, IMAGE);
+  ({ db, layout } = store);
 });
 afterEach(async () => {
   db[Symbol.dispose]();
-  await rm(directory, { recursive: true });
+  await store[Symbol.asyncDispose]();
 });
 
 const operationsOf = (run: () => Preparation, more: Partial<OperationsOptions> = {}) =>

@@ -1,15 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { samples } from "../../../src/cgroup/stats.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperationsSync, startOperation } from "../../../src/db/operations.ts";
-import { accounts, images, layers } from "../../../src/db/schema.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { createMetrics } from "../../../src/metrics.ts";
-import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import type { DataLayout } from "../../../src/storage/layout.ts";
 import type { OperationEvent } from "../../../src/supervisor/operations/events.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
@@ -17,8 +13,7 @@ import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { ownTurn } from "../../../src/system/turns.ts";
 import { untilAborted as whenAborted } from "../../../src/system/waiting.ts";
-import { someLayer } from "../../support/database.ts";
-import { type Preparation, testOperations } from "../../support/operations.ts";
+import { type OperationsStore, operationsStore, type Preparation, testOperations } from "../../support/operations.ts";
 import { until } from "../../support/waiting.ts";
 
 const ACCOUNT = "alice" as AccountId;
@@ -38,22 +33,16 @@ const SUBMISSION: InstanceSubmission = {
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
 };
 
-let directory: string;
+let store: OperationsStore;
 let db: Database;
 let layout: DataLayout;
 beforeEach(async () => {
-  directory = await mkdtemp(join(tmpdir(), "coppice-operations-"));
-  db = openDatabase(join(directory, "db"));
-  layout = dataLayout(join(directory, "data"));
-  await layout.ensure();
-  const layer = { ...someLayer(), createdAt: 1 };
-  db.orm.insert(accounts).values({ id: ACCOUNT, createdAt: 1 }).run();
-  db.orm.insert(layers).values(layer).run();
-  db.orm.insert(images).values({ id: IMAGE, accountId: ACCOUNT, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
+  store = await operationsStore(ACCOUNT, IMAGE);
+  ({ db, layout } = store);
 });
 afterEach(async () => {
   db[Symbol.dispose]();
-  await rm(directory, { recursive: true });
+  await store[Symbol.asyncDispose]();
 });
 
 const operationsOf = (run: (id: OperationId) => Preparation, more: Partial<OperationsOptions> = {}) =>
@@ -282,7 +271,7 @@ describe("a failure around an operation", () => {
     while (operations.counts().every(({ state, count }) => state !== "executing" || count === 0)) await ownTurn();
     await operations[Symbol.asyncDispose]();
     expect(operations.counts().every(({ count }) => count === 0)).toBe(true);
-    db = openDatabase(join(directory, "db"));
+    db = openDatabase(store.databasePath);
   });
 
   test("does not occur when callers come and leave: they leave no listener behind", async () => {
@@ -350,6 +339,6 @@ describe("a stop and a restart", () => {
     after.recover();
     await after.idle();
     expect([ran, cancelled, secret].map(({ id }) => statusOf(id))).toEqual(["FAILED", "CANCELLED", "FAILED"]);
-    expect(await Bun.file(join(directory, "db")).text()).not.toContain("canary-password");
+    expect(await Bun.file(store.databasePath).text()).not.toContain("canary-password");
   });
 });
