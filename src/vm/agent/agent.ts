@@ -1,9 +1,10 @@
 import type { GuestPath } from "../../domain/guest-path.ts";
 import { byteStringToBytes } from "../../domain/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
-import { ConnectionSession } from "./connection.ts";
+import { type AgentConnection, DialledConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
 import { packIntegers } from "./frames.ts";
+import type { GuestNetwork } from "./guest-network.ts";
 import { AgentLink, type Hello } from "./link.ts";
 import {
   type AgentExecSpec,
@@ -19,7 +20,15 @@ import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
 import { IndexSession, OutboundStream, QuiesceSession, ReceiveWindow, ReplySession } from "./sessions.ts";
 
-export { AgentClosedError, AgentError, type AgentExecSpec, type AgentExit, AgentProtocolError, AgentRefusedError };
+export {
+  AgentClosedError,
+  type AgentConnection,
+  AgentError,
+  type AgentExecSpec,
+  type AgentExit,
+  AgentProtocolError,
+  AgentRefusedError,
+};
 
 const ERRNO_TOO_BIG = 7;
 
@@ -43,18 +52,6 @@ export interface ExecHandle {
    * ended.
    */
   limit(timeoutMs: number): Promise<void>;
-}
-
-/** A connection to a port of the guest. Each direction ends on its own, as with a socket. */
-export interface AgentConnection extends AsyncDisposable {
-  /** The guest's bytes, for one reader. @throws AgentClosedError after a reset */
-  chunks(): AsyncGenerator<Uint8Array>;
-  /** Sends bytes in the order of the calls. Resolves to true when all are sent, to false when the guest reads no more. */
-  write(bytes: Uint8Array): Promise<boolean>;
-  /** Ends the host's direction after everything written so far. */
-  end(): Promise<void>;
-  /** Ends both directions at once; does nothing when the connection is over. Disposal does the same. */
-  reset(): void;
 }
 
 /** A scratch that nobody can write to. Disposal thaws it. */
@@ -231,37 +228,28 @@ export class Agent {
    * @throws AgentRefusedError when no program accepts; AgentError EAGAIN when the guest has too many connections
    */
   async dial(port: number): Promise<AgentConnection> {
-    let id = 0;
-    const window = new ReceiveWindow(
-      (bytes) => this.#grant(id, Stream.data, bytes),
-      protocol.INPUT_WINDOW_BYTES_INITIAL,
-      protocol.INPUT_WINDOW_BYTES_MAX,
-    );
-    const outbound = new OutboundStream(Stream.data, protocol.FRAME_PAYLOAD_BYTES_MAX, (bytes) =>
-      this.#link.send(HostFrame.netData, id, bytes),
-    );
-    const session = new ConnectionSession(window, outbound);
-    await this.#link.open(session, async (given) => {
-      id = given;
+    const session = new DialledConnection(this.#link);
+    await this.#link.open(session, async (id) => {
+      session.id = id;
       await this.#link.send(HostFrame.netDial, id, packIntegers([16, port], [16, 0]));
     });
     await session.opened;
-    const reset = () => {
-      if (session.over) return;
-      session.sendReset();
-      this.#link.post(HostFrame.netReset, id);
-    };
-    return {
-      chunks: () => session.chunks(),
-      write: (bytes) => outbound.write(bytes),
-      end: () =>
-        outbound.close(async () => {
-          session.sendEnd();
-          await this.#link.send(HostFrame.netEnd, id);
-        }),
-      reset,
-      [Symbol.asyncDispose]: async () => reset(),
-    };
+    return session;
+  }
+
+  /**
+   * Gives the guest a network: its programs may open connections and resolve names, as far as `network` allows them to.
+   * @param options ipv6: names get IPv6 addresses as well
+   */
+  async network(network: GuestNetwork, { ipv6 }: { readonly ipv6: boolean }): Promise<void> {
+    this.#link.requests.serve(network);
+    const flags = protocol.NetworkFlag.on | (ipv6 ? protocol.NetworkFlag.ipv6 : 0);
+    await this.#request(AgentFrame.done, HostFrame.network, packIntegers([32, flags]));
+  }
+
+  /** Connections that the guest tried to open before it was given a network, which an honest one does not. */
+  get uninvitedCount(): number {
+    return this.#link.requests.uninvitedCount;
   }
 
   /** Merges all layers into the bare scratch, as one layer that can replace them. */

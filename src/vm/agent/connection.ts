@@ -1,37 +1,101 @@
 import { AgentClosedError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
-import type { Frame } from "./frames.ts";
-import { AgentFrame, Refusal } from "./protocol.ts";
+import { type Frame, packIntegers } from "./frames.ts";
+import * as protocol from "./protocol.ts";
+import { AgentFrame, HostFrame, Refusal, Stream } from "./protocol.ts";
 import {
   checkLength,
   InboundStream,
-  type OutboundStream,
+  OutboundStream,
   parseError,
-  type ReceiveWindow,
+  ReceiveWindow,
   type Session,
   unexpected,
 } from "./sessions.ts";
 
 const REASONS: ReadonlySet<number> = new Set(Object.values(Refusal));
 
-/** The session of a connection that the host opened. */
-export class ConnectionSession implements Session {
+/** A connection between the host and a program of the guest. Each direction ends on its own, as with a socket. */
+export interface AgentConnection extends AsyncDisposable {
+  /** The guest's bytes, for one reader. @throws AgentClosedError after a reset */
+  chunks(): AsyncGenerator<Uint8Array>;
+  /** Sends bytes in the order of the calls. Resolves to true when all are sent, to false when the guest reads no more. */
+  write(bytes: Uint8Array): Promise<boolean>;
+  /** Ends the host's direction after everything written so far. */
+  end(): Promise<void>;
+  /** Ends both directions at once; does nothing when the connection is over. Disposal does the same. */
+  reset(): void;
+}
+
+/** A connection that a program of the guest wants. It must be accepted before anything is written or read. */
+export interface GuestConnection extends AgentConnection {
+  /** aborted when the connection is over, whoever ended it */
+  readonly signal: AbortSignal;
+  /** Reports that the outer connection is open. Does nothing when the connection is over. */
+  accept(): void;
+  /** Reports why there is no outer connection, as a `Refusal`, and ends it. Does nothing when the connection is over. */
+  refuse(reason: number): void;
+}
+
+/** What a connection needs of the link to its guest. */
+export interface ConnectionLink {
+  post(type: number, session: number, ...payload: readonly Uint8Array[]): void;
+  /** Sends the frame of `make`, or none when that is null, after the waiting frames of other connections. */
+  sendInTurn(make: () => readonly [type: number, session: number, payload: Uint8Array] | null): Promise<void>;
+  send(type: number, session: number, ...payload: readonly Uint8Array[]): Promise<void>;
+  /** Forgets a session of which the host sent the last frame. */
+  forget(session: number): void;
+  readonly growth: WindowGrowth;
+}
+
+/** What the windows of a guest's connections may grow by, all together. */
+export class WindowGrowth {
+  #leftBytes: number;
+
+  constructor(bytes: number) {
+    this.#leftBytes = bytes;
+  }
+
+  /** Returns false and takes nothing when less is left. */
+  take(bytes: number): boolean {
+    if (bytes > this.#leftBytes) return false;
+    this.#leftBytes -= bytes;
+    return true;
+  }
+
+  give(bytes: number): void {
+    this.#leftBytes += bytes;
+  }
+}
+
+/** The session of a connection, whichever side opened it. */
+abstract class ConnectionSession implements Session, AgentConnection {
   readonly class = "connection";
-  /** resolves when a program in the guest has accepted. @throws AgentRefusedError */
-  readonly opened: Promise<void>;
-  readonly #opening = Promise.withResolvers<void>();
+  /** given when the session is registered */
+  id = 0;
+  protected readonly link: ConnectionLink;
+  protected isOpen = false;
   readonly #inbound: InboundStream;
   readonly #outbound: OutboundStream;
-  #isOpen = false;
+  readonly #ending = new AbortController();
+  #grownBytes = 0;
   #sentEnd = false;
   #gotEnd = false;
   #sentReset = false;
   #over = false;
 
-  constructor(window: ReceiveWindow, outbound: OutboundStream) {
+  constructor(link: ConnectionLink) {
+    this.link = link;
+    const window = new ReceiveWindow(
+      (bytes) => link.post(HostFrame.window, this.id, packIntegers([32, Stream.data], [32, bytes])),
+      protocol.INPUT_WINDOW_BYTES_INITIAL,
+      protocol.INPUT_WINDOW_BYTES_MAX,
+      (bytes) => this.#grow(bytes),
+    );
     this.#inbound = new InboundStream(window);
-    this.#outbound = outbound;
-    this.opened = this.#opening.promise;
-    this.opened.catch(() => undefined);
+    this.#outbound = new OutboundStream(Stream.data, protocol.FRAME_PAYLOAD_BYTES_MAX, (bytes) =>
+      // A reset may overtake a piece that waits for its turn.
+      link.sendInTurn(() => (this.over ? null : [HostFrame.netData, this.id, bytes])),
+    );
   }
 
   /** true when the host may send no more frames */
@@ -39,63 +103,66 @@ export class ConnectionSession implements Session {
     return this.#over || this.#sentReset;
   }
 
+  /** aborted when the connection is over, whoever ended it */
+  get signal(): AbortSignal {
+    return this.#ending.signal;
+  }
+
   onFrame(frame: Frame): boolean {
-    this.#over = this.#take(frame);
-    if (this.#over) this.#outbound.stop();
-    return this.#over;
+    const isLast = this.isOpen ? this.#takeOpen(frame) : this.takeOpening(frame);
+    if (isLast) this.#finish();
+    return isLast;
   }
 
   fail(error: Error): void {
-    this.#over = true;
-    this.#opening.reject(error);
     this.#inbound.finish(error);
-    this.#outbound.stop();
+    this.#finish();
   }
 
-  /** Records that the host's NET_END is being sent. */
-  sendEnd(): void {
-    this.#sentEnd = true;
-  }
-
-  /** Records that the host's NET_RESET is being sent. Frames that arrive before the answer are dropped. */
-  sendReset(): void {
-    this.#sentReset = true;
-    this.#outbound.stop();
-    const error = new AgentClosedError("the connection was reset by the host");
-    this.#opening.reject(error);
-    this.#inbound.finish(error);
-  }
-
-  /** The guest's bytes, for one reader. @throws AgentClosedError after a reset */
   chunks(): AsyncGenerator<Uint8Array> {
     return this.#inbound.chunks();
   }
 
-  #take(frame: Frame): boolean {
-    switch (frame.type) {
-      case AgentFrame.netOpened:
-        checkLength(frame, 0);
-        if (this.#isOpen) throw unexpected(frame);
-        this.#isOpen = true;
-        this.#opening.resolve();
-        return false;
-      case AgentFrame.netRefused:
-        return this.#refused(frame);
-      case AgentFrame.error:
-        if (this.#isOpen) throw unexpected(frame);
-        this.fail(parseError(frame));
-        return true;
-      default:
-        if (!this.#isOpen) throw unexpected(frame);
-        return this.#takeOpen(frame);
-    }
+  async write(bytes: Uint8Array): Promise<boolean> {
+    return await this.#outbound.write(bytes);
   }
 
-  #refused(frame: Frame): boolean {
-    const reason = checkLength(frame, 4).getUint32(0, true);
-    if (this.#isOpen || !REASONS.has(reason)) throw unexpected(frame);
-    this.fail(new AgentRefusedError(reason));
+  async end(): Promise<void> {
+    await this.#outbound.close(async () => {
+      this.#sentEnd = true;
+      await this.link.send(HostFrame.netEnd, this.id);
+    });
+  }
+
+  reset(): void {
+    if (this.over) return;
+    // Frames that arrive before the answer are dropped.
+    this.#sentReset = true;
+    this.#outbound.stop();
+    this.#inbound.finish(new AgentClosedError("the connection was reset by the host"));
+    this.#ending.abort();
+    this.link.post(HostFrame.netReset, this.id);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.reset();
+  }
+
+  /** Handles a frame of a connection that is not open yet; returns true for the last one of the session. */
+  protected abstract takeOpening(frame: Frame): boolean;
+
+  #grow(bytes: number): boolean {
+    if (!this.link.growth.take(bytes)) return false;
+    this.#grownBytes += bytes;
     return true;
+  }
+
+  #finish(): void {
+    this.#over = true;
+    this.#outbound.stop();
+    this.link.growth.give(this.#grownBytes);
+    this.#grownBytes = 0;
+    this.#ending.abort();
   }
 
   #takeOpen(frame: Frame): boolean {
@@ -124,5 +191,76 @@ export class ConnectionSession implements Session {
       default:
         throw new AgentProtocolError(`a frame of type ${frame.type} for a connection`);
     }
+  }
+}
+
+/** The session of a connection that the host opened. */
+export class DialledConnection extends ConnectionSession {
+  readonly #opening = Promise.withResolvers<void>();
+
+  constructor(link: ConnectionLink) {
+    super(link);
+    this.#opening.promise.catch(() => undefined);
+  }
+
+  /** Resolves when a program in the guest has accepted. @throws AgentRefusedError */
+  get opened(): Promise<void> {
+    return this.#opening.promise;
+  }
+
+  override fail(error: Error): void {
+    this.#opening.reject(error);
+    super.fail(error);
+  }
+
+  protected override takeOpening(frame: Frame): boolean {
+    switch (frame.type) {
+      case AgentFrame.netOpened:
+        checkLength(frame, 0);
+        this.isOpen = true;
+        this.#opening.resolve();
+        return false;
+      case AgentFrame.netRefused: {
+        const reason = checkLength(frame, 4).getUint32(0, true);
+        if (!REASONS.has(reason)) throw unexpected(frame);
+        this.fail(new AgentRefusedError(reason));
+        return true;
+      }
+      case AgentFrame.error:
+        this.fail(parseError(frame));
+        return true;
+      default:
+        throw unexpected(frame);
+    }
+  }
+}
+
+/** The session of a connection that the guest opened. */
+export class GuestOpenedConnection extends ConnectionSession implements GuestConnection {
+  accept(): void {
+    if (this.isOpen) throw new Error("a connection is accepted once");
+    if (this.over) return;
+    this.isOpen = true;
+    this.link.post(HostFrame.netAccept, this.id);
+  }
+
+  refuse(reason: number): void {
+    if (this.isOpen) throw new Error("a connection that was accepted cannot be refused");
+    if (this.over) return;
+    this.link.post(HostFrame.netRefuse, this.id, packIntegers([32, reason]));
+    this.link.forget(this.id);
+    this.fail(new AgentClosedError("the connection was refused by the host"));
+  }
+
+  override reset(): void {
+    if (this.isOpen) super.reset();
+    else this.refuse(Refusal.unreachable);
+  }
+
+  protected override takeOpening(frame: Frame): boolean {
+    if (frame.type !== AgentFrame.netReset) throw unexpected(frame);
+    checkLength(frame, 0);
+    this.fail(new AgentClosedError("the connection was reset by the guest"));
+    return true;
   }
 }

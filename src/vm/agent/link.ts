@@ -1,6 +1,8 @@
 import type { ByteChannel } from "../vmm.ts";
+import { WindowGrowth } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "./errors.ts";
 import { encodeFrame, type Frame, FrameDecoder, viewOf } from "./frames.ts";
+import { GuestRequests } from "./guest-network.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame } from "./protocol.ts";
 import { guestText, type Session, type SessionClass } from "./sessions.ts";
@@ -8,6 +10,14 @@ import { guestText, type Session, type SessionClass } from "./sessions.ts";
 /** Limit of lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
 const ERRNO_TRY_AGAIN = 11;
+
+/**
+ * Limit of frames that the host has decided to send and the guest has not taken. Credit and the limits of sessions keep an
+ * honest guest, whose frames cause them, far below it.
+ */
+const UNSENT_COUNT_MAX = 8192;
+/** What the windows of all connections of a guest may grow by: they have 32 MiB together then. */
+const GROWTH_BYTES_MAX = 33_554_432 - protocol.CONNECTIONS_COUNT_MAX * protocol.INPUT_WINDOW_BYTES_INITIAL;
 
 /** Limits of sessions by class, and whether a further session waits (`waits`) or is refused. */
 const CLASSES: Readonly<Record<SessionClass, { readonly countMax: number; readonly waits: boolean }>> = {
@@ -28,7 +38,8 @@ export interface Hello {
 }
 
 /**
- * The stream to one agent: the sessions that the host opened, and the order of their frames. Every byte from the guest
+ * The stream to one agent: its sessions, and the order of their frames. Connections take turns, one frame each, and wait
+ * for nothing else; all other frames are sent before those that wait for a turn. Every byte from the guest
  * may be hostile; a violation of the protocol closes the link with AgentProtocolError.
  */
 export class AgentLink {
@@ -38,10 +49,16 @@ export class AgentLink {
   readonly #sessions = new Map<number, Session>();
   readonly #counts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
   readonly #hello = Promise.withResolvers<Hello>();
+  /** the guest's wishes for connections and names */
+  readonly requests = new GuestRequests(this);
+  readonly growth = new WindowGrowth(GROWTH_BYTES_MAX);
   /** Callbacks that wait for a session to end. */
   readonly #waiting: (() => void)[] = [];
   /** The end of the last transmission: the frames of one request are sent without others in between. */
   #transmission: Promise<unknown> = Promise.resolve();
+  /** The end of the last turn of a connection. */
+  #turns: Promise<unknown> = Promise.resolve();
+  #unsentCount = 0;
   /** Set from the sending of HOLD to the SYNC that ends it. */
   #hold: Hold | null = null;
   #lastSession = 0;
@@ -84,7 +101,42 @@ export class AgentLink {
 
   /** Sends a frame without waiting. A failure fails the session. */
   post(type: number, session: number, ...payload: readonly Uint8Array[]): void {
-    this.send(type, session, ...payload).catch(() => undefined);
+    if (this.#unsentCount >= UNSENT_COUNT_MAX) {
+      this.#blame(new AgentProtocolError("the guest sends requests and reads no answers"));
+      return;
+    }
+    this.#unsentCount += 1;
+    const settled = () => {
+      this.#unsentCount -= 1;
+    };
+    this.send(type, session, ...payload).then(settled, settled);
+  }
+
+  /** Sends the frame of `make`, or none when that is null, after the frames that wait for their turns. */
+  sendInTurn(make: () => readonly [type: number, session: number, payload: Uint8Array] | null): Promise<void> {
+    const turn = this.#turns.then(async () => {
+      const frame = make();
+      if (frame !== null) await this.send(...frame);
+    });
+    this.#turns = turn.catch(() => undefined);
+    return turn;
+  }
+
+  /** Registers a session that the guest opened; false when the guest has too many connections. */
+  admit(id: number, session: Session): boolean {
+    if (this.#counts[session.class] >= CLASSES[session.class].countMax) return false;
+    this.#sessions.set(id, session);
+    this.#counts[session.class] += 1;
+    return true;
+  }
+
+  /** Forgets a session of which the host sent the last frame. */
+  forget(id: number): void {
+    const session = this.#sessions.get(id);
+    if (session === undefined) return;
+    this.#sessions.delete(id);
+    this.#counts[session.class] -= 1;
+    this.#wake();
   }
 
   /**
@@ -181,28 +233,39 @@ export class AgentLink {
       this.#decoder.push(chunk, (frame) => this.#onFrame(frame));
     } catch (error) {
       // AgentProtocolError blames the guest. An exception of an output handler must keep its type.
-      this.fail(error instanceof Error ? error : new Error(String(error)));
-      this.#channel.pause();
+      this.#blame(error instanceof Error ? error : new Error(String(error)));
     }
+  }
+
+  #blame(error: Error): void {
+    this.fail(error);
+    this.#channel.pause();
   }
 
   #onFrame(frame: Frame): void {
     // Frames after one that closed the link are ignored.
     if (this.#closed !== null) return;
     if (this.#hold?.state === "answered") throw new AgentProtocolError(`a frame of type ${frame.type} during a hold`);
-    if (frame.session === 0) {
-      this.#onGeneral(frame);
-      return;
-    }
+    if (frame.type === AgentFrame.netOpen) this.requests.onOpen(frame);
+    else if (frame.type === AgentFrame.resolve) this.requests.onResolve(frame);
+    else if (frame.session === 0) this.#onGeneral(frame);
+    else this.#onSession(frame);
+  }
+
+  #onSession(frame: Frame): void {
     const session = this.#sessions.get(frame.session);
+    if (session === undefined && this.#crossed(frame)) return;
     if (session === undefined) throw new AgentProtocolError(`a frame of type ${frame.type} for no session`);
     if (!session.onFrame(frame)) return;
     if (session.holds === true && frame.type === AgentFrame.done && this.#hold?.state === "sent") {
       this.#hold.state = "answered";
     }
-    this.#sessions.delete(frame.session);
-    this.#counts[session.class] -= 1;
-    this.#wake();
+    this.forget(frame.session);
+  }
+
+  /** True for a reset by the guest that the host's refusal has crossed. */
+  #crossed({ type, session, payload }: Frame): boolean {
+    return type === AgentFrame.netReset && payload.byteLength === 0 && this.requests.hasHad(session);
   }
 
   #onGeneral({ type, payload }: Frame): void {

@@ -5,10 +5,12 @@
  * INDEX session are described in domain/index-stream.ts.
  *
  * Session 0 is the stream itself. The host numbers its sessions from 1; ids of sessions that the guest opens have
- * SESSION_GUEST_BIT set. No id is used twice. The agent drops frames for a session that is over: the host may have sent
- * them before it received the session's last frame.
+ * SESSION_GUEST_BIT set and count up. No id is used twice. The agent drops frames for a session that is over: the host
+ * may have sent them before it received the session's last frame. For the same reason the host drops a NET_RESET of a
+ * session that it has refused.
  *
- * The agent answers NETWORK with ERROR ENOSYS, because it does not implement it.
+ * A name on the wire is in lower case: labels of 1 to 63 letters, digits, `-` and `_`, joined by dots, no final dot. The
+ * agent asks for no other name: it tells the guest's programs that there is none.
  */
 export const PROTOCOL_VERSION = 3;
 export const FRAME_HEADER_BYTES = 12;
@@ -83,7 +85,7 @@ export const HostFrame = {
    * follow.
    */
   release: 13,
-  /** session 0, u32 flags (NetworkFlag) -> DONE, ERROR. Before it the agent opens no connection and resolves no name. */
+  /** u32 flags (NetworkFlag) -> DONE, ERROR. Before it the agent opens no connection and resolves no name. */
   network: 14,
   /** no payload: the host has connected to the address of NET_OPEN. NET_DATA may follow at once. */
   netAccept: 15,
@@ -95,7 +97,7 @@ export const HostFrame = {
   netEnd: 18,
   /** no payload: ends the connection at once. The agent answers NET_RESET, unless its session is already over. */
   netReset: 19,
-  /** session = the number of RESOLVE, u32 DNS response code: 0 the name may be used, 3 it does not exist. */
+  /** session = the number of RESOLVE, u32 DNS response code: 0 the name may be used, 2 try again, 3 it does not exist. */
   resolved: 20,
   /** u16 port, u16 zero: connect to 127.0.0.1:port of the guest -> NET_OPENED, NET_REFUSED, or ERROR. */
   netDial: 21,
@@ -148,15 +150,15 @@ export const AgentFrame = {
   /** text for the log. */
   log: 137,
   /**
-   * u16 port, u8 AddressKind, u8 zero, then the name in lower case without a final dot, or 4 or 16 bytes -> NET_ACCEPT,
-   * NET_REFUSE.
+   * u16 port, u8 AddressKind, u8 zero, then the name, or 4 or 16 bytes -> NET_ACCEPT, or NET_REFUSE, which ends the session.
+   * Instead of waiting for the answer the agent may end it with NET_RESET.
    */
   netOpen: 138,
   netData: 139,
   netEnd: 140,
   /** no payload: the connection is over. Frames of the host that are still on their way are dropped. */
   netReset: 141,
-  /** session = number of the query, u16 DNS type, name -> RESOLVED. */
+  /** session = any number that no other query under way has, u16 DNS type, name -> RESOLVED. */
   resolve: 142,
   /** no payload: the connection of NET_DIAL is open. */
   netOpened: 143,

@@ -133,15 +133,25 @@ export class QuiesceSession implements Session {
 export class ReceiveWindow {
   readonly #grant: (bytes: number) => void;
   readonly #sizeBytesMax: number;
+  readonly #mayGrow: (bytes: number) => boolean;
   #sizeBytes: number;
   #creditBytes: number;
   #consumedBytes = 0;
 
-  /** @param sizeBytesMax size to which the window grows once the reader has consumed half of the initial size */
-  constructor(grant: (bytes: number) => void, sizeBytes: number, sizeBytesMax = sizeBytes) {
+  /**
+   * @param sizeBytesMax size to which the window grows once the reader has consumed half of the initial size
+   * @param mayGrow asked before the window grows by so many bytes; when it returns false, it is asked again later
+   */
+  constructor(
+    grant: (bytes: number) => void,
+    sizeBytes: number,
+    sizeBytesMax = sizeBytes,
+    mayGrow: (bytes: number) => boolean = () => true,
+  ) {
     this.#grant = grant;
     this.#sizeBytes = sizeBytes;
     this.#sizeBytesMax = sizeBytesMax;
+    this.#mayGrow = mayGrow;
     this.#creditBytes = sizeBytes;
   }
 
@@ -155,8 +165,10 @@ export class ReceiveWindow {
     this.#consumedBytes += bytes;
     // Granted in steps of half a window, so that one WINDOW frame answers many frames of the agent.
     if (this.#consumedBytes < this.#sizeBytes / 2) return;
-    const grantedBytes = this.#consumedBytes + this.#sizeBytesMax - this.#sizeBytes;
-    this.#sizeBytes = this.#sizeBytesMax;
+    const growthBytes = this.#sizeBytesMax - this.#sizeBytes;
+    const grows = growthBytes > 0 && this.#mayGrow(growthBytes);
+    const grantedBytes = this.#consumedBytes + (grows ? growthBytes : 0);
+    if (grows) this.#sizeBytes = this.#sizeBytesMax;
     this.#creditBytes += grantedBytes;
     this.#grant(grantedBytes);
     this.#consumedBytes = 0;

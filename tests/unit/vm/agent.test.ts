@@ -8,7 +8,9 @@ import {
   AgentRefusedError,
 } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import type { GuestNetwork } from "../../../src/vm/agent/guest-network.ts";
 import {
+  AddressKind,
   AgentFrame,
   CONNECTIONS_COUNT_MAX,
   HostFrame,
@@ -203,6 +205,37 @@ describe("index", () => {
   });
 });
 
+/** A network that treats each connection in another way, and reads and writes what it accepts. */
+function eagerNetwork(seed: number): GuestNetwork {
+  let number = seed;
+  return {
+    resolve: async ({ name }) => name.length % 4,
+    open: (_, connection) => {
+      number += 1;
+      if (number % 5 === 0) return connection.refuse(1 + (number % 7));
+      if (number % 5 === 1) return;
+      connection.accept();
+      if (number % 5 === 2) return connection.reset();
+      void connection.write(Buffer.alloc(100_000)).then(() => connection.end());
+      const read = async () => {
+        for await (const chunk of connection.chunks()) expect(chunk.byteLength).toBeGreaterThan(0);
+      };
+      read().catch((error: Error) =>
+        expect([AgentClosedError, AgentProtocolError]).toContain(error.constructor as never),
+      );
+    },
+  };
+}
+
+/** A NET_OPEN that is often well formed. */
+function openPayload(random: ReturnType<typeof seededRandom>): Uint8Array {
+  const kind = [AddressKind.name, AddressKind.ipv4, AddressKind.ipv6, 1][random.below(4)] ?? 0;
+  const host = [text("a.example"), Buffer.alloc(4, 9), Buffer.alloc(16, 9), text(""), text("A"), text("a..b")];
+  const fitting = { [AddressKind.name]: host[0], [AddressKind.ipv4]: host[1], [AddressKind.ipv6]: host[2] };
+  const chosen = random.below(10) === 0 ? host[random.below(host.length)] : (fitting as Record<number, Buffer>)[kind];
+  return Buffer.concat([packIntegers([16, random.below(20) === 0 ? 0 : 443], [16, kind]), chosen ?? text("")]);
+}
+
 describe("a hostile or dying guest", () => {
   test("a closed stream ends every request", async () => {
     const { guest, agent } = open();
@@ -216,8 +249,6 @@ describe("a hostile or dying guest", () => {
   });
 
   test.each([
-    ["opens a connection without a network", AgentFrame.netOpen, packIntegers([16, 80], [16, 0])],
-    ["asks for a name without a network", AgentFrame.resolve, packIntegers([16, 1])],
     ["sends data for a session of its own", AgentFrame.netData, text("x")],
     ["grants credit to a session of its own", AgentFrame.window, packIntegers([32, 3], [32, 1])],
   ])("that %s breaks the protocol", async (_, type, payload) => {
@@ -262,6 +293,7 @@ describe("a hostile or dying guest", () => {
           if (seed % 2 === 0) connection.reset();
           await written;
         }),
+        agent.network(eagerNetwork(seed), { ipv6: seed % 2 === 0 }),
       ];
       const settled = Promise.allSettled(requests);
       const dialled = (await guest.frame(HostFrame.netDial)).session;
@@ -270,7 +302,10 @@ describe("a hostile or dying guest", () => {
         const sizes = [0, 4, 8, 32, 100, random.below(2000)];
         const payload = random.bytes(sizes[random.below(sizes.length)] ?? 0);
         if (random.below(3) > 0) payload.fill(0, 0, 8);
-        guest.send(type, random.below(20) === 0 ? SESSION_GUEST_BIT : random.below(8), payload);
+        const ofGuest = SESSION_GUEST_BIT + (random.below(3) === 0 ? random.below(30) : frame);
+        guest.send(type, random.below(4) === 0 ? ofGuest : random.below(9), payload);
+        // Most connections of the guest exist, too.
+        if (random.below(3) === 0) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + frame, openPayload(random));
         // The connection often exists, so that the code for its data is reached.
         if (seed % 3 === 0 && frame === 0) guest.send(AgentFrame.netOpened, dialled);
         if (frame % 8 === 0) await Promise.resolve();

@@ -1,0 +1,148 @@
+import { type ConnectionLink, type GuestConnection, GuestOpenedConnection } from "./connection.ts";
+import { AgentProtocolError } from "./errors.ts";
+import { type Frame, packIntegers, viewOf } from "./frames.ts";
+import { AddressKind, HostFrame, NAME_BYTES_MAX, Refusal, SESSION_GUEST_BIT } from "./protocol.ts";
+import { unexpected } from "./sessions.ts";
+
+/** Limit of queries of one guest that are under way. Further ones are told to try again. */
+export const RESOLVES_COUNT_MAX = 64;
+/** Response codes of DNS in a RESOLVED. */
+export const Rcode = { ok: 0, serverFailure: 2, noSuchName: 3 } as const;
+
+const NAME_EXPRESSION = /^[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*$/;
+
+/** Where a program of the guest wants to connect to. */
+export interface GuestDestination {
+  readonly kind: "name" | "address";
+  /** a name in lower case; or an address in its canonical text, without brackets */
+  readonly host: string;
+  /** 1 to 65535 */
+  readonly port: number;
+}
+
+/** A query of a program of the guest. */
+export interface GuestQuery {
+  /** type of the wanted records, as in DNS */
+  readonly type: number;
+  readonly name: string;
+}
+
+/** What answers the wishes of a guest for connections and names. All of them may be hostile. */
+export interface GuestNetwork {
+  /** Takes a connection, to accept or refuse it at any time. Must not throw. */
+  open(destination: GuestDestination, connection: GuestConnection): void;
+  /** Resolves to the response code, as in DNS: 0 when the name may be used. A rejection is answered like code 2. */
+  resolve(query: GuestQuery): Promise<number>;
+}
+
+/** What `GuestRequests` needs of the link to its guest. */
+export interface RequestsLink extends ConnectionLink {
+  /** Registers a session that the guest opened; false when the guest has too many connections. */
+  admit(id: number, session: GuestOpenedConnection): boolean;
+}
+
+/** The frames by which a guest opens connections and resolves names. */
+export class GuestRequests {
+  readonly #link: RequestsLink;
+  readonly #queries = new Set<number>();
+  #network: GuestNetwork | null = null;
+  #lastSession = SESSION_GUEST_BIT - 1;
+  #uninvitedCount = 0;
+
+  constructor(link: RequestsLink) {
+    this.#link = link;
+  }
+
+  /** Connections that the guest tried to open without a network: only a forged agent does that. */
+  get uninvitedCount(): number {
+    return this.#uninvitedCount;
+  }
+
+  serve(network: GuestNetwork): void {
+    this.#network = network;
+  }
+
+  /** True when a session with that id was opened by the guest, even if it is over. */
+  hasHad(id: number): boolean {
+    return id >= SESSION_GUEST_BIT && id <= this.#lastSession;
+  }
+
+  /** Handles a NET_OPEN. @throws AgentProtocolError */
+  onOpen(frame: Frame): void {
+    const destination = parseDestination(frame);
+    if (frame.session <= this.#lastSession) throw new AgentProtocolError("a session of the guest with a used number");
+    this.#lastSession = frame.session;
+    const refuse = (reason: number) => this.#link.post(HostFrame.netRefuse, frame.session, packIntegers([32, reason]));
+    if (this.#network === null) {
+      this.#uninvitedCount += 1;
+      refuse(Refusal.noNetwork);
+      return;
+    }
+    const connection = new GuestOpenedConnection(this.#link);
+    connection.id = frame.session;
+    if (this.#link.admit(frame.session, connection)) this.#network.open(destination, connection);
+    else refuse(Refusal.limited);
+  }
+
+  /** Handles a RESOLVE. @throws AgentProtocolError */
+  onResolve(frame: Frame): void {
+    if (frame.payload.byteLength < 2) throw unexpected(frame);
+    const query = { type: viewOf(frame.payload).getUint16(0, true), name: parseName(frame.payload.subarray(2)) };
+    const { session } = frame;
+    if (this.#queries.has(session)) throw new AgentProtocolError("two queries with the same number");
+    if (this.#network === null) this.#answer(session, Rcode.noSuchName);
+    else if (this.#queries.size >= RESOLVES_COUNT_MAX) this.#answer(session, Rcode.serverFailure);
+    else this.#resolve(session, query, this.#network);
+  }
+
+  #resolve(session: number, query: GuestQuery, network: GuestNetwork): void {
+    this.#queries.add(session);
+    network.resolve(query).then(
+      (rcode) => this.#settle(session, rcode),
+      () => this.#settle(session, Rcode.serverFailure),
+    );
+  }
+
+  #settle(query: number, rcode: number): void {
+    this.#queries.delete(query);
+    this.#answer(query, rcode);
+  }
+
+  #answer(query: number, rcode: number): void {
+    this.#link.post(HostFrame.resolved, query, packIntegers([32, rcode]));
+  }
+}
+
+/** @throws AgentProtocolError when the payload of a NET_OPEN is malformed */
+function parseDestination(frame: Frame): GuestDestination {
+  if (frame.payload.byteLength < 4) throw unexpected(frame);
+  const view = viewOf(frame.payload);
+  const port = view.getUint16(0, true);
+  const host = frame.payload.subarray(4);
+  if (port === 0 || view.getUint8(3) !== 0) throw unexpected(frame);
+  switch (view.getUint8(2)) {
+    case AddressKind.name:
+      return { kind: "name", host: parseName(host), port };
+    case AddressKind.ipv4:
+      if (host.byteLength !== 4) throw unexpected(frame);
+      return { kind: "address", host: host.join("."), port };
+    case AddressKind.ipv6:
+      if (host.byteLength !== 16) throw unexpected(frame);
+      return { kind: "address", host: textOfIpv6(viewOf(host)), port };
+    default:
+      throw unexpected(frame);
+  }
+}
+
+/** @throws AgentProtocolError when the bytes are not a name as the protocol has them */
+function parseName(bytes: Uint8Array): string {
+  const name = bytes.byteLength > NAME_BYTES_MAX ? "" : Buffer.from(bytes).toString("latin1");
+  if (!NAME_EXPRESSION.test(name)) throw new AgentProtocolError("a name of other characters than names have");
+  return name;
+}
+
+function textOfIpv6(view: DataView): string {
+  const groups = Array.from({ length: 8 }, (_, index) => view.getUint16(2 * index).toString(16));
+  // URL gives the canonical text, in brackets.
+  return new URL(`http://[${groups.join(":")}]`).hostname.slice(1, -1);
+}
