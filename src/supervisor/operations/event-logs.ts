@@ -202,9 +202,9 @@ export class LogReader implements Disposable {
     this.#seen = feed.changed.promise;
   }
 
-  /** True when no event will follow those that can be read now. */
+  /** True when no event will follow those that can be read now, and after disposal. */
   get isOver(): boolean {
-    return this.#feed.isOver;
+    return this.#hasLeft || this.#feed.isOver;
   }
 
   /** Id of the event after those that were read. */

@@ -124,6 +124,24 @@ test("a reader that leaves in the middle of a read, or while it waits, leaves no
   log[Symbol.dispose]();
 });
 
+test("a reader that leaves when there is more to read is over, and waits for nothing", async () => {
+  const id = newId();
+  using log = logs.open(id);
+  const left = new AbortController();
+  const reader = logs.read(ACCOUNT, id, -1, false);
+  const step = reader.next();
+  // More can be read before the step has ended: a wait for a change would not even let others have a turn.
+  log.append(null, "progress", { round: 0 });
+  await log.written();
+  reader[Symbol.dispose]();
+  left.abort(new Error("gone"));
+  expect(await step).toEqual([]);
+  expect(reader.isOver).toBe(true);
+  await reader.changed(left.signal);
+  expect(await reader.next()).toEqual([]);
+  await log.end();
+});
+
 test("a reader that goes on after it has left does not take the log from the others", async () => {
   const id = newId();
   using log = logs.open(id);
