@@ -186,6 +186,26 @@ describe("standard input", () => {
     for (let ended = false; !ended; ) ended = (await agent.next()).type === AgentFrame.exit;
   });
 
+  test("gives credit back in quarters of a window, and no frame for each line", async () => {
+    await using agent = await NativeAgent.mounted();
+    agent.send(execFrames(3, { argv: ["cat"], stdin: true }));
+    expect((await agent.next()).type).toBe(AgentFrame.started);
+    const quarter = INPUT_WINDOW_BYTES_INITIAL / 4;
+    const line = Buffer.alloc(1024, "a");
+    const grants: number[] = [];
+    for (let sent = 0, back = 0; back < quarter || grants.length === 0; ) {
+      if (sent === back && sent < quarter) {
+        agent.send(frame(HostFrame.stdin, 3, line));
+        sent += line.length;
+      }
+      const { type, payload } = await agent.next();
+      if (type === AgentFrame.window) grants.push(sent, payload.readUInt32LE(4));
+      else back += payload.length - 4;
+    }
+    expect(grants).toEqual([quarter, quarter]);
+    agent.send(frame(HostFrame.stdin, 3));
+  });
+
   test("may be closed by the command while the host still sends", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("exec <&-; sleep 0.3; echo done", { stdin: true })));

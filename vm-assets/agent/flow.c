@@ -217,7 +217,9 @@ bool inflow_pump(struct inflow *flow, uint32_t session)
 		moved = inflow_drain(flow);
 	if (flow->fd >= 0 && flow->size == 0 && flow->ending)
 		inflow_close(flow);
-	bool due = flow->returnable >= flow->window / RETURN_SHARE || (flow->returnable > 0 && flow->size == 0);
+	/* Smaller credit would cost a frame for each line of input. It is worth that only when the window grows with it. */
+	bool grows = flow->window < INPUT_WINDOW_BYTES_MAX && flow->taken >= flow->window && flow->size == 0;
+	bool due = flow->returnable >= flow->window / RETURN_SHARE || (grows && flow->returnable > 0);
 	if (due && !flow->ending && frame_can_answer()) {
 		uint8_t payload[8];
 		put_u32(payload, flow->stream);

@@ -86,6 +86,7 @@ bool process_start(struct process *process, const struct session *session, const
 		return false;
 	}
 	process->reaper = pid;
+	process->reported = true;
 	inflow_open(&process->in, streams.in, STREAM_STDIN, launch->ring);
 	outflow_open(&process->out[0], streams.out, STREAM_STDOUT, WINDOW_BYTES_INITIAL);
 	outflow_open(&process->out[1], streams.err, STREAM_STDERR, WINDOW_BYTES_INITIAL);
@@ -123,7 +124,9 @@ void process_resize(const struct process *process, unsigned rows, unsigned colum
 
 void process_ready(struct process *process, enum watch watch)
 {
-	if (watch == WATCH_INPUT)
+	if (watch == WATCH_CONTROL)
+		process->reported = true;
+	else if (watch == WATCH_INPUT)
 		process->in.writable = true;
 	else if (watch == WATCH_OUTPUT)
 		process->out[0].readable = true;
@@ -137,6 +140,8 @@ bool process_reaped(struct process *process, pid_t pid, int status, const struct
 		return false;
 	process->reaper = 0;
 	process->reaper_status = status;
+	/* Reports that the reaper sent before its death are readable by now, before their event. */
+	process->reported = true;
 	process->deadline_ns = UINT64_MAX;
 	if (!process->exited)
 		process->rusage = *usage;
@@ -147,7 +152,11 @@ static bool take_reports(struct process *process, const struct session *session,
 {
 	struct report report;
 	bool moved = false;
-	while (frame_can_answer() && report_receive(process->control, &report) != REPORT_NONE) {
+	while (process->reported && frame_can_answer()) {
+		if (report_receive(process->control, &report) == REPORT_NONE) {
+			process->reported = false;
+			break;
+		}
 		moved = true;
 		if (report.kind == REPORT_FAILED) {
 			process->failed = true;
@@ -229,9 +238,6 @@ bool process_pump(struct process *process, const struct session *session, uint64
 	enforce(process, session->slot, now_ns);
 	if (process->reaper != 0 || !frame_can_answer())
 		return moved;
-	/* Reports that the reaper sent before its death are readable by now. */
-	if (take_reports(process, session, now_ns))
-		return true;
 	if (process->started && !outputs_ended(process))
 		return moved;
 	/* With its pid namespace, all processes are dead. Without one, the last may take a moment. */

@@ -21,6 +21,7 @@ struct process {
 	pid_t command; /* pid in the command's own pid namespace */
 	int reaper_status;
 	int control; /* socket to the reaper */
+	bool reported; /* the socket may have reports */
 	struct inflow in;
 	struct outflow out[2];
 
