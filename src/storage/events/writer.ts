@@ -13,6 +13,7 @@ import {
   type RecordHead,
   sealRecord,
 } from "./record.ts";
+import { WritePace } from "./write-pace.ts";
 
 /** Smallest and largest size of the memory blocks in which records are built, in `bytes`. */
 const BLOCK_BYTES_MIN = 4096;
@@ -62,6 +63,7 @@ export class EventWriter {
   readonly path: string;
   readonly #options: EventWriterOptions;
   readonly #failed = new AbortController();
+  readonly #pace = new WritePace();
   #file: EventFile | null = null;
   #blocks: Block[] = [];
   /** written blocks of the largest size, for reuse */
@@ -274,6 +276,7 @@ export class EventWriter {
 
   async #writeOnce(): Promise<void> {
     this.#file ??= await EventFile.create(this.path);
+    const file = this.#file;
     this.#seal();
     const waiting = this.#blocks.filter(({ from, used }) => used > from);
     const pieces = waiting.map(({ bytes, from, used }) => bytes.subarray(from, used));
@@ -282,7 +285,8 @@ export class EventWriter {
     // Events that are appended during the write go into the last block, after the bytes that are being written.
     const filled = this.#blocks.slice(0, -1);
     this.#blocks = this.#blocks.slice(-1);
-    await this.#file.write(pieces, this.#writtenBytes);
+    if (this.#pace.allows(bytes)) this.#pace.time(() => file.writeNow(pieces, this.#writtenBytes));
+    else await file.write(pieces, this.#writtenBytes);
     for (const block of filled) {
       if (this.#spare.length < SPARE_BLOCKS_COUNT_MAX && block.bytes.byteLength === BLOCK_BYTES_MAX) {
         this.#spare.push(block.bytes);

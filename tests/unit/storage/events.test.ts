@@ -59,6 +59,19 @@ describe("an event log", () => {
     expect(statSync(path).mode & 0o777).toBe(0o600);
   });
 
+  test("shows a short output in the turn of the event loop in which it came", async () => {
+    const log = writer();
+    const command = log.outputs(1, 100_000);
+    log.append(0, "progress", { step: "the first event creates the file" });
+    await log.written();
+    void command.write("stdout", Buffer.from("a line\n"));
+    // Microtasks only: no turn begins meanwhile, and no thread can report.
+    for (let count = 0; count < 20; count++) await undefined;
+    expect(log.queuedBytes).toBe(0);
+    expect(textOf(await read(), 1, "stdout").toString()).toBe("a line\n");
+    await end(log);
+  });
+
   test("has no file before its first event, and none without one", async () => {
     await end(writer());
     expect(await read()).toEqual([]);
