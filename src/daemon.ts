@@ -207,6 +207,7 @@ function limitsOf(config: Config): ServiceLimits {
     instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
     fileBytesMax: config.limits.fileBytesMax,
     diskReserveBytes: config.limits.diskReserveBytes,
+    network: { allow: config.network.allow, record: config.network.record },
     vcpusDefault: config.vm.vcpusDefault,
     vcpusMax: config.vm.maxima.vcpus,
     memoryBytesDefault: config.vm.memoryBytesDefault,

@@ -48,6 +48,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/v1/events.ts": ["domain", "service", "system/waiting.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
+  // The rules are pure: what a request may reach is decided where the request is.
+  "service/network.ts": ["domain", "network/rules.ts"],
   supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts", "log.ts"],
   db: ["domain"],
   storage: ["domain", "system"],
@@ -56,7 +58,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   network: ["domain", "system"],
   vm: ["domain", "system", "cgroup"],
   cgroup: ["domain", "system"],
-  config: ["log.ts"],
+  config: ["domain/network.ts", "log.ts"],
+  "config/network.ts": ["domain", "network/rules.ts"],
   system: [],
   domain: [],
 };

@@ -14,11 +14,21 @@ if (!FormatRegistry.Has("date-time")) {
 const FIELD_CHARACTERS_MAX = 200;
 
 /** The error for an invalid value: the message names the field and the rule. */
-export function validationError(error: ValueError): ApiError {
+export function validationError(found: ValueError): ApiError {
+  const error = innermost(found);
   const field = fieldName(error.path);
   const rule = typeof error.schema["error"] === "string" ? error.schema["error"] : genericRule(error);
   const message = field === "" ? `the body ${rule}` : rule.startsWith(leaf(field)) ? rule : `${field} ${rule}`;
   return new ApiError("validation_error", message, { field, ...bounds(error.schema) });
+}
+
+/** Of a union with one variant of the value's type, the error in that variant: it names what is wrong inside the value. */
+function innermost(error: ValueError): ValueError {
+  const { schema, value, errors } = error;
+  if (!Array.isArray(schema["anyOf"]) || typeof value !== "object" || value === null) return error;
+  const type = Array.isArray(value) ? "array" : "object";
+  const inner = errors[schema["anyOf"].findIndex((variant: TSchema) => variant["type"] === type)]?.First();
+  return inner === undefined ? error : innermost(inner);
 }
 
 /** Dotted name of a JSON pointer: `/files/~1etc~1x/mode` is `files./etc/x.mode`. */

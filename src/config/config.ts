@@ -1,7 +1,9 @@
 import { existsSync, readFileSync } from "node:fs";
 import { resolve } from "node:path";
+import type { NetworkRule } from "../domain/network.ts";
 import type { LogLevel } from "../log.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
+import { type NamedHosts, namedHosts } from "./network.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
 
 /** The operator's settings, validated and frozen. An absent setting is null. */
@@ -52,6 +54,30 @@ export interface Config {
   readonly registries: {
     readonly default: string | null;
     readonly hosts: Readonly<Record<string, RegistryHost>>;
+  };
+  readonly network: {
+    /** what instances may connect to at most; empty: no instance has a network */
+    readonly allow: readonly NetworkRule[];
+    /** names that may have addresses that are not public, and ranges of such addresses */
+    readonly private: NamedHosts;
+    /** whether runs may be recorded */
+    readonly record: boolean;
+    /** connections of an instance at the same time */
+    readonly connectionsMax: number;
+    /** connections and questions for names of an instance in a second */
+    readonly opensPerSecond: number;
+    /** bytes of an instance in both directions; null: no limit */
+    readonly bytesMax: number | null;
+    /** time without a byte after which a connection is ended, in `milliseconds` */
+    readonly idleMs: number;
+    /** name servers as `ADDRESS:PORT`, with an IPv6 address in brackets; empty: those of the host */
+    readonly resolvers: readonly string[];
+    /** `http://HOST:PORT` or `socks5://HOST:PORT` */
+    readonly proxy: string | null;
+    /** file with `USER:PASSWORD` */
+    readonly proxyCredentialsFile: string | null;
+    /** what is connected to without the proxy */
+    readonly proxyBypass: NamedHosts;
   };
   /** retention of ended operations, in `milliseconds` */
   readonly operations: { readonly retentionMs: number };
@@ -147,7 +173,7 @@ export function explainConfig(sources: ConfigSources): ExplainedConfig {
       values.set(name, (KEYS[name] as ConfigKey<unknown>).parse(raw));
       origins.set(name, origin);
     } catch (error) {
-      problems.push(`${origin}: ${name} ${(error as Error).message}, not ${JSON.stringify(raw)}`);
+      problems.push(`${origin}: ${name} ${(error as Error).message}, not ${withoutPassword(JSON.stringify(raw))}`);
     }
   };
 
@@ -218,6 +244,11 @@ function flatten(table: Record<string, unknown>, prefix: string): [string, unkno
   );
 }
 
+/** Leaves out a user and a password that an address must not have. */
+function withoutPassword(text: string): string {
+  return text.replaceAll(/(\w:\/\/)[^/"\s]*@/g, "$1…@");
+}
+
 /** ":12" when line 12 makes the file invalid; the parser's error does not name the line. */
 function brokenLine(text: string, message: string): string {
   const lines = text.split("\n");
@@ -264,6 +295,9 @@ function crossChecks(values: KeyValues): string[] {
       problems.push(`vm.${name}_default must not be above vm.${name}_max`);
     }
   }
+  if (values["network.proxy_credentials_file"] !== null && values["network.proxy"] === null) {
+    problems.push("network.proxy_credentials_file needs network.proxy");
+  }
   return problems;
 }
 
@@ -301,6 +335,19 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     },
     checkpoint: { pauseMsMax: v["checkpoint.pause_max"] },
     registries: { default: v["registries.default"], hosts },
+    network: {
+      allow: v["network.allow"],
+      private: namedHosts(v["network.private"]),
+      record: v["network.record"],
+      connectionsMax: v["network.connections_max"],
+      opensPerSecond: v["network.opens_per_second"],
+      bytesMax: v["network.bytes_max"],
+      idleMs: v["network.idle"],
+      resolvers: v["network.resolvers"],
+      proxy: v["network.proxy"],
+      proxyCredentialsFile: v["network.proxy_credentials_file"],
+      proxyBypass: namedHosts(v["network.proxy_bypass"]),
+    },
     operations: { retentionMs: v["operations.retention"] },
     layers: { mergedShare: v["layers.merged_share"] },
     images: { untaggedTtlMs: v["images.untagged_ttl"] },

@@ -1,4 +1,6 @@
+import type { NetworkRule } from "../domain/network.ts";
 import { LOG_LEVELS } from "../log.ts";
+import { readHosts, readRules, readServers } from "./network.ts";
 
 /** A setting. */
 export interface ConfigKey<T> {
@@ -94,6 +96,24 @@ export function parseDuration(raw: unknown): number | undefined {
 const duration = (doc: Doc<number>): ConfigKey<number> =>
   key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
 
+/** A list: an array in the file, and a text with blanks between the entries elsewhere. */
+function list<T>(
+  form: string,
+  read: (texts: readonly string[]) => readonly T[],
+  { doc }: { readonly doc: string },
+): ConfigKey<readonly T[]> {
+  const readAll = (raw: unknown): readonly T[] | undefined => {
+    const texts = typeof raw === "string" ? raw.split(/\s+/).filter((text) => text !== "") : raw;
+    return Array.isArray(texts) && texts.every((text) => typeof text === "string") ? read(texts) : undefined;
+  };
+  return key(`a list of ${form}`, readAll, { default: [], doc });
+}
+
+const hosts = (doc: { readonly doc: string }): ConfigKey<readonly string[]> =>
+  list("names, addresses and ranges such as 10.0.0.0/8", readHosts, doc);
+
+const proxyExpression = /^(?:http|socks5):\/\/(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}$/;
+
 /** All settings, by their names in the file. A test compares the table in docs/configuration.md with them. */
 export const KEYS = {
   data_dir: path({
@@ -176,6 +196,44 @@ export const KEYS = {
     or: "",
     doc: "registry for references that name none; unset: such references are refused",
   }),
+  "network.allow": list<NetworkRule>("rules such as *.example.org:80,443", readRules, {
+    doc: "what sandboxes may connect to at most: names, `*.NAME`, `*`, addresses, ranges; ports are 80 and 443 by default; none: no networks",
+  }),
+  "network.private": hosts({
+    doc: "names that may have addresses of the site, and ranges of such addresses, which no rule permits by itself",
+  }),
+  "network.record": flag({
+    default: false,
+    doc: "allow runs that may connect to all of `network.allow` and tell which rules would have been enough",
+  }),
+  "network.connections_max": integer(1, 256, { default: 256, doc: "connections of an instance at the same time" }),
+  "network.opens_per_second": integer(1, 10_000, {
+    default: 50,
+    doc: "connections and questions for names of an instance in a second; four times as many at once",
+  }),
+  "network.bytes_max": optional(size, {
+    default: null,
+    or: 1,
+    doc: "bytes that an instance may send and receive in all; unset: no limit",
+  }),
+  "network.idle": duration({
+    default: 10 * DURATION_MS.m,
+    doc: "connections of instances that carry nothing for this long are ended",
+  }),
+  "network.resolvers": list("addresses of name servers, with the port unless it is 53", readServers, {
+    doc: "name servers for sandboxes and imports; empty: those of the host",
+  }),
+  "network.proxy": optional((doc) => text("http://HOST:PORT or socks5://HOST:PORT", proxyExpression, doc), {
+    default: null,
+    or: "",
+    doc: "proxy of the site, through which sandboxes and imports connect",
+  }),
+  "network.proxy_credentials_file": optional(path, {
+    default: null,
+    or: "",
+    doc: "file with `USER:PASSWORD` for the proxy, which only root may read",
+  }),
+  "network.proxy_bypass": hosts({ doc: "names and addresses that are connected to without the proxy" }),
   "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),
   "layers.merged_share": fraction(0, 10, {
     default: 1,
@@ -217,6 +275,7 @@ export type KeyValues = { [Name in KeyName]: (typeof KEYS)[Name] extends ConfigK
 export function shownDefault(name: KeyName): string {
   const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
   if (value === null) return "unset";
+  if (Array.isArray(value)) return value.join(" ") || "none";
   if (form.startsWith("bytes")) return shownScaled(value as number, SIZE_BYTES);
   if (form.startsWith("a duration"))
     return shownScaled(value as number, { s: DURATION_MS.s, h: DURATION_MS.h, d: DURATION_MS.d });

@@ -7,6 +7,7 @@ export const SCOPES = [
   "files:write",
   "instances:spawn",
   "instances:exec",
+  "instances:network",
   "instances:read",
   "operations:read",
   "operations:cancel",

@@ -12,6 +12,7 @@ import {
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
 } from "./instance.ts";
+import type { NetworkInput } from "./network.ts";
 import { OUTPUT_BYTES_DEFAULT } from "./output.ts";
 
 /** The operator's limits for an instance. */
@@ -52,6 +53,7 @@ export interface SpawnInput extends CommandInput {
   readonly files?: Readonly<Record<string, FileInput>> | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
+  readonly network?: NetworkInput | undefined;
   readonly resources?:
     | {
         readonly vcpus?: number | undefined;

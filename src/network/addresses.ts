@@ -96,9 +96,11 @@ const WRAPPERS: readonly Wrapper[] = [
 /** Interface identifiers before the IPv4 address in ISATAP, after any prefix (RFC 5214); the second for unique addresses. */
 const ISATAP_IDS = ["0,0,94,254", "2,0,94,254"];
 
-/** A prefix in a form for fast comparison. */
-interface Range {
+/** A range of addresses in a form for fast comparison. */
+export interface Range {
+  /** 4 or 16 */
   readonly bytes: readonly number[];
+  /** number of leading bits that all addresses of the range share */
   readonly bits: number;
 }
 
@@ -135,20 +137,22 @@ function wrappedV4(bytes: readonly number[]): number[][] {
   return ISATAP_IDS.includes(bytes.slice(8, 12).join()) ? [...found, at(LAST)] : found;
 }
 
-function isWithin(bytes: readonly number[], range: Range): boolean {
+/** Whether an address lies in a range of the same family. */
+export function isWithin(bytes: readonly number[], range: Range): boolean {
   return range.bytes.every((byte, index) => {
     const bits = Math.min(8, Math.max(0, range.bits - 8 * index));
     return ((byte ^ (bytes[index] ?? 0)) & (0xff00 >> bits) & 0xff) === 0;
   });
 }
 
-function parseRange(prefix: string): Range {
+/** @throws TypeError when the part before `/` is not an address */
+export function parseRange(prefix: string): Range {
   const [address = "", bits] = prefix.split("/");
   return { bytes: addressBytes(address), bits: Number(bits) };
 }
 
 /** The 4 or 16 bytes of an address. @throws TypeError when the text is not an address */
-function addressBytes(address: string): number[] {
+export function addressBytes(address: string): number[] {
   if (isIPv4(address)) return address.split(".").map(Number);
   if (!isIPv6(address)) throw new TypeError(`${JSON.stringify(address)} is not an address`);
   const text = (address.split("%")[0] ?? "").replace(/(\d+)\.(\d+)\.(\d+)\.(\d+)$/, (_match, ...groups) => {

@@ -8,6 +8,7 @@ import { isTerminal } from "../domain/operation.ts";
 import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "../domain/spawn.ts";
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
+import { networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { notRunning, requireInstance } from "./running.ts";
 
@@ -33,7 +34,8 @@ export interface InstanceUseCases {
   /**
    * Queues a run of a command. The image and the files are resolved now: the instance keeps its image when a tag moves
    * before it starts.
-   * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file; as `submitInstance` does
+   * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file; `forbidden` for a network that
+   *   the operator does not allow; as `submitInstance` does
    */
   spawn(principal: Principal, request: SpawnInput): Promise<OperationId>;
   /**
@@ -77,6 +79,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
         ...spawn,
         imageId: resolve(parts, principal, image),
         files: files.map((file) => resolveFile(parts, principal, file)),
+        network: networkOf(request.network, limits.network),
       });
       return id;
     },

@@ -1,5 +1,6 @@
 import type { Database } from "../db/database.ts";
 import type { AccountId } from "../domain/ids.ts";
+import type { NetworkRule } from "../domain/network.ts";
 import type { SpawnLimits } from "../domain/spawn.ts";
 import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
@@ -23,6 +24,15 @@ export interface ServiceLimits extends SpawnLimits {
   readonly fileBytesMax: number;
   /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
+  readonly network: NetworkLimits;
+}
+
+/** What the operator permits of networks. */
+export interface NetworkLimits {
+  /** what an instance may reach at most; empty: no instance has a network */
+  readonly allow: readonly NetworkRule[];
+  /** whether runs may be recorded */
+  readonly record: boolean;
 }
 
 /** Dependencies of the use cases. */

@@ -54,6 +54,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
       hostname: null,
       disposable: false,
       resources: { vcpus: 1, memoryBytes: 268_435_456, diskBytes: 1_073_741_824 },
+      network: null,
     });
   });
 
@@ -82,6 +83,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
       hostname: "host-1.example",
       disposable: true,
       resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 2_147_483_648 },
+      network: { allow: [{ host: "A.example.ORG" }], tls: "any" },
     });
     const content = { fileId: file.uuid, sha256: file.sha256, sizeBytes: 5 };
     expect(last()).toEqual({
@@ -103,6 +105,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
       hostname: "host-1.example",
       disposable: true,
       resources: { vcpus: 2, memoryBytes: 536_870_912, diskBytes: 2_147_483_648 },
+      network: { allow: [{ host: "a.example.org", ports: [80, 443] }], tls: "any", record: false },
     });
   });
 

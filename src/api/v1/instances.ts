@@ -3,6 +3,7 @@ import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
+import { authorize } from "../auth.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { pullStream } from "../stream.ts";
@@ -66,8 +67,10 @@ export function instanceRoutes(surface: Surface) {
     .use(surface.access)
     .post(
       "",
-      async ({ request, principal, body }) =>
-        accepted(surface, request, 201, await surface.service.instances.spawn(principal, spawnOf(body))),
+      async ({ request, principal, body }) => {
+        if (typeof body.network === "object") authorize(principal, "instances:network");
+        return accepted(surface, request, 201, await surface.service.instances.spawn(principal, spawnOf(body)));
+      },
       { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
     )
     .patch(

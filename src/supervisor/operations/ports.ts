@@ -1,5 +1,6 @@
 import type { AccountId, FileId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
+import type { NetworkRequest } from "../../domain/network.ts";
 import type { Readiness } from "../../domain/readiness.ts";
 import type { CheckedFile, CheckedSpawn } from "../../domain/spawn.ts";
 
@@ -34,6 +35,8 @@ export interface SubmittedFile extends CheckedFile {
 export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"> {
   readonly imageId: ImageId;
   readonly files: readonly SubmittedFile[];
+  /** null: none */
+  readonly network: NetworkRequest | null;
 }
 
 /** An instance that the scheduler has admitted. */

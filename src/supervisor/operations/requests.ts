@@ -32,6 +32,7 @@ type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources">;
 /** Fields that a request stored by an older version lacks. */
 const OWNER_DEFAULT = { uid: 0, gid: 0 };
 const STREAMS_DEFAULT = { stdinOpen: false, terminal: null };
+const NETWORK_DEFAULT = { network: null };
 
 /** A request in the form in which it is stored while it waits. */
 export interface WaitingRequest {
@@ -108,7 +109,16 @@ export class Requests {
       stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => decodedStdin(stdin);
     const { files, ...command } = body as InstanceBody;
     const owned = files.map((file) => ({ ...OWNER_DEFAULT, ...file }));
-    return { ...OWNER_DEFAULT, ...STREAMS_DEFAULT, ...command, files: owned, env, resources, stdin: open };
+    return {
+      ...OWNER_DEFAULT,
+      ...STREAMS_DEFAULT,
+      ...NETWORK_DEFAULT,
+      ...command,
+      files: owned,
+      env,
+      resources,
+      stdin: open,
+    };
   }
 
   /** Removes the files of an ended operation's request. */

@@ -44,6 +44,13 @@ export const LIMITS: ServiceLimits = {
   memoryBytesMax: 1_073_741_824,
   diskBytesDefault: 1_073_741_824,
   diskBytesMax: 4_294_967_296,
+  network: {
+    allow: [
+      { host: "*.example.org", ports: [80, 443] },
+      { host: "10.0.7.0/24", ports: [5432] },
+    ],
+    record: true,
+  },
 };
 
 /** An answer, read to its end. */

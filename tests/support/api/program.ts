@@ -2,6 +2,7 @@ import { test } from "bun:test";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { ruleText } from "../../../src/network/rules.ts";
 import type { ServiceLimits } from "../../../src/service/parts.ts";
 import { deadline } from "../waiting.ts";
 
@@ -46,6 +47,9 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
     `instance_timeout_max = ${limits.instanceTimeoutSecondsMax}`,
     `file_bytes_max = ${limits.fileBytesMax}`,
     `disk_reserve_bytes = ${limits.diskReserveBytes}`,
+    "[network]",
+    `allow = ${JSON.stringify(limits.network.allow.map(ruleText))}`,
+    `record = ${limits.network.record}`,
     '[registries.hosts."registry.example.net"]',
     "allow = false",
     '[registries.hosts."registry.example.net:5000"]',

@@ -31,6 +31,7 @@ const SUBMISSION: InstanceSubmission = {
   hostname: null,
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+  network: null,
 };
 
 let store: OperationsStore;

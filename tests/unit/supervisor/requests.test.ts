@@ -33,6 +33,7 @@ const submission: InstanceSubmission = {
   hostname: null,
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+  network: null,
 };
 
 let directory: string;

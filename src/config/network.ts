@@ -1,0 +1,51 @@
+import type { NetworkRule } from "../domain/network.ts";
+import { canonicalAddress, isAddressRule, parseHostText, parseRuleText } from "../network/rules.ts";
+
+const PORT_MAX = 65_535;
+
+/** Hosts that the operator names in another setting than the rules. */
+export interface NamedHosts {
+  /** about names, for all ports */
+  readonly names: readonly NetworkRule[];
+  /** addresses and ranges of addresses */
+  readonly ranges: readonly string[];
+}
+
+/** Reads rules such as `*.example.org:80,443`. @throws Error whose message completes "KEY …" */
+export function readRules(texts: readonly string[]): NetworkRule[] {
+  return texts.map((text) => read(text, parseRuleText));
+}
+
+/** Checks names and ranges of addresses, and brings them into their one spelling. @throws as `readRules` does */
+export function readHosts(texts: readonly string[]): string[] {
+  return texts.map((text) => read(text, parseHostText).host);
+}
+
+/** Reads addresses of name servers, and gives each with its port. @throws as `readRules` does */
+export function readServers(texts: readonly string[]): string[] {
+  return texts.map((text) => {
+    const [, bracketed, plain = "", port = "53"] = /^(?:\[([^[\]]+)\]|([0-9.]+))(?::(\d{1,5}))?$/.exec(text) ?? [];
+    const address = canonicalAddress(bracketed ?? plain);
+    if (address === null || Number(port) < 1 || Number(port) > PORT_MAX) {
+      throw new Error(`has a mistake in ${JSON.stringify(text)}: 192.0.2.1 and [2001:db8::1]:53 are examples`);
+    }
+    return `${address.includes(":") ? `[${address}]` : address}:${Number(port)}`;
+  });
+}
+
+/** Divides what `readHosts` gave. */
+export function namedHosts(hosts: readonly string[]): NamedHosts {
+  const rules = hosts.map((host): NetworkRule => ({ host, ports: "*" }));
+  return {
+    names: rules.filter((rule) => !isAddressRule(rule)),
+    ranges: rules.filter(isAddressRule).map(({ host }) => host),
+  };
+}
+
+function read(text: string, parse: (text: string) => NetworkRule): NetworkRule {
+  try {
+    return parse(text);
+  } catch (error) {
+    throw new Error(`has a mistake in ${(error as Error).message}`, { cause: error });
+  }
+}

@@ -1,0 +1,87 @@
+/** Ports of a rule: a list in ascending order without repetition, or all. */
+export type NetworkPorts = readonly number[] | "*";
+
+/** Permission to connect. `network/rules.ts` makes it from what callers and operators write. */
+export interface NetworkRule {
+  /**
+   * In its one spelling: a name in lower case, `*.name` for the names below it, `*` for all names, an address, or a range of
+   * addresses such as `10.0.0.0/8`
+   */
+  readonly host: string;
+  readonly ports: NetworkPorts;
+}
+
+/** What a guest wants to connect to. */
+export interface Destination {
+  /** `name`: the guest asked for a name; `address`: it wrote the address itself */
+  readonly kind: "name" | "address";
+  /** name in lower case without a final dot, or address as `canonicalAddress` spells it */
+  readonly host: string;
+  readonly port: number;
+}
+
+export const NETWORK_TLS = ["sni", "any"] as const;
+/** `sni`: what is sent to port 443 must be TLS that asks for the name that was opened; `any`: it may be anything. */
+export type NetworkTls = (typeof NETWORK_TLS)[number];
+
+/** A network as a caller asks for it: `none`, which is the default, or what it may reach. */
+export type NetworkInput = "none" | NetworkWish;
+
+/** Absent fields have defaults. */
+export interface NetworkWish {
+  readonly allow?: readonly { readonly host: string; readonly ports?: NetworkPorts | undefined }[] | undefined;
+  readonly tls?: NetworkTls | undefined;
+  readonly record?: boolean | undefined;
+}
+
+/** Largest number of rules of a request. */
+export const NETWORK_RULES_COUNT_MAX = 256;
+
+/** The network that an instance may use. An instance without one has null. */
+export interface NetworkRequest {
+  readonly allow: readonly NetworkRule[];
+  readonly tls: NetworkTls;
+  /** true: the operator's rules apply alone, and the audit has the rules that would have been enough */
+  readonly record: boolean;
+}
+
+export const NETWORK_VERDICTS = [
+  "allowed",
+  "denied",
+  "denied_private",
+  "denied_sni",
+  "no_such_name",
+  "refused",
+  "unreachable",
+  "timed_out",
+  "limited",
+] as const;
+export type NetworkVerdict = (typeof NETWORK_VERDICTS)[number];
+
+/** What became of the connections to one port of one host, with the field names of the API. */
+export interface NetworkEntry {
+  readonly host: string;
+  /** null: the name was asked for, and nothing connected to it */
+  readonly port: number | null;
+  readonly verdict: NetworkVerdict;
+  /** number of connections that were tried; for a name without a port, number of questions */
+  readonly connections: number;
+  readonly bytes_sent: number;
+  readonly bytes_received: number;
+  /** ISO 8601 */
+  readonly first_at: string;
+  /** ISO 8601 */
+  readonly last_at: string;
+  /** addresses that were connected to */
+  readonly addresses: readonly string[];
+}
+
+/** What an instance did with its network, with the field names of the API. */
+export interface NetworkAudit {
+  /** at most 1000 */
+  readonly entries: readonly NetworkEntry[];
+  /** true: there was more than the entries tell */
+  readonly truncated: boolean;
+  /** of a recorded run: the rules that allow what was connected to, sorted */
+  readonly policy?: readonly NetworkRule[];
+}

@@ -1,0 +1,229 @@
+import { isIPv4, isIPv6 } from "node:net";
+import { ApiError } from "../domain/errors.ts";
+import type { Destination, NetworkPorts, NetworkRule } from "../domain/network.ts";
+import { addressBytes, isWithin, parseRange } from "./addresses.ts";
+
+const ANY_NAME = "*";
+const WILDCARD = "*.";
+const NAME_CHARACTERS_MAX = 253;
+const PORT_MAX = 65_535;
+const PORTS_DEFAULT: NetworkPorts = [80, 443];
+/** Largest number of ports of a rule, unless they are all. */
+const PORTS_COUNT_MAX = 256;
+
+const labelExpression = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
+/** Last labels that make the C library, browsers and others take a name for an IPv4 address: `127.1`, `0x7f.1`, `0x7f000001`. */
+const numberExpression = /^(?:\d+|0x[0-9a-f]*)$/;
+const rangeExpression = /^([^/]+)\/(0|[1-9]\d{0,2})$/;
+/** The first twelve bytes of an IPv6 address that stands for an IPv4 address. */
+const MAPPED = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+const MAPPED_BITS = 96;
+
+/** A wrong part of a rule. The message completes "PART …". */
+class RuleError extends Error {
+  override readonly name = "RuleError";
+  readonly part: "host" | "ports";
+
+  constructor(part: "host" | "ports", message: string) {
+    super(message);
+    this.part = part;
+  }
+}
+
+/**
+ * Checks a rule and brings it into its one spelling.
+ * @param ports default: 80 and 443
+ * @param field the rule's name in the request, for the error
+ * @throws ApiError `validation_error` that names the wrong field
+ */
+export function parseRule(host: string, ports: NetworkPorts | undefined, field: string): NetworkRule {
+  try {
+    return { host: hostOf(host), ports: portsOf(ports ?? PORTS_DEFAULT) };
+  } catch (error) {
+    if (!(error instanceof RuleError)) throw error;
+    const wrong = `${field}.${error.part}`;
+    throw new ApiError("validation_error", `${wrong} ${error.message}`, { field: wrong });
+  }
+}
+
+/**
+ * Reads a rule as people write it: `HOST`, `HOST:PORT`, `HOST:80,443`, `HOST:80+443` or `HOST:*`, with an IPv6 address in
+ * brackets.
+ * @throws ApiError `validation_error` whose message begins with the text
+ */
+export function parseRuleText(text: string): NetworkRule {
+  const quoted = JSON.stringify(text.slice(0, NAME_CHARACTERS_MAX));
+  const wrong = (reason: string): ApiError => new ApiError("validation_error", `${quoted}: ${reason}`);
+  const [, bracketed, plain, ports] = /^(?:\[([^[\]]*)\]|([^:[\]]*))(?::([^:]*))?$/.exec(text) ?? [];
+  if (bracketed === undefined && plain === undefined) throw wrong("an IPv6 address needs brackets: [2001:db8::1]:443");
+  if (bracketed !== undefined && !bracketed.includes(":")) throw wrong("only an IPv6 address has brackets");
+  try {
+    return { host: hostOf(bracketed ?? plain ?? ""), ports: portsOf(portsOfText(ports)) };
+  } catch (error) {
+    if (error instanceof RuleError) throw wrong(`the ${error.part} ${error.message}`);
+    throw error;
+  }
+}
+
+/**
+ * Reads a host without ports as a rule for all ports; `*` is refused.
+ * @throws ApiError `validation_error` whose message begins with the text
+ */
+export function parseHostText(text: string): NetworkRule {
+  try {
+    const host = hostOf(text);
+    if (host === ANY_NAME) throw new RuleError("host", "must not be *");
+    return { host, ports: "*" };
+  } catch (error) {
+    if (!(error instanceof RuleError)) throw error;
+    throw new ApiError("validation_error", `${JSON.stringify(text.slice(0, NAME_CHARACTERS_MAX))} ${error.message}`);
+  }
+}
+
+/** A rule in the form that `parseRuleText` reads. */
+export function ruleText({ host, ports }: NetworkRule): string {
+  return `${host.includes(":") ? `[${host}]` : host}:${ports === "*" ? ports : ports.join(",")}`;
+}
+
+/** Whether a rule is about an address or a range of addresses, and not about names. */
+export function isAddressRule({ host }: NetworkRule): boolean {
+  return host.includes("/") || isIPv4(host) || isIPv6(host);
+}
+
+/**
+ * Whether the rules of the operator permit all that a rule permits. Each port of the rule needs one rule that permits it for
+ * all of the rule's hosts: ranges are not added up.
+ */
+export function covers(ceiling: readonly NetworkRule[], rule: NetworkRule): boolean {
+  const { host, ports } = rule;
+  if (ports !== "*" && isHostName(host)) {
+    return ports.every((port) => allowsDestination(ceiling, { kind: "name", host, port }));
+  }
+  const wider = ceiling.filter((each) => hostCovers(each.host, host));
+  if (ports === "*") return wider.some((each) => each.ports === "*");
+  return ports.every((port) => wider.some((each) => hasPort(each, port)));
+}
+
+/** Whether a connection is permitted by at least one rule. A destination in any other spelling than its one is not. */
+export function allowsDestination(rules: readonly NetworkRule[], { kind, host, port }: Destination): boolean {
+  if (!isPort(port)) return false;
+  const fitting = rules.filter((rule) => hasPort(rule, port));
+  if (kind === "name") return allowsName(fitting, host);
+  return canonicalAddress(host) === host && fitting.some((rule) => isAddressRule(rule) && rangeCovers(rule.host, host));
+}
+
+/** Whether at least one rule permits connections to a name at any port. A name in any other spelling than its one is not. */
+export function allowsName(rules: readonly NetworkRule[], name: string): boolean {
+  return isHostName(name) && rules.some((rule) => !isAddressRule(rule) && nameCovers(rule.host, name));
+}
+
+/**
+ * Whether a text is a name that can be asked for: lower case, without a final dot, in an alphabet that no resolver, log or
+ * program reads in two ways. Texts that something takes for an address are none.
+ */
+export function isHostName(text: string): boolean {
+  if (text.length > NAME_CHARACTERS_MAX) return false;
+  const labels = text.split(".");
+  return labels.every((label) => labelExpression.test(label)) && !numberExpression.test(labels.at(-1) ?? "");
+}
+
+/**
+ * The one spelling of an address: an IPv6 address as RFC 5952 writes it, and an IPv4 address in IPv6 form as IPv4. Null when
+ * the text is not an address, or has a zone, or is a form that only some programs take for an address.
+ */
+export function canonicalAddress(text: string): string | null {
+  if (isIPv4(text)) return text;
+  if (!isIPv6(text) || text.includes("%")) return null;
+  const bytes = addressBytes(text);
+  return isMapped(bytes) ? bytes.slice(-4).join(".") : new URL(`http://[${text}]`).hostname.slice(1, -1);
+}
+
+function isMapped(bytes: readonly number[]): boolean {
+  return MAPPED.every((byte, index) => bytes[index] === byte);
+}
+
+function hostOf(text: string): string {
+  const wrong = (reason: string): RuleError => new RuleError("host", reason);
+  if (text.length > NAME_CHARACTERS_MAX) throw wrong(`must be at most ${NAME_CHARACTERS_MAX} characters`);
+  if (!/^[\x21-\x7e]+$/.test(text)) {
+    throw wrong("must be printable ASCII characters; an international name has labels that begin with xn--");
+  }
+  const host = text.toLowerCase();
+  if (host === ANY_NAME) return host;
+  if (host.includes("/")) return rangeOf(host);
+  const address = canonicalAddress(host);
+  if (address !== null) return address;
+  if (host.includes("%")) throw wrong("must not have a zone");
+  if (/[:[\]]/.test(host)) throw wrong("must be a name or an address, without a port and without brackets");
+  const name = host.startsWith(WILDCARD) ? host.slice(WILDCARD.length) : host;
+  if (name.includes("*")) throw wrong("may have * in place of the whole name, or as *. before a name");
+  if (name.endsWith(".")) throw wrong("must not end with a dot");
+  if (numberExpression.test(name.split(".").at(-1) ?? "")) {
+    throw wrong("must be an IPv4 address of four decimal numbers without leading zeros, or a name");
+  }
+  if (!isHostName(name)) {
+    throw wrong("must have labels of 1 to 63 letters, digits, hyphens and underscores, with no hyphen at either end");
+  }
+  return host;
+}
+
+function rangeOf(host: string): string {
+  const wrong = (reason: string): RuleError => new RuleError("host", reason);
+  const [, text = "", length = ""] = rangeExpression.exec(host) ?? [];
+  if (!isIPv4(text) && (!isIPv6(text) || text.includes("%"))) {
+    throw wrong("must be a range of addresses such as 10.0.0.0/8 or 2001:db8::/32");
+  }
+  const bytes = addressBytes(text);
+  const bits = Number(length);
+  if (bits > 8 * bytes.length) throw wrong(`must have at most ${8 * bytes.length} bits after the slash`);
+  const isExact = bytes.every((byte, index) => (byte & (0xff >> Math.min(8, Math.max(0, bits - 8 * index)))) === 0);
+  if (!isExact) throw wrong(`must have only zeros after the first ${bits} bits`);
+  // All its first 96 bits are given: the last of them is set.
+  const isV4 = isMapped(bytes);
+  const own = isV4 ? bits - MAPPED_BITS : bits;
+  const address = isV4 ? bytes.slice(-4).join(".") : (canonicalAddress(text) ?? text);
+  return own === 8 * (isV4 ? 4 : bytes.length) ? address : `${address}/${own}`;
+}
+
+function portsOfText(text: string | undefined): NetworkPorts {
+  if (text === undefined) return PORTS_DEFAULT;
+  return text === "*" ? text : text.split(/[,+]/).map((port) => (/^\d{1,5}$/.test(port) ? Number(port) : Number.NaN));
+}
+
+function portsOf(ports: NetworkPorts): NetworkPorts {
+  if (ports === "*") return ports;
+  const isRight = ports.length > 0 && ports.length <= PORTS_COUNT_MAX && ports.every(isPort);
+  if (!isRight) throw new RuleError("ports", `must be * or 1 to ${PORTS_COUNT_MAX} numbers from 1 to ${PORT_MAX}`);
+  return [...new Set(ports)].sort((a, b) => a - b);
+}
+
+function isPort(port: number): boolean {
+  return Number.isInteger(port) && port >= 1 && port <= PORT_MAX;
+}
+
+function hasPort({ ports }: NetworkRule, port: number): boolean {
+  return ports === "*" || ports.includes(port);
+}
+
+function hostCovers(ceiling: string, host: string): boolean {
+  const [ours, theirs] = [ceiling, host].map((each) => isAddressRule({ host: each, ports: "*" }));
+  if (ours !== theirs) return false;
+  return ours === true ? rangeCovers(ceiling, host) : nameCovers(ceiling, host);
+}
+
+/** Whether a host of a rule about names covers a name, or another such host. */
+function nameCovers(ceiling: string, host: string): boolean {
+  if (ceiling === host) return true;
+  // A name without a dot is one of the site's own: only a rule with that very name is about it.
+  if (ceiling === ANY_NAME) return host.includes(".");
+  return ceiling.startsWith(WILDCARD) && host.endsWith(ceiling.slice(1));
+}
+
+/** Whether an address or a range covers another one. */
+function rangeCovers(ceiling: string, host: string): boolean {
+  const [ours, theirs] = [ceiling, host].map((text) => parseRange(text));
+  if (ours === undefined || theirs === undefined || ours.bytes.length !== theirs.bytes.length) return false;
+  const bitsOf = (text: string, { bytes, bits }: typeof ours): number => (text.includes("/") ? bits : 8 * bytes.length);
+  const bits = bitsOf(ceiling, ours);
+  return bits <= bitsOf(host, theirs) && isWithin(theirs.bytes, { bytes: ours.bytes, bits });
+}

@@ -1,0 +1,51 @@
+import { ApiError } from "../domain/errors.ts";
+import {
+  NETWORK_RULES_COUNT_MAX,
+  type NetworkInput,
+  type NetworkRequest,
+  type NetworkRule,
+  type NetworkWish,
+} from "../domain/network.ts";
+import { covers, parseRule, ruleText } from "../network/rules.ts";
+import type { NetworkLimits } from "./parts.ts";
+
+/**
+ * Checks the network of a request against what the operator permits; null for no network.
+ * @throws ApiError `validation_error` for a wrong rule, `forbidden` for what the operator does not permit
+ */
+export function networkOf(input: NetworkInput | undefined, limits: NetworkLimits): NetworkRequest | null {
+  if (input === undefined || input === "none") return null;
+  const { allow = [], tls = "sni", record = false } = input;
+  checkCount(allow, record);
+  const rules = allow.map(({ host, ports }, index) => parseRule(host, ports, fieldOf(index)));
+  if (limits.allow.length === 0) {
+    throw new ApiError("forbidden", "network: the operator allows no network", { field: "network", ...first(rules) });
+  }
+  rules.forEach((rule, index) => {
+    if (covers(limits.allow, rule)) return;
+    const field = fieldOf(index);
+    throw new ApiError("forbidden", `${field}: the operator does not allow ${ruleText(rule)}`, { field, rule });
+  });
+  if (record && !limits.record) {
+    const field = "network.record";
+    throw new ApiError("forbidden", `${field}: the operator does not allow recorded runs`, { field });
+  }
+  return { allow: rules, tls, record };
+}
+
+function checkCount(allow: NonNullable<NetworkWish["allow"]>, record: boolean): void {
+  const field = "network.allow";
+  const wrong = (rule: string): ApiError => new ApiError("validation_error", `${field} ${rule}`, { field });
+  if (record && allow.length > 0)
+    throw wrong("must have no rules in a recorded run, which may use all of the operator's");
+  if (record || (allow.length > 0 && allow.length <= NETWORK_RULES_COUNT_MAX)) return;
+  throw wrong(`must have 1 to ${NETWORK_RULES_COUNT_MAX} rules`);
+}
+
+function fieldOf(index: number): string {
+  return `network.allow.${index}`;
+}
+
+function first([rule]: readonly NetworkRule[]): { readonly rule?: NetworkRule } {
+  return rule === undefined ? {} : { rule };
+}
