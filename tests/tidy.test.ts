@@ -44,7 +44,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
   "api/v1/attach.ts": ["domain", "service", "system/waiting.ts"],
-  "api/v1/ports.ts": ["domain", "service", "system/waiting.ts"],
+  // Both ends of a connection count its bytes in one way.
+  "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/waiting.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],

@@ -4,6 +4,8 @@ import { ApiError } from "../domain/errors.ts";
 /** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
 
+/** Size of the messages that wait to be read, in `bytes`: a full window, and what a client says beside its bytes. */
+const INBOX_BYTES_MAX = SOCKET_WINDOW_BYTES + 1024;
 /** Interval between pings to a client, and between checks of its token. */
 const PING_INTERVAL_MS = 15_000;
 /** The connection is closed when the client sends nothing for this long, not even a pong. */
@@ -47,6 +49,7 @@ export class Socket {
   readonly signal: AbortSignal;
   readonly #closing = Promise.withResolvers<SocketClose>();
   readonly #closed = new AbortController();
+  readonly #onText: (text: string) => boolean;
   readonly #inbox: SocketMessage[] = [];
   #inboxBytes = 0;
   #raw: ServerWebSocket<unknown> | null = null;
@@ -55,7 +58,12 @@ export class Socket {
   #pings: Timer | undefined;
   #heardAt = 0;
 
-  constructor() {
+  /**
+   * @param onText gets text messages as they come, ahead of the messages that wait to be read; true: the message is not for
+   *   their reader
+   */
+  constructor(onText: (text: string) => boolean = () => false) {
+    this.#onText = onText;
     this.closed = this.#closing.promise;
     this.signal = this.#closed.signal;
   }
@@ -142,11 +150,11 @@ export class Socket {
 
   #onMessage(message: SocketMessage): void {
     this.#heardAt = performance.now();
-    if (!this.isOpen) return;
+    if (!this.isOpen || (typeof message === "string" && this.#onText(message))) return;
     this.#inbox.push(message);
     this.#inboxBytes += message.length;
     // Bun cannot stop reading from the connection, so the client must respect the window.
-    if (this.#inboxBytes > SOCKET_WINDOW_BYTES || this.#inbox.length > INBOX_COUNT_MAX) {
+    if (this.#inboxBytes > INBOX_BYTES_MAX || this.#inbox.length > INBOX_COUNT_MAX) {
       this.close(CloseCode.tooMuch, `more than ${SOCKET_WINDOW_BYTES} bytes wait to be taken`);
     }
     this.#wake?.();

@@ -1,14 +1,17 @@
+import { ByteCredit } from "./byte-credit.ts";
 import type { Client } from "./client.ts";
 import { UnreachableError } from "./errors.ts";
 import { MessageSocket } from "./socket.ts";
 
-/** Subprotocol in which each side tells its end, and the appliance what it has taken. */
-const PROTOCOL = "v1.port.coppice";
+/** Subprotocol in which each side tells its end, and what it has taken. */
+const PROTOCOL = "v2.port.coppice";
+/** `taken` is sent after this many further `bytes`: small against the window, so that the guest need not wait. */
+const TAKEN_STEP_BYTES = 65_536;
 const END = JSON.stringify({ end: true });
 const CLOSE_NORMAL = 1000;
 
 interface PortMessage {
-  /** bytes that may be sent before they are taken */
+  /** bytes that each side may send before they are taken */
   readonly window?: number;
   /** bytes that were taken so far */
   readonly taken?: number;
@@ -18,9 +21,9 @@ interface PortMessage {
 /** A connection to a TCP port of a running instance. Both directions end on their own. */
 export class PortConnection implements Disposable {
   readonly #socket: MessageSocket;
-  readonly #credit: Credit;
+  readonly #credit: ByteCredit;
 
-  private constructor(socket: MessageSocket, credit: Credit) {
+  private constructor(socket: MessageSocket, credit: ByteCredit) {
     this.#socket = socket;
     this.#credit = credit;
     void socket.closed.then(() => credit.close());
@@ -28,7 +31,7 @@ export class PortConnection implements Disposable {
 
   /** @throws ResponseError `conflict` when nothing listens on the port or the instance is not running; UnreachableError */
   static async open(client: Client, instance: string, port: number, signal?: AbortSignal): Promise<PortConnection> {
-    const credit = new Credit();
+    const credit = new ByteCredit();
     // Messages may come before the socket has a name here.
     const ended = Promise.withResolvers<void>();
     const socket = await MessageSocket.open(client, `/instances/${encodeURIComponent(instance)}/ports/${port}`, {
@@ -45,9 +48,17 @@ export class PortConnection implements Disposable {
     return new PortConnection(socket, credit);
   }
 
-  /** What the guest's program sends, to its end. @throws UnreachableError when the connection was reset or is lost */
+  /** What the guest's program sends, to its end; it waits for a reader that is slow. @throws UnreachableError when the connection was reset or is lost */
   async *chunks(): AsyncGenerator<Uint8Array, void, undefined> {
-    for await (const chunk of this.#socket.messages()) yield chunk;
+    let takenBytes = 0;
+    let toldBytes = 0;
+    for await (const chunk of this.#socket.messages()) {
+      yield chunk;
+      takenBytes += chunk.byteLength;
+      if (takenBytes - toldBytes < TAKEN_STEP_BYTES) continue;
+      this.#socket.send(JSON.stringify({ taken: takenBytes }));
+      toldBytes = takenBytes;
+    }
     const { end } = this.#socket;
     if (end !== null && end.code !== CLOSE_NORMAL) throw new UnreachableError(end.reason);
   }
@@ -76,47 +87,5 @@ export class PortConnection implements Disposable {
 
   [Symbol.dispose](): void {
     this.#socket[Symbol.dispose]();
-  }
-}
-
-/** Bytes that the other side has room for. */
-class Credit {
-  #window = 0;
-  #sent = 0;
-  #taken = 0;
-  #isClosed = false;
-  #wake: (() => void) | null = null;
-
-  /** How much may be sent now, as soon as it is more than nothing; 0: nothing ever again. */
-  async some(): Promise<number> {
-    while (!this.#isClosed && this.#room === 0) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-      });
-    }
-    return this.#isClosed ? 0 : this.#room;
-  }
-
-  open(window: number): void {
-    this.#window = window;
-    this.#wake?.();
-  }
-
-  take(bytesSoFar: number): void {
-    this.#taken = bytesSoFar;
-    this.#wake?.();
-  }
-
-  spend(bytes: number): void {
-    this.#sent += bytes;
-  }
-
-  close(): void {
-    this.#isClosed = true;
-    this.#wake?.();
-  }
-
-  get #room(): number {
-    return Math.max(0, this.#window - (this.#sent - this.#taken));
   }
 }

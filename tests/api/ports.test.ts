@@ -3,6 +3,8 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, setDefaultTimeout } from "bun:test";
 import { createHash } from "node:crypto";
 import { createServer, type Server, type Socket } from "node:net";
+import { Client } from "../../src/client/client.ts";
+import { PortConnection } from "../../src/client/port.ts";
 import { CONNECTIONS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
@@ -44,6 +46,14 @@ async function listen(serve: (socket: Socket) => void): Promise<string> {
   return portPath((server.address() as { port: number }).port);
 }
 const portPath = (port: number) => `${running.path}/ports/${port}`;
+/** A port of this host that was free a moment ago. */
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
 
 describe("GET /instances/{uuid}/ports/{port}", () => {
@@ -105,7 +115,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
   );
 
   heldTest("a port that nobody listens at, and one that is none", async () => {
-    expect(await refusedHandshake(api, portPath(1))).toEqual({ status: 409, error: "conflict" });
+    expect(await refusedHandshake(api, portPath(await freePort()))).toEqual({ status: 409, error: "conflict" });
     for (const port of ["0", "65536", "080", "http", "-1"]) {
       expect(await refusedHandshake(api, `${running.path}/ports/${port}`)).toEqual({
         status: 400,
@@ -265,3 +275,72 @@ describe("with the subprotocol", () => {
     stopped.resume();
   });
 });
+
+describe("with the second version of the subprotocol", () => {
+  const open = (path: string) => TestSocket.open(api, path, { protocols: ["v1.port.coppice", "v2.port.coppice"] });
+  const taken = (bytes: number) => JSON.stringify({ taken: bytes });
+
+  heldTest("the guest's bytes stop at the window, and go on as the client takes them", async () => {
+    const content = Buffer.alloc(3 * WINDOW_BYTES, "0123456789");
+    const path = await listen((socket) => {
+      socket.once("data", () => socket.end(content));
+      socket.on("data", () => undefined);
+    });
+    using socket = await open(path);
+    expect(socket.raw.protocol).toBe("v2.port.coppice");
+    socket.send(Buffer.from("go"));
+    await socket.until(() => socket.received.byteLength >= WINDOW_BYTES);
+    // An answer that comes behind anything that was sent before.
+    socket.send(Buffer.from("more"));
+    await socket.until(() => socket.texts.includes(taken(6)));
+    expect(socket.received.byteLength).toBe(WINDOW_BYTES);
+    socket.send(taken(1000));
+    await socket.until(() => socket.received.byteLength >= WINDOW_BYTES + 1000);
+    expect(socket.received.byteLength).toBe(WINDOW_BYTES + 1000);
+    socket.send(taken(WINDOW_BYTES + 1000));
+    await socket.until(() => socket.received.byteLength >= 2 * WINDOW_BYTES + 1000);
+    socket.send(taken(2 * WINDOW_BYTES));
+    socket.send(JSON.stringify({ end: true }));
+    expect(await socket.closed).toMatchObject({ code: 1000 });
+    expect(sha256(socket.received)).toBe(sha256(content));
+  });
+
+  heldTest.each(["-1", "1.5", "3", '"2"', "null"])(
+    "a client that has taken %s of two bytes is closed with 1003",
+    async (count) => {
+      const path = await listen((socket) => void socket.write("ab"));
+      using socket = await open(path);
+      await socket.until(() => socket.received.byteLength === 2);
+      socket.send(`{"taken": ${count}}`);
+      expect(await socket.closed).toMatchObject({ code: 1003 });
+    },
+  );
+
+  heldTest("a client that writes 64 MiB before it reads gets what the guest's program wrote meanwhile", async () => {
+    const [sentBytes, answerBytes] = [64 * 1_048_576, 8 * 1_048_576];
+    // It takes everything, and does not wait for its own bytes to be taken: so does any program with two threads.
+    const path = await listen((socket) => {
+      let bytes = 0;
+      socket.write(Buffer.alloc(answerBytes, 7));
+      socket.on("data", (chunk) => {
+        bytes += chunk.length;
+      });
+      socket.on("end", () => socket.end(`got ${bytes}`));
+    });
+    const client = new Client({
+      url: api.url,
+      token: api.token,
+      socket: (url, { protocols, headers }) => new WebSocket(url, { protocols: [...protocols], headers } as never),
+    });
+    using connection = await PortConnection.open(client, running.path.split("/").at(-1) ?? "", portOf(path));
+    const piece = new Uint8Array(1_048_576);
+    for (let sent = 0; sent < sentBytes; sent += piece.byteLength) expect(await connection.write(piece)).toBe(true);
+    connection.end();
+    let answer = Buffer.alloc(0);
+    for await (const chunk of connection.chunks()) answer = Buffer.concat([answer, chunk]);
+    expect(answer.byteLength).toBe(answerBytes + `got ${sentBytes}`.length);
+    expect(answer.subarray(answerBytes).toString()).toBe(`got ${sentBytes}`);
+  });
+});
+
+const portOf = (path: string): number => Number(path.split("/").at(-1));

@@ -18,8 +18,14 @@ beforeAll(async () => {
   const setup = owned.use(await BusyboxAppliance.start({ tag: "busybox" }));
   const { image } = setup;
   appliance = setup.appliance;
-  // 7 gives back what it gets, and a word behind the end; 80 serves files.
-  const script = "nc -ll -p 7 -e sh -c 'cat; echo end' & mkdir /www; echo page > /www/x; httpd -h /www; echo up; wait";
+  // 7 gives back what it gets, and a word behind the end; 8 writes while it takes what comes; 80 serves files.
+  const script =
+    "nc -ll -p 7 -e sh -c 'cat; echo end' & " +
+    "nc -ll -p 8 -e sh -c 'head -c 8388608 /dev/zero & wc -c > /count; wait; cat /count' & " +
+    "mkdir /www; echo page > /www/x; " +
+    // The server of files begins last: who reaches that one reaches all.
+    'for port in 0007 0008; do until grep -q ":$port 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; do :; done; done; ' +
+    "httpd -h /www; echo up; wait";
   instance = await appliance.spawn({ image, command: script, shell: true, disposable: true, timeout: 170 });
 });
 
@@ -75,6 +81,25 @@ test("connections reach the guest: many, long, half-closed, refused", async () =
   await forward.says(/port 9 of the instance took no connection: refused/);
   // It goes on.
   expect(await (await fetch(`http://127.0.0.1:${web}/x`)).text()).toBe("page\n");
+  forward.signal("SIGINT");
+  expect(await forward.ended()).toBe(130);
+});
+
+test("a peer that writes 64 MiB before it reads gets what the program in the guest wrote meanwhile", async () => {
+  await executing();
+  using forward = new CliProcess(appliance, ["forward", instance, "0:8", "0:80"]);
+  const [both = 0, web = 0] = await listening(forward, 2);
+  await guestListens(web);
+  const socket = connect({ host: "127.0.0.1", port: both, allowHalfOpen: true });
+  socket.pause();
+  await new Promise<void>((resolve) => socket.end(Buffer.alloc(64 * MIB), resolve));
+  const got = await all(socket);
+  expect(
+    got
+      .subarray(8 * MIB)
+      .toString()
+      .trim(),
+  ).toBe(String(64 * MIB));
   forward.signal("SIGINT");
   expect(await forward.ended()).toBe(130);
 });

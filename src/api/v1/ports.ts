@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { ByteCredit } from "../../client/byte-credit.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { GuestConnection } from "../../service/instances.ts";
 import { withinTime } from "../../system/waiting.ts";
@@ -7,12 +8,16 @@ import { CloseCode, chosenProtocol, SOCKET_WINDOW_BYTES, Socket } from "../socke
 import type { Surface } from "./surface.ts";
 
 /**
- * With this subprotocol, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may be
+ * With these subprotocols, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may be
  * on their way to the guest at a time, and then `{"taken": BYTES}`, the number of bytes that the guest has taken so far.
- * `{"end": true}`, in both directions, is the end of one side's bytes. Without the subprotocol the window is the same, but the
+ * `{"end": true}`, in both directions, is the end of one side's bytes. Without a subprotocol the window is the same, but the
  * client gets no messages about it, and the socket is closed when either side ends.
+ *
+ * In the second version the window holds for the guest's bytes, too: the client sends `taken` as well. It never has to stop
+ * reading, so a direction that stands still does not keep messages about the other one from it.
  */
 const CONTROLLED = "v1.port.coppice";
+const MUTUAL = "v2.port.coppice";
 
 /** `taken` is sent after this many further `bytes`, and when no message waits any more. */
 const TAKEN_STEP_BYTES = 65_536;
@@ -34,11 +39,12 @@ export function portRoutes(surface: Surface) {
     async ({ request, server, principal, params }) => {
       const id = params.uuid as OperationId;
       const connection = await surface.service.instances.dial(principal, id, Number(params.port));
-      const protocol = chosenProtocol(request, [CONTROLLED]);
-      const socket = new Socket();
+      const protocol = chosenProtocol(request, [MUTUAL, CONTROLLED]);
+      const credit = protocol === MUTUAL ? new ByteCredit(SOCKET_WINDOW_BYTES) : null;
+      const socket = new Socket((text) => credit?.take(numberOf(text, "taken")) === true);
       try {
         const answer = surface.upgrade({ request, server }, protocol, socket);
-        void tunnel(socket, connection, protocol !== null);
+        void tunnel({ socket, connection, credit, isControlled: protocol !== null });
         return answer;
       } catch (error) {
         connection.reset();
@@ -49,15 +55,24 @@ export function portRoutes(surface: Surface) {
   );
 }
 
+interface Tunnel {
+  readonly socket: Socket;
+  readonly connection: GuestConnection;
+  /** room of the client for the guest's bytes; null: it has any */
+  readonly credit: ByteCredit | null;
+  readonly isControlled: boolean;
+}
+
 /** Copies bytes in both directions until both have ended, or one side is gone; never throws. */
-async function tunnel(socket: Socket, connection: GuestConnection, isControlled: boolean): Promise<void> {
+async function tunnel({ socket, connection, credit, isControlled }: Tunnel): Promise<void> {
   using _connection = { [Symbol.dispose]: () => connection.reset() };
+  void socket.closed.then(() => credit?.close());
   if (isControlled) socket.notify(JSON.stringify({ window: SOCKET_WINDOW_BYTES }));
   const inbound = fromClient(socket, connection, isControlled).then(
     () => "ended" as const,
     () => "reset" as const,
   );
-  const outbound = toClient(socket, connection).then(
+  const outbound = toClient(socket, connection, credit).then(
     () => "ended" as const,
     () => "reset" as const,
   );
@@ -97,17 +112,35 @@ async function fromClient(socket: Socket, connection: GuestConnection, isControl
 }
 
 /** Sends the guest's bytes to the client; bytes after the client has left are dropped. @throws Error after a reset */
-async function toClient(socket: Socket, connection: GuestConnection): Promise<void> {
-  for await (const chunk of connection.chunks()) await socket.send(chunk);
+async function toClient(socket: Socket, connection: GuestConnection, credit: ByteCredit | null): Promise<void> {
+  for await (const chunk of connection.chunks()) {
+    for (let rest = chunk; rest.byteLength > 0; ) {
+      const piece = rest.subarray(0, await (credit?.some() ?? rest.byteLength));
+      if (piece.byteLength === 0) break;
+      credit?.spend(piece.byteLength);
+      await socket.send(piece);
+      rest = rest.subarray(piece.byteLength);
+    }
+  }
 }
 
 const END = JSON.stringify({ end: true });
 
 function isEnd(message: string): boolean {
+  return parsed(message)["end"] === true;
+}
+
+/** A number of a text message; NaN when there is none. */
+function numberOf(message: string, name: string): number {
+  const value = parsed(message)[name];
+  return typeof value === "number" ? value : Number.NaN;
+}
+
+function parsed(message: string): Readonly<Record<string, unknown>> {
   try {
-    return (JSON.parse(message) as { readonly end?: unknown } | null)?.end === true;
+    return (JSON.parse(message) ?? {}) as Record<string, unknown>;
   } catch (error) {
-    if (error instanceof SyntaxError) return false;
+    if (error instanceof SyntaxError) return {};
     throw error;
   }
 }

@@ -1,0 +1,54 @@
+/** Bytes that the other side of a connection has room for: a window, less what was sent and not taken. */
+export class ByteCredit {
+  #windowBytes: number;
+  #sentBytes = 0;
+  #takenBytes = 0;
+  #isClosed = false;
+  #wake: (() => void) | null = null;
+
+  /** @param windowBytes 0: nothing may be sent before `open` */
+  constructor(windowBytes = 0) {
+    this.#windowBytes = windowBytes;
+  }
+
+  /** Sets the window. */
+  open(windowBytes: number): void {
+    this.#windowBytes = windowBytes;
+    this.#wake?.();
+  }
+
+  /** How many bytes may be sent now, as soon as that is more than none; 0: none ever again. One call at a time. */
+  async some(): Promise<number> {
+    while (!this.#isClosed && this.#roomBytes === 0) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+    return this.#isClosed ? 0 : this.#roomBytes;
+  }
+
+  spend(bytes: number): void {
+    this.#sentBytes += bytes;
+  }
+
+  /**
+   * Records how many bytes the other side has taken so far. Returns false when that is impossible, and records nothing.
+   */
+  take(bytesSoFar: number): boolean {
+    const isPossible =
+      Number.isSafeInteger(bytesSoFar) && bytesSoFar >= this.#takenBytes && bytesSoFar <= this.#sentBytes;
+    if (!isPossible) return false;
+    this.#takenBytes = bytesSoFar;
+    this.#wake?.();
+    return true;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#wake?.();
+  }
+
+  get #roomBytes(): number {
+    return Math.max(0, this.#windowBytes - (this.#sentBytes - this.#takenBytes));
+  }
+}
