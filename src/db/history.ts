@@ -16,6 +16,8 @@ export interface ImageOrigin {
   readonly exitCode?: number;
   readonly timedOut?: boolean;
   readonly source?: string;
+  /** true when the command had a network */
+  readonly network?: boolean;
 }
 
 /** A step of a lineage. Its image may be deleted (`exists`). */
@@ -54,6 +56,7 @@ export function insertHistory(
       sizeBytes,
       startedAt,
       createdAt: now,
+      network: origin.network ?? false,
     })
     .run();
 }

@@ -4,6 +4,7 @@ import mergedLayersSql from "./migrations/0002_merged_layers.sql" with { type: "
 import historyOrderSql from "./migrations/0003_history_order.sql" with { type: "text" };
 import requestsSql from "./migrations/0004_requests.sql" with { type: "text" };
 import baseProofsSql from "./migrations/0005_base_proofs.sql" with { type: "text" };
+import networkSql from "./migrations/0006_network.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -22,6 +23,7 @@ const FILES: Readonly<Record<string, string>> = {
   "0003_history_order": historyOrderSql,
   "0004_requests": requestsSql,
   "0005_base_proofs": baseProofsSql,
+  "0006_network": networkSql,
 };
 
 /** Every migration, oldest first. */

@@ -15,6 +15,7 @@ import {
 } from "drizzle-orm";
 import { ApiError, type ErrorBody } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
+import type { NetworkAudit } from "../domain/network.ts";
 import {
   nextStatus,
   type OperationKind,
@@ -86,8 +87,13 @@ function end(
  * Ends an EXECUTING operation with its result, in the caller's transaction. Returns false, and changes nothing, when it is
  * not EXECUTING or a cancel was accepted.
  */
-export function succeedOperation(orm: Orm, id: OperationId, result: Record<string, unknown>, now: number): boolean {
-  return end(orm, id, "succeed", { result, finishedAt: now }, isNull(operations.cancelRequestedAt));
+export function succeedOperation(
+  orm: Orm,
+  id: OperationId,
+  ended: Pick<OperationRow, "result" | "network">,
+  now: number,
+): boolean {
+  return end(orm, id, "succeed", { ...ended, finishedAt: now }, isNull(operations.cancelRequestedAt));
 }
 
 /**
@@ -126,11 +132,16 @@ export function getOperation(db: Database, accountId: AccountId, id: OperationId
   return row?.accountId === accountId ? row : null;
 }
 
+/** All columns but the audit of the network, which can be long. */
+const { network: _network, ...listedColumns } = getTableColumns(operations);
+/** An operation without the audit of its network. */
+export type ListedOperation = Omit<OperationRow, "network">;
+
 /** Newest first, then by id; a page past the end is empty. Blocks the event loop: only for small offsets. */
-export function listOperationsSync(db: Database, accountId: AccountId, filter: OperationFilter): OperationRow[] {
+export function listOperationsSync(db: Database, accountId: AccountId, filter: OperationFilter): ListedOperation[] {
   const page = operationPage(db.orm, accountId, filter).as("page");
   return db.orm
-    .select(getTableColumns(operations))
+    .select(listedColumns)
     .from(page)
     .innerJoin(operations, eq(operations.id, page.id))
     .orderBy(desc(operations.createdAt), desc(operations.id))
@@ -142,11 +153,11 @@ export async function listOperations(
   db: Database,
   accountId: AccountId,
   filter: OperationFilter,
-): Promise<OperationRow[]> {
+): Promise<ListedOperation[]> {
   if (filter.offset < LARGE_OFFSET_MIN) return listOperationsSync(db, accountId, filter);
   const ids = await db.scans.ids<OperationId>(operationPage(db.orm, accountId, filter));
   return db.orm
-    .select()
+    .select(listedColumns)
     .from(operations)
     .where(isOneOf(operations.id, ids))
     .orderBy(desc(operations.createdAt), desc(operations.id))
@@ -184,18 +195,25 @@ export function startOperation(db: Database, id: OperationId, now: number): bool
 /**
  * Ends an operation FAILED, or CANCELLED when a cancel was accepted, because an accepted cancel is a promise. Returns the
  * new status; null when the operation had already ended.
+ * @param network what an instance did with its network until then
  */
 export function failOperation(
   db: Database,
   id: OperationId,
   error: ErrorBody,
   now: number,
+  network: NetworkAudit | null = null,
 ): "FAILED" | "CANCELLED" | null {
-  return db.transaction((tx) => fail(tx, id, error, now));
+  return db.transaction((tx) => fail(tx, id, { error, network }, now));
 }
 
-function fail(orm: Orm, id: OperationId, error: ErrorBody, now: number): "FAILED" | "CANCELLED" | null {
-  const values = { error, finishedAt: now };
+function fail(
+  orm: Orm,
+  id: OperationId,
+  ended: Pick<OperationRow, "error" | "network">,
+  now: number,
+): "FAILED" | "CANCELLED" | null {
+  const values = { ...ended, finishedAt: now };
   if (end(orm, id, "fail", values, isNull(operations.cancelRequestedAt))) return "FAILED";
   return end(orm, id, "cancel", values, isNotNull(operations.cancelRequestedAt)) ? "CANCELLED" : null;
 }
@@ -265,7 +283,7 @@ export function recoverOperations(
     const waiting = pendingOperations(db).filter((row) => row.hadCredentials);
     return [...executingOperations(db), ...waiting].flatMap(({ id, accountId, kind, status: before }) => {
       const error = before === "EXECUTING" ? options.interrupted : options.credentialsLost;
-      const status = fail(tx, id, error, options.now);
+      const status = fail(tx, id, { error, network: null }, options.now);
       return status === null ? [] : [{ id, accountId, kind, status, error }];
     });
   });

@@ -1,5 +1,6 @@
 import { eq } from "drizzle-orm";
 import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
+import type { NetworkAudit } from "../domain/network.ts";
 import type { Database, Orm } from "./database.ts";
 import { type ImageOrigin, insertHistory } from "./history.ts";
 import { moveTag } from "./images.ts";
@@ -40,6 +41,13 @@ export interface Publication {
   readonly provesBase?: boolean;
 }
 
+interface EndedPublication extends Publication {
+  readonly operationId: OperationId;
+  readonly now: number;
+  /** what an instance did with its network; null when it had none */
+  readonly network?: NetworkAudit | null;
+}
+
 /** The outcome of a publication. */
 export interface Published {
   /** false when a base with the same key existed: the image uses that one, and the files of the new layer are garbage */
@@ -51,16 +59,13 @@ export interface Published {
  * nothing, when the operation is not EXECUTING or a cancel was accepted; the caller then removes the layer's files and
  * calls `failOperation`.
  */
-export function publishOperation(
-  db: Database,
-  { operationId, now, ...publication }: Publication & { readonly operationId: OperationId; readonly now: number },
-): Published | null {
-  return db.transaction((tx) => publish(tx, operationId, publication, now));
+export function publishOperation(db: Database, publication: EndedPublication): Published | null {
+  return db.transaction((tx) => publish(tx, publication));
 }
 
-function publish(tx: Orm, operationId: OperationId, publication: Publication, now: number): Published | null {
-  const { result, layer, image, tag, provesBase = false } = publication;
-  if (!succeedOperation(tx, operationId, result, now)) return null;
+function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication): Published | null {
+  const { result, layer, image, tag, provesBase = false, network = null } = publication;
+  if (!succeedOperation(tx, operationId, { result, network }, now)) return null;
   const inserted = layer === undefined ? undefined : insertLayer(tx, layer, now);
   const published = { hasOwnLayer: inserted !== undefined && inserted === layer?.id };
   if (image === undefined) return published;

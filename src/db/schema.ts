@@ -11,6 +11,7 @@ import {
 } from "drizzle-orm/sqlite-core";
 import type { ErrorBody } from "../domain/errors.ts";
 import type { AccountId, FileId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
+import type { NetworkAudit } from "../domain/network.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
 
 /** File system of a layer's disk. */
@@ -163,6 +164,8 @@ export const history = sqliteTable(
     sizeBytes: integer("size_bytes").notNull(),
     startedAt: integer("started_at"),
     createdAt: integer("created_at").notNull(),
+    /** true when the command had a network */
+    network: integer("network", { mode: "boolean" }).notNull().default(false),
   },
   (table) => [index("history_parent").on(table.parentId, table.createdAt, table.imageId)],
 );
@@ -225,6 +228,8 @@ export const operations = sqliteTable(
     hadCredentials: integer("had_credentials", { mode: "boolean" }).notNull().default(false),
     error: text("error", { mode: "json" }).$type<ErrorBody>(),
     result: text("result", { mode: "json" }).$type<Record<string, unknown>>(),
+    /** what an instance did with its network; null while it has not ended, and when it had none */
+    network: text("network", { mode: "json" }).$type<NetworkAudit>(),
   },
   (table) => [
     index("operations_by_time").on(table.accountId, table.createdAt, table.id),

@@ -1,4 +1,5 @@
 import type { ErrorBody } from "./errors.ts";
+import type { NetworkEntry } from "./network.ts";
 import type { EndStatus, Isolation } from "./operation.ts";
 import type { OutputStream } from "./output.ts";
 
@@ -105,7 +106,8 @@ export interface LogEventData {
     /** null when the machine was killed before it could report them */
     readonly resources: ExitResources | null;
   };
-  readonly network: Readonly<Record<string, unknown>>;
+  /** the first connection to a port of a host, or the first question for a name, with this verdict */
+  readonly network: Pick<NetworkEntry, "host" | "port" | "verdict">;
   /** an image of the files of the running instance was made */
   readonly checkpoint: {
     /** id of the operation that made the image */

@@ -1,5 +1,3 @@
-import type { NetworkAudit } from "./network.ts";
-
 export const OPERATION_STATUSES = ["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
 export type OperationStatus = (typeof OPERATION_STATUSES)[number];
 
@@ -54,8 +52,6 @@ export type StoredInstanceResult = {
   /** uuid of the captured image; absent when the instance was disposable */
   readonly image?: string;
   readonly isolation: Isolation;
-  /** absent when the instance had no network */
-  readonly network?: NetworkAudit;
 };
 
 export interface StoredOutput {

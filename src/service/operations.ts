@@ -1,6 +1,7 @@
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { OperationId } from "../domain/ids.ts";
+import type { NetworkAudit } from "../domain/network.ts";
 import {
   isTerminal,
   type OperationKind,
@@ -14,11 +15,13 @@ import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
-/** An operation. The `result` of an instance does not include the outputs. Times are `milliseconds` since the epoch. */
+/**
+ * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. Times are `milliseconds` since the epoch.
+ */
 export type Operation = Pick<
   OperationRow,
   "id" | "kind" | "status" | "createdAt" | "startedAt" | "finishedAt" | "result" | "error"
->;
+> & { readonly network?: NetworkAudit | null };
 
 export interface ListOperations extends ListRequest {
   readonly status?: OperationStatus | undefined;

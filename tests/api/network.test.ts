@@ -1,4 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { AccountId, OperationId } from "../../src/domain/ids.ts";
+import { NETWORK_VERDICTS, type NetworkAudit } from "../../src/domain/network.ts";
+import { silentLog } from "../../src/log.ts";
+import { OperationEvents } from "../../src/supervisor/operations/events.ts";
 import { Api, errorOf, LIMITS } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 
@@ -134,5 +138,96 @@ describe("the network of a request", () => {
     const enough = await api.issue("alice", ["instances:spawn", "instances:network"]);
     expect((await spawn(network, api, enough)).status).toBe(201);
     expect((await spawn(network)).status).toBe(201);
+  });
+});
+
+describe("what an instance did with its network", () => {
+  const AT = "2026-11-22T10:00:00.000Z";
+  const AUDIT: NetworkAudit = {
+    entries: NETWORK_VERDICTS.map((verdict, index) => ({
+      host: verdict === "denied" ? "10.0.7.9" : "a.example.org",
+      port: verdict === "no_such_name" ? null : 443,
+      verdict,
+      connections: index + 1,
+      bytes_sent: index,
+      bytes_received: 5_000_000_000,
+      first_at: AT,
+      last_at: AT,
+      addresses: verdict === "allowed" ? ["192.0.2.1", "2001:db8::1"] : [],
+    })),
+    truncated: true,
+    policy: [{ host: "a.example.org", ports: [443] }],
+  };
+  const RESULT = {
+    ...{ exit_code: 0, cpu_time_ms: 1, memory_bytes: 1, timed_out: false, isolation: "vm" },
+    stdout: { truncated: false, empty: true },
+    stderr: { truncated: false, empty: true },
+  };
+  const begin = (): OperationId => {
+    const { id } = api.operations.insert("alice" as AccountId, "instance");
+    api.operations.start(id);
+    return id;
+  };
+  const get = async (id: OperationId) => (await api.call("GET", `/v1/operations/${id}`)).json;
+  const listed = async (id: OperationId) =>
+    (await api.call("GET", "/v1/operations?limit=1000")).json.find((each: { id: string }) => each.id === id);
+
+  test("is in the result of SUCCESS, and in no listing", async () => {
+    const id = begin();
+    api.operations.succeed(id, RESULT, AUDIT);
+    const { result, ...operation } = await get(id);
+    expect(result.network).toEqual(AUDIT);
+    expect(Object.keys(operation)).not.toContain("network");
+    const inList = await listed(id);
+    expect(inList.result.exit_code).toBe(0);
+    expect(JSON.stringify(inList)).not.toContain("network");
+  });
+
+  test("is beside the error of a FAILED or CANCELLED operation", async () => {
+    const failed = begin();
+    const { policy: _policy, ...audit } = AUDIT;
+    api.operations.fail(failed, { error: "unavailable", message: "the VM died", details: {} }, audit);
+    expect(await get(failed)).toMatchObject({ status: "FAILED", error: { error: "unavailable" }, network: audit });
+    expect(Object.keys(await listed(failed))).not.toContain("network");
+    const cancelled = begin();
+    api.operations.cancel("alice" as AccountId, cancelled);
+    api.operations.fail(cancelled, { error: "conflict", message: "cancelled", details: {} }, audit);
+    expect(await get(cancelled)).toMatchObject({ status: "CANCELLED", network: audit });
+  });
+
+  test("is told nowhere when there was no network", async () => {
+    const [succeeded, failed] = [begin(), begin()];
+    api.operations.succeed(succeeded, RESULT);
+    api.operations.fail(failed, { error: "unavailable", message: "the VM died", details: {} });
+    for (const id of [succeeded, failed]) expect(JSON.stringify(await get(id))).not.toContain("network");
+  });
+
+  test("is an event for each outcome, as it happens", async () => {
+    const notices = new OperationEvents(silentLog);
+    using _listening = api.parts.eventLogs.listen(notices);
+    const id = begin();
+    const log = api.parts.eventLogs.open(id);
+    log.append(0, "network", { host: "a.example.org", port: 443, verdict: "allowed" });
+    log.append(0, "network", { host: "b.example.org", port: null, verdict: "denied" });
+    await log.end();
+    api.operations.succeed(id, RESULT);
+    const operation = { id, accountId: "alice" as AccountId, kind: "instance" as const };
+    notices.emit({ type: "ended", operation, status: "SUCCESS", error: null, phases: [] });
+    log[Symbol.dispose]();
+    const { json } = await api.call("GET", `/v1/operations/${id}/events`, { headers: { accept: "application/json" } });
+    expect(json.slice(0, 2)).toMatchObject([
+      { spid: 0, type: "network", data: { host: "a.example.org", port: 443, verdict: "allowed" } },
+      { spid: 0, type: "network", data: { host: "b.example.org", port: null, verdict: "denied" } },
+    ]);
+  });
+
+  test("stays in the lineage of its image, and is not in that of others", async () => {
+    const base = await api.addImage([[]]);
+    const online = await api.addRun(base, [], { origin: { command: ["true"], exitCode: 0, network: true } });
+    const offline = await api.addRun(online, [], { origin: { command: ["true"], exitCode: 0, network: false } });
+    const steps = (await api.call("GET", `/v1/images/${offline}/lineage`)).json;
+    expect(steps.map((step: Record<string, unknown>) => step["network"])).toEqual([undefined, true, undefined]);
+    const [child] = (await api.call("GET", `/v1/images/${base}/children`)).json;
+    expect(child).toMatchObject({ uuid: online, network: true });
   });
 });

@@ -198,6 +198,7 @@ function stepOf(row: StoredStep): ImageStep {
     ...(row.commandCut ? { command_truncated: true } : {}),
     ...(row.exitCode === null ? {} : { exit_code: row.exitCode }),
     ...(kind === "instance" ? { timed_out: row.timedOut } : {}),
+    ...(row.network ? { network: true } : {}),
     ...(row.startedAt === null ? {} : { started_at: isoTime(row.startedAt) }),
   };
 }

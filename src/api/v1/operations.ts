@@ -20,7 +20,7 @@ const LIST = {
   ...about({
     id: "listOperations",
     tag: "Operations",
-    summary: "List operations, the newest first; results do not include stdout and stderr",
+    summary: "List operations, the newest first; results do not include stdout, stderr and network",
     responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
   }),
 };
@@ -115,8 +115,12 @@ async function operationReply({ service }: Surface, operation: StoredOperation, 
   return await outputs.reply(operationOf(operation, result), status, headers);
 }
 
-/** The wire form of an operation. `result` has that form already. */
-function operationOf({ createdAt, startedAt, finishedAt, ...operation }: StoredOperation, result: unknown) {
+/** The wire form of an operation. `result` and the audit of the network have that form already; a result takes the audit. */
+function operationOf(
+  { createdAt, startedAt, finishedAt, network = null, ...operation }: StoredOperation,
+  result: Record<string, unknown> | null,
+) {
+  const audit = network === null ? {} : { network };
   return {
     id: operation.id,
     status: operation.status,
@@ -125,7 +129,7 @@ function operationOf({ createdAt, startedAt, finishedAt, ...operation }: StoredO
     ...(startedAt === null ? {} : { started_at: isoTime(startedAt) }),
     ...(finishedAt === null ? {} : { finished_at: isoTime(finishedAt) }),
     ...(startedAt === null || finishedAt === null ? {} : { duration_ms: Math.max(0, finishedAt - startedAt) }),
-    ...(result === null ? {} : { result }),
+    ...(result === null ? audit : { result: { ...result, ...audit } }),
     ...(operation.error === null ? {} : { error: operation.error }),
   };
 }

@@ -1,6 +1,7 @@
 import { chmod } from "node:fs/promises";
 import { join } from "node:path";
 import type { Database } from "../../db/database.ts";
+import type { ImageOrigin } from "../../db/history.ts";
 import { getImage, type ImageRow } from "../../db/images.ts";
 import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
@@ -38,7 +39,7 @@ export interface CheckpointContext {
   readonly machines: Pick<MachineSource, "take">;
   readonly log: Log;
   readonly instances: LiveInstances;
-  readonly requests: Pick<Requests, "commandOf">;
+  readonly requests: Pick<Requests, "originOf">;
   readonly diskGuard: Pick<DiskGuard, "watch">;
   /** disk space that a checkpoint must leave free */
   readonly diskReserveBytes: number;
@@ -79,7 +80,7 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   if (parentFiles === undefined) throw new Error("an image without a layer");
   const instance = tools.instances.find(submission.instanceId);
   if (instance === null) throw notRunning();
-  const command = tools.requests.commandOf(submission.instanceId);
+  const origin = tools.requests.originOf(submission.instanceId);
   const directory = stack.use(await scratchDirectory(layout.tmp, "checkpoint-"));
   const files = { diskPath: join(directory.path, "disk"), indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.onFile(path);
@@ -90,7 +91,7 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
   const layer = await layerOf(tools, operation, files, parentFiles.index);
   if (layer !== null) stack.use(layer);
-  const { image, ...publication } = publicationOf({ submission, parent, command, layer, pauseMs });
+  const { image, ...publication } = publicationOf({ submission, parent, origin, layer, pauseMs });
   return prepared(stack, { ...publication, image }, () => {
     layer?.keep();
     const data = { operation: operation.id, image: image.id, pause_ms: pauseMs };
@@ -137,13 +138,13 @@ async function layerOf(
 function publicationOf({
   submission: { tag },
   parent,
-  command,
+  origin,
   layer,
   pauseMs,
 }: {
   readonly submission: CheckpointSubmission;
   readonly parent: ImageRow;
-  readonly command: readonly string[];
+  readonly origin: ImageOrigin;
   readonly layer: StagedLayer | null;
   readonly pauseMs: number;
 }): Publication & { readonly image: NewImage } {
@@ -156,7 +157,7 @@ function publicationOf({
     pause_ms: pauseMs,
   };
   // A checkpoint without changes still makes a new image, which can have its own tag.
-  const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, origin: { command } };
+  const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, origin };
   return { result, image, tag: tag ?? undefined, ...(layer === null ? {} : { layer: rowOf(layer, parent) }) };
 }
 

@@ -41,7 +41,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       if (outcome.layer !== null) stack.use(outcome.layer);
       const captured = capturedImage(outcome, image.id);
       const result = storedResult(outcome, captured);
-      return prepared(stack, { result, ...newRows(outcome, image, captured, submission.argv) }, () => {
+      return prepared(stack, { result, ...newRows(outcome, image, captured, submission) }, () => {
         outcome.layer?.keep();
       });
     },
@@ -54,11 +54,11 @@ function capturedImage(outcome: InstanceOutcome, input: ImageId): ImageId | null
   return outcome.layer === null ? input : (Bun.randomUUIDv7() as ImageId);
 }
 
-function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | null, command: readonly string[]) {
+function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | null, submission: InstanceRequest) {
   const { layer, exitCode, timedOut } = outcome;
   if (layer === null || captured === null) return {};
   const { id, sizeBytes, diskBytes, entryCount } = layer;
-  const origin = { command, exitCode, timedOut };
+  const origin = { command: submission.argv, exitCode, timedOut, network: submission.network !== null };
   return {
     layer: { id, parentId: input.layerId, format: "ext4" as const, sizeBytes, diskBytes, entryCount },
     image: { id: captured, parentId: input.id, layerId: id, sizeBytes, origin },

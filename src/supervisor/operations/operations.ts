@@ -12,6 +12,7 @@ import type { RequestedResources } from "../../db/schema.ts";
 import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
+import type { NetworkAudit } from "../../domain/network.ts";
 import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domain/operation.ts";
 import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
@@ -52,6 +53,8 @@ interface LiveOperation extends OperationRef {
   readonly laps: Laps;
   /** null before the start */
   log: (EventLog & Disposable) | null;
+  /** gives the audit of the instance's network; null without a network */
+  networkAudit: (() => NetworkAudit) | null;
   started: boolean;
   /** its row is terminal; resources of the work may still have to be disposed of */
   ended: boolean;
@@ -248,6 +251,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       abort: new AbortController(),
       laps: new Laps(),
       log: null,
+      networkAudit: null,
       started: false,
       ended: false,
     };
@@ -295,7 +299,11 @@ export class Operations implements OperationsPort, AsyncDisposable {
     live.laps.lap("queue");
     this.events.emit({ type: "started", operation: refOf(live) });
     live.log = this.#options.eventLogs.open(live.id);
-    await this.#publish(live, await this.#prepare(live, { signal, laps: live.laps, events: live.log }));
+    const auditNetwork = (audit: () => NetworkAudit): void => {
+      live.networkAudit = audit;
+    };
+    const context = { signal, laps: live.laps, events: live.log, auditNetwork };
+    await this.#publish(live, await this.#prepare(live, context));
   }
 
   /** The end is announced before the work's resources are disposed of. @throws CANCELLED when a cancel was accepted */
@@ -304,7 +312,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await live.log?.end();
     await ownTurn(live.accountId);
     const { db, clock } = this.#options;
-    const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock() });
+    const network = live.networkAudit?.() ?? null;
+    const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock(), network });
     if (published === null) throw CANCELLED;
     prepared.keep(published);
     live.laps.lap("publish");
@@ -368,9 +377,10 @@ export class Operations implements OperationsPort, AsyncDisposable {
     // Work that had not begun stays PENDING, and runs after the next start.
     if (live.ended || (stopped.aborted && !live.started)) return;
     const body = failureOf(error, live.id, log);
+    const network = live.networkAudit?.() ?? null;
     for (;;) {
       try {
-        const status = failOperation(db, live.id, body, clock());
+        const status = failOperation(db, live.id, body, clock(), network);
         if (status !== null) this.#ended(live, status, body);
         return;
       } catch (problem) {

@@ -1,4 +1,5 @@
 import type { Database } from "../../db/database.ts";
+import type { ImageOrigin } from "../../db/history.ts";
 import { liveOperationsOf, type NewRequest, operationRequest, type StoredRequest } from "../../db/requests.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
@@ -92,9 +93,10 @@ export class Requests {
     return this.#stored(id).body as CheckpointSubmission;
   }
 
-  /** The command of an instance that has not ended. @throws ApiError `unavailable` when its request is gone */
-  commandOf(id: OperationId): readonly string[] {
-    return (this.#stored(id).body as InstanceBody).argv;
+  /** How images of an instance that has not ended are made. @throws ApiError `unavailable` when its request is gone */
+  originOf(id: OperationId): ImageOrigin {
+    const { argv, network } = { ...NETWORK_DEFAULT, ...(this.#stored(id).body as InstanceBody) };
+    return { command: argv, network: network !== null };
   }
 
   /** @throws ApiError `unavailable` when the request or its standard input is gone */

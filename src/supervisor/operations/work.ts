@@ -1,6 +1,7 @@
 import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
+import type { NetworkAudit } from "../../domain/network.ts";
 import type { Laps } from "../../metrics.ts";
 import type { EventLog } from "./event-logs.ts";
 import type { OperationRef } from "./events.ts";
@@ -12,6 +13,11 @@ export interface WorkContext {
   readonly laps: Laps;
   /** the event log of the operation; the caller ends it before the operation ends */
   readonly events: EventLog;
+  /**
+   * Names the source of the audit of the instance's network. It is read once, when the operation ends, however it ends. A
+   * later call replaces the source.
+   */
+  readonly auditNetwork: (audit: () => NetworkAudit) => void;
 }
 
 /** Finished work that is not published yet. Disposal removes the files that the work made, unless they were kept. */

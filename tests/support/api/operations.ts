@@ -11,6 +11,7 @@ import type { NewRequest } from "../../../src/db/requests.ts";
 import type { ApiError, ErrorBody } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
+import type { NetworkAudit } from "../../../src/domain/network.ts";
 import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts";
 import type { Readiness } from "../../../src/domain/readiness.ts";
 import type {
@@ -80,12 +81,13 @@ export class HeldOperations implements OperationsPort {
     if (!startOperation(this.#db, id, this.#clock())) throw new Error("not PENDING");
   }
 
-  succeed(id: OperationId, result: Record<string, unknown>): void {
-    if (!publishOperation(this.#db, { operationId: id, result, now: this.#clock() })) throw new Error("not EXECUTING");
+  succeed(id: OperationId, result: Record<string, unknown>, network: NetworkAudit | null = null): void {
+    const publication = { operationId: id, result, now: this.#clock(), network };
+    if (!publishOperation(this.#db, publication)) throw new Error("not EXECUTING");
   }
 
-  fail(id: OperationId, error: ErrorBody): void {
-    if (!failOperation(this.#db, id, error, this.#clock())) throw new Error("ended already");
+  fail(id: OperationId, error: ErrorBody, network: NetworkAudit | null = null): void {
+    if (!failOperation(this.#db, id, error, this.#clock(), network)) throw new Error("ended already");
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {

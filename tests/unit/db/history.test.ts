@@ -8,10 +8,11 @@ import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/history.ts";
 import { getImage } from "../../../src/db/images.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
+import { getOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images, layers } from "../../../src/db/schema.ts";
-import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
+import type { ImageId, LayerId, OperationId } from "../../../src/domain/ids.ts";
 import {
   addExecuting,
   alice,
@@ -124,9 +125,10 @@ test("a store of the first version keeps its images and their history", async ()
     using opened = openDatabase(path);
     expect(getImage(opened, alice, "i1" as ImageId)).toMatchObject({ tag: "kept", tagged: true, sizeBytes: 5 });
     expect(await lineage(opened, "i2" as ImageId, ALL)).toMatchObject([
-      { imageId: "i2", parentId: "i1", operationId: "o1", startedAt: 2, sizeBytes: 6, exists: true },
+      { imageId: "i2", parentId: "i1", operationId: "o1", startedAt: 2, sizeBytes: 6, exists: true, network: false },
       { imageId: "i1", parentId: null, operationId: "i1", tag: "kept" },
     ]);
+    expect(getOperation(opened, alice, "o1" as OperationId)).toMatchObject({ status: "SUCCESS", network: null });
     expect(deleteImage(opened, alice, "i1" as ImageId)).toEqual({ deleted: "l1" as LayerId });
   }
   rmSync(directory, { recursive: true });

@@ -167,6 +167,7 @@ describe("an operation", () => {
       hadCredentials: true,
       error: null,
       result: null,
+      network: null,
     });
     expect(operationRequest(db, id)).toEqual(stored);
   });

@@ -4,6 +4,7 @@ import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperationsSync, startOperation } from "../../../src/db/operations.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
+import type { NetworkEntry } from "../../../src/domain/network.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";
 import type { OperationEvent } from "../../../src/supervisor/operations/events.ts";
@@ -58,6 +59,9 @@ const done = (tidy: () => Promise<void> = async () => undefined, keep: () => voi
 const succeed = (): Preparation => async () => done();
 const untilAborted: Preparation = ({ signal }) =>
   new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+const never = (): never => {
+  throw new Error("there is no more work");
+};
 const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
 async function executing(id: OperationId): Promise<void> {
   await until("it executes", () => statusOf(id) === "EXECUTING");
@@ -95,6 +99,50 @@ describe("operations", () => {
     const body = JSON.stringify(getOperation(db, ACCOUNT, hidden.id)?.error);
     expect(body).toContain("internal_error");
     expect(body).not.toContain("secret");
+  });
+
+  test("record what was done with the network, however they end, and nothing without one", async () => {
+    const entry = (host: string): NetworkEntry => ({
+      ...{ host, port: 443, verdict: "allowed", connections: 1, bytes_sent: 2, bytes_received: 3, addresses: [] },
+      ...{ first_at: "2026-01-01T00:00:00.000Z", last_at: "2026-01-01T00:00:00.000Z" },
+    });
+    const audits: NetworkEntry[] = [];
+    const preparations: Preparation[] = [
+      async ({ auditNetwork }) => {
+        auditNetwork(() => ({ entries: audits, truncated: false }));
+        audits.push(entry("a.example"));
+        return done();
+      },
+      async ({ auditNetwork }) => {
+        auditNetwork(() => ({ entries: [], truncated: true }));
+        auditNetwork(() => ({ entries: [entry("b.example")], truncated: false }));
+        throw new Error("lost");
+      },
+      (context, request) => {
+        context.auditNetwork(() => ({ entries: [entry("c.example")], truncated: true }));
+        return untilAborted(context, request);
+      },
+      async () => done(),
+    ];
+    const operations = operationsOf(() => (context, request) => preparations.shift()?.(context, request) ?? never());
+    const ids: OperationId[] = [];
+    for (const _each of preparations.slice()) {
+      const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+      ids.push(id);
+      if (ids.length === 3) {
+        await executing(id);
+        operations.cancel(ACCOUNT, id);
+      }
+      await operations.idle();
+    }
+    const rows = ids.map((id) => getOperation(db, ACCOUNT, id));
+    expect(rows.map((row) => row?.status)).toEqual(["SUCCESS", "FAILED", "CANCELLED", "SUCCESS"]);
+    expect(rows.map((row) => row?.network?.entries.map(({ host }) => host) ?? null)).toEqual([
+      ["a.example"],
+      ["b.example"],
+      ["c.example"],
+      null,
+    ]);
   });
 
   test("can be cancelled while they wait and while they run, not after their end", async () => {

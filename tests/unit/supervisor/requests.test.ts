@@ -18,6 +18,7 @@ import { type Preparation, testOperations } from "../../support/operations.ts";
 import { seededRandom } from "../../support/random.ts";
 import { until } from "../../support/waiting.ts";
 
+const NETWORK = { allow: [{ host: "a.example", ports: [443] }], tls: "sni", record: false } as const;
 const STDIN = Buffer.from(seededRandom(7).bytes(200_000));
 const image = newId<ImageId>();
 const submission: InstanceSubmission = {
@@ -33,7 +34,7 @@ const submission: InstanceSubmission = {
   hostname: null,
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
-  network: null,
+  network: NETWORK,
 };
 
 let directory: string;
@@ -100,11 +101,11 @@ test("a request waits on the disk, is read in its turn, and its secrets are remo
   expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary-value");
 });
 
-test("a request that an older version stored has no terminal, and root for its user", async () => {
+test("a request that an older version stored has no terminal, no network, and root for its user", async () => {
   const before = waiting();
   const { id } = await before.submitInstance(alice, { ...submission, files: [] });
   await before[Symbol.asyncDispose]();
-  const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, ...old } = submission;
+  const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, network: _network, ...old } = submission;
   const file = { path: "/f", fileId: "f", sha256: "s", sizeBytes: 1, mode: 0o644 };
   const { env: _env, stdin: _stdin, resources: _resources, ...body } = { ...old, files: [file] };
   db.orm.run(sql`update operation_requests set body = ${JSON.stringify(body)} where operation_id = ${id}`);
@@ -112,7 +113,7 @@ test("a request that an older version stored has no terminal, and root for its u
   operations.recover();
   await operations.idle();
   const files = [{ ...file, uid: 0, gid: 0 }];
-  expect(seen[0]).toMatchObject({ uid: 0, gid: 0, stdinOpen: false, terminal: null, files } as never);
+  expect(seen[0]).toMatchObject({ uid: 0, gid: 0, stdinOpen: false, terminal: null, network: null, files } as never);
 });
 
 test.each([

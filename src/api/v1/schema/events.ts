@@ -3,6 +3,7 @@ import { LOG_EVENT_TYPES } from "../../../domain/log-event.ts";
 import { ISOLATIONS } from "../../../domain/operation.ts";
 import { OUTPUT_STREAMS } from "../../../domain/output.ts";
 import { oneOf, Timestamp } from "./common.ts";
+import { NetworkEventData } from "./network.ts";
 import { ErrorObject, OperationStatusSchema } from "./operations.ts";
 
 const count = (description: string) => Type.Integer({ minimum: 0, description });
@@ -95,7 +96,7 @@ const CompletionData = data("completion: the operation has ended", {
 });
 
 const OtherData = Type.Record(Type.String(), Type.Unknown(), {
-  description: "progress, network, checkpoint: depends on the type of the event and the kind of the operation",
+  description: "progress, checkpoint: depends on the type of the event and the kind of the operation",
 });
 
 /** An event of an operation's log. */
@@ -110,7 +111,7 @@ export const OperationEvent = Type.Object({
   type: oneOf(LOG_EVENT_TYPES, { description: "type of the event" }),
   data: Type.Union([
     ...[OutputData, InitData, SpawnData, StdinData, TruncatedData, SizeCapData, ExitData],
-    ...[ShutdownData, CompletionData, OtherData],
+    ...[ShutdownData, CompletionData, NetworkEventData, OtherData],
   ]),
 });
 export type OperationEvent = Static<typeof OperationEvent>;

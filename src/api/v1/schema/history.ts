@@ -29,6 +29,7 @@ export const ImageStep = Type.Object({
   command_truncated: Type.Optional(Type.Boolean({ description: "true: the last arguments were left out" })),
   exit_code: Type.Optional(Type.Integer()),
   timed_out: Type.Optional(Type.Boolean()),
+  network: Type.Optional(Type.Boolean({ description: "true: the command had a network" })),
   started_at: Type.Optional(Timestamp),
 });
 export type ImageStep = Static<typeof ImageStep>;

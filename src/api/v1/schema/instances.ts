@@ -6,10 +6,10 @@ import {
   FILE_MODE_DEFAULT,
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../../domain/instance.ts";
-import { NETWORK_RULES_COUNT_MAX, NETWORK_TLS } from "../../../domain/network.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
-import { oneOf, Timestamp, Uuid } from "./common.ts";
+import { Timestamp, Uuid } from "./common.ts";
 import { Tag } from "./images.ts";
+import { NetworkField } from "./network.ts";
 
 /** Any key. TypeBox's pattern for string keys does not match line ends, and would leave such entries unvalidated. */
 const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
@@ -18,7 +18,6 @@ const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
 const OWNER_MAX = 0xffff_fffe;
 /** Largest number of rows and of columns of a terminal. */
 const TERMINAL_SIZE_MAX = 65_535;
-const PORT_MAX = 65_535;
 
 function ownerField(name: "uid" | "gid", description: string) {
   return Type.Optional(
@@ -70,50 +69,6 @@ export const Resources = Type.Object({
   disk_bytes: Type.Optional(Type.Integer({ minimum: 1, error: "disk_bytes must be a positive integer" })),
 });
 export type Resources = Static<typeof Resources>;
-
-const NetworkPortsSchema = Type.Union(
-  [
-    Type.Literal("*"),
-    Type.Array(Type.Integer({ minimum: 1, maximum: PORT_MAX, error: `must be an integer from 1 to ${PORT_MAX}` }), {
-      minItems: 1,
-    }),
-  ],
-  { description: "* for all", error: "must be * or an array of ports" },
-);
-
-/** A rule of a network as a caller writes it. */
-const NetworkRuleSchema = Type.Object({
-  host: Type.String({
-    description:
-      "name; *.name for the names below it; * for all names with public addresses; address; or range of addresses",
-    examples: ["*.example.org"],
-  }),
-  ports: Type.Optional(NetworkPortsSchema),
-});
-
-const NetworkSchema = Type.Object({
-  allow: Type.Optional(
-    Type.Array(NetworkRuleSchema, {
-      maxItems: NETWORK_RULES_COUNT_MAX,
-      description: "rules, each of which the setting network.allow must cover; ports are 80 and 443 if there are none",
-      error: `must be an array of at most ${NETWORK_RULES_COUNT_MAX} rules`,
-    }),
-  ),
-  tls: Type.Optional(
-    oneOf(NETWORK_TLS, {
-      default: "sni",
-      description: "sni: port 443 takes only TLS that asks for the name that was connected to; any: it takes all",
-      error: "must be sni or any",
-    }),
-  ),
-  record: Type.Optional(
-    Type.Boolean({
-      default: false,
-      description: "allow what the operator allows, and give the rules that would have been enough",
-      error: "must be a boolean",
-    }),
-  ),
-});
 
 /** Fields of all commands: the command of an instance, and those that run beside it. */
 export const COMMAND_FIELDS = {
@@ -203,13 +158,7 @@ export const SpawnRequest = Type.Object({
     }),
   ),
   resources: Type.Optional(Resources),
-  network: Type.Optional(
-    Type.Union([Type.Literal("none"), NetworkSchema], {
-      default: "none",
-      description: "what the sandbox may connect to",
-      error: 'network must be "none" or an object with allow, or with record',
-    }),
-  ),
+  network: Type.Optional(NetworkField),
 });
 export type SpawnRequest = Static<typeof SpawnRequest>;
 

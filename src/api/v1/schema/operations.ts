@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { ISOLATIONS, OPERATION_KINDS, OPERATION_STATUSES } from "../../../domain/operation.ts";
 import { oneOf, Timestamp, Uuid } from "./common.ts";
+import { NetworkAudit } from "./network.ts";
 
 /** Response to a request that starts an operation: its id, which is also in the Location header. */
 export const AcceptedOperation = Type.Object({ uuid: Uuid });
@@ -25,7 +26,7 @@ export function outputObject(kept: Uint8Array, truncated: boolean): OutputObject
   };
 }
 
-/** Result of an instance operation; a listing leaves `stdout` and `stderr` out. */
+/** Result of an instance operation; a listing leaves `stdout`, `stderr` and `network` out. */
 export const InstanceResult = Type.Object({
   exit_code: Type.Integer({ description: "exit code of the command; 128+n when signal n ended it" }),
   stdout: Type.Optional(OutputObject),
@@ -40,6 +41,7 @@ export const InstanceResult = Type.Object({
   isolation: oneOf(ISOLATIONS, {
     description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is not a security boundary",
   }),
+  network: Type.Optional(NetworkAudit),
 });
 export type InstanceResult = Static<typeof InstanceResult>;
 
@@ -87,6 +89,7 @@ export const Operation = Type.Object({
   duration_ms: Type.Optional(Type.Integer({ description: "from start to finish, in milliseconds" })),
   result: Type.Optional(Type.Union([InstanceResult, ImportResult, CheckpointResult])),
   error: Type.Optional(ErrorObject),
+  network: Type.Optional(NetworkAudit),
 });
 export type Operation = Static<typeof Operation>;
 

@@ -1,0 +1,99 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { NETWORK_RULES_COUNT_MAX, NETWORK_TLS, NETWORK_VERDICTS } from "../../../domain/network.ts";
+import { oneOf, Timestamp } from "./common.ts";
+
+const PORT_MAX = 65_535;
+
+const NetworkPorts = Type.Union(
+  [
+    Type.Literal("*"),
+    Type.Array(Type.Integer({ minimum: 1, maximum: PORT_MAX, error: `must be an integer from 1 to ${PORT_MAX}` }), {
+      minItems: 1,
+    }),
+  ],
+  { description: "* for all", error: "must be * or an array of ports" },
+);
+
+/** A rule of a network as a caller writes it. */
+const NetworkWishRule = Type.Object({
+  host: Type.String({
+    description:
+      "name; *.name for the names below it; * for all names with public addresses; address; or range of addresses",
+    examples: ["*.example.org"],
+  }),
+  ports: Type.Optional(NetworkPorts),
+});
+
+const NetworkWish = Type.Object({
+  allow: Type.Optional(
+    Type.Array(NetworkWishRule, {
+      maxItems: NETWORK_RULES_COUNT_MAX,
+      description: "rules, each of which the setting network.allow must cover; ports are 80 and 443 if there are none",
+      error: `must be an array of at most ${NETWORK_RULES_COUNT_MAX} rules`,
+    }),
+  ),
+  tls: Type.Optional(
+    oneOf(NETWORK_TLS, {
+      default: "sni",
+      description: "sni: port 443 takes only TLS that asks for the name that was connected to; any: it takes all",
+      error: "must be sni or any",
+    }),
+  ),
+  record: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "allow what the operator allows, and give the rules that would have been enough",
+      error: "must be a boolean",
+    }),
+  ),
+});
+
+/** The network of a request. */
+export const NetworkField = Type.Union([Type.Literal("none"), NetworkWish], {
+  default: "none",
+  description: "what the sandbox may connect to",
+  error: 'network must be "none" or an object with allow, or with record',
+});
+
+const NetworkVerdict = oneOf(NETWORK_VERDICTS, {
+  description:
+    "allowed: connected; denied: by the rules; denied_private: the address is not public; denied_sni: no TLS, or TLS with " +
+    "another name; no_such_name; refused, unreachable, timed_out: by the host; limited: by a limit of the operator",
+});
+const NetworkPort = Type.Union([Type.Integer(), Type.Null()], { description: "null: nothing connected to the name" });
+const NetworkHost = Type.String({ description: "the name or address that was asked for" });
+const count = (description: string) => Type.Integer({ minimum: 0, description });
+
+/** An entry of an audit. */
+const NetworkEntry = Type.Object({
+  host: NetworkHost,
+  port: NetworkPort,
+  verdict: NetworkVerdict,
+  connections: count("connections that were tried; without a port, questions for the name"),
+  bytes_sent: count("bytes that the sandbox sent"),
+  bytes_received: count("bytes that the sandbox received"),
+  first_at: Timestamp,
+  last_at: Timestamp,
+  addresses: Type.Array(Type.String(), { description: "addresses that were connected to" }),
+});
+
+/** What an instance did with its network. */
+export const NetworkAudit = Type.Object(
+  {
+    entries: Type.Array(NetworkEntry, { description: "one for each host, port and verdict" }),
+    truncated: Type.Boolean({ description: "true: there was more than the entries tell" }),
+    policy: Type.Optional(
+      Type.Array(Type.Object({ host: Type.String(), ports: NetworkPorts }), {
+        description: "of a recorded run: rules that allow what was connected to, for the allow of other requests",
+      }),
+    ),
+  },
+  { description: "what the instance did with its network; absent when it had none" },
+);
+export type NetworkAudit = Static<typeof NetworkAudit>;
+
+/** Data of the event for the first connection with a host, a port and a verdict. */
+export const NetworkEventData = Type.Object(
+  { host: NetworkHost, port: NetworkPort, verdict: NetworkVerdict },
+  { description: "network: the first connection, or question for a name, with this outcome" },
+);
