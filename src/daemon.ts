@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { cpus, totalmem } from "node:os";
+import { join } from "node:path";
 import { createApp } from "./api/app.ts";
 import { listenForOperator } from "./api/operator/control.ts";
 import { listen } from "./api/server.ts";
@@ -10,6 +11,8 @@ import { layerIds } from "./db/layers.ts";
 import { probeDatabase } from "./db/totals.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
+import { GateClient } from "./network/gate/client.ts";
+import type { Gate } from "./network/gate.ts";
 import type { ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { tokenVerifier } from "./service/tokens.ts";
@@ -106,11 +109,12 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const shared = { db, layout, layers, log, clock, machines, scratchDisks, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
+  const gate = stack.use(openGate(config, { layout, cgroups, machines, log }));
   const instances = new LiveInstances();
   const eventLogs = new EventLogs(layout, wallClock());
   const operations = stack.use(
     openOperations(config, {
-      ...{ ...shared, instances, requests, orphans, cgroups, compactor, network, eventLogs },
+      ...{ ...shared, instances, requests, orphans, cgroups, compactor, network, gate, eventLogs },
     }),
   );
   const sources = { db, layout, machines, operations, scheduler, compactor, poolSize: config.pool.size };
@@ -130,16 +134,20 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   });
   const verifyToken = tokenVerifier(db, keys, clock);
   const app = createApp({ service, verifyToken, publicUrl: config.publicUrl, metrics, log });
-  const { tlsCert, tlsKey, host, port } = config.listen;
-  const tls = tlsCert !== null && tlsKey !== null ? { tls: { cert: tlsCert, key: tlsKey } } : {};
-  const listener = listen({ app, host, port, ...tls });
+  const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
+  gate.protectPort(listener.port);
   // This ends clients that follow events, which would otherwise delay the stop.
   stack.use(eventLogs);
   orphans.begin();
   void orphans.ended.then(() => indexUpgrade.begin());
   const owned = stack.move();
   return { url: listener.url, isAlive: () => answers(db, log), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+function listenOptions({ listen: { tlsCert, tlsKey, host, port } }: Config) {
+  const tls = tlsCert !== null && tlsKey !== null ? { tls: { cert: tlsCert, key: tlsKey } } : {};
+  return { host, port, ...tls };
 }
 
 function answers(db: Database, log: Log): boolean {
@@ -191,6 +199,22 @@ function openMachines(
     open: (signal) => openPlatform(options, signal),
     shape: options.shape,
     giveUpMs: vm.probeGiveUpMs,
+    log: parts.log,
+  });
+}
+
+/** The process that connects to the outside; it starts when somebody wants a connection. */
+function openGate(
+  { vm }: Config,
+  parts: { layout: DataLayout; cgroups: CgroupTree; machines: MachineProvider; log: Log },
+): GateClient {
+  return new GateClient({
+    launcher: (signal) => parts.machines.launcher(signal),
+    cgroups: parts.cgroups,
+    // The first after those of the virtual machines.
+    uid: vm.uidBase + vm.uidCount,
+    directory: join(parts.layout.runtime, "gate"),
+    settings: { resolvers: [], proxy: null, proxyBypass: { names: [], ranges: [] } },
     log: parts.log,
   });
 }
@@ -263,6 +287,7 @@ function openOperations(
     readonly orphans: OrphanSweep;
     readonly compactor: Compactor;
     readonly network: ToolNetwork;
+    readonly gate: Gate;
     readonly requests: Requests;
     readonly instances: LiveInstances;
     readonly eventLogs: EventLogs;

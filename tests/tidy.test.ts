@@ -13,7 +13,7 @@ const FOLDER_FILES_MAX = 24;
  * from its own top folder; log.ts may be imported as a type anywhere.
  */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
-  "main.ts": ["cli", "config", "log", "daemon"],
+  "main.ts": ["cli", "config", "log", "daemon", "network/gate/main.ts"],
   "daemon.ts": ["*"],
   "version.ts": ["package.json"],
   "log.ts": [],
@@ -56,7 +56,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   storage: ["domain", "system"],
   oci: ["domain", "network", "system"],
   // What judges every connection that is made for somebody else, and makes it.
-  network: ["domain", "system"],
+  // The process that makes it has a control group.
+  network: ["domain", "system", "cgroup"],
   vm: ["domain", "system", "cgroup"],
   cgroup: ["domain", "system"],
   config: ["domain/network.ts", "log.ts"],

@@ -151,6 +151,39 @@ export function parseRange(prefix: string): Range {
   return { bytes: addressBytes(address), bits: Number(bits) };
 }
 
+/**
+ * Whether an address lies in a range, which is written as an address or a CIDR. An IPv4 address that is mapped into IPv6
+ * counts as itself.
+ * @throws TypeError when either is not what it should be
+ */
+export function isInRange(address: string, range: string): boolean {
+  const { bytes, bits } = parseRange(range.includes("/") ? range : `${range}/${8 * unmappedBytes(range).length}`);
+  const given = unmappedBytes(address);
+  return given.length === bytes.length && isWithin(given, { bytes, bits });
+}
+
+/** Whether two addresses are one, or one contains the other, as IPv6 addresses contain IPv4 ones. */
+export function isSameAddress(one: string, other: string): boolean {
+  const others = meanings(other).map((bytes) => bytes.join());
+  return meanings(one).some((bytes) => others.includes(bytes.join()));
+}
+
+/** An address as bytes, and the IPv4 addresses that it may lead to, but for those that mean nothing. */
+function meanings(address: string): number[][] {
+  const bytes = addressBytes(address);
+  if (bytes.length === 4) return [bytes];
+  return [bytes, ...wrappedV4(bytes).filter((each) => kindV4(each) !== "unspecified")];
+}
+
+/** IPv4 addresses that are mapped into IPv6. */
+const MAPPED = parseRange("::ffff:0:0/96");
+
+/** The 4 or 16 bytes of an address; 4 for an IPv4 address that is mapped into IPv6. */
+function unmappedBytes(address: string): number[] {
+  const bytes = addressBytes(address);
+  return bytes.length === 16 && isWithin(bytes, MAPPED) ? bytes.slice(12) : bytes;
+}
+
 /** The 4 or 16 bytes of an address. @throws TypeError when the text is not an address */
 export function addressBytes(address: string): number[] {
   if (isIPv4(address)) return address.split(".").map(Number);

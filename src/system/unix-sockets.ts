@@ -33,12 +33,16 @@ const BACKLOG_COUNT = 16;
 /** Length of `sun_path` without the final NUL. */
 export const SOCKET_PATH_BYTES_MAX = 107;
 
-/** Listens at `path`. Returns the descriptor, which the caller closes. @throws LibcError */
-export function listenUnix(path: string): number {
+/**
+ * Listens at `path`. Returns the descriptor, which the caller closes.
+ * @param backlog connections that may wait to be accepted
+ * @throws LibcError
+ */
+export function listenUnix(path: string, backlog = BACKLOG_COUNT): number {
   return withSocket(SOCK_STREAM, (fd) => {
     const address = socketAddress(`${path}\0`);
     checked("bind", libc.bind(fd, ptr(address), address.byteLength));
-    checked("listen", libc.listen(fd, BACKLOG_COUNT));
+    checked("listen", libc.listen(fd, backlog));
   });
 }
 

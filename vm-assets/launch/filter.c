@@ -78,6 +78,33 @@ static const unsigned short tool_calls[] = {
 };
 
 /*
+ * Calls of the process that connects to the outside. It changes no file, and gets its only local socket, on which it
+ * listens, from the daemon. Its sockets' families are checked below.
+ */
+static const unsigned short gate_calls[] = {
+	/* files, which are read-only */
+	SYS_read, SYS_write, SYS_pread64, SYS_readv, SYS_writev, SYS_lseek, SYS_openat, SYS_close, SYS_close_range, SYS_fcntl, SYS_dup,
+	SYS_dup2, SYS_dup3, SYS_ioctl, SYS_stat, SYS_fstat, SYS_lstat, SYS_newfstatat, SYS_statx, SYS_access,
+	SYS_faccessat, SYS_faccessat2, SYS_getdents64, SYS_getcwd, SYS_readlink, SYS_readlinkat, SYS_fadvise64,
+	/* memory */
+	SYS_brk, SYS_mmap, SYS_mprotect, SYS_munmap, SYS_mremap, SYS_mincore, SYS_madvise, SYS_membarrier,
+	/* signals, time, waiting */
+	SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_tgkill, SYS_restart_syscall,
+	SYS_nanosleep, SYS_clock_nanosleep, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_poll, SYS_ppoll,
+	SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
+	SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime, SYS_pipe2,
+	/* threads, and the execution of the program; the arguments of clone are checked below */
+	SYS_execve, SYS_exit, SYS_exit_group, SYS_futex, SYS_set_robust_list, SYS_set_tid_address, SYS_rseq,
+	SYS_arch_prctl, SYS_prctl, SYS_sched_yield, SYS_sched_getaffinity, SYS_sched_getparam, SYS_sched_getscheduler,
+	SYS_getcpu, SYS_getpriority, SYS_getrlimit, SYS_prlimit64, SYS_getrusage, SYS_sysinfo, SYS_uname, SYS_getrandom,
+	/* identity */
+	SYS_getpid, SYS_gettid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid,
+	/* sockets */
+	SYS_connect, SYS_accept, SYS_accept4, SYS_getsockname, SYS_getpeername, SYS_getsockopt, SYS_setsockopt,
+	SYS_shutdown, SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_sendmmsg, SYS_recvmmsg,
+};
+
+/*
  * Calls that no monitor makes. A list of allowed calls would have to follow every release of two large programs. They
  * install such lists themselves, in addition to this one.
  */
@@ -160,6 +187,30 @@ static void for_call(unsigned int call, unsigned char instructions)
 	emit(BPF_JMP | BPF_K | BPF_JEQ, call, 0, instructions);
 }
 
+/* Instructions for one call that loads an argument, compares it `comparisons` times, and answers. */
+#define INSTRUCTIONS(comparisons) ((unsigned char)(2 + 2 * (comparisons)))
+
+/*
+ * A gate opens sockets of the internet only: in the host's network, abstract sockets of other programs are in reach. It
+ * starts threads, but no processes, and listens on nothing but the socket that it was given.
+ */
+static void check_gate_arguments(void)
+{
+	for_call(SYS_clone, INSTRUCTIONS(1));
+	load_argument(0);
+	answer_if(BPF_JSET, CLONE_THREAD, SECCOMP_RET_ALLOW);
+	answer(REFUSED);
+	for_call(SYS_socket, INSTRUCTIONS(2));
+	load_argument(0);
+	answer_if(BPF_JEQ, AF_INET, SECCOMP_RET_ALLOW);
+	answer_if(BPF_JEQ, AF_INET6, SECCOMP_RET_ALLOW);
+	answer(SECCOMP_RET_ERRNO | EAFNOSUPPORT);
+	for_call(SYS_listen, INSTRUCTIONS(1));
+	load_argument(0);
+	answer_if(BPF_JEQ, STDERR_FILENO + 1, SECCOMP_RET_ALLOW);
+	answer(SECCOMP_RET_ERRNO | EACCES);
+}
+
 static void check_arguments(void)
 {
 	for_call(SYS_clone, 4);
@@ -206,6 +257,12 @@ static void refuse_other_abis(void)
 static void write_program(const struct options *options)
 {
 	refuse_other_abis();
+	if (options->mode == MODE_GATE) {
+		check_gate_arguments();
+		answer_each(gate_calls, COUNT(gate_calls), SECCOMP_RET_ALLOW);
+		answer(REFUSED);
+		return;
+	}
 	check_arguments();
 	if (options->mode == MODE_TOOL) {
 		answer_if(BPF_JEQ, SYS_lsetxattr, options->attributes ? SECCOMP_RET_USER_NOTIF : SECCOMP_RET_ALLOW);

@@ -4,7 +4,7 @@
 #include "options.h"
 
 /*
- * Restricts the system calls of this process and of the program that it executes: for a tool to those in a list, for a
+ * Restricts the system calls of this process and of the program that it executes: for a tool and a gate to those in a list, for a
  * monitor to all but those in a list. A refused call returns ENOSYS. Returns the descriptor that reports a tool's calls for
  * attributes (see attributes.h); -1 when they are not requested.
  */

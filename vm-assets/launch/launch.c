@@ -1,5 +1,6 @@
 /*
- * launch: builds the jail of a virtual machine monitor, or of a tool that reads images, and runs the program in it.
+ * launch: builds the jail of a virtual machine monitor, of a tool that reads images, or of the process that connects to the
+ * outside, and runs the program in it.
  *
  * The launcher joins the cgroups, makes a pid namespace and forks. The child, pid 1 in that namespace, makes the other
  * namespaces, pivots into a root of its own, drops its privileges and most system calls, and executes the program. The
@@ -76,10 +77,17 @@ static _Noreturn void become_program(struct options *options, int channel)
 {
 	int listener;
 
-	if (options->mode == MODE_VM)
+	switch (options->mode) {
+	case MODE_VM:
 		enter_vm_root(options);
-	else
+		break;
+	case MODE_TOOL:
 		enter_tool_root(options);
+		break;
+	case MODE_GATE:
+		enter_gate_root(options);
+		break;
+	}
 	set_limits(options);
 	drop_privileges(options, options->capabilities);
 	die_with_parent();
@@ -88,7 +96,7 @@ static _Noreturn void become_program(struct options *options, int channel)
 	if (listener >= 0)
 		send_listener(channel, listener);
 	close_descriptors(options->keep, options->keep_count);
-	if (options->mode == MODE_VM)
+	if (options->mode != MODE_TOOL)
 		execve(options->program[0], options->program, options->variables);
 	else
 		execvp(options->program[0], options->program);

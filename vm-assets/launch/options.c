@@ -1,4 +1,4 @@
-/* Parses the command line: "vm" or "tool", options, program. Nothing has a default. */
+/* Parses the command line: "vm", "tool" or "gate", options, program. Nothing has a default. */
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -15,6 +15,7 @@ enum option_id {
 	OPTION_CGROUP = 1,
 	OPTION_ROOT,
 	OPTION_VM,
+	OPTION_EXECUTABLE,
 	OPTION_UID,
 	OPTION_GID,
 	OPTION_GROUP,
@@ -85,6 +86,20 @@ static const struct option tool_options[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
+static const struct option gate_options[] = {
+	COMMON_OPTIONS,
+	{ "root", required_argument, NULL, OPTION_ROOT },
+	{ "executable", required_argument, NULL, OPTION_EXECUTABLE },
+	{ "readable", required_argument, NULL, OPTION_READABLE },
+	{ "uid", required_argument, NULL, OPTION_UID },
+	{ "gid", required_argument, NULL, OPTION_GID },
+	{ "nproc", required_argument, NULL, OPTION_NPROC },
+	{ "memlock", required_argument, NULL, OPTION_MEMLOCK },
+	{ "keep-fd", required_argument, NULL, OPTION_KEEP_FD },
+	{ "variable", required_argument, NULL, OPTION_VARIABLE },
+	{ NULL, 0, NULL, 0 },
+};
+
 static _Noreturn void invalid(const char *what)
 {
 	errno = EINVAL;
@@ -149,6 +164,9 @@ static void take(struct options *options, int option, char *value)
 		break;
 	case OPTION_VM:
 		options->vm = absolute(value, "vm");
+		break;
+	case OPTION_EXECUTABLE:
+		options->executable = absolute(value, "executable");
 		break;
 	case OPTION_UID:
 		options->uid = (uid_t)number(value, UINT_MAX - 1, "uid");
@@ -221,13 +239,28 @@ static void take(struct options *options, int option, char *value)
 	}
 }
 
+static const struct option *options_of(enum mode mode)
+{
+	switch (mode) {
+	case MODE_VM:
+		return vm_options;
+	case MODE_TOOL:
+		return tool_options;
+	case MODE_GATE:
+		return gate_options;
+	}
+	abort();
+}
+
 static enum mode mode_of(const char *name)
 {
 	if (name != NULL && strcmp(name, "vm") == 0)
 		return MODE_VM;
 	if (name != NULL && strcmp(name, "tool") == 0)
 		return MODE_TOOL;
-	invalid("vm or tool");
+	if (name != NULL && strcmp(name, "gate") == 0)
+		return MODE_GATE;
+	invalid("vm, tool or gate");
 }
 
 void parse_options(struct options *options, int argc, char **argv)
@@ -237,7 +270,7 @@ void parse_options(struct options *options, int argc, char **argv)
 	int option;
 
 	options->mode = mode_of(argc < 2 ? NULL : argv[1]);
-	known = options->mode == MODE_VM ? vm_options : tool_options;
+	known = options_of(options->mode);
 	opterr = 0;
 	optind = 2;
 	while ((option = getopt_long(argc, argv, "+", known, NULL)) != -1) {
@@ -249,10 +282,10 @@ void parse_options(struct options *options, int argc, char **argv)
 			invalid(each->name);
 	}
 	/* uid 0 keeps too many rights, even in namespaces. */
-	if (options->mode == MODE_VM && (options->uid == 0 || options->gid == 0))
+	if (options->mode != MODE_TOOL && (options->uid == 0 || options->gid == 0))
 		invalid("uid or gid 0");
 	/* A tool is searched for in PATH, in its new root. */
-	if (optind >= argc || (options->mode == MODE_VM && argv[optind][0] != '/'))
+	if (optind >= argc || (options->mode != MODE_TOOL && argv[optind][0] != '/'))
 		invalid("program");
 	options->program = &argv[optind];
 }

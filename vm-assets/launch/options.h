@@ -11,14 +11,16 @@
 #define DEVICES_COUNT_MAX 8
 #define GROUPS_COUNT_MAX 8
 #define KEEP_COUNT_MAX 16
-#define DIRECTORIES_COUNT_MAX 8
-#define VARIABLES_COUNT_MAX 4
+#define DIRECTORIES_COUNT_MAX 24
+#define VARIABLES_COUNT_MAX 16
 
 enum mode {
 	/* a virtual machine monitor, under a user of its own without privileges */
 	MODE_VM,
 	/* a program that reads untrusted files, as root with some capabilities */
 	MODE_TOOL,
+	/* a program that connects to the outside, under a user of its own without privileges, in the host's network */
+	MODE_GATE,
 };
 
 /* The parsed command line. Strings point into argv. */
@@ -33,9 +35,12 @@ struct options {
 	pid_t parent;
 	char **program;
 
-	/* MODE_VM: the program's prepared root, which it sees read-only as / */
+	/* MODE_GATE: host path of the executable, which the program sees as /program */
+	const char *executable;
+
+	/* MODE_VM, MODE_GATE: the program's root, which it sees read-only as /; a gate's is an empty directory */
 	const char *root;
-	/* the VM's private directory, which the program sees as /vm */
+	/* MODE_VM: the VM's private directory, which the program sees as /vm */
 	const char *vm;
 	uid_t uid;
 	gid_t gid;
@@ -59,6 +64,7 @@ struct options {
 	/* MODE_TOOL: directories that the program sees at their host paths */
 	const char *writable[DIRECTORIES_COUNT_MAX];
 	size_t writable_count;
+	/* also of MODE_GATE, where they may be files */
 	const char *readable[DIRECTORIES_COUNT_MAX];
 	size_t readable_count;
 	/* the program's working directory, as it sees it */

@@ -73,7 +73,7 @@ void drop_privileges(const struct options *options, uint64_t capabilities)
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		fail("no_new_privs", "");
 	/* If this works, one of the steps above has silently failed. */
-	if (options->mode == MODE_VM && setuid(0) == 0) {
+	if (options->mode != MODE_TOOL && setuid(0) == 0) {
 		errno = EPERM;
 		fail("still privileged", "");
 	}

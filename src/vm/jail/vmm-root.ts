@@ -1,8 +1,8 @@
 import { createHash } from "node:crypto";
 import { chmod, copyFile, mkdir, readdir, rename, rm, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
-import { run } from "../../system/exec.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
+import { sharedObjects } from "../../system/shared-objects.ts";
 
 /** Host files that a VMM needs. */
 export interface VmmFiles {
@@ -14,8 +14,6 @@ export interface VmmFiles {
   readonly data: readonly string[];
 }
 
-const DYNAMIC_LOADER = "/lib64/ld-linux-x86-64.so.2";
-const LOADER_TIMEOUT_MS = 10_000;
 /** Directories on which the launcher mounts. */
 const MOUNT_POINTS = ["vm", "proc", "dev"] as const;
 /** Part of the directory's name. Change it when the contents of a root change for the same files. */
@@ -59,9 +57,7 @@ async function closure(files: VmmFiles): Promise<string[]> {
   const sources = new Set([...objects, ...(await present(files.data))]);
   for (const object of objects) {
     if (object === files.program && (await isStaticProgram(object))) continue;
-    sources.add(DYNAMIC_LOADER);
-    const { stdout } = await run({ argv: [DYNAMIC_LOADER, "--list", object], timeoutMs: LOADER_TIMEOUT_MS });
-    for (const library of parseLoaderList(Buffer.from(stdout).toString("utf8"))) sources.add(library);
+    for (const library of await sharedObjects(object)) sources.add(library);
   }
   return [...sources].sort();
 }
@@ -74,11 +70,6 @@ async function isStaticProgram(path: string): Promise<boolean> {
   const head = Buffer.from(await Bun.file(path).slice(0, PROGRAM_HEADERS_BYTES_MAX).arrayBuffer());
   const [table, size, count] = [Number(head.readBigUInt64LE(32)), head.readUInt16LE(54), head.readUInt16LE(56)];
   return !Array.from({ length: count }, (_, index) => head.readUInt32LE(table + index * size)).includes(PT_INTERP);
-}
-
-/** Absolute paths in the output of `ld.so --list`. */
-export function parseLoaderList(text: string): string[] {
-  return text.split("\n").flatMap((line) => /(?:=> |^\s+)(\/\S+) \(0x[0-9a-f]+\)$/.exec(line)?.[1] ?? []);
 }
 
 async function fingerprint(sources: readonly string[]): Promise<string> {

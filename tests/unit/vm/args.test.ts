@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
+import { parseLoaderList } from "../../../src/system/shared-objects.ts";
 import { buildLaunchArgs } from "../../../src/vm/jail/launch.ts";
 import { excerpt } from "../../../src/vm/jail/machine-process.ts";
 import { UidPool } from "../../../src/vm/jail/uid-pool.ts";
-import { parseLoaderList } from "../../../src/vm/jail/vmm-root.ts";
 import { buildQemuArgs } from "../../../src/vm/qemu/args.ts";
 import { emulatedInstructions } from "../../../src/vm/qemu/machine.ts";
 

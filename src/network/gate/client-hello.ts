@@ -1,0 +1,138 @@
+/** Bytes that a ClientHello and its records may have; larger ones are refused. */
+export const HELLO_BYTES_MAX = 16_384;
+
+const RECORD_HEADER_BYTES = 5;
+/** Longest plain record (RFC 8446, 5.1). */
+const RECORD_BYTES_MAX = 16_384;
+const TYPE = { handshake: 22, clientHello: 1, serverName: 0, hostName: 0 } as const;
+const HANDSHAKE_HEADER_BYTES = 4;
+/** legacy_version and random */
+const FIXED_BYTES = 34;
+
+/**
+ * What the first bytes of a client are: `more` when the ClientHello is incomplete, `none` when it names no server, and
+ * `malformed` when the bytes are something else or are too many.
+ */
+export type Hello = { readonly serverName: string } | "more" | "none" | "malformed";
+
+/**
+ * Reads the server name of a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), which may be split over records and segments.
+ * With an encrypted ClientHello this is the outer name, which is the one that the connection is routed by.
+ * @param bytes everything that the client has sent so far
+ */
+export function readClientHello(bytes: Uint8Array): Hello {
+  const handshake = joinRecords(bytes);
+  if (handshake === null) return "malformed";
+  const [type, high = 0, middle = 0, low = 0] = handshake.bytes;
+  if (type !== undefined && type !== TYPE.clientHello) return "malformed";
+  const length = (high << 16) | (middle << 8) | low;
+  if (length > HELLO_BYTES_MAX) return "malformed";
+  const isWhole = handshake.bytes.byteLength >= HANDSHAKE_HEADER_BYTES + length;
+  if (handshake.bytes.byteLength < HANDSHAKE_HEADER_BYTES || !isWhole) {
+    return bytes.byteLength >= HELLO_BYTES_MAX ? "malformed" : "more";
+  }
+  const name = serverName(
+    new Reader(handshake.bytes.subarray(HANDSHAKE_HEADER_BYTES, HANDSHAKE_HEADER_BYTES + length)),
+  );
+  if (name === undefined) return "malformed";
+  return name === null ? "none" : { serverName: name };
+}
+
+/** The payloads of the handshake records at the start; null when there is another kind of record, or none. */
+function joinRecords(bytes: Uint8Array): { bytes: Uint8Array } | null {
+  const payloads: Uint8Array[] = [];
+  let at = 0;
+  while (at < bytes.byteLength) {
+    const [type, major, , high = 0, low = 0] = bytes.subarray(at, at + RECORD_HEADER_BYTES);
+    if (type !== TYPE.handshake || (major !== undefined && major !== 3)) {
+      // What follows a whole ClientHello is not looked at.
+      return payloads.length > 0 && isComplete(payloads) ? { bytes: Buffer.concat(payloads) } : null;
+    }
+    if (at + RECORD_HEADER_BYTES > bytes.byteLength) break;
+    const length = (high << 8) | low;
+    if (length === 0 || length > RECORD_BYTES_MAX) return null;
+    payloads.push(bytes.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + length));
+    at += RECORD_HEADER_BYTES + length;
+  }
+  return { bytes: Buffer.concat(payloads) };
+}
+
+function isComplete(payloads: readonly Uint8Array[]): boolean {
+  const joined = Buffer.concat(payloads);
+  return (
+    joined.byteLength >= HANDSHAKE_HEADER_BYTES && joined.byteLength >= HANDSHAKE_HEADER_BYTES + joined.readUIntBE(1, 3)
+  );
+}
+
+/** The name in lower case; null when the hello has none; undefined when it is malformed. */
+function serverName(hello: Reader): string | null | undefined {
+  hello.skip(FIXED_BYTES);
+  hello.vector(1);
+  hello.vector(2);
+  hello.vector(1);
+  // A client of TLS 1.2 may leave all extensions out.
+  if (hello.isEmpty && !hello.isBroken) return null;
+  const extensions = hello.vector(2);
+  if (hello.isBroken || !hello.isEmpty) return undefined;
+  let found: string | null | undefined = null;
+  while (!extensions.isEmpty && !extensions.isBroken) {
+    const type = extensions.number(2);
+    const content = extensions.vector(2);
+    if (type !== TYPE.serverName || extensions.isBroken) continue;
+    // Two names could mean one for us and one for the server.
+    if (found !== null) return undefined;
+    found = nameOf(content);
+    if (found === undefined) return undefined;
+  }
+  return extensions.isBroken ? undefined : found;
+}
+
+function nameOf(extension: Reader): string | undefined {
+  const list = extension.vector(2);
+  const type = list.number(1);
+  const name = list.vector(2);
+  const isWhole = !list.isBroken && list.isEmpty && !extension.isBroken && extension.isEmpty;
+  if (!isWhole || type !== TYPE.hostName) return undefined;
+  const text = Buffer.from(name.rest).toString("latin1");
+  return /^[A-Za-z0-9._-]{1,253}$/.test(text) ? text.toLowerCase() : undefined;
+}
+
+/** Reads numbers and vectors. Reading beyond the end gives zeros and empty vectors, and marks the reader as broken. */
+class Reader {
+  #bytes: Uint8Array;
+  isBroken = false;
+
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+  }
+
+  get isEmpty(): boolean {
+    return this.#bytes.byteLength === 0;
+  }
+
+  get rest(): Uint8Array {
+    return this.#bytes;
+  }
+
+  skip(count: number): void {
+    this.#take(count);
+  }
+
+  number(width: number): number {
+    return this.#take(width).reduce((value, byte) => value * 256 + byte, 0);
+  }
+
+  /** The bytes after a length of `width` bytes. */
+  vector(width: number): Reader {
+    const inner = new Reader(this.#take(this.number(width)));
+    inner.isBroken = this.isBroken;
+    return inner;
+  }
+
+  #take(count: number): Uint8Array {
+    if (count > this.#bytes.byteLength) this.isBroken = true;
+    const taken = this.isBroken ? new Uint8Array(0) : this.#bytes.subarray(0, count);
+    this.#bytes = this.#bytes.subarray(taken.byteLength);
+    return taken;
+  }
+}

@@ -1,0 +1,193 @@
+import { isIP } from "node:net";
+import type { Log } from "../../log.ts";
+import { sleepUnlessAborted } from "../../system/waiting.ts";
+import { type Gate, type GateConnection, GateError, type GateRequest, type LookupOptions } from "../gate.ts";
+import { HostNetwork } from "../host-network.ts";
+import { bypassesProxy, type ProxyBypass, type SiteProxy } from "../site-proxy.ts";
+import { request } from "./connection.ts";
+import type { Lookup, ProxyRequest, Request } from "./messages.ts";
+import { type GateHost, type GateProcess, startGateProcess } from "./process.ts";
+
+export interface GateSettings {
+  /** name servers, as `setServers` of node:dns takes them; empty for those of the host */
+  readonly resolvers: readonly string[];
+  /** null when this host reaches the outside by itself */
+  readonly proxy: SiteProxy | null;
+  readonly proxyBypass: ProxyBypass;
+}
+
+export interface GateOptions extends Omit<GateHost, "launcher"> {
+  /** host path of the launcher, when it is known */
+  readonly launcher: (signal: AbortSignal) => Promise<string>;
+  readonly settings: GateSettings;
+  readonly log: Log;
+  /** the process ends after this time without use, in `milliseconds`; default: two minutes */
+  readonly idleMs?: number;
+  readonly host?: HostNetwork;
+}
+
+const IDLE_MS = 120_000;
+/** Connections and look-ups at the same time. */
+const USES_COUNT_MAX = 2048;
+/** Longer than the process takes for all of its own limits together: the names, the addresses, the site's proxy. */
+const CONNECT_MS_MAX = 75_000;
+const LOOKUP_MS_MAX = 15_000;
+/** The least time between two starts. */
+const RESTART_PAUSE_MS = 1000;
+
+/** Runs the process while it is used: from the first connection until some time after the last. */
+export class GateClient implements Gate {
+  readonly #options: GateOptions;
+  readonly #host: HostNetwork;
+  #process: Promise<GateProcess> | null = null;
+  #running: GateProcess | null = null;
+  #startedAt = Number.NEGATIVE_INFINITY;
+  #uses = 0;
+  #idle: Timer | null = null;
+  #ownPort = 0;
+  readonly #over = new AbortController();
+
+  constructor(options: GateOptions) {
+    this.#options = options;
+    this.#host = options.host ?? new HostNetwork();
+  }
+
+  get pid(): number | null {
+    return this.#running?.pid ?? null;
+  }
+
+  /** Sets the port of the daemon's API, which nothing reaches through the gate. */
+  protectPort(port: number): void {
+    this.#ownPort = port;
+  }
+
+  async connect(wanted: GateRequest, signal: AbortSignal): Promise<GateConnection> {
+    const { destination, reach, serverName, idleMs } = wanted;
+    const use = this.#use();
+    try {
+      const message: Request = {
+        op: "connect",
+        ...{ destination, reach, serverName, idleMs },
+        lookup: this.#lookupOf(destination.host, reach.anyAddress),
+        own: this.#host.own,
+        ownPort: this.#ownPort,
+        proxy: this.#proxyTo(destination.host),
+      };
+      const { connection } = await this.#request(message, CONNECT_MS_MAX, signal);
+      void connection.ended.then(() => use[Symbol.dispose]());
+      return connection;
+    } catch (error) {
+      use[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  async resolve(name: string, signal: AbortSignal, options?: LookupOptions): Promise<boolean> {
+    try {
+      await this.lookup(name, signal, options);
+      return true;
+    } catch (error) {
+      if (error instanceof GateError && error.verdict === "no_such_name") return false;
+      throw error;
+    }
+  }
+
+  async lookup(name: string, signal: AbortSignal, { named = false }: LookupOptions = {}) {
+    if (isIP(name) !== 0) return [name];
+    if (this.#proxyTo(name) !== null) return null;
+    using _use = this.#use();
+    const lookup = this.#lookupOf(name, named);
+    const { connection, addresses } = await this.#request({ op: "lookup", lookup }, LOOKUP_MS_MAX, signal);
+    connection.reset();
+    return addresses;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#over.abort();
+    await this.#stop();
+  }
+
+  async #request(message: Request, limitMs: number, signal: AbortSignal) {
+    const { path } = await this.#started();
+    return await request(path, message, { limitMs, signal });
+  }
+
+  #lookupOf(host: string, named: boolean): Lookup {
+    const known = named ? this.#host.addressesOf(host) : null;
+    const { resolvers } = this.#options.settings;
+    return { host, servers: resolvers.length > 0 ? resolvers : this.#host.servers, known };
+  }
+
+  #proxyTo(host: string): ProxyRequest | null {
+    const { proxy, proxyBypass } = this.#options.settings;
+    if (proxy === null || bypassesProxy(host, proxyBypass)) return null;
+    return { ...proxy, lookup: this.#lookupOf(proxy.host, true) };
+  }
+
+  /** Counts a use until disposal. @throws GateError `limited` */
+  #use(): Disposable {
+    if (this.#over.signal.aborted) throw new GateError("unreachable", "the daemon stops");
+    if (this.#uses >= USES_COUNT_MAX) throw new GateError("limited", "there are too many connections");
+    this.#uses += 1;
+    if (this.#idle !== null) clearTimeout(this.#idle);
+    this.#idle = null;
+    let isUsed = true;
+    return {
+      [Symbol.dispose]: () => {
+        if (!isUsed) return;
+        isUsed = false;
+        this.#uses -= 1;
+        if (this.#uses === 0) this.#endLater();
+      },
+    };
+  }
+
+  #endLater(): void {
+    this.#idle = setTimeout(() => void this.#stop(), this.#options.idleMs ?? IDLE_MS);
+    this.#idle.unref();
+  }
+
+  /** The process, which this starts when there is none. @throws GateError `unreachable` when that fails */
+  async #started(): Promise<GateProcess> {
+    this.#process ??= this.#start();
+    return await this.#process;
+  }
+
+  async #start(): Promise<GateProcess> {
+    const pauseMs = this.#startedAt + RESTART_PAUSE_MS - performance.now();
+    if (pauseMs > 0) await sleepUnlessAborted(pauseMs, this.#over.signal);
+    this.#startedAt = performance.now();
+    try {
+      const launcher = await this.#options.launcher(this.#over.signal);
+      const process = await startGateProcess({ ...this.#options, launcher });
+      this.#running = process;
+      void this.#watch(process);
+      return process;
+    } catch (error) {
+      this.#process = null;
+      const reason = (error as Error).message;
+      throw new GateError("unreachable", `the connecting process cannot be started: ${reason}`);
+    }
+  }
+
+  /** Gives back what is left of a process that has ended by itself. */
+  async #watch(process: GateProcess): Promise<void> {
+    const { code, signal } = await process.exited;
+    if (this.#running !== process) return;
+    this.#running = null;
+    this.#process = null;
+    const stderr = process.stderrTail();
+    this.#options.log.warn("the connecting process has ended; its connections are lost", { code, signal, stderr });
+    await process[Symbol.asyncDispose]();
+  }
+
+  async #stop(): Promise<void> {
+    if (this.#idle !== null) clearTimeout(this.#idle);
+    // A start that is under way ends first.
+    const process = await this.#process?.catch(() => null);
+    if (process === null || process === undefined || this.#running !== process) return;
+    this.#running = null;
+    this.#process = null;
+    await process[Symbol.asyncDispose]();
+  }
+}

@@ -1,0 +1,160 @@
+import { connect, type Socket } from "node:net";
+import { withinTime } from "../../system/waiting.ts";
+import { type GateConnection, type GateEnd, GateError } from "../gate.ts";
+import { dataFrames, FRAME, FrameReader, frame, messageFrame, resetFrame } from "./frames.ts";
+import { ANSWER_BYTES_MAX, parseAnswer, type Request } from "./messages.ts";
+
+/**
+ * Sends a request to the process and waits for its answer, which it gives within its own limits.
+ * @returns the connection and the addresses of the answer
+ * @throws GateError; the signal's reason
+ */
+export async function request(
+  path: string,
+  message: Request,
+  options: { readonly limitMs: number; readonly signal: AbortSignal },
+): Promise<{ readonly connection: Connection; readonly addresses: readonly string[] }> {
+  const { limitMs, signal } = options;
+  signal.throwIfAborted();
+  const connection = new Connection(connect({ path, allowHalfOpen: true }), messageFrame(message));
+  const onAbort = (): void => connection.reset();
+  signal.addEventListener("abort", onAbort);
+  using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
+  try {
+    const addresses = await withinTime(connection.answer, limitMs, () => {
+      throw new GateError("timed_out", "the connecting process does not answer");
+    });
+    return { connection, addresses };
+  } catch (error) {
+    connection.reset();
+    signal.throwIfAborted();
+    throw error;
+  }
+}
+
+/** The daemon's side of a connection. What arrives may come from somebody outside, and is only passed on. */
+export class Connection implements GateConnection {
+  readonly answer: Promise<readonly string[]>;
+  readonly ended: Promise<GateEnd>;
+  address = "";
+  readonly #socket: Socket;
+  readonly #answered = Promise.withResolvers<readonly string[]>();
+  readonly #over = Promise.withResolvers<GateEnd>();
+  #hasAnswer = false;
+  /** chunks that nobody has read yet; the socket is paused while there are any */
+  readonly #unread: Uint8Array[] = [];
+  #wake: (() => void) | null = null;
+  readonly #done = { here: false, there: false, all: false };
+  /** writers that wait for the socket to take more */
+  #room: PromiseWithResolvers<void> | null = null;
+
+  constructor(socket: Socket, request: Uint8Array) {
+    this.#socket = socket;
+    this.answer = this.#answered.promise;
+    this.ended = this.#over.promise;
+    // The caller gets it where it waits; after an abort nobody does.
+    this.answer.catch(() => undefined);
+    const reader = new FrameReader(ANSWER_BYTES_MAX, {
+      message: (payload) => this.#takeAnswer(payload),
+      data: (bytes) => this.#take(bytes),
+      end: () => {
+        this.#done.there = true;
+        this.#wake?.();
+        this.#finish();
+      },
+      reset: (reason) => this.#end(reason),
+    });
+    socket.on("data", (bytes: Buffer) => {
+      if (this.#done.all) return;
+      try {
+        reader.push(bytes);
+      } catch {
+        // The process does not keep to the frames, so nothing that it says counts any more.
+        this.#end("lost");
+      }
+    });
+    socket.on("drain", () => this.#giveRoom());
+    for (const event of ["end", "error", "close"]) socket.on(event, () => this.#end("lost"));
+    socket.write(request);
+  }
+
+  async *chunks(): AsyncGenerator<Uint8Array> {
+    for (;;) {
+      const chunk = this.#unread.shift();
+      if (chunk !== undefined) {
+        yield chunk;
+        continue;
+      }
+      if (this.#done.there || this.#done.all) return;
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.#wake = resolve;
+      this.#socket.resume();
+      await promise;
+      this.#wake = null;
+    }
+  }
+
+  async write(bytes: Uint8Array): Promise<void> {
+    if (this.#done.all || this.#done.here || bytes.byteLength === 0) return;
+    this.#socket.cork();
+    const takesMore = dataFrames(bytes)
+      .map((piece) => this.#socket.write(piece))
+      .every(Boolean);
+    this.#socket.uncork();
+    if (takesMore) return;
+    this.#room ??= Promise.withResolvers<void>();
+    await this.#room.promise;
+  }
+
+  end(): void {
+    if (this.#done.all || this.#done.here) return;
+    this.#done.here = true;
+    this.#socket.write(frame(FRAME.end));
+    this.#finish();
+  }
+
+  reset(): void {
+    if (!this.#done.all) this.#socket.write(resetFrame("reset"));
+    this.#end("reset");
+  }
+
+  #takeAnswer(payload: Uint8Array): void {
+    if (this.#hasAnswer) throw new Error("there is one answer only");
+    this.#hasAnswer = true;
+    try {
+      const addresses = parseAnswer(payload);
+      this.address = addresses[0] ?? "";
+      this.#answered.resolve(addresses);
+    } catch (error) {
+      this.#answered.reject(error);
+    }
+    // Bytes of the other side wait until somebody reads them.
+    this.#socket.pause();
+  }
+
+  #take(bytes: Uint8Array): void {
+    if (!this.#hasAnswer || this.#done.there) throw new Error("bytes come at the wrong time");
+    this.#unread.push(bytes);
+    this.#socket.pause();
+    this.#wake?.();
+  }
+
+  #giveRoom(): void {
+    this.#room?.resolve();
+    this.#room = null;
+  }
+
+  #finish(): void {
+    if (this.#done.here && this.#done.there) this.#end("ended");
+  }
+
+  #end(how: GateEnd): void {
+    if (this.#done.all) return;
+    this.#done.all = true;
+    this.#answered.reject(new GateError("unreachable", "the connecting process has ended"));
+    this.#over.resolve(how);
+    this.#giveRoom();
+    this.#wake?.();
+    this.#socket.destroySoon();
+  }
+}

@@ -1,0 +1,91 @@
+import { connect, type Socket } from "node:net";
+import { GateError, type GateVerdict } from "../gate.ts";
+import { isAllowed, type Judgement } from "./judge.ts";
+
+/** Time limits for one address, and for all of a destination. */
+const ADDRESS_MS_MAX = 10_000;
+const ALL_MS_MAX = 30_000;
+
+/** A socket whose far end is at an address that was judged. It is paused, and nobody listens to it yet. */
+export interface Dialled {
+  readonly socket: Socket;
+  readonly address: string;
+}
+
+/**
+ * Connects to the first address that accepts. One address that may not be reached refuses them all: a name that mixes
+ * those with others is not to be trusted.
+ * @param judgement null for the site's proxy, which the operator named
+ * @throws GateError; the signal's reason
+ */
+export async function dial(
+  addresses: readonly string[],
+  port: number,
+  judgement: Judgement | null,
+  signal: AbortSignal,
+): Promise<Dialled> {
+  const forbidden = judgement === null ? undefined : addresses.find((each) => !isAllowed(each, judgement));
+  if (forbidden !== undefined) {
+    throw new GateError("denied_private", `the address ${forbidden} may not be reached`, [forbidden]);
+  }
+  const deadline = performance.now() + ALL_MS_MAX;
+  let failure = new GateError("unreachable", "there is no address to connect to");
+  for (const [index, address] of addresses.entries()) {
+    const left = deadline - performance.now();
+    if (left <= 0) break;
+    try {
+      return { socket: await dialAddress(address, port, Math.min(ADDRESS_MS_MAX, left), signal), address };
+    } catch (error) {
+      signal.throwIfAborted();
+      const { verdict, message } = failureOf(address, error);
+      failure = new GateError(verdict, message, addresses.slice(0, index + 1));
+    }
+  }
+  throw failure;
+}
+
+function dialAddress(host: string, port: number, limitMs: number, signal: AbortSignal): Promise<Socket> {
+  const { promise, resolve, reject } = Promise.withResolvers<Socket>();
+  const socket = connect({ host, port, allowHalfOpen: true, autoSelectFamily: false, noDelay: true });
+  const timer = setTimeout(() => give(new TimeoutError()), limitMs);
+  const onAbort = (): void => give(signal.reason);
+  const settle = (): void => {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", onAbort);
+  };
+  const give = (error: unknown): void => {
+    settle();
+    socket.destroy();
+    reject(error);
+  };
+  if (signal.aborted) give(signal.reason);
+  signal.addEventListener("abort", onAbort);
+  // It stays: an error after the failure has no other listener.
+  socket.on("error", give);
+  socket.once("connect", () => {
+    settle();
+    socket.off("error", give);
+    socket.pause();
+    resolve(socket);
+  });
+  return promise;
+}
+
+class TimeoutError extends Error {
+  readonly code = "ETIMEDOUT";
+}
+
+function failureOf(address: string, error: unknown): { verdict: GateVerdict; message: string } {
+  const code = (error as NodeJS.ErrnoException).code ?? "no code";
+  switch (code) {
+    case "ECONNREFUSED":
+      return { verdict: "refused", message: `${address} refuses the connection` };
+    case "ETIMEDOUT":
+      return { verdict: "timed_out", message: `${address} does not answer` };
+    case "EMFILE":
+    case "ENFILE":
+      return { verdict: "limited", message: "there are too many connections" };
+    default:
+      return { verdict: "unreachable", message: `there is no route to ${address} (${code})` };
+  }
+}

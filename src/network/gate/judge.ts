@@ -1,0 +1,26 @@
+import { type AddressKind, addressKind, isInRange, isSameAddress } from "../addresses.ts";
+import type { AddressReach } from "../gate.ts";
+
+/** What is judged, and by which rules. */
+export interface Judgement {
+  readonly port: number;
+  readonly reach: AddressReach;
+  /** addresses of this host's own interfaces */
+  readonly own: readonly string[];
+  /** port of the daemon's API */
+  readonly ownPort: number;
+}
+
+/** Kinds that the policy of registries refuses: they belong to this machine or its cloud. */
+export const REGISTRY_FORBIDDEN: readonly AddressKind[] = ["loopback", "link-local", "metadata", "unspecified"];
+
+/** Whether the address may be connected to. @throws TypeError when the text is no address */
+export function isAllowed(address: string, { port, reach, own, ownPort }: Judgement): boolean {
+  const kind = addressKind(address);
+  const isOwn = own.some((each) => isSameAddress(each, address));
+  const isHere = isOwn || kind === "loopback" || kind === "unspecified";
+  if (port === ownPort && isHere) return false;
+  if (reach.anyAddress || reach.except.some((range) => isInRange(address, range))) return true;
+  if (reach.forbidden === "registry") return !REGISTRY_FORBIDDEN.includes(kind);
+  return kind === "public" && !isOwn;
+}

@@ -1,0 +1,97 @@
+import { isIP } from "node:net";
+import type { Destination } from "../../domain/network.ts";
+import { type AddressReach, GateError, type GateVerdict } from "../gate.ts";
+import type { SiteProxy } from "../site-proxy.ts";
+
+/** Longest request. The addresses of this host and the operator's exceptions make most of it. */
+export const REQUEST_BYTES_MAX = 1_048_576;
+/** Longest answer that the daemon accepts. */
+export const ANSWER_BYTES_MAX = 16_384;
+/** Addresses of one name that are looked at. */
+export const ADDRESSES_COUNT_MAX = 32;
+const MESSAGE_LENGTH_MAX = 1000;
+
+/** How names are resolved. */
+export interface Lookup {
+  readonly host: string;
+  /** name servers, as `setServers` of node:dns takes them */
+  readonly servers: readonly string[];
+  /** the addresses that this host's /etc/hosts has for a name of the operator's; null asks the name servers */
+  readonly known: readonly string[] | null;
+}
+
+/** The site's proxy, with what is needed to reach it. */
+export interface ProxyRequest extends SiteProxy {
+  readonly lookup: Lookup;
+}
+
+export interface ConnectRequest {
+  readonly op: "connect";
+  readonly destination: Destination;
+  readonly lookup: Lookup;
+  readonly reach: AddressReach;
+  /** addresses of this host's own interfaces */
+  readonly own: readonly string[];
+  /** port of the daemon's API, which nothing may reach */
+  readonly ownPort: number;
+  readonly serverName: string | null;
+  readonly idleMs: number;
+  readonly proxy: ProxyRequest | null;
+}
+
+export type Request = ConnectRequest | { readonly op: "lookup"; readonly lookup: Lookup };
+
+/** The answer to a request: for a connection one address, for a look-up all. */
+export type Answer =
+  | { readonly ok: true; readonly addresses: readonly string[] }
+  | {
+      readonly ok: false;
+      readonly verdict: GateVerdict;
+      readonly message: string;
+      readonly addresses: readonly string[];
+    };
+
+const VERDICTS: readonly GateVerdict[] = [
+  ...(["denied_private", "no_such_name", "refused", "unreachable", "timed_out", "limited"] as const),
+];
+
+/**
+ * Reads the answer of the process, which may be in the hands of somebody outside.
+ * @throws GateError with what the process says, or when that makes no sense
+ */
+export function parseAnswer(payload: Uint8Array): readonly string[] {
+  const answer = record(payload);
+  const addresses = addressList(answer["addresses"]);
+  if (answer["ok"] === true && addresses.length > 0) return addresses;
+  const verdict = VERDICTS.find((each) => each === answer["verdict"]);
+  const message = answer["message"];
+  if (answer["ok"] !== false || verdict === undefined || typeof message !== "string") throw nonsense();
+  throw new GateError(verdict, printable(message), addresses);
+}
+
+function record(payload: Uint8Array): Readonly<Record<string, unknown>> {
+  try {
+    const value: unknown = JSON.parse(Buffer.from(payload).toString("utf8"));
+    if (typeof value === "object" && value !== null) return value as Record<string, unknown>;
+  } catch {
+    // Not JSON.
+  }
+  throw nonsense();
+}
+
+function addressList(value: unknown): string[] {
+  if (!Array.isArray(value) || value.length > ADDRESSES_COUNT_MAX) throw nonsense();
+  return value.map((each: unknown) => {
+    if (typeof each !== "string" || isIP(each) === 0) throw nonsense();
+    return each;
+  });
+}
+
+function nonsense(): GateError {
+  return new GateError("unreachable", "the connecting process gave an answer that makes no sense");
+}
+
+/** Text of the process for a log. */
+function printable(text: string): string {
+  return text.slice(0, MESSAGE_LENGTH_MAX).replaceAll(/[^\x20-\x7e]/g, "?");
+}

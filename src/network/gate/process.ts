@@ -1,0 +1,108 @@
+import { closeSync } from "node:fs";
+import { chmod, copyFile, mkdir, realpath, rm, stat } from "node:fs/promises";
+import { join } from "node:path";
+import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
+import { type ChildProcess, type ExitStatus, start } from "../../system/exec.ts";
+import { sharedObjects } from "../../system/shared-objects.ts";
+import { listenUnix } from "../../system/unix-sockets.ts";
+
+/** What the process is started with. */
+export interface GateHost {
+  /** host path of the launcher, which builds the jail */
+  readonly launcher: string;
+  readonly cgroups: CgroupTree;
+  /** user and group of the process, which nothing else runs under */
+  readonly uid: number;
+  /** directory of its own, which only the daemon enters */
+  readonly directory: string;
+}
+
+/** The process in its jail. Disposal kills it and leaves nothing behind. */
+export interface GateProcess extends AsyncDisposable {
+  readonly pid: number;
+  readonly cgroup: Cgroup;
+  /** socket on which it accepts connections of the daemon */
+  readonly path: string;
+  readonly exited: Promise<ExitStatus>;
+  stderrTail(): string;
+}
+
+/** Limits of the process: two sockets for each connection, and the threads of its runtime. */
+const MEMORY_BYTES = 256 * 1024 ** 2;
+const PIDS_MAX = 64;
+const OPEN_FILES_MAX = 8192;
+/** Threads of all processes of the user, of which there is one for each daemon on the host. */
+const THREADS_MAX = 1024;
+const LOCKED_BYTES_MAX = 65_536;
+/** When the host runs out of memory, the kernel should kill this before the daemon. */
+const OOM_SCORE_ADJUSTMENT = 500;
+const FIRST_EXTRA_FD = 3;
+const BACKLOG_COUNT = 1024;
+/** Path of the executable in the jail. */
+const PROGRAM = "/program";
+
+/** A heap that fits the cgroup, and a runtime without settings of its own from elsewhere. */
+const ENVIRONMENT = { BUN_JSC_forceRAMSize: `${MEMORY_BYTES / 2}`, NODE_ENV: "production", LANG: "C" } as const;
+
+/** @throws Error when the host gives it no directory, control group or socket. A jail that fails ends the process. */
+export async function startGateProcess(host: GateHost): Promise<GateProcess> {
+  await using stack = new AsyncDisposableStack();
+  // A daemon that was killed leaves its own behind.
+  await rm(host.directory, { recursive: true, force: true });
+  const directory = join(host.directory, Bun.randomUUIDv7());
+  const root = join(directory, "root");
+  await mkdir(root, { recursive: true, mode: 0o700 });
+  stack.defer(() => rm(directory, { recursive: true, force: true }));
+  const limits = { memoryBytes: MEMORY_BYTES, pids: PIDS_MAX };
+  const cgroup = stack.use(await host.cgroups.create(`gate-${Bun.randomUUIDv7()}`, limits));
+  const path = join(directory, "gate");
+  const { readable, program } = await programFiles();
+  const listener = listenUnix(path, BACKLOG_COUNT);
+  // After this function only the process has the socket, so connections end with it.
+  using _listener = { [Symbol.dispose]: () => closeSync(listener) };
+  const argv = [
+    ...[host.launcher, "gate", ...cgroup.directories.flatMap((group) => ["--cgroup", group])],
+    ...["--root", root, "--executable", await executable(directory)],
+    ...readable.flatMap((file) => ["--readable", file]),
+    ...["--uid", `${host.uid}`, "--gid", `${host.uid}`, "--parent", `${process.pid}`],
+    ...["--nofile", `${OPEN_FILES_MAX}`, "--fsize", "0", "--nproc", `${THREADS_MAX}`],
+    ...["--memlock", `${LOCKED_BYTES_MAX}`, "--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`],
+    ...["--keep-fd", `${FIRST_EXTRA_FD}`],
+    ...Object.entries(ENVIRONMENT).flatMap(([name, value]) => ["--variable", `${name}=${value}`]),
+    ...["--", ...program],
+  ];
+  const child = start({ argv, extraFds: [listener], stderr: "tail" });
+  stack.defer(() => end(child));
+  const owned = stack.move();
+  return {
+    ...{ pid: child.pid, cgroup, path, exited: child.exited, stderrTail: child.stderrTail },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+async function end(child: ChildProcess): Promise<void> {
+  child.kill("SIGKILL");
+  await child.exited;
+}
+
+/**
+ * Path of the executable that this process runs. An upgrade may have put another one in its place, which speaks to the
+ * daemon in another way; then a copy is made in `directory`.
+ */
+async function executable(directory: string): Promise<string> {
+  const own = "/proc/self/exe";
+  const [present, running] = await Promise.all([stat(process.execPath).catch(() => null), stat(own)]);
+  if (present?.dev === running.dev && present.ino === running.ino) return await realpath(process.execPath);
+  const copy = join(directory, "program");
+  await copyFile(own, copy);
+  await chmod(copy, 0o555);
+  return copy;
+}
+
+/** The command line in the jail, and the files that it needs there beside the executable. */
+async function programFiles(): Promise<{ readable: string[]; program: string[] }> {
+  const libraries = await sharedObjects(process.execPath);
+  if (Bun.isStandaloneExecutable) return { readable: libraries, program: [PROGRAM, "gate"] };
+  const sources = join(import.meta.dir, "../..");
+  return { readable: [...libraries, sources], program: [PROGRAM, join(sources, "network/gate/main.ts")] };
+}

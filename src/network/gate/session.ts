@@ -1,0 +1,210 @@
+import type { Socket } from "node:net";
+import { GateError } from "../gate.ts";
+import { HELLO_BYTES_MAX, readClientHello } from "./client-hello.ts";
+import { type Dialled, dial } from "./dial.ts";
+import {
+  dataFrames,
+  FRAME,
+  FrameError,
+  FrameReader,
+  frame,
+  messageFrame,
+  type ResetReason,
+  resetFrame,
+} from "./frames.ts";
+import { type Answer, type ConnectRequest, REQUEST_BYTES_MAX, type Request } from "./messages.ts";
+import { askProxy } from "./proxy-handshake.ts";
+import type { NameResolver } from "./resolver.ts";
+
+/** Time limit for a destination behind the site's proxy, and for a whole ClientHello. */
+const PROXY_MS_MAX = 30_000;
+const HELLO_MS_MAX = 10_000;
+
+/** An outer connection on its way, and the one with the daemon that it is relayed to. */
+export class Session {
+  /** time of the last byte in either direction, in `milliseconds` */
+  lastAt = performance.now();
+  idleMs = Number.POSITIVE_INFINITY;
+  readonly #daemon: Socket;
+  readonly #resolver: NameResolver;
+  readonly #abort = new AbortController();
+  #outer: Socket | null = null;
+  #asked = false;
+  /** bytes of the client that wait for a whole ClientHello; null when they need not */
+  #held: { bytes: Uint8Array; readonly name: string; readonly timer: Timer } | null = null;
+  /** which sides have ended their sending */
+  readonly #ended = { outer: false, daemon: false };
+  #over = false;
+
+  constructor(daemon: Socket, resolver: NameResolver) {
+    this.#daemon = daemon;
+    this.#resolver = resolver;
+    const reader = new FrameReader(REQUEST_BYTES_MAX, {
+      message: (payload) => this.#request(payload),
+      data: (bytes) => this.#fromDaemon(bytes),
+      end: () => this.#daemonEnded(),
+      reset: () => this.#close(),
+    });
+    daemon.on("data", (bytes: Buffer) => {
+      try {
+        reader.push(bytes);
+      } catch (error) {
+        if (!(error instanceof FrameError)) throw error;
+        this.#close();
+      }
+    });
+    daemon.on("drain", () => this.#outer?.resume());
+    // The daemon has gone, or wants no more of this connection.
+    daemon.on("end", () => this.#close());
+    daemon.on("error", () => this.#close());
+    daemon.on("close", () => this.#close());
+  }
+
+  /** Ends the connection when it has been idle for too long. */
+  checkIdle(now: number): void {
+    if (this.#outer !== null && now - this.lastAt > this.idleMs) this.reset("idle");
+  }
+
+  /** Ends both directions, and tells the daemon why. */
+  reset(reason: ResetReason): void {
+    if (this.#over) return;
+    this.#daemon.write(resetFrame(reason));
+    this.#close();
+  }
+
+  #request(payload: Uint8Array): void {
+    if (this.#asked) throw new FrameError("there is one request only");
+    this.#asked = true;
+    // It comes from the daemon, which this process trusts.
+    const request = JSON.parse(Buffer.from(payload).toString("utf8")) as Request;
+    const answered = request.op === "lookup" ? this.#lookUp(request.lookup) : this.#connect(request);
+    answered.catch((error: unknown) => this.#fail(error));
+  }
+
+  async #lookUp(lookup: ConnectRequest["lookup"]): Promise<void> {
+    const addresses = await this.#resolver.resolve(lookup);
+    this.#answer({ ok: true, addresses });
+    this.#daemon.end();
+  }
+
+  async #connect(request: ConnectRequest): Promise<void> {
+    const { socket, address, early } = await this.#reach(request);
+    if (this.#over) return void socket.resetAndDestroy();
+    this.#outer = socket;
+    this.idleMs = request.idleMs;
+    this.lastAt = performance.now();
+    if (request.serverName !== null) {
+      const timer = setTimeout(() => this.reset("denied_sni"), HELLO_MS_MAX);
+      this.#held = { bytes: new Uint8Array(0), name: request.serverName, timer };
+    }
+    this.#answer({ ok: true, addresses: [address] });
+    if (early.byteLength > 0) this.#fromOuter(early);
+    this.#relay(socket);
+  }
+
+  async #reach(request: ConnectRequest): Promise<Dialled & { readonly early: Uint8Array }> {
+    const { destination, proxy } = request;
+    const { signal } = this.#abort;
+    if (proxy === null) {
+      const addresses = await this.#resolver.resolve(request.lookup);
+      const dialled = await dial(addresses, destination.port, { ...request, port: destination.port }, signal);
+      return { ...dialled, early: new Uint8Array(0) };
+    }
+    const addresses = await this.#resolver.resolve(proxy.lookup);
+    const dialled = await dial(addresses, proxy.port, null, signal);
+    const limit = AbortSignal.timeout(PROXY_MS_MAX);
+    try {
+      const early = await askProxy(dialled.socket, proxy, destination, AbortSignal.any([signal, limit]));
+      return { ...dialled, early };
+    } catch (error) {
+      dialled.socket.on("error", () => undefined).destroy();
+      if (limit.aborted) throw new GateError("timed_out", "the site's proxy does not answer");
+      throw error;
+    }
+  }
+
+  #relay(outer: Socket): void {
+    outer.on("data", (bytes: Buffer) => this.#fromOuter(bytes));
+    outer.on("drain", () => this.#daemon.resume());
+    outer.on("end", () => {
+      this.#ended.outer = true;
+      this.#daemon.write(frame(FRAME.end));
+      this.#finish();
+    });
+    outer.on("error", () => this.reset("reset"));
+    outer.on("close", () => (this.#ended.outer ? this.#finish() : this.reset("reset")));
+    outer.resume();
+  }
+
+  #fromOuter(bytes: Uint8Array): void {
+    if (this.#over) return;
+    this.lastAt = performance.now();
+    const pieces = dataFrames(bytes);
+    this.#daemon.cork();
+    const takesMore = pieces.map((piece) => this.#daemon.write(piece)).every(Boolean);
+    this.#daemon.uncork();
+    if (!takesMore) this.#outer?.pause();
+  }
+
+  #fromDaemon(bytes: Uint8Array): void {
+    if (this.#outer === null || this.#ended.daemon) return void this.#close();
+    this.lastAt = performance.now();
+    if (this.#held === null) {
+      // A copy is not needed: nothing changes the bytes of a chunk.
+      if (!this.#outer.write(bytes)) this.#daemon.pause();
+      return;
+    }
+    const { name, timer } = this.#held;
+    const held = Buffer.concat([this.#held.bytes, bytes]);
+    const hello = readClientHello(held.subarray(0, HELLO_BYTES_MAX));
+    if (hello === "more") {
+      this.#held = { bytes: held, name, timer };
+      return;
+    }
+    if (typeof hello === "string" || hello.serverName !== name) return void this.reset("denied_sni");
+    clearTimeout(timer);
+    this.#held = null;
+    if (!this.#outer.write(held)) this.#daemon.pause();
+  }
+
+  #daemonEnded(): void {
+    if (this.#outer === null || this.#ended.daemon) return void this.#close();
+    if (this.#held !== null && this.#held.bytes.byteLength > 0) return void this.reset("denied_sni");
+    this.#ended.daemon = true;
+    this.#outer.end();
+    this.#finish();
+  }
+
+  /** Ends the session when both sides have ended, and what they sent has been taken. */
+  #finish(): void {
+    if (!this.#ended.outer || !this.#ended.daemon || this.#over) return;
+    this.#over = true;
+    this.#clear();
+    this.#daemon.end();
+  }
+
+  #answer(answer: Answer): void {
+    if (!this.#over) this.#daemon.write(messageFrame(answer));
+  }
+
+  #fail(error: unknown): void {
+    if (this.#over) return;
+    const { verdict, message, addresses } =
+      error instanceof GateError ? error : new GateError("unreachable", `the connecting process failed: ${error}`);
+    this.#answer({ ok: false, verdict, message, addresses });
+    this.#close();
+  }
+
+  #close(): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#clear();
+    this.#abort.abort();
+    this.#outer?.resetAndDestroy();
+    this.#daemon.end();
+  }
+
+  #clear(): void {
+    if (this.#held !== null) clearTimeout(this.#held.timer);
+  }
+}
