@@ -16,24 +16,43 @@
 
 #define INPUTS_COUNT_MAX (PROCESSES_COUNT_MAX + CONNECTIONS_COUNT_MAX)
 /* Credit beyond the initial windows, for all inputs together. */
-#define GRANTS_BYTES_MAX (8 * MIB)
+#define GRANTS_BYTES_MAX (3 * MIB)
 /* Limit of all specifications that are being received: one of the largest size. */
 #define SPECS_BYTES_MAX EXEC_SPEC_BYTES_MAX
 /* The kernel charges a pipe's buffer to the writer, which is the agent for standard input. A pipe has 16 pages. */
 #define PIPE_BYTES 65536
 /* SO_SNDBUF and SO_RCVBUF of a connection. The kernel doubles each for its own structures. */
 #define SOCKET_BUFFER_BYTES 16384
-/* Buffers of frames, code, stack and tables. */
+/* Buffers of frames, code, stack and other tables. */
 #define PROGRAM_BYTES (2LL * MIB)
+
+/* Names that programs of the guest resolved, with their synthetic addresses. */
+#define NAMES_COUNT_MAX 4096
+#define NAMES_BYTES (MIB + MIB / 4)
+/* Questions of programs that the host has not answered yet. */
+#define QUESTIONS_COUNT_MAX 64
+#define QUESTION_CLIENTS_COUNT_MAX 16
+/* Ring of held SYNs, which the kernel fills. */
+#define HELD_RING_BYTES 65536
+/* Connections that the kernel completed and the agent has not accepted. Only forged ones make more than a few. */
+#define ACCEPTS_COUNT_MAX 32
+/* The sockets of the guest's network: those connections, clients with questions, and the socket of questions. */
+#define NETWORK_SOCKETS_BYTES \
+	((ACCEPTS_COUNT_MAX + QUESTION_CLIENTS_COUNT_MAX + QUESTION_CLIENTS_COUNT_MAX) * 3LL * SOCKET_BUFFER_BYTES)
+#define NETWORK_BYTES (NAMES_BYTES + HELD_RING_BYTES + MIB / 4 + NETWORK_SOCKETS_BYTES)
 
 #define BUDGET_BYTES \
 	((long long)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_INITIAL + GRANTS_BYTES_MAX + SPECS_BYTES_MAX + \
 		(long long)PROCESSES_COUNT_MAX * PIPE_BYTES + (long long)CONNECTIONS_COUNT_MAX * 4 * SOCKET_BUFFER_BYTES + \
-		PROGRAM_BYTES)
+		PROGRAM_BYTES + NETWORK_BYTES)
 _Static_assert(BUDGET_BYTES <= RESERVE_BYTES - KERNEL_BYTES, "all rings, windows and grants fit the reserve");
 
-/* Descriptors: five for each starting process, two for each task and connection, and some of the agent's own. */
-#define DESCRIPTORS_COUNT_MAX (PROCESSES_COUNT_MAX * 5 + TASKS_COUNT_MAX * 2 + CONNECTIONS_COUNT_MAX * 2 + 64)
+/*
+ * Descriptors: five for each starting process, two for each task and connection, one for each client with questions, and
+ * some of the agent's own.
+ */
+#define DESCRIPTORS_COUNT_MAX \
+	(PROCESSES_COUNT_MAX * 5 + TASKS_COUNT_MAX * 2 + CONNECTIONS_COUNT_MAX * 2 + QUESTION_CLIENTS_COUNT_MAX + 64)
 _Static_assert(DESCRIPTORS_COUNT_MAX <= 1024, "the kernel gives its first process 1024 descriptors");
 
 #endif

@@ -1,13 +1,12 @@
 #include "dispatch.h"
 
-#include <errno.h>
-
 #include "bytes.h"
 #include "connection.h"
 #include "emulation/release.h"
 #include "exec.h"
 #include "index.h"
 #include "merge.h"
+#include "network/network.h"
 #include "protocol.h"
 #include "put.h"
 #include "quiesce.h"
@@ -25,20 +24,6 @@ enum handler {
 static bool grant(const struct frame *frame)
 {
 	return session_grant(frame->session, get_u32(frame->payload), get_u32(frame->payload + 4));
-}
-
-/* Answers a request of the protocol that this agent does not implement. */
-static bool refuse(const struct frame *frame)
-{
-	frame_send_error(frame->session, ENOSYS, "request %u: this agent cannot do that", frame->type);
-	return true;
-}
-
-/* Ignores an answer: the agent resolves no names, so the query must be over. */
-static bool drop(const struct frame *frame)
-{
-	(void)frame;
-	return true;
 }
 
 static const struct {
@@ -60,13 +45,13 @@ static const struct {
 	[HOST_INDEX] = {HANDLER_OPENER, 2, 2, index_open},
 	[HOST_MERGE] = {HANDLER_OPENER, 0, 0, merge_open},
 	[HOST_RELEASE] = {HANDLER_AGENT, 0, 0, release_disks},
-	[HOST_NETWORK] = {HANDLER_AGENT, 4, 4, refuse},
+	[HOST_NETWORK] = {HANDLER_AGENT, 4, 4, network_switch},
 	[HOST_NET_ACCEPT] = {HANDLER_SESSION, 0, 0, NULL},
 	[HOST_NET_REFUSE] = {HANDLER_SESSION, 4, 4, NULL},
 	[HOST_NET_DATA] = {HANDLER_SESSION, 1, FRAME_PAYLOAD_BYTES_MAX, NULL},
 	[HOST_NET_END] = {HANDLER_SESSION, 0, 0, NULL},
 	[HOST_NET_RESET] = {HANDLER_SESSION, 0, 0, NULL},
-	[HOST_RESOLVED] = {HANDLER_AGENT, 4, 4, drop},
+	[HOST_RESOLVED] = {HANDLER_AGENT, 4, 4, network_resolved},
 	[HOST_NET_DIAL] = {HANDLER_OPENER, 4, 4, connection_dial},
 	[HOST_HOLD] = {HANDLER_AGENT, 0, 0, steps_hold},
 	[HOST_RESIZE] = {HANDLER_SESSION, 4, 4, NULL},

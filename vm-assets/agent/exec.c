@@ -6,6 +6,7 @@
 
 #include "bytes.h"
 #include "log.h"
+#include "network/network.h"
 #include "process.h"
 #include "protocol.h"
 #include "rings.h"
@@ -90,6 +91,11 @@ static bool start(struct session *session, struct exec *exec, struct problem *pr
 {
 	if (exec->beside != 0 && (exec->launch.host = find_host(exec->beside)) == NULL)
 		return problem_set(problem, ESRCH, "process %u to run beside", exec->beside);
+	if (exec->beside == 0) {
+		char hostname[HOSTNAME_BYTES_MAX + 1];
+		spec_read_hostname(&exec->spec, hostname);
+		network_begin_command(hostname, session_count(SESSION_PROCESS) == 1);
+	}
 	return process_start(&exec->process, session, &exec->launch, problem);
 }
 

@@ -114,6 +114,20 @@ void inflow_open(struct inflow *flow, int fd, uint32_t stream, uint8_t *ring)
 		.fd = fd, .stream = stream, .writable = true, .window = INPUT_WINDOW_BYTES_INITIAL, .ring = ring};
 }
 
+void inflow_await(struct inflow *flow, uint32_t stream, uint8_t *ring)
+{
+	inflow_open(flow, -1, stream, ring);
+	flow->writable = false;
+	flow->awaited = true;
+}
+
+void inflow_attach(struct inflow *flow, int fd)
+{
+	flow->fd = fd;
+	flow->writable = true;
+	flow->awaited = false;
+}
+
 void inflow_close(struct inflow *flow)
 {
 	if (flow->fd >= 0 && flow->stream == STREAM_DATA)
@@ -177,7 +191,7 @@ bool inflow_take(struct inflow *flow, const uint8_t *bytes, size_t size)
 	flow->taken += size;
 	size_t direct = 0;
 	/* Without a reader the bytes count as consumed, so that the host can finish. */
-	if (flow->fd < 0)
+	if (flow->fd < 0 && !flow->awaited)
 		direct = size;
 	else if (flow->size == 0 && flow->writable)
 		direct = inflow_write(flow, bytes, size);

@@ -33,6 +33,7 @@ struct inflow {
 	int fd; /* write end, non-blocking; -1 when closed */
 	uint32_t stream;
 	bool writable;
+	bool awaited; /* there will be a descriptor; until then all bytes wait in the ring */
 	bool ending; /* the host sent the end of input */
 	bool failed; /* no process reads any more */
 	size_t window; /* limit of bytes in the ring or in transit; grows while the reader keeps up */
@@ -45,6 +46,9 @@ struct inflow {
 };
 
 void inflow_open(struct inflow *flow, int fd, uint32_t stream, uint8_t *ring);
+/* Opens a flow that gets its descriptor later. */
+void inflow_await(struct inflow *flow, uint32_t stream, uint8_t *ring);
+void inflow_attach(struct inflow *flow, int fd);
 /* Ends the stream. Bytes that still arrive count as consumed. */
 void inflow_close(struct inflow *flow);
 /* inflow_close at the end of the session; also releases the ring and the additional credit. */

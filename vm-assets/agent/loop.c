@@ -15,6 +15,7 @@
 #include "dispatch.h"
 #include "frame.h"
 #include "log.h"
+#include "network/network.h"
 #include "platform.h"
 #include "poller.h"
 #include "protocol.h"
@@ -77,6 +78,7 @@ static void lose_host(void)
 	if (!transport->listens || session_any())
 		platform_end(0);
 	steps_lose_host();
+	network_lose_host();
 	transport_disconnect(transport);
 	frame_reset();
 	await_host();
@@ -119,6 +121,8 @@ static int wait_ms(bool moved, uint64_t now_ns)
 		return 0;
 	/* During a hold, no session is pumped. */
 	uint64_t deadline = steps_held() ? UINT64_MAX : session_deadline();
+	if (!steps_held() && network_deadline() < deadline)
+		deadline = network_deadline();
 	uint64_t wait = UINT64_MAX;
 	if (deadline != UINT64_MAX)
 		wait = deadline > now_ns ? (deadline - now_ns + 999999) / 1000000 : 0;
@@ -131,7 +135,7 @@ static int wait_ms(bool moved, uint64_t now_ns)
 
 static void take_event(uint64_t key)
 {
-	if (session_ready(key))
+	if (session_ready(key) || network_ready(key))
 		return;
 	if (key == SOURCE_CHILDREN)
 		reap_children();
@@ -166,8 +170,10 @@ _Noreturn void loop_run(void)
 		for (unsigned i = 0; i < count; i++)
 			take_event(keys[i]);
 		moved = take_frame();
-		if (!steps_held())
+		if (!steps_held()) {
 			moved |= session_pump(clock_now());
+			moved |= network_pump(clock_now());
+		}
 		bool pending = frame_pending();
 		if (!frame_flush())
 			lose_host();

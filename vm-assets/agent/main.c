@@ -9,6 +9,7 @@
 #include "frame.h"
 #include "loop.h"
 #include "log.h"
+#include "network/network.h"
 #include "platform.h"
 #include "rings.h"
 #include "transport.h"
@@ -28,5 +29,6 @@ int main(int argc, char **argv)
 		log_line("rings: %s", strerror(errno));
 	/* Before the first request is read: an answered SYNC means that the machine is complete. */
 	platform_ready();
+	network_open();
 	loop_run();
 }

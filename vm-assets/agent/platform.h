@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "network/packets.h"
 #include "problem.h"
 #include "transport.h"
 
@@ -69,5 +70,26 @@ void platform_kill(unsigned slot, pid_t reaper, pid_t command);
 bool platform_is_empty(unsigned slot);
 /* Reads the usage of a session whose processes are dead, and removes its cgroup. */
 void platform_release(unsigned slot, struct usage *usage);
+
+/* The guest's network: descriptors that are ready for reading when there is something to do. */
+struct network_sockets {
+	int held; /* SYNs are held */
+	int listener; /* connections that the kernel completed */
+	int questions; /* datagrams with questions, IPV6_RECVPKTINFO */
+	int question_listener;
+	int addresses; /* the guest's own addresses changed; -1: none */
+};
+/* Sets it up, once, before the machine can be saved: whatever is sent to an address outside comes to the agent. */
+bool platform_network_open(struct network_sockets *sockets, struct problem *problem);
+/* Takes the next held SYN. Returns false when none waits. Its bytes may be anything. */
+bool platform_network_held(uint8_t record[HELD_BYTES]);
+/* Sends an IP packet, which no filter holds, to an address. `interface`: of a link-local address. */
+void platform_network_send(const uint8_t *packet, size_t size, const uint8_t to[ADDRESS_BYTES], uint32_t interface);
+/* Reads changes of the guest's own addresses. */
+void platform_network_read_addresses(void);
+/* True for an address of the guest itself. Packets for it do not come to the agent. */
+bool platform_network_owns(const uint8_t address[ADDRESS_BYTES]);
+/* Questions to loopback addresses come to the agent again, until a program binds their port. */
+void platform_network_serve_loopback(void);
 
 #endif

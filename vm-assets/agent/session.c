@@ -48,12 +48,9 @@ struct session *session_find(uint32_t id)
 	return session;
 }
 
-struct session *session_open(uint32_t id, const struct session_kind *kind)
+/* Returns NULL when the class is full. */
+static struct session *open_slot(uint32_t id, const struct session_kind *kind)
 {
-	if (session_find(id) != NULL) {
-		frame_send_error(id, EEXIST, "session %u is alive", id);
-		return NULL;
-	}
 	unsigned first = classes[kind->class].first;
 	for (unsigned slot = 0; slot < classes[kind->class].count; slot++) {
 		struct session *session = &sessions[first + slot];
@@ -64,8 +61,44 @@ struct session *session_open(uint32_t id, const struct session_kind *kind)
 		alive[kind->class].indexes[alive[kind->class].count++] = (uint16_t)(first + slot);
 		return session;
 	}
-	frame_send_error(id, EAGAIN, "%u %s are alive", classes[kind->class].count, classes[kind->class].name);
 	return NULL;
+}
+
+struct session *session_open(uint32_t id, const struct session_kind *kind)
+{
+	if (session_find(id) != NULL) {
+		frame_send_error(id, EEXIST, "session %u is alive", id);
+		return NULL;
+	}
+	struct session *session = open_slot(id, kind);
+	if (session == NULL)
+		frame_send_error(id, EAGAIN, "%u %s are alive", classes[kind->class].count, classes[kind->class].name);
+	return session;
+}
+
+uint32_t session_guest_id(void)
+{
+	static uint32_t last = SESSION_GUEST_BIT - 1;
+	return last == UINT32_MAX ? 0 : ++last;
+}
+
+struct session *session_open_guest(const struct session_kind *kind)
+{
+	/* Full tables take no id. */
+	if (session_count(kind->class) == classes[kind->class].count)
+		return NULL;
+	uint32_t id = session_guest_id();
+	return id == 0 ? NULL : open_slot(id, kind);
+}
+
+struct session *session_at(enum session_class class, unsigned slot)
+{
+	return &sessions[classes[class].first + slot];
+}
+
+unsigned session_count(enum session_class class)
+{
+	return alive[class].count;
 }
 
 void session_close(struct session *session)

@@ -49,12 +49,20 @@ struct session {
 
 /* Opens a session. Returns NULL after sending ERROR when the id is in use or the class is full. */
 struct session *session_open(uint32_t id, const struct session_kind *kind);
+/* Opens a session on the guest's side, with an id of its own. Returns NULL when the class is full or no id is left. */
+struct session *session_open_guest(const struct session_kind *kind);
+/* A number that no session and no query of this machine had before; 0 when none is left. */
+uint32_t session_guest_id(void);
+/* The number of open sessions of a class. */
+unsigned session_count(enum session_class class);
 /* Calls the kind's close and frees the entry. */
 void session_close(struct session *session);
 /* Send DONE or ERROR as the last frame, and close the session. */
 void session_done(struct session *session, uint64_t value);
 void session_fail(struct session *session, const struct problem *problem);
 struct session *session_find(uint32_t id);
+/* The open session with this slot of a class. */
+struct session *session_at(enum session_class class, unsigned slot);
 bool session_any(void);
 /* True when all sessions are settled. */
 bool session_all_settled(void);

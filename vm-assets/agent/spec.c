@@ -89,6 +89,15 @@ static char **read_list(struct reader *reader, char ***next)
 	return list;
 }
 
+void spec_read_hostname(const struct spec *spec, char hostname[HOSTNAME_BYTES_MAX + 1])
+{
+	uint32_t length = spec->size >= SPEC_BYTES_MIN ? get_u32(spec->map) : 0;
+	if (length > HOSTNAME_BYTES_MAX || length > spec->size - SPEC_BYTES_MIN)
+		length = 0;
+	memcpy(hostname, spec->map + sizeof length, length);
+	hostname[length] = '\0';
+}
+
 bool spec_parse(struct spec *spec, struct problem *problem)
 {
 	struct reader reader = {.at = spec->map, .end = spec->map + spec->size};

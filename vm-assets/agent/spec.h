@@ -22,6 +22,8 @@ struct spec {
 
 /* Maps memory for a specification of `size` bytes, within the limit of all that are being received. */
 bool spec_open(struct spec *spec, size_t size, struct problem *problem);
+/* Reads the hostname of a complete specification that was not parsed; an empty string when it is malformed. */
+void spec_read_hostname(const struct spec *spec, char hostname[HOSTNAME_BYTES_MAX + 1]);
 /* Parses a complete specification. Strings are terminated in place; argv and envp get memory of their own. */
 bool spec_parse(struct spec *spec, struct problem *problem);
 void spec_close(struct spec *spec);

@@ -85,7 +85,10 @@ export const HostFrame = {
    * follow.
    */
   release: 13,
-  /** u32 flags (NetworkFlag) -> DONE, ERROR. Before it the agent opens no connection and resolves no name. */
+  /**
+   * u32 flags (NetworkFlag) -> DONE, or ERROR when the guest's kernel could not set the network up. Until then the agent
+   * refuses connections and names itself, and sends nothing. Without `on` it does so again.
+   */
   network: 14,
   /** no payload: the host has connected to the address of NET_OPEN. NET_DATA may follow at once. */
   netAccept: 15,
@@ -97,7 +100,10 @@ export const HostFrame = {
   netEnd: 18,
   /** no payload: ends the connection at once. The agent answers NET_RESET, unless its session is already over. */
   netReset: 19,
-  /** session = the number of RESOLVE, u32 DNS response code: 0 the name may be used, 2 try again, 3 it does not exist. */
+  /**
+   * session = the number of RESOLVE, u32 DNS response code below 16: 0 the name may be used, 2 try again, 3 it does not exist.
+   * The agent has at most 64 queries under way, and forgets one without an answer after 30 s.
+   */
   resolved: 20,
   /** u16 port, u16 zero: connect to 127.0.0.1:port of the guest -> NET_OPENED, NET_REFUSED, or ERROR. */
   netDial: 21,
@@ -150,15 +156,16 @@ export const AgentFrame = {
   /** text for the log. */
   log: 137,
   /**
-   * u16 port, u8 AddressKind, u8 zero, then the name, or 4 or 16 bytes -> NET_ACCEPT, or NET_REFUSE, which ends the session.
-   * Instead of waiting for the answer the agent may end it with NET_RESET.
+   * u16 port, u8 AddressKind, u8 zero, then the name, or 4 or 16 bytes -> NET_ACCEPT, or NET_REFUSE, which ends the session, or
+   * NET_RESET. The guest's program waits for that. When it has given up before, the agent answers NET_ACCEPT with NET_RESET
+   * after 3 s. Instead of waiting for the answer the agent may end the session with NET_RESET.
    */
   netOpen: 138,
   netData: 139,
   netEnd: 140,
   /** no payload: the connection is over. Frames of the host that are still on their way are dropped. */
   netReset: 141,
-  /** session = any number that no other query under way has, u16 DNS type, name -> RESOLVED. */
+  /** session = a number that is counted like a session's id, u16 DNS type, name -> RESOLVED. */
   resolve: 142,
   /** no payload: the connection of NET_DIAL is open. */
   netOpened: 143,
