@@ -128,7 +128,7 @@ describe("POST /instances/{uuid}/processes", () => {
     expect(refused.headers.get("retry-after")).toBe("1");
     for (const spid of spids) expect((await processes.stdin(spid, { content: "\n" })).status).toBe(204);
     await Promise.all(spids.map((spid) => ended(running, spid)));
-    await processes.run("true");
+    expect(await processes.run("true")).toBe(PROCESSES_COUNT_MAX + 1);
   });
 
   heldTest("409 when the command does not run", async () => {

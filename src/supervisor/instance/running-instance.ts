@@ -42,7 +42,7 @@ const ENDING_MS_MAX = 2000;
  * awaited.
  */
 export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | "limit"> {
-  /** number of the process within its instance, in the order of the starts */
+  /** number of the process within its instance, in the order of the starts; that of a refused start is given again */
   readonly spid: number;
   readonly hasTerminal: boolean;
   readonly input: ProcessInput;
@@ -69,6 +69,8 @@ interface StartedProcess {
   readonly spec: AgentExecSpec;
   readonly sink: ProcessSink;
   readonly taps: ProcessTaps;
+  /** called when the process has no end */
+  readonly onFailed?: () => void;
 }
 
 function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
@@ -86,6 +88,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
   #disks: GuestDisks | null = null;
   #begun = false;
   #spidLast: number = Spid.command;
+  /** numbers below `#spidLast` whose processes were refused, for further starts */
+  readonly #refused = new Set<number>();
   #onProcess: (process: InstanceProcess) => void = () => undefined;
   /** the copy of the scratch that is being made */
   #copy: { readonly over: AbortController; readonly settled: Promise<unknown> } | null = null;
@@ -173,19 +177,22 @@ export class RunningInstance implements Guest, AsyncDisposable {
    */
   exec(make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink }): InstanceProcess {
     const beside = this.#running();
-    if (this.#spidLast >= SPID_MAX) {
-      throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes, which is the limit`);
-    }
-    this.#spidLast += 1;
-    const { spec, sink } = make(this.#spidLast);
+    const spid = this.#takeSpid();
+    const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
-    const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart: sink.started });
+    let hasStarted = false;
+    const onStart = (pid: number): void => {
+      hasStarted = true;
+      sink.started(pid);
+    };
+    const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart });
     const refused = async (error: unknown): Promise<never> => {
       if (await isEnding(beside, error)) throw notRunning();
       throw tooManyOf("processes", error);
     };
     const handle = { ...run, started: run.started.catch(refused), exit: run.exit.catch(refused) };
-    return this.#add(this.#spidLast, { handle, spec, sink, taps });
+    const onFailed = () => void (hasStarted || this.#refused.add(spid));
+    return this.#add(spid, { handle, spec, sink, taps, onFailed });
   }
 
   /** Sets the listener that is called with each process when its start is requested, before its first event. */
@@ -195,7 +202,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
 
   /** True when a process with that number was started, even if it has ended. */
   hasHad(spid: number): boolean {
-    return spid >= Spid.command && spid <= this.#spidLast && this.#command !== null;
+    const isTaken = spid >= Spid.command && spid <= this.#spidLast && !this.#refused.has(spid);
+    return isTaken && this.#command !== null;
   }
 
   /** Waits for the ends of all processes beside the command, which die with it. */
@@ -249,6 +257,20 @@ export class RunningInstance implements Guest, AsyncDisposable {
     await this.#ready[Symbol.asyncDispose]();
   }
 
+  /** @throws ApiError `conflict` when none is left */
+  #takeSpid(): number {
+    const [refused] = this.#refused;
+    if (refused !== undefined) {
+      this.#refused.delete(refused);
+      return refused;
+    }
+    if (this.#spidLast >= SPID_MAX) {
+      throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes, which is the limit`);
+    }
+    this.#spidLast += 1;
+    return this.#spidLast;
+  }
+
   #running(): ExecHandle {
     if (this.#command === null || !this.isRunning) {
       throw notRunning();
@@ -256,7 +278,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#command;
   }
 
-  #add(spid: number, { handle, spec, sink, taps }: StartedProcess): InstanceProcess {
+  #add(spid: number, { handle, spec, sink, taps, onFailed }: StartedProcess): InstanceProcess {
     const { cwd } = spec;
     const entered = handle.started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
     const isOpen = spec.stdin === "open" || (spec.stdin !== undefined && "first" in spec.stdin);
@@ -281,7 +303,10 @@ export class RunningInstance implements Guest, AsyncDisposable {
       taps.end();
       input.end();
     };
-    exit.then(remove, remove);
+    exit.then(remove, () => {
+      remove();
+      onFailed?.();
+    });
     // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);
     added.exit.catch(() => undefined);

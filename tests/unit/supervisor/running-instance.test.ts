@@ -84,6 +84,28 @@ test("processes run beside the command, are numbered, and are forgotten when the
   expect(exec(instance, SPEC, sink).spid).toBe(3);
 });
 
+test("the number of a start that the guest refuses is that of another process", async () => {
+  const { guest, instance, sink, begin, end } = await scripted();
+  await begin();
+  const [first, second, third] = [exec(instance, SPEC, sink), exec(instance, SPEC, sink), exec(instance, SPEC, sink)];
+  const opened = [];
+  for (const index of [1, 2, 3]) opened.push(await guest.frame(HostFrame.execOpen, index));
+  const [one, two, three] = opened.map(({ session }) => session);
+  guest.send(AgentFrame.error, one ?? 0, problem(constants.errno.EAGAIN, "64 processes are alive"));
+  guest.send(AgentFrame.started, two ?? 0, packIntegers([32, 3]));
+  guest.send(AgentFrame.error, three ?? 0, problem(constants.errno.ENOENT, "working directory"));
+  for (const { exit } of [first, third]) await failure(exit);
+  expect([2, 3, 4].map((spid) => instance.hasHad(spid))).toEqual([false, true, false]);
+  expect([instance.process(2), instance.process(3), instance.process(4)]).toEqual([null, second, null]);
+  const again = [exec(instance, SPEC, sink), exec(instance, SPEC, sink), exec(instance, SPEC, sink)];
+  expect(again.map(({ spid }) => spid)).toEqual([2, 4, 5]);
+  // One that has run has used its number, also when its end is not known.
+  guest.channel.deliver(null);
+  end(monitorExit("QEMU", { code: 137, signal: null }, ""));
+  await Promise.allSettled([second, ...again].map(({ exit }) => exit));
+  expect([2, 3, 4, 5].map((spid) => instance.hasHad(spid))).toEqual([false, true, false, false]);
+});
+
 test("before and after the command no process can be started and no connection dialled", async () => {
   const { guest, instance, sink, begin } = await scripted();
   const none = { code: "conflict", message: "the command of the instance is not running" };
