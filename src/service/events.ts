@@ -34,13 +34,14 @@ export interface EventStream extends Disposable {
  * @throws ApiError `too_many_requests` when too many clients read events
  */
 export function openEvents(
-  { db, eventLogs }: Pick<ServiceParts, "db" | "eventLogs">,
+  { db, eventLogs, instances }: Pick<ServiceParts, "db" | "eventLogs" | "instances">,
   { accountId }: Principal,
   row: OperationRow,
   request: EventsRequest,
 ): EventStream {
   const hasEnded = isTerminal(row.status);
-  const reader = eventLogs.read(accountId, row.id, request.since, hasEnded);
+  const first = request.spid === undefined ? 0 : instances.firstEventOf(row.id, request.spid);
+  const reader = eventLogs.read(accountId, row.id, Math.max(request.since, first - 1), hasEnded);
   return new OperationEventStream(reader, request, hasEnded, () => getOperation(db, accountId, row.id));
 }
 

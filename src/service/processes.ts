@@ -106,6 +106,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
         take(found, event);
         if (event.type === "stdout" || event.type === "stderr") outputs[event.type].bytes += event.payload.byteLength;
         if (event.type === "truncated") outputs[dataOf<"truncated">(event).stream].truncated = true;
+        if (event.type === "exit") break;
       }
       const process = found.get(spid);
       if (process === undefined) throw noSuchProcess(spid);

@@ -2,6 +2,7 @@
 
 import { heapStats } from "bun:jsc";
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
+import type { OperationId } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { runningInstance } from "../support/api/running.ts";
@@ -68,6 +69,28 @@ heldTest("input that a process does not read takes no room from other requests",
   leave.abort();
   await Promise.all(blocked);
   await until("those who left wait no more", () => running.command.input.waitingCount === 0);
+});
+
+heldTest("the events of each process are found where they begin", async () => {
+  await using running = await runningInstance(api, "sleep 100");
+  for (let count = 0; count < 3; count++) {
+    const json = { command: "/bin/echo", args: [`${count}`] };
+    const { spid } = (await api.call("POST", `${running.path}/processes`, { json })).json as { spid: number };
+    await running.instance.process(spid)?.exit;
+  }
+  const read = async (query: string) => {
+    const path = `/v1/operations/${running.id}/events${query}`;
+    return (await api.call("GET", path, { headers: { accept: "application/json" } })).json as Record<string, unknown>[];
+  };
+  await until("the last one's end is logged", async () => (await read("")).length === 10);
+  const all = await read("");
+  for (const spid of [1, 2, 3, 4]) {
+    const own = all.filter((event) => event["spid"] === spid);
+    expect(own).toHaveLength(spid === 1 ? 1 : 3);
+    expect(await read(`?spid=${spid}`)).toEqual(own);
+    expect(await read(`?spid=${spid}&since=${own[0]?.["id"]}`)).toEqual(own.slice(1));
+    expect(api.parts.instances.firstEventOf(running.id as OperationId, spid)).toBe(Number(own[0]?.["id"]));
+  }
 });
 
 heldTest("what a process was started with is not kept while it runs", async () => {

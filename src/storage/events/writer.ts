@@ -92,6 +92,11 @@ export class EventWriter {
     return this.#file;
   }
 
+  /** Id of the next event. */
+  get nextId(): number {
+    return this.#nextId;
+  }
+
   /** Size of what readers can read, in `bytes`: whole records. */
   get writtenBytes(): number {
     return this.#writtenBytes;

@@ -61,6 +61,14 @@ export class LiveInstances {
   }
 
   /**
+   * Id of an event before which the log of a running operation has none of the process `spid`: its readers need not search
+   * the whole log, which tens of thousands of processes can share.
+   */
+  firstEventOf(id: OperationId, spid: number): number {
+    return this.#runs.get(id)?.firstEvents[spid] ?? 0;
+  }
+
+  /**
    * Extends the time limit of an operation's command to `ms`, counted from the command's start. Returns false when the
    * operation has no run or its command has ended.
    * @throws ApiError `conflict` when the limit is already longer
@@ -101,6 +109,7 @@ export class LiveInstances {
     const { events, hostname } = run.parts;
     const { stdin, ...rest } = command;
     const process = instance.exec((spid) => {
+      run.firstEvents[spid] = events.nextId;
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, stdin: first });
@@ -166,6 +175,8 @@ class Run implements LiveRun {
   /** the last instance that entered; it stays here after its disposal */
   latest: RunningInstance | null = null;
   readonly parts: RunParts;
+  /** by the numbers of the processes beside the command */
+  readonly firstEvents: number[] = [];
   readonly #on: RunListeners;
   #isOver = false;
   /** resolves when another instance enters, or the run ends */

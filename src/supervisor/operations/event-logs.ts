@@ -19,7 +19,7 @@ const NEAR_BYTES_MAX = 1_048_576;
 const SHARED_PIECES_COUNT_MAX = 32;
 
 /** The part of an operation's log that its work uses. */
-export type EventLog = Pick<EventWriter, "append" | "outputs" | "written" | "end" | "failed" | "path">;
+export type EventLog = Pick<EventWriter, "append" | "outputs" | "written" | "end" | "failed" | "nextId" | "path">;
 
 /** The log of a running operation. It must be ended before it is disposed of. */
 class OpenLog extends EventWriter implements Disposable {
