@@ -34,6 +34,7 @@ import { openPlatform, type PlatformOptions } from "./supervisor/machines/open-p
 import { ReservedPlace } from "./supervisor/machines/reserved-place.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/machines/scratch-disks.ts";
 import { Compactor, type CompactorOptions } from "./supervisor/merging/compact.ts";
+import { InstanceNetworks } from "./supervisor/network/instance-networks.ts";
 import { EventLogs } from "./supervisor/operations/event-logs.ts";
 import { OperationLog } from "./supervisor/operations/operation-log.ts";
 import { Operations } from "./supervisor/operations/operations.ts";
@@ -300,6 +301,7 @@ function openOperations(
   const memoryBudgetBytes = scheduler.budget.memoryBytes;
   const registries = config.registries.hosts;
   const place = new ReservedPlace();
+  const networks = new InstanceNetworks({ ...parts, settings: config.network });
   return new Operations({
     eventLogs: parts.eventLogs,
     db,
@@ -310,7 +312,7 @@ function openOperations(
     requests: parts.requests,
     workers: {
       imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, limits }),
-      instances: instanceWorker(parts),
+      instances: instanceWorker({ ...parts, networks }),
       checkpoints: checkpointWorker({ ...parts, ...config.checkpoint, shape, diskReserveBytes, place }),
     },
     instances: parts.instances,

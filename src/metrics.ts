@@ -189,6 +189,8 @@ export interface Metrics {
   readonly mergesEnded: Counter<"urgency" | "outcome">;
   readonly mergeSeconds: Histogram<"urgency">;
   readonly eventLoopLagSeconds: Histogram<never>;
+  readonly egressConnections: Counter<"verdict">;
+  readonly egressBytes: Counter<"direction">;
 }
 
 export function createMetrics(): Metrics {
@@ -234,6 +236,16 @@ export function createMetrics(): Metrics {
       "coppice_event_loop_lag_seconds",
       "Delay of a timer of the daemon, sampled several times a second.",
       [],
+    ),
+    egressConnections: registry.counter(
+      "coppice_egress_connections_total",
+      "Connections that instances tried to open, and names that they were refused, by verdict.",
+      ["verdict"],
+    ),
+    egressBytes: registry.counter(
+      "coppice_egress_bytes_total",
+      "Bytes of instances, sent to the outside and received.",
+      ["direction"],
     ),
   };
 }

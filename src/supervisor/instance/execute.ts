@@ -14,6 +14,7 @@ import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
+import type { InstanceNetwork } from "../network/instance-network.ts";
 import type { EventLog } from "../operations/event-logs.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
@@ -64,6 +65,10 @@ export interface InstanceTools extends CaptureTools {
   /** registers the instance while it has a machine */
   readonly instances: LiveInstances;
   readonly events: EventLog;
+  /** null: none */
+  readonly network: InstanceNetwork | null;
+  /** told how many connections a guest without a network tried to open */
+  readonly uninvited: (count: number) => void;
 }
 
 /**
@@ -96,12 +101,15 @@ async function executeOnce(
   await using instance = await RunningInstance.take(tools.machines, job.submission.resources, signal);
   tools.laps.lap("clone");
   using _entered = run.enter(instance);
+  using _reported = { [Symbol.dispose]: () => tools.uninvited(instance.agent.uninvitedCount) };
   events.append(Spid.agent, "init", initData(job, instance));
   const progress: Progress = { ended: null };
   try {
     const outcome = await inMachine(instance, signal, () =>
       runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.parts.limit }),
     );
+    // Its last events come before the end of the log.
+    await tools.network?.[Symbol.asyncDispose]();
     events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
     // The log is written while the machine is killed. The caller awaits both.
     void events.end();
@@ -199,6 +207,11 @@ function prepare(
     { phase: "attach", name: "attaching the disks", done: attached },
     { phase: "mount", name: "mounting the image", done: mounted },
   ];
+  if (tools.network !== null) {
+    const done = instance.agent.network(tools.network, { ipv6: false });
+    done.catch(() => undefined);
+    steps.push({ phase: "mount", name: "giving the instance its network", done });
+  }
   for (const file of submission.files) {
     const done = instance.agent
       .putFile({

@@ -6,15 +6,17 @@ import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
+import type { InstanceNetworks } from "../network/instance-networks.ts";
 import type { InstanceRequest } from "../operations/ports.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
 
-export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events"> {
+export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited"> {
   readonly db: Database;
   readonly diskGuard: Pick<DiskGuard, "watch">;
   readonly compactor: Compactor;
+  readonly networks: InstanceNetworks;
 }
 
 /** Does the work of instances: runs the command, and captures its changes as the image to publish. */
@@ -24,8 +26,8 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       if (resources === null) throw new Error("an instance without resources");
       return costOf(resources);
     },
-    prepare: async (operation, submission, { signal, laps, events }) => {
-      const { db, layers } = context;
+    prepare: async (operation, submission, { signal, laps, events, auditNetwork }) => {
+      const { db, layers, networks } = context;
       const image = getImage(db, operation.accountId, submission.imageId);
       if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
       await using stack = new AsyncDisposableStack();
@@ -37,7 +39,12 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       diskUse.add(events.path);
       const bounded = AbortSignal.any([signal, diskUse.full, events.failed]);
-      const outcome = await execute({ ...context, laps, diskUse, events }, job, bounded);
+      await using network =
+        submission.network === null ? null : networks.open(operation.id, submission.network, events);
+      const uninvited = (count: number) => networks.uninvited(operation.id, count);
+      const tools = { ...context, laps, diskUse, events, network, uninvited };
+      if (network !== null) auditNetwork(() => network.audit());
+      const outcome = await execute(tools, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
       const captured = capturedImage(outcome, image.id);
       const result = storedResult(outcome, captured);

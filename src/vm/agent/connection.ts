@@ -28,7 +28,7 @@ export interface AgentConnection extends AsyncDisposable {
 
 /** A connection that a program of the guest wants. It must be accepted before anything is written or read. */
 export interface GuestConnection extends AgentConnection {
-  /** aborted when the connection is over, whoever ended it */
+  /** aborted when the connection is reset or refused by either side, or is lost; not when both sides have ended it */
   readonly signal: AbortSignal;
   /** Reports that the outer connection is open. Does nothing when the connection is over. */
   accept(): void;
@@ -76,7 +76,7 @@ abstract class ConnectionSession implements Session, AgentConnection {
   protected isOpen = false;
   readonly #inbound: InboundStream;
   readonly #outbound: OutboundStream;
-  readonly #ending = new AbortController();
+  readonly #broken = new AbortController();
   #grownBytes = 0;
   #sentEnd = false;
   #gotEnd = false;
@@ -103,20 +103,22 @@ abstract class ConnectionSession implements Session, AgentConnection {
     return this.#over || this.#sentReset;
   }
 
-  /** aborted when the connection is over, whoever ended it */
+  /** aborted when the connection is reset or refused by either side, or is lost; not when both sides have ended it */
   get signal(): AbortSignal {
-    return this.#ending.signal;
+    return this.#broken.signal;
   }
 
   onFrame(frame: Frame): boolean {
     const isLast = this.isOpen ? this.#takeOpen(frame) : this.takeOpening(frame);
     if (isLast) this.#finish();
+    if (isLast && frame.type !== AgentFrame.done) this.#broken.abort();
     return isLast;
   }
 
   fail(error: Error): void {
     this.#inbound.finish(error);
     this.#finish();
+    this.#broken.abort();
   }
 
   chunks(): AsyncGenerator<Uint8Array> {
@@ -140,7 +142,7 @@ abstract class ConnectionSession implements Session, AgentConnection {
     this.#sentReset = true;
     this.#outbound.stop();
     this.#inbound.finish(new AgentClosedError("the connection was reset by the host"));
-    this.#ending.abort();
+    this.#broken.abort();
     this.link.post(HostFrame.netReset, this.id);
   }
 
@@ -162,7 +164,6 @@ abstract class ConnectionSession implements Session, AgentConnection {
     this.#outbound.stop();
     this.link.growth.give(this.#grownBytes);
     this.#grownBytes = 0;
-    this.#ending.abort();
   }
 
   #takeOpen(frame: Frame): boolean {

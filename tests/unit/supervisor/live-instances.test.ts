@@ -122,7 +122,13 @@ test("a run registers its machine, and the replacement of a lost one", async () 
   using image = layers.open("a" as LayerId);
   const tools = { layout, layers, machines, scratchDisks, instances, log: silentLog, laps: new Laps() };
   using events = new EventLogs(layout, wallClock()).open(ID);
-  const more = { diskUse: { add: () => undefined }, indexMemory: new IndexMemory(), events };
+  const more = {
+    diskUse: { add: () => undefined },
+    indexMemory: new IndexMemory(),
+    events,
+    network: null,
+    uninvited: () => undefined,
+  };
   const job = { operationId: ID, submission, image, parentIndex: "/index" };
   // The second machine refuses to mount.
   await expect(execute({ ...tools, ...more }, job, never)).rejects.toMatchObject({ details: { errno: 22 } });

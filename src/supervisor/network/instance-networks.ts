@@ -1,0 +1,72 @@
+import type { OperationId } from "../../domain/ids.ts";
+import { Spid } from "../../domain/log-event.ts";
+import type { NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
+import type { Log } from "../../log.ts";
+import type { Metrics } from "../../metrics.ts";
+import type { Gate } from "../../network/gate.ts";
+import type { EventLog } from "../operations/event-logs.ts";
+import type { AuditKey } from "./audit.ts";
+import { InstanceNetwork, type NetworkListener, type NetworkSettings } from "./instance-network.ts";
+
+/** Limit of lines about denied destinations that one instance adds to the log. */
+const LOG_LINES_MAX = 100;
+const DENIALS: ReadonlySet<NetworkVerdict> = new Set(["denied", "denied_private", "denied_sni"]);
+
+export interface InstanceNetworksOptions {
+  readonly gate: Pick<Gate, "connect" | "resolve">;
+  readonly settings: NetworkSettings;
+  readonly log: Log;
+  readonly clock: () => number;
+  readonly metrics: Pick<Metrics, "registry" | "egressConnections" | "egressBytes">;
+}
+
+/** Makes the networks of instances, which share the gate, and reports on them to the operator. */
+export class InstanceNetworks {
+  readonly #options: InstanceNetworksOptions;
+  #openCount = 0;
+
+  constructor(options: InstanceNetworksOptions) {
+    this.#options = options;
+    const { registry } = options.metrics;
+    registry.gauge("coppice_egress_open", "Open connections of instances to the outside.", () => [
+      [{}, this.#openCount],
+    ]);
+  }
+
+  /** The network of an operation's instance, to be disposed of when its machine is gone. */
+  open(id: OperationId, request: NetworkRequest, events: Pick<EventLog, "append">): InstanceNetwork {
+    const { gate, settings, clock } = this.#options;
+    return new InstanceNetwork({ gate, settings, clock, request, listener: this.#listener(id, events) });
+  }
+
+  /** Reports connections that a guest without a network tried to open: its agent is not ours any more. */
+  uninvited(id: OperationId, count: number): void {
+    if (count === 0) return;
+    this.#options.metrics.egressConnections.add({ verdict: "denied" }, count);
+    this.#options.log.warn("an instance without a network tried to open connections", { operation: id, count });
+  }
+
+  #listener(id: OperationId, events: Pick<EventLog, "append">): NetworkListener {
+    const { metrics, log } = this.#options;
+    let lineCount = 0;
+    let hasFailed = false;
+    return {
+      counted: (verdict) => metrics.egressConnections.add({ verdict }),
+      first: ({ host, port, verdict }: AuditKey) => {
+        events.append(Spid.agent, "network", { host, port, verdict });
+        if (!DENIALS.has(verdict)) return;
+        lineCount += 1;
+        if (lineCount <= LOG_LINES_MAX)
+          log.info("an instance was denied a connection", { operation: id, host, port, verdict });
+      },
+      moved: (direction, bytes) => metrics.egressBytes.add({ direction }, bytes),
+      open: (change) => {
+        this.#openCount += change;
+      },
+      failed: (error) => {
+        if (!hasFailed) log.error("the gate cannot connect for an instance", { operation: id, error });
+        hasFailed = true;
+      },
+    };
+  }
+}

@@ -1,0 +1,52 @@
+import type { NetworkRequest, NetworkRule } from "../../domain/network.ts";
+import type { AddressReach } from "../../network/gate.ts";
+import { allowsDestination, allowsName } from "../../network/rules.ts";
+import type { GuestDestination } from "../../vm/agent/guest-network.ts";
+
+/** Port of which the first bytes must be TLS for the name that was opened, unless the request allows any bytes. */
+const TLS_PORT = 443;
+
+/** What the operator lets instances reach. */
+export interface OperatorRules {
+  /** the ceiling of all requests */
+  readonly allow: readonly NetworkRule[];
+  /** names and ranges whose addresses need not be public */
+  readonly private: { readonly names: readonly NetworkRule[]; readonly ranges: readonly string[] };
+}
+
+/** Judges destinations and names by the rules of the operator and of one request. It asks nobody. */
+export class NetworkJudge {
+  readonly #operator: OperatorRules;
+  readonly #request: NetworkRequest;
+  /** lists of rules, each of which must allow what is asked for */
+  readonly #lists: readonly (readonly NetworkRule[])[];
+
+  constructor(operator: OperatorRules, request: NetworkRequest) {
+    this.#operator = operator;
+    this.#request = request;
+    this.#lists = request.record ? [operator.allow] : [operator.allow, request.allow];
+  }
+
+  allows(destination: GuestDestination): boolean {
+    return this.#lists.every((rules) => allowsDestination(rules, destination));
+  }
+
+  allowsName(name: string): boolean {
+    return this.#lists.every((rules) => allowsName(rules, name));
+  }
+
+  /** True when the operator has named the host as one whose addresses need not be public. */
+  isNamed({ kind, host }: Pick<GuestDestination, "kind" | "host">): boolean {
+    return kind === "name" && allowsName(this.#operator.private.names, host);
+  }
+
+  reach(destination: GuestDestination): AddressReach {
+    const { ranges } = this.#operator.private;
+    return { forbidden: "all-not-public", except: ranges, anyAddress: this.isNamed(destination) };
+  }
+
+  /** The name that TLS must ask for; null when any bytes may be sent. */
+  serverName({ kind, host, port }: GuestDestination): string | null {
+    return this.#request.tls === "sni" && kind === "name" && port === TLS_PORT ? host : null;
+  }
+}

@@ -1,0 +1,55 @@
+import type { GateConnection, GateEnd } from "../../network/gate.ts";
+import type { GuestConnection } from "../../vm/agent/connection.ts";
+
+/** The two ends of a connection that was accepted. */
+export interface RelayEnds {
+  readonly guest: GuestConnection;
+  readonly outer: GateConnection;
+}
+
+/** Asked before bytes are passed on; when it returns false, the connection is reset instead. */
+export interface RelayMeter {
+  sent(bytes: number): boolean;
+  received(bytes: number): boolean;
+}
+
+/**
+ * Passes bytes in both directions, as fast as the slower end takes them, until both have ended or one is reset. A reset of
+ * one end resets the other. Resolves to the outer end's end; never rejects.
+ */
+export async function relay({ guest, outer }: RelayEnds, meter: RelayMeter): Promise<GateEnd> {
+  let end: GateEnd | null = null;
+  const ended = outer.ended.then((how) => {
+    end = how;
+    if (how !== "ended") guest.reset();
+    return how;
+  });
+  const reset = () => outer.reset();
+  guest.signal.addEventListener("abort", reset, { once: true });
+  if (guest.signal.aborted) reset();
+  const up = async () => {
+    for await (const chunk of guest.chunks()) {
+      if (!meter.sent(chunk.byteLength)) return guest.reset();
+      await outer.write(chunk);
+    }
+    outer.end();
+  };
+  const down = async () => {
+    for await (const chunk of outer.chunks()) {
+      if (!meter.received(chunk.byteLength)) return guest.reset();
+      // The guest reads no more only after a reset, which resets the outer end.
+      if (!(await guest.write(chunk))) return;
+    }
+    // The chunks end with a reset, too, which the guest has been told already.
+    await Promise.resolve();
+    if (end === null || end === "ended") await guest.end();
+  };
+  const broken = () => {
+    guest.reset();
+    outer.reset();
+  };
+  await Promise.all([up().catch(broken), down().catch(broken)]);
+  const how = await ended;
+  guest.signal.removeEventListener("abort", reset);
+  return how;
+}

@@ -1,0 +1,125 @@
+import type { NetworkRequest, NetworkRule, NetworkVerdict } from "../../src/domain/network.ts";
+import { InstanceNetwork, type NetworkSettings } from "../../src/supervisor/network/instance-network.ts";
+import { packIntegers } from "../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, SESSION_GUEST_BIT } from "../../src/vm/agent/protocol.ts";
+import { done, openAgent, text } from "./agent-script.ts";
+import type { ScriptedAgent } from "./scripted-peer.ts";
+import { type OuterConnection, StandInGate } from "./stand-in-gate.ts";
+import { turns } from "./waiting.ts";
+
+export const rule = (host: string, ports: NetworkRule["ports"] = [80, 443]): NetworkRule => ({ host, ports });
+const REQUEST: NetworkRequest = { allow: [rule("*.example"), rule("192.0.2.0/24", [5432])], tls: "sni", record: false };
+const SETTINGS: NetworkSettings = {
+  allow: [rule("*.example"), rule("192.0.2.0/24", "*"), rule("*.org")],
+  private: { names: [rule("db.example", "*")], ranges: ["192.0.2.0/24"] },
+  connectionsMax: 256,
+  opensPerSecond: 50,
+  bytesMax: null,
+  idleMs: 600_000,
+};
+
+/** The network of an instance, with the agent's side and the outside in the hands of the test. */
+export class NetworkScene implements AsyncDisposable {
+  readonly gate = new StandInGate();
+  readonly events: string[] = [];
+  readonly verdicts: NetworkVerdict[] = [];
+  readonly moved = { sent: 0, received: 0 };
+  readonly failures: unknown[] = [];
+  openCount = 0;
+  nowMs = 0;
+  readonly network: InstanceNetwork;
+  readonly guest: ScriptedAgent;
+  #sessions = 0;
+
+  private constructor(request: NetworkRequest, settings: NetworkSettings, guest: ScriptedAgent) {
+    this.guest = guest;
+    this.gate.names = new Set(["a.example", "db.example"]);
+    this.network = new InstanceNetwork({
+      gate: this.gate,
+      settings,
+      request,
+      clock: () => 1_000_000 + this.nowMs,
+      now: () => this.nowMs,
+      listener: {
+        counted: (verdict) => this.verdicts.push(verdict),
+        first: ({ host, port, verdict }) => this.events.push(`${verdict} ${host}:${port}`),
+        moved: (direction, bytes) => {
+          this.moved[direction] += bytes;
+        },
+        open: (change) => {
+          this.openCount += change;
+        },
+        failed: (error) => this.failures.push(error),
+      },
+    });
+  }
+
+  static async open(
+    request: Partial<NetworkRequest> = {},
+    settings: Partial<NetworkSettings> = {},
+  ): Promise<NetworkScene> {
+    const { guest, agent } = openAgent();
+    const scene = new NetworkScene({ ...REQUEST, ...request }, { ...SETTINGS, ...settings }, guest);
+    const given = agent.network(scene.network, { ipv6: false });
+    guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
+    await given;
+    return scene;
+  }
+
+  /** Opens a connection as the guest does. */
+  ask(host: string | readonly number[], port = 80): number {
+    const id = SESSION_GUEST_BIT + this.#sessions++;
+    const isName = typeof host === "string";
+    const head = packIntegers([16, port], [16, isName ? 0 : host.length === 4 ? 4 : 6]);
+    this.guest.send(AgentFrame.netOpen, id, head, isName ? text(host) : Buffer.from(host));
+    return id;
+  }
+
+  /** The code of the host's answer to a question for a name. */
+  async resolve(name: string): Promise<number> {
+    const id = this.#sessions++;
+    this.guest.send(AgentFrame.resolve, id, packIntegers([16, 1]), text(name));
+    await turns();
+    const answer = this.guest.frames.find(({ type, session }) => type === HostFrame.resolved && session === id);
+    return answer?.payload.readUInt32LE() ?? -1;
+  }
+
+  /** Opens a connection that the host accepts. */
+  async connect(host = "a.example", port = 80): Promise<{ id: number; outer: OuterConnection }> {
+    const id = this.ask(host, port);
+    await turns();
+    const outer = this.gate.connections.at(-1);
+    if (outer === undefined || this.answer(id) !== "accepted") throw new Error("it was not accepted");
+    return { id, outer };
+  }
+
+  answer(id: number): number | "accepted" | null {
+    const frame = this.guest.frames.find(
+      ({ type, session }) => session === id && (type === HostFrame.netAccept || type === HostFrame.netRefuse),
+    );
+    if (frame === undefined) return null;
+    return frame.type === HostFrame.netAccept ? "accepted" : frame.payload.readUInt32LE();
+  }
+
+  typesOf(id: number): number[] {
+    return this.guest.frames.filter(({ session }) => session === id).map(({ type }) => type);
+  }
+
+  received(id: number): string {
+    const frames = this.guest.frames.filter(({ type, session }) => session === id && type === HostFrame.netData);
+    return Buffer.concat(frames.map(({ payload }) => payload)).toString();
+  }
+
+  entries(): string[] {
+    return this.network
+      .audit()
+      .entries.map(
+        ({ host, port, verdict, connections, bytes_sent, bytes_received }) =>
+          `${verdict} ${host}:${port} ${connections} ${bytes_sent}/${bytes_received}`,
+      );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.network[Symbol.asyncDispose]();
+  }
+}
