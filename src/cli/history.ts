@@ -173,9 +173,10 @@ function nameOf({ tag, deleted }: ImageStep): string {
 }
 
 function makingOf(step: ImageStep): string {
-  if (step.kind === "checkpoint") return `${commandOf(step)} (checkpoint)`;
+  const network = step.network === true ? " (network)" : "";
+  if (step.kind === "checkpoint") return `${commandOf(step)} (checkpoint)${network}`;
   const exit = step.timed_out === true ? " (timed out)" : step.exit_code ? ` (exit ${step.exit_code})` : "";
-  return `${commandOf(step)}${exit}`;
+  return `${commandOf(step)}${exit}${network}`;
 }
 
 /** The command as a person would type it, or the source of an import. */

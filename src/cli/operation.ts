@@ -15,6 +15,7 @@ import {
   JSON_OPTION,
   UsageError,
 } from "./command.ts";
+import { auditOf, networkCommand, refusalsOf } from "./network.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
 import { printable, shownDuration, shownSize, table } from "./table.ts";
 import { waitForOperation } from "./wait.ts";
@@ -138,6 +139,7 @@ export const operationCommands: readonly Command[] = [
       return 0;
     },
   }),
+  networkCommand,
   command({
     name: "op cancel",
     summary: "cancel an operation",
@@ -192,9 +194,20 @@ function details(operation: Operation): string {
     ["TOOK", durationMs === undefined ? undefined : shownDuration(durationMs)],
     ["ERROR", error === undefined ? undefined : `${error.error}: ${error.message}`],
     ...(result === undefined ? [] : resultFacts(result)),
+    ...networkFacts(operation),
   ];
   const known = facts.filter((fact): fact is [string, string] => fact[1] !== undefined);
   return known.map(([name, value]) => `${name.padEnd(10)} ${printable(value)}\n`).join("");
+}
+
+function networkFacts(operation: Operation): [string, string | undefined][] {
+  const audit = auditOf(operation);
+  if (audit === null) return [];
+  const reached = audit.entries.filter(({ verdict }) => verdict === "allowed").length;
+  return [
+    ["NETWORK", `reached ${reached}${audit.truncated ? " and more" : ""}`],
+    ["REFUSED", refusalsOf(audit) || undefined],
+  ];
 }
 
 function resultFacts(result: NonNullable<Operation["result"]>): [string, string | undefined][] {

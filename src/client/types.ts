@@ -8,6 +8,9 @@ export type OperationsQuery = V1["operations"]["get"]["query"];
 export type LogLine = V1["operations"][":id"]["log"]["get"]["response"][200][number];
 type OperationResult = NonNullable<Operation["result"]>;
 export type InstanceResult = Extract<OperationResult, { exit_code: unknown }>;
+/** What an instance did with its network. */
+export type NetworkAudit = NonNullable<Operation["network"]>;
+export type NetworkEntry = NetworkAudit["entries"][number];
 export type ImportResult = Extract<OperationResult, { digest: string }>;
 export type CheckpointResult = Extract<OperationResult, { pause_ms: number }>;
 export type OutputObject = NonNullable<InstanceResult["stdout"]>;

@@ -11,6 +11,7 @@ import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CliError, integerOption, type OptionValues, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { showProgress } from "../wait.ts";
+import { NETWORK_OPTIONS, networkField } from "./network.ts";
 
 /** Options of every command that starts a process in a sandbox. */
 export const PROCESS_OPTIONS = {
@@ -38,6 +39,7 @@ export const INSTANCE_OPTIONS = {
   hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
   disposable: { type: "boolean", doc: "discard the file system after the run" },
   tag: { type: "string", value: "NAME", doc: "tag the resulting image" },
+  ...NETWORK_OPTIONS,
 } as const;
 
 /** Options of every command that passes the streams of a process on. */
@@ -72,6 +74,7 @@ export function instanceFields(options: InstanceValues, environment: Environment
   return {
     ...processFields(options, environment),
     ...given({ hostname: options.hostname }),
+    ...networkField(options),
     disposable: options.disposable ?? false,
     truncate_output_at: OUTPUT_BYTES_MAX,
   };

@@ -4,6 +4,7 @@ import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, command, EXIT_NOT_RUN, type OptionValues, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
+import { tellNetwork } from "../network.ts";
 import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf, STREAM_OPTIONS, stdinOf } from "./request.ts";
 import { type Streams, streamsOf, withTerm } from "./streams.ts";
 import { type WatchedRun, watchRun } from "./watched-run.ts";
@@ -39,6 +40,7 @@ export const runCommand = command({
     "coppice run --image tag:python --file job.py:/root/job.py --tag python-after -- python3 job.py",
     "tar c . | coppice run --image tag:busybox --disposable -- tar t",
     "coppice run --image tag:busybox -it -- sh",
+    "coppice run --image tag:python --network allow=*.example.org:443,10.0.7.5:5432 -- python3 job.py",
   ],
   options: OPTIONS,
   async run({ options, positionals, io, environment }) {
@@ -109,6 +111,7 @@ async function afterSpawn(id: string, { client, io, options, streams }: Spawned)
   }
   if (json) await io.stdout(`${JSON.stringify(run.operation)}\n`);
   else await passRest(result, run, io);
+  tellNetwork(run.operation, io);
   return result.exit_code;
 }
 

@@ -5,6 +5,7 @@ import type { SpawnRequest } from "../../client/types.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, command, expectPositionals, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
+import { tellNetwork } from "../network.ts";
 import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf } from "./request.ts";
 import { passRest, resultOf } from "./run.ts";
 import { streamsOf, withTerm } from "./streams.ts";
@@ -56,6 +57,7 @@ export const shellCommand = command({
       }
       const result = resultOf(run.operation);
       await passRest(result, run, io);
+      tellNetwork(run.operation, io);
       if (result.image !== undefined) await keep({ client, io, image: result.image, base: image, tag: options.tag });
       return result.exit_code;
     };

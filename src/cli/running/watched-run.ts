@@ -6,6 +6,7 @@ import { COMMAND_SPID } from "../../client/processes.ts";
 import type { Operation } from "../../client/types.ts";
 import { CliError, EXIT_INTERRUPTED, EXIT_NOT_RUN } from "../command.ts";
 import type { Io } from "../io.ts";
+import { tellNetwork } from "../network.ts";
 import { cancelOperation, endOf, QUEUED, showProgress } from "../wait.ts";
 import { Session } from "./session.ts";
 import { passSignals } from "./signals.ts";
@@ -84,6 +85,7 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     throw new CliError(`the connection is lost; coppice attach ${id} comes back to it`, EXIT_NOT_RUN);
   }
   if (operation === null) throw new CliError(`gave up waiting; the operation is ${id}`, EXIT_INTERRUPTED);
+  if (operation.status !== "SUCCESS") tellNetwork(operation, io);
   if (operation.status === "CANCELLED") {
     throw new CliError(`operation ${id} was cancelled`, signals.interrupted ? EXIT_INTERRUPTED : EXIT_NOT_RUN);
   }
