@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
+import { existsSync, statSync, watch } from "node:fs";
+import { mkdir, mkdtemp, open, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { BackupError, backUp, restore } from "../../src/cli/backup/archive.ts";
@@ -42,6 +42,13 @@ afterEach(async () => {
   await api[Symbol.asyncDispose]();
   await rm(directory, { recursive: true, force: true });
 });
+
+/** A file that takes a while to write to an archive. */
+async function addLargeFile(): Promise<void> {
+  const content = Buffer.alloc(64 * 1_048_576, "x");
+  const { sha256, sizeBytes } = await receiveBlob(api.parts.layout, one(content), content.length);
+  upsertFile(api.parts.db, { accountId: ALICE, sha256, sizeBytes, now: 1 });
+}
 
 const root = () => api.parts.layout.root;
 const at = (name: string): string => join(directory, name);
@@ -103,6 +110,32 @@ describe("a backup", () => {
     await restore(await rewrite(1), at("data"));
     expect(await readdir(dataLayout(at("data")).events)).toEqual([]);
     await expect(restore(await rewrite(3), at("later"))).rejects.toThrow("has format 3; this program reads 1 and 2");
+  });
+
+  test("can be read by nobody else while it is written, also by one who has opened an unfinished archive", async () => {
+    const partial = at(".backup.tar.partial");
+    await writeFile(partial, "of a backup that was killed", { mode: 0o644 });
+    await using opened = await open(partial);
+    const modes = new Set<number>();
+    const watcher = watch(directory, () => {
+      const status = statSync(partial, { throwIfNoEntry: false });
+      if (status !== undefined) modes.add(status.mode & 0o777);
+    });
+    await addLargeFile();
+    await backUp(root(), at("backup.tar")).finally(() => watcher.close());
+    expect([...modes]).toEqual([0o600]);
+    expect(await opened.readFile("utf8")).toBe("of a backup that was killed");
+    expect(await readdir(directory)).toEqual(["backup.tar"]);
+  });
+
+  test("whose terminal is closed leaves nothing behind", async () => {
+    await addLargeFile();
+    const argv = [process.execPath, "src/main.ts", "backup", "--output", at("backup.tar"), "--data-dir", root()];
+    const child = Bun.spawn(argv, { stdout: "ignore", stderr: "ignore" });
+    const watcher = watch(directory, () => child.kill("SIGHUP"));
+    expect(await child.exited.finally(() => watcher.close())).toBe(1);
+    expect(await readdir(directory)).toEqual([]);
+    expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
   });
 
   test("is of one moment: later changes are not in it", async () => {

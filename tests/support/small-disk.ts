@@ -115,7 +115,10 @@ export class SmallDisk implements AsyncDisposable {
   }
 }
 
-/** Processes that were just killed, or that inspect all processes of the host, may still hold the disk. */
+/**
+ * Processes that were just killed, or that inspect all processes of the host, may still hold the disk. So may this one: a
+ * closed database stays open until the garbage of its statements is collected.
+ */
 async function unmount(path: string): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     try {
@@ -128,6 +131,7 @@ async function unmount(path: string): Promise<void> {
       ) {
         throw error;
       }
+      Bun.gc(true);
       await pause("it may be free then", UNMOUNT_PAUSE_MS);
     }
   }

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { chmod, link, lstat, mkdir, readdir, rename } from "node:fs/promises";
+import { link, lstat, mkdir, open, readdir, rename, rm } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
 import {
   type BackupContents,
@@ -84,9 +84,9 @@ export async function backUp(dataDirectory: string, archive: string, signal?: Ab
   const temporary = join(dirname(target), `.${basename(target)}.partial`);
   await using undo = new AsyncDisposableStack();
   undo.defer(() => removeQuietly(temporary));
+  await createPrivate(temporary);
   const form = ["--create", "--format=posix", "--sparse", "--numeric-owner", "--owner=0", "--group=0"];
   await tar([...form, `--file=${temporary}`, `--directory=${staging.path}`, MANIFEST_NAME, ...PARTS], signal);
-  await chmod(temporary, 0o600);
   await publishFile(temporary, target);
   return { images, layers: layers.length, files: blobs.length, sizeBytes: Bun.file(target).size };
 }
@@ -261,6 +261,14 @@ async function moveInto(from: string, to: string): Promise<void> {
     else await rename(source, target);
   }
   await syncPath(to);
+}
+
+/** Makes an empty file that only its owner can read, also while it is written: the archive has the keys that sign tokens. */
+async function createPrivate(path: string): Promise<void> {
+  // Whoever has opened a file that is there already could read what is written to it.
+  await rm(path, { force: true });
+  const file = await open(path, "wx", 0o600);
+  await file.close();
 }
 
 async function tar(args: readonly string[], signal: AbortSignal | undefined): Promise<void> {

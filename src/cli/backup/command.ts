@@ -75,7 +75,10 @@ export const backupCommands: readonly Command[] = [
 async function known<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const { BackupError } = await import("./archive.ts");
   const interrupted = new AbortController();
-  using _interrupts = io.onSignal(INTERRUPTS, (signal) => interrupted.abort(new CliError(`ended by ${signal}`)));
+  // SIGHUP comes from a terminal that is closed: nothing may be left behind then, either.
+  using _interrupts = io.onSignal([...INTERRUPTS, "SIGHUP"], (signal) =>
+    interrupted.abort(new CliError(`ended by ${signal}`)),
+  );
   try {
     return await work(interrupted.signal);
   } catch (error) {
