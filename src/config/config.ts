@@ -173,7 +173,7 @@ export function explainConfig(sources: ConfigSources): ExplainedConfig {
       values.set(name, (KEYS[name] as ConfigKey<unknown>).parse(raw));
       origins.set(name, origin);
     } catch (error) {
-      problems.push(`${origin}: ${name} ${(error as Error).message}, not ${withoutPassword(JSON.stringify(raw))}`);
+      problems.push(withoutPassword(`${origin}: ${name} ${(error as Error).message}, not ${JSON.stringify(raw)}`));
     }
   };
 

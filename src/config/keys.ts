@@ -1,6 +1,6 @@
 import type { NetworkRule } from "../domain/network.ts";
 import { LOG_LEVELS } from "../log.ts";
-import { readHosts, readRules, readServers } from "./network.ts";
+import { readHosts, readProxy, readRules, readServers } from "./network.ts";
 
 /** A setting. */
 export interface ConfigKey<T> {
@@ -112,8 +112,6 @@ function list<T>(
 const hosts = (doc: { readonly doc: string }): ConfigKey<readonly string[]> =>
   list("names, addresses and ranges such as 10.0.0.0/8", readHosts, doc);
 
-const proxyExpression = /^(?:http|socks5):\/\/(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}$/;
-
 /** All settings, by their names in the file. A test compares the table in docs/configuration.md with them. */
 export const KEYS = {
   data_dir: path({
@@ -223,7 +221,7 @@ export const KEYS = {
   "network.resolvers": list("addresses of name servers, with the port unless it is 53", readServers, {
     doc: "name servers for sandboxes and imports; empty: those of the host",
   }),
-  "network.proxy": optional((doc) => text("http://HOST:PORT or socks5://HOST:PORT", proxyExpression, doc), {
+  "network.proxy": optional((doc) => key("http://HOST:PORT or socks5://HOST:PORT", readProxy, doc), {
     default: null,
     or: "",
     doc: "proxy of the site, through which sandboxes and imports connect",

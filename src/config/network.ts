@@ -1,7 +1,8 @@
 import type { NetworkRule } from "../domain/network.ts";
-import { canonicalAddress, isAddressRule, parseHostText, parseRuleText } from "../network/rules.ts";
+import { canonicalAddress, isAddressRule, isHostName, parseHostText, parseRuleText } from "../network/rules.ts";
 
 const PORT_MAX = 65_535;
+const proxyExpression = /^(http|socks5):\/\/(?:\[([^[\]]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$/;
 
 /** Hosts that the operator names in another setting than the rules. */
 export interface NamedHosts {
@@ -31,6 +32,17 @@ export function readServers(texts: readonly string[]): string[] {
     }
     return `${address.includes(":") ? `[${address}]` : address}:${Number(port)}`;
   });
+}
+
+/** The address of a proxy in its one spelling; undefined when the text is none. */
+export function readProxy(raw: unknown): string | undefined {
+  const [, scheme, bracketed, plain = "", digits] = proxyExpression.exec(String(raw)) ?? [];
+  const port = Number(digits);
+  if (scheme === undefined || port < 1 || port > PORT_MAX) return undefined;
+  const address = canonicalAddress(bracketed ?? plain);
+  if (address !== null) return `${scheme}://${address.includes(":") ? `[${address}]` : address}:${port}`;
+  const name = plain.toLowerCase();
+  return isHostName(name) ? `${scheme}://${name}:${port}` : undefined;
 }
 
 /** Divides what `readHosts` gave. */

@@ -19,6 +19,8 @@ const rangeExpression = /^([^/]+)\/(0|[1-9]\d{0,2})$/;
 const MAPPED = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const MAPPED_BITS = 96;
 
+const NO_SCHEME = "must be a host without a scheme such as http://";
+
 /** A wrong part of a rule. The message completes "PART …". */
 class RuleError extends Error {
   override readonly name = "RuleError";
@@ -54,6 +56,7 @@ export function parseRule(host: string, ports: NetworkPorts | undefined, field: 
 export function parseRuleText(text: string): NetworkRule {
   const quoted = JSON.stringify(text.slice(0, NAME_CHARACTERS_MAX));
   const wrong = (reason: string): ApiError => new ApiError("validation_error", `${quoted}: ${reason}`);
+  if (text.includes("://")) throw wrong(NO_SCHEME);
   const [, bracketed, plain, ports] = /^(?:\[([^[\]]*)\]|([^:[\]]*))(?::([^:]*))?$/.exec(text) ?? [];
   if (bracketed === undefined && plain === undefined) throw wrong("an IPv6 address needs brackets: [2001:db8::1]:443");
   if (bracketed !== undefined && !bracketed.includes(":")) throw wrong("only an IPv6 address has brackets");
@@ -96,9 +99,6 @@ export function isAddressRule({ host }: NetworkRule): boolean {
  */
 export function covers(ceiling: readonly NetworkRule[], rule: NetworkRule): boolean {
   const { host, ports } = rule;
-  if (ports !== "*" && isHostName(host)) {
-    return ports.every((port) => allowsDestination(ceiling, { kind: "name", host, port }));
-  }
   const wider = ceiling.filter((each) => hostCovers(each.host, host));
   if (ports === "*") return wider.some((each) => each.ports === "*");
   return ports.every((port) => wider.some((each) => hasPort(each, port)));
@@ -150,6 +150,7 @@ function hostOf(text: string): string {
   }
   const host = text.toLowerCase();
   if (host === ANY_NAME) return host;
+  if (host.includes("://")) throw wrong(NO_SCHEME);
   if (host.includes("/")) return rangeOf(host);
   const address = canonicalAddress(host);
   if (address !== null) return address;

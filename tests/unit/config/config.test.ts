@@ -146,6 +146,81 @@ describe("values", () => {
     ]);
   });
 
+  test("network rules, as an array of the file or with blanks between them", () => {
+    const allow = [
+      { host: "*.example.org", ports: [80, 443] },
+      { host: "10.0.7.0/24", ports: [5432] },
+      { host: "2001:db8::1", ports: "*" },
+    ];
+    const texts = ["*.Example.org", "10.0.7.0/24:5432", "[2001:DB8::1]:*"];
+    expect(load({ file: file(`network.allow = ${JSON.stringify(texts)}`) }).network.allow).toEqual(allow as never);
+    expect(load({ environment: { COPPICE_NETWORK_ALLOW: ` ${texts.join("  ")} ` } }).network.allow).toEqual(
+      allow as never,
+    );
+    expect(load({ flags: { "network-allow": "a.example:80,443" } }).network.allow).toEqual([
+      { host: "a.example", ports: [80, 443] },
+    ]);
+    expect(load({ file: file(`network.allow = ["*"]`), flags: { "network-allow": "" } }).network.allow).toEqual([]);
+  });
+
+  test("hosts with addresses of the site, the proxy, and the name servers", () => {
+    const text = `
+      [network]
+      private = ["*.Lan.example", "db", "10.0.7.0/24", "fd00::1"]
+      proxy = "http://Proxy.Lan.example:3128"
+      proxy_credentials_file = "/etc/coppice/proxy"
+      proxy_bypass = ["*.lan.example", "::ffff:10.0.0.0/104"]
+      resolvers = ["192.0.2.1", "192.0.2.2:5353", "[2001:DB8::1]", "[2001:db8::1]:5353"]
+      bytes_max = "1GiB"
+    `;
+    expect(load({ file: file(text) }).network).toMatchObject({
+      private: {
+        names: [
+          { host: "*.lan.example", ports: "*" },
+          { host: "db", ports: "*" },
+        ],
+        ranges: ["10.0.7.0/24", "fd00::1"],
+      },
+      proxy: "http://proxy.lan.example:3128",
+      proxyBypass: { names: [{ host: "*.lan.example", ports: "*" }], ranges: ["10.0.0.0/8"] },
+      resolvers: ["192.0.2.1:53", "192.0.2.2:5353", "[2001:db8::1]:53", "[2001:db8::1]:5353"],
+      bytesMax: 1024 ** 3,
+    });
+    expect(load({ flags: { "network-proxy": "socks5://[2001:DB8::1]:1080" } }).network.proxy).toBe(
+      "socks5://[2001:db8::1]:1080",
+    );
+    expect(load().network).toMatchObject({ allow: [], proxy: null, resolvers: [], record: false, connectionsMax: 256 });
+  });
+
+  test.each([
+    ["network-allow", "a.example b.example:0", '"b.example:0"'],
+    ["network-allow", "10.0.7.5/24", '"10.0.7.5/24"'],
+    ["network-private", "*", "must not be *"],
+    ["network-private", "db.example:5432", '"db.example:5432"'],
+    ["network-connections-max", "257", "from 1 to 256"],
+    ["network-resolvers", "dns.example", '"dns.example"'],
+    ["network-resolvers", "192.0.2.1:0", '"192.0.2.1:0"'],
+    ["network-resolvers", "2001:db8::1", '"2001:db8::1"'],
+    ["network-proxy", "https://proxy.example:3128", "must be http://HOST:PORT or socks5://HOST:PORT"],
+    ["network-proxy", "http://proxy.example", "must be http://HOST:PORT"],
+    ["network-proxy", "http://proxy.example:70000", "must be http://HOST:PORT"],
+    ["network-proxy", "http://127.1:3128", "must be http://HOST:PORT"],
+    ["network-proxy-credentials-file", "/secret", "needs network.proxy"],
+  ])("--%s %s is refused", (name, value, message) => {
+    const problems = problemsOf({ flags: { [name]: value } });
+    expect(problems).toHaveLength(1);
+    expect(problems[0]).toContain(message);
+  });
+
+  test("a password in the address of the proxy is refused, and not repeated", () => {
+    const problems = problemsOf({ environment: { COPPICE_NETWORK_PROXY: "http://me:hunter2@proxy.example:3128" } });
+    expect(problems).toEqual([
+      'COPPICE_NETWORK_PROXY: network.proxy must be http://HOST:PORT or socks5://HOST:PORT, not "http://…@proxy.example:3128"',
+    ]);
+    const nested = problemsOf({ file: file('network.allow = ["http://me:hunter2@a.example"]') });
+    expect(JSON.stringify(nested)).not.toContain("hunter2");
+  });
+
   test("registry hosts", () => {
     const text =
       '[registries.hosts."R.example.net:5000"]\ninsecure = true\n[registries.hosts.other]\nca_file = "/ca.pem"';

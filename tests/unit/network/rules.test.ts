@@ -84,7 +84,7 @@ describe("the one spelling of a host", () => {
     ["exa%6dple.org", "zone"],
     ["user@example.org", "labels"],
     ["example.org:443", "without a port"],
-    ["http://example.org", "range of addresses"],
+    ["http://example.org", "without a scheme"],
     ["a.*.org", "may have *"],
     ["*a.org", "may have *"],
     ["**.org", "may have *"],
@@ -182,7 +182,8 @@ describe("rules as text", () => {
     ["[::1]80", "brackets"],
     ["a[::1]:80", "brackets"],
     ["[]:80", "brackets"],
-    ["http://example.org", "the"],
+    ["http://example.org", "without a scheme"],
+    ["http://me:secret@example.org:80/", "without a scheme"],
   ])("%j is refused", (text, reason) => {
     const { message } = refusal(() => rule(text));
     expect(message).toStartWith(JSON.stringify(text));
