@@ -13,7 +13,7 @@ const FOLDER_FILES_MAX = 24;
  * from its own top folder; log.ts may be imported as a type anywhere.
  */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
-  "main.ts": ["cli", "config", "log", "daemon", "network/gate/main.ts"],
+  "main.ts": ["cli", "config", "log", "daemon"],
   "daemon.ts": ["*"],
   "version.ts": ["package.json"],
   "log.ts": [],

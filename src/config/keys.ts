@@ -147,7 +147,10 @@ export const KEYS = {
     default: 1_900_000_000,
     doc: "first user id of VMs; each VM gets its own, and nothing else may use these ids",
   }),
-  "vm.uid_count": integer(1, 65_536, { default: 4096, doc: "number of user ids for VMs" }),
+  "vm.uid_count": integer(1, 65_536, {
+    default: 4096,
+    doc: "number of user ids for VMs; the next one is for the process that connects to the outside",
+  }),
   "vm.vcpus_default": integer(1, 64, { default: 1, doc: "vCPUs of an instance that requests none" }),
   "vm.vcpus_max": integer(1, 64, { default: 8, doc: "largest number of vCPUs of an instance" }),
   "vm.memory_bytes_default": size({ default: 512 * 1024 ** 2, doc: "memory of an instance that requests none" }),

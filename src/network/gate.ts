@@ -56,7 +56,7 @@ export interface GateRequest {
 /** Why there is no connection; `limited`: there are too many. */
 export type GateVerdict = Exclude<NetworkVerdict, "allowed" | "denied" | "denied_sni">;
 
-/** There is no connection. The message is for the operator's log and names no secret. */
+/** There is no connection. The message ends a sentence "HOST cannot be reached: …", and names no secret. */
 export class GateError extends Error {
   override readonly name = "GateError";
   readonly verdict: GateVerdict;

@@ -7,7 +7,6 @@ const KEEP_MS = 5000;
 /** Name servers that are asked; the C library takes no more. */
 const SERVERS_COUNT_MAX = 3;
 const HOSTS_BYTES_MAX = 1_048_576;
-const LOCALHOST = ["127.0.0.1", "::1"] as const;
 
 /** The host's own addresses, its name servers, and its file of names. All of them may change while the daemon runs. */
 export class HostNetwork {
@@ -29,9 +28,9 @@ export class HostNetwork {
     return this.#read().servers;
   }
 
-  /** The addresses of a name in the file of names; null when it is not there. `localhost` always is. */
+  /** The addresses of a name in the file of names; null when it is not there. */
   addressesOf(name: string): readonly string[] | null {
-    return this.#read().hosts.get(name) ?? (name === "localhost" ? LOCALHOST : null);
+    return this.#read().hosts.get(name) ?? null;
   }
 
   #read(): Present {

@@ -1,20 +1,25 @@
 import { isIP } from "node:net";
 import { ApiError } from "../domain/errors.ts";
-import { forwardLoopback, type LoopbackEndpoint } from "../system/forward.ts";
-import { openSocksProxy } from "../system/socks.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
+import { type Gate, type GateConnection, GateError } from "./gate.ts";
 import {
-  allowedAddresses,
   forbiddenAddress,
+  isListed,
   listedLoopback,
+  numericAddress,
   type RegistryHosts,
   type RegistrySettings,
-  type ResolveHost,
 } from "./registry-policy.ts";
+import { forwardLoopback, type LoopbackEndpoint } from "./tool-proxy/forward.ts";
+import { openSocksProxy } from "./tool-proxy/socks.ts";
 
 /** Limit of remembered failures; more would not help in an error message. */
 const FAILED_HOSTS_COUNT_MAX = 32;
 const NAME_EXPRESSION = /^[a-z0-9._-]+$/;
+
+/** A registry may take long to begin with its answer. */
+const TRANSFER = { serverName: null, idleMs: 3_600_000 } as const;
+const REACH = { forbidden: "registry", except: [] } as const;
 
 /** Messages of skopeo when the proxy refused or failed a connection, or a forwarded connection failed. */
 const REFUSED_BY_PROXY = "socks connect";
@@ -43,7 +48,7 @@ export interface GateOptions {
   readonly network: ToolNetwork;
   readonly settings: RegistrySettings;
   readonly hosts: RegistryHosts;
-  readonly resolve?: ResolveHost;
+  readonly gate: Gate;
 }
 
 /**
@@ -63,11 +68,13 @@ export function openRegistryGate(options: GateOptions): RegistryGate {
   const hosts = { ...options.hosts, ...mirrors };
   using stack = new DisposableStack();
   try {
-    const resolve = async (host: string): Promise<readonly string[]> =>
-      await allowedAddresses(canonicalHost(host), hosts, options.resolve);
-    const { url } = stack.use(openSocksProxy({ network, resolve, onFailure }));
+    const calls = new AbortController();
+    stack.defer(() => calls.abort());
+    const connect = async (host: string): Promise<GateConnection> =>
+      await connectTo(canonicalHost(host), hosts, options.gate, calls.signal);
+    const { url } = stack.use(openSocksProxy({ network, connect, onFailure }));
     const listed = listedLoopback(hosts);
-    for (const endpoint of listed) stack.use(forwardLoopback(network, endpoint, onFailure));
+    for (const endpoint of listed) stack.use(forward(endpoint, { ...options, onFailure }));
     const owned = stack.move();
     return {
       network: network.path,
@@ -78,6 +85,38 @@ export function openRegistryGate(options: GateOptions): RegistryGate {
   } catch (error) {
     const reason = (error as Error).message;
     throw new ApiError("unavailable", "this host gives skopeo no network of its own", { reason }, { cause: error });
+  }
+}
+
+/** Makes an endpoint that the operator listed reachable for skopeo. A call that ends leaves the connection to the others. */
+function forward(
+  endpoint: LoopbackEndpoint,
+  { network, gate, onFailure }: GateOptions & Pick<Parameters<typeof forwardLoopback>[2], "onFailure">,
+): Disposable | null {
+  const destination = { kind: "address", host: endpoint.address, port: endpoint.port } as const;
+  const never = new AbortController().signal;
+  return forwardLoopback(network, endpoint, {
+    connect: () => gate.connect({ ...TRANSFER, destination, reach: { ...REACH, anyAddress: true } }, never),
+    onFailure,
+  });
+}
+
+/** @throws ApiError `forbidden` when the policy refuses the host; GateError when it is not reached */
+async function connectTo(host: string, hosts: RegistryHosts, gate: Gate, signal: AbortSignal): Promise<GateConnection> {
+  const reach = { ...REACH, anyAddress: isListed(host, hosts) };
+  const [, name = "", port = ""] = /^(.*):(\d+)$/s.exec(host) ?? [];
+  const bare = name.replace(/^\[|\]$/g, "");
+  const address = isIP(bare) !== 0 ? bare : numericAddress(bare);
+  const destination = {
+    kind: address === null ? "name" : "address",
+    host: address ?? bare,
+    port: Number(port),
+  } as const;
+  try {
+    return await gate.connect({ ...TRANSFER, destination, reach }, signal);
+  } catch (error) {
+    if (!(error instanceof GateError) || error.verdict !== "denied_private") throw error;
+    throw new ApiError("forbidden", forbiddenAddress(host, error.addresses[0] ?? ""), { registry: host });
   }
 }
 
@@ -108,25 +147,7 @@ function lastFailure(message: string, failedHosts: readonly FailedHost[]): Faile
 }
 
 function failedHostOf(host: string, error: unknown): FailedHost {
-  if (error instanceof ApiError) {
-    const forbidden = error.code === "forbidden";
-    return {
-      host,
-      code: forbidden ? "forbidden" : "unavailable",
-      reason: forbidden ? error.message : "its name does not resolve",
-    };
-  }
-  return { host, code: "unavailable", reason: reasonOf((error as NodeJS.ErrnoException).code) };
-}
-
-function reasonOf(code: string | undefined): string {
-  switch (code) {
-    case "ECONNREFUSED":
-      return "connection refused";
-    case "EHOSTUNREACH":
-    case "ENETUNREACH":
-      return "no route to it";
-    default:
-      return "it does not answer";
-  }
+  if (error instanceof ApiError && error.code === "forbidden")
+    return { host, code: "forbidden", reason: error.message };
+  return { host, code: "unavailable", reason: error instanceof GateError ? error.message : "it does not answer" };
 }

@@ -1,8 +1,8 @@
-import { lookup } from "node:dns/promises";
-import { isIP } from "node:net";
+import { isIP, isIPv4 } from "node:net";
 import { ApiError } from "../domain/errors.ts";
-import { withinTime } from "../system/waiting.ts";
-import { type AddressKind, addressKind } from "./addresses.ts";
+import { addressKind } from "./addresses.ts";
+import { REGISTRY_FORBIDDEN } from "./gate/judge.ts";
+import { type Gate, GateError } from "./gate.ts";
 
 /** The operator's settings for one registry host. */
 export interface RegistrySettings {
@@ -37,13 +37,8 @@ const ANY_HOST = "*";
 const LOCALHOST = ["127.0.0.1", "::1"];
 const HTTPS_PORT = 443;
 const HTTP_PORT = 80;
-/** Kinds of addresses that belong to this machine or its cloud; only hosts that the operator listed may have them. */
-const FORBIDDEN: readonly AddressKind[] = ["loopback", "link-local", "metadata", "unspecified"];
-/** Time limit of a name look-up. The C library's own limit is longer than an import should wait without a message. */
-const LOOKUP_MS = 10_000;
-
 /**
- * Decides whether a host may be contacted, and returns its settings. Only listed hosts may have FORBIDDEN addresses; private
+ * Decides whether a host may be contacted, and returns its settings. Only listed hosts may have addresses of this machine and its cloud; private
  * addresses are allowed.
  * @param host as `parseRegistryReference` returns it
  * @throws ApiError `forbidden` when the policy refuses the host, `unavailable` when its name does not resolve
@@ -51,7 +46,7 @@ const LOOKUP_MS = 10_000;
 export async function checkRegistryHost(
   host: string,
   hosts: RegistryHosts,
-  resolve: ResolveHost = resolveHost,
+  resolve: ResolveHost,
 ): Promise<RegistrySettings> {
   const { listed, settings } = settingsFor(host, hosts);
   if (!listed) await checkedAddresses(host, resolve);
@@ -59,18 +54,12 @@ export async function checkRegistryHost(
 }
 
 /**
- * The addresses at which a host may be contacted now. A caller that connects to them, without resolving the name again,
- * keeps to the policy even if name servers change their answers.
+ * Whether the operator listed a host with this port.
  * @param host with the port
- * @throws ApiError like `checkRegistryHost`
+ * @throws ApiError `forbidden` when the policy refuses the host
  */
-export async function allowedAddresses(
-  host: string,
-  hosts: RegistryHosts,
-  resolve: ResolveHost = resolveHost,
-): Promise<readonly string[]> {
-  const { listed } = settingsFor(host, hosts);
-  return listed ? await addressesOf(host, resolve) : await checkedAddresses(host, resolve);
+export function isListed(host: string, hosts: RegistryHosts): boolean {
+  return settingsFor(host, hosts).listed;
 }
 
 /** Listed endpoints on this machine's loopback. Clients connect to those directly, even when they have a proxy. */
@@ -137,21 +126,38 @@ function bareName(host: string): string {
   return hostName(host).replace(/^\[|\]$/g, "");
 }
 
-async function resolveHost(name: string): Promise<readonly string[]> {
-  const unresolved = (reason: string, cause?: unknown): ApiError =>
-    new ApiError("unavailable", `the registry's host name ${name} ${reason}`, { registry: name }, { cause });
-  const looked = lookup(name, { all: true }).catch((error: unknown) => {
-    throw unresolved("does not resolve", error);
-  });
-  const found = await withinTime(looked, LOOKUP_MS, () => {
-    throw unresolved("could not be looked up in time");
-  });
-  return found.map((item) => item.address);
+/**
+ * Looks registries' names up by the gate. Behind a site's proxy, which resolves names itself, they have no addresses here.
+ * @throws ApiError `unavailable` when the name does not resolve
+ */
+export function registryResolver(gate: Pick<Gate, "lookup">, signal: AbortSignal): ResolveHost {
+  return async (name) => {
+    const numeric = numericAddress(name);
+    if (numeric !== null) return [numeric];
+    try {
+      return (await gate.lookup(name, signal)) ?? [];
+    } catch (error) {
+      if (!(error instanceof GateError)) throw error;
+      const reason = error.verdict === "no_such_name" ? "does not resolve" : `cannot be looked up: ${error.message}`;
+      const message = `the registry's host name ${name} ${reason}`;
+      throw new ApiError("unavailable", message, { registry: name }, { cause: error });
+    }
+  };
+}
+
+/**
+ * The address that the C library and others take a name for when its last part is a number, as in `127.1` and
+ * `0x7f000001`; null for other names.
+ */
+export function numericAddress(name: string): string | null {
+  // The parser of URLs knows all of these forms, and refuses numbers that are no address.
+  const hostname = URL.parse(`http://${name}`)?.hostname ?? "";
+  return isIPv4(hostname) ? hostname : null;
 }
 
 /** Whether only a listed host may have this address. */
 export function isForbidden(address: string): boolean {
-  return FORBIDDEN.includes(addressKind(address));
+  return REGISTRY_FORBIDDEN.includes(addressKind(address));
 }
 
 /** The reason for refusing a host with an address that `isForbidden`. */

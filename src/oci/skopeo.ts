@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
+import type { Gate } from "../network/gate.ts";
 import { openRegistryGate } from "../network/registry-gate.ts";
 import type { RegistryHosts, RegistrySettings } from "../network/registry-policy.ts";
 import { scratchDirectory } from "../system/scratch.ts";
@@ -27,6 +28,8 @@ export interface RegistryAccess extends ToolBounds {
   /** the policy for hosts to which the registry redirects skopeo */
   readonly hosts: RegistryHosts;
   readonly network: ToolNetwork;
+  /** makes the connections of skopeo */
+  readonly gate: Gate;
   /** private directory; everything put there, including the password, is removed before the call returns */
   readonly scratch: string;
 }
@@ -114,17 +117,17 @@ async function skopeo(
 ): Promise<Uint8Array> {
   await using own = await scratchDirectory(access.scratch, "skopeo-");
   const home = await prepareSkopeoHome(own.path, reference, access);
-  using gate = openRegistryGate(access);
+  using way = openRegistryGate(access);
   try {
     const command = {
       argv: argvOf(home),
-      env: { ...home.environment, ...gate.environment },
+      env: { ...home.environment, ...way.environment },
       cwd: access.scratch,
       stdoutBytesMax: DOCUMENT_BYTES_MAX,
-      confinement: { readable: [], writable: [access.scratch], network: gate.network },
+      confinement: { readable: [], writable: [access.scratch], network: way.network },
     };
     return await runTool(command, access);
   } catch (error) {
-    throw registryFailure(error, reference, { ...access, failedHost: gate.failedHost });
+    throw registryFailure(error, reference, { ...access, failedHost: way.failedHost });
   }
 }

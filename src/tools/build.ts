@@ -44,6 +44,18 @@ async function embedAssets(): Promise<AssetManifest> {
   return manifest;
 }
 
+/** The program of the process that connects to the outside, as one text; see network/gate/process.ts. */
+async function gateProgram(): Promise<string> {
+  const result = await Bun.build({
+    entrypoints: [join(root, "src/network/gate/main.ts")],
+    target: "bun",
+    minify: { syntax: true, whitespace: true },
+  });
+  const [output] = result.outputs;
+  if (!result.success || output === undefined) throw new AggregateError(result.logs, "the bundler failed");
+  return await output.text();
+}
+
 async function build(revision: string, outfile: string): Promise<void> {
   const startedAt = performance.now();
   const manifest = await embedAssets();
@@ -62,7 +74,11 @@ async function build(revision: string, outfile: string): Promise<void> {
     sourcemap: "linked",
     // Elysia reads the source text of handlers: more minification would change its behaviour.
     minify: { syntax: true },
-    define: { "process.env.NODE_ENV": '"production"', BUILD_REVISION: JSON.stringify(revision) },
+    define: {
+      "process.env.NODE_ENV": '"production"',
+      BUILD_REVISION: JSON.stringify(revision),
+      BUILD_GATE: JSON.stringify(await gateProgram()),
+    },
     compile: {
       target: "bun-linux-x64",
       outfile: join(staging, "coppice"),

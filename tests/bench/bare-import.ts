@@ -9,6 +9,7 @@ import { runTool, type ToolBounds, type ToolCommand } from "../../src/oci/tool.t
 import { UNPACK_RIGHTS, unpackArgv } from "../../src/oci/umoci.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { testGate } from "../support/network/gate.ts";
 import type { Registry } from "../support/registry.ts";
 import { builtAssets } from "../support/vm.ts";
 
@@ -28,6 +29,7 @@ export async function openBareImport(registry: Registry, parent: string): Promis
   const groups = stack.use(await openCgroupTree({ namespace: `coppice-bench-${process.pid}` }));
   const group = stack.use(await groups.create("import", GROUP_LIMITS));
   const network = stack.use(new ToolNetwork());
+  const { gate } = stack.use(await testGate());
   const bounds = {
     launcher: builtAssets().launcher,
     timeoutMs: TOOL_MS,
@@ -38,12 +40,13 @@ export async function openBareImport(registry: Registry, parent: string): Promis
   return {
     async measure(reference) {
       await using directory = await scratchDirectory(parent, "bare-");
-      using gate = openRegistryGate({
+      using way = openRegistryGate({
         network,
+        gate,
         settings: registry.settings,
         hosts: { [registry.host]: registry.settings },
       });
-      const commands = await commandsOf(directory.path, reference, gate);
+      const commands = await commandsOf(directory.path, reference, way);
       return await timed(() => inTurn(commands, bounds));
     },
     [Symbol.asyncDispose]: () => owned.disposeAsync(),

@@ -19,6 +19,7 @@ import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratc
 import { allocatedBytes } from "../../src/system/sparse.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
 import { awkwardImage, type ImageSpec, pushImage } from "../support/images.ts";
+import { testGate } from "../support/network/gate.ts";
 import { Registry } from "../support/registry.ts";
 import { builtAssets } from "../support/vm.ts";
 
@@ -55,11 +56,13 @@ async function unpacked(image: ImageSpec): Promise<{ staging: string; root: stri
   const at = (name: string) => join(scratch.path, `${name}-${count}`);
   const reference = parseRegistryReference(await pushImage(registry, `image-${count}:1`, image));
   using network = new ToolNetwork();
+  await using outside = await testGate();
   const access = {
     credentials: null,
     settings: registry.settings,
     hosts: { [registry.host]: {} },
     network,
+    gate: outside.gate,
     scratch: scratch.path,
     ...bounds,
   };

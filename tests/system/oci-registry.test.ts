@@ -24,6 +24,7 @@ import {
   pushIndex,
   pushManifest,
 } from "../support/images.ts";
+import { testGate } from "../support/network/gate.ts";
 import { Registry } from "../support/registry.ts";
 import { builtAssets } from "../support/vm.ts";
 
@@ -52,16 +53,18 @@ beforeAll(async () => {
 afterAll(async () => {
   // A call leaves nothing but its layout in the scratch directory.
   const left = (await readdir(scratch.path)).filter((name) => name.startsWith("skopeo-"));
-  await Promise.all([open, closed, scratch].map((owned) => owned[Symbol.asyncDispose]()));
+  await Promise.all([open, closed, scratch, outside].map((owned) => owned[Symbol.asyncDispose]()));
   expect(left).toEqual([]);
 });
 
 const network = new ToolNetwork();
+const outside = await testGate();
 const access = (registry: Registry, more: Partial<RegistryAccess> = {}): RegistryAccess => ({
   credentials: null,
   settings: registry.settings,
   hosts: { [registry.host]: {} },
   network,
+  gate: outside.gate,
   scratch: scratch.path,
   launcher: builtAssets().launcher,
   timeoutMs: 30_000,

@@ -10,6 +10,8 @@ import { runTool } from "../../src/oci/tool.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
 import { digestsIn, pushImage } from "../support/images.ts";
+import { type TestGate, testGate } from "../support/network/gate.ts";
+import { type NameServer, nameServer } from "../support/network/name-server.ts";
 import {
   type Bystander,
   bystander,
@@ -26,6 +28,10 @@ const CREDENTIALS = { username: "alice", password: "hunter2-canary-p4ss" };
 const BYTES = 24 * 1024 * 1024;
 
 let network: ToolNetwork;
+let outside: TestGate;
+let names: NameServer;
+/** what the name server answers, in turn; then nothing exists */
+const answers: (readonly string[])[] = [];
 let scratch: ScratchDirectory;
 let plain: Registry;
 let closed: Registry;
@@ -38,6 +44,11 @@ const named = (host: string): string => host.replace("127.0.0.1", "127.1");
 beforeAll(async () => {
   network = new ToolNetwork();
   service = bystander();
+  names = await nameServer((_name, asked) => {
+    const addresses = answers[asked];
+    return addresses === undefined ? null : { addresses, ttl: 0 };
+  });
+  outside = await testGate({ resolvers: [names.address] });
   [scratch, plain, closed] = await Promise.all([
     scratchDirectory(tmpdir(), "gate-"),
     Registry.start(),
@@ -51,7 +62,7 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  for (const owned of [redirecting, plain, closed, scratch]) await owned[Symbol.asyncDispose]();
+  for (const owned of [redirecting, plain, closed, scratch, outside, names]) await owned[Symbol.asyncDispose]();
   for (const owned of [service, network]) owned[Symbol.dispose]();
 });
 
@@ -68,6 +79,7 @@ async function pull(host: string, hosts: RegistryHosts, more: Partial<RegistryAc
     settings: hosts[host] ?? {},
     hosts,
     network,
+    gate: outside.gate,
     scratch: scratch.path,
     launcher: builtAssets().launcher,
     timeoutMs: 30_000,
@@ -187,27 +199,27 @@ describe("the gate", () => {
   const environment = (url: string) => ({ ALL_PROXY: url.replace("socks5:", "socks5h:"), HOME: "/tmp" });
 
   test("connects to the address that was checked, and checks every connection again", async () => {
-    const answers = [["127.0.0.1"], ["10.0.0.1", "127.0.0.1"]];
-    const resolve = async () => answers.shift() ?? [];
-    using gate = openRegistryGate({ network, settings: {}, hosts: { [plain.host]: {} }, resolve });
+    answers.push(["127.0.0.1"], ["10.0.0.1", "127.0.0.1"]);
+    using gate = openRegistryGate({ network, gate: outside.gate, settings: {}, hosts: { [plain.host]: {} } });
     const env = environment(gate.environment["HTTP_PROXY"] ?? "");
     const port = plain.host.split(":")[1];
     for (const _answer of [...answers]) {
       await expect(inside(fetchArgv(`http://rebinding.example:${port}/v2/`), env)).rejects.toThrow("curl");
       expect(gate.failedHost("socks connect")).toMatchObject({ code: "forbidden", host: `rebinding.example:${port}` });
     }
-    expect(answers).toEqual([]);
+    expect(names.asked.filter((each) => each.endsWith(" 1"))).toHaveLength(2);
     expect(await inside(fetchArgv(`http://${plain.host}/v2/`), env)).toBe("{}");
   });
 
   test("refuses unknown names, and other protocols", async () => {
-    const resolve = () => Promise.reject(new Error("looked up"));
-    using gate = openRegistryGate({ network, settings: {}, hosts: {}, resolve });
+    const before = names.asked.length;
+    using gate = openRegistryGate({ network, gate: outside.gate, settings: {}, hosts: {} });
     const place = (gate.environment["HTTP_PROXY"] ?? "").replace("socks5://", "/dev/tcp/").replace(":", "/");
     const say = (words: string) =>
       inside(["bash", "-c", `exec 3<>${place}; printf '${words}' >&3; od -An -tx1 -N12 <&3 2>/dev/null || true`], {});
     expect(await say("\\x05\\x01\\x00\\x05\\x01\\x00\\x03\\x03a b\\x00\\x50")).toStartWith("05 00 05 02 ");
     expect(gate.failedHost("socks connect")?.code).toBe("forbidden");
+    expect(names.asked).toHaveLength(before);
     for (const words of [
       "GET / HTTP/1.1\\r\\n\\r\\n",
       "\\x05\\x01\\x02",
@@ -220,7 +232,7 @@ describe("the gate", () => {
   });
 
   test("is shared by calls that may reach the same address, and closed after the last one", async () => {
-    const options = { network, settings: {}, hosts: { [plain.host]: {} } };
+    const options = { network, gate: outside.gate, settings: {}, hosts: { [plain.host]: {} } };
     const first = openRegistryGate(options);
     using second = openRegistryGate(options);
     first[Symbol.dispose]();
@@ -250,7 +262,7 @@ describe("the gate", () => {
       },
     });
     const host = `127.0.0.1:${server.port}`;
-    using gate = openRegistryGate({ network, settings: {}, hosts: { [host]: {} } });
+    using gate = openRegistryGate({ network, gate: outside.gate, settings: {}, hosts: { [host]: {} } });
     const env = environment(gate.environment["HTTP_PROXY"] ?? "");
     const shell = `curl --silent --noproxy "" --limit-rate 20M http://${host}/ | sha256sum`;
     const expected = new Bun.CryptoHasher("sha256").update(content).digest("hex");

@@ -26,6 +26,7 @@ export interface GateOptions extends Omit<GateHost, "launcher"> {
   readonly host?: HostNetwork;
 }
 
+const LOCALHOST = ["127.0.0.1", "::1"] as const;
 const IDLE_MS = 120_000;
 /** Connections and look-ups at the same time. */
 const USES_COUNT_MAX = 2048;
@@ -113,7 +114,8 @@ export class GateClient implements Gate {
   }
 
   #lookupOf(host: string, named: boolean): Lookup {
-    const known = named ? this.#host.addressesOf(host) : null;
+    // No name server is asked for this name (RFC 6761).
+    const known = host === "localhost" ? LOCALHOST : named ? this.#host.addressesOf(host) : null;
     const { resolvers } = this.#options.settings;
     return { host, servers: resolvers.length > 0 ? resolvers : this.#host.servers, known };
   }

@@ -29,7 +29,7 @@ export async function dial(
     throw new GateError("denied_private", `the address ${forbidden} may not be reached`, [forbidden]);
   }
   const deadline = performance.now() + ALL_MS_MAX;
-  let failure = new GateError("unreachable", "there is no address to connect to");
+  let failure = new GateError("timed_out", "it does not answer");
   for (const [index, address] of addresses.entries()) {
     const left = deadline - performance.now();
     if (left <= 0) break;
@@ -37,7 +37,7 @@ export async function dial(
       return { socket: await dialAddress(address, port, Math.min(ADDRESS_MS_MAX, left), signal), address };
     } catch (error) {
       signal.throwIfAborted();
-      const { verdict, message } = failureOf(address, error);
+      const { verdict, message } = failureOf(error);
       failure = new GateError(verdict, message, addresses.slice(0, index + 1));
     }
   }
@@ -75,17 +75,17 @@ class TimeoutError extends Error {
   readonly code = "ETIMEDOUT";
 }
 
-function failureOf(address: string, error: unknown): { verdict: GateVerdict; message: string } {
-  const code = (error as NodeJS.ErrnoException).code ?? "no code";
+function failureOf(error: unknown): { verdict: GateVerdict; message: string } {
+  const code = (error as NodeJS.ErrnoException).code ?? "";
   switch (code) {
     case "ECONNREFUSED":
-      return { verdict: "refused", message: `${address} refuses the connection` };
+      return { verdict: "refused", message: "connection refused" };
     case "ETIMEDOUT":
-      return { verdict: "timed_out", message: `${address} does not answer` };
+      return { verdict: "timed_out", message: "it does not answer" };
     case "EMFILE":
     case "ENFILE":
       return { verdict: "limited", message: "there are too many connections" };
     default:
-      return { verdict: "unreachable", message: `there is no route to ${address} (${code})` };
+      return { verdict: "unreachable", message: "no route to it" };
   }
 }

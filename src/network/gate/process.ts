@@ -1,5 +1,5 @@
 import { closeSync } from "node:fs";
-import { chmod, copyFile, mkdir, realpath, rm, stat } from "node:fs/promises";
+import { chmod, copyFile, mkdir, realpath, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
 import { type ChildProcess, type ExitStatus, start } from "../../system/exec.ts";
@@ -41,8 +41,18 @@ const BACKLOG_COUNT = 1024;
 /** Path of the executable in the jail. */
 const PROGRAM = "/program";
 
-/** A heap that fits the cgroup, and a runtime without settings of its own from elsewhere. */
-const ENVIRONMENT = { BUN_JSC_forceRAMSize: `${MEMORY_BYTES / 2}`, NODE_ENV: "production", LANG: "C" } as const;
+/** The bundled main.ts, which the build puts into the executable. Without the build it runs from source. */
+declare const BUILD_GATE: string | undefined;
+
+/** A heap that fits the cgroup. There is no compiler at run time: the process only passes bytes on. */
+const ENVIRONMENT = {
+  // The executable then is a runtime for a program of its own, a fifth of the size.
+  BUN_BE_BUN: "1",
+  BUN_JSC_forceRAMSize: `${MEMORY_BYTES / 2}`,
+  BUN_JSC_useJIT: "0",
+  NODE_ENV: "production",
+  LANG: "C",
+} as const;
 
 /** @throws Error when the host gives it no directory, control group or socket. A jail that fails ends the process. */
 export async function startGateProcess(host: GateHost): Promise<GateProcess> {
@@ -56,7 +66,7 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   const limits = { memoryBytes: MEMORY_BYTES, pids: PIDS_MAX };
   const cgroup = stack.use(await host.cgroups.create(`gate-${Bun.randomUUIDv7()}`, limits));
   const path = join(directory, "gate");
-  const { readable, program } = await programFiles();
+  const { readable, program } = await programFiles(directory);
   const listener = listenUnix(path, BACKLOG_COUNT);
   // After this function only the process has the socket, so connections end with it.
   using _listener = { [Symbol.dispose]: () => closeSync(listener) };
@@ -100,9 +110,14 @@ async function executable(directory: string): Promise<string> {
 }
 
 /** The command line in the jail, and the files that it needs there beside the executable. */
-async function programFiles(): Promise<{ readable: string[]; program: string[] }> {
+async function programFiles(directory: string): Promise<{ readable: string[]; program: string[] }> {
   const libraries = await sharedObjects(process.execPath);
-  if (Bun.isStandaloneExecutable) return { readable: libraries, program: [PROGRAM, "gate"] };
-  const sources = join(import.meta.dir, "../..");
-  return { readable: [...libraries, sources], program: [PROGRAM, join(sources, "network/gate/main.ts")] };
+  if (typeof BUILD_GATE === "undefined") {
+    const sources = join(import.meta.dir, "../..");
+    return { readable: [...libraries, sources], program: [PROGRAM, join(sources, "network/gate/main.ts")] };
+  }
+  const program = join(directory, "program.js");
+  await writeFile(program, BUILD_GATE);
+  await chmod(program, 0o444);
+  return { readable: [...libraries, program], program: [PROGRAM, program] };
 }

@@ -59,7 +59,7 @@ export class NameResolver {
 
   async #ask(key: string, host: string, servers: readonly string[]): Promise<readonly string[]> {
     const asked = askServers(host, servers);
-    const entry: Entry = { result: asked.then(({ addresses }) => existing(host, addresses)), until: Infinity };
+    const entry: Entry = { result: asked.then(({ addresses }) => existing(addresses)), until: Infinity };
     // Whoever waits for it handles its failure.
     entry.result.catch(() => undefined);
     this.#remember(key, entry);
@@ -84,8 +84,8 @@ export class NameResolver {
   }
 }
 
-function existing(host: string, addresses: readonly string[]): readonly string[] {
-  if (addresses.length === 0) throw new GateError("no_such_name", `the name ${host} has no address`);
+function existing(addresses: readonly string[]): readonly string[] {
+  if (addresses.length === 0) throw new GateError("no_such_name", "its name does not resolve");
   return addresses;
 }
 
@@ -96,7 +96,10 @@ async function askServers(host: string, servers: readonly string[]): Promise<Fou
   try {
     resolver.setServers(servers);
   } catch (error) {
-    throw new GateError("unreachable", `the name servers ${servers.join(", ")}: ${(error as Error).message}`);
+    throw new GateError(
+      "unreachable",
+      `the name servers ${servers.join(", ")} cannot be asked: ${(error as Error).message}`,
+    );
   }
   const deadline = setTimeout(() => resolver.cancel(), LOOKUP_MS_MAX);
   using _queries = {
@@ -105,8 +108,8 @@ async function askServers(host: string, servers: readonly string[]): Promise<Fou
       resolver.cancel();
     },
   };
-  const v4 = resolver.resolve4(host, { ttl: true }).then(found, (error: unknown) => missing(host, error));
-  const v6 = resolver.resolve6(host, { ttl: true }).then(found, (error: unknown) => missing(host, error));
+  const v4 = resolver.resolve4(host, { ttl: true }).then(found, missing);
+  const v6 = resolver.resolve6(host, { ttl: true }).then(found, missing);
   return await bothFamilies(v4, v6);
 }
 
@@ -140,7 +143,7 @@ function found(records: readonly { readonly address: string; readonly ttl: numbe
   };
 }
 
-function missing(host: string, error: unknown): Found {
+function missing(error: unknown): Found {
   const code = (error as NodeJS.ErrnoException).code ?? "";
   switch (code) {
     case "ENOTFOUND":
@@ -149,8 +152,8 @@ function missing(host: string, error: unknown): Found {
       return { addresses: [], keepMs: KEEP_MISSING_MS };
     case "ETIMEOUT":
     case "ECANCELLED":
-      throw new GateError("timed_out", `no name server answers for ${host}`);
+      throw new GateError("timed_out", "no name server answers for it");
     default:
-      throw new GateError("unreachable", `the name servers fail for ${host}: ${code}`);
+      throw new GateError("unreachable", `the name servers fail for it (${code})`);
   }
 }

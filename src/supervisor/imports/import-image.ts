@@ -10,7 +10,8 @@ import type { StoredImportResult } from "../../domain/operation.ts";
 import { parseRegistryReference } from "../../domain/registry-reference.ts";
 import type { Log } from "../../log.ts";
 import type { Laps } from "../../metrics.ts";
-import { checkRegistryHost, type RegistryHosts } from "../../network/registry-policy.ts";
+import type { Gate } from "../../network/gate.ts";
+import { checkRegistryHost, type RegistryHosts, registryResolver } from "../../network/registry-policy.ts";
 import { copyArchive, inspectArchive } from "../../oci/archive.ts";
 import { buildBaseDisk } from "../../oci/base-disk.ts";
 import type { CopyProgress } from "../../oci/copy-progress.ts";
@@ -49,6 +50,8 @@ export interface ImportContext {
   readonly registries: RegistryHosts;
   /** the network of skopeo, which leads through the gate only */
   readonly network: ToolNetwork;
+  /** makes the connections of skopeo */
+  readonly gate: Gate;
   /** shape of the machine that lists the image's files */
   readonly shape: MachineShape;
   /** memory budget of all operations together, in `bytes` */
@@ -183,7 +186,7 @@ interface Source {
 }
 
 async function openSource(
-  { layout, registries, network }: ImportContext,
+  { layout, registries, network, gate }: ImportContext,
   { source, credentials }: ImportSubmission,
   bounds: ToolBounds & { readonly scratch: string },
 ): Promise<Source> {
@@ -197,8 +200,8 @@ async function openSource(
     return { digest: image.digest, copyTo };
   }
   const reference = parseRegistryReference(source.reference);
-  const settings = await checkRegistryHost(reference.host, registries);
-  const access = { credentials, settings, hosts: registries, network, ...bounds };
+  const settings = await checkRegistryHost(reference.host, registries, registryResolver(gate, bounds.signal));
+  const access = { credentials, settings, hosts: registries, network, gate, ...bounds };
   const selection = await inspectImage(reference, access);
   const copyTo: Source["copyTo"] = (directory, onProgress) =>
     copyToLayout(reference, { ...access, selection, directory, onProgress });

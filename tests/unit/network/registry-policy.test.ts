@@ -1,11 +1,15 @@
 import { expect, test } from "bun:test";
+import { isIP } from "node:net";
 import { ApiError } from "../../../src/domain/errors.ts";
+import { isAllowed } from "../../../src/network/gate/judge.ts";
+import { GateError } from "../../../src/network/gate.ts";
 import {
-  allowedAddresses,
   checkRegistryHost,
   isForbidden,
+  isListed,
   listedLoopback,
   type RegistryHosts,
+  registryResolver,
 } from "../../../src/network/registry-policy.ts";
 
 const none: RegistryHosts = {};
@@ -13,11 +17,23 @@ const at =
   (...addresses: string[]) =>
   async () =>
     addresses;
+const never = () => Promise.reject(new Error("looked up"));
 const code = (promise: Promise<unknown>): Promise<string> =>
   promise.then(
     () => "accepted",
     (error: unknown) => (error instanceof ApiError ? error.code : String(error)),
   );
+
+/** The addresses of a host, if a connection to them is allowed. */
+async function allowedAddresses(host: string, hosts: RegistryHosts, addresses: readonly string[]) {
+  const [, name = "", port = ""] = /^(.*):(\d+)$/.exec(host) ?? [];
+  const bare = name.replace(/^\[|\]$/g, "");
+  const reach = { forbidden: "registry", except: [], anyAddress: isListed(host, hosts) } as const;
+  const judgement = { port: Number(port), reach, own: [], ownPort: 0 };
+  const found = isIP(bare) === 0 ? addresses : [bare];
+  if (found.every((address) => isAllowed(address, judgement))) return found;
+  throw new ApiError("forbidden", "denied");
+}
 
 test("this host and its cloud's metadata are forbidden in every spelling; private addresses of a site are allowed", () => {
   const forbidden = ["127.0.0.1", "169.254.1.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "0.0.0.0"];
@@ -43,7 +59,6 @@ test("one forbidden address among several forbids the name", async () => {
 });
 
 test("literal addresses are not looked up", async () => {
-  const never = () => Promise.reject(new Error("looked up"));
   expect(await code(checkRegistryHost("127.0.0.1:5000", none, never))).toBe("forbidden");
   expect(await code(checkRegistryHost("[::1]:5000", none, never))).toBe("forbidden");
   expect(await code(checkRegistryHost("[::ffff:7f00:1]", none, never))).toBe("forbidden");
@@ -60,8 +75,8 @@ test("the operator's list decides; an entry with the port comes first", async ()
     "nas.example:9": { allow: false },
     "*": { insecure: false },
   };
-  expect(await checkRegistryHost("127.0.0.1:5000", hosts)).toEqual({ insecure: true });
-  expect(await code(checkRegistryHost("127.0.0.1:5001", hosts))).toBe("forbidden");
+  expect(await checkRegistryHost("127.0.0.1:5000", hosts, never)).toEqual({ insecure: true });
+  expect(await code(checkRegistryHost("127.0.0.1:5001", hosts, never))).toBe("forbidden");
   expect(await checkRegistryHost("nas.example:443", hosts, at("127.0.0.1"))).toEqual({ caFile: "/ca.pem" });
   expect(await code(checkRegistryHost("nas.example:9", hosts, at("10.0.0.1")))).toBe("forbidden");
   const closed: RegistryHosts = { "*": { allow: false }, "r.example": {} };
@@ -70,8 +85,13 @@ test("the operator's list decides; an entry with the port comes first", async ()
   expect(await code(checkRegistryHost("constructor:1", none, at("127.0.0.1")))).toBe("forbidden");
 });
 
-test("names are looked up by the system's resolver", async () => {
-  expect(await code(checkRegistryHost("localhost:5000", none))).toBe("forbidden");
+test("names are looked up by the gate, and numbers are the addresses that they mean", async () => {
+  const lookup = (name: string) => {
+    if (name === "localhost") return Promise.resolve(["127.0.0.1", "::1"]);
+    return Promise.reject(new GateError("no_such_name", "its name does not resolve"));
+  };
+  const resolve = registryResolver({ lookup }, new AbortController().signal);
+  expect(await code(checkRegistryHost("localhost:5000", none, resolve))).toBe("forbidden");
   // The C library accepts numbers in other forms, and reads some as octal.
   const loopback = [
     "127.1:5000",
@@ -84,14 +104,17 @@ test("names are looked up by the system's resolver", async () => {
   ];
   const metadata = ["2852039166:80", "0xa9fea9fe:80", "0251.0376.0251.0376", "169.254.43518", "0x64.0x64.0x64.0xc8"];
   for (const host of [...loopback, ...metadata, "1684301000:80", "0xa83f8110:80", "0:5000", "0x0:1"]) {
-    expect([host, await code(checkRegistryHost(host, none))]).toEqual([host, "forbidden"]);
+    expect([host, await code(checkRegistryHost(host, none, resolve))]).toEqual([host, "forbidden"]);
   }
-  expect(await code(checkRegistryHost("no-such-host.invalid", none))).toBe("unavailable");
+  expect(await code(checkRegistryHost("no-such-host.invalid", none, resolve))).toBe("unavailable");
+  const behindProxy = registryResolver({ lookup: () => Promise.resolve(null) }, new AbortController().signal);
+  expect(await code(checkRegistryHost("r.example", none, behindProxy))).toBe("accepted");
+  expect(await code(checkRegistryHost("127.1:5000", none, behindProxy))).toBe("forbidden");
 });
 
 test("connections go to the addresses that were checked", async () => {
   const hosts = { "listed.example": {}, "port.example:5000": {}, "denied.example": { allow: false } };
-  const allowed = (host: string, ...addresses: string[]) => allowedAddresses(host, hosts, at(...addresses));
+  const allowed = (host: string, ...addresses: string[]) => allowedAddresses(host, hosts, addresses);
   expect(await allowed("r.example:443", "10.0.0.1", "fd00::1")).toEqual(["10.0.0.1", "fd00::1"]);
   expect(await code(allowed("r.example:443", "10.0.0.1", "::1"))).toBe("forbidden");
   expect(await allowed("listed.example:443", "127.0.0.1")).toEqual(["127.0.0.1"]);
@@ -113,7 +136,7 @@ test("an entry without a port opens the ports of its scheme, and no other", asyn
     "registry.lan:5001": {},
     "[fe80::1]": {},
   };
-  const connect = (host: string, ...addresses: string[]) => code(allowedAddresses(host, hosts, at(...addresses)));
+  const connect = (host: string, ...addresses: string[]) => code(allowedAddresses(host, hosts, addresses));
   for (const address of ["127.0.0.1", "::1", "169.254.1.1", "169.254.169.254", "0.0.0.0"]) {
     for (const host of ["localhost", "registry.lan", "plain.lan"]) {
       expect(await connect(`${host}:443`, address)).toBe("accepted");
@@ -134,7 +157,7 @@ test("an entry without a port opens the ports of its scheme, and no other", asyn
 
 test("when other hosts are not allowed, an entry without a port allows the ports of its scheme", async () => {
   const hosts: RegistryHosts = { "*": { allow: false }, "registry.lan": {}, "registry.lan:5000": {} };
-  const connect = (host: string) => code(allowedAddresses(host, hosts, at("10.0.0.1")));
+  const connect = (host: string) => code(allowedAddresses(host, hosts, ["10.0.0.1"]));
   expect(await connect("registry.lan:443")).toBe("accepted");
   expect(await connect("registry.lan:5000")).toBe("accepted");
   expect(await connect("registry.lan:5001")).toBe("forbidden");

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import type { Socket, TCPSocketListener, TCPSocketListenOptions } from "bun";
-import type { End } from "../../../src/system/relay.ts";
-import { openSocksProxy } from "../../../src/system/socks.ts";
+import type { End } from "../../../src/network/tool-proxy/relay.ts";
+import { openSocksProxy } from "../../../src/network/tool-proxy/socks.ts";
 import { ToolNetwork } from "../../../src/system/tool-network.ts";
 
 const GREETING = Uint8Array.of(5, 1, 0);
@@ -22,7 +22,7 @@ test("data after a client's request closes the connection, and makes no second o
   const asked: string[] = [];
   using _proxy = openSocksProxy({
     network,
-    resolve: (host) => {
+    connect: (host) => {
       asked.push(host);
       return new Promise(() => undefined);
     },

@@ -1,8 +1,9 @@
 import type { Socket } from "bun";
-import { connectToAny, type End, join } from "./relay.ts";
-import { listenToRelay } from "./relay-listener.ts";
+import type { ToolNetwork } from "../../system/tool-network.ts";
+import type { GateConnection } from "../gate.ts";
+import { listenToRelay } from "./listener.ts";
+import { type End, join } from "./relay.ts";
 import type { FailedConnection } from "./socks.ts";
-import type { ToolNetwork } from "./tool-network.ts";
 
 export interface LoopbackEndpoint {
   /** a loopback address */
@@ -25,12 +26,17 @@ const forwards = new WeakMap<ToolNetwork, Map<string, Forward>>();
 export function forwardLoopback(
   network: ToolNetwork,
   { address, port }: LoopbackEndpoint,
-  onFailure: (failure: FailedConnection) => void,
+  options: {
+    /** Connects to the endpoint on the host. All forwards of an endpoint do so in the same way. */
+    readonly connect: () => Promise<GateConnection>;
+    readonly onFailure: (failure: FailedConnection) => void;
+  },
 ): Disposable | null {
+  const { connect, onFailure } = options;
   const known = forwards.get(network) ?? new Map<string, Forward>();
   forwards.set(network, known);
   const key = address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
-  const forward = known.get(key) ?? listen(network, { address, port }, key);
+  const forward = known.get(key) ?? listen(network, { address, port }, { host: key, connect });
   if (forward === null) return null;
   known.set(key, forward);
   forward.onFailure.add(onFailure);
@@ -44,13 +50,15 @@ export function forwardLoopback(
   };
 }
 
-function listen(network: ToolNetwork, { address, port }: LoopbackEndpoint, host: string): Forward | null {
+function listen(
+  network: ToolNetwork,
+  { address, port }: LoopbackEndpoint,
+  { host, connect }: { readonly host: string; readonly connect: () => Promise<GateConnection> },
+): Forward | null {
   const onFailure: Forward["onFailure"] = new Set();
-  const connect = async (socket: Socket<End>): Promise<void> => {
+  const connectAndJoin = async (socket: Socket<End>): Promise<void> => {
     try {
-      const peer = await connectToAny([address], port);
-      if (socket.data.closed) peer.terminate();
-      else join(socket, peer);
+      void join(socket, await connect());
     } catch (error) {
       for (const tell of onFailure) tell({ host, error });
       socket.terminate();
@@ -58,7 +66,7 @@ function listen(network: ToolNetwork, { address, port }: LoopbackEndpoint, host:
   };
   const begin = (socket: Socket<End>): (() => void) => {
     socket.pause();
-    void connect(socket);
+    void connectAndJoin(socket);
     return () => undefined;
   };
   try {

@@ -1,6 +1,6 @@
 import type { Socket } from "bun";
+import type { ToolNetwork } from "../../system/tool-network.ts";
 import { type End, newEnd, RELAY } from "./relay.ts";
-import type { ToolNetwork } from "./tool-network.ts";
 
 /** Limit of connections; skopeo transfers six layers at a time. */
 const CONNECTIONS_COUNT_MAX = 64;
@@ -35,11 +35,11 @@ export function listenToRelay(network: ToolNetwork, { hostname, port, begin }: R
         socket.data = newEnd(begin(socket));
       },
       close(socket, error) {
-        ends.delete(socket);
-        const { peer } = socket.data;
-        // A client that does not even read the request must not hold the connection.
-        if (peer !== null && peer.data.unsent !== null) peer.terminate();
         RELAY.close?.(socket, error);
+        const { peer } = socket.data;
+        if (peer === null) return void ends.delete(socket);
+        // Its connection counts until it has ended as well.
+        void peer.ended.then(() => ends.delete(socket));
       },
     },
   });
@@ -48,7 +48,7 @@ export function listenToRelay(network: ToolNetwork, { hostname, port, begin }: R
     [Symbol.dispose]: () => {
       listener.stop(true);
       for (const socket of ends) {
-        socket.data.peer?.terminate();
+        socket.data.peer?.reset();
         socket.terminate();
       }
     },

@@ -1,7 +1,8 @@
 import type { Socket } from "bun";
-import { connectToAny, type End, join } from "./relay.ts";
-import { listenToRelay } from "./relay-listener.ts";
-import type { ToolNetwork } from "./tool-network.ts";
+import type { ToolNetwork } from "../../system/tool-network.ts";
+import { type GateConnection, GateError } from "../gate.ts";
+import { listenToRelay } from "./listener.ts";
+import { type End, join } from "./relay.ts";
 
 /** Address of the proxy in the network for tools. Every other loopback address there may be a forwarded one. */
 const PROXY_ADDRESS = "127.255.0.1";
@@ -18,14 +19,14 @@ const PORT_BYTES = 2;
 export interface FailedConnection {
   /** host name or address, with the port */
   readonly host: string;
-  /** the error of `SocksOptions.resolve`, or one with a `code` of the system */
+  /** the error of `SocksOptions.connect` */
   readonly error: unknown;
 }
 
 export interface SocksOptions {
   readonly network: ToolNetwork;
-  /** The addresses to use for `host`, a name or an address with the port. Rejects to refuse the connection. */
-  readonly resolve: (host: string) => Promise<readonly string[]>;
+  /** Connects to `host`, a name or an address with the port. Rejects to refuse the connection. */
+  readonly connect: (host: string) => Promise<GateConnection>;
   readonly onFailure: (failure: FailedConnection) => void;
 }
 
@@ -42,8 +43,8 @@ interface Session {
 }
 
 /**
- * Listens in the network for tools. The proxy resolves names itself and connects to an address that was checked, so that a
- * name cannot change its meaning in between.
+ * Listens in the network for tools. Names are resolved where the connection is made, so that a name cannot change its
+ * meaning in between.
  */
 export function openSocksProxy(options: SocksOptions): SocksProxy {
   const negotiate = (socket: Socket<End>, chunk: Uint8Array, session: Session): void => {
@@ -63,23 +64,18 @@ export function openSocksProxy(options: SocksOptions): SocksProxy {
     // Clients must wait for the answer before they send data.
     session.asked = true;
     socket.pause();
-    void connect(socket, target);
+    void connect(socket, target.host);
   };
 
-  const connect = async (socket: Socket<End>, { host, port }: Target): Promise<void> => {
-    const fail = (error: unknown, code: number): void => {
-      options.onFailure({ host, error });
-      socket.end(reply(code));
-    };
-    const addresses = await options.resolve(host).catch((error: unknown) => fail(error, REPLY.notAllowed));
-    if (!addresses) return;
+  const connect = async (socket: Socket<End>, host: string): Promise<void> => {
     try {
-      const peer = await connectToAny(addresses, port);
-      if (socket.data.closed) return void peer.terminate();
+      const peer = await options.connect(host);
+      if (socket.data.closed) return void peer.reset();
       socket.write(reply(REPLY.done));
-      join(socket, peer);
+      void join(socket, peer);
     } catch (error) {
-      fail(error, (error as NodeJS.ErrnoException).code === "ECONNREFUSED" ? REPLY.refused : REPLY.noHost);
+      options.onFailure({ host, error });
+      socket.end(reply(replyTo(error)));
     }
   };
 
@@ -105,14 +101,8 @@ function readGreeting(bytes: Uint8Array): Uint8Array | null | "malformed" {
   return bytes.subarray(2, 2 + methods).includes(METHOD.noLogin) ? bytes.subarray(2 + methods) : "malformed";
 }
 
-interface Target {
-  /** host name or address, with the port */
-  readonly host: string;
-  readonly port: number;
-}
-
-/** The requested destination; null when the request is incomplete. */
-function readRequest(bytes: Uint8Array): Target | null | "malformed" {
+/** The requested host with the port; null when the request is incomplete. */
+function readRequest(bytes: Uint8Array): { readonly host: string } | null | "malformed" {
   const request = Buffer.from(bytes);
   if (request.byteLength <= HEAD_BYTES) return null;
   const [version, command, , type] = request;
@@ -126,13 +116,18 @@ function readRequest(bytes: Uint8Array): Target | null | "malformed" {
   if (request.byteLength < end + PORT_BYTES) return null;
   if (request.byteLength > end + PORT_BYTES) return "malformed";
   const port = request.readUInt16BE(end);
-  return { host: `${hostText(type, request.subarray(start, end))}:${port}`, port };
+  return { host: `${hostText(type, request.subarray(start, end))}:${port}` };
 }
 
 function hostText(type: number | undefined, bytes: Buffer): string {
   if (type === ADDRESS_TYPE.name) return bytes.toString("latin1");
   if (type === ADDRESS_TYPE.ipv4) return bytes.join(".");
   return `[${[...new Uint16Array(8).keys()].map((at) => bytes.readUInt16BE(2 * at).toString(16)).join(":")}]`;
+}
+
+function replyTo(error: unknown): number {
+  if (!(error instanceof GateError)) return REPLY.notAllowed;
+  return error.verdict === "refused" ? REPLY.refused : REPLY.noHost;
 }
 
 /** The answer does not reveal the address that the proxy connects from. */

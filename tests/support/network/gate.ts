@@ -1,0 +1,46 @@
+import { join } from "node:path";
+import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
+import { createLog } from "../../../src/log.ts";
+import { GateClient, type GateSettings } from "../../../src/network/gate/client.ts";
+import { scratchDirectory } from "../../../src/system/scratch.ts";
+import { builtAssets } from "../vm.ts";
+import { nameServer } from "./name-server.ts";
+
+/** No virtual machine of a test has this user id. */
+const GATE_UID = 1_900_100_000;
+const DAEMON_PORT = 8642;
+
+export interface TestGate extends AsyncDisposable {
+  readonly gate: GateClient;
+  /** lines of the gate's log */
+  readonly warnings: string[];
+}
+
+/** The real connecting process, as a daemon starts it. By default no name exists. */
+export async function testGate(
+  settings: Partial<GateSettings> = {},
+  { idleMs }: { readonly idleMs?: number } = {},
+): Promise<TestGate> {
+  await using stack = new AsyncDisposableStack();
+  const names = stack.use(await nameServer(() => null));
+  const warnings: string[] = [];
+  const log = createLog({ level: "warn", format: "text", write: (line) => void warnings.push(line) });
+  const cgroups = stack.use(
+    await openCgroupTree({ namespace: `coppice-test-gate-${process.pid}-${Bun.randomUUIDv7()}` }),
+  );
+  const scratch = stack.use(await scratchDirectory("/tmp", "coppice-gate-"));
+  const gate = stack.use(
+    new GateClient({
+      launcher: async () => builtAssets().launcher,
+      cgroups,
+      uid: GATE_UID,
+      directory: join(scratch.path, "gate"),
+      settings: { resolvers: [names.address], proxy: null, proxyBypass: { names: [], ranges: [] }, ...settings },
+      log,
+      ...(idleMs === undefined ? {} : { idleMs }),
+    }),
+  );
+  gate.protectPort(DAEMON_PORT);
+  const owned = stack.move();
+  return { gate, warnings, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
