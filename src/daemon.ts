@@ -206,7 +206,7 @@ function openMachines(
 
 /** The process that connects to the outside; it starts when somebody wants a connection. */
 function openGate(
-  { vm }: Config,
+  { vm, network }: Config,
   parts: { layout: DataLayout; cgroups: CgroupTree; machines: MachineProvider; log: Log },
 ): GateClient {
   return new GateClient({
@@ -215,7 +215,7 @@ function openGate(
     // The first after those of the virtual machines.
     uid: vm.uidBase + vm.uidCount,
     directory: join(parts.layout.runtime, "gate"),
-    settings: { resolvers: [], proxy: null, proxyBypass: { names: [], ranges: [] } },
+    settings: { resolvers: network.resolvers, proxy: null, proxyBypass: network.proxyBypass },
     log: parts.log,
   });
 }
