@@ -10,8 +10,12 @@ const Channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4, close: 2
 export interface AttachOptions {
   /** true: every byte, and the process waits for this reader; false: what the log keeps */
   readonly lossless?: boolean;
+  /** only output of events with greater ids; default is all */
+  readonly since?: number;
   /** told of bytes of a stream that are missing */
   readonly onDropped?: (stream: "stdout" | "stderr", bytes: number) => void;
+  /** told that all output up to an event was given; a lossless attachment has no such positions */
+  readonly onPosition?: (id: number) => void;
   readonly signal?: AbortSignal;
 }
 
@@ -25,40 +29,53 @@ export interface AttachedOutput {
 interface Status {
   /** the process has ended: 128+n when signal n ended it */
   readonly exit_code?: number;
+  /** all output up to this event was sent */
+  readonly position?: number;
   /** bytes of a stream that nobody has kept */
   readonly dropped?: { readonly stream: "stdout" | "stderr"; readonly bytes: number };
   /** something was not done, or the end of the process is not known */
   readonly error?: { readonly message: string };
 }
 
+/** Closes of a connection that is not meant to end: it broke off, or the appliance is going away. */
+const BROKEN_CODES: ReadonlySet<number> = new Set([1001, 1006, 1012]);
+
+/** What a session needs of an attachment. */
+export type AttachedStreams = Pick<Attachment, "exitCode" | "output" | "type" | "resize" | typeof Symbol.dispose>;
+
 /** The streams of a process, also of one that has not begun. Leaving it leaves the process as it is. */
 export class Attachment implements Disposable {
   readonly #socket: MessageSocket;
-  readonly #onDropped: NonNullable<AttachOptions["onDropped"]>;
+  readonly #on: Pick<AttachOptions, "onDropped" | "onPosition">;
   #exitCode: number | null = null;
 
-  private constructor(socket: MessageSocket, onDropped: AttachOptions["onDropped"] = () => undefined) {
+  private constructor(socket: MessageSocket, on: Pick<AttachOptions, "onDropped" | "onPosition">) {
     this.#socket = socket;
-    this.#onDropped = onDropped;
+    this.#on = on;
   }
 
   /** @throws ResponseError, UnreachableError, the reason of `signal` */
   static async open(
     client: Client,
     process: ProcessName,
-    { lossless, signal, onDropped }: AttachOptions = {},
+    { lossless, since, signal, ...on }: AttachOptions = {},
   ): Promise<Attachment> {
     const socket = await MessageSocket.open(client, `${pathOf(process)}/attach`, {
       protocols: [PROTOCOL],
-      query: { lossless },
+      query: { lossless, since, positions: on.onPosition === undefined ? undefined : true },
       ...(signal === undefined ? {} : { signal }),
     });
-    return new Attachment(socket, onDropped);
+    return new Attachment(socket, on);
   }
 
   /** Of the process, 128+n when signal n ended it; null as long as its output was not read to the end. */
   get exitCode(): number | null {
     return this.#exitCode;
+  }
+
+  /** True when the connection is lost: another one can go on where this one was. */
+  get isBroken(): boolean {
+    return BROKEN_CODES.has(this.#socket.end?.code ?? 0);
   }
 
   /** Output as it comes, to the end of the process. @throws UnreachableError when it breaks off before */
@@ -69,9 +86,10 @@ export class Attachment implements Disposable {
       if (message[0] === Channel.stdout && bytes.byteLength > 0) yield { stream: "stdout", bytes };
       else if (message[0] === Channel.stderr && bytes.byteLength > 0) yield { stream: "stderr", bytes };
       else if (message[0] === Channel.status) {
-        const { exit_code: exitCode, dropped, error } = JSON.parse(new TextDecoder().decode(bytes)) as Status;
+        const { exit_code: exitCode, position, dropped, error } = JSON.parse(new TextDecoder().decode(bytes)) as Status;
         if (exitCode !== undefined) this.#exitCode = exitCode;
-        if (dropped !== undefined) this.#onDropped(dropped.stream, dropped.bytes);
+        if (position !== undefined) this.#on.onPosition?.(position);
+        if (dropped !== undefined) this.#on.onDropped?.(dropped.stream, dropped.bytes);
         problem = error?.message ?? problem;
       }
     }

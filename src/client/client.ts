@@ -112,8 +112,14 @@ export class Client {
     if (isOpen) return listening;
     // A WebSocket does not tell what the answer was. The same request without a key is refused for the same reason.
     const asked = { upgrade: "websocket", connection: "upgrade" };
-    const { status } = await this.call("GET", path, { ...(query === undefined ? {} : { query }), headers: asked });
-    throw new UnreachableError(`no WebSocket to ${this.#options.url}: HTTP status ${status}`);
+    const refusal = await this.call("GET", path, { ...(query === undefined ? {} : { query }), headers: asked }).catch(
+      (error: unknown) => {
+        // It lacks only the key, so nothing but the connection was wrong with the WebSocket.
+        if (error instanceof ResponseError && error.details["field"] === "upgrade") return error;
+        throw error;
+      },
+    );
+    throw new UnreachableError(`no WebSocket to ${this.#options.url}: HTTP status ${refusal.status}`);
   }
 
   #urlOf(path: string, query: CallOptions["query"] = {}): URL {

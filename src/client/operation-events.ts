@@ -64,7 +64,16 @@ export async function commandStart(client: Client, id: string, signal?: AbortSig
 
 /** The bytes of an event of type `stdout` or `stderr`. */
 export function outputOf({ data }: OperationEvent): Uint8Array {
-  const { content, encoding } = data as { readonly content: string; readonly encoding: string };
+  return bytesOf(data as Content);
+}
+
+interface Content {
+  readonly content: string;
+  readonly encoding: string;
+}
+
+/** The bytes of an output or a part of one, as the interface writes them. */
+export function bytesOf({ content, encoding }: Content): Uint8Array {
   return encoding === "base64" ? Uint8Array.fromBase64(content) : new TextEncoder().encode(content);
 }
 

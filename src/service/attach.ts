@@ -245,6 +245,7 @@ function itemOf(event: LogEvent, since: number): Attached | null {
     case "stderr":
       return event.id > since ? { kind: "output", stream: event.type, bytes: event.payload } : null;
     case "truncated": {
+      if (event.id <= since) return null;
       const { stream, bytes_dropped } = dataOf<"truncated">(event);
       return { kind: "dropped", stream, bytes: bytes_dropped };
     }

@@ -3,6 +3,9 @@
 import { heapStats } from "bun:jsc";
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
 import { createHash } from "node:crypto";
+import { Client } from "../../src/client/client.ts";
+import { UnreachableError } from "../../src/client/errors.ts";
+import { SteadyAttachment } from "../../src/client/steady-attachment.ts";
 import type { OperationId } from "../../src/domain/ids.ts";
 import { Spid } from "../../src/domain/log-event.ts";
 import { ProcessLog } from "../../src/supervisor/instance/process-log.ts";
@@ -11,7 +14,8 @@ import { Api } from "../support/api/api.ts";
 import { AttachedClient } from "../support/api/attached.ts";
 import { heldTest } from "../support/api/program.ts";
 import { queuedInstance, type RunningOptions, runningInstance } from "../support/api/running.ts";
-import { refusedHandshake } from "../support/api/socket.ts";
+import { refusedHandshake, socketClient } from "../support/api/socket.ts";
+import { CuttingRelay } from "../support/cutting-relay.ts";
 import { type NativeInstance, nativeInstance, shellSpec } from "../support/native-instance.ts";
 import { pause, until } from "../support/waiting.ts";
 
@@ -263,4 +267,48 @@ describe("a lossless attachment", () => {
     await until("nobody reads", () => api.parts.eventLogs.counts.readers === 0);
     expect(running.instance.process(1)?.taps.count).toBe(0);
   });
+
+  heldTest("a client whose connection is cut anywhere gets every byte once", async () => {
+    const script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo out $i; echo err $i >&2; done; read line; exit 5";
+    await using running = await runningInstance(api, script, OPEN);
+    const whole = { stdout: "", stderr: "" };
+    for (let line = 1; line <= 3000; line++) {
+      whole.stdout += `out ${line}\n`;
+      whole.stderr += `err ${line}\n`;
+    }
+    // The last connection stays: what is cut is nothing, the handshake, and any place of the output.
+    const cuts = [0, 1, 150, 400, 1000, 5000, 20_011, 60_001];
+    await using relay = await CuttingRelay.open(api.url, cuts);
+    for (const lossless of [false, true]) {
+      relay.cuts.splice(0, relay.cuts.length, ...cuts);
+      let lostCount = 0;
+      const client = new Client({ ...socketClient(api), url: relay.url });
+      const name = { instance: running.id, spid: 1 };
+      const onLost = () => void lostCount++;
+      using attachment = await openUntil(() => SteadyAttachment.open(client, name, { lossless, onLost }));
+      const got = { stdout: "", stderr: "" };
+      for await (const { stream, bytes } of attachment.output()) {
+        got[stream] += Buffer.from(bytes).toString();
+        const isAll = got.stdout.length === whole.stdout.length && got.stderr.length === whole.stderr.length;
+        // The second client comes when the process has ended.
+        if (isAll && !lossless) await running.command.input.write(Buffer.from("\n"), new AbortController().signal);
+      }
+      expect(got).toEqual(whole);
+      expect(attachment.exitCode).toBe(5);
+      expect(relay.cuts).toEqual([]);
+      expect(lostCount).toBeGreaterThan(0);
+    }
+    await until("nobody reads", () => api.parts.eventLogs.counts.readers === 0);
+  });
 });
+
+/** Opens what is cut off at first. */
+async function openUntil<T>(open: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await open();
+    } catch (error) {
+      if (!(error instanceof UnreachableError)) throw error;
+    }
+  }
+}

@@ -9,7 +9,7 @@ import { CONNECTIONS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { type RunningFixture, runningInstance } from "../support/api/running.ts";
-import { refusedHandshake, TestSocket } from "../support/api/socket.ts";
+import { refusedHandshake, socketClient, TestSocket } from "../support/api/socket.ts";
 import { pause, until } from "../support/waiting.ts";
 
 // The first one may have to build the agent.
@@ -327,11 +327,7 @@ describe("with the second version of the subprotocol", () => {
       });
       socket.on("end", () => socket.end(`got ${bytes}`));
     });
-    const client = new Client({
-      url: api.url,
-      token: api.token,
-      socket: (url, { protocols, headers }) => new WebSocket(url, { protocols: [...protocols], headers } as never),
-    });
+    const client = new Client(socketClient(api));
     using connection = await PortConnection.open(client, running.path.split("/").at(-1) ?? "", portOf(path));
     const piece = new Uint8Array(1_048_576);
     for (let sent = 0; sent < sentBytes; sent += piece.byteLength) expect(await connection.write(piece)).toBe(true);

@@ -1,13 +1,14 @@
-import { Attachment } from "../../client/attachment.ts";
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import { commandStart, onceStarted } from "../../client/operation-events.ts";
+import { bytesOf, commandStart, onceStarted } from "../../client/operation-events.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
+import { SteadyAttachment } from "../../client/steady-attachment.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, type Command, command, EXIT_INTERRUPTED, EXIT_NOT_RUN, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { endOf } from "../wait.ts";
+import { ReplayFilter } from "./replay-filter.ts";
 import { PROCESS_OPTIONS, processFields, STREAM_OPTIONS } from "./request.ts";
 import { type InputSource, Session } from "./session.ts";
 import { passSignals } from "./signals.ts";
@@ -62,7 +63,7 @@ export const besideCommands: readonly Command[] = [
             if (!(error instanceof ResponseError && error.status === 409)) throw error;
           });
         };
-        const code = await join({ client, io, process, ...streams, isLossless: true, end });
+        const code = await join({ client, io, process, ...streams, isLossless: true, replayBytes: 0, end });
         // Its exit code is that of any kill.
         if (fields.timeout !== undefined && (await hasTimedOut(client, process))) {
           io.stderr("coppice exec: the time limit was hit\n");
@@ -93,11 +94,13 @@ export const besideCommands: readonly Command[] = [
         if (process.spid === COMMAND_SPID && (await commandStart(client, instance)) === null) {
           throw new CliError(`the command of ${instance} did not start`);
         }
-        const { pty } = await answerOf(client.v1.instances({ uuid }).processes({ spid: process.spid }).get());
+        const route = client.v1.instances({ uuid }).processes({ spid: process.spid });
+        const { pty, stdout } = await answerOf(route.get());
         const hasTerminal = pty !== undefined;
         const piped = io.stdinIsEmpty ? "none" : "stream";
         const input = io.terminal === null ? piped : hasTerminal ? "keys" : "stream";
-        return await join({ client, io, process, input, hasTerminal, isLossless: false, end: null });
+        const replayBytes = input === "keys" ? bytesOf(stdout).byteLength : 0;
+        return await join({ client, io, process, input, hasTerminal, isLossless: false, replayBytes, end: null });
       });
     },
   }),
@@ -110,17 +113,35 @@ interface Joined {
   readonly input: InputSource;
   readonly hasTerminal: boolean;
   readonly isLossless: boolean;
+  /** size of the output of a terminal that is shown once more */
+  readonly replayBytes: number;
   /** what a second interrupt does; null: it leaves the process */
   readonly end: (() => Promise<void>) | null;
 }
 
 /** Passes the streams of a process on to its end, and gives its exit code; 0 when it was left. */
-async function join({ client, io, process, input, hasTerminal, isLossless, end }: Joined): Promise<number> {
-  const attachment = await Attachment.open(client, process, {
+async function join({
+  client,
+  io,
+  process,
+  input,
+  hasTerminal,
+  isLossless,
+  replayBytes,
+  end,
+}: Joined): Promise<number> {
+  // In raw mode a line feed alone leaves the cursor where it is.
+  const tell = (text: string): void => io.stderr(input === "keys" ? `\r\ncoppice: ${text}\r\n` : `coppice: ${text}\n`);
+  const attachment = await SteadyAttachment.open(client, process, {
     lossless: isLossless,
-    onDropped: (stream, bytes) => io.stderr(`coppice: ${bytes} bytes of ${stream} were not kept\n`),
+    onDropped: (stream, bytes) => tell(`${bytes} bytes of ${stream} were not kept`),
+    onLost: () => tell("the connection is lost; trying to make it anew"),
   });
-  const session = new Session({ client, io, process, attachment, input, hasTerminal, started: Promise.resolve() });
+  const replay = new ReplayFilter(replayBytes);
+  const session = new Session({
+    ...{ client, io, process, attachment, input, hasTerminal, started: Promise.resolve() },
+    shown: (bytes) => replay.take(bytes),
+  });
   using signals = passSignals({
     client,
     io,

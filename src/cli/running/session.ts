@@ -1,5 +1,5 @@
 import { ReadableStream as WebStream } from "node:stream/web";
-import type { AttachedOutput, Attachment } from "../../client/attachment.ts";
+import type { AttachedOutput, AttachedStreams } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
 import { ResponseError, UnreachableError } from "../../client/errors.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, streamInput } from "../../client/processes.ts";
@@ -21,7 +21,7 @@ export interface SessionOptions {
   readonly io: Io;
   readonly process: ProcessName;
   /** null: there is none, and nothing but standard input is passed on */
-  readonly attachment: Attachment | null;
+  readonly attachment: AttachedStreams | null;
   readonly input: InputSource;
   /** the process has a terminal, which gets the size of this one */
   readonly hasTerminal: boolean;
@@ -29,6 +29,8 @@ export interface SessionOptions {
   readonly started: Promise<void>;
   /** called before the first byte of output */
   readonly onOutput?: () => void;
+  /** what is shown of a piece of standard output; default is all */
+  readonly shown?: (bytes: Uint8Array) => Uint8Array;
 }
 
 /**
@@ -93,7 +95,7 @@ export class Session {
   }
 
   /** False when the connection breaks off before the end. */
-  async #output(attachment: Attachment): Promise<boolean> {
+  async #output(attachment: AttachedStreams): Promise<boolean> {
     const output = attachment.output();
     for (;;) {
       const next = await output.next().catch((error: Error) => {
@@ -106,12 +108,12 @@ export class Session {
   }
 
   async #write({ stream, bytes }: AttachedOutput): Promise<void> {
-    const { io, onOutput } = this.#options;
+    const { io, onOutput, shown = (all) => all } = this.#options;
     if (this.written.stdout + this.written.stderr === 0) onOutput?.();
     this.written[stream] += bytes.byteLength;
     if (this.#isClosed[stream]) return;
     try {
-      await (stream === "stdout" ? io.stdout(bytes) : io.stderrBytes(bytes));
+      await (stream === "stdout" ? io.stdout(shown(bytes)) : io.stderrBytes(bytes));
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       // EIO: the terminal was closed, which is a signal of its own.

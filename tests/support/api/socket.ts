@@ -1,3 +1,5 @@
+import type { ClientOptions } from "../../../src/client/client.ts";
+
 /** Where the interface is, and a token for it. */
 export interface Service {
   readonly url: string;
@@ -8,6 +10,15 @@ export interface Service {
 export interface Refused {
   readonly status: number;
   readonly error: string;
+}
+
+/** Options of a `Client` that sends its token with WebSockets, too. */
+export function socketClient({ url, token }: Service): ClientOptions {
+  return {
+    url,
+    token,
+    socket: (target, { protocols, headers }) => new WebSocket(target, { protocols: [...protocols], headers } as never),
+  };
 }
 
 /** A client's WebSocket, whose messages are kept until they are asked for. */

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import type { Io } from "../../../src/cli/io.ts";
 import { DetachKeys } from "../../../src/cli/running/detach-keys.ts";
+import { ReplayFilter } from "../../../src/cli/running/replay-filter.ts";
 import { streamsOf, withTerm } from "../../../src/cli/running/streams.ts";
 
 describe("Ctrl-P Ctrl-Q", () => {
@@ -26,6 +27,63 @@ describe("Ctrl-P Ctrl-Q", () => {
     [["\x11\x10"], "\x11", false],
   ])("%j", (pieces, passed, isDetached) => {
     expect(typed(...pieces)).toEqual([passed, isDetached]);
+  });
+});
+
+describe("output that is shown once more", () => {
+  const shown = (replayBytes: number, ...pieces: string[]): string => {
+    const filter = new ReplayFilter(replayBytes);
+    return pieces.map((piece) => Buffer.from(filter.take(Buffer.from(piece, "latin1"))).toString("latin1")).join("");
+  };
+
+  test.each([
+    "\x1b[6n",
+    "\x1b[?6n",
+    "\x1b[5n",
+    "\x1b[c",
+    "\x1b[0c",
+    "\x1b[>c",
+    "\x1b[=0c",
+    "\x1b[?2026$p",
+    "\x1b[18t",
+    "\x1b[>0q",
+    "\x1b[?u",
+    "\x1bZ",
+    "\x05",
+    "\x1bP$qm\x1b\\",
+    "\x1bP+q544e\x1b\\",
+    "\x1b]11;?\x07",
+    "\x1b]4;1;?\x1b\\",
+    "\x1b]52;c;?\x07",
+    "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\",
+  ])("has no %j, which a terminal answers, however it is cut", (query) => {
+    const text = `a${query}b`;
+    expect(shown(text.length, text)).toBe("ab");
+    for (let at = 1; at < text.length; at++) expect(shown(text.length, text.slice(0, at), text.slice(at))).toBe("ab");
+    expect(shown(text.length, ...text)).toBe("ab");
+    // What comes live is whole, also in a piece with the end of what was shown before.
+    expect(shown(1, text, query)).toBe(text + query);
+    expect(shown(text.length, `${text}${text}`)).toBe(`ab${text}`);
+  });
+
+  test.each([
+    "\x1b[31mred\x1b[0m",
+    "\x1b[2J\x1b[1;1H",
+    "\x1b[22;0t",
+    "\x1b]0;title\x07",
+    "\x1b]11;#000000\x07",
+    "\x1b[?25l",
+    "\x1b[?2004h",
+    "\x1b7\x1b8",
+    "\x1b[!p",
+    "\x1b[2 q",
+    "\x9b\xff\x00",
+    "\x1b",
+    "\x1b[1",
+    `\x1b]0;${"x".repeat(1000)}`,
+  ])("has %j, however it is cut", (text) => {
+    expect(shown(text.length, text)).toBe(text);
+    for (let at = 1; at < text.length; at++) expect(shown(text.length, text.slice(0, at), text.slice(at))).toBe(text);
   });
 });
 
