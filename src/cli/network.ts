@@ -61,7 +61,9 @@ export function tellNetwork(operation: Operation, io: Io): void {
   if (refused !== "") io.stderr(`coppice: not reached: ${refused}; coppice op network ${operation.id} shows all\n`);
   if (audit.policy !== undefined) {
     const { length } = audit.policy;
-    io.stderr(`coppice: recorded ${length} rules; coppice op network ${operation.id} --policy prints them\n`);
+    io.stderr(
+      `coppice: recorded ${length} ${length === 1 ? "rule" : "rules"}; coppice op network ${operation.id} --policy prints them\n`,
+    );
   }
 }
 

@@ -3,7 +3,7 @@ import { resolve } from "node:path";
 import type { NetworkRule } from "../domain/network.ts";
 import type { LogLevel } from "../log.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
-import { type NamedHosts, namedHosts } from "./network.ts";
+import { type NamedHosts, namedHosts, namedRules } from "./network.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
 
 /** The operator's settings, validated and frozen. An absent setting is null. */
@@ -336,7 +336,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     checkpoint: { pauseMsMax: v["checkpoint.pause_max"] },
     registries: { default: v["registries.default"], hosts },
     network: {
-      allow: v["network.allow"],
+      allow: namedRules(v["network.allow"]),
       private: namedHosts(v["network.private"]),
       record: v["network.record"],
       connectionsMax: v["network.connections_max"],

@@ -1,4 +1,3 @@
-import type { NetworkRule } from "../domain/network.ts";
 import { LOG_LEVELS } from "../log.ts";
 import { readHosts, readProxy, readRules, readServers } from "./network.ts";
 
@@ -97,12 +96,12 @@ const duration = (doc: Doc<number>): ConfigKey<number> =>
   key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
 
 /** A list: an array in the file, and a text with blanks between the entries elsewhere. */
-function list<T>(
+function list(
   form: string,
-  read: (texts: readonly string[]) => readonly T[],
+  read: (texts: readonly string[]) => readonly string[],
   { doc }: { readonly doc: string },
-): ConfigKey<readonly T[]> {
-  const readAll = (raw: unknown): readonly T[] | undefined => {
+): ConfigKey<readonly string[]> {
+  const readAll = (raw: unknown): readonly string[] | undefined => {
     const texts = typeof raw === "string" ? raw.split(/\s+/).filter((text) => text !== "") : raw;
     return Array.isArray(texts) && texts.every((text) => typeof text === "string") ? read(texts) : undefined;
   };
@@ -197,7 +196,7 @@ export const KEYS = {
     or: "",
     doc: "registry for references that name none; unset: such references are refused",
   }),
-  "network.allow": list<NetworkRule>("rules such as *.example.org:80,443", readRules, {
+  "network.allow": list("rules such as *.example.org:80,443", readRules, {
     doc: "what sandboxes may connect to at most: names, `*.NAME`, `*`, addresses, ranges; ports are 80 and 443 by default; none: no networks",
   }),
   "network.private": hosts({

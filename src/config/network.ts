@@ -1,5 +1,12 @@
 import type { NetworkRule } from "../domain/network.ts";
-import { canonicalAddress, isAddressRule, isHostName, parseHostText, parseRuleText } from "../network/rules.ts";
+import {
+  canonicalAddress,
+  isAddressRule,
+  isHostName,
+  parseHostText,
+  parseRuleText,
+  ruleText,
+} from "../network/rules.ts";
 
 const PORT_MAX = 65_535;
 const proxyExpression = /^(http|socks5):\/\/(?:\[([^[\]]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$/;
@@ -12,9 +19,14 @@ export interface NamedHosts {
   readonly ranges: readonly string[];
 }
 
-/** Reads rules such as `*.example.org:80,443`. @throws Error whose message completes "KEY …" */
-export function readRules(texts: readonly string[]): NetworkRule[] {
-  return texts.map((text) => read(text, parseRuleText));
+/** Checks rules such as `*.example.org:80,443`, and spells them in full. @throws Error whose message completes "KEY …" */
+export function readRules(texts: readonly string[]): string[] {
+  return texts.map((text) => ruleText(read(text, parseRuleText)));
+}
+
+/** The rules that `readRules` gave. */
+export function namedRules(texts: readonly string[]): NetworkRule[] {
+  return texts.map(parseRuleText);
 }
 
 /** Checks names and ranges of addresses, and brings them into their one spelling. @throws as `readRules` does */

@@ -49,6 +49,12 @@ describe("config show", () => {
     expect(setting("log.level")).toMatchObject({ value: "info", origin: "default" });
   });
 
+  test("shows rules in full, as the file may have them", async () => {
+    const setting = await show(["--network-allow", "*.Example.org [2001:DB8::1]:*"]);
+    const value = ["*.example.org:80,443", "[2001:db8::1]:*"];
+    expect(setting("network.allow")).toEqual({ setting: "network.allow", value, origin: "--network-allow" });
+  });
+
   test("shows no secret", async () => {
     const environment = {
       COPPICE_TOKEN: "eyJsecret.secret.secret",
