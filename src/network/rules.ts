@@ -1,7 +1,7 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { ApiError } from "../domain/errors.ts";
 import type { Destination, NetworkPorts, NetworkRule } from "../domain/network.ts";
-import { addressBytes, isWithin, parseRange } from "./addresses.ts";
+import { addressBytes, isWithin, parseRange, type Range } from "./addresses.ts";
 
 const ANY_NAME = "*";
 const WILDCARD = "*.";
@@ -98,8 +98,9 @@ export function isAddressRule({ host }: NetworkRule): boolean {
  * all of the rule's hosts: ranges are not added up.
  */
 export function covers(ceiling: readonly NetworkRule[], rule: NetworkRule): boolean {
-  const { host, ports } = rule;
-  const wider = ceiling.filter((each) => hostCovers(each.host, host));
+  const { ports } = rule;
+  const wanted = comparable(rule);
+  const wider = ceiling.filter((each) => hostCovers(comparable(each), wanted));
   if (ports === "*") return wider.some((each) => each.ports === "*");
   return ports.every((port) => wider.some((each) => hasPort(each, port)));
 }
@@ -109,12 +110,14 @@ export function allowsDestination(rules: readonly NetworkRule[], { kind, host, p
   if (!isPort(port)) return false;
   const fitting = rules.filter((rule) => hasPort(rule, port));
   if (kind === "name") return allowsName(fitting, host);
-  return canonicalAddress(host) === host && fitting.some((rule) => isAddressRule(rule) && rangeCovers(rule.host, host));
+  if (canonicalAddress(host) !== host) return false;
+  const wanted = rangeOfText(host);
+  return fitting.some((rule) => hostCovers(comparable(rule), wanted));
 }
 
 /** Whether at least one rule permits connections to a name at any port. A name in any other spelling than its one is not. */
 export function allowsName(rules: readonly NetworkRule[], name: string): boolean {
-  return isHostName(name) && rules.some((rule) => !isAddressRule(rule) && nameCovers(rule.host, name));
+  return isHostName(name) && rules.some((rule) => hostCovers(comparable(rule), name));
 }
 
 /**
@@ -206,10 +209,31 @@ function hasPort({ ports }: NetworkRule, port: number): boolean {
   return ports === "*" || ports.includes(port);
 }
 
-function hostCovers(ceiling: string, host: string): boolean {
-  const [ours, theirs] = [ceiling, host].map((each) => isAddressRule({ host: each, ports: "*" }));
-  if (ours !== theirs) return false;
-  return ours === true ? rangeCovers(ceiling, host) : nameCovers(ceiling, host);
+/** The host of a rule as it is compared: a name or a pattern of names, or a range of addresses. */
+type Comparable = string | Range;
+
+/** Hosts of rules that were compared before. Lists are long and asked often, but stay the same. */
+const compared = new WeakMap<NetworkRule, Comparable>();
+
+function comparable(rule: NetworkRule): Comparable {
+  const known = compared.get(rule);
+  if (known !== undefined) return known;
+  const host = isAddressRule(rule) ? rangeOfText(rule.host) : rule.host;
+  compared.set(rule, host);
+  return host;
+}
+
+/** The range of a text with a slash, or the one address of a text without. */
+function rangeOfText(text: string): Range {
+  const { bytes, bits } = parseRange(text);
+  return { bytes, bits: text.includes("/") ? bits : 8 * bytes.length };
+}
+
+/** Whether a host covers another one. A name never covers an address, and no address a name. */
+function hostCovers(ceiling: Comparable, host: Comparable): boolean {
+  if (typeof ceiling === "string") return typeof host === "string" && nameCovers(ceiling, host);
+  if (typeof host === "string" || ceiling.bytes.length !== host.bytes.length) return false;
+  return ceiling.bits <= host.bits && isWithin(host.bytes, ceiling);
 }
 
 /** Whether a host of a rule about names covers a name, or another such host. */
@@ -218,13 +242,4 @@ function nameCovers(ceiling: string, host: string): boolean {
   // A name without a dot is one of the site's own: only a rule with that very name is about it.
   if (ceiling === ANY_NAME) return host.includes(".");
   return ceiling.startsWith(WILDCARD) && host.endsWith(ceiling.slice(1));
-}
-
-/** Whether an address or a range covers another one. */
-function rangeCovers(ceiling: string, host: string): boolean {
-  const [ours, theirs] = [ceiling, host].map((text) => parseRange(text));
-  if (ours === undefined || theirs === undefined || ours.bytes.length !== theirs.bytes.length) return false;
-  const bitsOf = (text: string, { bytes, bits }: typeof ours): number => (text.includes("/") ? bits : 8 * bytes.length);
-  const bits = bitsOf(ceiling, ours);
-  return bits <= bitsOf(host, theirs) && isWithin(theirs.bytes, { bytes: ours.bytes, bits });
 }
