@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { DOCUMENTS, documentText, type Step, sectionOf, stepsOf } from "../support/documents.ts";
 import { pushBusybox } from "../support/images.ts";
+import { http, Outside } from "../support/outside.ts";
 import { Registry } from "../support/registry.ts";
 import { until } from "../support/waiting.ts";
 
@@ -14,6 +15,9 @@ const PAGE_MS_MAX = 240_000;
 const LISTEN_MS_MAX = 30_000;
 
 let registry: Registry;
+/** the names of docs/network.md */
+let outside: Outside;
+let webPort: number;
 let home: string;
 let url: string;
 let daemon: Bun.Subprocess | null = null;
@@ -22,6 +26,8 @@ let daemon: Bun.Subprocess | null = null;
 beforeAll(async () => {
   registry = await Registry.start();
   await pushBusybox(registry, "busybox:1.36");
+  outside = await Outside.start("www.example.org");
+  webPort = (await outside.serve(http(() => "it works\n"))).port;
   home = await mkdtemp(join(tmpdir(), "coppice-readme-"));
   await mkdir(join(home, "bin"));
   await symlink(PROGRAM, join(home, "bin/coppice"));
@@ -36,6 +42,8 @@ beforeAll(async () => {
     "size = 1",
     "[vm]",
     'probe_timeout = "60s"',
+    ...["[network]", 'allow = ["*.example.org:*"]', 'private = ["*.example.org"]', "record = true"],
+    `resolvers = ["${outside.names.address}"]`,
     `[registries.hosts."${registry.host}"]`,
   ];
   await writeFile(join(home, "config.toml"), [...lines, "insecure = true", ""].join("\n"));
@@ -45,6 +53,7 @@ afterAll(async () => {
   daemon?.kill("SIGTERM");
   await daemon?.exited;
   await registry[Symbol.asyncDispose]();
+  await outside[Symbol.asyncDispose]();
   await rm(home, { recursive: true, force: true });
 }, 60_000);
 
@@ -69,6 +78,7 @@ function localized(command: string): string {
       .replaceAll("/mnt/nas", home)
       // The page uses a registry with TLS; this one has none.
       .replaceAll("skopeo copy docker:", "skopeo copy --src-tls-verify=false docker:")
+      .replaceAll("example.org:8080", `example.org:${webPort}`)
       .replaceAll("REGISTRY", registry.host)
   );
 }
@@ -77,6 +87,7 @@ function localized(command: string): string {
 function comparable(output: string): string {
   return output
     .replaceAll(registry.host, "REGISTRY")
+    .replaceAll(`[${webPort}]`, "[8080]")
     .replaceAll(home, "/root")
     .replaceAll(/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, "UUID")
     .replaceAll(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z/g, "TIME")
