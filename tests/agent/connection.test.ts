@@ -9,7 +9,8 @@ import {
   Refusal,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
-import { EXIT_REFUSED, type Frame, frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
+import { pause } from "../support/waiting.ts";
+import { EXIT_REFUSED, type Frame, frame, NativeAgent, parseError, syncFrame, u16, u32 } from "./native-agent.ts";
 
 const dial = (session: number, port: number): Buffer => frame(HostFrame.netDial, session, u16(port), u16(0));
 
@@ -127,6 +128,31 @@ describe("a connection to a port of the guest", () => {
     // These sessions are over.
     agent.send(frame(HostFrame.netReset, 4), frame(HostFrame.netData, 3, Buffer.from("x")));
     expect((await agent.sync()).type).toBe(AgentFrame.synced);
+  });
+
+  test("that was reset before the agent could answer was open", async () => {
+    await using flood = await LoopbackServer.open((socket) => void socket.write(Buffer.alloc(16 << 20)));
+    const reset = Promise.withResolvers<void>();
+    await using server = await LoopbackServer.open((socket) => {
+      socket.once("close", () => reset.resolve());
+      socket.resetAndDestroy();
+    });
+    await using agent = await NativeAgent.start();
+    agent.send(dial(3, flood.port));
+    await next(agent, AgentFrame.netOpened);
+    agent.pause();
+    agent.send(frame(HostFrame.window, 3, u32(Stream.data), u32(16 << 20)));
+    await pause("the agent's output is full", 300);
+    // The answer to SYNC takes the room of the one to the dial.
+    agent.send(Buffer.concat([dial(4, server.port), syncFrame()]));
+    await reset.promise;
+    agent.resume();
+    const answers: number[] = [];
+    while (answers.length === 0 || answers.at(-1) === AgentFrame.netOpened) {
+      const { session, type } = await agent.next();
+      if (session === 4) answers.push(type);
+    }
+    expect(answers).toEqual([AgentFrame.netOpened, AgentFrame.netReset]);
   });
 
   test("sends and accepts no more than its credit", async () => {

@@ -211,6 +211,15 @@ export class NativeAgent implements AsyncDisposable {
     await new Promise<void>((done) => this.#socket.write(bytes, () => done()));
   }
 
+  /** Stops reading what the agent sends. */
+  pause(): void {
+    this.#socket.pause();
+  }
+
+  resume(): void {
+    this.#socket.resume();
+  }
+
   /** The next frame that is no log line. @throws Error when none comes in time, or the stream closed */
   async next(): Promise<Frame> {
     for (;;) {

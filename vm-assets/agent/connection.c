@@ -98,6 +98,12 @@ static bool settle_connect(struct session *session, uint64_t now_ns)
 			return false;
 		error = ETIMEDOUT;
 	}
+	/* Only a connection that was made can be reset; a port without a listener refuses it. */
+	if (error == ECONNRESET || error == EPIPE) {
+		frame_send(AGENT_NET_OPENED, session->id, NULL, 0);
+		duplex_reset(&connection->duplex, session);
+		return true;
+	}
 	if (error != 0 || !duplex_attach(&connection->duplex, session, connection->fd)) {
 		refuse(session, reason_of(error));
 		return true;
