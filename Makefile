@@ -163,9 +163,10 @@ soak-spawns: build ## check that memory, descriptors, disk and latency do not gr
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
 
 .PHONY: soak
-soak: soak-spawns ## soak-spawns, an hour of faults, thousands of random captures, a chain of 1,000 runs; takes hours
+soak: soak-spawns ## soak-spawns, an hour of faults, random captures, 1,000 runs in a chain, 10,000 processes in one; takes hours
 	@bun tests/support/run-rings.ts soak-faults soak
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/chain.ts
+	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/processes.ts
 
 .PHONY: clean
 clean: ## remove build results
