@@ -6,6 +6,7 @@ import { listenForOperator } from "./api/operator/control.ts";
 import { listen } from "./api/server.ts";
 import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config/config.ts";
+import { readProxyCredentials } from "./config/network.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import { layerIds } from "./db/layers.ts";
 import { probeDatabase } from "./db/totals.ts";
@@ -13,6 +14,7 @@ import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
 import type { Gate } from "./network/gate.ts";
+import type { SiteProxy } from "./network/site-proxy.ts";
 import type { ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { tokenVerifier } from "./service/tokens.ts";
@@ -215,9 +217,14 @@ function openGate(
     // The first after those of the virtual machines.
     uid: vm.uidBase + vm.uidCount,
     directory: join(parts.layout.runtime, "gate"),
-    settings: { resolvers: network.resolvers, proxy: null, proxyBypass: network.proxyBypass },
+    settings: { resolvers: network.resolvers, proxy: proxyOf(network), proxyBypass: network.proxyBypass },
     log: parts.log,
   });
+}
+
+/** @throws Error when the file of its credentials cannot be used */
+function proxyOf({ proxy, proxyCredentialsFile: file }: Config["network"]): SiteProxy | null {
+  return proxy === null ? null : { ...proxy, credentials: file === null ? null : readProxyCredentials(file) };
 }
 
 function budget(config: Config): Cost {

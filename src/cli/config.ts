@@ -2,6 +2,7 @@ import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { loadClientConfig } from "../config/client.ts";
 import { type Config, ConfigError, type Environment, explainConfig, keyNames } from "../config/config.ts";
+import { readProxyCredentials } from "../config/network.ts";
 import { REDACTED } from "../log.ts";
 import { type Command, command, EXIT_USAGE, expectPositionals, JSON_OPTION } from "./command.ts";
 import { CONFIG_OPTIONS, sourcesOf } from "./config-options.ts";
@@ -111,12 +112,23 @@ export function fileProblems(config: Config, now: Date): string[] {
   ]);
   return [
     ...(tlsCert === null || tlsKey === null ? [] : tlsProblems(tlsCert, tlsKey, now)),
+    ...credentialsProblems(config.network.proxyCredentialsFile),
     ...authorities.flatMap(({ key, path }) => {
       if (path === null) return [];
       const certificate = parsed(key, path, (pem) => new X509Certificate(pem));
       return typeof certificate === "string" ? [certificate] : [];
     }),
   ];
+}
+
+function credentialsProblems(path: string | null): string[] {
+  if (path === null) return [];
+  try {
+    readProxyCredentials(path);
+    return [];
+  } catch (error) {
+    return [(error as Error).message];
+  }
 }
 
 function tlsProblems(certPath: string, keyPath: string, now: Date): string[] {

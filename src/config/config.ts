@@ -3,7 +3,7 @@ import { resolve } from "node:path";
 import type { NetworkRule } from "../domain/network.ts";
 import type { LogLevel } from "../log.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
-import { type NamedHosts, namedHosts, namedRules } from "./network.ts";
+import { type NamedHosts, namedHosts, namedRules, type ProxyAddress, parseProxy } from "./network.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
 
 /** The operator's settings, validated and frozen. An absent setting is null. */
@@ -72,9 +72,8 @@ export interface Config {
     readonly idleMs: number;
     /** name servers as `ADDRESS:PORT`, with an IPv6 address in brackets; empty: those of the host */
     readonly resolvers: readonly string[];
-    /** `http://HOST:PORT` or `socks5://HOST:PORT` */
-    readonly proxy: string | null;
-    /** file with `USER:PASSWORD` */
+    readonly proxy: ProxyAddress | null;
+    /** file that `readProxyCredentials` reads */
     readonly proxyCredentialsFile: string | null;
     /** what is connected to without the proxy */
     readonly proxyBypass: NamedHosts;
@@ -344,7 +343,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       bytesMax: v["network.bytes_max"],
       idleMs: v["network.idle"],
       resolvers: v["network.resolvers"],
-      proxy: v["network.proxy"],
+      proxy: v["network.proxy"] === null ? null : parseProxy(v["network.proxy"]),
       proxyCredentialsFile: v["network.proxy_credentials_file"],
       proxyBypass: namedHosts(v["network.proxy_bypass"]),
     },

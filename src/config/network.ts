@@ -1,3 +1,4 @@
+import { readFileSync, statSync } from "node:fs";
 import type { NetworkRule } from "../domain/network.ts";
 import {
   canonicalAddress,
@@ -10,6 +11,19 @@ import {
 
 const PORT_MAX = 65_535;
 const proxyExpression = /^(http|socks5):\/\/(?:\[([^[\]]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$/;
+
+/** Where a proxy is, and what it speaks. */
+export interface ProxyAddress {
+  readonly kind: "http" | "socks5";
+  /** name in lower case, or address without brackets */
+  readonly host: string;
+  readonly port: number;
+}
+
+export interface ProxyCredentials {
+  readonly user: string;
+  readonly password: string;
+}
 
 /** Hosts that the operator names in another setting than the rules. */
 export interface NamedHosts {
@@ -48,13 +62,41 @@ export function readServers(texts: readonly string[]): string[] {
 
 /** The address of a proxy in its one spelling; undefined when the text is none. */
 export function readProxy(raw: unknown): string | undefined {
-  const [, scheme, bracketed, plain = "", digits] = proxyExpression.exec(String(raw)) ?? [];
+  const { kind, host, port } = parseProxy(String(raw)) ?? {};
+  return host === undefined ? undefined : `${kind}://${host.includes(":") ? `[${host}]` : host}:${port}`;
+}
+
+/** The parts of the address of a proxy; null when the text is none. */
+export function parseProxy(text: string): ProxyAddress | null {
+  const [, kind, bracketed, plain = "", digits] = proxyExpression.exec(text) ?? [];
   const port = Number(digits);
-  if (scheme === undefined || port < 1 || port > PORT_MAX) return undefined;
-  const address = canonicalAddress(bracketed ?? plain);
-  if (address !== null) return `${scheme}://${address.includes(":") ? `[${address}]` : address}:${port}`;
   const name = plain.toLowerCase();
-  return isHostName(name) ? `${scheme}://${name}:${port}` : undefined;
+  const host = canonicalAddress(bracketed ?? plain) ?? (isHostName(name) ? name : null);
+  if (host === null || port < 1 || port > PORT_MAX) return null;
+  return { kind: kind === "http" ? kind : "socks5", host, port };
+}
+
+/**
+ * Reads the file of `network.proxy_credentials_file`.
+ * @throws Error that names the mistake, and nothing of the content
+ */
+export function readProxyCredentials(path: string): ProxyCredentials {
+  let text: string;
+  try {
+    // Whoever else can read the file has the password.
+    if ((statSync(path).mode & 0o077) !== 0) throw new Error("must be readable by its owner only (chmod 0600)");
+    text = readFileSync(path, "utf8");
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw new Error(
+      `network.proxy_credentials_file: ${path} ${code === undefined ? message : `cannot be read: ${code}`}`,
+    );
+  }
+  const [, user, password] = /^([\x21-\x39\x3b-\x7e]{1,255}):([\x20-\x7e]{1,255})\n?$/.exec(text) ?? [];
+  if (user === undefined || password === undefined) {
+    throw new Error(`network.proxy_credentials_file: ${path} must have one line, USER:PASSWORD`);
+  }
+  return { user, password };
 }
 
 /** Divides what `readHosts` gave. */

@@ -78,6 +78,16 @@ describe("config show", () => {
 });
 
 describe("config check", () => {
+  test("finds credentials of the proxy that others can read", async () => {
+    await writeFile(at("proxy"), "me:hunter2\n", { mode: 0o644 });
+    const text = `[network]\nproxy = "http://proxy.example:3128"\nproxy_credentials_file = "${at("proxy")}"`;
+    const argv = ["config", "check", "--config", await file(text)];
+    const { code, stderr } = await cli(argv, { environment: { HOME: "/x" } });
+    expect(code).toBe(2);
+    expect(stderr).toContain(`network.proxy_credentials_file: ${at("proxy")} must be readable by its owner only`);
+    expect(stderr).not.toContain("hunter2");
+  });
+
   const check = async (text: string) => cli(["config", "check", "--config", await file(text)], { environment: {} });
   const tls = (cert: string, key: string) => `[listen]\ntls_cert = "${at(cert)}"\ntls_key = "${at(key)}"\n`;
 

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadClientConfig, tokenFileOf, URL_DEFAULT } from "../../../src/config/client.ts";
@@ -13,6 +13,7 @@ import {
   variableOf,
 } from "../../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../../src/config/keys.ts";
+import { readProxyCredentials } from "../../../src/config/network.ts";
 
 let directory = "";
 beforeAll(() => {
@@ -181,14 +182,14 @@ describe("values", () => {
         ],
         ranges: ["10.0.7.0/24", "fd00::1"],
       },
-      proxy: "http://proxy.lan.example:3128",
+      proxy: { kind: "http", host: "proxy.lan.example", port: 3128 },
       proxyBypass: { names: [{ host: "*.lan.example", ports: "*" }], ranges: ["10.0.0.0/8"] },
       resolvers: ["192.0.2.1:53", "192.0.2.2:5353", "[2001:db8::1]:53", "[2001:db8::1]:5353"],
       bytesMax: 1024 ** 3,
     });
-    expect(load({ flags: { "network-proxy": "socks5://[2001:DB8::1]:1080" } }).network.proxy).toBe(
-      "socks5://[2001:db8::1]:1080",
-    );
+    const proxy = { kind: "socks5", host: "2001:db8::1", port: 1080 } as const;
+    expect(load({ flags: { "network-proxy": "socks5://[2001:DB8::1]:1080" } }).network.proxy).toEqual(proxy);
+    expect(KEYS["network.proxy"].parse("socks5://[2001:DB8::1]:1080")).toBe("socks5://[2001:db8::1]:1080");
     expect(load().network).toMatchObject({ allow: [], proxy: null, resolvers: [], record: false, connectionsMax: 256 });
   });
 
@@ -210,6 +211,21 @@ describe("values", () => {
     const problems = problemsOf({ flags: { [name]: value } });
     expect(problems).toHaveLength(1);
     expect(problems[0]).toContain(message);
+  });
+
+  test("credentials of the proxy are one line of a file that nobody else can read", () => {
+    const credentials = (text: string, mode = 0o600) => {
+      const path = file(text);
+      chmodSync(path, mode);
+      return path;
+    };
+    expect(readProxyCredentials(credentials("me:pass:word \n"))).toEqual({ user: "me", password: "pass:word " });
+    expect(readProxyCredentials(credentials("me:x"))).toEqual({ user: "me", password: "x" });
+    expect(() => readProxyCredentials(credentials("me:hunter2", 0o640))).toThrow("chmod 0600");
+    expect(() => readProxyCredentials("/nonexistent")).toThrow("/nonexistent cannot be read: ENOENT");
+    for (const text of ["", "me", "me:", ":x", "me:hunter2\nmore\n", "m e:x", "me:h\0", `me:${"x".repeat(256)}`]) {
+      expect(() => readProxyCredentials(credentials(text))).toThrow(/ must have one line, USER:PASSWORD$/);
+    }
   });
 
   test("a password in the address of the proxy is refused, and not repeated", () => {
