@@ -66,6 +66,12 @@ export class OutsideServer implements AsyncDisposable {
   }
 }
 
+/** Says nothing, and ends when the other side does. */
+export const silent: Behaviour = (socket) => {
+  socket.on("end", () => socket.end());
+  socket.resume();
+};
+
 /** Answers each request with a body, and ends. */
 export function http(body: (path: string) => string | Uint8Array): Behaviour {
   return (socket) => {

@@ -104,9 +104,18 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       connection.refuse(Refusal.noNetwork);
       return;
     }
-    const verdict = this.#verdictOf(destination);
-    if (verdict !== null) {
-      this.#refuse(destination, connection, verdict);
+    if (!this.#judge.allows(destination)) {
+      this.#refuse(destination, connection, "denied");
+      return;
+    }
+    if (this.#isSpent) {
+      // A program must not wait, as it does after the refusal for the other limits.
+      this.#count({ ...destination, verdict: "limited" });
+      connection.refuse(Refusal.denied);
+      return;
+    }
+    if (this.#running.size >= this.#options.settings.connectionsMax || !this.#bucket.take()) {
+      this.#refuse(destination, connection, "limited");
       return;
     }
     const run = this.#connect(destination, connection).finally(() => this.#running.delete(connection));
@@ -157,12 +166,10 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     return exists;
   }
 
-  /** Why a connection is refused before the gate is asked; null when it is not. */
-  #verdictOf(destination: GuestDestination): FailedVerdict | null {
-    const { connectionsMax, bytesMax } = this.#options.settings;
-    if (!this.#judge.allows(destination)) return "denied";
-    const isFull = this.#running.size >= connectionsMax || (bytesMax !== null && this.#movedBytes >= bytesMax);
-    return isFull || !this.#bucket.take() ? "limited" : null;
+  /** True when no byte may be moved any more. */
+  get #isSpent(): boolean {
+    const { bytesMax } = this.#options.settings;
+    return bytesMax !== null && this.#movedBytes >= bytesMax;
   }
 
   async #connect(destination: GuestDestination, connection: GuestConnection): Promise<void> {

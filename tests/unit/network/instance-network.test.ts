@@ -271,8 +271,9 @@ describe("limits", () => {
     await turns();
     expect(scene.typesOf(id).at(-1)).toBe(HostFrame.netReset);
     expect(outer.wasReset).toBe(true);
+    // Waiting would not help.
     const next = scene.ask("a.example");
-    expect(scene.answer(next)).toBe(Refusal.limited);
+    expect(scene.answer(next)).toBe(Refusal.denied);
     expect(scene.entries()).toEqual(["allowed a.example:80 1 5/5", "limited a.example:80 2 0/0"]);
     expect(scene.received(id)).toBe("67890");
   });
