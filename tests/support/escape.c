@@ -239,15 +239,19 @@ static void try_doors(void)
 
 	tell("x32", syscall(0x40000000 | SYS_getpid));
 	pid_t child = fork();
-	if (child == 0) {
+	if (child <= 0) {
 		long result = 20 /* getpid */;
 
 		__asm__ volatile("int $0x80" : "+a"(result) : : "memory", "r8", "r9", "r10", "r11");
-		_exit(result < 0 ? (int)-result : 0);
+		status = result < 0 ? (int)-result : 0;
+		if (child == 0)
+			_exit(status);
+		errno = status;
+	} else {
+		waitpid(child, &status, 0);
+		/* A kernel without that door ends who knocks. */
+		errno = WIFEXITED(status) ? WEXITSTATUS(status) : ENOSYS;
 	}
-	waitpid(child, &status, 0);
-	/* A kernel without that door ends who knocks. */
-	errno = WIFEXITED(status) ? WEXITSTATUS(status) : ENOSYS;
 	tell("i386", errno == 0 ? 0 : -1);
 }
 
@@ -268,6 +272,8 @@ static void try_sockets(void)
 	for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
 		tell(kinds[i].name, socket(kinds[i].family, kinds[i].type, 0));
 	host.sin_port = htons((unsigned short)port);
+	tell("listen", listen(socket(AF_INET, SOCK_STREAM, 0), 1));
+	tell("listen by a name", bind(socket(AF_INET, SOCK_STREAM, 0), (void *)&(struct sockaddr_in){ .sin_family = AF_INET }, sizeof host));
 	tell("the host's loopback", connect(socket(AF_INET, SOCK_STREAM, 0), (void *)&host, sizeof host));
 	memcpy(name.sun_path + 1, abstract, strlen(abstract));
 	tell("an abstract name", connect(socket(AF_UNIX, SOCK_STREAM, 0), (void *)&name, bytes));
@@ -304,10 +310,11 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof attempts / sizeof attempts[0]; i++) {
 		pid_t child = fork();
 
-		if (child == 0) {
+		/* Where no process can be started, this one makes them all. */
+		if (child <= 0)
 			attempts[i]();
+		if (child == 0)
 			_exit(0);
-		}
 		/* Not any child: whoever is traced counts for one. */
 		waitpid(child, NULL, 0);
 	}

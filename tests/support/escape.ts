@@ -29,6 +29,8 @@ export const JAILED: Outcomes = {
     ["VSOCK", "NETLINK", "PACKET", "ALG", "BLUETOOTH"].map((kind) => [`AF_${kind}`, "EAFNOSUPPORT"]),
   ),
   AF_UNIX: "done",
+  listen: "done",
+  "listen by a name": "done",
   fork: "done",
   signal: "ESRCH",
   pidfd_open: "ESRCH",

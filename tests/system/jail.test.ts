@@ -235,7 +235,9 @@ describe("the launcher", () => {
     [["tool", "--uid", "5"], "unknown"],
     [["vm", "--writable", "/"], "unknown"],
     [["vm", "--uid", "-5"], "uid"],
-    [["--uid", "5"], "vm or tool"],
+    [["gate", "--uid", "5"], "nofile"],
+    [["gate", "--capabilities", "1"], "unknown"],
+    [["--uid", "5"], "vm, tool or gate"],
   ])("needs every option and no other: %p", async (options, refused) => {
     const failed = run({ argv: [builtAssets().launcher, ...options, "--", "/bin/true"], timeoutMs: 5000 });
     const stderrTail = `launch: option ${refused}: Invalid argument`;

@@ -83,9 +83,9 @@ static const unsigned short tool_calls[] = {
  */
 static const unsigned short gate_calls[] = {
 	/* files, which are read-only */
-	SYS_read, SYS_write, SYS_pread64, SYS_readv, SYS_writev, SYS_lseek, SYS_openat, SYS_close, SYS_close_range, SYS_fcntl, SYS_dup,
-	SYS_dup2, SYS_dup3, SYS_ioctl, SYS_stat, SYS_fstat, SYS_lstat, SYS_newfstatat, SYS_statx, SYS_access,
-	SYS_faccessat, SYS_faccessat2, SYS_getdents64, SYS_getcwd, SYS_readlink, SYS_readlinkat, SYS_fadvise64,
+	SYS_read, SYS_write, SYS_pread64, SYS_readv, SYS_writev, SYS_lseek, SYS_open, SYS_openat, SYS_close, SYS_close_range, SYS_fcntl,
+	SYS_dup,
+	SYS_dup2, SYS_dup3, SYS_stat, SYS_fstat, SYS_lstat, SYS_newfstatat, SYS_statx, SYS_access, SYS_faccessat, SYS_faccessat2, SYS_getdents64, SYS_getcwd, SYS_readlink, SYS_readlinkat, SYS_fadvise64,
 	/* memory */
 	SYS_brk, SYS_mmap, SYS_mprotect, SYS_munmap, SYS_mremap, SYS_mincore, SYS_madvise, SYS_membarrier,
 	/* signals, time, waiting */
@@ -187,6 +187,16 @@ static void for_call(unsigned int call, unsigned char instructions)
 	emit(BPF_JMP | BPF_K | BPF_JEQ, call, 0, instructions);
 }
 
+static void check_ioctl(void)
+{
+	/* These inject input into a terminal. */
+	for_call(SYS_ioctl, 6);
+	load_argument(1);
+	answer_if(BPF_JEQ, TIOCSTI, SECCOMP_RET_ERRNO | EPERM);
+	answer_if(BPF_JEQ, TIOCLINUX, SECCOMP_RET_ERRNO | EPERM);
+	answer(SECCOMP_RET_ALLOW);
+}
+
 /* Instructions for one call that loads an argument, compares it `comparisons` times, and answers. */
 #define INSTRUCTIONS(comparisons) ((unsigned char)(2 + 2 * (comparisons)))
 
@@ -209,6 +219,7 @@ static void check_gate_arguments(void)
 	load_argument(0);
 	answer_if(BPF_JEQ, STDERR_FILENO + 1, SECCOMP_RET_ALLOW);
 	answer(SECCOMP_RET_ERRNO | EACCES);
+	check_ioctl();
 }
 
 static void check_arguments(void)
@@ -224,12 +235,7 @@ static void check_arguments(void)
 	answer_if(BPF_JEQ, AF_INET, SECCOMP_RET_ALLOW);
 	answer_if(BPF_JEQ, AF_INET6, SECCOMP_RET_ALLOW);
 	answer(SECCOMP_RET_ERRNO | EAFNOSUPPORT);
-	/* These inject input into a terminal. */
-	for_call(SYS_ioctl, 6);
-	load_argument(1);
-	answer_if(BPF_JEQ, TIOCSTI, SECCOMP_RET_ERRNO | EPERM);
-	answer_if(BPF_JEQ, TIOCLINUX, SECCOMP_RET_ERRNO | EPERM);
-	answer(SECCOMP_RET_ALLOW);
+	check_ioctl();
 }
 
 /*

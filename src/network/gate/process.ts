@@ -70,17 +70,11 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   const listener = listenUnix(path, BACKLOG_COUNT);
   // After this function only the process has the socket, so connections end with it.
   using _listener = { [Symbol.dispose]: () => closeSync(listener) };
-  const argv = [
-    ...[host.launcher, "gate", ...cgroup.directories.flatMap((group) => ["--cgroup", group])],
-    ...["--root", root, "--executable", await executable(directory)],
-    ...readable.flatMap((file) => ["--readable", file]),
-    ...["--uid", `${host.uid}`, "--gid", `${host.uid}`, "--parent", `${process.pid}`],
-    ...["--nofile", `${OPEN_FILES_MAX}`, "--fsize", "0", "--nproc", `${THREADS_MAX}`],
-    ...["--memlock", `${LOCKED_BYTES_MAX}`, "--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`],
-    ...["--keep-fd", `${FIRST_EXTRA_FD}`],
-    ...Object.entries(ENVIRONMENT).flatMap(([name, value]) => ["--variable", `${name}=${value}`]),
-    ...["--", ...program],
-  ];
+  const argv = gateArgs({
+    ...{ launcher: host.launcher, uid: host.uid, root, readable, program },
+    cgroups: cgroup.directories,
+    executable: await executable(directory),
+  });
   const child = start({ argv, extraFds: [listener], stderr: "tail" });
   stack.defer(() => end(child));
   const owned = stack.move();
@@ -88,6 +82,35 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
     ...{ pid: child.pid, cgroup, path, exited: child.exited, stderrTail: child.stderrTail },
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
+}
+
+/** What the launcher builds the jail of. All paths are the host's, but for the program's. */
+export interface GateJail {
+  readonly launcher: string;
+  readonly cgroups: readonly string[];
+  readonly uid: number;
+  /** an empty directory, on which the root is mounted */
+  readonly root: string;
+  /** the program sees it as /program */
+  readonly executable: string;
+  /** files and directories that the program sees at the same paths */
+  readonly readable: readonly string[];
+  readonly program: readonly string[];
+}
+
+/** Arguments of the launcher, which explains them. The program gets the descriptor 3. */
+export function gateArgs({ launcher, cgroups, uid, root, executable, readable, program }: GateJail): string[] {
+  return [
+    ...[launcher, "gate", ...cgroups.flatMap((group) => ["--cgroup", group])],
+    ...["--root", root, "--executable", executable],
+    ...readable.flatMap((file) => ["--readable", file]),
+    ...["--uid", `${uid}`, "--gid", `${uid}`, "--parent", `${process.pid}`],
+    ...["--nofile", `${OPEN_FILES_MAX}`, "--fsize", "0", "--nproc", `${THREADS_MAX}`],
+    ...["--memlock", `${LOCKED_BYTES_MAX}`, "--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`],
+    ...["--keep-fd", `${FIRST_EXTRA_FD}`],
+    ...Object.entries(ENVIRONMENT).flatMap(([name, value]) => ["--variable", `${name}=${value}`]),
+    ...["--", ...program],
+  ];
 }
 
 async function end(child: ChildProcess): Promise<void> {
