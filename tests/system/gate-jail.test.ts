@@ -18,10 +18,10 @@ const UID = 1_900_100_000;
 
 describe("a program in the jail of the connecting process", () => {
   let scratch: ScratchDirectory;
-  let escape: string;
+  let program: string;
   beforeAll(async () => {
     scratch = await scratchDirectory(tmpdir(), "coppice-gate-jail-");
-    escape = await compileEscape(scratch.path);
+    program = await compileEscape(scratch.path);
     await mkdir(join(scratch.path, "root"));
   });
   afterAll(() => scratch[Symbol.asyncDispose]());
@@ -32,7 +32,7 @@ describe("a program in the jail of the connecting process", () => {
       cgroups: [],
       uid: UID,
       root: join(scratch.path, "root"),
-      executable: escape,
+      executable: program,
       readable: [],
       program: ["/program", ...args],
     });

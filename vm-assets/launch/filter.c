@@ -83,9 +83,10 @@ static const unsigned short tool_calls[] = {
  */
 static const unsigned short gate_calls[] = {
 	/* files, which are read-only */
-	SYS_read, SYS_write, SYS_pread64, SYS_readv, SYS_writev, SYS_lseek, SYS_open, SYS_openat, SYS_close, SYS_close_range, SYS_fcntl,
-	SYS_dup,
-	SYS_dup2, SYS_dup3, SYS_stat, SYS_fstat, SYS_lstat, SYS_newfstatat, SYS_statx, SYS_access, SYS_faccessat, SYS_faccessat2, SYS_getdents64, SYS_getcwd, SYS_readlink, SYS_readlinkat, SYS_fadvise64,
+	SYS_read, SYS_write, SYS_pread64, SYS_readv, SYS_writev, SYS_lseek, SYS_open, SYS_openat, SYS_close,
+	SYS_close_range, SYS_fcntl, SYS_dup, SYS_dup2, SYS_dup3, SYS_stat, SYS_fstat, SYS_lstat, SYS_newfstatat,
+	SYS_statx, SYS_access, SYS_faccessat, SYS_faccessat2, SYS_getdents64, SYS_getcwd, SYS_readlink, SYS_readlinkat,
+	SYS_fadvise64,
 	/* memory */
 	SYS_brk, SYS_mmap, SYS_mprotect, SYS_munmap, SYS_mremap, SYS_mincore, SYS_madvise, SYS_membarrier,
 	/* signals, time, waiting */

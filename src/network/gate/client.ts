@@ -1,10 +1,10 @@
 import { isIP } from "node:net";
 import type { Log } from "../../log.ts";
-import { sleepUnlessAborted } from "../../system/waiting.ts";
+import { sleepUnlessAborted, withinTime } from "../../system/waiting.ts";
 import { type Gate, type GateConnection, GateError, type GateRequest, type LookupOptions } from "../gate.ts";
 import { HostNetwork } from "../host-network.ts";
 import { bypassesProxy, type ProxyBypass, type SiteProxy } from "../site-proxy.ts";
-import { request } from "./connection.ts";
+import { GateGoneError, request } from "./connection.ts";
 import type { Lookup, ProxyRequest, Request } from "./messages.ts";
 import { type GateHost, type GateProcess, startGateProcess } from "./process.ts";
 
@@ -33,6 +33,7 @@ const USES_COUNT_MAX = 2048;
 /** Longer than the process takes for all of its own limits together: the names, the addresses, the site's proxy. */
 const CONNECT_MS_MAX = 75_000;
 const LOOKUP_MS_MAX = 15_000;
+const EXIT_MS_MAX = 1000;
 /** The least time between two starts. */
 const RESTART_PAUSE_MS = 1000;
 
@@ -42,6 +43,8 @@ export class GateClient implements Gate {
   readonly #host: HostNetwork;
   #process: Promise<GateProcess> | null = null;
   #running: GateProcess | null = null;
+  /** the last one that did not end by itself */
+  #stopped: GateProcess | null = null;
   #startedAt = Number.NEGATIVE_INFINITY;
   #uses = 0;
   #idle: Timer | null = null;
@@ -109,8 +112,17 @@ export class GateClient implements Gate {
   }
 
   async #request(message: Request, limitMs: number, signal: AbortSignal) {
-    const { path } = await this.#started();
-    return await request(path, message, { limitMs, signal });
+    const process = await this.#started();
+    try {
+      return await request(process.path, message, { limitMs, signal });
+    } catch (error) {
+      // It may have ended for another reason than this request; the system tells so a moment later.
+      const isGone =
+        error instanceof GateGoneError && (await withinTime(process.exited, EXIT_MS_MAX, () => null)) !== null;
+      if (!isGone) throw error;
+    }
+    this.#forget(process);
+    return await request((await this.#started()).path, message, { limitMs, signal });
   }
 
   #lookupOf(host: string, named: boolean): Lookup {
@@ -175,21 +187,28 @@ export class GateClient implements Gate {
   /** Gives back what is left of a process that has ended by itself. */
   async #watch(process: GateProcess): Promise<void> {
     const { code, signal } = await process.exited;
-    if (this.#running !== process) return;
-    this.#running = null;
-    this.#process = null;
+    // It was stopped.
+    if (this.#stopped === process) return;
+    this.#forget(process);
     const stderr = process.stderrTail();
     this.#options.log.warn("the connecting process has ended; its connections are lost", { code, signal, stderr });
     await process[Symbol.asyncDispose]();
+  }
+
+  /** Returns whether it was the present process. */
+  #forget(process: GateProcess): boolean {
+    if (this.#running !== process) return false;
+    this.#running = null;
+    this.#process = null;
+    return true;
   }
 
   async #stop(): Promise<void> {
     if (this.#idle !== null) clearTimeout(this.#idle);
     // A start that is under way ends first.
     const process = await this.#process?.catch(() => null);
-    if (process === null || process === undefined || this.#running !== process) return;
-    this.#running = null;
-    this.#process = null;
+    if (process === null || process === undefined || !this.#forget(process)) return;
+    this.#stopped = process;
     await process[Symbol.asyncDispose]();
   }
 }

@@ -4,10 +4,17 @@ import { type GateConnection, type GateEnd, GateError } from "../gate.ts";
 import { dataFrames, FRAME, FrameReader, frame, messageFrame, resetFrame } from "./frames.ts";
 import { ANSWER_BYTES_MAX, parseAnswer, type Request } from "./messages.ts";
 
+/** The process ended before it gave an answer. */
+export class GateGoneError extends GateError {
+  constructor() {
+    super("unreachable", "the connecting process has ended");
+  }
+}
+
 /**
  * Sends a request to the process and waits for its answer, which it gives within its own limits.
  * @returns the connection and the addresses of the answer
- * @throws GateError; the signal's reason
+ * @throws GateGoneError; GateError; the signal's reason
  */
 export async function request(
   path: string,
@@ -151,7 +158,7 @@ export class Connection implements GateConnection {
   #end(how: GateEnd): void {
     if (this.#done.all) return;
     this.#done.all = true;
-    this.#answered.reject(new GateError("unreachable", "the connecting process has ended"));
+    this.#answered.reject(new GateGoneError());
     this.#over.resolve(how);
     this.#giveRoom();
     this.#wake?.();

@@ -1,7 +1,9 @@
 import { join } from "node:path";
 import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
+import type { Destination } from "../../../src/domain/network.ts";
 import { createLog } from "../../../src/log.ts";
-import { GateClient, type GateSettings } from "../../../src/network/gate/client.ts";
+import { GateClient, type GateOptions, type GateSettings } from "../../../src/network/gate/client.ts";
+import type { AddressReach, GateRequest } from "../../../src/network/gate.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { builtAssets } from "../vm.ts";
 import { nameServer } from "./name-server.ts";
@@ -14,12 +16,27 @@ export interface TestGate extends AsyncDisposable {
   readonly gate: GateClient;
   /** lines of the gate's log */
   readonly warnings: string[];
+  /** directory of the gate's files, which is empty without a process */
+  readonly directory: string;
+}
+
+/** A request for any bytes to a destination that a guest names. */
+export function guestRequest(
+  destination: Destination,
+  {
+    except = [],
+    anyAddress = false,
+    ...change
+  }: Partial<GateRequest & Pick<AddressReach, "except" | "anyAddress">> = {},
+): GateRequest {
+  const reach = { forbidden: "all-not-public", except, anyAddress } as const;
+  return { destination, reach, serverName: null, idleMs: 60_000, ...change };
 }
 
 /** The real connecting process, as a daemon starts it. By default no name exists. */
 export async function testGate(
   settings: Partial<GateSettings> = {},
-  { idleMs }: { readonly idleMs?: number } = {},
+  more: Partial<Pick<GateOptions, "idleMs" | "host">> = {},
 ): Promise<TestGate> {
   await using stack = new AsyncDisposableStack();
   const names = stack.use(await nameServer(() => null));
@@ -37,10 +54,10 @@ export async function testGate(
       directory: join(scratch.path, "gate"),
       settings: { resolvers: [names.address], proxy: null, proxyBypass: { names: [], ranges: [] }, ...settings },
       log,
-      ...(idleMs === undefined ? {} : { idleMs }),
+      ...more,
     }),
   );
   gate.protectPort(DAEMON_PORT);
   const owned = stack.move();
-  return { gate, warnings, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { gate, warnings, directory: join(scratch.path, "gate"), [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

@@ -25,17 +25,21 @@ export interface NameServer extends AsyncDisposable {
 
 /**
  * A name server on a loopback address, over UDP and TCP.
- * @param answer what to say for a name; null for a name that does not exist
+ * @param answer what to say for a name that was asked for so often, with that type; null for a name that does not exist
  */
-export async function nameServer(answer: (name: string, asked: number) => Answer | null): Promise<NameServer> {
+export async function nameServer(
+  answer: (name: string, asked: number, type: number) => Answer | null,
+): Promise<NameServer> {
   const asked: string[] = [];
   const reply = (query: Buffer, limit: number): { bytes: Buffer; after: Promise<unknown> } | null => {
     const { name, type, end } = question(query);
     const before = asked.filter((each) => each === `${name} ${type}`).length;
     asked.push(`${name} ${type}`);
-    return answerTo(query, end, type, answer(name, before), limit);
+    return answerTo(query, end, type, answer(name, before, type), limit);
   };
   const { udp, tcp, port } = await sockets();
+  // A client that has gone: what was sent to it comes back.
+  udp.on("error", () => undefined);
   udp.on("message", (query: Buffer, { port: from, address }: RemoteInfo) => {
     const said = reply(query, UDP_BYTES_MAX);
     if (said !== null) void said.after.then(() => udp.send(said.bytes, from, address));
