@@ -15,7 +15,7 @@ export interface EventsRequest {
   readonly spid?: number | undefined;
   /** largest number of events, including the completion */
   readonly limit?: number | undefined;
-  /** ends a wait for the next event */
+  /** ends the search or the wait for the next event */
   readonly signal: AbortSignal;
 }
 
@@ -64,6 +64,8 @@ class OperationEventStream implements EventStream {
   async next(): Promise<readonly LogEvent[] | null> {
     const { follow, signal } = this.#request;
     while (this.#leftCount > 0) {
+      // A log can have a million events that are not wanted.
+      signal.throwIfAborted();
       const { isOver } = this.#reader;
       const found = await this.#reader.next();
       const wanted = this.#wanted(found);

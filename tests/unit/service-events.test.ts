@@ -1,0 +1,39 @@
+import { expect, test } from "bun:test";
+import { rm } from "node:fs/promises";
+import type { OperationRow } from "../../src/db/operations.ts";
+import { openEvents } from "../../src/service/events.ts";
+import type { ServiceParts } from "../../src/service/parts.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
+import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
+import { wallClock } from "../../src/system/wall-clock.ts";
+import { alice, newId } from "../support/database.ts";
+import { testDirectory } from "../support/layer-files.ts";
+
+const EVENTS_COUNT = 10_000;
+
+test("a client that has left ends the search of a long log for what is not in it", async () => {
+  const layout = dataLayout(testDirectory("service-events"));
+  await layout.ensure();
+  const eventLogs = new EventLogs(layout, wallClock());
+  const id = newId();
+  const log = eventLogs.open(id);
+  for (let step = 0; step < EVENTS_COUNT; step++) log.append(0, "progress", { step });
+  await log.end();
+  const instances = { firstEventOf: () => 0 };
+  const principal = { accountId: alice, grants: new Set(["*"]), tokenId: "" };
+  const left = new AbortController();
+  const request = { id, spid: 7, since: -1, follow: false, signal: left.signal };
+  const events = openEvents(
+    { eventLogs, instances } as unknown as ServiceParts,
+    principal,
+    { id, status: "EXECUTING" } as OperationRow,
+    request,
+  );
+  const found = events.next();
+  left.abort(new Error("left"));
+  await expect(found).rejects.toThrow("left");
+  events[Symbol.dispose]();
+  log[Symbol.dispose]();
+  expect(eventLogs.counts).toEqual({ feeds: 0, readers: 0 });
+  await rm(layout.root, { recursive: true });
+});
