@@ -18,6 +18,7 @@ import {
   EXIT_REFUSED,
   execOpen,
   execSpec,
+  type Frame,
   frame,
   NativeAgent,
   putOpen,
@@ -27,9 +28,11 @@ import {
   u32,
   u64,
 } from "./native-agent.ts";
+import { dnsQuestion, heldSyn, ipv4, Kernel } from "./packets.ts";
 
 const SEEDS_COUNT_DEFAULT = 60;
 const FRAMES_COUNT_MAX = 60;
+const TURNS_COUNT = 30;
 const replay = process.env["COPPICE_FUZZ_SEED"];
 const count = Number(process.env["COPPICE_FUZZ_COUNT"] ?? SEEDS_COUNT_DEFAULT);
 const seeds = replay === undefined ? Array.from({ length: count }, (_, index) => index + 1) : [Number(replay)];
@@ -254,6 +257,43 @@ function conversation(random: Random): Buffer {
   return Buffer.concat(frames);
 }
 
+const RECORD_TYPES = [1, 2, 6, 12, 28, 65, 255];
+const NAMES = ["example.com", "a.b.c.d", "localhost", "1.1.18.198.in-addr.arpa", "x".repeat(63), "", "9.9.ip6.arpa"];
+
+/** What programs of the guest do to the network: SYNs and questions, some of them damaged. */
+function trouble(random: Random, kernel: Kernel): void {
+  const isIpv4 = random.chance(70);
+  const to = isIpv4 ? random.pick([ipv4("1.2.3.4"), ipv4("198.18.1.0"), ipv4("192.0.2.2")]) : random.bytes(16);
+  const from = isIpv4 ? ipv4("192.0.2.2") : random.bytes(16);
+  const [fromPort, toPort] = [1 + random.below(40), 1 + random.below(5)];
+  const options = random.bytes(4 * random.below(11));
+  const syn = heldSyn({ from, to, fromPort, toPort }, random.below(3), options);
+  const question = dnsQuestion(random.pick(NAMES), random.pick(RECORD_TYPES), random.below(65_536));
+  const damaged = (bytes: Buffer): Buffer => {
+    for (let time = random.below(4); time > 0 && bytes.length > 0; time--) {
+      bytes[random.below(bytes.length)] = random.chance(50)
+        ? random.below(256)
+        : random.pick([0, 1, 63, 64, 0xc0, 0xff]);
+    }
+    return random.chance(10) ? bytes.subarray(0, random.below(bytes.length + 1)) : bytes;
+  };
+  kernel.hold(random.chance(30) ? damaged(syn) : syn);
+  kernel.ask(random.chance(5) ? random.bytes(random.below(600)) : damaged(question));
+}
+
+/** Answers what the guest wants, mostly as a host would. */
+function judge(random: Random, { type, session }: Frame): Buffer {
+  if (type === AgentFrame.resolve) return frame(HostFrame.resolved, session, u32(random.pick([0, 0, 0, 2, 3, 5])));
+  const answers = [
+    frame(HostFrame.netRefuse, session, u32(1 + random.below(7))),
+    frame(HostFrame.netAccept, session),
+    frame(HostFrame.netReset, session),
+    Buffer.concat([frame(HostFrame.netAccept, session), frame(HostFrame.netData, session, random.bytes(99))]),
+    Buffer.concat([frame(HostFrame.netAccept, session), frame(HostFrame.netEnd, session)]),
+  ];
+  return random.chance(90) ? random.pick(answers) : Buffer.alloc(0);
+}
+
 /** Reads frames and grants credit for most of them, until none comes for a while or the agent has ended. */
 async function converse(agent: NativeAgent, random: Random): Promise<void> {
   for (let idle = 0; idle < 3 && !agent.closed; ) {
@@ -264,6 +304,10 @@ async function converse(agent: NativeAgent, random: Random): Promise<void> {
       continue;
     }
     idle = 0;
+    if (answer.type === AgentFrame.netOpen || answer.type === AgentFrame.resolve) {
+      agent.send(judge(random, answer));
+      continue;
+    }
     if (answer.type === AgentFrame.netOpened || (answer.type === AgentFrame.netData && random.chance(70))) {
       agent.send(frame(HostFrame.netData, answer.session, random.bytes(1 + random.below(300))));
       if (random.chance(20)) agent.send(frame(HostFrame.netEnd, answer.session));
@@ -292,4 +336,20 @@ test.each(seeds)("seed %d ends in order", async (seed) => {
   await converse(agent, random);
   const { code } = await agent.close();
   expect([EXIT_CLOSED, EXIT_REFUSED] as (number | null)[]).toContain(code);
+});
+
+test.each(seeds)("seed %d of a guest's packets leaves the agent alive, and what it sends well-formed", async (seed) => {
+  const random = new Random(seed);
+  await using agent = await NativeAgent.start();
+  agent.send(frame(HostFrame.network, 0, u32(random.below(4))));
+  expect((await agent.next()).type).toBe(AgentFrame.done);
+  using kernel = await Kernel.open(agent);
+  for (let turn = 0; turn < TURNS_COUNT; turn++) {
+    for (let count = random.below(20); count > 0; count--) trouble(random, kernel);
+    agent.send(syncFrame());
+    for (let answer = await agent.next(); answer.type !== AgentFrame.synced; answer = await agent.next()) {
+      if (answer.type === AgentFrame.netOpen || answer.type === AgentFrame.resolve) agent.send(judge(random, answer));
+    }
+    kernel.taken();
+  }
 });

@@ -179,12 +179,13 @@ export class NativeAgent implements AsyncDisposable {
     this.#socket.on("error", close);
   }
 
-  /** Starts an agent and takes its HELLO. */
-  static async start(): Promise<NativeAgent> {
+  /** Starts an agent and takes its HELLO. `prepare` may add to its directory before. */
+  static async start(prepare: (directory: string) => void = () => undefined): Promise<NativeAgent> {
     await buildNativeAgent();
     // Beside the program, and not in /tmp: a tmpfs reports no extents.
     const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
     for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
+    prepare(directory);
     const agent = new NativeAgent(directory);
     const hello = await agent.next();
     if (hello.type !== AgentFrame.hello) throw new Error(`the first frame is of type ${hello.type}`);
