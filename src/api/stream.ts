@@ -29,6 +29,89 @@ export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<
   });
 }
 
+/** How a body is followed. */
+interface FollowOptions {
+  /** sent at the beginning, and whenever nothing else was sent for `afterMs` */
+  readonly idle: { readonly chunk: Uint8Array<ArrayBuffer>; readonly afterMs: number };
+  /** disposed when the body ends, fails or is cancelled; it may be disposed of twice */
+  readonly held: Disposable;
+  /** called when the client disconnects; a pending `next` must resolve then */
+  readonly onCancel: () => void;
+}
+
+/**
+ * A body that may wait for its next chunk for a long time. The next one is requested when the client has taken the one
+ * before; null ends the body. It costs little for each chunk, because there are many such bodies, and many chunks.
+ */
+export function followStream(
+  next: () => Promise<Uint8Array<ArrayBuffer> | null>,
+  { idle, held, onCancel }: FollowOptions,
+): ReadableStream<Uint8Array> {
+  let isCancelled = false;
+  return new ReadableStream<Uint8Array>({
+    type: "direct",
+    async pull(controller: ReadableStreamDirectController) {
+      using _held = held;
+      using sink = new IdleSink(controller, idle);
+      // Bun sends the headers with the first bytes of the body, which the client should not have to wait for.
+      await sink.send(idle.chunk);
+      for (let chunk = await next(); chunk !== null && !isCancelled; chunk = await next()) await sink.send(chunk);
+      controller.close();
+    },
+    cancel() {
+      isCancelled = true;
+      // It may be cancelled before its first chunk, without a call of `pull`.
+      using _held = held;
+      onCancel();
+    },
+  });
+}
+
+/** Sends chunks, and others when there are none for some time. */
+class IdleSink implements Disposable {
+  readonly #controller: ReadableStreamDirectController;
+  readonly #idle: FollowOptions["idle"];
+  #timer: Timer;
+  #sentAtMs = performance.now();
+  /** pending while the client does not take what was sent */
+  #flushing: Promise<unknown> | null = null;
+
+  constructor(controller: ReadableStreamDirectController, idle: FollowOptions["idle"]) {
+    this.#controller = controller;
+    this.#idle = idle;
+    this.#timer = setTimeout(() => this.#onTimer(), idle.afterMs);
+  }
+
+  /** Resolves when the client has taken the chunk, or has left. */
+  async send(chunk: Uint8Array<ArrayBuffer>): Promise<void> {
+    if (this.#flushing !== null) await this.#flushing;
+    this.#write(chunk);
+    if (this.#flushing !== null) await this.#flushing;
+  }
+
+  #write(chunk: Uint8Array<ArrayBuffer>): void {
+    // Either of them is a promise while the client does not read.
+    const waits = [this.#controller.write(chunk), this.#controller.flush()].filter((sent) => sent instanceof Promise);
+    this.#sentAtMs = performance.now();
+    if (waits.length === 0) return;
+    const done = () => {
+      this.#flushing = null;
+      this.#sentAtMs = performance.now();
+    };
+    this.#flushing = Promise.all(waits).then(done, done);
+  }
+
+  #onTimer(): void {
+    const leftMs = this.#sentAtMs + this.#idle.afterMs - performance.now();
+    if (leftMs <= 0 && this.#flushing === null) this.#write(this.#idle.chunk);
+    this.#timer = setTimeout(() => this.#onTimer(), leftMs > 0 ? leftMs : this.#idle.afterMs);
+  }
+
+  [Symbol.dispose](): void {
+    clearTimeout(this.#timer);
+  }
+}
+
 /**
  * A body that requests the next chunk when the client reads. When the client disconnects, `onCancel` is called first, so
  * that a pending chunk can end, and then `chunks` is ended. `held` is disposed when the body ends, fails or is cancelled.

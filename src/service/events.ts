@@ -22,7 +22,7 @@ export interface EventsRequest {
 /** Events of one operation for one client, in the order of the log. The caller must dispose of it. */
 export interface EventStream extends Disposable {
   /**
-   * The next events, at most 64 KiB; null at the end. Followers that are at the same place of a log get the same array.
+   * The next events, at most 96 KiB; null at the end. Followers that are at the same place of a log get the same array.
    * @throws the reason of the request's `signal`
    */
   next(): Promise<readonly LogEvent[] | null>;

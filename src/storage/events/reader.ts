@@ -1,9 +1,12 @@
 import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventFile } from "./event-file.ts";
-import { FILE_MAGIC, HEADER_BYTES, readRecord } from "./record.ts";
+import { FILE_MAGIC, HEADER_BYTES, PAYLOAD_BYTES_MAX, readRecord } from "./record.ts";
 
-/** Bytes that are read at a time; every record fits. */
-const PIECE_BYTES = 65_536;
+/**
+ * A piece ends before a multiple of this offset, in `bytes`, so that readers who begin at different places soon read the
+ * same pieces.
+ */
+const GRID_BYTES = 65_536;
 /** Distance of two entries of an index, in `bytes`. */
 const INDEX_STEP_BYTES = 65_536;
 
@@ -57,7 +60,7 @@ export class EventReader {
   }
 
   /**
-   * The next events, at most 64 KiB; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
+   * The next events, at most 96 KiB; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
    * payloads stay valid.
    */
   async next(endBytes: number): Promise<LogEvent[]> {
@@ -78,7 +81,9 @@ export class EventReader {
   }
 
   #buffer(endBytes: number): Buffer | null {
-    const bytes = Math.min(PIECE_BYTES, endBytes - this.#start);
+    // Any record fits.
+    const lastBytes = Math.ceil((this.#start + HEADER_BYTES + PAYLOAD_BYTES_MAX) / GRID_BYTES) * GRID_BYTES;
+    const bytes = Math.min(lastBytes, endBytes) - this.#start;
     return this.#isDamaged || bytes < HEADER_BYTES ? null : Buffer.allocUnsafeSlow(bytes);
   }
 

@@ -5,8 +5,7 @@ import { EventFile, eventLogPath } from "../../storage/events/event-file.ts";
 import { type EventPosition, EventReader, FIRST_POSITION } from "../../storage/events/reader.ts";
 import { EventWriter, type EventWriterOptions } from "../../storage/events/writer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
-import { ownTurn } from "../../system/turns.ts";
-import { untilAborted } from "../../system/waiting.ts";
+import { YieldingTurns } from "../../system/yielding-turns.ts";
 import type { OperationEvents } from "./events.ts";
 
 /** Largest number of concurrent readers of one log, and of all logs of one account. */
@@ -15,7 +14,9 @@ export const ACCOUNT_READERS_COUNT_MAX = 1000;
 
 /** A reader that is at most so many `bytes` behind the writer finds them in the page cache, and reads without a thread. */
 const NEAR_BYTES_MAX = 1_048_576;
-/** Number of pieces, of all logs together, that are kept for further readers. A piece has at most 64 KiB. */
+/** A piece of more `bytes` is long enough for further readers, even if there is more to read. */
+const SHORT_BYTES_MAX = 32_768;
+/** Number of pieces, of all logs together, that are kept for further readers. A piece has at most 96 KiB. */
 const SHARED_PIECES_COUNT_MAX = 32;
 
 /** The part of an operation's log that its work uses. */
@@ -41,6 +42,9 @@ interface Piece {
   readonly next: EventPosition;
 }
 
+/** A piece, or the read of it in a thread. */
+type Reading = Piece | Promise<Piece>;
+
 /** A log that has a writer or readers. */
 interface Feed {
   readonly id: OperationId;
@@ -51,8 +55,10 @@ interface Feed {
   isOver: boolean;
   usersCount: number;
   readersCount: number;
-  /** resolves when more can be read, and when no event will follow */
-  changed: PromiseWithResolvers<void>;
+  /** how often more could be read, or nothing more was to follow */
+  changesCount: number;
+  /** called, once, at the next change */
+  readonly waiting: Set<() => void>;
 }
 
 /**
@@ -65,6 +71,8 @@ export class EventLogs implements Disposable {
   readonly #feeds = new Map<OperationId, Feed>();
   readonly #accounts = new Map<AccountId, number>();
   readonly #shared = new SharedPieces();
+  /** Readers yield to the output of processes, which arrives while logs grow. */
+  readonly #turns = new YieldingTurns();
   #isStopped = false;
 
   /** @param now ns since the epoch */
@@ -92,7 +100,7 @@ export class EventLogs implements Disposable {
   /** Creates the log of an operation that starts. The log must be ended before it is disposed of. */
   open(id: OperationId): EventLog & Disposable {
     const feed = this.#use(id);
-    const options = { path: eventLogPath(this.#layout, id), now: this.#now, onChange: () => wake(feed) };
+    const options = { path: eventLogPath(this.#layout, id), now: this.#now, onChange: () => this.#onChange(feed) };
     const log = new OpenLog(options, () => this.#leave(id, feed));
     feed.writer = log;
     return log;
@@ -118,7 +126,7 @@ export class EventLogs implements Disposable {
     }
     feed.readersCount += 1;
     this.#accounts.set(accountId, accountCount + 1);
-    return new LogReader(feed, this.#shared, since, () => {
+    return new LogReader(feed, { shared: this.#shared, turns: this.#turns }, since, () => {
       feed.readersCount -= 1;
       const left = (this.#accounts.get(accountId) ?? 1) - 1;
       if (left === 0) this.#accounts.delete(accountId);
@@ -136,11 +144,17 @@ export class EventLogs implements Disposable {
     }
   }
 
+  #onChange(feed: Feed): void {
+    this.#turns.yield();
+    wake(feed);
+  }
+
   #use(id: OperationId): Feed {
     const known = this.#feeds.get(id);
     const feed = known ?? {
       ...{ id, writer: null, file: null, isOver: this.#isStopped, usersCount: 0, readersCount: 0 },
-      changed: Promise.withResolvers<void>(),
+      changesCount: 0,
+      waiting: new Set<() => void>(),
     };
     feed.usersCount += 1;
     this.#feeds.set(id, feed);
@@ -157,49 +171,76 @@ export class EventLogs implements Disposable {
 }
 
 function wake(feed: Feed): void {
-  feed.changed.resolve();
-  feed.changed = Promise.withResolvers();
+  feed.changesCount += 1;
+  for (const waiter of feed.waiting) waiter();
+  feed.waiting.clear();
 }
 
 /** Followers of one log are usually at the same position: one of them reads a piece, and the others get the same one. */
 class SharedPieces {
-  readonly #pieces = new Map<string, Promise<Piece>>();
+  readonly #pieces = new Map<string, Reading>();
 
-  /** The piece at a position, or the read of it that is pending; null when it is not known. */
-  get({ id }: Feed, { offset }: EventPosition): Promise<Piece> | null {
-    return this.#pieces.get(`${id} ${offset}`) ?? null;
+  /** The piece at a position; null when it is not known. */
+  get({ id }: Feed, { offset }: EventPosition): Reading | null {
+    const key = `${id} ${offset}`;
+    const known = this.#pieces.get(key);
+    if (known === undefined) return null;
+    // The pieces that readers want are kept, not those that were read last.
+    this.#pieces.delete(key);
+    this.#pieces.set(key, known);
+    return known;
   }
 
-  /** Shares a piece that is being read, unless it turns out to be empty: more can be there later. */
-  add({ id }: Feed, { offset }: EventPosition, reading: Promise<Piece>): void {
-    const key = `${id} ${offset}`;
-    this.#pieces.set(key, reading);
+  /** Shares a piece, unless it is empty: more can be there later. */
+  add(feed: Feed, position: EventPosition, reading: Reading): void {
+    if (!(reading instanceof Promise) && reading.events.length === 0) return;
+    this.#pieces.set(`${feed.id} ${position.offset}`, reading);
     const [oldest] = this.#pieces.keys();
     if (oldest !== undefined && this.#pieces.size > SHARED_PIECES_COUNT_MAX) this.#pieces.delete(oldest);
-    const forget = () => {
-      if (this.#pieces.get(key) === reading) this.#pieces.delete(key);
+    if (!(reading instanceof Promise)) return;
+    const settle = (piece: Piece | null) => {
+      const isLatest = this.#pieces.get(`${feed.id} ${position.offset}`) === reading;
+      this.forget(feed, position, reading);
+      if (isLatest && piece !== null) this.add(feed, position, piece);
     };
-    reading.then(({ events }) => (events.length === 0 ? forget() : undefined), forget);
+    reading.then(settle, () => settle(null));
   }
+
+  /** Shares that piece no longer. */
+  forget({ id }: Feed, { offset }: EventPosition, reading: Reading): void {
+    const key = `${id} ${offset}`;
+    if (this.#pieces.get(key) === reading) this.#pieces.delete(key);
+  }
+}
+
+/** What all readers share. */
+interface ReaderParts {
+  readonly shared: SharedPieces;
+  readonly turns: YieldingTurns;
 }
 
 /** Reads one log for one client, piece by piece. */
 export class LogReader implements Disposable {
   readonly #feed: Feed;
   readonly #shared: SharedPieces;
+  readonly #turns: YieldingTurns;
   readonly #onLeave: () => void;
   readonly #since: number;
   #position: EventPosition | null = null;
-  #seen: Promise<void>;
+  #seenCount: number;
+  #signal: AbortSignal | null = null;
+  #wake: () => void = () => undefined;
   #isReading = false;
+  readonly #reading: Disposable = { [Symbol.dispose]: () => this.#endRead() };
   #hasLeft = false;
 
-  constructor(feed: Feed, shared: SharedPieces, since: number, onLeave: () => void) {
+  constructor(feed: Feed, { shared, turns }: ReaderParts, since: number, onLeave: () => void) {
     this.#feed = feed;
     this.#shared = shared;
+    this.#turns = turns;
     this.#since = since;
     this.#onLeave = onLeave;
-    this.#seen = feed.changed.promise;
+    this.#seenCount = feed.changesCount;
   }
 
   /** True when no event will follow those that can be read now, and after disposal. */
@@ -214,20 +255,32 @@ export class LogReader implements Disposable {
 
   /** Resolves when there is more to read than `next` has found, or no event will follow. @throws the reason of `signal` */
   async changed(signal: AbortSignal): Promise<void> {
-    if (!this.isOver) await untilAborted(this.#seen, signal);
+    if (this.isOver || this.#seenCount !== this.#feed.changesCount) return;
+    signal.throwIfAborted();
+    // One listener for all waits: a follower waits for each line.
+    if (this.#signal !== signal) signal.addEventListener("abort", () => this.#wake(), { once: true });
+    this.#signal = signal;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#wake = resolve;
+    this.#feed.waiting.add(resolve);
+    await promise;
+    this.#feed.waiting.delete(resolve);
+    signal.throwIfAborted();
   }
 
-  /** The next events, at most 64 KiB; empty when no more can be read now, and after disposal. */
+  /** The next events, at most 96 KiB; empty when no more can be read now, and after disposal. */
   async next(): Promise<readonly LogEvent[]> {
     // Its use of the log is over, and must be given back only once.
     if (this.#hasLeft) return [];
     this.#isReading = true;
-    using _read = { [Symbol.dispose]: () => this.#endRead() };
+    using _read = this.#reading;
     for (;;) {
-      this.#seen = this.#feed.changed.promise;
-      const events = this.#hasLeft ? [] : await this.#piece();
-      // All followers of a log wake at once. They take turns with each other, and with other work.
-      await ownTurn(this.#feed);
+      const turn = this.#turns.take(this.#feed);
+      if (turn !== undefined) await turn;
+      this.#seenCount = this.#feed.changesCount;
+      const found = this.#hasLeft ? [] : this.#piece();
+      const events = found instanceof Promise ? await found : found;
+      if (this.#hasLeft) return [];
       const [first] = events;
       if (first === undefined || first.id > this.#since) return events;
       const wanted = events.filter(({ id }) => id > this.#since);
@@ -241,6 +294,7 @@ export class LogReader implements Disposable {
     this.#hasLeft = true;
     // A pending read still needs the file.
     if (!this.#isReading) this.#onLeave();
+    this.#wake();
   }
 
   #endRead(): void {
@@ -248,27 +302,47 @@ export class LogReader implements Disposable {
     if (this.#hasLeft) this.#onLeave();
   }
 
-  async #piece(): Promise<readonly LogEvent[]> {
+  /** Not a promise when the piece needs no thread: followers take many, most of which another one has read. */
+  #piece(): readonly LogEvent[] | Promise<readonly LogEvent[]> {
     const { writer } = this.#feed;
     const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
     this.#position ??= writer?.index.before(this.#since + 1) ?? FIRST_POSITION;
-    const piece = await (this.#shared.get(this.#feed, this.#position) ?? this.#share(file, this.#position));
-    this.#position = piece.next;
-    return piece.events;
+    const known = this.#shared.get(this.#feed, this.#position);
+    const reading = known ?? this.#share(file, this.#position);
+    if (reading instanceof Promise) return this.#later(reading);
+    if (known === null || !this.#hasMore(reading)) return this.#take(reading);
+    this.#shared.forget(this.#feed, this.#position, reading);
+    return this.#piece();
   }
 
-  #share(file: EventFile, position: EventPosition): Promise<Piece> {
+  async #later(reading: Promise<Piece>): Promise<readonly LogEvent[]> {
+    return this.#take(await reading);
+  }
+
+  #take({ events, next }: Piece): readonly LogEvent[] {
+    this.#position = next;
+    return events;
+  }
+
+  /** True when a short piece was read before the log grew: many short ones would take longer than a longer one. */
+  #hasMore({ next }: Piece): boolean {
+    const { writer } = this.#feed;
+    const bytes = next.offset - (this.#position?.offset ?? 0);
+    return writer !== null && next.offset < writer.writtenBytes && bytes < SHORT_BYTES_MAX;
+  }
+
+  #share(file: EventFile, position: EventPosition): Reading {
     const reading = this.#read(file, position);
     if (this.#feed.readersCount > 1) this.#shared.add(this.#feed, position, reading);
     return reading;
   }
 
-  async #read(file: EventFile, position: EventPosition): Promise<Piece> {
+  #read(file: EventFile, position: EventPosition): Reading {
     const reader = new EventReader(file, position);
     const endBytes = this.#feed.writer?.writtenBytes ?? file.sizeBytes;
     const isNear = this.#feed.writer !== null && endBytes - position.offset <= NEAR_BYTES_MAX;
-    const events = isNear ? reader.nextNow(endBytes) : await reader.next(endBytes);
-    return { events, next: reader.position };
+    if (isNear) return { events: reader.nextNow(endBytes), next: reader.position };
+    return reader.next(endBytes).then((events) => ({ events, next: reader.position }));
   }
 }

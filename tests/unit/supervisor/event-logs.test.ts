@@ -102,10 +102,47 @@ test("readers at one place share what one of them reads, also far behind the wri
   log[Symbol.dispose]();
 });
 
+test("readers who begin at different places soon share what is read", async () => {
+  const id = newId();
+  using log = logs.open(id);
+  const command = log.outputs(1, 10_000_000);
+  for (let count = 0; count < 20; count++) {
+    void command.write("stdout", Buffer.alloc(10_000 + 100 * count, count));
+    log.append(0, "progress", { count });
+  }
+  await log.written();
+  using first = logs.read(ACCOUNT, id, -1, false);
+  using second = logs.read(ACCOUNT, id, 3, false);
+  await Promise.all([first.next(), second.next()]);
+  for (let round = 0; round < 2; round++) {
+    const [one, other] = await Promise.all([first.next(), second.next()]);
+    expect(one.length).toBeGreaterThan(0);
+    expect(other).toBe(one);
+  }
+  await log.end();
+});
+
+test("a reader behind one that has read line by line gets many lines at once", async () => {
+  const id = newId();
+  using log = logs.open(id);
+  using near = logs.read(ACCOUNT, id, -1, false);
+  using behind = logs.read(ACCOUNT, id, -1, false);
+  for (let round = 0; round < 20; round++) {
+    log.append(0, "progress", { round });
+    await log.written();
+    expect(rounds(await near.next())).toEqual([round]);
+  }
+  expect((await behind.next()).length).toBe(20);
+  await log.end();
+});
+
 test("a reader that leaves in the middle of a read, or while it waits, leaves nothing", async () => {
   const id = newId();
   const log = logs.open(id);
-  log.append(null, "progress", { round: 0 });
+  const command = log.outputs(1, 10_000_000);
+  // So far behind the writer, it is read in a thread.
+  for (let count = 0; count < 30; count++) await command.write("stdout", Buffer.alloc(65_536, count));
+  await log.written();
   const reading = logs.read(ACCOUNT, id, -1, false);
   const step = reading.next();
   reading[Symbol.dispose]();

@@ -1,0 +1,102 @@
+import { isAscii } from "node:buffer";
+import { isoTimeNs, type LogEvent } from "../../domain/log-event.ts";
+
+/** What is not the payload of an event, in `bytes`, with room to spare. */
+const HEAD_BYTES_MAX = 512;
+/** A byte of a payload has at most so many characters in JSON: `\u001b`. */
+const ESCAPED_BYTES_MAX = 6;
+const BUFFER_BYTES_MIN = 131_072;
+const BACKSLASH = 0x5c;
+
+/** Second character of the short escapes of JSON, by byte; 0: none. */
+const SHORT_ESCAPES = new Uint8Array(256);
+for (const [byte, letter] of ["\bb", "\tt", "\nn", "\ff", "\rr", '""', "\\\\"].map((pair) => Buffer.from(pair))) {
+  SHORT_ESCAPES[byte ?? 0] = letter ?? 0;
+}
+
+/**
+ * Encodes events for the wire. It works on bytes in a buffer of its own: as strings, the text would exist several times,
+ * and a run with much output makes much of it.
+ */
+export class EventText {
+  #bytes = Buffer.allocUnsafeSlow(BUFFER_BYTES_MIN);
+  #used = 0;
+
+  /** Events as frames of an event stream. */
+  frames(events: readonly LogEvent[]): Uint8Array<ArrayBuffer> {
+    this.#used = 0;
+    for (const event of events) {
+      this.#reserve(event);
+      this.#write(`id: ${event.id}\nevent: ${event.type}\ndata: `);
+      this.#event(event);
+      this.#write("\n\n");
+    }
+    return new Uint8Array(this.#bytes.subarray(0, this.#used));
+  }
+
+  /** Events as items of a JSON array, without its brackets. */
+  items(events: readonly LogEvent[]): string {
+    this.#used = 0;
+    for (const event of events) {
+      this.#reserve(event);
+      if (this.#used > 0) this.#write(",");
+      this.#event(event);
+    }
+    return this.#bytes.toString("utf8", 0, this.#used);
+  }
+
+  #event({ id, timeNs, spid, type, payload }: LogEvent): void {
+    const process = spid === null ? "" : `"spid":${spid},`;
+    this.#write(`{"id":${id},"time":"${isoTimeNs(timeNs)}",${process}"type":"${type}","data":`);
+    if (type === "stdout" || type === "stderr") this.#output(payload);
+    else this.#copy(payload);
+    this.#write("}");
+  }
+
+  #output(payload: Uint8Array): void {
+    if (isAscii(payload)) {
+      this.#write('{"content":"');
+      this.#escape(payload);
+      this.#write('","encoding":"ascii"}');
+    } else {
+      const bytes = Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength);
+      this.#write('{"content":"');
+      this.#write(bytes.toString("base64"));
+      this.#write('","encoding":"base64"}');
+    }
+  }
+
+  /** Writes ASCII as `JSON.stringify` does, without the quotes. */
+  #escape(payload: Uint8Array): void {
+    const bytes = this.#bytes;
+    let at = this.#used;
+    for (let from = 0; from < payload.length; from++) {
+      const byte = payload[from] ?? 0;
+      const letter = SHORT_ESCAPES[byte] ?? 0;
+      if (letter !== 0) {
+        bytes[at++] = BACKSLASH;
+        bytes[at++] = letter;
+      } else if (byte < 0x20) at += bytes.write(`\\u${byte.toString(16).padStart(4, "0")}`, at, "latin1");
+      else bytes[at++] = byte;
+    }
+    this.#used = at;
+  }
+
+  /** Data other than output is stored as JSON. */
+  #copy(payload: Uint8Array): void {
+    this.#bytes.set(payload, this.#used);
+    this.#used += payload.byteLength;
+  }
+
+  #write(ascii: string): void {
+    this.#used += this.#bytes.write(ascii, this.#used, "latin1");
+  }
+
+  #reserve({ payload }: LogEvent): void {
+    const wantedBytes = this.#used + HEAD_BYTES_MAX + ESCAPED_BYTES_MAX * payload.byteLength;
+    if (wantedBytes <= this.#bytes.byteLength) return;
+    const larger = Buffer.allocUnsafeSlow(Math.max(wantedBytes, 2 * this.#bytes.byteLength));
+    this.#bytes.copy(larger, 0, 0, this.#used);
+    this.#bytes = larger;
+  }
+}
