@@ -24,10 +24,7 @@ export async function dial(
   judgement: Judgement | null,
   signal: AbortSignal,
 ): Promise<Dialled> {
-  const forbidden = judgement === null ? undefined : addresses.find((each) => !isAllowed(each, judgement));
-  if (forbidden !== undefined) {
-    throw new GateError("denied_private", `the address ${forbidden} may not be reached`, [forbidden]);
-  }
+  if (judgement !== null) judge(addresses, judgement);
   const deadline = performance.now() + ALL_MS_MAX;
   let failure = new GateError("timed_out", "it does not answer");
   for (const [index, address] of addresses.entries()) {
@@ -42,6 +39,13 @@ export async function dial(
     }
   }
   throw failure;
+}
+
+/** @throws GateError `denied_private` when one of the addresses may not be reached */
+export function judge(addresses: readonly string[], judgement: Judgement): void {
+  const forbidden = addresses.find((each) => !isAllowed(each, judgement));
+  if (forbidden === undefined) return;
+  throw new GateError("denied_private", `the address ${forbidden} may not be reached`, [forbidden]);
 }
 
 function dialAddress(host: string, port: number, limitMs: number, signal: AbortSignal): Promise<Socket> {

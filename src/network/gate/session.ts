@@ -1,7 +1,7 @@
 import type { Socket } from "node:net";
 import { GateError } from "../gate.ts";
 import { HELLO_BYTES_MAX, readClientHello } from "./client-hello.ts";
-import { type Dialled, dial } from "./dial.ts";
+import { type Dialled, dial, judge } from "./dial.ts";
 import {
   dataFrames,
   FRAME,
@@ -110,6 +110,8 @@ export class Session {
       const dialled = await dial(addresses, destination.port, { ...request, port: destination.port }, signal);
       return { ...dialled, early: new Uint8Array(0) };
     }
+    // Only the proxy knows the addresses of names. One that the client wrote itself is judged here.
+    if (destination.kind === "address") judge([destination.host], { ...request, port: destination.port });
     const addresses = await this.#resolver.resolve(proxy.lookup);
     const dialled = await dial(addresses, proxy.port, null, signal);
     const limit = AbortSignal.timeout(PROXY_MS_MAX);
