@@ -31,6 +31,8 @@ import { TimeLimit } from "./time-limit.ts";
 /** The agent enforces the time limit; the host waits this much longer for the agent's report. */
 const EXIT_GRACE_MS = 5000;
 const SIGKILL_EXIT_CODE = 137;
+/** Connections whose programs have ended get this time to pass on what was sent. */
+const DRAIN_MS_MAX = 1000;
 
 export interface InstanceJob {
   readonly operationId: OperationId;
@@ -278,6 +280,7 @@ async function runCommand(
     commandLog.exited(exit);
     // The other processes died with the command: log their ends before the log is closed.
     await withinTime(instance.settled(), EXIT_GRACE_MS, () => null);
+    await tools.network?.drain(DRAIN_MS_MAX);
   } else commandLog.cutOff({ ...end, ranMs });
   progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };
   return { figures: progress.ended, ranMs, agentAnswers: exit !== null };

@@ -1,5 +1,6 @@
 import type { NetworkAudit, NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
 import { type Gate, type GateConnection, GateError } from "../../network/gate.ts";
+import { withinTime } from "../../system/waiting.ts";
 import type { GuestConnection } from "../../vm/agent/connection.ts";
 import { type GuestDestination, type GuestNetwork, type GuestQuery, Rcode } from "../../vm/agent/guest-network.ts";
 import { Refusal } from "../../vm/agent/protocol.ts";
@@ -81,6 +82,8 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   readonly #over = new AbortController();
   /** connections that are being opened or are open, with their ends */
   readonly #running = new Map<GuestConnection, Promise<void>>();
+  /** ends of connections that are open */
+  readonly #open = new Set<Promise<void>>();
   readonly #names = new Map<string, KnownName>();
   #movedBytes = 0;
 
@@ -144,6 +147,14 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     }
   }
 
+  /**
+   * Waits until open connections have ended, or so many `milliseconds` have passed. After the end of the guest's programs,
+   * what they have sent may still be on its way.
+   */
+  async drain(limitMs: number): Promise<void> {
+    if (this.#open.size > 0) await withinTime(Promise.all(this.#open), limitMs, () => undefined);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#over.abort();
     for (const connection of this.#running.keys()) connection.reset();
@@ -188,7 +199,10 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     }
     listener.open(1);
     connection.accept();
-    await this.#relay(destination, { guest: connection, outer }, serverName !== null);
+    const relayed = this.#relay(destination, { guest: connection, outer }, serverName !== null);
+    this.#open.add(relayed);
+    await relayed;
+    this.#open.delete(relayed);
     listener.open(-1);
   }
 

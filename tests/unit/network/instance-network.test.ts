@@ -280,6 +280,25 @@ describe("limits", () => {
 });
 
 describe("the end of an instance", () => {
+  test("waits for what its programs have sent, but not for what is being made", async () => {
+    await using scene = await NetworkScene.open();
+    await scene.network.drain(60_000);
+    const { id, outer } = await scene.connect();
+    scene.gate.held = new Promise(() => undefined);
+    scene.ask("a.example");
+    await scene.network.drain(1);
+    let isDrained = false;
+    const drained = scene.network.drain(60_000).then(() => {
+      isDrained = true;
+    });
+    scene.guest.send(AgentFrame.netData, id, text("last"));
+    scene.guest.send(AgentFrame.netEnd, id);
+    await turns();
+    expect([isDrained, outer.hasEnded]).toEqual([false, true]);
+    outer.finish();
+    await drained;
+  });
+
   test("resets what is open or being made, and answers nothing any more", async () => {
     const scene = await NetworkScene.open();
     const { id, outer } = await scene.connect();
