@@ -94,7 +94,10 @@ export interface EndOptions {
   readonly onStatus?: (status: Operation["status"]) => void;
 }
 
-/** Waits until an operation has ended, also over a restart of the appliance; null when `signal` fired before. */
+/**
+ * Waits until an operation has ended, also over a restart of the appliance; null when `signal` fired before.
+ * @throws UnreachableError that names the operation, when the appliance stays away; ResponseError
+ */
 export async function endOf(
   client: Client,
   id: string,
@@ -114,7 +117,11 @@ export async function endOf(
       if (signal.aborted) return null;
       unreachableSince ??= performance.now();
       const again = error instanceof UnreachableError || (error instanceof ResponseError && error.status === 503);
-      if (!again || performance.now() - unreachableSince > UNREACHABLE_MS_MAX) throw error;
+      if (!again) throw error;
+      if (performance.now() - unreachableSince > UNREACHABLE_MS_MAX) {
+        const further = `operation ${id} may go on: coppice op wait ${id} comes back to it`;
+        throw new UnreachableError(`${(error as Error).message}; ${further}`, { cause: error });
+      }
       await Bun.sleep(RETRY_MS);
     }
   }

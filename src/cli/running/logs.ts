@@ -3,7 +3,7 @@ import { operationEvents, outputOf } from "../../client/operation-events.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { OperationEvent } from "../../client/types.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
-import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
+import { CliError, command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
 import type { Io } from "../io.ts";
 import { interruptible } from "../wait.ts";
 
@@ -27,12 +27,16 @@ export const logsCommand = command({
     const { follow = false, json = false } = options;
     const spid = integerOption("process", options.process, 0) ?? (json ? undefined : COMMAND_SPID);
     const client = openClient(environment, options.url);
+    // The command is in every instance, also in one that has not begun.
+    let isKnown = options.process === undefined || spid === COMMAND_SPID;
     await interruptible(io, async (signal) => {
       for await (const event of operationEvents(client, id, { follow, signal, ...given({ spid }) })) {
+        if (event.type !== "completion") isKnown = true;
         if (json) await io.stdout(`${JSON.stringify(event)}\n`);
         else await print(event, io);
       }
     });
+    if (!isKnown) throw new CliError(`${id} has no process ${spid}`);
     return 0;
   },
 });

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { type CliOptions, cli, errorReply, ScriptedAppliance, type ScriptedSocket } from "../../support/cli.ts";
 import { pause, until } from "../../support/waiting.ts";
@@ -115,6 +115,26 @@ test("what a broken connection loses comes from the result", async () => {
   };
   const { code, stdout } = await coppice({ stdout: async () => taken.resolve() });
   expect([code, stdout.toString()]).toEqual([0, "all that was kept"]);
+});
+
+test("an appliance that stays away leaves the run, whose id is told", async () => {
+  const { now } = performance;
+  let skippedMs = 0;
+  let skipMs = 0;
+  using _clock = spyOn(performance, "now").mockImplementation(() => {
+    skippedMs += skipMs;
+    return now.call(performance) + skippedMs;
+  });
+  appliance.onSocket = async (socket) => {
+    socket.terminate();
+    await appliance[Symbol.asyncDispose]();
+    // Every look at the clock is a minute later.
+    skipMs = 60_000;
+  };
+  const { code, stderr } = await coppice();
+  expect(code).toBe(125);
+  expect(stderr).toStartWith("coppice run: cannot reach an appliance at ");
+  expect(stderr).toEndWith(`operation ${ID} may go on: coppice op wait ${ID} comes back to it\n`);
 });
 
 test("a reader that leaves ends the command as a pipe does", async () => {

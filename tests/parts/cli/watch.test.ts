@@ -106,6 +106,24 @@ test("logs gives the bytes of the command, each stream where it belongs, and say
   expect(stderr).toBe("oops\ncoppice logs: 70 more bytes of stdout were not kept\n");
 });
 
+test.each([["-p 9"], ["-f -p 9"], ["--json -p 9"]])(
+  "logs %s of a process that there is not is refused",
+  async (options) => {
+    appliance.answer = ({ path }) => (path.includes("spid=9") ? sent([COMPLETION]) : undefined);
+    const { code, stderr } = await coppice("logs", ...options.split(" "), ID);
+    expect([code, stderr]).toEqual([1, `coppice logs: ${ID} has no process 9\n`]);
+  },
+);
+
+test("logs of a process without output is empty, and so are those of a command that did not begin", async () => {
+  const spawn = { id: 1, type: "spawn", spid: 9, data: { pid: 1 } };
+  appliance.answer = ({ path }) => sent(path.includes("spid=9") ? [spawn, COMPLETION] : [COMPLETION]);
+  for (const options of [["-p", "9"], ["-p", "1"], []]) {
+    const { code, stdout } = await coppice("logs", ...options, ID);
+    expect([code, stdout.toString()]).toEqual([0, ""]);
+  }
+});
+
 test("logs -f goes on behind the last event where its connection broke, and ends with the operation", async () => {
   const parts = [OUTPUT.slice(0, 2), OUTPUT.slice(2), [COMPLETION]];
   appliance.answer = ({ path }) =>
