@@ -4,8 +4,10 @@ import { type StoreTotals, storeTotals } from "../db/totals.ts";
 import type { Metrics } from "../metrics.ts";
 import { inodeRoom } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import type { LiveInstances } from "./instance/live-instances.ts";
 import type { MachineProvider } from "./machines/machine-provider.ts";
 import type { Compactor } from "./merging/compact.ts";
+import type { EventLogs } from "./operations/event-logs.ts";
 import type { Operations } from "./operations/operations.ts";
 import type { Scheduler } from "./operations/scheduler.ts";
 
@@ -24,6 +26,8 @@ export interface GaugeSources {
   readonly layout: DataLayout;
   readonly machines: MachineProvider;
   readonly operations: Operations;
+  readonly eventLogs: EventLogs;
+  readonly instances: LiveInstances;
   readonly scheduler: Scheduler;
   readonly compactor: Compactor;
   readonly poolSize: number;
@@ -35,6 +39,7 @@ export interface GaugeSources {
 /** Registers the gauges that are read at each scrape, and samples the lag of the event loop until disposal. */
 export function registerGauges(metrics: Metrics, sources: GaugeSources): Disposable {
   addWork(metrics, sources);
+  addClients(metrics, sources);
   addStorage(metrics, sources);
   addProcess(metrics, sources);
   let dueAt = performance.now() + LAG_INTERVAL_MS;
@@ -74,6 +79,18 @@ function addWork({ registry }: Metrics, sources: GaugeSources): void {
     [{ state: "total" }, scheduler.budget.vcpus],
     [{ state: "used" }, scheduler.used.vcpus],
   ]);
+}
+
+function addClients({ registry }: Metrics, { operations, eventLogs, instances }: GaugeSources): void {
+  registry.gauge("coppice_clients", "Requests that last as long as something goes on, by what they do.", () => {
+    const { tapsCount, inputsCount } = instances.clients();
+    return [
+      [{ doing: "wait" }, operations.waitersCount],
+      [{ doing: "read_events" }, eventLogs.counts.readers],
+      [{ doing: "read_lossless" }, tapsCount],
+      [{ doing: "write_next" }, inputsCount],
+    ] as const;
+  });
 }
 
 function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: GaugeSources): void {

@@ -33,12 +33,9 @@ export class IndexUpgrade implements AsyncDisposable {
     this.#options = options;
   }
 
-  begin(): void {
-    this.#work = this.#run();
-  }
-
   /** Resolves when it has ended, with or without success. */
-  get ended(): Promise<void> {
+  begin(): Promise<void> {
+    this.#work = this.#run();
     return this.#work;
   }
 

@@ -218,8 +218,7 @@ describe("a lossless attachment", () => {
       ...["Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", `Authorization: Bearer ${api.token}`],
     ];
     stopped.write(`${lines.join("\r\n")}\r\n\r\n`);
-    const taps = running.instance.process(1)?.taps;
-    await until("the reader holds the process back", () => taps?.count === 1);
+    await until("the reader holds the process back", () => api.parts.instances.clients().tapsCount === 1);
     follower.type("\n");
     await follower.until("\0");
     await pause("for a process that is not to come further", 500);
@@ -227,7 +226,7 @@ describe("a lossless attachment", () => {
     stopped.terminate();
     expect(await follower.socket.closed).toMatchObject({ code: 1000 });
     expect(follower.of(2).toString()).toEndWith("8\n");
-    expect(taps?.count).toBe(0);
+    expect(api.parts.instances.clients().tapsCount).toBe(0);
   });
 
   heldTest("goes over to the machine that takes the place of one that was lost", async () => {
@@ -265,7 +264,7 @@ describe("a lossless attachment", () => {
       await client.socket.closed;
     }
     await until("nobody reads", () => api.parts.eventLogs.counts.readers === 0);
-    expect(running.instance.process(1)?.taps.count).toBe(0);
+    expect(api.parts.instances.clients().tapsCount).toBe(0);
   });
 
   heldTest("a client whose connection is cut anywhere gets every byte once", async () => {

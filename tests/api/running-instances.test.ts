@@ -63,12 +63,12 @@ heldTest("input that a process does not read takes no room from other requests",
   const blocked = Array.from({ length: 12 }, () =>
     fetch(path, { method: "POST", headers, body, signal: leave.signal }).catch(() => null),
   );
-  await until("all of them wait", () => running.command.input.waitingCount === 11);
+  await until("all of them wait", () => api.parts.instances.clients().inputsCount === 11);
   const json = { image: "tag:base", command: "true", stdin: "x".repeat(900_000) };
   expect((await api.call("POST", "/v1/instances", { json })).status).toBe(201);
   leave.abort();
   await Promise.all(blocked);
-  await until("those who left wait no more", () => running.command.input.waitingCount === 0);
+  await until("those who left wait no more", () => api.parts.instances.clients().inputsCount === 0);
 });
 
 heldTest("the events of each process are found where they begin", async () => {

@@ -55,6 +55,15 @@ export class LiveInstances {
     return this.#runs.get(id)?.current ?? null;
   }
 
+  /** Numbers of clients that read processes losslessly, and that wait for their turn to write to one. */
+  clients(): { readonly tapsCount: number; readonly inputsCount: number } {
+    const processes = [...this.#runs.values()].flatMap(({ current }) => current?.processes ?? []);
+    return {
+      tapsCount: processes.reduce((sum, { taps }) => sum + taps.count, 0),
+      inputsCount: processes.reduce((sum, { input }) => sum + input.waitingCount, 0),
+    };
+  }
+
   /** The event log of an operation; null when it has no run. */
   eventsOf(id: OperationId): EventLog | null {
     return this.#runs.get(id)?.parts.events ?? null;

@@ -128,8 +128,7 @@ describe("the job beside a running appliance", () => {
     using hold = spyOn(layers, "hold");
     const pass = async () => {
       await using upgrade = new IndexUpgrade({ db, layout, layers, log: silentLog });
-      upgrade.begin();
-      await upgrade.ended;
+      await upgrade.begin();
     };
     await pass();
     expect(await versionOf(indexPath(layout, kept.id))).toBe(FORMAT_VERSION);

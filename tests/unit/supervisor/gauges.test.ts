@@ -1,6 +1,10 @@
 import { expect, test } from "bun:test";
+import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import { type GaugeSources, registerGauges } from "../../../src/supervisor/gauges.ts";
+import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { wallClock } from "../../../src/system/wall-clock.ts";
 import { parseExposition } from "../../support/exposition.ts";
 import { Merging } from "../../support/merging.ts";
 
@@ -10,10 +14,17 @@ test("a scrape during the reading of the sums gets the same sums", async () => {
   const metrics = createMetrics();
   const { db, layout, scheduler, compactor } = merging;
   const idle = { counts: () => ({ waiting: 0, ready: 0, inUse: 0 }) } as GaugeSources["machines"];
-  const none = { counts: () => [] as ReturnType<GaugeSources["operations"]["counts"]> } as GaugeSources["operations"];
-  const sources = { db, layout, scheduler, compactor, machines: idle, operations: none };
+  const counts = () => [] as ReturnType<GaugeSources["operations"]["counts"]>;
+  const none = { counts, waitersCount: 3 } as GaugeSources["operations"];
+  using eventLogs = new EventLogs(layout, wallClock());
+  using _reader = eventLogs.read("alice" as AccountId, Bun.randomUUIDv7() as OperationId, -1, false);
+  const instances = new LiveInstances();
+  const sources = { db, layout, scheduler, compactor, machines: idle, operations: none, eventLogs, instances };
   using _watch = registerGauges(metrics, { ...sources, poolSize: 0, diskReserveBytes: 0, version: "", revision: "" });
   const texts = await Promise.all([1, 2, 3].map(() => metrics.registry.render()));
-  const counts = texts.map((text) => parseExposition(text).value("coppice_storage_objects", { class: "layers" }));
-  expect(counts).toEqual([4, 4, 4]);
+  const layers = texts.map((text) => parseExposition(text).value("coppice_storage_objects", { class: "layers" }));
+  expect(layers).toEqual([4, 4, 4]);
+  const { value } = parseExposition(texts[0] ?? "");
+  const clients = ["wait", "read_events", "read_lossless", "write_next"];
+  expect(clients.map((doing) => value("coppice_clients", { doing }))).toEqual([3, 1, 0, 0]);
 });
