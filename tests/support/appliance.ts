@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import type { Operation } from "../../src/client/types.ts";
 import { cgroupNamespace } from "../../src/daemon.ts";
+import { DIE_WITH_PARENT } from "../../src/system/exec.ts";
 import { deadline } from "./waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
@@ -98,7 +99,17 @@ export class Appliance implements AsyncDisposable {
   /** Starts the daemon and waits until it listens. */
   async up(): Promise<void> {
     const child = Bun.spawn(
-      [...this.#program, "serve", "--config", this.configFile, "--log-format", "json", ...this.flags],
+      // A daemon outlives neither a test nor a benchmark that was killed.
+      [
+        ...DIE_WITH_PARENT,
+        ...this.#program,
+        "serve",
+        "--config",
+        this.configFile,
+        "--log-format",
+        "json",
+        ...this.flags,
+      ],
       {
         env: { PATH: process.env["PATH"] ?? "", HOME: "/root", TMPDIR: tmpdir(), ...this.#environment },
         stdin: "ignore",

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { ruleText } from "../../../src/network/rules.ts";
 import type { ServiceLimits } from "../../../src/service/parts.ts";
+import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
 import { deadline } from "../waiting.ts";
 
 const LISTEN_MS_MAX = 30_000;
@@ -56,7 +57,8 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
     "allow = false",
   ];
   await writeFile(configFile, toml.join("\n"));
-  const child = Bun.spawn([resolve(EXECUTABLE ?? ""), "serve", "--config", configFile, "--log-format", "json"], {
+  const argv = [...DIE_WITH_PARENT, resolve(EXECUTABLE ?? ""), "serve", "--config", configFile, "--log-format", "json"];
+  const child = Bun.spawn(argv, {
     cwd: dataDirectory,
     env: { PATH: process.env["PATH"] ?? "", HOME: dataDirectory, TMPDIR: tmpdir() },
     stdin: "ignore",
