@@ -10,6 +10,8 @@ import {
 } from "../network/rules.ts";
 
 const PORT_MAX = 65_535;
+/** What SOCKS has room for. */
+const CREDENTIAL_BYTES_MAX = 255;
 const proxyExpression = /^(http|socks5):\/\/(?:\[([^[\]]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$/;
 
 /** Where a proxy is, and what it speaks. */
@@ -92,9 +94,11 @@ export function readProxyCredentials(path: string): ProxyCredentials {
       `network.proxy_credentials_file: ${path} ${code === undefined ? message : `cannot be read: ${code}`}`,
     );
   }
-  const [, user, password] = /^([\x21-\x39\x3b-\x7e]{1,255}):([\x20-\x7e]{1,255})\n?$/.exec(text) ?? [];
-  if (user === undefined || password === undefined) {
-    throw new Error(`network.proxy_credentials_file: ${path} must have one line, USER:PASSWORD`);
+  const [, user = "", password = ""] = /^([^:\p{Cc}]+):(\P{Cc}+)\r?\n?$/u.exec(text) ?? [];
+  const lengths = [user, password].map((part) => Buffer.byteLength(part));
+  if (lengths.some((bytes) => bytes < 1 || bytes > CREDENTIAL_BYTES_MAX)) {
+    const form = `USER:PASSWORD, each of at most ${CREDENTIAL_BYTES_MAX} bytes`;
+    throw new Error(`network.proxy_credentials_file: ${path} must have one line, ${form}`);
   }
   return { user, password };
 }

@@ -43,3 +43,16 @@ test("a long chain stays within a terminal's width, and its branches are still s
   expect(lines.slice(4000, 4003)).toEqual([`${indent}└─ n4000`, `${indent}   ├─ n4001`, `${indent}   │  └─ n4002`]);
   expect(lines.at(-1)).toBe(`${indent}   └─ x`);
 });
+
+test("a step says how its command ended, and that it had a network", () => {
+  const [plain] = steps(["a"]);
+  const ends = [
+    { exit_code: 3, network: true },
+    { timed_out: true, network: true },
+    { kind: "checkpoint", network: true },
+  ];
+  const lines = ends.map((end) => drawTree([{ ...plain, ...end } as ImageStep]).trimEnd());
+  expect(lines).toEqual(
+    ["x (exit 3) (network)", "x (timed out) (network)", "x (checkpoint) (network)"].map((text) => `a  1 B  ${text}`),
+  );
+});

@@ -220,11 +220,23 @@ describe("values", () => {
       return path;
     };
     expect(readProxyCredentials(credentials("me:pass:word \n"))).toEqual({ user: "me", password: "pass:word " });
+    expect(readProxyCredentials(credentials("m e:pässwörd\r\n"))).toEqual({ user: "m e", password: "pässwörd" });
     expect(readProxyCredentials(credentials("me:x"))).toEqual({ user: "me", password: "x" });
     expect(() => readProxyCredentials(credentials("me:hunter2", 0o640))).toThrow("chmod 0600");
     expect(() => readProxyCredentials("/nonexistent")).toThrow("/nonexistent cannot be read: ENOENT");
-    for (const text of ["", "me", "me:", ":x", "me:hunter2\nmore\n", "m e:x", "me:h\0", `me:${"x".repeat(256)}`]) {
-      expect(() => readProxyCredentials(credentials(text))).toThrow(/ must have one line, USER:PASSWORD$/);
+    for (const text of [
+      "",
+      "me",
+      "me:",
+      ":x",
+      "me:hunter2\nmore\n",
+      "me:h\0",
+      `me:${"x".repeat(256)}`,
+      `me:${"ä".repeat(128)}`,
+    ]) {
+      expect(() => readProxyCredentials(credentials(text))).toThrow(
+        / must have one line, USER:PASSWORD, each of at most 255 bytes$/,
+      );
     }
   });
 
