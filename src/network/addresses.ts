@@ -200,3 +200,13 @@ export function addressBytes(address: string): number[] {
   const zeros: number[] = Array(Math.max(0, 8 - before.length - after.length)).fill(0);
   return [...before, ...zeros, ...after].flatMap((group) => [group >> 8, group & 0xff]);
 }
+
+/**
+ * The address that the C library and others take a name for when its last part is a number, as in `127.1` and
+ * `0x7f000001`; null for other names.
+ */
+export function numericAddress(name: string): string | null {
+  // The parser of URLs knows all of these forms, and refuses numbers that are no address.
+  const hostname = URL.parse(`http://${name}`)?.hostname ?? "";
+  return isIPv4(hostname) ? hostname : null;
+}

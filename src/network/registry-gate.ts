@@ -1,12 +1,12 @@
 import { isIP } from "node:net";
 import { ApiError } from "../domain/errors.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
+import { numericAddress } from "./addresses.ts";
 import { type Gate, type GateConnection, GateError } from "./gate.ts";
 import {
   forbiddenAddress,
   isListed,
   listedLoopback,
-  numericAddress,
   type RegistryHosts,
   type RegistrySettings,
 } from "./registry-policy.ts";

@@ -1,6 +1,6 @@
-import { isIP, isIPv4 } from "node:net";
+import { isIP } from "node:net";
 import { ApiError } from "../domain/errors.ts";
-import { addressKind } from "./addresses.ts";
+import { addressKind, numericAddress } from "./addresses.ts";
 import { REGISTRY_FORBIDDEN } from "./gate/judge.ts";
 import { type Gate, GateError } from "./gate.ts";
 
@@ -143,16 +143,6 @@ export function registryResolver(gate: Pick<Gate, "lookup">, signal: AbortSignal
       throw new ApiError("unavailable", message, { registry: name }, { cause: error });
     }
   };
-}
-
-/**
- * The address that the C library and others take a name for when its last part is a number, as in `127.1` and
- * `0x7f000001`; null for other names.
- */
-export function numericAddress(name: string): string | null {
-  // The parser of URLs knows all of these forms, and refuses numbers that are no address.
-  const hostname = URL.parse(`http://${name}`)?.hostname ?? "";
-  return isIPv4(hostname) ? hostname : null;
 }
 
 /** Whether only a listed host may have this address. */

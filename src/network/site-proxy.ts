@@ -1,6 +1,6 @@
 import { isIP } from "node:net";
 import type { NetworkRule } from "../domain/network.ts";
-import { isInRange } from "./addresses.ts";
+import { addressKind, isInRange } from "./addresses.ts";
 import { allowsName } from "./rules.ts";
 
 /** A proxy through which the site's machines reach the outside. */
@@ -19,7 +19,11 @@ export interface ProxyBypass {
   readonly ranges: readonly string[];
 }
 
-/** Whether a name or address is reached without the proxy. The addresses that a name has do not count. */
+/**
+ * Whether a name or address is reached without the proxy, whose loopback is another one. The addresses that a name has do
+ * not count.
+ */
 export function bypassesProxy(host: string, { names, ranges }: ProxyBypass): boolean {
-  return isIP(host) === 0 ? allowsName(names, host) : ranges.some((range) => isInRange(host, range));
+  if (isIP(host) === 0) return host === "localhost" || allowsName(names, host);
+  return addressKind(host) === "loopback" || ranges.some((range) => isInRange(host, range));
 }

@@ -41,11 +41,11 @@ export async function dial(
   throw failure;
 }
 
-/** @throws GateError `denied_private` when one of the addresses may not be reached */
+/** @throws GateError `denied_private` for the first address that may not be reached */
 export function judge(addresses: readonly string[], judgement: Judgement): void {
   const forbidden = addresses.find((each) => !isAllowed(each, judgement));
   if (forbidden === undefined) return;
-  throw new GateError("denied_private", `the address ${forbidden} may not be reached`, [forbidden]);
+  throw new GateError("denied_private", `its address ${forbidden} may not be reached`, [forbidden]);
 }
 
 function dialAddress(host: string, port: number, limitMs: number, signal: AbortSignal): Promise<Socket> {

@@ -86,7 +86,8 @@ async function socksHandshake(
   socket.write(Uint8Array.of(SOCKS.version, methods.length, ...methods));
   let method = 0;
   await conversation.answer((bytes) => {
-    if (bytes[0] !== SOCKS.version) throw new GateError("unreachable", "the site's proxy does not speak SOCKS 5");
+    if (bytes.byteLength > 0 && bytes[0] !== SOCKS.version)
+      throw new GateError("unreachable", "the site's proxy does not speak SOCKS 5");
     method = bytes[1] ?? method;
     return bytes.byteLength < 2 ? null : 2;
   });

@@ -1,4 +1,5 @@
-import type { Socket } from "node:net";
+import { isIP, type Socket } from "node:net";
+import { numericAddress } from "../addresses.ts";
 import { GateError } from "../gate.ts";
 import { HELLO_BYTES_MAX, readClientHello } from "./client-hello.ts";
 import { type Dialled, dial, judge } from "./dial.ts";
@@ -12,13 +13,19 @@ import {
   type ResetReason,
   resetFrame,
 } from "./frames.ts";
-import { type Answer, type ConnectRequest, REQUEST_BYTES_MAX, type Request } from "./messages.ts";
+import { type Answer, type ConnectRequest, type ProxyRequest, REQUEST_BYTES_MAX, type Request } from "./messages.ts";
 import { askProxy } from "./proxy-handshake.ts";
 import type { NameResolver } from "./resolver.ts";
 
 /** Time limit for a destination behind the site's proxy, and for a whole ClientHello. */
 const PROXY_MS_MAX = 30_000;
 const HELLO_MS_MAX = 10_000;
+
+/** A proxy that is not reached says nothing about the destination. */
+function throwAboutProxy(error: unknown): never {
+  if (!(error instanceof GateError)) throw error;
+  throw new GateError("unreachable", `the site's proxy: ${error.message}`);
+}
 
 /** An outer connection on its way, and the one with the daemon that it is relayed to. */
 export class Session {
@@ -110,10 +117,10 @@ export class Session {
       const dialled = await dial(addresses, destination.port, { ...request, port: destination.port }, signal);
       return { ...dialled, early: new Uint8Array(0) };
     }
-    // Only the proxy knows the addresses of names. One that the client wrote itself is judged here.
-    if (destination.kind === "address") judge([destination.host], { ...request, port: destination.port });
-    const addresses = await this.#resolver.resolve(proxy.lookup);
-    const dialled = await dial(addresses, proxy.port, null, signal);
+    // The proxy may take a number for an address, too.
+    const literal = isIP(destination.host) === 0 ? numericAddress(destination.host) : destination.host;
+    if (literal !== null) judge([literal], { ...request, port: destination.port });
+    const dialled = await this.#reachProxy(proxy).catch(throwAboutProxy);
     const limit = AbortSignal.timeout(PROXY_MS_MAX);
     try {
       const early = await askProxy(dialled.socket, proxy, destination, AbortSignal.any([signal, limit]));
@@ -123,6 +130,10 @@ export class Session {
       if (limit.aborted) throw new GateError("timed_out", "the site's proxy does not answer");
       throw error;
     }
+  }
+
+  async #reachProxy({ lookup, port }: ProxyRequest): Promise<Dialled> {
+    return await dial(await this.#resolver.resolve(lookup), port, null, this.#abort.signal);
   }
 
   #relay(outer: Socket): void {

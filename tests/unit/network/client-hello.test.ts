@@ -1,46 +1,15 @@
 import { describe, expect, test } from "bun:test";
 import { HELLO_BYTES_MAX, type Hello, readClientHello } from "../../../src/network/gate/client-hello.ts";
+import { clientHello, extension, helloTo, named, records, u8, u24, v16 } from "../../support/network/client-hello.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 
-const GREASE = 0x2a2a;
-const SERVER_NAME = 0;
 const ENCRYPTED_HELLO = 0xfe0d;
-
-const u8 = (value: number): Buffer => Buffer.of(value);
-const u16 = (value: number): Buffer => Buffer.of(value >> 8, value & 0xff);
-const u24 = (value: number): Buffer => Buffer.of(value >> 16, (value >> 8) & 0xff, value & 0xff);
-const v8 = (content: Buffer): Buffer => Buffer.concat([u8(content.byteLength), content]);
-const v16 = (content: Buffer): Buffer => Buffer.concat([u16(content.byteLength), content]);
-const extension = (type: number, content: Buffer): Buffer => Buffer.concat([u16(type), v16(content)]);
-const named = (name: string, type = 0): Buffer =>
-  extension(SERVER_NAME, v16(Buffer.concat([u8(type), v16(Buffer.from(name))])));
-
-/** A ClientHello; null leaves the extensions out. */
-function hello(extensions: readonly Buffer[] | null): Buffer {
-  const body = Buffer.concat([
-    ...[u16(0x0303), Buffer.alloc(32, 7), v8(Buffer.alloc(32, 9)), v16(Buffer.concat([u16(GREASE), u16(0x1301)]))],
-    ...[v8(Buffer.of(0)), ...(extensions === null ? [] : [v16(Buffer.concat(extensions))])],
-  ]);
-  return Buffer.concat([u8(1), u24(body.byteLength), body]);
-}
-
-/** The message in records of at most `size` bytes. */
-function records(message: Buffer, size = 16_384): Buffer {
-  const pieces: Buffer[] = [];
-  for (let at = 0; at < message.byteLength; at += size) {
-    pieces.push(u8(22), u16(0x0301), v16(message.subarray(at, at + size)));
-  }
-  return Buffer.concat(pieces);
-}
-
-const usual = (name: string): Buffer =>
-  hello([extension(GREASE, Buffer.of(0)), extension(16, Buffer.from("h2")), named(name), extension(GREASE + 1, u8(1))]);
-const whole = records(usual("www.example.com"));
+const whole = helloTo("www.example.com");
 
 describe("a ClientHello", () => {
   test("names its server, with GREASE and other extensions around it", () => {
     expect(readClientHello(whole)).toEqual({ serverName: "www.example.com" });
-    expect(readClientHello(records(usual("WWW.Example.COM")))).toEqual({ serverName: "www.example.com" });
+    expect(readClientHello(helloTo("WWW.Example.COM"))).toEqual({ serverName: "www.example.com" });
   });
 
   test("may come in pieces, and in records of any size", () => {
@@ -48,7 +17,9 @@ describe("a ClientHello", () => {
       expect(readClientHello(whole.subarray(0, length))).toBe("more");
     }
     for (const size of [1, 3, 5, 40, 100]) {
-      expect(readClientHello(records(usual("www.example.com"), size))).toEqual({ serverName: "www.example.com" });
+      expect(readClientHello(records(clientHello([named("www.example.com")]), size))).toEqual({
+        serverName: "www.example.com",
+      });
     }
   });
 
@@ -58,31 +29,31 @@ describe("a ClientHello", () => {
   });
 
   test("with an encrypted one inside has the outer name", () => {
-    const outer = hello([extension(ENCRYPTED_HELLO, Buffer.alloc(200, 3)), named("front.example")]);
+    const outer = clientHello([extension(ENCRYPTED_HELLO, Buffer.alloc(200, 3)), named("front.example")]);
     expect(readClientHello(records(outer))).toEqual({ serverName: "front.example" });
   });
 
   test("without a name has none", () => {
-    expect(readClientHello(records(hello([extension(16, Buffer.from("h2"))])))).toBe("none");
-    expect(readClientHello(records(hello([])))).toBe("none");
-    expect(readClientHello(records(hello(null)))).toBe("none");
+    expect(readClientHello(records(clientHello([extension(16, Buffer.from("h2"))])))).toBe("none");
+    expect(readClientHello(records(clientHello([])))).toBe("none");
+    expect(readClientHello(records(clientHello(null)))).toBe("none");
   });
 
   test.each([
-    ["two names in two extensions", hello([named("a.example"), named("b.example")])],
+    ["two names in two extensions", clientHello([named("a.example"), named("b.example")])],
     [
       "two names in one list",
-      hello([extension(0, v16(Buffer.concat([u8(0), v16(Buffer.from("a")), u8(0), v16(Buffer.from("b"))])))]),
+      clientHello([extension(0, v16(Buffer.concat([u8(0), v16(Buffer.from("a")), u8(0), v16(Buffer.from("b"))])))]),
     ],
-    ["a name of another type", hello([named("a.example", 1)])],
-    ["an empty name", hello([named("")])],
-    ["a name with NUL", hello([named("a.example\0b")])],
-    ["a name with a space", hello([named("a b")])],
-    ["an endless name", hello([named("a".repeat(254))])],
-    ["an empty list", hello([extension(0, v16(Buffer.alloc(0)))])],
+    ["a name of another type", clientHello([named("a.example", 1)])],
+    ["an empty name", clientHello([named("")])],
+    ["a name with NUL", clientHello([named("a.example\0b")])],
+    ["a name with a space", clientHello([named("a b")])],
+    ["an endless name", clientHello([named("a".repeat(254))])],
+    ["an empty list", clientHello([extension(0, v16(Buffer.alloc(0)))])],
     [
       "bytes after the list",
-      hello([extension(0, Buffer.concat([v16(Buffer.concat([u8(0), v16(Buffer.from("a"))])), u8(0)]))]),
+      clientHello([extension(0, Buffer.concat([v16(Buffer.concat([u8(0), v16(Buffer.from("a"))])), u8(0)]))]),
     ],
     ["a length beyond the end", Buffer.concat([u8(1), u24(4), Buffer.alloc(4)])],
     ["a server's message", Buffer.concat([u8(2), u24(4), Buffer.alloc(4)])],
