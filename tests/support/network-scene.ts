@@ -9,7 +9,7 @@ import { turns } from "./waiting.ts";
 
 export const rule = (host: string, ports: NetworkRule["ports"] = [80, 443]): NetworkRule => ({ host, ports });
 const REQUEST: NetworkRequest = { allow: [rule("*.example"), rule("192.0.2.0/24", [5432])], tls: "sni", record: false };
-const SETTINGS: NetworkSettings = {
+export const NETWORK_SETTINGS: NetworkSettings = {
   allow: [rule("*.example"), rule("192.0.2.0/24", "*"), rule("*.org")],
   private: { names: [rule("db.example", "*")], ranges: ["192.0.2.0/24"] },
   connectionsMax: 256,
@@ -59,7 +59,7 @@ export class NetworkScene implements AsyncDisposable {
     settings: Partial<NetworkSettings> = {},
   ): Promise<NetworkScene> {
     const { guest, agent } = openAgent();
-    const scene = new NetworkScene({ ...REQUEST, ...request }, { ...SETTINGS, ...settings }, guest);
+    const scene = new NetworkScene({ ...REQUEST, ...request }, { ...NETWORK_SETTINGS, ...settings }, guest);
     const given = agent.network(scene.network, { ipv6: false });
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
     await given;

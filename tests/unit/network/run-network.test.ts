@@ -1,0 +1,163 @@
+/** The network of a run whose machine is a scripted agent. */
+
+import { expect, test } from "bun:test";
+import { mkdirSync, rmSync } from "node:fs";
+import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
+import type { NetworkRequest } from "../../../src/domain/network.ts";
+import { createLog } from "../../../src/log.ts";
+import { createMetrics, Laps } from "../../../src/metrics.ts";
+import { EventFile } from "../../../src/storage/events/event-file.ts";
+import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
+import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
+import { dataLayout } from "../../../src/storage/layout.ts";
+import { execute } from "../../../src/supervisor/instance/execute.ts";
+import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
+import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
+import { InstanceNetworks } from "../../../src/supervisor/network/instance-networks.ts";
+import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { wallClock } from "../../../src/system/wall-clock.ts";
+import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, SESSION_GUEST_BIT } from "../../../src/vm/agent/protocol.ts";
+import type { MachineExit } from "../../../src/vm/vmm.ts";
+import { done, exitPayload, openAgent, text } from "../../support/agent-script.ts";
+import { allEvents } from "../../support/events.ts";
+import { testDirectory } from "../../support/layer-files.ts";
+import { NETWORK_SETTINGS, rule } from "../../support/network-scene.ts";
+import type { ScriptedAgent } from "../../support/scripted-peer.ts";
+import { StandInGate } from "../../support/stand-in-gate.ts";
+import { turns } from "../../support/waiting.ts";
+
+const ID = "01980000-0000-7000-8000-000000000000" as OperationId;
+const never = new AbortController().signal;
+const REQUEST: NetworkRequest = { allow: [rule("*.example")], tls: "sni", record: false };
+
+/** Runs a command; `play` is the guest from the command's start to its end. */
+async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) => Promise<void>) {
+  const directory = testDirectory("run-network");
+  using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
+  const layout = dataLayout(directory);
+  for (const path of [layout.tmp, layout.events]) mkdirSync(path, { recursive: true });
+  const { guest, agent } = openAgent();
+  const exited = Promise.withResolvers<MachineExit>();
+  const kill = async () => {
+    guest.channel.deliver(null);
+    exited.resolve({ reason: "killed", detail: "" } as MachineExit);
+  };
+  const machine = {
+    ...{ directory: "/tmp", attach: async () => undefined, exited: exited.promise, kill, console: async () => "" },
+    ...{ stuck: async () => null, failure: async () => null },
+    cgroup: { stats: async () => ({ cpuTimeMs: 7, memoryPeakBytes: 8 }) },
+  };
+  const ready = { machine, agent, isolation: "vm", [Symbol.asyncDispose]: kill } as unknown as ReadyMachine;
+  const take = async () => ready;
+  const lines: Record<string, unknown>[] = [];
+  const log = createLog({ level: "info", format: "json", write: (line) => void lines.push(JSON.parse(line)) });
+  const metrics = createMetrics();
+  const gate = new StandInGate();
+  const networks = new InstanceNetworks({ gate, settings: NETWORK_SETTINGS, log, clock: Date.now, metrics });
+  using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
+  using image = layers.open("a" as LayerId);
+  using events = new EventLogs(layout, wallClock()).open(ID);
+  await using network = request === null ? null : networks.open(ID, request, events);
+  const submission = {
+    ...{ imageId: "i", argv: ["true"], env: {}, cwd: "/", timeoutSeconds: 60, files: [], truncateOutputAtBytes: 1 },
+    ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, stdin: null, hostname: null, disposable: true },
+    resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+  } as unknown as Parameters<typeof execute>[1]["submission"];
+  const tools = {
+    ...{ layout, layers, log, events, network, laps: new Laps(), instances: new LiveInstances() },
+    ...{ machines: { take, takeUnpooled: take, launcher: async () => "/launch" }, indexMemory: new IndexMemory() },
+    ...{
+      scratchDisks: { create: async () => undefined } as unknown as ScratchDisks,
+      diskUse: { add: () => undefined },
+    },
+    uninvited: (count: number) => networks.uninvited(ID, count),
+  };
+  const running = execute(tools, { operationId: ID, submission, image, parentIndex: "/index" }, never);
+  const error = running.then(
+    () => null,
+    (problem: Error) => problem,
+  );
+  guest.send(AgentFrame.done, (await guest.frame(HostFrame.mount)).session, done());
+  if (request !== null) guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
+  const { session } = await guest.frame(HostFrame.execOpen);
+  guest.send(AgentFrame.started, session, packIntegers([32, 1]));
+  await play(guest);
+  guest.send(AgentFrame.exit, session, exitPayload(0));
+  const failed = await error;
+  await network?.[Symbol.asyncDispose]();
+  await events.end();
+  using file = EventFile.open(events.path);
+  const told = file === null ? [] : await Array.fromAsync(allEvents(file));
+  const types = told.map(({ type, payload }) => (type === "network" ? `network ${Buffer.from(payload)}` : type));
+  const denied = lines.filter(({ message }) => message === "an instance was denied a connection");
+  const exposition = await metrics.registry.render();
+  return { guest, error: failed, audit: network?.audit() ?? null, types, lines, denied, gate, exposition };
+}
+
+const openName = (name: string, port = 80) => [packIntegers([16, port], [16, 0]), text(name)];
+
+test("a run gives its guest the network right after the disks, and logs the first of each", async () => {
+  const ended = await run(REQUEST, async (guest) => {
+    for (const id of [0, 1]) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName("a.example"));
+    for (const id of [2, 3]) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName("a.com", 22));
+    await turns();
+    // The programs are killed with the command.
+    for (const id of [0, 1]) guest.send(AgentFrame.netReset, SESSION_GUEST_BIT + id);
+  });
+  expect(ended.error).toBeNull();
+  expect(ended.guest.frames.slice(0, 3).map(({ type }) => type)).toEqual([
+    ...[HostFrame.mount, HostFrame.network, HostFrame.execOpen],
+  ]);
+  expect(ended.types).toEqual([
+    ...["init", "spawn", 'network {"host":"a.com","port":22,"verdict":"denied"}'],
+    ...['network {"host":"a.example","port":80,"verdict":"allowed"}', "exit", "shutdown"],
+  ]);
+  expect(ended.denied).toMatchObject([{ level: "info", operation: ID, host: "a.com", port: 22, verdict: "denied" }]);
+  expect(ended.audit?.entries.map(({ verdict, connections }) => [verdict, connections])).toEqual([
+    ["denied", 2],
+    ["allowed", 2],
+  ]);
+  expect(ended.gate.connections.map(({ wasReset }) => wasReset)).toEqual([true, true]);
+  expect(ended.exposition).toContain('coppice_egress_connections_total{verdict="denied"} 2\n');
+  expect(ended.exposition).toContain('coppice_egress_connections_total{verdict="allowed"} 2\n');
+  expect(ended.exposition).toContain("coppice_egress_open 0\n");
+});
+
+test("a guest that breaks the rules of its network's frames ends its run, and the audit is kept", async () => {
+  const ended = await run(REQUEST, async (guest) => {
+    guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT, ...openName("a.example"));
+    await turns();
+    guest.send(AgentFrame.netData, SESSION_GUEST_BIT, Buffer.alloc(65_536));
+    guest.send(AgentFrame.netData, SESSION_GUEST_BIT, Buffer.alloc(65_536));
+    guest.send(AgentFrame.netData, SESSION_GUEST_BIT, Buffer.alloc(65_536));
+  });
+  expect(ended.error).toMatchObject({ name: "ApiError" });
+  expect(ended.types.at(-1)).toBe("shutdown");
+  expect(ended.audit?.entries).toMatchObject([{ host: "a.example", verdict: "allowed", connections: 1 }]);
+  expect(ended.gate.connections.map(({ wasReset }) => wasReset)).toEqual([true]);
+});
+
+test("a run without a network has none, and an agent that opens connections anyway is reported", async () => {
+  const ended = await run(null, async (guest) => {
+    for (const id of [0, 1]) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName("a.example"));
+    guest.send(AgentFrame.resolve, 1, packIntegers([16, 1]), text("a.example"));
+    await turns();
+  });
+  expect(ended.error).toBeNull();
+  expect(ended.guest.frames.some(({ type }) => type === HostFrame.network)).toBe(false);
+  expect(ended.gate.connections.length + ended.gate.resolved.length).toBe(0);
+  expect(ended.types).toEqual(["init", "spawn", "exit", "shutdown"]);
+  expect(ended.lines).toMatchObject([{ level: "warn", operation: ID, count: 2 }]);
+  expect(ended.exposition).toContain('coppice_egress_connections_total{verdict="denied"} 2\n');
+});
+
+test("a guest that is denied everything adds a bounded number of lines to the log", async () => {
+  const ended = await run(REQUEST, async (guest) => {
+    for (let id = 0; id < 300; id++) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName(`h${id}.com`));
+    await turns();
+  });
+  expect(ended.denied).toHaveLength(100);
+  expect(ended.audit?.entries).toHaveLength(300);
+});
