@@ -34,8 +34,9 @@ export interface NetworkWish {
   readonly record?: boolean | undefined;
 }
 
-/** Largest number of rules of a request. */
+/** Largest number of rules of a request, and of ports of a rule that is not for all of them. */
 export const NETWORK_RULES_COUNT_MAX = 256;
+export const NETWORK_PORTS_COUNT_MAX = 256;
 
 /** The network that an instance may use. An instance without one has null. */
 export interface NetworkRequest {

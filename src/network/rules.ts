@@ -1,6 +1,6 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { ApiError } from "../domain/errors.ts";
-import type { Destination, NetworkPorts, NetworkRule } from "../domain/network.ts";
+import { type Destination, NETWORK_PORTS_COUNT_MAX, type NetworkPorts, type NetworkRule } from "../domain/network.ts";
 import { addressBytes, isWithin, parseRange, type Range } from "./addresses.ts";
 
 const ANY_NAME = "*";
@@ -8,8 +8,6 @@ const WILDCARD = "*.";
 const NAME_CHARACTERS_MAX = 253;
 const PORT_MAX = 65_535;
 const PORTS_DEFAULT: NetworkPorts = [80, 443];
-/** Largest number of ports of a rule, unless they are all. */
-const PORTS_COUNT_MAX = 256;
 
 const labelExpression = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
 /** Last labels that make the C library, browsers and others take a name for an IPv4 address: `127.1`, `0x7f.1`, `0x7f000001`. */
@@ -196,8 +194,9 @@ function portsOfText(text: string | undefined): NetworkPorts {
 
 function portsOf(ports: NetworkPorts): NetworkPorts {
   if (ports === "*") return ports;
-  const isRight = ports.length > 0 && ports.length <= PORTS_COUNT_MAX && ports.every(isPort);
-  if (!isRight) throw new RuleError("ports", `must be * or 1 to ${PORTS_COUNT_MAX} numbers from 1 to ${PORT_MAX}`);
+  const isRight = ports.length > 0 && ports.length <= NETWORK_PORTS_COUNT_MAX && ports.every(isPort);
+  if (!isRight)
+    throw new RuleError("ports", `must be * or 1 to ${NETWORK_PORTS_COUNT_MAX} numbers from 1 to ${PORT_MAX}`);
   return [...new Set(ports)].sort((a, b) => a - b);
 }
 

@@ -1,11 +1,15 @@
-import type { NetworkAudit, NetworkEntry, NetworkRule, NetworkVerdict } from "../../domain/network.ts";
+import {
+  NETWORK_PORTS_COUNT_MAX,
+  type NetworkAudit,
+  type NetworkEntry,
+  type NetworkRule,
+  type NetworkVerdict,
+} from "../../domain/network.ts";
 
 /** Largest number of entries of an audit. */
 export const ENTRIES_COUNT_MAX = 1000;
 /** Largest number of addresses of an entry: a name with more is a service whose addresses say nothing. */
 const ADDRESSES_COUNT_MAX = 8;
-/** Largest number of ports of a rule that a caller may send. */
-const RULE_PORTS_COUNT_MAX = 256;
 
 /** What an entry is about. */
 export interface AuditKey {
@@ -101,8 +105,8 @@ function policyOf(entries: readonly NetworkEntry[]): NetworkRule[] {
   return [...ports.keys()].sort().flatMap((host) => {
     const sorted = (ports.get(host) ?? []).sort((a, b) => a - b);
     const rules: NetworkRule[] = [];
-    for (let at = 0; at < sorted.length; at += RULE_PORTS_COUNT_MAX) {
-      rules.push({ host, ports: sorted.slice(at, at + RULE_PORTS_COUNT_MAX) });
+    for (let at = 0; at < sorted.length; at += NETWORK_PORTS_COUNT_MAX) {
+      rules.push({ host, ports: sorted.slice(at, at + NETWORK_PORTS_COUNT_MAX) });
     }
     return rules;
   });

@@ -1,5 +1,10 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { NETWORK_RULES_COUNT_MAX, NETWORK_TLS, NETWORK_VERDICTS } from "../../../domain/network.ts";
+import {
+  NETWORK_PORTS_COUNT_MAX,
+  NETWORK_RULES_COUNT_MAX,
+  NETWORK_TLS,
+  NETWORK_VERDICTS,
+} from "../../../domain/network.ts";
 import { oneOf, Timestamp } from "./common.ts";
 
 const PORT_MAX = 65_535;
@@ -9,6 +14,8 @@ const NetworkPorts = Type.Union(
     Type.Literal("*"),
     Type.Array(Type.Integer({ minimum: 1, maximum: PORT_MAX, error: `must be an integer from 1 to ${PORT_MAX}` }), {
       minItems: 1,
+      maxItems: NETWORK_PORTS_COUNT_MAX,
+      error: `must have 1 to ${NETWORK_PORTS_COUNT_MAX} ports`,
     }),
   ],
   { description: "* for all", error: "must be * or an array of ports" },
