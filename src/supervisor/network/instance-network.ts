@@ -11,8 +11,9 @@ import { TokenBucket } from "./token-bucket.ts";
 
 /** Opens and questions that may come at once, as a multiple of those of a second. */
 const BURST_SECONDS = 4;
-/** How long an answer about a name is kept, in `milliseconds`. */
+/** How long it is known that a name exists, or that it does not. */
 const NAME_MS = 60_000;
+const MISSING_NAME_MS = 5000;
 /** Largest number of names whose answers are kept. */
 const NAMES_COUNT_MAX = 1024;
 
@@ -168,13 +169,22 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     if (!this.#bucket.take()) return null;
     const named = this.#judge.isNamed({ kind: "name", host: name });
     const exists = this.#options.gate.resolve(name, this.#over.signal, { named });
+    this.#know(name, { exists, until: this.#now() + NAME_MS });
+    exists.then(
+      (found) => {
+        if (!found) this.#know(name, { exists, until: this.#now() + MISSING_NAME_MS });
+      },
+      // Only answers are kept.
+      () => this.#names.delete(name),
+    );
+    return exists;
+  }
+
+  #know(name: string, known: KnownName): void {
     this.#names.delete(name);
     const [oldest] = this.#names.keys();
     if (oldest !== undefined && this.#names.size >= NAMES_COUNT_MAX) this.#names.delete(oldest);
-    this.#names.set(name, { exists, until: this.#now() + NAME_MS });
-    // Only answers are kept.
-    exists.catch(() => this.#names.delete(name));
-    return exists;
+    this.#names.set(name, known);
   }
 
   /** True when no byte may be moved any more. */
@@ -241,7 +251,9 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
         return true;
       },
     });
-    settle(end === "denied_sni" ? "denied_sni" : "allowed");
+    // A server that spoke before the client did is both.
+    if (end === "denied_sni" && tally !== null) this.#count({ host, port, verdict: end });
+    settle(end === "denied_sni" ? end : "allowed");
     if (isCut) this.#count({ host, port, verdict: "limited" });
   }
 

@@ -110,7 +110,13 @@ describe("names", () => {
     expect(scene.gate.resolved).toEqual(["a.example", "a.example"]);
     expect(scene.entries()).toEqual([]);
     expect(await scene.resolve("gone.example")).toBe(3);
-    expect(scene.entries()).toEqual(["no_such_name gone.example:null 1 0/0"]);
+    expect(await scene.resolve("gone.example")).toBe(3);
+    expect(scene.entries()).toEqual(["no_such_name gone.example:null 2 0/0"]);
+    expect(scene.gate.resolved.length).toBe(3);
+    // It may exist soon.
+    scene.gate.names = new Set(["gone.example"]);
+    scene.nowMs += 5000;
+    expect(await scene.resolve("gone.example")).toBe(0);
   });
 
   test("whose name server does not answer may be asked for again, at once", async () => {
@@ -214,6 +220,12 @@ describe("a connection", () => {
     expect(scene.entries()).toEqual(["allowed a.example:443 1 5/12", "denied_sni a.example:443 1 5/0"]);
     expect(scene.verdicts).toEqual(["allowed", "denied_sni"]);
     expect(scene.typesOf(second.id).at(-1)).toBe(HostFrame.netReset);
+    const third = await scene.connect("a.example", 443);
+    third.outer.send("I speak first");
+    await turns();
+    third.outer.break("denied_sni");
+    await turns();
+    expect(scene.verdicts.slice(2)).toEqual(["allowed", "denied_sni"]);
   });
 
   test("that the guest gives up while it is made is made no more, and counts as nothing", async () => {
