@@ -10,11 +10,13 @@
  *   ask ADDRESS PORT TYPE NAME           a question of the name system by hand, over UDP: response code, and the record's bytes
  *   echo PORT                            answers one datagram on a port of every address with itself; prints its length
  *   flood ADDRESS COUNT                  SYNs from a raw socket, with different ports
+ *   ruin                                 as root, writes over all maps, and detaches all programs of the network
  *   forge ADDRESS PORT MARK              a SYN with a mark: prints what connect gives meanwhile
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/bpf.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,7 +24,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,24 +45,15 @@ static long now_ms(void)
 
 static const char *name_of(int error)
 {
-	switch (error) {
-	case 0:
-		return "OK";
-	case ECONNREFUSED:
-		return "ECONNREFUSED";
-	case EHOSTUNREACH:
-		return "EHOSTUNREACH";
-	case ENETUNREACH:
-		return "ENETUNREACH";
-	case EACCES:
-		return "EACCES";
-	case ETIMEDOUT:
-		return "ETIMEDOUT";
-	case ECONNRESET:
-		return "ECONNRESET";
-	default:
-		return strerror(error);
-	}
+	static const struct {
+		int error;
+		const char *name;
+	} names[] = {{0, "OK"}, {ECONNREFUSED, "ECONNREFUSED"}, {EHOSTUNREACH, "EHOSTUNREACH"}, {ENETUNREACH, "ENETUNREACH"},
+		{EACCES, "EACCES"}, {ETIMEDOUT, "ETIMEDOUT"}, {ECONNRESET, "ECONNRESET"}};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		if (names[i].error == error)
+			return names[i].name;
+	return strerror(error);
 }
 
 static socklen_t parse(const char *text, const char *port, int mapped, union address *address)
@@ -181,10 +176,7 @@ static int run_hold(const char *host, const char *port)
 	char byte;
 	int error;
 	int fd = dial(&options, host, port, &error);
-	if (error != 0)
-		printf("%s\n", name_of(error));
-	else
-		printf("%s\n", read(fd, &byte, 1) < 0 ? "reset" : "end");
+	printf("%s\n", error != 0 ? name_of(error) : read(fd, &byte, 1) < 0 ? "reset" : "end");
 	return 0;
 }
 
@@ -308,6 +300,61 @@ static int run_flood(const char *host, long count)
 	return fd < 0 ? 2 : 0;
 }
 
+static int bpf(int command, union bpf_attr *attributes)
+{
+	return (int)syscall(SYS_bpf, command, attributes, sizeof *attributes);
+}
+
+static void ruin_map(int map)
+{
+	unsigned char key[64] = {0};
+	unsigned char value[64];
+	for (int i = 0; i < 4; i++) {
+		union bpf_attr attributes = {0};
+		memset(value, 0xff, sizeof value);
+		key[0] = (unsigned char)i;
+		attributes.map_fd = (unsigned)map;
+		attributes.key = (uintptr_t)key;
+		attributes.value = (uintptr_t)value;
+		bpf(BPF_MAP_UPDATE_ELEM, &attributes);
+		attributes.value = 0;
+		bpf(BPF_MAP_DELETE_ELEM, &attributes);
+	}
+	/* The consumer's page of a ring. */
+	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, map, 0);
+	if (page != MAP_FAILED)
+		memset(page, 0x5a, 4096);
+}
+
+static int run_ruin(void)
+{
+	static const struct {
+		int next;
+		int open;
+	} kinds[] = {{BPF_MAP_GET_NEXT_ID, BPF_MAP_GET_FD_BY_ID}, {BPF_LINK_GET_NEXT_ID, BPF_LINK_GET_FD_BY_ID}};
+	int counts[2] = {0, 0};
+	for (int kind = 0; kind < 2; kind++)
+		for (unsigned id = 0;;) {
+			union bpf_attr attributes = {.start_id = id};
+			if (bpf(kinds[kind].next, &attributes) != 0)
+				break;
+			id = attributes.next_id;
+			memset(&attributes, 0, sizeof attributes);
+			attributes.map_id = id;
+			int fd = bpf(kinds[kind].open, &attributes);
+			memset(&attributes, 0, sizeof attributes);
+			attributes.link_detach.link_fd = (unsigned)fd;
+			counts[kind] += fd >= 0;
+			if (kind == 0)
+				ruin_map(fd);
+			else
+				bpf(BPF_LINK_DETACH, &attributes);
+			close(fd);
+		}
+	printf("%d maps, %d links\n", counts[0], counts[1]);
+	return 0;
+}
+
 static int run_forge(const char *host, const char *port, unsigned long mark)
 {
 	union address address;
@@ -343,6 +390,8 @@ int main(int argc, char **argv)
 		return run_echo(argv[2]);
 	if (strcmp(command, "flood") == 0 && argc == 4)
 		return run_flood(argv[2], atol(argv[3]));
+	if (strcmp(command, "ruin") == 0)
+		return run_ruin();
 	if (strcmp(command, "forge") == 0 && argc == 5)
 		return run_forge(argv[2], argv[3], strtoul(argv[4], NULL, 0));
 	return 2;

@@ -365,6 +365,19 @@ describe("a hostile guest", () => {
     expect(address).toBe("0 c6120100");
   });
 
+  test("that writes over the kernel's maps and detaches its programs has no network, and an agent that is alive", async () => {
+    const ruined = await start(NetworkFlag.on);
+    // One SYN is in the ring when its positions change.
+    ruined.judge = { ...judge, open: () => null };
+    const waiting = ruined.shell("busybox timeout 3 /probe connect 1.2.3.4 80");
+    await until("the connection is held", () => ruined.wishes.length === 1);
+    expect((await ruined.shell("/probe ruin")).stdout).toBe("4 maps, 3 links\n");
+    await waiting;
+    const script = "busybox timeout 3 /probe connect 1.2.3.5 80; /probe connect 127.0.0.1 80; echo alive";
+    expect((await ruined.shell(script)).stdout).toMatch(/\nalive\n$/);
+    expect((await ruined.network(0)).type).toBe(AgentFrame.done);
+  });
+
   test("that takes the routes away has no network, and an agent that is alive", async () => {
     const lost = await start(NetworkFlag.on);
     const script =

@@ -16,13 +16,16 @@
 
 #define INPUTS_COUNT_MAX (PROCESSES_COUNT_MAX + CONNECTIONS_COUNT_MAX)
 /* Credit beyond the initial windows, for all inputs together. */
-#define GRANTS_BYTES_MAX (3 * MIB)
+#define GRANTS_BYTES_MAX (2 * MIB)
 /* Limit of all specifications that are being received: one of the largest size. */
 #define SPECS_BYTES_MAX EXEC_SPEC_BYTES_MAX
 /* The kernel charges a pipe's buffer to the writer, which is the agent for standard input. A pipe has 16 pages. */
 #define PIPE_BYTES 65536
 /* SO_SNDBUF and SO_RCVBUF of a connection. The kernel doubles each for its own structures. */
 #define SOCKET_BUFFER_BYTES 16384
+/* The same of connections that carry much, and how many there are of them. */
+#define WIDE_SOCKET_BUFFER_BYTES 65536
+#define WIDE_SOCKETS_COUNT_MAX 8
 /* Buffers of frames, code, stack and other tables. */
 #define PROGRAM_BYTES (2LL * MIB)
 
@@ -35,7 +38,7 @@
 /* Ring of held SYNs, which the kernel fills. */
 #define HELD_RING_BYTES 65536
 /* Connections that the kernel completed and the agent has not accepted. Only forged ones make more than a few. */
-#define ACCEPTS_COUNT_MAX 32
+#define ACCEPTS_COUNT_MAX 24
 /* The sockets of the guest's network: those connections, clients with questions, and the socket of questions. */
 #define NETWORK_SOCKETS_BYTES \
 	((ACCEPTS_COUNT_MAX + QUESTION_CLIENTS_COUNT_MAX + QUESTION_CLIENTS_COUNT_MAX) * 3LL * SOCKET_BUFFER_BYTES)
@@ -44,6 +47,7 @@
 #define BUDGET_BYTES \
 	((long long)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_INITIAL + GRANTS_BYTES_MAX + SPECS_BYTES_MAX + \
 		(long long)PROCESSES_COUNT_MAX * PIPE_BYTES + (long long)CONNECTIONS_COUNT_MAX * 4 * SOCKET_BUFFER_BYTES + \
+		WIDE_SOCKETS_COUNT_MAX * 4LL * (WIDE_SOCKET_BUFFER_BYTES - SOCKET_BUFFER_BYTES) + \
 		PROGRAM_BYTES + NETWORK_BYTES)
 _Static_assert(BUDGET_BYTES <= RESERVE_BYTES - KERNEL_BYTES, "all rings, windows and grants fit the reserve");
 

@@ -16,15 +16,40 @@
  */
 #define SEGMENT_BYTES 4096
 
+/* What a connection has carried when it gets large buffers. */
+#define WIDEN_BYTES 131072
+/* The largest window without a scale, which the small buffers do not need. */
+#define WINDOW_BYTES_MAX 65535
+
+/* Connections with large buffers. */
+static unsigned wide_count;
+
+static bool set_buffers(int fd, int size)
+{
+	return setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0 &&
+	       setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0;
+}
+
 bool duplex_limit(int fd)
 {
-	const int size = SOCKET_BUFFER_BYTES;
 	const int on = 1;
 	const int mss = SEGMENT_BYTES;
-	return setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0 &&
-	       setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0 &&
+	return set_buffers(fd, SOCKET_BUFFER_BYTES) &&
 	       setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss) == 0 &&
 	       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
+}
+
+/* Counts what was carried, and gives large buffers to a connection that carries much, which makes it several times faster. */
+static void count(struct duplex *duplex, size_t bytes)
+{
+	const int window = WINDOW_BYTES_MAX;
+	int fd = duplex->out.fd >= 0 ? duplex->out.fd : duplex->in.fd;
+	if (duplex->wide || fd < 0 || (duplex->carried += bytes) < WIDEN_BYTES || wide_count == WIDE_SOCKETS_COUNT_MAX)
+		return;
+	duplex->wide = true;
+	wide_count++;
+	set_buffers(fd, WIDE_SOCKET_BUFFER_BYTES);
+	setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof window);
 }
 
 void duplex_open(struct duplex *duplex, unsigned slot)
@@ -65,6 +90,7 @@ bool duplex_take(struct duplex *duplex, struct session *session, const struct fr
 {
 	switch (frame->type) {
 	case HOST_NET_DATA:
+		count(duplex, frame->length);
 		return inflow_take(&duplex->in, frame->payload, frame->length);
 	case HOST_NET_END:
 		return inflow_end(&duplex->in);
@@ -96,7 +122,9 @@ bool duplex_pump(struct duplex *duplex, struct session *session, uint64_t now_ns
 {
 	if (!duplex->attached)
 		return false;
+	uint32_t credit = duplex->out.credit;
 	bool moved = outflow_pump(&duplex->out, session, WATCH_OUTPUT, now_ns);
+	count(duplex, credit - duplex->out.credit);
 	moved |= inflow_pump(&duplex->in, session->id);
 	if (duplex->out.fd >= 0 || !frame_can_answer())
 		return moved;
@@ -119,6 +147,9 @@ bool duplex_pump(struct duplex *duplex, struct session *session, uint64_t now_ns
 
 void duplex_close(struct duplex *duplex)
 {
+	if (duplex->wide)
+		wide_count--;
+	duplex->wide = false;
 	inflow_release(&duplex->in);
 	outflow_close(&duplex->out);
 }

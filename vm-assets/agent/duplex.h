@@ -12,6 +12,8 @@
 struct duplex {
 	bool attached; /* there is a socket */
 	bool ended; /* NET_END was sent to the host */
+	bool wide; /* the socket has large buffers */
+	size_t carried; /* bytes in both directions, until it is wide */
 	struct inflow in;
 	struct outflow out;
 };
