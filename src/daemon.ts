@@ -120,7 +120,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
       ...{ ...shared, instances, requests, orphans, cgroups, compactor, network, gate, eventLogs },
     }),
   );
-  const sources = { ...shared, operations, eventLogs, instances, compactor, poolSize: config.pool.size };
+  const sources = { ...shared, operations, eventLogs, instances, compactor, gate, poolSize: config.pool.size };
   stack.use(registerGauges(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
   operations.recover();
 

@@ -31,7 +31,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/token.ts": ["service/tokens.ts", "db", "storage", "domain", "config"],
   "cli/backup": ["db", "domain", "storage", "system", "version.ts"],
   "cli/gc": ["api/operator/control.ts", "config", "db", "domain", "log.ts", "storage", "supervisor/reclaim.ts"],
-  "cli/doctor": ["cgroup", "config", "log.ts", "storage", "supervisor", "system", "vm"],
+  "cli/doctor": ["cgroup", "config", "log.ts", "network", "storage", "supervisor", "system", "vm"],
   "cli/install": [
     ...["config", "system/exec.ts", "version.ts"],
     ...["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],

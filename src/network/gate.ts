@@ -22,8 +22,8 @@ export interface Gate extends AsyncDisposable {
    * @throws GateError `no_such_name`, and as `resolve`
    */
   lookup(name: string, signal: AbortSignal, options?: LookupOptions): Promise<readonly string[] | null>;
-  /** the process while it runs, for statistics; otherwise null */
-  readonly pid: number | null;
+  /** Resident memory of the process while it runs, in `bytes`; otherwise 0. */
+  residentBytes(): number;
 }
 
 export interface LookupOptions {

@@ -2,6 +2,7 @@ import { statfsSync, statSync } from "node:fs";
 import type { Database } from "../db/database.ts";
 import { type StoreTotals, storeTotals } from "../db/totals.ts";
 import type { Metrics } from "../metrics.ts";
+import type { Gate } from "../network/gate.ts";
 import { inodeRoom } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { LiveInstances } from "./instance/live-instances.ts";
@@ -30,6 +31,7 @@ export interface GaugeSources {
   readonly instances: LiveInstances;
   readonly scheduler: Scheduler;
   readonly compactor: Compactor;
+  readonly gate: Pick<Gate, "residentBytes">;
   readonly poolSize: number;
   readonly diskReserveBytes: number;
   readonly version: string;
@@ -140,13 +142,18 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Gau
   });
 }
 
-function addProcess({ registry }: Metrics, { version, revision }: GaugeSources): void {
+function addProcess({ registry }: Metrics, { gate, version, revision }: GaugeSources): void {
   registry.gauge("coppice_build_info", "Always 1; the labels tell the version and revision that run.", () => [
     [{ version, revision }, 1],
   ]);
   registry.gauge("process_resident_memory_bytes", "Resident memory of the daemon.", () => [
     [{}, process.memoryUsage.rss()],
   ]);
+  registry.gauge(
+    "coppice_gate_resident_memory_bytes",
+    "Resident memory of the process that connects to the outside; 0 while there is none.",
+    () => [[{}, gate.residentBytes()]],
+  );
   registry.gauge(
     "process_cpu_seconds_total",
     "User and system time of the daemon.",

@@ -16,14 +16,20 @@ export async function* idlePart(target: BenchTarget): AsyncGenerator<Finding> {
   await target.poolFull();
   const name = "idle daemon";
   const resident: number[] = [];
+  const connecting: number[] = [];
   for (let n = 0; n < target.rounds(5, 3); n++) {
     await Bun.sleep(IDLE_MS);
     const mib = await target.residentMib();
     if (mib !== null) resident.push(mib);
+    const gateMib = await target.gateMib();
+    if (gateMib !== null) connecting.push(gateMib);
   }
   if (resident.length === 0) return void (yield missing(name, "the appliance does not show /metrics"));
   const ends = { from: "pool full", to: "seconds later, as /metrics has it" };
   yield rowOf({ ...ends, name, values: resident, unit: "MiB RSS", atMost: 80 });
+  // It ends some minutes after the last connection.
+  const more = "process that connects to the outside, beside the idle daemon";
+  if (connecting.length > 0) yield rowOf({ ...ends, name: more, values: connecting, unit: "MiB RSS", atMost: 40 });
 }
 
 /** A warm spawn of `true`, kept and not, against a cold boot of bare QEMU where that can be had. */

@@ -135,6 +135,12 @@ export class BenchTarget implements AsyncDisposable {
     return bytes === null ? null : bytes / 1_048_576;
   }
 
+  /** Resident memory of the process that connects to the outside, in `MiB`; null while it does not run. */
+  async gateMib(): Promise<number | null> {
+    const bytes = sampleOf(await this.client.metrics(), "coppice_gate_resident_memory_bytes");
+    return bytes === null || bytes === 0 ? null : bytes / 1_048_576;
+  }
+
   /** Processor time of the daemon so far, in `microseconds`; null as for `residentMib`. */
   async cpuTimeUs(): Promise<number | null> {
     const seconds = sampleOf(await this.client.metrics(), "process_cpu_seconds_total");

@@ -9,6 +9,7 @@ import { PROBE_MEMO_NAME } from "../../vm/probe.ts";
 import { shownDuration, shownSize } from "../table.ts";
 import type { Finding, Verdict } from "./finding.ts";
 import { hostFacts, machineFindings } from "./machines.ts";
+import { outsideFindings } from "./outside.ts";
 import { type Program, QEMU, TOOLS } from "./programs.ts";
 
 /** Time in which a program must print its version, also on a busy host; `milliseconds`. */
@@ -38,6 +39,7 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
     trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
     ...poolFinding(readText(join(config.dataDir, IDLE_COST_NAME))),
     ...(await Promise.all(TOOLS.map(programFinding))),
+    ...(await outsideFindings(config.network)),
     cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
     dataFinding(config.dataDir),
     await assetsFinding(),

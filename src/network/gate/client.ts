@@ -56,8 +56,13 @@ export class GateClient implements Gate {
     this.#host = options.host ?? new HostNetwork();
   }
 
+  /** pid of the process' launcher; null while there is none */
   get pid(): number | null {
     return this.#running?.pid ?? null;
+  }
+
+  residentBytes(): number {
+    return this.#running?.residentBytes() ?? 0;
   }
 
   /** Sets the port of the daemon's API, which nothing reaches through the gate. */

@@ -1,4 +1,4 @@
-import { closeSync } from "node:fs";
+import { closeSync, readFileSync } from "node:fs";
 import { chmod, copyFile, mkdir, realpath, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
@@ -19,7 +19,10 @@ export interface GateHost {
 
 /** The process in its jail. Disposal kills it and leaves nothing behind. */
 export interface GateProcess extends AsyncDisposable {
+  /** of the launcher, whose only child the process is */
   readonly pid: number;
+  /** resident memory of both, in `bytes` */
+  residentBytes(): number;
   readonly cgroup: Cgroup;
   /** socket on which it accepts connections of the daemon */
   readonly path: string;
@@ -79,6 +82,7 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   stack.defer(() => end(child));
   const owned = stack.move();
   return {
+    residentBytes: () => residentBytes(child.pid),
     ...{ pid: child.pid, cgroup, path, exited: child.exited, stderrTail: child.stderrTail },
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
@@ -111,6 +115,20 @@ export function gateArgs({ launcher, cgroups, uid, root, executable, readable, p
     ...Object.entries(ENVIRONMENT).flatMap(([name, value]) => ["--variable", `${name}=${value}`]),
     ...["--", ...program],
   ];
+}
+
+/** Resident memory of a process and its children, in `bytes`; 0 when it has ended. */
+function residentBytes(pid: number): number {
+  try {
+    const children = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim();
+    const pids = [`${pid}`, ...(children === "" ? [] : children.split(" "))];
+    const kib = pids.map((each) => /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${each}/status`, "utf8"))?.[1]);
+    return 1024 * kib.reduce((sum, each) => sum + Number(each ?? 0), 0);
+  } catch (error) {
+    // It has ended meanwhile.
+    if (["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) return 0;
+    throw error;
+  }
 }
 
 async function end(child: ChildProcess): Promise<void> {

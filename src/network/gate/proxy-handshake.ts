@@ -12,6 +12,13 @@ const ADDRESS_TYPE = { ipv4: 1, name: 3, ipv6: 4 } as const;
 const SOCKS_HEAD_BYTES = 4;
 const PORT_BYTES = 2;
 
+/** The proxy itself is at fault, or the login to it: no connection by it would work. */
+export class ProxyFaultError extends GateError {
+  constructor(message: string) {
+    super("unreachable", `the site's proxy ${message}`);
+  }
+}
+
 /** Takes bytes that have arrived, and returns how many make the answer; null when it is incomplete. Throws GateError. */
 type ReadAnswer = (bytes: Buffer) => number | null;
 
@@ -48,12 +55,10 @@ function connectRequest({ credentials }: SiteProxy, { host, port }: Destination)
 
 function readHttpAnswer(bytes: Buffer): number | null {
   const start = bytes.subarray(0, 12).toString("latin1");
-  if (!"HTTP/1.".startsWith(start.slice(0, 7)))
-    throw new GateError("unreachable", "the site's proxy does not speak HTTP");
+  if (!"HTTP/1.".startsWith(start.slice(0, 7))) throw new ProxyFaultError("does not speak HTTP");
   const end = bytes.indexOf(HEAD_END);
   if (end < 0) {
-    if (bytes.byteLength > HEAD_BYTES_MAX)
-      throw new GateError("unreachable", "the site's proxy sends an endless answer");
+    if (bytes.byteLength > HEAD_BYTES_MAX) throw new ProxyFaultError("sends an endless answer");
     return null;
   }
   const status = Number(/^HTTP\/1\.[01] (\d{3})/.exec(start)?.[1]);
@@ -64,7 +69,7 @@ function readHttpAnswer(bytes: Buffer): number | null {
 function httpFailure(status: number): GateError {
   switch (status) {
     case 407:
-      return new GateError("unreachable", "the site's proxy does not accept the credentials (407)");
+      return new ProxyFaultError("does not accept the credentials (407)");
     case 401:
     case 403:
     case 405:
@@ -86,8 +91,7 @@ async function socksHandshake(
   socket.write(Uint8Array.of(SOCKS.version, methods.length, ...methods));
   let method = 0;
   await conversation.answer((bytes) => {
-    if (bytes.byteLength > 0 && bytes[0] !== SOCKS.version)
-      throw new GateError("unreachable", "the site's proxy does not speak SOCKS 5");
+    if (bytes.byteLength > 0 && bytes[0] !== SOCKS.version) throw new ProxyFaultError("does not speak SOCKS 5");
     method = bytes[1] ?? method;
     return bytes.byteLength < 2 ? null : 2;
   });
@@ -97,11 +101,11 @@ async function socksHandshake(
     socket.write(Buffer.concat([Uint8Array.of(SOCKS.passwordVersion), ...pieces]));
     await conversation.answer((bytes) => {
       if (bytes.byteLength < 2) return null;
-      if (bytes[1] !== 0) throw new GateError("unreachable", "the site's proxy does not accept the credentials");
+      if (bytes[1] !== 0) throw new ProxyFaultError("does not accept the credentials");
       return 2;
     });
   } else if (method !== SOCKS.noLogin) {
-    throw new GateError("unreachable", "the site's proxy wants another login");
+    throw new ProxyFaultError("wants another login");
   }
   socket.write(socksRequest(destination));
   await conversation.answer(readSocksAnswer);
@@ -136,12 +140,12 @@ function bytesOfV6(host: string): Uint8Array {
 function readSocksAnswer(bytes: Buffer): number | null {
   const [version, code, , type, first] = bytes;
   if (version !== undefined && version !== SOCKS.version) {
-    throw new GateError("unreachable", "the site's proxy does not speak SOCKS 5");
+    throw new ProxyFaultError("does not speak SOCKS 5");
   }
   if (code !== undefined && code !== 0) throw socksFailure(code);
   if (type === undefined || first === undefined) return null;
   const length = { [ADDRESS_TYPE.ipv4]: 4, [ADDRESS_TYPE.ipv6]: 16, [ADDRESS_TYPE.name]: 1 + first }[type];
-  if (length === undefined) throw new GateError("unreachable", "the site's proxy does not speak SOCKS 5");
+  if (length === undefined) throw new ProxyFaultError("does not speak SOCKS 5");
   const end = SOCKS_HEAD_BYTES + length + PORT_BYTES;
   return bytes.byteLength < end ? null : end;
 }
@@ -178,7 +182,7 @@ class Conversation {
 
   async #more(read: ReadAnswer): Promise<number> {
     const { promise, resolve, reject } = Promise.withResolvers<number>();
-    const closed = (): void => reject(new GateError("unreachable", "the site's proxy ends the connection"));
+    const closed = (): void => reject(new ProxyFaultError("ends the connection"));
     const onData = (chunk: Buffer): void => {
       this.rest = Buffer.concat([this.rest, chunk]);
       try {

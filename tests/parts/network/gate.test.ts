@@ -297,7 +297,9 @@ describe("the process", () => {
     expect(own.gate.pid).toBeNull();
     await verdict(own.gate.lookup("some.example", never));
     expect(own.gate.pid).not.toBeNull();
+    expect(own.gate.residentBytes()).toBeGreaterThan(1_000_000);
     await until("it has ended", () => own.gate.pid === null);
+    expect(own.gate.residentBytes()).toBe(0);
     await until("its files are removed", async () => (await readdir(own.directory)).length === 0);
     expect(await verdict(own.gate.lookup("some.example", never))).toBe("no_such_name");
     expect(own.warnings).toEqual([]);

@@ -19,7 +19,8 @@ test("a scrape during the reading of the sums gets the same sums", async () => {
   using eventLogs = new EventLogs(layout, wallClock());
   using _reader = eventLogs.read("alice" as AccountId, Bun.randomUUIDv7() as OperationId, -1, false);
   const instances = new LiveInstances();
-  const sources = { db, layout, scheduler, compactor, machines: idle, operations: none, eventLogs, instances };
+  const gate = { residentBytes: () => 7 };
+  const sources = { db, layout, scheduler, compactor, machines: idle, operations: none, eventLogs, instances, gate };
   using _watch = registerGauges(metrics, { ...sources, poolSize: 0, diskReserveBytes: 0, version: "", revision: "" });
   const texts = await Promise.all([1, 2, 3].map(() => metrics.registry.render()));
   const layers = texts.map((text) => parseExposition(text).value("coppice_storage_objects", { class: "layers" }));
@@ -27,4 +28,5 @@ test("a scrape during the reading of the sums gets the same sums", async () => {
   const { value } = parseExposition(texts[0] ?? "");
   const clients = ["wait", "read_events", "read_lossless", "write_next"];
   expect(clients.map((doing) => value("coppice_clients", { doing }))).toEqual([3, 1, 0, 0]);
+  expect(value("coppice_gate_resident_memory_bytes", {})).toBe(7);
 });

@@ -1,0 +1,53 @@
+import { Resolver } from "node:dns/promises";
+import type { HostNetwork } from "../host-network.ts";
+import type { SiteProxy } from "../site-proxy.ts";
+import { dial } from "./dial.ts";
+import { askProxy, ProxyFaultError } from "./proxy-handshake.ts";
+import { NameResolver } from "./resolver.ts";
+
+/** Name that no one has, and of which every name server knows that (RFC 6761): nobody else is asked. */
+const NO_NAME = "invalid";
+const SERVER_MS_MAX = 2500;
+const PROXY_MS_MAX = 10_000;
+const HTTPS_PORT = 443;
+/** What a name server says that is none, or none for us. Everything else is an answer. */
+const SILENCE = ["ETIMEOUT", "ECONNREFUSED", "EBADRESP", "ECANCELLED"];
+
+/** Whether a name server, as `setServers` of node:dns takes it, gives any answer. */
+export async function nameServerAnswers(server: string): Promise<boolean> {
+  const resolver = new Resolver({ timeout: SERVER_MS_MAX, tries: 1 });
+  resolver.setServers([server]);
+  try {
+    await resolver.resolve4(NO_NAME);
+    return true;
+  } catch (error) {
+    return !SILENCE.includes((error as NodeJS.ErrnoException).code ?? "");
+  }
+}
+
+/**
+ * What is wrong with a site's proxy; null when it takes requests. It is asked for a name that does not exist.
+ * @param servers as `nameServerAnswers` takes them
+ */
+export async function proxyFault(
+  proxy: SiteProxy,
+  host: HostNetwork,
+  servers: readonly string[],
+): Promise<string | null> {
+  const signal = AbortSignal.timeout(PROXY_MS_MAX);
+  try {
+    const lookup = { host: proxy.host, servers, known: host.addressesOf(proxy.host) };
+    const addresses = await new NameResolver().resolve(lookup);
+    const { socket } = await dial(addresses, proxy.port, null, signal);
+    using _socket = { [Symbol.dispose]: () => void socket.on("error", () => undefined).destroy() };
+    try {
+      await askProxy(socket, proxy, { kind: "name", host: NO_NAME, port: HTTPS_PORT }, signal);
+    } catch (error) {
+      // The name does not exist, so a refusal is right.
+      if (error instanceof ProxyFaultError || signal.aborted) throw error;
+    }
+    return null;
+  } catch (error) {
+    return signal.aborted ? "it does not answer" : (error as Error).message;
+  }
+}
