@@ -10,6 +10,7 @@ import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../v1/schema/histo
 import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../v1/schema/images.ts";
 import { DirectoryListing, GrepMatch, GrepResult, ListingItem } from "../v1/schema/inspection.ts";
 import { InstanceFile, InstanceStatsSchema, Resources, SpawnRequest } from "../v1/schema/instances.ts";
+import { NetworkAudit, NetworkEntry, NetworkRequest, NetworkRule } from "../v1/schema/network.ts";
 import {
   AcceptedOperation,
   ErrorObject,
@@ -43,6 +44,10 @@ const NAMED: Readonly<Record<string, TSchema>> = {
   ListingItem,
   LoadRequest,
   LogLine,
+  NetworkAudit,
+  NetworkEntry,
+  NetworkRequest,
+  NetworkRule,
   Operation,
   OutputObject,
   Resources,
@@ -54,7 +59,7 @@ const NAMED: Readonly<Record<string, TSchema>> = {
 const ERROR_DESCRIPTIONS: Readonly<Record<ErrorCode, string>> = {
   validation_error: "a value of the request is invalid; the message names the field and the rule",
   unauthorized: "the token is missing or not valid",
-  forbidden: "the token does not allow this",
+  forbidden: "the token does not allow this, or the operator does not",
   not_found: "there is no such object, or it belongs to another account",
   method_not_allowed: "the path does not allow the method",
   conflict: "the state of the object does not allow this",

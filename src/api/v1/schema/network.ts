@@ -22,7 +22,7 @@ const NetworkPorts = Type.Union(
 );
 
 /** A rule of a network as a caller writes it. */
-const NetworkWishRule = Type.Object({
+export const NetworkRule = Type.Object({
   host: Type.String({
     description:
       "name; *.name for the names below it; * for all names with public addresses; address; or range of addresses",
@@ -31,9 +31,10 @@ const NetworkWishRule = Type.Object({
   ports: Type.Optional(NetworkPorts),
 });
 
-const NetworkWish = Type.Object({
+/** A network that is more than none. */
+export const NetworkRequest = Type.Object({
   allow: Type.Optional(
-    Type.Array(NetworkWishRule, {
+    Type.Array(NetworkRule, {
       maxItems: NETWORK_RULES_COUNT_MAX,
       description: "rules, each of which the setting network.allow must cover; ports are 80 and 443 if there are none",
       error: `must be an array of at most ${NETWORK_RULES_COUNT_MAX} rules`,
@@ -56,7 +57,7 @@ const NetworkWish = Type.Object({
 });
 
 /** The network of a request. */
-export const NetworkField = Type.Union([Type.Literal("none"), NetworkWish], {
+export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
   default: "none",
   description: "what the sandbox may connect to",
   error: 'network must be "none" or an object with allow, or with record',
@@ -72,7 +73,7 @@ const NetworkHost = Type.String({ description: "the name or address that was ask
 const count = (description: string) => Type.Integer({ minimum: 0, description });
 
 /** An entry of an audit. */
-const NetworkEntry = Type.Object({
+export const NetworkEntry = Type.Object({
   host: NetworkHost,
   port: NetworkPort,
   verdict: NetworkVerdict,
