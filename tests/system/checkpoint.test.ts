@@ -213,6 +213,24 @@ describe("a checkpoint", () => {
     120_000 + 6000 * ROUNDS_COUNT,
   );
 
+  test("is made beside writers that never stop, within its time", async () => {
+    // They overwrite what fits in the guest's memory: something always waits to be written out.
+    const writer = (name: string) => `while :; do dd if=/dev/zero of=/${name} bs=65536 count=640 conv=notrunc; done`;
+    const id = await started({ command: `(${writer("a")}) 2>/dev/null & ${writer("b")} 2>/dev/null` });
+    for (const round of [1, 2, 3]) {
+      const { image, pause_ms, size_bytes } = await taken(id);
+      process.stdout.write(`checkpoint ${round} of endless writers: ${pause_ms} ms without writes\n`);
+      expect(pause_ms).toBeLessThan(5000);
+      expect(size_bytes).toBeLessThan(100_000_000);
+      for (const name of ["/a", "/b"]) {
+        const bytes = new Uint8Array(await (await download(appliance, image, name)).arrayBuffer());
+        expect(bytes.every((byte) => byte === 0)).toBe(true);
+      }
+    }
+    expect((await cancelled(id)).status).toBe("CANCELLED");
+    expect(await leftovers()).toEqual([]);
+  });
+
   test("is refused without a run, beside another one, and for an unknown instance", async () => {
     const id = await started({ command: "sleep 100" });
     const first = await ask(id);

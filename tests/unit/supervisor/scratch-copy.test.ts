@@ -1,6 +1,7 @@
-import { expect, test } from "bun:test";
+import { expect, spyOn, test } from "bun:test";
 import { constants } from "node:os";
 import { ApiError } from "../../../src/domain/errors.ts";
+import { flushMs } from "../../../src/supervisor/instance/guest-budgets.ts";
 import { copyScratch } from "../../../src/supervisor/instance/scratch-copy.ts";
 import { Agent } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
@@ -10,6 +11,7 @@ import type { Machine } from "../../../src/vm/vmm.ts";
 import { ScriptedAgent } from "../../support/scripted-peer.ts";
 
 const { EBUSY, ETIMEDOUT, ECANCELED, EINVAL, EIO } = constants.errno;
+const SHAPE = { vcpus: 1, memoryBytes: 268_435_456 };
 const never = new AbortController().signal;
 
 interface Script {
@@ -18,10 +20,12 @@ interface Script {
   /** error that it answers to THAW */
   readonly thawErrno?: number;
   readonly finish?: () => Promise<void>;
+  /** true: the guest writes faster than FLUSH can write out, which never ends */
+  readonly flushesForEver?: boolean;
 }
 
 /** A guest that writes down what happens to its disk. */
-function guestOf({ refusals = [], thawErrno, finish = async () => undefined }: Script) {
+function guestOf({ refusals = [], thawErrno, finish = async () => undefined, flushesForEver = false }: Script) {
   const peer = new ScriptedAgent();
   const happened: string[] = [];
   const left = [...refusals];
@@ -35,7 +39,7 @@ function guestOf({ refusals = [], thawErrno, finish = async () => undefined }: S
       answered += 1;
       const done = packIntegers([64, 1n]);
       if (type === HostFrame.flush) happened.push("flush");
-      if (type === HostFrame.flush) peer.send(AgentFrame.done, session, done);
+      if (type === HostFrame.flush && !flushesForEver) peer.send(AgentFrame.done, session, done);
       if (type === HostFrame.quiesce) {
         const errno = left.shift();
         happened.push(errno === undefined ? "quiesce" : "refused");
@@ -50,7 +54,7 @@ function guestOf({ refusals = [], thawErrno, finish = async () => undefined }: S
     }
   };
   const machine = {
-    shape: { vcpus: 1, memoryBytes: 268_435_456 },
+    shape: SHAPE,
     copyDisk: async ({ serial }: { serial: string }) => {
       happened.push(`copy ${serial}`);
       return {
@@ -77,6 +81,26 @@ test("it is written out before anything stands still, and stands still while the
   const { made, happened } = copy({});
   expect((await made).pauseMs).toBeGreaterThan(0);
   expect(happened).toEqual(["copy S", "flush", "quiesce", "finish", "thaw", "seal", "end"]);
+});
+
+test("a guest whose files are never written out is given up within its budget, and not stopped", async () => {
+  const { now } = performance;
+  const start = now.call(performance);
+  let skippedMs = 0;
+  using _clock = spyOn(performance, "now").mockImplementation(() => now.call(performance) + skippedMs);
+  // The budget passes in no time.
+  const { setTimeout: later } = globalThis;
+  using _timers = spyOn(globalThis, "setTimeout").mockImplementation(((work: () => void, delayMs = 0) => {
+    skippedMs += delayMs;
+    return later(work, 0);
+  }) as typeof setTimeout);
+  const { made, happened } = copy({ flushesForEver: true });
+  const message = expect.stringContaining("writing out the files of the instance did not finish");
+  expect(await failure(made)).toMatchObject({ code: "unavailable", message });
+  expect(happened).toEqual(["copy S", "flush", "end"]);
+  const allowedMs = flushMs(SHAPE.memoryBytes);
+  expect(performance.now() - start).toBeGreaterThanOrEqual(allowedMs);
+  expect(performance.now() - start).toBeLessThan(2 * allowedMs);
 });
 
 test("a guest that is busy is asked again", async () => {
