@@ -1,3 +1,4 @@
+import { heapStats } from "bun:jsc";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { connect } from "node:net";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
@@ -8,6 +9,7 @@ import { OperationEvents } from "../../src/supervisor/operations/events.ts";
 import { Api, type CallOptions, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
+import { residentMib } from "../support/resident.ts";
 import { turns, until } from "../support/waiting.ts";
 
 const ALICE = "alice" as AccountId;
@@ -118,6 +120,11 @@ async function follow(id: string, query = "?follow=true", headers: Record<string
     text: () => text,
     leave: () => leaving.abort(),
   };
+}
+
+function heldBytes(): number {
+  Bun.gc(true);
+  return heapStats().heapSize + process.memoryUsage().arrayBuffers;
 }
 
 describe("GET /operations/{id}/events", () => {
@@ -271,9 +278,15 @@ describe("GET /operations/{id}/events", () => {
       else socket.write(request);
       await promise;
     };
-    for (let bytes = -request.length + 1; bytes < 1200; bytes += 61) await leaveAfter(bytes);
+    // They leave while more comes: in a read, while they wait for the next one, and while their bytes are sent.
+    const writing = setInterval(() => log.append(0, "progress", { count: 9 }), 5);
+    using _writing = { [Symbol.dispose]: () => clearInterval(writing) };
+    await leaveAfter(1);
+    const before = heldBytes();
+    for (let bytes = -request.length + 1; bytes < 1200; bytes += 5) await leaveAfter(bytes);
     await Promise.all(Array.from({ length: 100 }, (_, index) => leaveAfter(1 + index * 12)));
     await until("nobody reads any more", () => api.parts.eventLogs.counts.readers === 0);
+    expect(heldBytes() - before).toBeLessThan(8_000_000);
     expect(openLogs()).toHaveLength(1);
     await end();
     expect(openLogs()).toEqual([]);
@@ -300,6 +313,15 @@ describe("GET /operations/{id}/events", () => {
   });
 });
 
+/** Size of all events of an operation, of which none is kept. */
+async function streamedBytes(id: string): Promise<number> {
+  const headers = { authorization: `Bearer ${api.token}` };
+  const { body } = await fetch(`${api.url}/v1/operations/${id}/events`, { headers });
+  let bytes = 0;
+  for await (const chunk of body as ReadableStream<Uint8Array>) bytes += chunk.byteLength;
+  return bytes;
+}
+
 test("100,000 events are read in pieces, from any of them on", async () => {
   const { id, log, end } = begin();
   for (let count = 0; count < 100_000; count++) {
@@ -307,8 +329,10 @@ test("100,000 events are read in pieces, from any of them on", async () => {
     if (count % 1000 === 0) await turns(1);
   }
   await end();
+  const before = residentMib(api.parts.pid);
+  for (let reads = 0; reads < 5; reads++) expect(await streamedBytes(id)).toBeGreaterThan(10_000_000);
+  expect(residentMib(api.parts.pid) - before).toBeLessThan(60);
   const all = await get(id);
-  expect(all.bytes.byteLength).toBeGreaterThan(10_000_000);
   const counts = Array.from(all.text.matchAll(/"data":{"count":(\d+),/g), ([, count]) => Number(count));
   expect(counts).toEqual(Array.from({ length: 100_000 }, (_, count) => count));
   expect(shape((await asJson(id, "?since=99998")).json)).toEqual(["99999 0 progress", "100000 - completion"]);

@@ -2,15 +2,19 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { readdirSync, readlinkSync } from "node:fs";
+import { PROCESSES_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 import { AttachedClient } from "../support/api/attached.ts";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { residentMib } from "../support/resident.ts";
 import { type Body, names, resultOf, running, upload } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(240_000);
 
 const MIB = 1_048_576;
+/** As many as run beside a command. */
+const FLOODS_COUNT = PROCESSES_COUNT_MAX - 1;
 
 const owned = new AsyncDisposableStack();
 let appliance: Appliance;
@@ -161,12 +165,16 @@ describe("a process beside the command", () => {
     const before = openDescriptors();
     const flood = "head -c 1200000 /dev/zero; echo end >&2";
     const all = await Promise.all(
-      Array.from({ length: 60 }, () => instance.start(flood, { truncate_output_at: 1_200_000 })),
+      Array.from({ length: FLOODS_COUNT }, () => instance.start(flood, { truncate_output_at: 1_200_000 })),
     );
-    expect(new Set(all).size).toBe(60);
+    expect(new Set(all).size).toBe(FLOODS_COUNT);
     const followers = await Promise.all(all.map((spid) => instance.attach(spid)));
     await Promise.all(followers.map(({ socket }) => socket.closed));
-    expect((await instance.processes()).filter(({ exit_code }) => exit_code === 0)).toHaveLength(60);
+    expect((await instance.processes()).filter(({ exit_code }) => exit_code === 0)).toHaveLength(FLOODS_COUNT);
+    // They wrote 72 MiB, and readers of all of them took 64 MiB.
+    const peakMib = residentMib(appliance.pid, "VmHWM");
+    process.stdout.write(`${FLOODS_COUNT} processes that flood: ${peakMib.toFixed(0)} MiB RSS at most\n`);
+    expect(peakMib).toBeLessThan(300);
     const events = await (
       await appliance.fetch(`/operations/${instance.id}/events?spid=0`, { headers: { accept: "application/json" } })
     ).json();

@@ -1,3 +1,4 @@
+import { heapStats } from "bun:jsc";
 import { describe, expect, test } from "bun:test";
 import { parseGuestPathText } from "../../../src/domain/guest-path.ts";
 import {
@@ -263,6 +264,28 @@ describe("a hostile or dying guest", () => {
     const { session } = await guest.frame(HostFrame.freeze);
     guest.send(AgentFrame.done, session + 1, done());
     expect(await failure(frozen)).toBeInstanceOf(AgentProtocolError);
+  });
+
+  test("that forges frames of processes that do not exist is cut off at the first one, and takes no memory", async () => {
+    const { guest, agent } = open();
+    const run = agent.exec(SPEC, () => undefined);
+    const { session } = await guest.frame(HostFrame.execOpen);
+    guest.send(AgentFrame.started, session, packIntegers([32, 2]));
+    guest.send(AgentFrame.exit, session, exitPayload(0));
+    expect((await run.exit).exitCode).toBe(0);
+    const other = agent.exec(SPEC, () => undefined);
+    await guest.frame(HostFrame.execOpen, 1);
+    const output = Buffer.alloc(65_536);
+    // Of one that has ended, and of those that never were.
+    guest.send(AgentFrame.output, session, output);
+    expect(await failure(other.exit)).toBeInstanceOf(AgentProtocolError);
+    expect(guest.channel.paused).toBe(true);
+    Bun.gc(true);
+    const before = heapStats().heapSize + process.memoryUsage().arrayBuffers;
+    for (let forged = 0; forged < 10_000; forged++) guest.send(AgentFrame.output, 1000 + forged, output);
+    Bun.gc(true);
+    expect(heapStats().heapSize + process.memoryUsage().arrayBuffers - before).toBeLessThan(5_000_000);
+    expect(await failure(agent.exec(SPEC, () => undefined).started)).toBeInstanceOf(AgentProtocolError);
   });
 
   test("the guest's log is limited in size, and its control characters are replaced", () => {
