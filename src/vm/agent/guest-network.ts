@@ -6,6 +6,14 @@ import { unexpected } from "./sessions.ts";
 
 /** Limit of queries of one guest that are under way. Further ones are told to try again. */
 export const RESOLVES_COUNT_MAX = 64;
+/**
+ * Wishes of one guest that are handled in one interval, whose length is in `milliseconds`; the others wait. All guests share
+ * the daemon's thread, and a guest can send tens of thousands in one interval.
+ */
+export const WISHES_COUNT_MAX = 64;
+const INTERVAL_MS = 20;
+/** Limit of wishes that wait. The sessions and queries that an honest guest can have are fewer. */
+export const WAITING_COUNT_MAX = 1024;
 /** Response codes of DNS in a RESOLVED. */
 export const Rcode = { ok: 0, serverFailure: 2, noSuchName: 3 } as const;
 
@@ -48,6 +56,11 @@ export class GuestRequests {
   #network: GuestNetwork | null = null;
   #lastSession = SESSION_GUEST_BIT - 1;
   #uninvitedCount = 0;
+  /** what is to be done for each wish that waits */
+  readonly #waiting: (() => void)[] = [];
+  /** wishes that can be handled before the end of the interval */
+  #leftCount = WISHES_COUNT_MAX;
+  #interval: Timer | null = null;
 
   constructor(link: RequestsLink) {
     this.#link = link;
@@ -73,15 +86,19 @@ export class GuestRequests {
     if (frame.session <= this.#lastSession) throw new AgentProtocolError("a session of the guest with a used number");
     this.#lastSession = frame.session;
     const refuse = (reason: number) => this.#link.post(HostFrame.netRefuse, frame.session, packIntegers([32, reason]));
-    if (this.#network === null) {
+    const network = this.#network;
+    if (network === null) {
       this.#uninvitedCount += 1;
-      refuse(Refusal.noNetwork);
+      this.#handle(() => refuse(Refusal.noNetwork));
       return;
     }
     const connection = new GuestOpenedConnection(this.#link);
     connection.id = frame.session;
-    if (this.#link.admit(frame.session, connection)) this.#network.open(destination, connection);
-    else refuse(Refusal.limited);
+    const isAdmitted = this.#link.admit(frame.session, connection);
+    this.#handle(() => {
+      if (!isAdmitted) refuse(Refusal.limited);
+      else if (!connection.over) network.open(destination, connection);
+    });
   }
 
   /** Handles a RESOLVE. @throws AgentProtocolError */
@@ -90,13 +107,44 @@ export class GuestRequests {
     const query = { type: viewOf(frame.payload).getUint16(0, true), name: parseName(frame.payload.subarray(2)) };
     const { session } = frame;
     if (this.#queries.has(session)) throw new AgentProtocolError("two queries with the same number");
-    if (this.#network === null) this.#answer(session, Rcode.noSuchName);
-    else if (this.#queries.size >= RESOLVES_COUNT_MAX) this.#answer(session, Rcode.serverFailure);
-    else this.#resolve(session, query, this.#network);
+    const network = this.#network;
+    if (network === null) this.#handle(() => this.#answer(session, Rcode.noSuchName));
+    else if (this.#queries.size >= RESOLVES_COUNT_MAX) this.#handle(() => this.#answer(session, Rcode.serverFailure));
+    else {
+      this.#queries.add(session);
+      this.#handle(() => this.#resolve(session, query, network));
+    }
+  }
+
+  /** To be called when the link is closed: what waits is not done any more. */
+  stop(): void {
+    this.#waiting.length = 0;
+    if (this.#interval !== null) clearInterval(this.#interval);
+    this.#interval = null;
+  }
+
+  /** Does what a wish asks for, now or in a later interval. @throws AgentProtocolError when too many wait */
+  #handle(work: () => void): void {
+    this.#interval ??= setInterval(() => this.#begin(), INTERVAL_MS).unref();
+    if (this.#leftCount > 0) {
+      this.#leftCount -= 1;
+      work();
+    } else if (this.#waiting.length < WAITING_COUNT_MAX) {
+      this.#waiting.push(work);
+    } else {
+      throw new AgentProtocolError("more requests for connections and names than an agent has");
+    }
+  }
+
+  /** Begins an interval. */
+  #begin(): void {
+    const works = this.#waiting.splice(0, WISHES_COUNT_MAX);
+    this.#leftCount = WISHES_COUNT_MAX - works.length;
+    if (works.length === 0) this.stop();
+    for (const work of works) work();
   }
 
   #resolve(session: number, query: GuestQuery, network: GuestNetwork): void {
-    this.#queries.add(session);
     network.resolve(query).then(
       (rcode) => this.#settle(session, rcode),
       () => this.#settle(session, Rcode.serverFailure),

@@ -175,6 +175,7 @@ export class AgentLink {
     if (this.#closed !== null) return this.#closed;
     this.#closed = error;
     this.#hello.reject(error);
+    this.requests.stop();
     for (const session of this.#sessions.values()) session.fail(error);
     this.#sessions.clear();
     if (this.#hold !== null) this.#release(this.#hold);

@@ -26,7 +26,7 @@ import { testDirectory } from "../../support/layer-files.ts";
 import { NETWORK_SETTINGS, rule } from "../../support/network-scene.ts";
 import type { ScriptedAgent } from "../../support/scripted-peer.ts";
 import { StandInGate } from "../../support/stand-in-gate.ts";
-import { turns } from "../../support/waiting.ts";
+import { turns, until } from "../../support/waiting.ts";
 
 const ID = "01980000-0000-7000-8000-000000000000" as OperationId;
 const never = new AbortController().signal;
@@ -156,7 +156,8 @@ test("a run without a network has none, and an agent that opens connections anyw
 test("a guest that is denied everything adds a bounded number of lines to the log", async () => {
   const ended = await run(REQUEST, async (guest) => {
     for (let id = 0; id < 300; id++) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName(`h${id}.com`));
-    await turns();
+    const refusals = () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse);
+    await until("all are refused", () => refusals().length === 300);
   });
   expect(ended.denied).toHaveLength(100);
   expect(ended.audit?.entries).toHaveLength(300);

@@ -1,12 +1,10 @@
 /** Connections and names that the guest asks for, against a scripted agent. */
 
 import { describe, expect, test } from "bun:test";
-import { type Agent, AgentClosedError, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
-import type { GuestConnection } from "../../../src/vm/agent/connection.ts";
+import { AgentClosedError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
-import { type GuestDestination, type GuestQuery, RESOLVES_COUNT_MAX } from "../../../src/vm/agent/guest-network.ts";
+import type { GuestDestination } from "../../../src/vm/agent/guest-network.ts";
 import {
-  AddressKind,
   AgentFrame,
   CONNECTIONS_COUNT_MAX,
   HostFrame,
@@ -14,70 +12,23 @@ import {
   INPUT_WINDOW_BYTES_MAX,
   NetworkFlag,
   Refusal,
-  SESSION_GUEST_BIT,
   Stream,
 } from "../../../src/vm/agent/protocol.ts";
-import { done, failure, openAgent, SPEC, text } from "../../support/agent-script.ts";
-import type { ScriptedAgent } from "../../support/scripted-peer.ts";
+import { done, failure, openAgent, text } from "../../support/agent-script.ts";
+import {
+  accepted,
+  ask,
+  askLater,
+  broken,
+  FIRST,
+  networked,
+  openAddress,
+  openName,
+  typesOf,
+} from "../../support/guest-asks.ts";
 import { turns } from "../../support/waiting.ts";
 
 const NOTHING = new Uint8Array(0);
-const FIRST = SESSION_GUEST_BIT;
-
-interface Opened {
-  readonly destination: GuestDestination;
-  readonly connection: GuestConnection;
-}
-
-/** A network that notes what it is asked; the test answers. */
-class Asked {
-  readonly opened: Opened[] = [];
-  readonly queries: (GuestQuery & { readonly answer: PromiseWithResolvers<number> })[] = [];
-
-  open(destination: GuestDestination, connection: GuestConnection): void {
-    this.opened.push({ destination, connection });
-  }
-
-  resolve(query: GuestQuery): Promise<number> {
-    const answer = Promise.withResolvers<number>();
-    this.queries.push({ ...query, answer });
-    return answer.promise;
-  }
-}
-
-async function networked(ipv6 = false) {
-  const { guest, agent } = openAgent();
-  const asked = new Asked();
-  const given = agent.network(asked, { ipv6 });
-  const { session, payload } = await guest.frame(HostFrame.network);
-  guest.send(AgentFrame.done, session, done());
-  await given;
-  return { guest, agent, asked, flags: payload.readUInt32LE() };
-}
-
-const openName = (name: string, port = 443) =>
-  Buffer.concat([packIntegers([16, port], [16, AddressKind.name]), text(name)]);
-const openAddress = (kind: number, bytes: readonly number[], port = 80) =>
-  Buffer.concat([packIntegers([16, port], [16, kind]), Buffer.from(bytes)]);
-
-/** Opens a connection of the guest, which the host has not answered. */
-function ask(guest: ScriptedAgent, asked: Asked, id = FIRST): Opened {
-  guest.send(AgentFrame.netOpen, id, openName("deb.example"));
-  const opened = asked.opened.at(-1);
-  if (opened === undefined) throw new Error("the host was not asked");
-  return opened;
-}
-
-async function accepted() {
-  const { guest, agent, asked } = await networked();
-  const { connection } = ask(guest, asked);
-  connection.accept();
-  await guest.frame(HostFrame.netAccept);
-  return { guest, agent, asked, connection };
-}
-
-const typesOf = (guest: ScriptedAgent) => guest.frames.slice(1).map(({ type }) => type);
-const broken = async (agent: Agent) => expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
 
 describe("a network", () => {
   test.each([
@@ -258,7 +209,7 @@ describe("a connection of the guest", () => {
   test("the windows of all connections grow to 32 MiB together, and give that back", async () => {
     const { guest, asked } = await networked();
     const grow = async (id: number): Promise<number> => {
-      const { connection } = ask(guest, asked, id);
+      const { connection } = await askLater(guest, asked, id);
       connection.accept();
       const before = guest.frames.filter(({ type }) => type === HostFrame.window).length;
       guest.send(AgentFrame.netData, id, Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL));
@@ -276,124 +227,4 @@ describe("a connection of the guest", () => {
     guest.send(AgentFrame.netReset, FIRST);
     expect(await grow(FIRST + 100)).toBe(INPUT_WINDOW_BYTES_MAX);
   });
-});
-
-describe("limits of what a guest asks for", () => {
-  test("one connection too many is refused, whichever side opened the others", async () => {
-    const { guest, agent, asked } = await networked();
-    const dials = [agent.dial(80), agent.dial(81)].map((dial) => dial.catch(() => undefined));
-    await guest.frame(HostFrame.netDial, 1);
-    for (let index = 0; index < CONNECTIONS_COUNT_MAX; index++) {
-      guest.send(AgentFrame.netOpen, FIRST + index, openName("a.example"));
-    }
-    expect(asked.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 2);
-    expect((await guest.frame(HostFrame.netRefuse, 1)).payload.readUInt32LE()).toBe(Refusal.limited);
-    expect(await failure(agent.dial(82))).toMatchObject({ errno: 11 });
-    asked.opened[0]?.connection.refuse(Refusal.denied);
-    guest.send(AgentFrame.netOpen, FIRST + 1000, openName("a.example"));
-    expect(asked.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 1);
-    guest.channel.deliver(null);
-    await Promise.all(dials);
-  });
-
-  test("queries are answered in any order, and told to try again when there are too many", async () => {
-    const { guest, asked } = await networked();
-    const query = (number: number) => guest.send(AgentFrame.resolve, number, packIntegers([16, 28]), text("a.example"));
-    for (let number = 0; number <= RESOLVES_COUNT_MAX; number++) query(number);
-    expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX);
-    expect(asked.queries[0]).toMatchObject({ type: 28, name: "a.example" });
-    const answers = async (index: number) => {
-      const { session, payload } = await guest.frame(HostFrame.resolved, index);
-      return [session, payload.readUInt32LE()];
-    };
-    expect(await answers(0)).toEqual([RESOLVES_COUNT_MAX, 2]);
-    asked.queries[5]?.answer.resolve(0);
-    expect(await answers(1)).toEqual([5, 0]);
-    asked.queries[4]?.answer.reject(new Error("no answer"));
-    expect(await answers(2)).toEqual([4, 2]);
-    query(5);
-    expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX + 1);
-  });
-
-  test.each([
-    ["no type", text("a")],
-    ["no name", packIntegers([16, 1])],
-    ["a name with a space", Buffer.concat([packIntegers([16, 1]), text("a b")])],
-  ])("a query with %s breaks the protocol", async (_, payload) => {
-    const { guest, agent } = await networked();
-    guest.send(AgentFrame.resolve, 1, payload);
-    await broken(agent);
-  });
-
-  test("a number that two queries have at once breaks the protocol", async () => {
-    const { guest, agent } = await networked();
-    for (const _ of [1, 2]) guest.send(AgentFrame.resolve, 1, packIntegers([16, 1]), text("a.example"));
-    await broken(agent);
-  });
-
-  test("a guest that asks and never reads is cut off", async () => {
-    const { guest, agent } = await networked();
-    const blocked = Promise.withResolvers<void>();
-    guest.channel.write = () => blocked.promise;
-    let sent = 0;
-    for (; !guest.channel.paused && sent < 100_000; sent++) {
-      guest.send(AgentFrame.resolve, sent, packIntegers([16, 1]), text("a"));
-      guest.send(AgentFrame.netOpen, FIRST + sent, openAddress(4, [1, 2, 3, 4]));
-    }
-    expect(sent).toBeLessThan(10_000);
-    expect((await failure(agent.freeze())).message).toContain("reads no answers");
-    blocked.resolve();
-  });
-});
-
-test("a command's input passes the data of connections, which take turns", async () => {
-  const { guest, agent, asked } = await networked();
-  const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
-  await guest.frame(HostFrame.execSpec);
-  const connections = [0, 1, 2].map((index) => ask(guest, asked, FIRST + index).connection);
-  for (const connection of connections) connection.accept();
-  await guest.frame(HostFrame.netAccept, 2);
-  const passed: (() => void)[] = [];
-  const write = guest.channel.write.bind(guest.channel);
-  // The transport takes a frame when the test lets it.
-  guest.channel.write = async (bytes) => {
-    await write(bytes);
-    await new Promise<void>((resolve) => passed.push(resolve));
-  };
-  const before = guest.frames.length;
-  const written = connections.map((connection) => connection.write(Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL / 2)));
-  const more = connections.map((connection) => connection.write(Buffer.alloc(10)));
-  await turns();
-  const typed = run.write(text("ls\n"));
-  await turns();
-  while (passed.length > 0) {
-    passed.shift()?.();
-    await turns();
-  }
-  await Promise.all([...written, ...more, typed]);
-  const { netData, stdin } = HostFrame;
-  expect(guest.frames.slice(before).map(({ type }) => type)).toEqual([
-    ...[netData, stdin, netData, netData, netData, netData, netData],
-  ]);
-  const data = guest.frames.slice(before).filter(({ type }) => type === netData);
-  expect(data.map(({ session }) => session - FIRST)).toEqual([0, 1, 2, 0, 1, 2]);
-});
-
-test("a reset overtakes data that waits for its turn, and that data is not sent", async () => {
-  const { guest, asked, connection: first } = await accepted();
-  const second = ask(guest, asked, FIRST + 1).connection;
-  second.accept();
-  await guest.frame(HostFrame.netAccept, 1);
-  const blocked = Promise.withResolvers<void>();
-  const write = guest.channel.write.bind(guest.channel);
-  guest.channel.write = async (bytes) => {
-    await write(bytes);
-    await blocked.promise;
-  };
-  const writes = [first.write(text("x")), second.write(text("y"))];
-  await turns();
-  second.reset();
-  blocked.resolve();
-  expect(await Promise.all(writes)).toEqual([true, false]);
-  expect(typesOf(guest).slice(2)).toEqual([HostFrame.netData, HostFrame.netReset]);
 });

@@ -1,0 +1,173 @@
+/** What bounds the connections and names that a guest asks for, and their order, against a scripted agent. */
+
+import { describe, expect, test } from "bun:test";
+import { AgentProtocolError } from "../../../src/vm/agent/agent.ts";
+import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import { RESOLVES_COUNT_MAX, WAITING_COUNT_MAX, WISHES_COUNT_MAX } from "../../../src/vm/agent/guest-network.ts";
+import {
+  AgentFrame,
+  CONNECTIONS_COUNT_MAX,
+  HostFrame,
+  INPUT_WINDOW_BYTES_INITIAL,
+  Refusal,
+} from "../../../src/vm/agent/protocol.ts";
+import { failure, SPEC, text } from "../../support/agent-script.ts";
+import {
+  accepted,
+  ask,
+  askLater,
+  broken,
+  FIRST,
+  networked,
+  openAddress,
+  openName,
+  typesOf,
+} from "../../support/guest-asks.ts";
+import { turns, until } from "../../support/waiting.ts";
+
+describe("limits of what a guest asks for", () => {
+  test("one connection too many is refused, whichever side opened the others", async () => {
+    const { guest, agent, asked } = await networked();
+    const dials = [agent.dial(80), agent.dial(81)].map((dial) => dial.catch(() => undefined));
+    await guest.frame(HostFrame.netDial, 1);
+    for (let index = 0; index < CONNECTIONS_COUNT_MAX; index++) {
+      guest.send(AgentFrame.netOpen, FIRST + index, openName("a.example"));
+    }
+    await until("all are handled", () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse).length === 2);
+    expect(asked.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 2);
+    expect((await guest.frame(HostFrame.netRefuse, 1)).payload.readUInt32LE()).toBe(Refusal.limited);
+    expect(await failure(agent.dial(82))).toMatchObject({ errno: 11 });
+    asked.opened[0]?.connection.refuse(Refusal.denied);
+    await askLater(guest, asked, FIRST + 1000);
+    expect(asked.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 1);
+    guest.channel.deliver(null);
+    await Promise.all(dials);
+  });
+
+  test("queries are answered in any order, and told to try again when there are too many", async () => {
+    const { guest, asked } = await networked();
+    const query = (number: number) => guest.send(AgentFrame.resolve, number, packIntegers([16, 28]), text("a.example"));
+    for (let number = 0; number <= RESOLVES_COUNT_MAX; number++) query(number);
+    expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX);
+    expect(asked.queries[0]).toMatchObject({ type: 28, name: "a.example" });
+    const answers = async (index: number) => {
+      const { session, payload } = await guest.frame(HostFrame.resolved, index);
+      return [session, payload.readUInt32LE()];
+    };
+    expect(await answers(0)).toEqual([RESOLVES_COUNT_MAX, 2]);
+    asked.queries[5]?.answer.resolve(0);
+    expect(await answers(1)).toEqual([5, 0]);
+    asked.queries[4]?.answer.reject(new Error("no answer"));
+    expect(await answers(2)).toEqual([4, 2]);
+    query(5);
+    await until("the host is asked", () => asked.queries.length > RESOLVES_COUNT_MAX);
+    expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX + 1);
+  });
+
+  test.each([
+    ["no type", text("a")],
+    ["no name", packIntegers([16, 1])],
+    ["a name with a space", Buffer.concat([packIntegers([16, 1]), text("a b")])],
+  ])("a query with %s breaks the protocol", async (_, payload) => {
+    const { guest, agent } = await networked();
+    guest.send(AgentFrame.resolve, 1, payload);
+    await broken(agent);
+  });
+
+  test("a number that two queries have at once breaks the protocol", async () => {
+    const { guest, agent } = await networked();
+    for (const _ of [1, 2]) guest.send(AgentFrame.resolve, 1, packIntegers([16, 1]), text("a.example"));
+    await broken(agent);
+  });
+
+  test("a guest that asks for more than it can is cut off, and one that asks much is answered bit by bit", async () => {
+    const { guest, agent } = await networked();
+    const open = (index: number) => guest.send(AgentFrame.netOpen, FIRST + index, openAddress(4, [1, 2, 3, 4]));
+    const answered = () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse).length;
+    for (let index = 0; index < CONNECTIONS_COUNT_MAX + WISHES_COUNT_MAX; index++) open(index);
+    await turns(1);
+    expect(answered()).toBeLessThan(WISHES_COUNT_MAX);
+    await until("all beyond the connections are refused", () => answered() === WISHES_COUNT_MAX);
+    for (let index = 1000; index < 1000 + WAITING_COUNT_MAX; index++) open(index);
+    const frozen = failure(agent.freeze());
+    for (let index = 3000; index < 3000 + 2 * WISHES_COUNT_MAX; index++) open(index);
+    expect((await frozen).message).toContain("more requests");
+    expect(await frozen).toBeInstanceOf(AgentProtocolError);
+  });
+
+  test("a connection that the guest gives up while it waits is never opened", async () => {
+    const { guest, asked } = await networked();
+    for (let index = 0; index < WISHES_COUNT_MAX; index++) ask(guest, asked, FIRST + index);
+    for (const id of [FIRST + 1000, FIRST + 1001]) guest.send(AgentFrame.netOpen, id, openName("a.example"));
+    guest.send(AgentFrame.netReset, FIRST + 1000);
+    await until("the host is asked", () => asked.opened.length > WISHES_COUNT_MAX);
+    await turns();
+    expect(asked.opened).toHaveLength(WISHES_COUNT_MAX + 1);
+    expect(guest.frames.some(({ session }) => session === FIRST + 1000)).toBe(false);
+  });
+
+  test("a guest that reads nothing is cut off before too many frames wait for it", async () => {
+    const { guest, agent } = await networked();
+    const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
+    await guest.frame(HostFrame.execSpec);
+    const blocked = Promise.withResolvers<void>();
+    guest.channel.write = () => blocked.promise;
+    let sent = 0;
+    for (; !guest.channel.paused && sent < 100_000; sent++) run.signal(2);
+    expect(sent).toBeLessThan(10_000);
+    expect((await failure(run.exit)).message).toContain("reads no answers");
+    blocked.resolve();
+  });
+});
+
+test("a command's input passes the data of connections, which take turns", async () => {
+  const { guest, agent, asked } = await networked();
+  const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
+  await guest.frame(HostFrame.execSpec);
+  const connections = [0, 1, 2].map((index) => ask(guest, asked, FIRST + index).connection);
+  for (const connection of connections) connection.accept();
+  await guest.frame(HostFrame.netAccept, 2);
+  const passed: (() => void)[] = [];
+  const write = guest.channel.write.bind(guest.channel);
+  // The transport takes a frame when the test lets it.
+  guest.channel.write = async (bytes) => {
+    await write(bytes);
+    await new Promise<void>((resolve) => passed.push(resolve));
+  };
+  const before = guest.frames.length;
+  const written = connections.map((connection) => connection.write(Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL / 2)));
+  const more = connections.map((connection) => connection.write(Buffer.alloc(10)));
+  await turns();
+  const typed = run.write(text("ls\n"));
+  await turns();
+  while (passed.length > 0) {
+    passed.shift()?.();
+    await turns();
+  }
+  await Promise.all([...written, ...more, typed]);
+  const { netData, stdin } = HostFrame;
+  expect(guest.frames.slice(before).map(({ type }) => type)).toEqual([
+    ...[netData, stdin, netData, netData, netData, netData, netData],
+  ]);
+  const data = guest.frames.slice(before).filter(({ type }) => type === netData);
+  expect(data.map(({ session }) => session - FIRST)).toEqual([0, 1, 2, 0, 1, 2]);
+});
+
+test("a reset overtakes data that waits for its turn, and that data is not sent", async () => {
+  const { guest, asked, connection: first } = await accepted();
+  const second = ask(guest, asked, FIRST + 1).connection;
+  second.accept();
+  await guest.frame(HostFrame.netAccept, 1);
+  const blocked = Promise.withResolvers<void>();
+  const write = guest.channel.write.bind(guest.channel);
+  guest.channel.write = async (bytes) => {
+    await write(bytes);
+    await blocked.promise;
+  };
+  const writes = [first.write(text("x")), second.write(text("y"))];
+  await turns();
+  second.reset();
+  blocked.resolve();
+  expect(await Promise.all(writes)).toEqual([true, false]);
+  expect(typesOf(guest).slice(2)).toEqual([HostFrame.netData, HostFrame.netReset]);
+});
