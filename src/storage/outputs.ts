@@ -9,7 +9,7 @@ import type { StoredOutput } from "../domain/operation.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../domain/output.ts";
 import { isTemporaryName } from "../system/scratch.ts";
 import { EventFile, eventLogPath } from "./events/event-file.ts";
-import { EventReader } from "./events/reader.ts";
+import { EventReader, FIRST_POSITION } from "./events/reader.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
 
 /** Path of the captured bytes of a stream that is not in an event log; an empty output has no file. */
@@ -136,7 +136,7 @@ async function* filePieces(fd: number): AsyncGenerator<Buffer, void, undefined> 
 /** Pieces of an output in an event log. */
 async function* loggedPieces(file: EventFile, output: LoggedOutput): AsyncGenerator<Buffer, void, undefined> {
   const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
-  const reader = new EventReader(file);
+  const reader = new EventReader(file, FIRST_POSITION, true);
   const { sizeBytes } = file;
   let filled = 0;
   for (let left = output.bytes; left > 0; ) {

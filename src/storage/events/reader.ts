@@ -40,15 +40,21 @@ export class PositionIndex {
   }
 }
 
-/** Reads events piece by piece, from any position on. It holds no buffer between two calls. */
+/** Largest piece, in `bytes`. */
+const PIECE_BYTES_MAX = GRID_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX;
+
+/** Reads events piece by piece, from any position on. It holds no buffer between two calls, unless it reuses one. */
 export class EventReader {
   readonly #file: EventFile;
+  readonly #reused: Buffer | null;
   #position: EventPosition;
   #isDamaged = false;
   #isChecked: boolean;
 
-  constructor(file: EventFile, position: EventPosition = FIRST_POSITION) {
+  /** @param reuses true: all pieces are read to one buffer, and payloads are valid until the next call */
+  constructor(file: EventFile, position: EventPosition = FIRST_POSITION, reuses = false) {
     this.#file = file;
+    this.#reused = reuses ? Buffer.allocUnsafeSlow(PIECE_BYTES_MAX) : null;
     this.#position = position;
     // Other positions come from the writer of the file.
     this.#isChecked = position !== FIRST_POSITION;
@@ -61,7 +67,7 @@ export class EventReader {
 
   /**
    * The next events, at most 96 KiB; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
-   * payloads stay valid.
+   * payloads stay valid, unless the buffer is reused.
    */
   async next(endBytes: number): Promise<LogEvent[]> {
     const buffer = this.#buffer(endBytes);
@@ -84,7 +90,8 @@ export class EventReader {
     // Any record fits.
     const lastBytes = Math.ceil((this.#start + HEADER_BYTES + PAYLOAD_BYTES_MAX) / GRID_BYTES) * GRID_BYTES;
     const bytes = Math.min(lastBytes, endBytes) - this.#start;
-    return this.#isDamaged || bytes < HEADER_BYTES ? null : Buffer.allocUnsafeSlow(bytes);
+    if (this.#isDamaged || bytes < HEADER_BYTES) return null;
+    return this.#reused?.subarray(0, bytes) ?? Buffer.allocUnsafeSlow(bytes);
   }
 
   #take(piece: Buffer): LogEvent[] {
