@@ -51,7 +51,7 @@ export interface ServiceParts {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
-  readonly eventLogs: Pick<EventLogs, "read">;
+  readonly eventLogs: Pick<EventLogs, "read" | "scan">;
   readonly version: string;
 }
 

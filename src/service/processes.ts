@@ -5,13 +5,15 @@ import { type LogEvent, type LogEventData, Spid } from "../domain/log-event.ts";
 import { isTerminal } from "../domain/operation.ts";
 import type { OutputStream } from "../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../domain/spawn.ts";
+import type { EventPosition } from "../storage/events/reader.ts";
+import type { ScannedEvent } from "../storage/events/scan.ts";
 import { openProcessOutput } from "../storage/outputs.ts";
 import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
-import { type EventStream, openEvents } from "./events.ts";
 import { type Output, outputOf } from "./operations.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
+import { WalkLimiter, type WalkLimits } from "./walk-limiter.ts";
 
 /** A process of an instance, according to the event log. Times are in ns since the epoch. */
 export interface Process {
@@ -28,7 +30,12 @@ export interface Process {
 /** A process with the state of its outputs. */
 export interface ProcessDetails extends Process {
   readonly outputs: Readonly<Record<OutputStream, { readonly bytes: number; readonly truncated: boolean }>>;
+  /** of its first event in the log */
+  readonly from: EventPosition;
 }
+
+/** Searches of logs by one account. Each has a buffer of 256 KiB. */
+const SEARCH_LIMITS: WalkLimits = { countMax: 8, waitMsMax: 30_000 };
 
 export interface ProcessPage {
   readonly id: OperationId;
@@ -75,6 +82,7 @@ export interface ProcessUseCases {
 
 export function processUseCases(parts: ServiceParts): ProcessUseCases {
   const { instances, limits, layout } = parts;
+  const searches = new WalkLimiter(SEARCH_LIMITS);
   return {
     async start(principal, id, request) {
       const { status } = requireInstance(parts, principal, id);
@@ -87,33 +95,40 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     },
     async list(principal, { id, limit, offset, signal }) {
       const row = requireInstance(parts, principal, id);
-      using events = openEvents(parts, principal, row, { id, since: -1, follow: false, signal });
+      using _search = await searches.take(principal.accountId, signal);
       const page = new Map<number, Process>();
-      let count = 0;
-      for await (const event of all(events)) {
+      let [count, runningCount] = [0, 0];
+      for await (const event of scanned(parts, row, 0, signal)) {
         if (event.type === "spawn") count += 1;
         const isWanted = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
-        if (isWanted) take(page, event);
+        if (!isWanted) continue;
+        take(page, event);
+        if (event.type === "spawn") runningCount += 1;
+        if (event.type === "exit") runningCount -= 1;
+        if (page.size === limit && runningCount === 0) break;
       }
       return [...page.values()].map((process) => settled(process, row));
     },
     async get(principal, { id, spid }, signal) {
       const row = requireInstance(parts, principal, id);
-      using events = openEvents(parts, principal, row, { id, spid, since: -1, follow: false, signal });
+      using _search = await searches.take(principal.accountId, signal);
       const found = new Map<number, Process>();
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
-      for await (const event of all(events)) {
+      let from: EventPosition | undefined;
+      for await (const event of scanned(parts, row, instances.firstEventOf(id, spid), signal)) {
+        if (event.spid !== spid) continue;
+        from ??= event;
         take(found, event);
-        if (event.type === "stdout" || event.type === "stderr") outputs[event.type].bytes += event.payload.byteLength;
+        if (event.type === "stdout" || event.type === "stderr") outputs[event.type].bytes += event.bytes;
         if (event.type === "truncated") outputs[dataOf<"truncated">(event).stream].truncated = true;
         if (event.type === "exit") break;
       }
       const process = found.get(spid);
-      if (process === undefined) throw noSuchProcess(spid);
-      return { ...settled(process, row), outputs };
+      if (process === undefined || from === undefined) throw noSuchProcess(spid);
+      return { ...settled(process, row), outputs, from: { id: from.id, offset: from.offset } };
     },
-    output: async (id, { spid, outputs }, stream) =>
-      outputOf(await openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes })),
+    output: async (id, { spid, outputs, from }, stream) =>
+      outputOf(await openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes, from })),
     async write(principal, { content, close, signal, ...name }) {
       const { input } = requireProcess(parts, principal, name);
       await input.writeAll(content, signal);
@@ -129,8 +144,17 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
   };
 }
 
-async function* all(events: EventStream): AsyncGenerator<LogEvent, void, undefined> {
-  for (let piece = await events.next(); piece !== null; piece = await events.next()) yield* piece;
+/** The events of an instance until now. @throws the reason of `signal` */
+async function* scanned(
+  { eventLogs }: ServiceParts,
+  { id, status }: OperationRow,
+  first: number,
+  signal: AbortSignal,
+): AsyncGenerator<ScannedEvent, void, undefined> {
+  for await (const events of eventLogs.scan(id, { first, hasEnded: isTerminal(status) })) {
+    signal.throwIfAborted();
+    yield* events;
+  }
 }
 
 /** Updates the processes in `found` by an event about a start or an end. */

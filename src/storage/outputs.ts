@@ -9,7 +9,7 @@ import type { StoredOutput } from "../domain/operation.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../domain/output.ts";
 import { isTemporaryName } from "../system/scratch.ts";
 import { EventFile, eventLogPath } from "./events/event-file.ts";
-import { EventReader, FIRST_POSITION } from "./events/reader.ts";
+import { type EventPosition, EventReader, FIRST_POSITION } from "./events/reader.ts";
 import { type DataLayout, nameBatches } from "./layout.ts";
 
 /** Path of the captured bytes of a stream that is not in an event log; an empty output has no file. */
@@ -49,6 +49,8 @@ export interface LoggedOutput {
   readonly stream: OutputStream;
   /** how much of it the log has */
   readonly bytes: number;
+  /** of an event before its first byte; the beginning of the log when absent */
+  readonly from?: EventPosition;
 }
 
 /** The same for whichever process. */
@@ -75,7 +77,7 @@ async function openLogged(path: string, output: LoggedOutput): Promise<Uint8Arra
   held.use(file);
   const { sizeBytes } = file;
   if (sizeBytes <= DIRECT_LOG_BYTES_MAX) {
-    const reader = new EventReader(file);
+    const reader = new EventReader(file, output.from);
     const parts: Uint8Array[] = [];
     for (let events = reader.nextNow(sizeBytes); events.length > 0; events = reader.nextNow(sizeBytes)) {
       parts.push(...payloads(events, output));
@@ -136,7 +138,7 @@ async function* filePieces(fd: number): AsyncGenerator<Buffer, void, undefined> 
 /** Pieces of an output in an event log. */
 async function* loggedPieces(file: EventFile, output: LoggedOutput): AsyncGenerator<Buffer, void, undefined> {
   const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
-  const reader = new EventReader(file, FIRST_POSITION, true);
+  const reader = new EventReader(file, output.from ?? FIRST_POSITION, true);
   const { sizeBytes } = file;
   let filled = 0;
   for (let left = output.bytes; left > 0; ) {

@@ -298,6 +298,7 @@ describe("GET /operations/{id}/events", () => {
     const refused = await get(id, "?follow=true");
     errorOf(refused, "too_many_requests");
     expect(refused.headers.get("retry-after")).not.toBeNull();
+    expect((await api.call("GET", `/v1/instances/${id}/processes`)).status).toBe(200);
     const command = log.outputs(1, 1_000_000, true);
     for (let count = 0; count < 100; count++) {
       void command.write("stdout", Buffer.alloc(5000, `${count} `));

@@ -54,21 +54,26 @@ export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHea
   record.writeUInt32LE(crc32(record.subarray(4)), 0);
 }
 
+/** The header of the record at `offset`, with the size of its payload; null when there is none. */
+export function readHead(bytes: Buffer, offset: number, id: number): (RecordHead & { readonly bytes: number }) | null {
+  if (bytes.byteLength - offset < HEADER_BYTES) return null;
+  const payloadBytes = bytes.readUInt32LE(offset + 4);
+  if (payloadBytes > PAYLOAD_BYTES_MAX || bytes.readUInt32LE(offset + 8) !== id) return null;
+  const type = TYPES.get(bytes.readUInt32LE(offset + 24));
+  if (type === undefined) return null;
+  const spid = bytes.readUInt32LE(offset + 12);
+  const timeNs = bytes.readBigUInt64LE(offset + 16);
+  return { id, timeNs, spid: spid === NO_SPID ? null : spid, type, bytes: payloadBytes };
+}
+
 /** Reads the record at `offset`. "partial": its end is missing. "damaged": no writer wrote it. */
 export function readRecord(bytes: Buffer, offset: number, id: number): LogEvent | "partial" | "damaged" {
   if (bytes.byteLength - offset < HEADER_BYTES) return "partial";
-  const payloadBytes = bytes.readUInt32LE(offset + 4);
-  if (payloadBytes > PAYLOAD_BYTES_MAX || bytes.readUInt32LE(offset + 8) !== id) return "damaged";
-  const end = offset + HEADER_BYTES + payloadBytes;
+  const head = readHead(bytes, offset, id);
+  if (head === null) return "damaged";
+  const end = offset + HEADER_BYTES + head.bytes;
   if (bytes.byteLength < end) return "partial";
-  const type = TYPES.get(bytes.readUInt32LE(offset + 24));
-  if (type === undefined || crc32(bytes.subarray(offset + 4, end)) !== bytes.readUInt32LE(offset)) return "damaged";
-  const spid = bytes.readUInt32LE(offset + 12);
-  return {
-    id,
-    timeNs: bytes.readBigUInt64LE(offset + 16),
-    spid: spid === NO_SPID ? null : spid,
-    type,
-    payload: bytes.subarray(offset + HEADER_BYTES, end),
-  };
+  if (crc32(bytes.subarray(offset + 4, end)) !== bytes.readUInt32LE(offset)) return "damaged";
+  const { timeNs, spid, type } = head;
+  return { id, timeNs, spid, type, payload: bytes.subarray(offset + HEADER_BYTES, end) };
 }

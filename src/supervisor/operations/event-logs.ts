@@ -3,6 +3,7 @@ import type { AccountId, OperationId } from "../../domain/ids.ts";
 import type { LogEvent } from "../../domain/log-event.ts";
 import { EventFile, eventLogPath } from "../../storage/events/event-file.ts";
 import { type EventPosition, EventReader, FIRST_POSITION } from "../../storage/events/reader.ts";
+import { type ScannedEvent, scanEvents } from "../../storage/events/scan.ts";
 import { EventWriter, type EventWriterOptions } from "../../storage/events/writer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { YieldingTurns } from "../../system/yielding-turns.ts";
@@ -120,10 +121,7 @@ export class EventLogs implements Disposable {
       throw new ApiError("too_many_requests", "too many clients follow events already", details);
     }
     const feed = this.#use(id);
-    if (hasEnded) {
-      feed.isOver = true;
-      if (feed.writer === null) feed.file ??= EventFile.open(eventLogPath(this.#layout, id));
-    }
+    if (hasEnded) this.#openEnded(feed);
     feed.readersCount += 1;
     this.#accounts.set(accountId, accountCount + 1);
     return new LogReader(feed, { shared: this.#shared, turns: this.#turns }, since, () => {
@@ -133,6 +131,25 @@ export class EventLogs implements Disposable {
       else this.#accounts.set(accountId, left);
       this.#leave(id, feed);
     });
+  }
+
+  /**
+   * The events of a log until now, outputs without their content; the caller must bound the number of such searches, each of
+   * which has a buffer of 256 KiB. Payloads are valid until the next array is requested.
+   * @param first id of an event before which none is wanted
+   * @param hasEnded whether the operation is in a terminal state
+   */
+  async *scan(
+    id: OperationId,
+    { first, hasEnded }: { readonly first: number; readonly hasEnded: boolean },
+  ): AsyncGenerator<readonly ScannedEvent[], void, undefined> {
+    const feed = this.#use(id);
+    using _use = { [Symbol.dispose]: () => this.#leave(id, feed) };
+    if (hasEnded) this.#openEnded(feed);
+    const { writer } = feed;
+    const file = writer === null ? feed.file : writer.file;
+    if (file === null) return;
+    yield* scanEvents(file, writer?.index.before(first) ?? FIRST_POSITION, writer?.writtenBytes ?? file.sizeBytes);
   }
 
   /** Ends all readers, present and future, where they are. Their clients can go on from there after a restart. */
@@ -147,6 +164,11 @@ export class EventLogs implements Disposable {
   #onChange(feed: Feed): void {
     this.#turns.yield();
     wake(feed);
+  }
+
+  #openEnded(feed: Feed): void {
+    feed.isOver = true;
+    if (feed.writer === null) feed.file ??= EventFile.open(eventLogPath(this.#layout, feed.id));
   }
 
   #use(id: OperationId): Feed {

@@ -222,7 +222,7 @@ test("a stop ends those who read, and those who come meanwhile, where they are",
   expect(rounds(await follow(logs.read(ACCOUNT, id, -1, true)))).toEqual([0, 1]);
 });
 
-test("readers of one log and of one account are bounded", () => {
+test("readers of one log and of one account are bounded, and a log with all of them can be searched", async () => {
   using stack = new DisposableStack();
   const refused = (read: () => LogReader): unknown => {
     try {
@@ -235,6 +235,7 @@ test("readers of one log and of one account are bounded", () => {
   const crowded = newId();
   for (let count = 0; count < READERS_COUNT_MAX; count++) stack.use(logs.read(ACCOUNT, crowded, -1, false));
   expect(refused(() => logs.read("bob" as AccountId, crowded, -1, false))).toBe("too_many_requests");
+  expect(await Array.fromAsync(logs.scan(crowded, { first: 0, hasEnded: false }))).toEqual([]);
   for (let count = READERS_COUNT_MAX; count < ACCOUNT_READERS_COUNT_MAX; count++) {
     stack.use(logs.read(ACCOUNT, newId(), -1, true));
   }

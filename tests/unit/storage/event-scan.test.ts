@@ -1,0 +1,85 @@
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { appendFile, rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { LogEvent } from "../../../src/domain/log-event.ts";
+import { EventFile } from "../../../src/storage/events/event-file.ts";
+import { FIRST_POSITION } from "../../../src/storage/events/reader.ts";
+import { scanEvents } from "../../../src/storage/events/scan.ts";
+import { EventWriter } from "../../../src/storage/events/writer.ts";
+import { allEvents } from "../../support/events.ts";
+import { testDirectory } from "../../support/layer-files.ts";
+import { seededRandom, seedOfTests } from "../../support/random.ts";
+import { turns } from "../../support/waiting.ts";
+
+let directory: string;
+let path: string;
+beforeEach(() => {
+  directory = testDirectory("scan");
+  path = join(directory, "log");
+});
+afterEach(() => rm(directory, { recursive: true }));
+
+const isOutput = ({ type }: LogEvent) => type === "stdout" || type === "stderr";
+
+/** What a search finds of the events that readers see. */
+const searched = (events: readonly LogEvent[]) =>
+  events.map((event) => ({
+    ...event,
+    bytes: event.payload.byteLength,
+    payload: isOutput(event) ? "" : Buffer.from(event.payload).toString(),
+  }));
+
+async function scan(file: EventFile, from = FIRST_POSITION, endBytes = file.sizeBytes) {
+  const found = [];
+  for await (const events of scanEvents(file, from, endBytes)) {
+    found.push(...events.map((event) => ({ ...event, payload: Buffer.from(event.payload).toString() })));
+  }
+  return found;
+}
+
+/** A log of outputs and of other events, of all sizes. */
+async function write(): Promise<void> {
+  const random = seededRandom(seedOfTests());
+  const part = () => random.below(1000) / 1000;
+  const log = new EventWriter({ path, now: () => 1_700_000_000_000_000_000n });
+  const outputs = [1, 2, 3].map((spid) => log.outputs(spid, 10_000_000));
+  for (let round = 0; round < 400; round++) {
+    const bytes = Math.floor(part() ** 4 * 60_000);
+    void outputs[round % 3]?.write(part() < 0.5 ? "stdout" : "stderr", Buffer.alloc(bytes, round));
+    if (part() < 0.6) log.append(round % 4, "progress", { round, fill: "x".repeat(Math.floor(part() ** 3 * 30_000)) });
+    if (round % 5 === 0) await turns(1);
+  }
+  await log.end();
+  log.file?.[Symbol.dispose]();
+}
+
+test("a search finds what readers see, from any event on, without the content of outputs", async () => {
+  await write();
+  using file = EventFile.open(path) as EventFile;
+  const all = searched(await Array.fromAsync(allEvents(file)));
+  const found = await scan(file);
+  expect(found.map(({ offset: _, ...event }) => event)).toEqual(all);
+  expect(found.length).toBeGreaterThan(400);
+  for (const at of [1, 17, 300, found.length - 1]) {
+    const { id, offset } = found[at] as (typeof found)[number];
+    expect(await scan(file, { id, offset })).toEqual(found.slice(at));
+    // An event that begins before the end, and ends behind it, is not there yet.
+    expect(await scan(file, FIRST_POSITION, offset + 20)).toEqual(found.slice(0, at));
+  }
+});
+
+test("a search ends where the log does, and finds nothing in another file", async () => {
+  await write();
+  {
+    using file = EventFile.open(path) as EventFile;
+    const count = (await scan(file)).length;
+    await appendFile(path, Buffer.alloc(100_000, 7));
+    expect((await scan(file)).length).toBe(count);
+  }
+  await Bun.write(path, Buffer.alloc(100_000));
+  using other = EventFile.open(path) as EventFile;
+  expect(await scan(other)).toEqual([]);
+  await Bun.write(path, "x");
+  using short = EventFile.open(path) as EventFile;
+  expect(await scan(short)).toEqual([]);
+});
