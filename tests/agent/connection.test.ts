@@ -175,16 +175,17 @@ describe("a connection to a port of the guest", () => {
     // Its reader reads nothing: the data beyond the kernel's buffers stays in the window.
     let credit = INPUT_WINDOW_BYTES_INITIAL;
     let sent = 0;
-    for (let idle = 0; idle < 2; ) {
+    for (let idle = 0; idle < 2; idle = credit === 0 ? idle + 1 : 0) {
       if (credit > 0) {
         const size = Math.min(credit, 65_536);
         agent.send(frame(HostFrame.netData, 3, Buffer.alloc(size)));
         credit -= size;
         sent += size;
       }
-      const answer = agent.poll();
-      if (answer?.type === AgentFrame.window) credit += answer.payload.readUInt32LE(4);
-      else if (credit === 0) idle += (await agent.sync()).type === AgentFrame.synced ? 1 : 0;
+      agent.send(syncFrame());
+      for (let answer = await agent.next(); answer.type !== AgentFrame.synced; answer = await agent.next()) {
+        if (answer.type === AgentFrame.window) credit += answer.payload.readUInt32LE(4);
+      }
     }
     expect(sent).toBeLessThan(16 << 20);
     agent.send(

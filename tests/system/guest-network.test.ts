@@ -348,6 +348,15 @@ describe("programs of the guest that serve", () => {
 });
 
 describe("a hostile guest", () => {
+  test("that connects to the agent's own ports reaches nothing", async () => {
+    const ports = "busybox netstat -tln | busybox awk '/:::/ {sub(/.*:/, \"\", $4); print $4}'";
+    const probe = "busybox timeout 1 /probe hold $a $p";
+    const script = `for p in $(${ports}); do for a in 127.0.0.1 127.0.0.2 ::1 192.0.2.2; do ${probe}; done; done`;
+    // The name server over TCP waits for questions.
+    expect((await guest.shell(script)).stdout).toMatch(/^((reset|ECONNRESET)\n){4}$/);
+    expect(guest.seen).toEqual([]);
+  });
+
   test("that forges the agent's mark reaches nothing", async () => {
     // The kernel completes the connection, and the agent resets it.
     expect((await guest.shell("/probe forge 1.2.3.4 80 0x00c0ffee")).stdout).toMatch(/^(connected, )?ECONNRESET\n$/);

@@ -128,7 +128,8 @@ bool duplex_pump(struct duplex *duplex, struct session *session, uint64_t now_ns
 	moved |= inflow_pump(&duplex->in, session->id);
 	if (duplex->out.fd >= 0 || !frame_can_answer())
 		return moved;
-	if (duplex->out.failed && !duplex->ended) {
+	/* A program that closed its socket takes no more bytes: the other side must not send them for ever. */
+	if ((duplex->out.failed && !duplex->ended) || (duplex->in.failed && !duplex->in.ending)) {
 		duplex_reset(duplex, session);
 		return true;
 	}

@@ -156,6 +156,8 @@ void platform_network_read_addresses(void)
 bool platform_network_owns(const uint8_t address[ADDRESS_BYTES])
 {
 	uint32_t seen;
+	if (address_is_loopback(address))
+		return true;
 	/* The kernel reports a change before the call that made it returns. */
 	addresses_update();
 	return bpf_get(maps.own, address, &seen);

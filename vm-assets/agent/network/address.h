@@ -28,6 +28,12 @@ static inline bool address_is_ipv4(const uint8_t address[ADDRESS_BYTES])
 	return memcmp(address, prefix, sizeof prefix) == 0;
 }
 
+static inline bool address_is_loopback(const uint8_t address[ADDRESS_BYTES])
+{
+	static const uint8_t ipv6[ADDRESS_BYTES] = {[15] = 1};
+	return (address_is_ipv4(address) && address[ADDRESS_IPV4_AT] == 127) || memcmp(address, ipv6, sizeof ipv6) == 0;
+}
+
 static inline void address_of_ipv4(uint8_t address[ADDRESS_BYTES], const uint8_t ipv4[4])
 {
 	memset(address, 0, 10);

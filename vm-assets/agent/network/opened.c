@@ -141,15 +141,29 @@ static void announce(const struct session *session)
 	frame_send(AGENT_NET_OPEN, session->id, payload, 4 + size);
 }
 
+/* Handles a SYN for an address of the guest itself. Returns false when there is none. */
+static bool take_own(const struct syn *syn)
+{
+	/*
+	 * A program has just given this address to the guest: the kernel finds the program's listener now. Or it connects to the port
+	 * of the agent's listener: it is accepted, and reset.
+	 */
+	if (!platform_network_owns(syn->tuple.local))
+		return false;
+	release(syn);
+	return true;
+}
+
+void opened_deny(const struct syn *syn)
+{
+	if (!take_own(syn))
+		answer(syn, REFUSAL_NO_NETWORK);
+}
+
 void opened_take(const struct syn *syn, uint64_t now_ns)
 {
-	if (repeat(syn) || repeat_refusal(syn, now_ns))
+	if (repeat(syn) || repeat_refusal(syn, now_ns) || take_own(syn))
 		return;
-	/* A program has just given this address to the guest: the kernel finds the program's listener now. */
-	if (platform_network_owns(syn->tuple.local)) {
-		release(syn);
-		return;
-	}
 	struct session *session = session_open_guest(&opened_kind);
 	if (session == NULL)
 		return;
@@ -159,14 +173,6 @@ void opened_take(const struct syn *syn, uint64_t now_ns)
 	at->name = names_of_address(syn->tuple.local);
 	names_hold(at->name);
 	announce(session);
-}
-
-void opened_deny(const struct syn *syn)
-{
-	if (platform_network_owns(syn->tuple.local))
-		release(syn);
-	else
-		answer(syn, REFUSAL_NO_NETWORK);
 }
 
 static struct session *find_accepted(const struct tuple *tuple)

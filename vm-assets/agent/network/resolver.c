@@ -103,7 +103,7 @@ static bool answer_reverse(const struct question *question, struct answer *answe
 	if (name != NAMES_NONE) {
 		*answer = (struct answer){.type = TYPE_PTR};
 		answer->data = names_text(name, &answer->size);
-	} else if (address_is_ipv4(address) && address[ADDRESS_IPV4_AT] == loopback_ipv4[0]) {
+	} else if (address_is_loopback(address)) {
 		*answer = (struct answer){.type = TYPE_PTR, .data = LOCALHOST, .size = sizeof LOCALHOST - 1};
 	} else {
 		*answer = (struct answer){.response = RESPONSE_NO_NAME};
