@@ -1,7 +1,8 @@
 import { connect, type Socket } from "node:net";
 import { withinTime } from "../../system/waiting.ts";
 import { type GateConnection, type GateEnd, GateError } from "../gate.ts";
-import { dataFrames, FRAME, FrameReader, frame, messageFrame, resetFrame } from "./frames.ts";
+import { DataReceiver, DataSender } from "./flow.ts";
+import { FrameReader, messageFrame, resetFrame } from "./frames.ts";
 import { ANSWER_BYTES_MAX, parseAnswer, type Request } from "./messages.ts";
 
 /** The process ended before it gave an answer. */
@@ -48,11 +49,15 @@ export class Connection implements GateConnection {
   readonly #answered = Promise.withResolvers<readonly string[]>();
   readonly #over = Promise.withResolvers<GateEnd>();
   #hasAnswer = false;
-  /** chunks that nobody has read yet; the socket is paused while there are any */
+  readonly #sender: DataSender;
+  readonly #receiver: DataReceiver;
+  /** chunks that nobody has read yet, at most a window of bytes */
   readonly #unread: Uint8Array[] = [];
+  #isEnding = false;
   #wake: (() => void) | null = null;
+  /** which directions have ended, and whether everything has */
   readonly #done = { here: false, there: false, all: false };
-  /** writers that wait for the socket to take more */
+  /** writers that wait for credit */
   #room: PromiseWithResolvers<void> | null = null;
 
   constructor(socket: Socket, request: Uint8Array) {
@@ -61,15 +66,17 @@ export class Connection implements GateConnection {
     this.ended = this.#over.promise;
     // The caller gets it where it waits; after an abort nobody does.
     this.answer.catch(() => undefined);
+    this.#receiver = new DataReceiver(socket);
+    this.#sender = new DataSender(socket, { onRoom: () => this.#giveRoom(), onEnded: () => this.#finish("here") });
     const reader = new FrameReader(ANSWER_BYTES_MAX, {
       message: (payload) => this.#takeAnswer(payload),
       data: (bytes) => this.#take(bytes),
       end: () => {
-        this.#done.there = true;
+        this.#finish("there");
         this.#wake?.();
-        this.#finish();
       },
       reset: (reason) => this.#end(reason),
+      window: (bytes) => this.#sender.granted(bytes),
     });
     socket.on("data", (bytes: Buffer) => {
       if (this.#done.all) return;
@@ -80,7 +87,6 @@ export class Connection implements GateConnection {
         this.#end("lost");
       }
     });
-    socket.on("drain", () => this.#giveRoom());
     for (const event of ["end", "error", "close"]) socket.on(event, () => this.#end("lost"));
     socket.write(request);
   }
@@ -90,34 +96,27 @@ export class Connection implements GateConnection {
       const chunk = this.#unread.shift();
       if (chunk !== undefined) {
         yield chunk;
+        if (!this.#done.all) this.#receiver.taken(chunk.byteLength);
         continue;
       }
       if (this.#done.there || this.#done.all) return;
       const { promise, resolve } = Promise.withResolvers<void>();
       this.#wake = resolve;
-      this.#socket.resume();
       await promise;
       this.#wake = null;
     }
   }
 
   async write(bytes: Uint8Array): Promise<void> {
-    if (this.#done.all || this.#done.here || bytes.byteLength === 0) return;
-    this.#socket.cork();
-    const takesMore = dataFrames(bytes)
-      .map((piece) => this.#socket.write(piece))
-      .every(Boolean);
-    this.#socket.uncork();
-    if (takesMore) return;
+    if (this.#done.all || this.#isEnding || this.#sender.send(bytes)) return;
     this.#room ??= Promise.withResolvers<void>();
     await this.#room.promise;
   }
 
   end(): void {
-    if (this.#done.all || this.#done.here) return;
-    this.#done.here = true;
-    this.#socket.write(frame(FRAME.end));
-    this.#finish();
+    if (this.#done.all || this.#isEnding) return;
+    this.#isEnding = true;
+    this.#sender.end();
   }
 
   reset(): void {
@@ -135,14 +134,12 @@ export class Connection implements GateConnection {
     } catch (error) {
       this.#answered.reject(error);
     }
-    // Bytes of the other side wait until somebody reads them.
-    this.#socket.pause();
   }
 
   #take(bytes: Uint8Array): void {
     if (!this.#hasAnswer || this.#done.there) throw new Error("bytes come at the wrong time");
+    this.#receiver.arrived(bytes.byteLength);
     this.#unread.push(bytes);
-    this.#socket.pause();
     this.#wake?.();
   }
 
@@ -151,7 +148,8 @@ export class Connection implements GateConnection {
     this.#room = null;
   }
 
-  #finish(): void {
+  #finish(side: "here" | "there"): void {
+    this.#done[side] = true;
     if (this.#done.here && this.#done.there) this.#end("ended");
   }
 

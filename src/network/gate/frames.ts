@@ -2,12 +2,15 @@
  * The frames between the daemon and the process that connects: one byte of kind, three bytes of length, big-endian, and the
  * payload. A socket carries one connection. Sockets of one machine cannot tell a reset from an end, hence the frames.
  */
-export const FRAME = { message: 1, data: 2, end: 3, reset: 4 } as const;
+export const FRAME = { message: 1, data: 2, end: 3, reset: 4, window: 5 } as const;
 export type FrameKind = (typeof FRAME)[keyof typeof FRAME];
 
 const HEADER_BYTES = 4;
-/** Longest payload of a data frame. */
-export const DATA_BYTES_MAX = 1_048_576;
+/**
+ * Data of one direction that may be under way, which is also the longest payload of a data frame. The reader gives the bytes
+ * back as it takes them.
+ */
+export const WINDOW_BYTES = 262_144;
 /** Reasons of a reset, in the order of their numbers. */
 export const RESET_REASONS = ["reset", "denied_sni", "idle"] as const;
 export type ResetReason = (typeof RESET_REASONS)[number];
@@ -24,6 +27,8 @@ export interface FrameHandler {
   data(bytes: Uint8Array): void;
   end(): void;
   reset(reason: ResetReason): void;
+  /** the reader has taken so many bytes */
+  window(bytes: number): void;
 }
 
 /** Takes frames apart. Keeps nothing but an incomplete message, a reason or a header. */
@@ -77,6 +82,7 @@ export class FrameReader {
     const payload = after.subarray(0, length);
     if (kind === FRAME.message) this.#handler.message(payload);
     else if (kind === FRAME.end) this.#handler.end();
+    else if (kind === FRAME.window) this.#handler.window(Buffer.from(payload).readUInt32BE());
     else this.#handler.reset(RESET_REASONS[payload[0] ?? 0] ?? "reset");
     return after.subarray(length);
   }
@@ -85,9 +91,10 @@ export class FrameReader {
 function checkFrame(kind: number, length: number, messageBytesMax: number): void {
   const fits =
     (kind === FRAME.message && length <= messageBytesMax) ||
-    (kind === FRAME.data && length > 0 && length <= DATA_BYTES_MAX) ||
+    (kind === FRAME.data && length > 0 && length <= WINDOW_BYTES) ||
     (kind === FRAME.end && length === 0) ||
-    (kind === FRAME.reset && length === 1);
+    (kind === FRAME.reset && length === 1) ||
+    (kind === FRAME.window && length === 4);
   if (!fits) throw new FrameError(`a frame of kind ${kind} has ${length} bytes`);
 }
 
@@ -104,14 +111,15 @@ export function resetFrame(reason: ResetReason): Uint8Array {
   return frame(FRAME.reset, Uint8Array.of(RESET_REASONS.indexOf(reason)));
 }
 
-/** Data frames that carry the bytes, as pieces to be written in order. */
-export function dataFrames(bytes: Uint8Array): Uint8Array[] {
-  const pieces: Uint8Array[] = [];
-  for (let at = 0; at < bytes.byteLength; at += DATA_BYTES_MAX) {
-    const part = bytes.subarray(at, at + DATA_BYTES_MAX);
-    pieces.push(header(FRAME.data, part.byteLength), part);
-  }
-  return pieces;
+export function windowFrame(bytes: number): Uint8Array {
+  const payload = Buffer.alloc(4);
+  payload.writeUInt32BE(bytes);
+  return frame(FRAME.window, payload);
+}
+
+/** A data frame, as pieces to be written in order. @param bytes at least one, at most WINDOW_BYTES */
+export function dataFrame(bytes: Uint8Array): Uint8Array[] {
+  return [header(FRAME.data, bytes.byteLength), bytes];
 }
 
 function header(kind: number, length: number): Uint8Array {

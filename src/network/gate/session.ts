@@ -3,16 +3,8 @@ import { numericAddress } from "../addresses.ts";
 import { GateError } from "../gate.ts";
 import { HELLO_BYTES_MAX, readClientHello } from "./client-hello.ts";
 import { type Dialled, dial, judge } from "./dial.ts";
-import {
-  dataFrames,
-  FRAME,
-  FrameError,
-  FrameReader,
-  frame,
-  messageFrame,
-  type ResetReason,
-  resetFrame,
-} from "./frames.ts";
+import { DataReceiver, DataSender } from "./flow.ts";
+import { FrameError, FrameReader, messageFrame, type ResetReason, resetFrame } from "./frames.ts";
 import { type Answer, type ConnectRequest, type ProxyRequest, REQUEST_BYTES_MAX, type Request } from "./messages.ts";
 import { askProxy } from "./proxy-handshake.ts";
 import type { NameResolver } from "./resolver.ts";
@@ -39,18 +31,31 @@ export class Session {
   #asked = false;
   /** bytes of the client that wait for a whole ClientHello; null when they need not */
   #held: { bytes: Uint8Array; readonly name: string; readonly timer: Timer } | null = null;
-  /** which sides have ended their sending */
-  readonly #ended = { outer: false, daemon: false };
+  readonly #sender: DataSender;
+  readonly #receiver: DataReceiver;
+  /** bytes of the daemon that the outer socket has not taken yet */
+  #untaken = 0;
+  /** whose end has come; `told`: the daemon was told of the outer side's */
+  readonly #ended = { outer: false, told: false, daemon: false };
   #over = false;
 
   constructor(daemon: Socket, resolver: NameResolver) {
     this.#daemon = daemon;
     this.#resolver = resolver;
+    this.#receiver = new DataReceiver(daemon);
+    this.#sender = new DataSender(daemon, {
+      onRoom: () => this.#outer?.resume(),
+      onEnded: () => {
+        this.#ended.told = true;
+        this.#finish();
+      },
+    });
     const reader = new FrameReader(REQUEST_BYTES_MAX, {
       message: (payload) => this.#request(payload),
       data: (bytes) => this.#fromDaemon(bytes),
       end: () => this.#daemonEnded(),
       reset: () => this.#close(),
+      window: (bytes) => this.#sender.granted(bytes),
     });
     daemon.on("data", (bytes: Buffer) => {
       try {
@@ -60,7 +65,6 @@ export class Session {
         this.#close();
       }
     });
-    daemon.on("drain", () => this.#outer?.resume());
     // The daemon has gone, or wants no more of this connection.
     daemon.on("end", () => this.#close());
     daemon.on("error", () => this.#close());
@@ -138,35 +142,30 @@ export class Session {
 
   #relay(outer: Socket): void {
     outer.on("data", (bytes: Buffer) => this.#fromOuter(bytes));
-    outer.on("drain", () => this.#daemon.resume());
+    outer.on("drain", () => {
+      this.#receiver.taken(this.#untaken);
+      this.#untaken = 0;
+    });
     outer.on("end", () => {
       this.#ended.outer = true;
-      this.#daemon.write(frame(FRAME.end));
-      this.#finish();
+      this.#sender.end();
     });
     outer.on("error", () => this.reset("reset"));
-    outer.on("close", () => (this.#ended.outer ? this.#finish() : this.reset("reset")));
+    outer.on("close", () => (this.#ended.outer ? undefined : this.reset("reset")));
     outer.resume();
   }
 
   #fromOuter(bytes: Uint8Array): void {
     if (this.#over) return;
     this.lastAt = performance.now();
-    const pieces = dataFrames(bytes);
-    this.#daemon.cork();
-    const takesMore = pieces.map((piece) => this.#daemon.write(piece)).every(Boolean);
-    this.#daemon.uncork();
-    if (!takesMore) this.#outer?.pause();
+    if (!this.#sender.send(bytes)) this.#outer?.pause();
   }
 
   #fromDaemon(bytes: Uint8Array): void {
     if (this.#outer === null || this.#ended.daemon) return void this.#close();
     this.lastAt = performance.now();
-    if (this.#held === null) {
-      // A copy is not needed: nothing changes the bytes of a chunk.
-      if (!this.#outer.write(bytes)) this.#daemon.pause();
-      return;
-    }
+    this.#receiver.arrived(bytes.byteLength);
+    if (this.#held === null) return void this.#passOn(this.#outer, bytes);
     const { name, timer } = this.#held;
     const held = Buffer.concat([this.#held.bytes, bytes]);
     const hello = readClientHello(held.subarray(0, HELLO_BYTES_MAX));
@@ -177,7 +176,12 @@ export class Session {
     if (typeof hello === "string" || hello.serverName !== name) return void this.reset("denied_sni");
     clearTimeout(timer);
     this.#held = null;
-    if (!this.#outer.write(held)) this.#daemon.pause();
+    this.#passOn(this.#outer, held);
+  }
+
+  #passOn(outer: Socket, bytes: Uint8Array): void {
+    if (outer.write(bytes)) this.#receiver.taken(bytes.byteLength);
+    else this.#untaken += bytes.byteLength;
   }
 
   #daemonEnded(): void {
@@ -188,9 +192,9 @@ export class Session {
     this.#finish();
   }
 
-  /** Ends the session when both sides have ended, and what they sent has been taken. */
+  /** Ends the session when both sides have ended, and each was told of the other's end. */
   #finish(): void {
-    if (!this.#ended.outer || !this.#ended.daemon || this.#over) return;
+    if (!this.#ended.told || !this.#ended.daemon || this.#over) return;
     this.#over = true;
     this.#clear();
     this.#daemon.end();

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { readdir, writeFile } from "node:fs/promises";
+import { readdir, readFile, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Destination } from "../../../src/domain/network.ts";
@@ -101,6 +101,35 @@ describe("a connection", () => {
     connection.reset();
   });
 
+  test("ends at once, even when its readers have taken nothing for long", async () => {
+    const chunk = Buffer.alloc(65_536, "x");
+    await using server = await peer((socket) => {
+      socket.pause();
+      while (socket.write(chunk));
+    });
+    const connection = await connect(guestRequest(at(server.port), LOOPBACK));
+    let written = 0;
+    let isHeldUp = false;
+    const flood = (async () => {
+      for (; !isHeldUp; written += chunk.byteLength) await connection.write(chunk);
+    })();
+    let before = -1;
+    await until("the writer is held up", () => {
+      const isStill = written === before;
+      before = written;
+      return isStill && written > 0;
+    });
+    isHeldUp = true;
+    connection.reset();
+    expect(await connection.ended).toBe("reset");
+    await flood;
+    // The server still reads nothing, so only the kernel knows.
+    const port = (server.sockets[0]?.remotePort ?? 0).toString(16).toUpperCase().padStart(4, "0");
+    await until("the outer connection is gone", async () => {
+      return !(await readFile("/proc/net/tcp", "utf8")).includes(`0100007F:${port} `);
+    });
+  });
+
   test("to a port that nobody listens on is refused", async () => {
     const gone = await peer();
     await gone[Symbol.asyncDispose]();
@@ -110,7 +139,6 @@ describe("a connection", () => {
   test("is ended when it is idle", async () => {
     await using server = await peer();
     const connection = await connect(guestRequest(at(server.port), { ...LOOPBACK, idleMs: 100 }));
-    expect(await textOf(connection)).toBe("");
     expect(await connection.ended).toBe("idle");
     await until("the server is told", () => server.sockets[0]?.destroyed === true);
   });
@@ -271,6 +299,8 @@ describe("the process", () => {
     await using server = await peer(echo);
     const request = guestRequest(at(server.port), LOOPBACK);
     const connection = await own.gate.connect(request, never);
+    // Its reader is not there.
+    await connection.write(Buffer.from("some bytes"));
     const first = own.gate.pid ?? 0;
     process.kill(first, "SIGKILL");
     expect(await connection.ended).toBe("lost");

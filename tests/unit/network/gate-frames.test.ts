@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import {
-  dataFrames,
+  dataFrame,
   FRAME,
   FrameError,
   type FrameHandler,
@@ -8,6 +8,8 @@ import {
   frame,
   messageFrame,
   resetFrame,
+  WINDOW_BYTES,
+  windowFrame,
 } from "../../../src/network/gate/frames.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 
@@ -21,13 +23,15 @@ function recorder(): { readonly told: string[]; readonly reader: FrameReader } {
     data: (bytes) => told.push(`data ${Buffer.from(bytes).toString("hex")}`),
     end: () => told.push("end"),
     reset: (reason) => told.push(`reset ${reason}`),
+    window: (bytes) => told.push(`window ${bytes}`),
   };
   return { told, reader: new FrameReader(MESSAGE_BYTES_MAX, handler) };
 }
 
 const stream = Buffer.concat([
   messageFrame({ ok: true }),
-  ...dataFrames(Buffer.from("abcdef")),
+  ...dataFrame(Buffer.from("abcdef")),
+  windowFrame(70_000),
   frame(FRAME.end),
   resetFrame("denied_sni"),
 ]);
@@ -39,7 +43,12 @@ test("frames are read however they are split", () => {
     reader.push(stream.subarray(at));
     const data = told.filter((each) => each.startsWith("data")).map((each) => each.slice(5));
     expect(data.join("")).toBe(Buffer.from("abcdef").toString("hex"));
-    expect(told.filter((each) => !each.startsWith("data"))).toEqual(['message {"ok":true}', "end", "reset denied_sni"]);
+    expect(told.filter((each) => !each.startsWith("data"))).toEqual([
+      'message {"ok":true}',
+      "window 70000",
+      "end",
+      "reset denied_sni",
+    ]);
   }
 });
 
@@ -47,7 +56,8 @@ test("what is no frame is refused", () => {
   const wrong = [
     [9, 0, 0, 0],
     [FRAME.data, 0, 0, 0],
-    [FRAME.data, 0x10, 0, 1],
+    [FRAME.data, 4, 0, 1],
+    [FRAME.window, 0, 0, 3],
     [FRAME.end, 0, 0, 1],
     [FRAME.reset, 0, 0, 2],
     [FRAME.message, 0, 0x10, 1],
@@ -68,10 +78,8 @@ test("random bytes are frames or errors", () => {
   }
 });
 
-test("large data are divided", () => {
-  const pieces = dataFrames(new Uint8Array(2_500_000));
-  expect(pieces.length).toBe(6);
+test("a frame of data has at most a window", () => {
   const { told, reader } = recorder();
-  reader.push(Buffer.concat(pieces));
-  expect(told.map((each) => (each.length - 5) / 2)).toEqual([1_048_576, 1_048_576, 402_848]);
+  reader.push(Buffer.concat(dataFrame(new Uint8Array(WINDOW_BYTES))));
+  expect(told.map((each) => (each.length - 5) / 2)).toEqual([WINDOW_BYTES]);
 });

@@ -1,0 +1,91 @@
+import type { Socket } from "node:net";
+import { dataFrame, FRAME, FrameError, frame, WINDOW_BYTES, windowFrame } from "./frames.ts";
+
+/** Bytes are given back in parts of the window, so that a slow reader costs few frames. */
+const GRANT_BYTES = WINDOW_BYTES / 2;
+
+/**
+ * Sends the data of one direction as its credit allows. What it holds waits for the other side, which reads its socket all
+ * the time: so the end of a connection is seen at once, however slow the readers of its data are.
+ */
+export class DataSender {
+  readonly #socket: Socket;
+  readonly #events: { onRoom(): void; onEnded(): void };
+  readonly #waiting: Uint8Array[] = [];
+  #credit = WINDOW_BYTES;
+  #isEnding = false;
+
+  /** @param events `onRoom`: everything that had to wait is sent; `onEnded`: so is the end */
+  constructor(socket: Socket, events: { onRoom(): void; onEnded(): void }) {
+    this.#socket = socket;
+    this.#events = events;
+  }
+
+  /** Returns false when some of it has to wait. */
+  send(bytes: Uint8Array): boolean {
+    if (bytes.byteLength > 0) this.#waiting.push(bytes);
+    this.#pump();
+    return this.#waiting.length === 0;
+  }
+
+  /** Sends the end of the direction after everything that waits. */
+  end(): void {
+    this.#isEnding = true;
+    if (this.#waiting.length === 0) this.#sendEnd();
+  }
+
+  /** The other side has taken `bytes`. @throws FrameError when it cannot have */
+  granted(bytes: number): void {
+    this.#credit += bytes;
+    if (this.#credit > WINDOW_BYTES) throw new FrameError("more was taken than was sent");
+    if (this.#waiting.length === 0) return;
+    this.#pump();
+    if (this.#waiting.length > 0) return;
+    if (this.#isEnding) this.#sendEnd();
+    this.#events.onRoom();
+  }
+
+  #sendEnd(): void {
+    this.#socket.write(frame(FRAME.end));
+    this.#events.onEnded();
+  }
+
+  #pump(): void {
+    this.#socket.cork();
+    for (let [next] = this.#waiting; next !== undefined && this.#credit > 0; [next] = this.#waiting) {
+      const part = next.subarray(0, this.#credit);
+      this.#credit -= part.byteLength;
+      for (const piece of dataFrame(part)) this.#socket.write(piece);
+      if (part.byteLength === next.byteLength) this.#waiting.shift();
+      else this.#waiting[0] = next.subarray(part.byteLength);
+    }
+    this.#socket.uncork();
+  }
+}
+
+/** Counts the data that have arrived in one direction, and gives their credit back as they are taken. */
+export class DataReceiver {
+  readonly #socket: Socket;
+  /** bytes that have arrived and are not given back */
+  #open = 0;
+  /** of these, bytes that were taken */
+  #taken = 0;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+  }
+
+  /** @throws FrameError when the other side had no credit for them */
+  arrived(bytes: number): void {
+    this.#open += bytes;
+    if (this.#open > WINDOW_BYTES) throw new FrameError("data without credit");
+  }
+
+  taken(bytes: number): void {
+    this.#taken += bytes;
+    if (this.#taken < GRANT_BYTES) return;
+    this.#socket.write(windowFrame(this.#taken));
+    this.#open -= this.#taken;
+    this.#taken = 0;
+  }
+}
