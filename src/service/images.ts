@@ -87,8 +87,8 @@ export interface ImageUseCases {
    * @throws ApiError `not_found` also for the other image; as `WalkLimiter.take` does
    */
   diff(principal: Principal, request: DiffRequest): Promise<Diff>;
-  /** Streams the image as an OCI layout in a tar archive. */
-  save(principal: Principal, id: ImageId, signal: AbortSignal): ByteSource;
+  /** Streams the image as an OCI layout in a tar archive. @throws ApiError as `WalkLimiter.take` does */
+  save(principal: Principal, id: ImageId, signal: AbortSignal): Promise<ByteSource>;
 }
 
 export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUseCases {
@@ -127,11 +127,16 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
     lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
     children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
     diff: (principal, request) => diff(parts, walks, principal, request),
-    save(principal, id, signal) {
+    async save(principal, id, signal) {
+      requireImage(parts, principal, id);
+      using undo = new DisposableStack();
+      undo.use(await walks.take(principal.accountId, signal));
+      // The image may have been deleted during the wait: look it up again.
       const image = requireImage(parts, principal, id);
-      const held = parts.layers.open(image.layerId);
+      const held = undo.use(parts.layers.open(image.layerId));
       const archived = { layers: held.files, name: image.tag, createdAt: isoTime(image.createdAt) };
-      return { chunks: ociArchiveChunks(archived, readerOf(principal.accountId, signal), held.openLayers), held };
+      const chunks = ociArchiveChunks(archived, readerOf(principal.accountId, signal), held.openLayers);
+      return { chunks, held: undo.move() };
     },
   };
 }

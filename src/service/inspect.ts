@@ -37,8 +37,11 @@ export interface OpenFile {
   read(part: ByteRange): Promise<Uint8Array<ArrayBuffer>>;
   /** Host path and offset where the part lies contiguously; null when it is in several pieces. */
   locate(part: ByteRange): Promise<{ readonly disk: string; readonly start: number } | null>;
-  /** The part in chunks. A chunk is valid only until the next one is requested. */
-  chunks(part: ByteRange): ByteSource["chunks"];
+  /**
+   * The part in chunks. `held` takes over `OpenFile.held`.
+   * @throws ApiError as `WalkLimiter.take` does
+   */
+  stream(part: ByteRange): Promise<ByteSource>;
 }
 
 /** A tar archive of a directory or file. `name` is the last part of its path; empty for the root. */
@@ -67,7 +70,7 @@ export interface InspectUseCases {
   grep(principal: Principal, request: Search): Promise<GrepOutcome>;
 }
 
-export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter): InspectUseCases {
+export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies: WalkLimiter): InspectUseCases {
   /** The tree of an image. `held` must be disposed after it was read. */
   const treeOf = (principal: Principal, { id, signal }: PathRequest) => {
     const held = imageLayers(parts, principal, id);
@@ -110,7 +113,8 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter): Inspec
       const entry = await tree.stat(request.path, { follow: true });
       if (entry.type !== "f") throw notAFile(request.path, entry.type);
       undo.move();
-      return openFile(request.id, tree, entry, held);
+      const place = () => replies.take(principal.accountId, request.signal);
+      return openFile(request.id, tree, entry, { held, place });
     },
     async archive(principal, request) {
       using undo = new DisposableStack();
@@ -129,14 +133,24 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter): Inspec
   };
 }
 
-function openFile(imageId: ImageId, tree: ImageTree, entry: ResolvedEntry, held: Disposable): OpenFile {
+function openFile(
+  imageId: ImageId,
+  tree: ImageTree,
+  entry: ResolvedEntry,
+  { held, place }: { readonly held: Disposable; readonly place: () => Promise<Disposable> },
+): OpenFile {
   return {
     imageId,
     held,
     entry,
     read: (part) => tree.read(entry, part),
     locate: (part) => tree.locate(entry, part),
-    chunks: (part) => tree.chunks(entry, part),
+    async stream(part) {
+      const owned = new DisposableStack();
+      owned.use(await place());
+      owned.use(held);
+      return { chunks: tree.chunks(entry, part), held: owned };
+    },
   };
 }
 

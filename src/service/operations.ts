@@ -7,13 +7,15 @@ import {
   type OperationKind,
   type OperationStatus,
   type StoredInstanceResult,
+  type StoredOutput,
 } from "../domain/operation.ts";
-import type { OutputStream } from "../domain/output.ts";
 import { timeBounds } from "../domain/time-bound.ts";
-import { LongOutput, openOutput } from "../storage/outputs.ts";
+import { openOutput } from "../storage/outputs.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
+import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
+import type { WalkLimiter } from "./walk-limiter.ts";
 
 /**
  * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. Times are `milliseconds` since the epoch.
@@ -27,11 +29,6 @@ export interface ListOperations extends ListRequest {
   readonly status?: OperationStatus | undefined;
   readonly kind?: OperationKind | undefined;
 }
-
-/** The captured output of a stream: all its bytes, or a file that stays open until disposal. */
-export type Output =
-  | { readonly kind: "short"; readonly bytes: Uint8Array }
-  | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "isAscii" | "text">);
 
 export interface OperationUseCases {
   /** Lists operations, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
@@ -52,11 +49,19 @@ export interface OperationUseCases {
    * @throws ApiError `not_found`, or `too_many_requests` when too many clients read events
    */
   events(principal: Principal, request: EventsRequest): EventStream;
-  /** Reads an output of an instance that has ended. `operation` must come from one of these use cases. */
-  output(operation: Operation, stream: OutputStream): Promise<Output>;
+  /**
+   * Reads the event log up to the latest event, for a reply that has all of it.
+   * @throws ApiError like `events`, and as `WalkLimiter.take` does
+   */
+  eventArray(principal: Principal, request: EventsRequest): Promise<EventStream>;
+  /**
+   * Opens the outputs of an instance that has ended. `operation` must come from one of these use cases.
+   * @throws ApiError as `WalkLimiter.take` does
+   */
+  outputs(principal: Principal, operation: Operation, signal: AbortSignal): Promise<Outputs>;
 }
 
-export function operationUseCases(parts: ServiceParts): OperationUseCases {
+export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): OperationUseCases {
   const { db, layout, operations, operationLog, clock } = parts;
   const get = ({ accountId }: Principal, id: OperationId): OperationRow => {
     const row = getOperation(db, accountId, id);
@@ -89,21 +94,23 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
       return operationLog.lines(id);
     },
     events: (principal, request) => openEvents(parts, principal, get(principal, request.id), request),
-    async output({ id, result }, stream) {
-      const { [stream]: stored } = result as StoredInstanceResult;
-      return outputOf(await openOutput(layout, id, stream, stored));
+    async eventArray(principal, request) {
+      get(principal, request.id);
+      using undo = new DisposableStack();
+      undo.use(await replies.take(principal.accountId, request.signal));
+      const events = undo.use(openEvents(parts, principal, get(principal, request.id), request));
+      const held = undo.move();
+      return { next: () => events.next(), [Symbol.dispose]: () => held.dispose() };
     },
-  };
-}
-
-/** Wraps an output that the storage has opened. */
-export function outputOf(output: Uint8Array | LongOutput): Output {
-  if (!(output instanceof LongOutput)) return { kind: "short", bytes: output };
-  return {
-    kind: "long",
-    isAscii: () => output.isAscii(),
-    text: (encoding) => output.text(encoding),
-    [Symbol.dispose]: () => output[Symbol.dispose](),
+    outputs(principal, { id, result }, signal) {
+      const stored = result as StoredInstanceResult;
+      const sizeOf = ({ bytes, empty }: StoredOutput) => (empty === true ? 0 : bytes);
+      const source: OutputSource = {
+        bytes: { stdout: sizeOf(stored.stdout), stderr: sizeOf(stored.stderr) },
+        open: (stream) => openOutput(layout, id, stream, stored[stream]),
+      };
+      return openOutputs(replies, principal, source, signal);
+    },
   };
 }
 

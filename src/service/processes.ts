@@ -10,7 +10,7 @@ import type { ScannedEvent } from "../storage/events/scan.ts";
 import { openProcessOutput } from "../storage/outputs.ts";
 import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
-import { type Output, outputOf } from "./operations.ts";
+import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
 import { WalkLimiter, type WalkLimits } from "./walk-limiter.ts";
@@ -65,8 +65,11 @@ export interface ProcessUseCases {
   /** A page of the running and ended processes, in the order of their starts. */
   list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
-  /** Reads an output of a process so far. `process` must come from `get`. */
-  output(id: OperationId, process: ProcessDetails, stream: OutputStream): Promise<Output>;
+  /**
+   * Opens the outputs of a process so far. `process` must come from `get`.
+   * @throws ApiError as `WalkLimiter.take` does
+   */
+  outputs(principal: Principal, id: OperationId, process: ProcessDetails, signal: AbortSignal): Promise<Outputs>;
   /**
    * Writes to the standard input of a process, as fast as it reads.
    * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
@@ -80,7 +83,7 @@ export interface ProcessUseCases {
   resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<void>;
 }
 
-export function processUseCases(parts: ServiceParts): ProcessUseCases {
+export function processUseCases(parts: ServiceParts, replies: WalkLimiter): ProcessUseCases {
   const { instances, limits, layout } = parts;
   const searches = new WalkLimiter(SEARCH_LIMITS);
   return {
@@ -127,8 +130,13 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       if (process === undefined || from === undefined) throw noSuchProcess(spid);
       return { ...settled(process, row), outputs, from: { id: from.id, offset: from.offset } };
     },
-    output: async (id, { spid, outputs, from }, stream) =>
-      outputOf(await openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes, from })),
+    outputs(principal, id, { spid, outputs, from }, signal) {
+      const source: OutputSource = {
+        bytes: { stdout: outputs.stdout.bytes, stderr: outputs.stderr.bytes },
+        open: (stream) => openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes, from }),
+      };
+      return openOutputs(replies, principal, source, signal);
+    },
     async write(principal, { content, close, signal, ...name }) {
       const { input } = requireProcess(parts, principal, name);
       await input.writeAll(content, signal);

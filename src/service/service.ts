@@ -24,13 +24,14 @@ export interface Service {
 
 export function createService(parts: ServiceParts): Service {
   const walks = new WalkLimiter();
+  const replies = new WalkLimiter();
   return {
     images: imageUseCases(parts, walks),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
-    processes: processUseCases(parts),
-    operations: operationUseCases(parts),
-    inspect: inspectUseCases(parts, walks),
+    processes: processUseCases(parts, replies),
+    operations: operationUseCases(parts, replies),
+    inspect: inspectUseCases(parts, walks, replies),
     status: statusUseCases(parts),
   };
 }

@@ -8,7 +8,7 @@ export interface WalkLimits {
   readonly waitMsMax: number;
 }
 
-/** A walk through 128 layers holds 2 MiB, for as long as its client reads. */
+/** A walk through 128 layers holds 2 MiB, and a long reply a few times 64 KiB, for as long as the client reads. */
 export const WALK_LIMITS: WalkLimits = { countMax: 32, waitMsMax: 30_000 };
 
 interface Account {
@@ -17,7 +17,7 @@ interface Account {
   readonly waiting: Set<() => void>;
 }
 
-/** Bounds the number of concurrent walks through images of each account, and so the memory that they hold. */
+/** Bounds the number of concurrent walks, or other long replies, of each account, and so the memory that they hold. */
 export class WalkLimiter {
   readonly #limits: WalkLimits;
   readonly #accounts = new Map<AccountId, Account>();

@@ -27,6 +27,11 @@ const DIRECT_LOG_BYTES_MAX = 2 * DIRECT_BYTES_MAX;
 const PIECE_BYTES = 49_152;
 const readAt = promisify(read);
 
+/** Whether an output of this size is read at once. */
+export function isShortOutput(bytes: number | undefined): boolean {
+  return bytes !== undefined && bytes <= DIRECT_BYTES_MAX;
+}
+
 /**
  * Reads the captured bytes of a stream of the command: all of them when they are few. An output whose row has `bytes` is
  * in the event log, any other in a file of its own.

@@ -68,6 +68,7 @@ test("the limits are the limits of the code", () => {
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,
     `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
     `| concurrent listings, archives and comparisons of an account | ${walks} |`,
+    `| concurrent replies of an account with long outputs, arrays of events, or large files in several pieces | ${walks} |`,
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
     `| input files of a run | ${FILES_COUNT_MAX} |`,
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, and ${GUEST_NAME_BYTES_MAX} bytes for each name |`,

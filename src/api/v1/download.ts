@@ -38,7 +38,7 @@ const DOWNLOAD = {
       },
       304: { description: "the client has the current content", headers: CONTENT_HEADERS },
     },
-    errors: ["not_found", "invalid_path", "range_not_satisfiable"],
+    errors: ["not_found", "invalid_path", "range_not_satisfiable", "too_many_requests"],
   }),
 };
 
@@ -103,7 +103,8 @@ async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]
   if (part.end - part.start <= BUFFERED_BYTES_MAX) return await file.read(part);
   const place = await file.locate(part);
   if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
-  return directStream(file.chunks(part), file.held);
+  const { chunks, held } = await file.stream(part);
+  return directStream(chunks, held);
 }
 
 /** Content type by the first of the paths whose extension is known. */

@@ -50,11 +50,10 @@ export function eventRoutes(surface: Surface) {
       request.signal.addEventListener("abort", () => left.abort(), { once: true });
       const { operations } = surface.service;
       const id = params.id as OperationId;
-      const events = operations.events(principal, { id, since, follow, spid, limit, signal: left.signal });
-      const reply = isJson
-        ? await streamed(JSON_TYPE, arrayText(events, text), events)
-        : eventStream(events, left, shared);
-      return respond(reply, request);
+      const wanted = { id, since, follow, spid, limit, signal: left.signal };
+      if (!isJson) return respond(eventStream(operations.events(principal, wanted), left, shared), request);
+      const events = await operations.eventArray(principal, wanted);
+      return respond(await streamed(JSON_TYPE, arrayText(events, text), events), request);
     },
     { reads: "operations:read", ...EVENTS },
   );

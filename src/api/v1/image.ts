@@ -86,7 +86,7 @@ const SAVE_IMAGE = {
         headers: { "Content-Disposition": "a name for the archive" },
       },
     },
-    errors: ["not_found"],
+    errors: ["not_found", "too_many_requests"],
   }),
 };
 
@@ -144,9 +144,9 @@ export function imageRoutes(surface: Surface) {
     )
     .get(
       "/save",
-      ({ request, principal, params }) => {
+      async ({ request, principal, params }) => {
         const id = params.uuid as ImageId;
-        const { chunks, held } = surface.service.images.save(principal, id, request.signal);
+        const { chunks, held } = await surface.service.images.save(principal, id, request.signal);
         return respond(tar(id, directStream(chunks, held)), request);
       },
       { reads: "images:read", ...SAVE_IMAGE },

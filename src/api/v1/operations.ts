@@ -5,7 +5,9 @@ import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { isTerminal, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import type { Operation as StoredOperation } from "../../service/operations.ts";
-import { type Reply, respond } from "../reply.ts";
+import type { Principal } from "../../service/parts.ts";
+import type { Service } from "../../service/service.ts";
+import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { LogLine, Operation } from "./schema/operations.ts";
 import { OperationQuery, OperationsQuery } from "./schema/query.ts";
@@ -32,7 +34,7 @@ const GET = {
     tag: "Operations",
     summary: "Read an operation, at once or after waiting for its end",
     responses: { 200: jsonSpec("the operation", Operation, RETRY_AFTER) },
-    errors: ["not_found"],
+    errors: ["not_found", "too_many_requests"],
   }),
 };
 
@@ -75,7 +77,8 @@ export function operationRoutes(surface: Surface) {
         const id = params.id as OperationId;
         const { operations } = surface.service;
         const operation = await operations.wait(principal, id, wait * 1000, request.signal);
-        return respond(await operationReply(surface, operation, 200), request);
+        const reply = await operationReply(surface, operation, { principal, signal: request.signal });
+        return respond(reply, request);
       },
       { reads: "operations:read", ...GET },
     )
@@ -84,7 +87,7 @@ export function operationRoutes(surface: Surface) {
       async ({ request, principal, params }) => {
         const operation = surface.service.operations.cancel(principal, params.id as OperationId);
         // Elysia types the handler's result by the schema, which does not allow a `Response`.
-        return respond(await operationReply(surface, operation, 202), request) as never;
+        return respond(json(202, operationOf(operation, null), retryAfter(operation)), request) as never;
       },
       { writes: "operations:cancel", ...CANCEL },
     )
@@ -104,15 +107,20 @@ export function operationRoutes(surface: Surface) {
     );
 }
 
-async function operationReply({ service }: Surface, operation: StoredOperation, status: number): Promise<Reply> {
-  const headers: Record<string, string> = isTerminal(operation.status)
-    ? {}
-    : { "retry-after": String(RETRY_AFTER_SECONDS) };
+interface Asked {
+  readonly principal: Principal;
+  readonly signal: AbortSignal;
+}
+
+/** An operation with its outputs. */
+async function operationReply({ service }: Surface, operation: StoredOperation, asked: Asked): Promise<Reply> {
   using outputs = new SentOutputs();
-  const send = async (stream: OutputStream, { truncated }: StoredOutput): Promise<SentOutput> =>
-    await outputs.add(await service.operations.output(operation, stream), truncated);
-  const result = operation.status === "SUCCESS" ? await resultWithOutput(operation, send) : null;
-  return await outputs.reply(operationOf(operation, result), status, headers);
+  const result = operation.status === "SUCCESS" ? await resultWithOutput(service, operation, asked, outputs) : null;
+  return await outputs.reply(operationOf(operation, result), 200, retryAfter(operation));
+}
+
+function retryAfter({ status }: StoredOperation): Record<string, string> {
+  return isTerminal(status) ? {} : { "retry-after": String(RETRY_AFTER_SECONDS) };
 }
 
 /** The wire form of an operation. `result` and the audit of the network have that form already; a result takes the audit. */
@@ -141,10 +149,16 @@ function resultWithoutOutput({ status, result }: StoredOperation): Record<string
 }
 
 async function resultWithOutput(
-  { kind, result }: StoredOperation,
-  send: (stream: OutputStream, stored: StoredOutput) => Promise<SentOutput>,
+  { operations }: Service,
+  operation: StoredOperation,
+  { principal, signal }: Asked,
+  outputs: SentOutputs,
 ): Promise<Record<string, unknown> | null> {
+  const { kind, result } = operation;
   if (result === null || kind !== "instance") return result;
   const { exit_code, stdout, stderr, ...rest } = result as StoredInstanceResult;
+  const opened = outputs.hold(await operations.outputs(principal, operation, signal));
+  const send = async (stream: OutputStream, { truncated }: StoredOutput): Promise<SentOutput> =>
+    await outputs.add(await opened.read(stream), truncated);
   return { exit_code, stdout: await send("stdout", stdout), stderr: await send("stderr", stderr), ...rest };
 }

@@ -129,8 +129,9 @@ export function processRoutes(surface: Surface) {
         const name = nameOf(params);
         const process = await processes.get(principal, name, request.signal);
         using outputs = new SentOutputs();
+        const opened = outputs.hold(await processes.outputs(principal, name.id, process, request.signal));
         const send = async (stream: "stdout" | "stderr") =>
-          await outputs.add(await processes.output(name.id, process, stream), process.outputs[stream].truncated);
+          await outputs.add(await opened.read(stream), process.outputs[stream].truncated);
         const shown = { ...processOf(process), stdout: await send("stdout"), stderr: await send("stderr") };
         return respond(await outputs.reply(shown, 200), request) as never;
       },

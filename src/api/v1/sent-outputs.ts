@@ -1,4 +1,4 @@
-import type { Output } from "../../service/operations.ts";
+import type { Output, Outputs } from "../../service/outputs.ts";
 import { jsonPieces, LongText } from "../json-stream.ts";
 import { JSON_TYPE, json, type Reply } from "../reply.ts";
 import { streamed } from "../stream.ts";
@@ -11,6 +11,11 @@ export type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { reado
 export class SentOutputs implements Disposable {
   readonly #held = new DisposableStack();
   #isLong = false;
+
+  /** Keeps `outputs` until the reply is sent, and returns them. */
+  hold(outputs: Outputs): Outputs {
+    return this.#held.use(outputs);
+  }
 
   async add(output: Output, truncated: boolean): Promise<SentOutput> {
     if (output.kind === "short") return outputObject(output.bytes, truncated);
