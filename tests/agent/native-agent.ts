@@ -290,6 +290,12 @@ export class NativeAgent implements AsyncDisposable {
     return names.map((name) => readFileSync(join(this.directory, name), "utf8"));
   }
 
+  /** Reads nothing from the agent until the disposal. */
+  stall(): Disposable {
+    this.#socket.pause();
+    return { [Symbol.dispose]: () => void this.#socket.resume() };
+  }
+
   /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or another exit status */
   async close(): Promise<Ended> {
     this.#socket.destroy();

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { AgentFrame, HostFrame, INPUT_WINDOW_BYTES_INITIAL, Refusal, Stream } from "../../src/vm/agent/protocol.ts";
-import { until } from "../support/waiting.ts";
-import { EXIT_REFUSED, frame, type NativeAgent, parseError, u32 } from "./native-agent.ts";
+import { pause, until } from "../support/waiting.ts";
+import { EXIT_REFUSED, execFrames, frame, type NativeAgent, parseError, signalFrame, u32 } from "./native-agent.ts";
 import { dial, ends, expectSilence, next, startNetwork } from "./network-agent.ts";
 import { dnsQuestion, heldSyn, ipv4, type Kernel } from "./packets.ts";
 
@@ -90,6 +90,25 @@ describe("a connection", () => {
     expect(reset.session).toBe(session);
     both.agent.send(frame(HostFrame.netData, session, Buffer.from("late")), frame(HostFrame.netReset, session));
     expect((await both.agent.sync()).type).toBe(AgentFrame.synced);
+  });
+
+  test("that is late while the host does not read takes no processor time, and is reset afterwards", async () => {
+    await using both = await startNetwork();
+    both.kernel.hold(heldSyn(ends(4000)));
+    const { session } = await next(both.agent, AgentFrame.netOpen);
+    {
+      using _stalled = both.agent.stall();
+      both.agent.send(execFrames(9, { argv: ["yes"] }), frame(HostFrame.window, 9, u32(Stream.stdout), u32(1 << 30)));
+      both.agent.send(frame(HostFrame.netAccept, session));
+      await pause("the time to complete the connection passes", 3500);
+      const before = both.agent.cpuTicks();
+      await pause("an agent that turns in circles would take all of it", 500);
+      expect(both.agent.cpuTicks() - before).toBeLessThan(10);
+    }
+    both.agent.send(signalFrame(9, 9));
+    for (let answer = await both.agent.next(); answer.type !== AgentFrame.netReset; answer = await both.agent.next()) {
+      expect(answer.session).toBe(9);
+    }
   });
 
   test("that nobody asked for is reset, and the host does not hear of it", async () => {

@@ -25,6 +25,8 @@
 #define KEYS_COUNT_MAX 32
 /* Interval of retries of a blocked stream, in case the device does not deliver an event. */
 #define RETRY_MS 100
+/* Shortest wait while the output buffer is full: its end is an event. */
+#define FULL_MS 10
 
 /* Poller keys of descriptors that do not belong to a session. */
 enum source { SOURCE_TRANSPORT, SOURCE_LISTENER, SOURCE_CHILDREN };
@@ -128,6 +130,9 @@ static int wait_ms(bool moved, uint64_t now_ns)
 		wait = deadline > now_ns ? (deadline - now_ns + 999999) / 1000000 : 0;
 	if (frame_pending() && wait > RETRY_MS)
 		wait = RETRY_MS;
+	/* What is due has to be told to the host, which does not read. */
+	if (wait == 0 && !frame_can_answer())
+		wait = FULL_MS;
 	if (wait == UINT64_MAX)
 		return -1;
 	return wait < 3600000 ? (int)wait : 3600000;

@@ -168,13 +168,15 @@ bool resolver_pump(uint64_t now_ns)
 {
 	uint8_t message[MESSAGE_BYTES_MAX];
 	bool moved = false;
+	unsigned empty = 0;
 	clients_expire(now_ns);
-	for (unsigned i = 0; i < BATCH_COUNT && frame_can_answer(); i++) {
+	for (unsigned i = 0; i < BATCH_COUNT && empty < 2 && frame_can_answer(); i++) {
 		struct query *query = find_room(now_ns);
 		/* More questions wait in the sockets. */
 		if (query == NULL)
 			break;
 		int size = i % 2 == 0 ? datagrams_read(message, &query->asker) : clients_read(message, &query->asker, now_ns);
+		empty = size < 0 ? empty + 1 : 0;
 		if (size < 0)
 			continue;
 		take(message, (size_t)size, query, now_ns);
