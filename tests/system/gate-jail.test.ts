@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdir, readFile, readlink } from "node:fs/promises";
+import { copyFile, mkdir, readFile, readlink, realpath } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gateArgs } from "../../src/network/gate/process.ts";
@@ -83,5 +83,14 @@ describe("the connecting process", () => {
     expect(environment.map((each) => each.split("=")[0]).sort()).toEqual([
       ...["BUN_BE_BUN", "BUN_JSC_forceRAMSize", "BUN_JSC_useJIT", "LANG", "NODE_ENV"],
     ]);
+  });
+
+  test("runs the program that started it, even when another one has taken its place", async () => {
+    await using scratch = await scratchDirectory(tmpdir(), "coppice-gate-upgrade-");
+    const runtime = join(scratch.path, "runtime");
+    await copyFile(await realpath(process.execPath), runtime);
+    const script = join(import.meta.dir, "../support/network/replaced-runtime.ts");
+    const child = Bun.spawn([runtime, script], { stdout: "pipe", timeout: 50_000 });
+    expect(await new Response(child.stdout).text()).toBe("false 0\n");
   });
 });

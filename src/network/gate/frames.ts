@@ -10,7 +10,7 @@ const HEADER_BYTES = 4;
  * Data of one direction that may be under way, which is also the longest payload of a data frame. The reader gives the bytes
  * back as it takes them.
  */
-export const WINDOW_BYTES = 262_144;
+export const WINDOW_BYTES = 131_072;
 /** Reasons of a reset, in the order of their numbers. */
 export const RESET_REASONS = ["reset", "denied_sni", "idle"] as const;
 export type ResetReason = (typeof RESET_REASONS)[number];

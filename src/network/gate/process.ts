@@ -30,8 +30,11 @@ export interface GateProcess extends AsyncDisposable {
   stderrTail(): string;
 }
 
-/** Limits of the process: two sockets for each connection, and the threads of its runtime. */
-const MEMORY_BYTES = 256 * 1024 ** 2;
+/**
+ * Limits of the process: two windows of data and two sockets for each connection, and the threads of its runtime. The kernel
+ * keeps more bytes for a server that takes none; where it counts those, too, it gives less of them.
+ */
+const MEMORY_BYTES = 512 * 1024 ** 2;
 const PIDS_MAX = 64;
 const OPEN_FILES_MAX = 8192;
 /** Threads of all processes of the user, of which there is one for each daemon on the host. */
@@ -69,14 +72,15 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   const limits = { memoryBytes: MEMORY_BYTES, pids: PIDS_MAX };
   const cgroup = stack.use(await host.cgroups.create(`gate-${Bun.randomUUIDv7()}`, limits));
   const path = join(directory, "gate");
-  const { readable, program } = await programFiles(directory);
+  const executable = await ownExecutable(directory);
+  const { readable, program } = await programFiles(directory, executable);
   const listener = listenUnix(path, BACKLOG_COUNT);
   // After this function only the process has the socket, so connections end with it.
   using _listener = { [Symbol.dispose]: () => closeSync(listener) };
   const argv = gateArgs({
     ...{ launcher: host.launcher, uid: host.uid, root, readable, program },
     cgroups: cgroup.directories,
-    executable: await executable(directory),
+    executable,
   });
   const child = start({ argv, extraFds: [listener], stderr: "tail" });
   stack.defer(() => end(child));
@@ -140,7 +144,7 @@ async function end(child: ChildProcess): Promise<void> {
  * Path of the executable that this process runs. An upgrade may have put another one in its place, which speaks to the
  * daemon in another way; then a copy is made in `directory`.
  */
-async function executable(directory: string): Promise<string> {
+async function ownExecutable(directory: string): Promise<string> {
   const own = "/proc/self/exe";
   const [present, running] = await Promise.all([stat(process.execPath).catch(() => null), stat(own)]);
   if (present?.dev === running.dev && present.ino === running.ino) return await realpath(process.execPath);
@@ -151,8 +155,8 @@ async function executable(directory: string): Promise<string> {
 }
 
 /** The command line in the jail, and the files that it needs there beside the executable. */
-async function programFiles(directory: string): Promise<{ readable: string[]; program: string[] }> {
-  const libraries = await sharedObjects(process.execPath);
+async function programFiles(directory: string, executable: string): Promise<{ readable: string[]; program: string[] }> {
+  const libraries = await sharedObjects(executable);
   if (typeof BUILD_GATE === "undefined") {
     const sources = join(import.meta.dir, "../..");
     return { readable: [...libraries, sources], program: [PROGRAM, join(sources, "network/gate/main.ts")] };
