@@ -69,12 +69,16 @@ export class Mirror implements DiskCopy {
       readonly listen: (handler: (event: QmpEvent) => void) => Disposable;
     },
   ): Promise<Mirror> {
+    const { signal } = options;
+    signal.throwIfAborted();
     const mirror = new Mirror(machine, name, options);
     await using undo = new AsyncDisposableStack();
     undo.use(mirror);
     mirror.#owned.use(listen((event) => mirror.#onEvent(event)));
     await mirror.#start(node, options);
-    await untilAborted(mirror.#ready.promise, options.signal);
+    await untilAborted(mirror.#ready.promise, signal);
+    // A small disk may be ready by the time of the abort, and then takes precedence.
+    signal.throwIfAborted();
     undo.move();
     return mirror;
   }
