@@ -25,6 +25,7 @@ import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { assertConforms } from "./conformance.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
@@ -127,6 +128,7 @@ export class Api implements AsyncDisposable {
     await layout.ensure();
     const db = stack.use(openDatabase(layout.database));
     const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
+    stack.use(releaseWhenRead({ db, layers, log: silentLog }));
     const keys = await TokenKeys.open(layout.keys);
     const offset = { offsetMs: 0 };
     const clock = () => Date.now() + offset.offsetMs;
