@@ -12,6 +12,8 @@ const BUSY_TIMEOUT_MS = 2000;
 const CHECKPOINT_WRITES_COUNT = 250;
 /** Number of pages in the log at which a commit checkpoints it, when the thread failed or could not keep up. */
 const CHECKPOINT_PAGES_MAX = 2048;
+/** Time from a call of `eraseSoon` to the erasure, in `milliseconds`: short for a secret, long for a busy service. */
+const ERASE_MS = 60_000;
 /** Size to which a checkpoint truncates the write-ahead log, in `bytes`. */
 const JOURNAL_BYTES_MAX = 67_108_864;
 
@@ -63,6 +65,7 @@ export class Database implements Disposable {
   #cacheVersion = 0;
   #isCacheCurrent = false;
   #writesCount = 0;
+  #erasing: Timer | null = null;
 
   constructor(client: Libsql.Database, path: string) {
     this.#client = client;
@@ -143,9 +146,32 @@ export class Database implements Disposable {
     void this.scans.all({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] }).catch(() => undefined);
   }
 
+  /**
+   * Removes values that were deleted from the write-ahead log, too, about a minute later. The file itself never has
+   * them (`secure_delete`), but the log keeps older states of its pages until something else is written over them.
+   */
+  eraseSoon(): void {
+    this.#erasing ??= setTimeout(() => void this.#erase(), ERASE_MS);
+    this.#erasing.unref();
+  }
+
+  async #erase(): Promise<void> {
+    try {
+      // The first one copies and syncs beside writers, so that the second one, which keeps them out, has little to do.
+      await this.scans.all({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] });
+      const [[busy] = []] = await this.scans.all({ sql: "PRAGMA wal_checkpoint(TRUNCATE)", params: [] });
+      this.#erasing = null;
+      if (busy !== 0) this.eraseSoon();
+    } catch {
+      // Expected: the database was closed, which erases the log, or its disk fails. The next end of an operation tries again.
+      this.#erasing = null;
+    }
+  }
+
   /** Checkpoints the log and closes the connection. Idempotent. */
   [Symbol.dispose](): void {
     if (!this.#client.open) return;
+    clearTimeout(this.#erasing ?? undefined);
     this.scans[Symbol.dispose]();
     this.#prepared.clear();
     this.#statements.clear();

@@ -109,6 +109,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.use(countEvents(this.events, options.metrics));
     this.#subscriptions.use(logEvents(this.events, options.log));
     this.#subscriptions.use(options.eventLogs.listen(this.events));
+    // Its request may have had secrets.
+    this.#subscriptions.use(this.events.subscribe(({ type }) => type === "ended" && options.db.eraseSoon()));
   }
 
   /** Ends the operations that a former process left EXECUTING, and queues those that it left PENDING. */

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import type { Database } from "../../../src/db/database.ts";
 import {
@@ -35,6 +35,7 @@ import {
   type TestDatabase,
   testDatabase,
 } from "../../support/database.ts";
+import { until } from "../../support/waiting.ts";
 
 let opened: TestDatabase;
 let db: Database;
@@ -222,6 +223,33 @@ describe("a request", () => {
     expect(deleteOperationsFinishedBefore(db, 100, 1)).toHaveLength(1);
     db[Symbol.dispose]();
     expect(readFileSync(opened.path).includes("canary-secret")).toBe(false);
+  });
+
+  test("leaves the log of the database, too, while that is in use", async () => {
+    const log = () => readFileSync(`${opened.path}-wal`);
+    const id = addOperation(db, { request: { body: {}, secrets: { env: { KEY: "canary-secret" } } } });
+    failOperation(db, id, error, 3);
+    expect(log().includes("canary-secret")).toBe(true);
+    const { setTimeout: later } = globalThis;
+    const delays: number[] = [];
+    {
+      using _timers = spyOn(globalThis, "setTimeout").mockImplementation(((work: () => void, delayMs = 0) => {
+        delays.push(delayMs);
+        return later(work, 0);
+      }) as typeof setTimeout);
+      db.eraseSoon();
+      db.eraseSoon();
+    }
+    expect(delays).toEqual([60_000]);
+    await until("the log is empty", () => log().byteLength === 0);
+    expect(readFileSync(opened.path).includes("canary-secret")).toBe(false);
+    // Later ones are erased as well.
+    await until("it can be asked again", () => {
+      using timers = spyOn(globalThis, "setTimeout");
+      db.eraseSoon();
+      return timers.mock.calls.length === 1;
+    });
+    expect(addOperation(db, { request: null })).toBeString();
   });
 
   test("that is large is not kept after the end", () => {

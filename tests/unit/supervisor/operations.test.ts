@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { samples } from "../../../src/cgroup/stats.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation, listOperationsSync, startOperation } from "../../../src/db/operations.ts";
@@ -365,11 +365,13 @@ describe("a stop and a restart", () => {
     await operations[Symbol.asyncDispose]();
     expect(getOperation(db, ACCOUNT, ran.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(statusOf(waited.id)).toBe("PENDING");
+    using erased = spyOn(db, "eraseSoon");
     await expect(operations.submitInstance(ACCOUNT, SUBMISSION)).rejects.toThrow("stopping");
     const after = operationsOf(succeed);
     after.recover();
     await after.idle();
     expect(statusOf(waited.id)).toBe("SUCCESS");
+    expect(erased).toHaveBeenCalledTimes(1);
   });
 
   test("after a crash: running operations are FAILED, or CANCELLED where that was accepted; those without their credentials are FAILED", async () => {
@@ -384,8 +386,10 @@ describe("a stop and a restart", () => {
     });
     for (const { id } of [ran, cancelled]) startOperation(db, id, Date.now());
     before.cancel(ACCOUNT, cancelled.id);
+    using erased = spyOn(db, "eraseSoon");
     const after = operationsOf(succeed);
     after.recover();
+    expect(erased).toHaveBeenCalledTimes(3);
     await after.idle();
     expect([ran, cancelled, secret].map(({ id }) => statusOf(id))).toEqual(["FAILED", "CANCELLED", "FAILED"]);
     expect(await Bun.file(store.databasePath).text()).not.toContain("canary-password");
