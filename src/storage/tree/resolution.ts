@@ -61,6 +61,7 @@ class Resolution {
     const current = this.#current();
     if (current[0].entry.type !== "d") this.#missing();
     if (++this.#stepCount > PATH_STEPS_COUNT_MAX) this.#refuse("too many components behind symbolic links");
+    if (name === ".") return;
     if (name === "..") {
       // ".." of the root is the root.
       if (this.#nodes.length > 1) this.#nodes.pop();
@@ -105,6 +106,8 @@ class Resolution {
 
   #push(path: ByteString): void {
     const names = path.split("/").filter((name) => name !== "" && name !== ".");
+    // What is before a slash or a dot at the end must be a directory.
+    if (/(?:^|\/)\.?$/.test(path)) this.#pending.push(".");
     for (const name of names.toReversed()) this.#pending.push(name);
   }
 

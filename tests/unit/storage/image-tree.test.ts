@@ -127,6 +127,12 @@ describe("symlinks", () => {
       link("root", "/"),
       link("dangling", "nothing/here"),
       link("through", "usr/lib/x/y"),
+      link("slash", "usr/lib/x/"),
+      link("dot", "usr/lib/x/."),
+      link("slashed", "slash"),
+      link("lib-slash", "lib/"),
+      link("lib-dot", "abs/."),
+      link("here", "."),
     ]);
     for (const at of [
       "/lib/x",
@@ -137,6 +143,9 @@ describe("symlinks", () => {
       "/chain/x",
       "/root/lib/x",
       "/root/root/up/x",
+      "/lib-slash/x",
+      "/lib-dot/x",
+      "/here/lib/x",
     ]) {
       expect(await stat(image, at)).toMatchObject({ path: "/usr/lib/x", mode: 0o600 });
     }
@@ -145,7 +154,7 @@ describe("symlinks", () => {
     expect((await stat(image, "/lib")).path).toBe(path("/usr/lib"));
     expect((await stat(image, "/root")).path).toBe(path("/"));
     expect(await names(image, "/chain")).toEqual(["f:x"]);
-    for (const at of ["/dangling", "/through", "/usr/lib/x/y"])
+    for (const at of ["/dangling", "/through", "/usr/lib/x/y", "/slash", "/dot", "/slashed"])
       expect(await codeOf(() => stat(image, at))).toBe("not_found");
   });
 
