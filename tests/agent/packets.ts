@@ -149,7 +149,7 @@ export class Kernel implements Disposable {
   }
 
   /** The agent must have answered a frame, because it sets up the network after its greeting. */
-  static async open(agent: NativeAgent): Promise<Kernel> {
+  static async open(agent: Pick<NativeAgent, "directory"> & { sync(): Promise<unknown> }): Promise<Kernel> {
     const ports = readFileSync(join(agent.directory, "network"), "latin1").trim().split(" ").map(Number);
     const opened: Kernel[] = [];
     const socket = await Bun.udpSocket({

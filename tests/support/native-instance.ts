@@ -13,6 +13,8 @@ const NEVER = new AbortController().signal;
 /** An instance whose guest is this host: the agent is the sanitizer build of the real one, and starts real processes. */
 export interface NativeInstance extends AsyncDisposable {
   readonly instance: RunningInstance;
+  /** of the agent, which stands for its disks */
+  readonly directory: string;
 }
 
 export async function nativeInstance(): Promise<NativeInstance> {
@@ -41,7 +43,7 @@ export async function nativeInstance(): Promise<NativeInstance> {
   const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };
   const instance = stack.use(await RunningInstance.take(machines, { vcpus: 1, memoryBytes: 1 }, NEVER));
   const owned = stack.move();
-  return { instance, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { instance, directory, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
 /** A command of the host's shell. */
