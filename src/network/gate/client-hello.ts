@@ -4,6 +4,8 @@ export const HELLO_BYTES_MAX = 16_384;
 const RECORD_HEADER_BYTES = 5;
 /** Longest plain record (RFC 8446, 5.1). */
 const RECORD_BYTES_MAX = 16_384;
+/** Clients send one record, or a few. */
+const RECORDS_COUNT_MAX = 256;
 const TYPE = { handshake: 22, clientHello: 1, serverName: 0, hostName: 0 } as const;
 const HANDSHAKE_HEADER_BYTES = 4;
 /** legacy_version and random */
@@ -17,44 +19,82 @@ export type Hello = { readonly serverName: string } | "more" | "none" | "malform
 
 /**
  * Reads the server name of a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), which may be split over records and segments.
- * With an encrypted ClientHello this is the outer name, which is the one that the connection is routed by.
- * @param bytes everything that the client has sent so far
+ * With an encrypted ClientHello this is the outer name, which is the one that the connection is routed by. It looks at the
+ * bytes again only when all that the ClientHello lacked can be there, so that small pieces cost little.
  */
-export function readClientHello(bytes: Uint8Array): Hello {
-  const handshake = joinRecords(bytes);
-  if (handshake === null) return "malformed";
-  const [type, high = 0, middle = 0, low = 0] = handshake.bytes;
+export class HelloReader {
+  #buffer: Uint8Array | null = null;
+  #heldBytes = 0;
+  /** no ClientHello can be whole with fewer bytes */
+  #neededBytes = 1;
+
+  /** A copy of what was pushed while the answer was `more`. */
+  get held(): Uint8Array {
+    return this.#buffer?.subarray(0, this.#heldBytes) ?? new Uint8Array(0);
+  }
+
+  /** Takes the next bytes of the client. After another answer than `more` nothing may be pushed. */
+  push(bytes: Uint8Array): Hello {
+    const count = this.#heldBytes + bytes.byteLength;
+    if (count >= this.#neededBytes) {
+      const start = this.#heldBytes === 0 ? bytes : Buffer.concat([this.held, bytes]);
+      const result = readStart(start.subarray(0, HELLO_BYTES_MAX));
+      if (typeof result !== "number") return result;
+      this.#neededBytes = Math.min(HELLO_BYTES_MAX, result);
+      if (count >= HELLO_BYTES_MAX) return "malformed";
+    }
+    this.#buffer ??= new Uint8Array(HELLO_BYTES_MAX);
+    this.#buffer.set(bytes, this.#heldBytes);
+    this.#heldBytes = count;
+    return "more";
+  }
+}
+
+/** What the bytes are; when they are incomplete, how many there must be at least. */
+function readStart(bytes: Uint8Array): Exclude<Hello, "more"> | number {
+  const joined = joinRecords(bytes);
+  if (joined === null) return "malformed";
+  const { handshake, missingHeaderBytes } = joined;
+  const [type, high = 0, middle = 0, low = 0] = handshake;
   if (type !== undefined && type !== TYPE.clientHello) return "malformed";
   const length = (high << 16) | (middle << 8) | low;
-  if (length > HELLO_BYTES_MAX) return "malformed";
-  const isWhole = handshake.bytes.byteLength >= HANDSHAKE_HEADER_BYTES + length;
-  if (handshake.bytes.byteLength < HANDSHAKE_HEADER_BYTES || !isWhole) {
-    return bytes.byteLength >= HELLO_BYTES_MAX ? "malformed" : "more";
-  }
-  const name = serverName(
-    new Reader(handshake.bytes.subarray(HANDSHAKE_HEADER_BYTES, HANDSHAKE_HEADER_BYTES + length)),
-  );
+  const isLengthKnown = handshake.byteLength >= HANDSHAKE_HEADER_BYTES;
+  if (isLengthKnown && length > HELLO_BYTES_MAX) return "malformed";
+  const lackedBytes = HANDSHAKE_HEADER_BYTES + (isLengthKnown ? length : 0) - handshake.byteLength;
+  // The least that is lacked is in one record.
+  if (!isLengthKnown || lackedBytes > 0) return bytes.byteLength + missingHeaderBytes + Math.max(1, lackedBytes);
+  const name = serverName(new Reader(handshake.subarray(HANDSHAKE_HEADER_BYTES, HANDSHAKE_HEADER_BYTES + length)));
   if (name === undefined) return "malformed";
   return name === null ? "none" : { serverName: name };
 }
 
-/** The payloads of the handshake records at the start; null when there is another kind of record, or none. */
-function joinRecords(bytes: Uint8Array): { bytes: Uint8Array } | null {
+interface Joined {
+  readonly handshake: Uint8Array;
+  /** bytes of a record's header that come before the next byte of the handshake */
+  readonly missingHeaderBytes: number;
+}
+
+/** The payloads of the handshake records at the start; null when there is another kind of record, or too many. */
+function joinRecords(bytes: Uint8Array): Joined | null {
   const payloads: Uint8Array[] = [];
   let at = 0;
   while (at < bytes.byteLength) {
     const [type, major, , high = 0, low = 0] = bytes.subarray(at, at + RECORD_HEADER_BYTES);
     if (type !== TYPE.handshake || (major !== undefined && major !== 3)) {
       // What follows a whole ClientHello is not looked at.
-      return payloads.length > 0 && isComplete(payloads) ? { bytes: Buffer.concat(payloads) } : null;
+      return payloads.length > 0 && isComplete(payloads)
+        ? { handshake: Buffer.concat(payloads), missingHeaderBytes: 0 }
+        : null;
     }
     if (at + RECORD_HEADER_BYTES > bytes.byteLength) break;
     const length = (high << 8) | low;
-    if (length === 0 || length > RECORD_BYTES_MAX) return null;
+    if (length === 0 || length > RECORD_BYTES_MAX || payloads.length === RECORDS_COUNT_MAX) return null;
     payloads.push(bytes.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + length));
     at += RECORD_HEADER_BYTES + length;
   }
-  return { bytes: Buffer.concat(payloads) };
+  const isWithinRecord = at > bytes.byteLength;
+  const missingHeaderBytes = isWithinRecord ? 0 : at + RECORD_HEADER_BYTES - bytes.byteLength;
+  return { handshake: Buffer.concat(payloads), missingHeaderBytes };
 }
 
 function isComplete(payloads: readonly Uint8Array[]): boolean {

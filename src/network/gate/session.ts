@@ -1,7 +1,7 @@
 import { isIP, type Socket } from "node:net";
 import { numericAddress } from "../addresses.ts";
 import { GateError } from "../gate.ts";
-import { HELLO_BYTES_MAX, readClientHello } from "./client-hello.ts";
+import { HelloReader } from "./client-hello.ts";
 import { type Dialled, dial, judge } from "./dial.ts";
 import { DataReceiver, DataSender } from "./flow.ts";
 import { FrameError, FrameReader, messageFrame, type ResetReason, resetFrame } from "./frames.ts";
@@ -29,8 +29,8 @@ export class Session {
   readonly #abort = new AbortController();
   #outer: Socket | null = null;
   #asked = false;
-  /** bytes of the client that wait for a whole ClientHello; null when they need not */
-  #held: { bytes: Uint8Array; readonly name: string; readonly timer: Timer } | null = null;
+  /** what a whole ClientHello is waited for with; null when the client's bytes need not wait */
+  #hello: { readonly reader: HelloReader; readonly name: string; readonly timer: Timer } | null = null;
   readonly #sender: DataSender;
   readonly #receiver: DataReceiver;
   /** bytes of the daemon that the outer socket has not taken yet */
@@ -106,7 +106,7 @@ export class Session {
     this.lastAt = performance.now();
     if (request.serverName !== null) {
       const timer = setTimeout(() => this.reset("denied_sni"), HELLO_MS_MAX);
-      this.#held = { bytes: new Uint8Array(0), name: request.serverName, timer };
+      this.#hello = { reader: new HelloReader(), name: request.serverName, timer };
     }
     this.#answer({ ok: true, addresses: [address] });
     if (early.byteLength > 0) this.#fromOuter(early);
@@ -165,18 +165,16 @@ export class Session {
     if (this.#outer === null || this.#ended.daemon) return void this.#close();
     this.lastAt = performance.now();
     this.#receiver.arrived(bytes.byteLength);
-    if (this.#held === null) return void this.#passOn(this.#outer, bytes);
-    const { name, timer } = this.#held;
-    const held = Buffer.concat([this.#held.bytes, bytes]);
-    const hello = readClientHello(held.subarray(0, HELLO_BYTES_MAX));
-    if (hello === "more") {
-      this.#held = { bytes: held, name, timer };
-      return;
+    if (this.#hello !== null) {
+      const { reader, name, timer } = this.#hello;
+      const hello = reader.push(bytes);
+      if (hello === "more") return;
+      if (typeof hello === "string" || hello.serverName !== name) return void this.reset("denied_sni");
+      clearTimeout(timer);
+      this.#hello = null;
+      if (reader.held.byteLength > 0) this.#passOn(this.#outer, reader.held);
     }
-    if (typeof hello === "string" || hello.serverName !== name) return void this.reset("denied_sni");
-    clearTimeout(timer);
-    this.#held = null;
-    this.#passOn(this.#outer, held);
+    this.#passOn(this.#outer, bytes);
   }
 
   #passOn(outer: Socket, bytes: Uint8Array): void {
@@ -186,7 +184,7 @@ export class Session {
 
   #daemonEnded(): void {
     if (this.#outer === null || this.#ended.daemon) return void this.#close();
-    if (this.#held !== null && this.#held.bytes.byteLength > 0) return void this.reset("denied_sni");
+    if (this.#hello !== null && this.#hello.reader.held.byteLength > 0) return void this.reset("denied_sni");
     this.#ended.daemon = true;
     this.#outer.end();
     this.#finish();
@@ -222,6 +220,6 @@ export class Session {
   }
 
   #clear(): void {
-    if (this.#held !== null) clearTimeout(this.#held.timer);
+    if (this.#hello !== null) clearTimeout(this.#hello.timer);
   }
 }

@@ -1,10 +1,21 @@
-import { describe, expect, test } from "bun:test";
-import { HELLO_BYTES_MAX, type Hello, readClientHello } from "../../../src/network/gate/client-hello.ts";
+import { describe, expect, spyOn, test } from "bun:test";
+import { HELLO_BYTES_MAX, type Hello, HelloReader } from "../../../src/network/gate/client-hello.ts";
 import { clientHello, extension, helloTo, named, records, u8, u24, v16 } from "../../support/network/client-hello.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 
 const ENCRYPTED_HELLO = 0xfe0d;
+const readClientHello = (bytes: Uint8Array): Hello => new HelloReader().push(bytes);
 const whole = helloTo("www.example.com");
+
+/** The answer to bytes in pieces of `size`, how many bytes it took, and what is held then. */
+function pushed(bytes: Buffer, size: number): { hello: Hello; taken: number; held: Buffer } {
+  const reader = new HelloReader();
+  for (let at = 0; at < bytes.byteLength; at += size) {
+    const hello = reader.push(bytes.subarray(at, at + size));
+    if (hello !== "more") return { hello, taken: at + size, held: Buffer.from(reader.held) };
+  }
+  return { hello: "more", taken: bytes.byteLength, held: Buffer.from(reader.held) };
+}
 
 describe("a ClientHello", () => {
   test("names its server, with GREASE and other extensions around it", () => {
@@ -21,6 +32,33 @@ describe("a ClientHello", () => {
         serverName: "www.example.com",
       });
     }
+  });
+
+  test("is known with its last byte, whatever the pieces and the records", () => {
+    const name = { serverName: "www.example.com" };
+    const message = clientHello([named("www.example.com")]);
+    for (const bytes of [whole, ...[1, 2, 7, 99].map((size) => records(message, size))]) {
+      const { hello, taken, held } = pushed(bytes, 1);
+      expect({ hello, taken }).toEqual({ hello: name, taken: bytes.byteLength });
+      expect(held).toEqual(bytes.subarray(0, -1));
+      for (const size of [2, 3, 50]) expect(pushed(bytes, size).hello).toEqual(name);
+    }
+  });
+
+  test("has a bounded number of records", () => {
+    const message = clientHello([extension(21, Buffer.alloc(HELLO_BYTES_MAX / 2))]);
+    expect(readClientHello(records(message, 1).subarray(0, 6 * 256))).toBe("more");
+    expect(readClientHello(records(message, 1).subarray(0, 6 * 257))).toBe("malformed");
+  });
+
+  test("is looked at seldom, however small the pieces are", () => {
+    const bytes = records(clientHello([extension(21, Buffer.alloc(HELLO_BYTES_MAX / 2))]), 40);
+    const concat = spyOn(Buffer, "concat");
+    const { hello } = pushed(bytes, 1);
+    const lookCount = concat.mock.calls.length;
+    concat.mockRestore();
+    expect(hello).toBe("none");
+    expect(lookCount).toBeLessThan(200);
   });
 
   test("may be followed by anything", () => {
