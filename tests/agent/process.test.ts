@@ -286,7 +286,7 @@ describe("the agent's memory", () => {
     const before = residentKib();
     const granted = await fill(ids);
     // 64 initial windows, and more for those that asked first.
-    expect(granted).toBe(64 * 65_536 + 42 * 196_608);
+    expect(granted).toBe(64 * 65_536 + 16 * 196_608);
     expect((await agent.sync()).type).toBe(AgentFrame.synced);
     const full = residentKib() - before;
     expect(full).toBeGreaterThan(granted / 1024 - 1024);

@@ -16,7 +16,7 @@
 
 #define INPUTS_COUNT_MAX (PROCESSES_COUNT_MAX + CONNECTIONS_COUNT_MAX)
 /* Credit beyond the initial windows, for all inputs together. */
-#define GRANTS_BYTES_MAX (2 * MIB)
+#define GRANTS_BYTES_MAX (3 * MIB)
 /* Limit of all specifications that are being received: one of the largest size. */
 #define SPECS_BYTES_MAX EXEC_SPEC_BYTES_MAX
 /* The kernel charges a pipe's buffer to the writer, which is the agent for standard input. A pipe has 16 pages. */
@@ -35,13 +35,15 @@
 /* Questions of programs that the host has not answered yet. */
 #define QUESTIONS_COUNT_MAX 64
 #define QUESTION_CLIENTS_COUNT_MAX 16
+/* SO_SNDBUF and SO_RCVBUF of a client with questions over TCP, which are short. */
+#define QUESTION_SOCKET_BUFFER_BYTES 4096
 /* Ring of held SYNs, which the kernel fills. */
 #define HELD_RING_BYTES 65536
 /* Connections that the kernel completed and the agent has not accepted. Only forged ones make more than a few. */
-#define ACCEPTS_COUNT_MAX 24
-/* The sockets of the guest's network: those connections, clients with questions, and the socket of questions. */
+#define ACCEPTS_COUNT_MAX 16
+/* The sockets of the guest's network: those connections, and clients with questions, accepted or not. */
 #define NETWORK_SOCKETS_BYTES \
-	((ACCEPTS_COUNT_MAX + QUESTION_CLIENTS_COUNT_MAX + QUESTION_CLIENTS_COUNT_MAX) * 3LL * SOCKET_BUFFER_BYTES)
+	(ACCEPTS_COUNT_MAX * 4LL * SOCKET_BUFFER_BYTES + 2 * QUESTION_CLIENTS_COUNT_MAX * 4LL * QUESTION_SOCKET_BUFFER_BYTES)
 #define NETWORK_BYTES (NAMES_BYTES + HELD_RING_BYTES + MIB / 4 + NETWORK_SOCKETS_BYTES)
 
 #define BUDGET_BYTES \

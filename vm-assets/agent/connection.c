@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "bytes.h"
 #include "clock.h"
 #include "duplex.h"
@@ -49,7 +50,7 @@ static uint32_t reason_of(int error)
 static int open_socket(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd >= 0 && !duplex_limit(fd)) {
+	if (fd >= 0 && !duplex_limit(fd, SOCKET_BUFFER_BYTES)) {
 		close(fd);
 		return -1;
 	}

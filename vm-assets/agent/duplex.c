@@ -30,11 +30,11 @@ static bool set_buffers(int fd, int size)
 	       setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0;
 }
 
-bool duplex_limit(int fd)
+bool duplex_limit(int fd, int buffer)
 {
 	const int on = 1;
 	const int mss = SEGMENT_BYTES;
-	return set_buffers(fd, SOCKET_BUFFER_BYTES) &&
+	return set_buffers(fd, buffer) &&
 	       setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss) == 0 &&
 	       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
 }

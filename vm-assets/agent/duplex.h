@@ -20,9 +20,9 @@ struct duplex {
 
 /*
  * Gives a socket, before it is connected, or a listener, for the sockets that it accepts, the options of a connection: small
- * buffers, and no delays. Returns false and errno on failure.
+ * buffers, of `buffer` bytes each, and no delays. Returns false and errno on failure.
  */
-bool duplex_limit(int fd);
+bool duplex_limit(int fd, int buffer);
 
 /* Prepares for frames of the host, whose bytes wait in the ring of the connection's slot until a socket is attached. */
 void duplex_open(struct duplex *duplex, unsigned slot);

@@ -56,8 +56,8 @@ static bool make_maps(struct problem *problem)
 	return bpf_set(maps.flags, &zero, &(const uint32_t){1}) ? true : problem_set(problem, errno, "map of flags");
 }
 
-/* Opens a socket on a port of the kernel's choice, for both families and for every address. */
-static int serve(int type, int backlog)
+/* Opens a socket on a port of the kernel's choice, for both families and for every address. `backlog`, `buffer`: of a listener. */
+static int serve(int type, int backlog, int buffer)
 {
 	const struct sockaddr_in6 any = {.sin6_family = AF_INET6};
 	const int on = 1;
@@ -66,7 +66,7 @@ static int serve(int type, int backlog)
 	if (fd < 0 || setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
 		setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &on, sizeof on) != 0 ||
 		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on) != 0 ||
-		(type == SOCK_STREAM && !duplex_limit(fd)) || bind(fd, (const struct sockaddr *)&any, sizeof any) != 0 ||
+		(type == SOCK_STREAM && !duplex_limit(fd, buffer)) || bind(fd, (const struct sockaddr *)&any, sizeof any) != 0 ||
 		(type == SOCK_STREAM && listen(fd, backlog) != 0))
 		return -1;
 	return fd;
@@ -76,9 +76,9 @@ static bool open_sockets(struct network_sockets *sockets, struct problem *proble
 {
 	const uint32_t mark = NETWORK_MARK;
 	const int on = 1;
-	sockets->listener = serve(SOCK_STREAM, ACCEPTS_COUNT_MAX);
-	sockets->question_listener = serve(SOCK_STREAM, QUESTION_CLIENTS_COUNT_MAX);
-	sockets->questions = serve(SOCK_DGRAM, 0);
+	sockets->listener = serve(SOCK_STREAM, ACCEPTS_COUNT_MAX, SOCKET_BUFFER_BYTES);
+	sockets->question_listener = serve(SOCK_STREAM, QUESTION_CLIENTS_COUNT_MAX, QUESTION_SOCKET_BUFFER_BYTES);
+	sockets->questions = serve(SOCK_DGRAM, 0, 0);
 	if (sockets->listener < 0 || sockets->question_listener < 0 || sockets->questions < 0)
 		return problem_set(problem, errno, "sockets of the network");
 	raw_ipv4 = socket(AF_INET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_RAW);

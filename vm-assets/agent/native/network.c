@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../budget.h"
 #include "../duplex.h"
 #include "../platform.h"
 
@@ -30,7 +31,7 @@ static int serve(int type, int *port)
 	int fd = socket(AF_INET6, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
 		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on) != 0 ||
-		(type == SOCK_STREAM && !duplex_limit(fd)) ||
+		(type == SOCK_STREAM && !duplex_limit(fd, SOCKET_BUFFER_BYTES)) ||
 		bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
 		(type == SOCK_STREAM && listen(fd, SOMAXCONN) != 0) ||
 		getsockname(fd, (struct sockaddr *)&address, &size) != 0)
