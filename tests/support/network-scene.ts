@@ -1,5 +1,6 @@
 import type { NetworkRequest, NetworkRule, NetworkVerdict } from "../../src/domain/network.ts";
 import { InstanceNetwork, type NetworkSettings } from "../../src/supervisor/network/instance-network.ts";
+import type { Agent } from "../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, SESSION_GUEST_BIT } from "../../src/vm/agent/protocol.ts";
 import { done, openAgent, text } from "./agent-script.ts";
@@ -29,10 +30,16 @@ export class NetworkScene implements AsyncDisposable {
   nowMs = 0;
   readonly network: InstanceNetwork;
   readonly guest: ScriptedAgent;
+  readonly agent: Agent;
   #sessions = 0;
 
-  private constructor(request: NetworkRequest, settings: NetworkSettings, guest: ScriptedAgent) {
+  private constructor(
+    request: NetworkRequest,
+    settings: NetworkSettings,
+    { guest, agent }: ReturnType<typeof openAgent>,
+  ) {
     this.guest = guest;
+    this.agent = agent;
     this.gate.names = new Set(["a.example", "db.example"]);
     this.network = new InstanceNetwork({
       gate: this.gate,
@@ -58,8 +65,9 @@ export class NetworkScene implements AsyncDisposable {
     request: Partial<NetworkRequest> = {},
     settings: Partial<NetworkSettings> = {},
   ): Promise<NetworkScene> {
-    const { guest, agent } = openAgent();
-    const scene = new NetworkScene({ ...REQUEST, ...request }, { ...NETWORK_SETTINGS, ...settings }, guest);
+    const opened = openAgent();
+    const { guest, agent } = opened;
+    const scene = new NetworkScene({ ...REQUEST, ...request }, { ...NETWORK_SETTINGS, ...settings }, opened);
     const given = agent.network(scene.network, { ipv6: false });
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
     await given;

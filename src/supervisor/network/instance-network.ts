@@ -30,7 +30,7 @@ type FailedVerdict = keyof typeof REFUSALS;
 
 /** The operator's settings for the networks of instances. */
 export interface NetworkSettings extends OperatorRules {
-  /** connections of an instance at the same time */
+  /** connections of an instance at the same time, with those to its ports */
   readonly connectionsMax: number;
   /** connections and questions of an instance in a second */
   readonly opensPerSecond: number;
@@ -103,7 +103,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     return this.#audit.audit(this.#options.request.record);
   }
 
-  open(destination: GuestDestination, connection: GuestConnection): void {
+  open(destination: GuestDestination, connection: GuestConnection, count: number): void {
     if (this.#over.signal.aborted) {
       connection.refuse(Refusal.noNetwork);
       return;
@@ -118,7 +118,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       connection.refuse(Refusal.denied);
       return;
     }
-    if (this.#running.size >= this.#options.settings.connectionsMax || !this.#bucket.take()) {
+    if (count > this.#options.settings.connectionsMax || !this.#bucket.take()) {
       this.#refuse(destination, connection, "limited");
       return;
     }

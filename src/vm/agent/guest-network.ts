@@ -37,8 +37,11 @@ export interface GuestQuery {
 
 /** What answers the wishes of a guest for connections and names. All of them may be hostile. */
 export interface GuestNetwork {
-  /** Takes a connection, to accept or refuse it at any time. Must not throw. */
-  open(destination: GuestDestination, connection: GuestConnection): void;
+  /**
+   * Takes a connection, to accept or refuse it at any time. Must not throw.
+   * @param count connections of the guest that are open or being opened, by either side, with this one
+   */
+  open(destination: GuestDestination, connection: GuestConnection, count: number): void;
   /** Resolves to the response code, as in DNS: 0 when the name may be used. A rejection is answered like code 2. */
   resolve(query: GuestQuery): Promise<number>;
 }
@@ -47,6 +50,8 @@ export interface GuestNetwork {
 export interface RequestsLink extends ConnectionLink {
   /** Registers a session that the guest opened; false when the guest has too many connections. */
   admit(id: number, session: GuestOpenedConnection): boolean;
+  /** connections that are open or being opened, by either side */
+  readonly connectionsCount: number;
 }
 
 /** The frames by which a guest opens connections and resolves names. */
@@ -97,7 +102,7 @@ export class GuestRequests {
     const isAdmitted = this.#link.admit(frame.session, connection);
     this.#handle(() => {
       if (!isAdmitted) refuse(Refusal.limited);
-      else if (!connection.over) network.open(destination, connection);
+      else if (!connection.over) network.open(destination, connection, this.#link.connectionsCount);
     });
   }
 

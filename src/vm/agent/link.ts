@@ -122,6 +122,11 @@ export class AgentLink {
     return turn;
   }
 
+  /** Connections that are open or being opened, by either side. */
+  get connectionsCount(): number {
+    return this.#counts.connection;
+  }
+
   /** Registers a session that the guest opened; false when the guest has too many connections. */
   admit(id: number, session: Session): boolean {
     if (this.#counts[session.class] >= CLASSES[session.class].countMax) return false;

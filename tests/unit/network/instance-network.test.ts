@@ -2,6 +2,7 @@
 
 import { describe, expect, test } from "bun:test";
 import type { GateVerdict } from "../../../src/network/gate.ts";
+import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Refusal } from "../../../src/vm/agent/protocol.ts";
 import { done, text } from "../../support/agent-script.ts";
 import { NetworkScene, rule } from "../../support/network-scene.ts";
@@ -268,7 +269,21 @@ describe("limits", () => {
     await turns();
     scene.gate.connections[0]?.break("reset");
     await turns();
+    // Its place is free when the guest has answered the reset.
+    expect(scene.answer(scene.ask("a.example"))).toBe(Refusal.limited);
+    scene.guest.send(AgentFrame.netReset, opens[0] ?? 0);
     expect(scene.answer(scene.ask("a.example"))).toBeNull();
+  });
+
+  test("of connections count those to ports of the guest", async () => {
+    await using scene = await NetworkScene.open({}, { connectionsMax: 2 });
+    const dialled = scene.agent.dial(80).catch(() => undefined);
+    const { session } = await scene.guest.frame(HostFrame.netDial);
+    await scene.connect();
+    expect(scene.answer(scene.ask("a.example"))).toBe(Refusal.limited);
+    scene.guest.send(AgentFrame.netRefused, session, packIntegers([32, Refusal.refused]));
+    await dialled;
+    await scene.connect();
   });
 
   test("of bytes reset the connection that exceeds them, and refuse all others", async () => {
