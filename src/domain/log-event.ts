@@ -72,7 +72,7 @@ export interface LogEventData {
     readonly pid: number;
     readonly command: string;
     readonly args: readonly string[];
-    /** true when only the first part of a long command line is stored */
+    /** true when only the first part of a long command line, or of a directory, is stored */
     readonly args_truncated?: true;
     readonly cwd: string;
     readonly uid: number;
@@ -90,7 +90,7 @@ export interface LogEventData {
     readonly bytes_emitted: number;
     readonly bytes_dropped: number;
   };
-  /** further output of processes beside the command is not stored */
+  /** further output of processes beside the command is not stored, and their starts are shortened */
   readonly size_cap: { readonly limit_bytes: number; readonly file_size: number };
   readonly exit: {
     readonly pid: number;

@@ -33,7 +33,7 @@ export interface EventWriterOptions {
   readonly path: string;
   /** ns since the epoch */
   readonly now: () => bigint;
-  /** size of the file, in `bytes`, from which on the output of processes beside the command is dropped */
+  /** size of the file, in `bytes`, from which on `isFull` is true, and the output of processes beside the command is dropped */
   readonly limitBytes?: number;
   /** called when more can be read, and when writing has failed */
   readonly onChange?: () => void;
@@ -107,6 +107,11 @@ export class EventWriter {
     return this.#bytes - this.#writtenBytes;
   }
 
+  /** True when the log has its size: what still follows must be short. */
+  get isFull(): boolean {
+    return this.#isCapped || this.#bytes + this.#reservedBytes >= this.#limitBytes;
+  }
+
   /** Aborts with the cause when a write fails. Events are dropped from then on. */
   get failed(): AbortSignal {
     return this.#failed.signal;
@@ -156,6 +161,10 @@ export class EventWriter {
     return this.#ending;
   }
 
+  get #limitBytes(): number {
+    return this.#options.limitBytes ?? EVENT_LOG_BYTES_MAX;
+  }
+
   get #isOver(): boolean {
     return this.#isEnded || this.#failed.signal.aborted;
   }
@@ -194,7 +203,7 @@ export class EventWriter {
   /** Either `wantedBytes` or 0: the first output without room ends the output of all processes beside the command. */
   #roomFor(wantedBytes: number): number {
     if (this.#isCapped) return 0;
-    const limitBytes = this.#options.limitBytes ?? EVENT_LOG_BYTES_MAX;
+    const limitBytes = this.#limitBytes;
     const headerBytes = HEADER_BYTES * (1 + Math.ceil(wantedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
     if (this.#bytes + this.#reservedBytes + headerBytes + wantedBytes <= limitBytes) return wantedBytes;
     this.#isCapped = true;

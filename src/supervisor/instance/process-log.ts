@@ -8,6 +8,8 @@ import type { ProcessSink } from "./running-instance.ts";
 
 /** Largest part of a command line that is logged, in characters: an instance may start tens of thousands of processes. */
 const COMMAND_LINE_CHARACTERS_MAX = 1024;
+/** The same, and of a directory, in a log that is full. */
+const SHORT_CHARACTERS_MAX = 64;
 const SIGKILL_SIGNAL = 9;
 
 /** The host's figures of a process that was killed with its machine. */
@@ -59,7 +61,8 @@ export class ProcessLog {
 
   #started(pid: number, shown: Omit<LogEventData["spawn"], "pid">): void {
     this.#pid = pid;
-    this.#events.append(this.#process.spid, "spawn", { pid, ...shown });
+    const isFull = this.#events.isFull;
+    this.#events.append(this.#process.spid, "spawn", { pid, ...(isFull ? shortened(shown) : shown) });
   }
 
   #shown(spec: Parameters<ProcessLog["sink"]>[0]): Omit<LogEventData["spawn"], "pid"> {
@@ -139,10 +142,25 @@ export class ProcessLog {
   }
 }
 
-function shownCommand(argv: readonly string[]): Pick<LogEventData["spawn"], "command" | "args" | "args_truncated"> {
+/** A start that takes little of a log, whatever was started. */
+function shortened(shown: Omit<LogEventData["spawn"], "pid">): Omit<LogEventData["spawn"], "pid"> {
+  const { command, args, cwd, args_truncated, ...rest } = shown;
+  const isCut = args_truncated === true || cwd.length > SHORT_CHARACTERS_MAX;
+  return {
+    ...shownCommand([command, ...args], SHORT_CHARACTERS_MAX),
+    ...(isCut ? { args_truncated: true } : {}),
+    cwd: cwd.slice(0, SHORT_CHARACTERS_MAX),
+    ...rest,
+  };
+}
+
+function shownCommand(
+  argv: readonly string[],
+  charactersMax = COMMAND_LINE_CHARACTERS_MAX,
+): Pick<LogEventData["spawn"], "command" | "args" | "args_truncated"> {
   const [command = "", ...args] = argv;
   const shown: string[] = [];
-  let left = COMMAND_LINE_CHARACTERS_MAX;
+  let left = charactersMax;
   for (const text of [command, ...args]) {
     if (left <= 0) break;
     shown.push(text.slice(0, left));

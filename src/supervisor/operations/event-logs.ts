@@ -21,7 +21,10 @@ const SHORT_BYTES_MAX = 32_768;
 const SHARED_PIECES_COUNT_MAX = 32;
 
 /** The part of an operation's log that its work uses. */
-export type EventLog = Pick<EventWriter, "append" | "outputs" | "written" | "end" | "failed" | "nextId" | "path">;
+export type EventLog = Pick<
+  EventWriter,
+  "append" | "outputs" | "written" | "end" | "failed" | "nextId" | "path" | "isFull"
+>;
 
 /** The log of a running operation. It must be ended before it is disposed of. */
 class OpenLog extends EventWriter implements Disposable {

@@ -28,7 +28,9 @@ const SpawnData = data("spawn: a process has started", {
   pid: count("process id in the namespace of the instance"),
   command: Type.String(),
   args: Type.Array(Type.String()),
-  args_truncated: Type.Optional(Type.Boolean({ description: "present and true when the command line is cut" })),
+  args_truncated: Type.Optional(
+    Type.Boolean({ description: "present and true when the command line or the directory is cut" }),
+  ),
   cwd: Type.String(),
   uid: count("user of the process"),
   gid: count("group of the process"),

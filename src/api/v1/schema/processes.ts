@@ -29,7 +29,7 @@ export const Process = Type.Object({
   command: Type.String(),
   args: Type.Array(Type.String()),
   args_truncated: Type.Optional(
-    Type.Boolean({ description: "true when only the first part of the arguments is stored" }),
+    Type.Boolean({ description: "true when only the first part of the arguments, or of the directory, is stored" }),
   ),
   cwd: Type.String(),
   uid: Type.Integer(),
