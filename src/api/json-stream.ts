@@ -1,10 +1,18 @@
-/** A string that is too long to be encoded as JSON in one piece. */
-export class LongText {
-  /** can be read once */
-  readonly pieces: AsyncIterable<string>;
+import { ESCAPED_BYTES_MAX, escapeAscii } from "./json-escape.ts";
 
-  constructor(pieces: AsyncIterable<string>) {
+/** A part of a JSON text: a string, or its bytes, which are valid until the next part is requested. */
+export type JsonPart = string | Uint8Array;
+
+/** Bytes that are too long to be encoded as one JSON string. */
+export class LongText {
+  /** can be read once; each is valid until the next one is requested */
+  readonly pieces: AsyncIterable<Buffer>;
+  readonly encoding: "ascii" | "base64";
+
+  /** @param pieces for base64, all but the last of a multiple of three bytes */
+  constructor(pieces: AsyncIterable<Buffer>, encoding: "ascii" | "base64") {
     this.pieces = pieces;
+    this.encoding = encoding;
   }
 }
 
@@ -12,7 +20,7 @@ export class LongText {
  * Encodes a value as JSON in pieces. The members of an object are encoded one by one, and so are the items of an async
  * iterable, which becomes an array. A `LongText` becomes a string. Any other value is one piece.
  */
-export async function* jsonPieces(value: unknown): AsyncGenerator<string, void, undefined> {
+export async function* jsonPieces(value: unknown): AsyncGenerator<JsonPart, void, undefined> {
   if (value instanceof LongText) yield* textPieces(value);
   else if (isAsyncIterable(value)) yield* arrayPieces(value);
   else if (isObject(value)) yield* objectPieces(value);
@@ -27,9 +35,18 @@ export async function* mapped<T, U>(
   for await (const item of items) yield map(item);
 }
 
-async function* textPieces({ pieces }: LongText): AsyncGenerator<string, void, undefined> {
+async function* textPieces({ pieces, encoding }: LongText): AsyncGenerator<JsonPart, void, undefined> {
+  let escaped = Buffer.allocUnsafeSlow(0);
   yield '"';
-  for await (const piece of pieces) yield JSON.stringify(piece).slice(1, -1);
+  for await (const piece of pieces) {
+    if (encoding === "base64") {
+      yield piece.toString("base64");
+      continue;
+    }
+    const bytesMax = ESCAPED_BYTES_MAX * piece.byteLength;
+    if (escaped.byteLength < bytesMax) escaped = Buffer.allocUnsafeSlow(bytesMax);
+    yield escaped.subarray(0, escapeAscii(piece, escaped, 0));
+  }
   yield '"';
 }
 
@@ -43,7 +60,7 @@ async function* arrayPieces(items: AsyncIterable<unknown>): AsyncGenerator<strin
   yield "]";
 }
 
-async function* objectPieces(members: Record<string, unknown>): AsyncGenerator<string, void, undefined> {
+async function* objectPieces(members: Record<string, unknown>): AsyncGenerator<JsonPart, void, undefined> {
   yield "{";
   let separator = "";
   for (const [name, member] of Object.entries(members)) {

@@ -4,11 +4,16 @@ import type { Reply } from "./reply.ts";
 
 type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
 
+/** Chunks that can be ended before the first one is requested. */
+interface Endable extends AsyncIterable<Uint8Array<ArrayBuffer>> {
+  return(): Promise<unknown>;
+}
+
 /**
  * A body of chunks that may reuse one buffer: each is copied to the socket before the next is requested, and none is
  * requested while the client does not read. `held` is disposed when the body ends or is cancelled.
  */
-export function directStream(chunks: Chunks, held?: Disposable): ReadableStream<Uint8Array> {
+export function directStream(chunks: Endable, held?: Disposable): ReadableStream<Uint8Array> {
   let isCancelled = false;
   return new ReadableStream<Uint8Array>({
     type: "direct",
@@ -139,39 +144,80 @@ export function pullStream(
   return WebStream.from({ [Symbol.asyncIterator]: () => iterator });
 }
 
-/** Text is collected to chunks of this size, in characters. */
-const CHUNK_CHARACTERS = 65_536;
+/** Text is collected to chunks of this size, in `bytes`. */
+const CHUNK_BYTES = 65_536;
 
 /**
  * A reply of text that may be too long to be in memory at once. A short text is sent in one piece. `held` is disposed when
  * the text ends, fails or is cancelled.
  */
-export async function streamed(contentType: string, parts: AsyncGenerator<string>, held?: Disposable): Promise<Reply> {
+export async function streamed(
+  contentType: string,
+  parts: AsyncGenerator<string | Uint8Array>,
+  held?: Disposable,
+): Promise<Reply> {
   using undo = new DisposableStack();
   undo.use(held);
   const headers = { "content-type": contentType, "cache-control": "no-store" };
-  const first = await gather(parts);
-  if (first.done) return { status: 200, headers, body: first.text };
+  const chunks = new TextChunks(parts);
+  const first = await chunks.next();
+  if (chunks.isOver) return { status: 200, headers, body: Buffer.from(first).toString("utf8") };
   undo.move();
-  const encoder = new TextEncoder();
-  let pending = first.text;
-  const next = async (): Promise<IteratorResult<Uint8Array>> => {
-    const text = pending === "" ? (await gather(parts)).text : pending;
-    pending = "";
-    return text === "" ? { done: true, value: undefined } : { done: false, value: encoder.encode(text) };
-  };
-  const body = pullStream({ next, return: () => parts.return(undefined) as Promise<never> }, { held });
-  return { status: 200, headers, body };
+  return { status: 200, headers, body: directStream(chunks.all(first), held) };
 }
 
-async function gather(parts: AsyncGenerator<string>): Promise<{ text: string; done: boolean }> {
-  let text = "";
-  while (text.length < CHUNK_CHARACTERS) {
-    const step = await parts.next();
-    if (step.done === true) return { text, done: true };
-    text += step.value;
+/** Collects parts of a text to chunks, each of which is valid until the next one is requested. */
+class TextChunks {
+  readonly #parts: AsyncGenerator<string | Uint8Array>;
+  #bytes = Buffer.allocUnsafeSlow(2 * CHUNK_BYTES);
+  #used = 0;
+  isOver = false;
+
+  constructor(parts: AsyncGenerator<string | Uint8Array>) {
+    this.#parts = parts;
   }
-  return { text, done: false };
+
+  /** The next chunk; empty at the end. */
+  async next(): Promise<Uint8Array<ArrayBuffer>> {
+    this.#used = 0;
+    while (this.#used < CHUNK_BYTES && !this.isOver) {
+      const step = await this.#parts.next();
+      if (step.done === true) this.isOver = true;
+      else this.#add(step.value);
+    }
+    return this.#bytes.subarray(0, this.#used);
+  }
+
+  /** All chunks, of which `next` has given the first one. Their end is that of the parts, also before the first one. */
+  all(first: Uint8Array<ArrayBuffer>): Endable {
+    let given: Uint8Array<ArrayBuffer> | null = first;
+    const next = async (): Promise<IteratorResult<Uint8Array<ArrayBuffer>>> => {
+      const chunk = given ?? (await this.next());
+      given = null;
+      return chunk.byteLength > 0 ? { done: false, value: chunk } : { done: true, value: undefined };
+    };
+    const end = async (): Promise<IteratorResult<Uint8Array<ArrayBuffer>>> => {
+      await this.#parts.return(undefined);
+      return { done: true, value: undefined };
+    };
+    return { [Symbol.asyncIterator]: () => ({ next, return: end }), return: end };
+  }
+
+  #add(part: string | Uint8Array): void {
+    const isText = typeof part === "string";
+    // A character of UTF-16 has at most three bytes in UTF-8.
+    const bytesMax = this.#used + (isText ? 3 * part.length : part.byteLength);
+    if (bytesMax > this.#bytes.byteLength) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(bytesMax, 2 * this.#bytes.byteLength));
+      this.#bytes.copy(larger, 0, 0, this.#used);
+      this.#bytes = larger;
+    }
+    if (isText) this.#used += this.#bytes.write(part, this.#used, "utf8");
+    else {
+      this.#bytes.set(part, this.#used);
+      this.#used += part.byteLength;
+    }
+  }
 }
 
 /** Fast rather than small, because a client waits for the result. */

@@ -6,7 +6,7 @@ import type { WalkLimiter } from "./walk-limiter.ts";
 /** The captured output of a stream: all its bytes, or a file that stays open until disposal. */
 export type Output =
   | { readonly kind: "short"; readonly bytes: Uint8Array }
-  | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "isAscii" | "text">);
+  | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "isAscii" | "pieces">);
 
 /** The outputs of one process, for one reply. It must be disposed of after the reply was sent. */
 export interface Outputs extends Disposable {
@@ -43,7 +43,7 @@ function outputOf(output: Uint8Array | LongOutput): Output {
   return {
     kind: "long",
     isAscii: () => output.isAscii(),
-    text: (encoding) => output.text(encoding),
+    pieces: () => output.pieces(),
     [Symbol.dispose]: () => output[Symbol.dispose](),
   };
 }

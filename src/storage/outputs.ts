@@ -119,9 +119,9 @@ export class LongOutput implements Disposable {
     return true;
   }
 
-  /** The output as text in the given encoding. */
-  async *text(encoding: "ascii" | "base64"): AsyncGenerator<string, void, undefined> {
-    for await (const piece of this.#pieces()) yield piece.toString(encoding === "ascii" ? "latin1" : "base64");
+  /** The output from its beginning: all pieces but the last of a multiple of three bytes, each valid until the next one. */
+  pieces(): AsyncGenerator<Buffer, void, undefined> {
+    return this.#pieces();
   }
 }
 

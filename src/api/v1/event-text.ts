@@ -1,18 +1,10 @@
 import { isAscii } from "node:buffer";
 import { isoTimeNs, type LogEvent } from "../../domain/log-event.ts";
+import { ESCAPED_BYTES_MAX, escapeAscii } from "../json-escape.ts";
 
 /** What is not the payload of an event, in `bytes`, with room to spare. */
 const HEAD_BYTES_MAX = 512;
-/** A byte of a payload has at most so many characters in JSON: `\u001b`. */
-const ESCAPED_BYTES_MAX = 6;
 const BUFFER_BYTES_MIN = 131_072;
-const BACKSLASH = 0x5c;
-
-/** Second character of the short escapes of JSON, by byte; 0: none. */
-const SHORT_ESCAPES = new Uint8Array(256);
-for (const [byte, letter] of ["\bb", "\tt", "\nn", "\ff", "\rr", '""', "\\\\"].map((pair) => Buffer.from(pair))) {
-  SHORT_ESCAPES[byte ?? 0] = letter ?? 0;
-}
 
 /**
  * Encodes events for the wire. It works on bytes in a buffer of its own: as strings, the text would exist several times,
@@ -56,7 +48,7 @@ export class EventText {
   #output(payload: Uint8Array): void {
     if (isAscii(payload)) {
       this.#write('{"content":"');
-      this.#escape(payload);
+      this.#used = escapeAscii(payload, this.#bytes, this.#used);
       this.#write('","encoding":"ascii"}');
     } else {
       const bytes = Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength);
@@ -64,22 +56,6 @@ export class EventText {
       this.#write(bytes.toString("base64"));
       this.#write('","encoding":"base64"}');
     }
-  }
-
-  /** Writes ASCII as `JSON.stringify` does, without the quotes. */
-  #escape(payload: Uint8Array): void {
-    const bytes = this.#bytes;
-    let at = this.#used;
-    for (let from = 0; from < payload.length; from++) {
-      const byte = payload[from] ?? 0;
-      const letter = SHORT_ESCAPES[byte] ?? 0;
-      if (letter !== 0) {
-        bytes[at++] = BACKSLASH;
-        bytes[at++] = letter;
-      } else if (byte < 0x20) at += bytes.write(`\\u${byte.toString(16).padStart(4, "0")}`, at, "latin1");
-      else bytes[at++] = byte;
-    }
-    this.#used = at;
   }
 
   /** Data other than output is stored as JSON. */

@@ -22,7 +22,7 @@ export class SentOutputs implements Disposable {
     this.#held.use(output);
     this.#isLong = true;
     const encoding = (await output.isAscii()) ? "ascii" : "base64";
-    return { content: new LongText(output.text(encoding)), encoding, truncated };
+    return { content: new LongText(output.pieces(), encoding), encoding, truncated };
   }
 
   /** The reply with a body that contains the outputs. It takes over the open files. */

@@ -1,0 +1,27 @@
+/** A byte has at most so many characters in JSON: `\u001b`. */
+export const ESCAPED_BYTES_MAX = 6;
+
+const BACKSLASH = 0x5c;
+/** Second character of the short escapes of JSON, by byte; 0: none. */
+const SHORT_ESCAPES = new Uint8Array(256);
+for (const [byte, letter] of ["\bb", "\tt", "\nn", "\ff", "\rr", '""', "\\\\"].map((pair) => Buffer.from(pair))) {
+  SHORT_ESCAPES[byte ?? 0] = letter ?? 0;
+}
+
+/**
+ * Writes ASCII to `target` from `offset` on as `JSON.stringify` does, without the quotes, and returns the offset behind it.
+ * As strings, a long text would exist several times. There must be room for `ESCAPED_BYTES_MAX` for each byte.
+ */
+export function escapeAscii(ascii: Uint8Array, target: Buffer, offset: number): number {
+  let at = offset;
+  for (let from = 0; from < ascii.length; from++) {
+    const byte = ascii[from] ?? 0;
+    const letter = SHORT_ESCAPES[byte] ?? 0;
+    if (letter !== 0) {
+      target[at++] = BACKSLASH;
+      target[at++] = letter;
+    } else if (byte < 0x20) at += target.write(`\\u${byte.toString(16).padStart(4, "0")}`, at, "latin1");
+    else target[at++] = byte;
+  }
+  return at;
+}
