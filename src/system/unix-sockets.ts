@@ -1,5 +1,5 @@
 import { dlopen, FFIType, ptr } from "bun:ffi";
-import { closeSync } from "node:fs";
+import { closeSync, constants as files, openSync } from "node:fs";
 import { constants } from "node:os";
 import { checked, LibcError } from "./libc.ts";
 
@@ -32,6 +32,16 @@ const MSG_NOSIGNAL = 0x4000;
 const BACKLOG_COUNT = 16;
 /** Length of `sun_path` without the final NUL. */
 export const SOCKET_PATH_BYTES_MAX = 107;
+
+/**
+ * A short path to a directory, because a socket's path is limited to `SOCKET_PATH_BYTES_MAX` and a data directory's is not.
+ * Only this process can use it, until `stack` is disposed of.
+ */
+export function openSocketDirectory(stack: AsyncDisposableStack, path: string): string {
+  const fd = openSync(path, files.O_RDONLY | files.O_DIRECTORY | files.O_NOFOLLOW);
+  stack.defer(() => closeSync(fd));
+  return `/proc/self/fd/${fd}`;
+}
 
 /**
  * Listens at `path`. Returns the descriptor, which the caller closes.

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
 import { type ChildProcess, type ExitStatus, start } from "../../system/exec.ts";
 import { sharedObjects } from "../../system/shared-objects.ts";
-import { listenUnix } from "../../system/unix-sockets.ts";
+import { listenUnix, openSocketDirectory } from "../../system/unix-sockets.ts";
 
 /** What the process is started with. */
 export interface GateHost {
@@ -24,7 +24,7 @@ export interface GateProcess extends AsyncDisposable {
   /** resident memory of both, in `bytes` */
   residentBytes(): number;
   readonly cgroup: Cgroup;
-  /** socket on which it accepts connections of the daemon */
+  /** socket on which it accepts connections of the daemon; a path in this process, until disposal */
   readonly path: string;
   readonly exited: Promise<ExitStatus>;
   stderrTail(): string;
@@ -71,7 +71,7 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   stack.defer(() => rm(directory, { recursive: true, force: true }));
   const limits = { memoryBytes: MEMORY_BYTES, pids: PIDS_MAX };
   const cgroup = stack.use(await host.cgroups.create(`gate-${Bun.randomUUIDv7()}`, limits));
-  const path = join(directory, "gate");
+  const path = `${openSocketDirectory(stack, directory)}/gate`;
   const executable = await ownExecutable(directory);
   const { readable, program } = await programFiles(directory, executable);
   const listener = listenUnix(path, BACKLOG_COUNT);

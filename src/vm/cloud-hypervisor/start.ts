@@ -1,7 +1,7 @@
-import { closeSync, constants, openSync } from "node:fs";
+import { closeSync, constants } from "node:fs";
 import { chmod, chown, copyFile, link, mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { listenUnix } from "../../system/unix-sockets.ts";
+import { listenUnix, openSocketDirectory } from "../../system/unix-sockets.ts";
 import { SocketChannel } from "../agent/channel.ts";
 import { CpuWeight } from "../cpu-weight.ts";
 import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
@@ -46,7 +46,7 @@ export async function startCloudHypervisor(
   const { fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
   const home = await openMachineHome(stack, host, { shape, pidsMax: LIMITS.threadsMax, cpuWeight });
   const { uid, directory } = home;
-  const shortPath = openDirectory(stack, directory);
+  const shortPath = openSocketDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
   await chown(runDirectory(directory), uid, uid);
   const process = withListener(`${shortPath}/api.sock`, (listener) =>
@@ -65,7 +65,7 @@ export async function startCloudHypervisor(
   const api = new CloudHypervisorApi(`${shortPath}/api.sock`);
   await firstAnswer(PROGRAM_NAME, process, api.ping());
   const pid = await vmmPid(PROGRAM_NAME, process, home);
-  const socketDirectory = openDirectory(stack, runDirectory(directory));
+  const socketDirectory = openSocketDirectory(stack, runDirectory(directory));
   const parts = { ...home, pid, shape, socketDirectory, api, events, process };
   return new CloudHypervisorMachine({ ...parts, owned: stack.move() });
 }
@@ -101,11 +101,4 @@ export async function placeFile(source: string, target: string): Promise<void> {
     await copyFile(source, target, constants.COPYFILE_EXCL);
     await chmod(target, 0o444);
   }
-}
-
-/** A short path to an open directory, because a socket's path is limited to 107 bytes. */
-function openDirectory(stack: AsyncDisposableStack, path: string): string {
-  const fd = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
-  stack.defer(() => closeSync(fd));
-  return `/proc/self/fd/${fd}`;
 }

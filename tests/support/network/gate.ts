@@ -11,6 +11,8 @@ import { nameServer } from "./name-server.ts";
 /** No virtual machine of a test has this user id. */
 const GATE_UID = 1_900_100_000;
 const DAEMON_PORT = 8642;
+/** A data directory may have a path that is too long for a socket. */
+const LONG_NAME = "data-directory-".repeat(10);
 
 export interface TestGate extends AsyncDisposable {
   readonly gate: GateClient;
@@ -46,12 +48,13 @@ export async function testGate(
     await openCgroupTree({ namespace: `coppice-test-gate-${process.pid}-${Bun.randomUUIDv7()}` }),
   );
   const scratch = stack.use(await scratchDirectory("/tmp", "coppice-gate-"));
+  const directory = join(scratch.path, LONG_NAME, "gate");
   const gate = stack.use(
     new GateClient({
       launcher: async () => builtAssets().launcher,
       cgroups,
       uid: GATE_UID,
-      directory: join(scratch.path, "gate"),
+      directory,
       settings: { resolvers: [names.address], proxy: null, proxyBypass: { names: [], ranges: [] }, ...settings },
       log,
       ...more,
@@ -59,5 +62,5 @@ export async function testGate(
   );
   gate.protectPort(DAEMON_PORT);
   const owned = stack.move();
-  return { gate, warnings, directory: join(scratch.path, "gate"), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { gate, warnings, directory, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
