@@ -197,7 +197,7 @@ export class RawGuest {
     const session = ++this.#session;
     const run: Run = { output: [[], []], exit: Promise.withResolvers<number>() };
     this.#runs.set(session, run);
-    this.send(execFrames(session, { ...request, env: request.env ?? ["PATH=/bin"] }));
+    this.send(execFrames(session, { timeoutMs: ANSWER_TIMEOUT_MS, env: ["PATH=/bin"], ...request }));
     using _late = deadline(ANSWER_TIMEOUT_MS, () =>
       run.exit.reject(new Error(`${request.argv.join(" ")} does not end`)),
     );
