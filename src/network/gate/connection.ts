@@ -67,12 +67,15 @@ export class Connection implements GateConnection {
     // The caller gets it where it waits; after an abort nobody does.
     this.answer.catch(() => undefined);
     this.#receiver = new DataReceiver(socket);
-    this.#sender = new DataSender(socket, { onRoom: () => this.#giveRoom(), onEnded: () => this.#finish("here") });
+    const onEnded = (): void => {
+      this.#done.here = true;
+    };
+    this.#sender = new DataSender(socket, { onRoom: () => this.#giveRoom(), onEnded });
     const reader = new FrameReader(ANSWER_BYTES_MAX, {
       message: (payload) => this.#takeAnswer(payload),
       data: (bytes) => this.#take(bytes),
       end: () => {
-        this.#finish("there");
+        this.#done.there = true;
         this.#wake?.();
       },
       reset: (reason) => this.#end(reason),
@@ -87,7 +90,9 @@ export class Connection implements GateConnection {
         this.#end("lost");
       }
     });
-    for (const event of ["end", "error", "close"]) socket.on(event, () => this.#end("lost"));
+    // The process ends the socket when the other side has taken everything.
+    socket.on("end", () => this.#end(this.#done.here && this.#done.there ? "ended" : "lost"));
+    for (const event of ["error", "close"]) socket.on(event, () => this.#end("lost"));
     socket.write(request);
   }
 
@@ -146,11 +151,6 @@ export class Connection implements GateConnection {
   #giveRoom(): void {
     this.#room?.resolve();
     this.#room = null;
-  }
-
-  #finish(side: "here" | "there"): void {
-    this.#done[side] = true;
-    if (this.#done.here && this.#done.there) this.#end("ended");
   }
 
   #end(how: GateEnd): void {

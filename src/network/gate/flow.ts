@@ -28,6 +28,11 @@ export class DataSender {
     return this.#waiting.length === 0;
   }
 
+  /** Keeps no more memory than the bytes that wait: the buffer that they came in may be much larger. */
+  compact(): void {
+    for (const [index, bytes] of this.#waiting.entries()) this.#waiting[index] = Uint8Array.from(bytes);
+  }
+
   /** Sends the end of the direction after everything that waits. */
   end(): void {
     this.#isEnding = true;

@@ -151,14 +151,17 @@ export class Session {
       this.#sender.end();
     });
     outer.on("error", () => this.reset("reset"));
-    outer.on("close", () => (this.#ended.outer ? undefined : this.reset("reset")));
+    outer.on("finish", () => this.#finish());
+    outer.on("close", () => (this.#ended.outer && outer.writableFinished ? undefined : this.reset("reset")));
     outer.resume();
   }
 
   #fromOuter(bytes: Uint8Array): void {
     if (this.#over) return;
     this.lastAt = performance.now();
-    if (!this.#sender.send(bytes)) this.#outer?.pause();
+    if (this.#sender.send(bytes)) return;
+    this.#sender.compact();
+    this.#outer?.pause();
   }
 
   #fromDaemon(bytes: Uint8Array): void {
@@ -190,9 +193,9 @@ export class Session {
     this.#finish();
   }
 
-  /** Ends the session when both sides have ended, and each was told of the other's end. */
+  /** Ends the session when both sides have ended, each was told of the other's end, and all bytes were taken. */
   #finish(): void {
-    if (!this.#ended.told || !this.#ended.daemon || this.#over) return;
+    if (!this.#ended.told || this.#outer?.writableFinished !== true || this.#over) return;
     this.#over = true;
     this.#clear();
     this.#daemon.end();

@@ -233,24 +233,28 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     };
     if (!isPinned) settle("allowed");
     let isCut = false;
-    const end = await relay(ends, {
-      sent: (bytes) => {
-        isCut ||= !this.#mayMove("sent", bytes);
-        if (isCut) return false;
-        const to = tally ?? early;
-        to.sentBytes += bytes;
-        this.#audit.touch(to);
-        return true;
+    const end = await relay(
+      ends,
+      {
+        sent: (bytes) => {
+          isCut ||= !this.#mayMove("sent", bytes);
+          if (isCut) return false;
+          const to = tally ?? early;
+          to.sentBytes += bytes;
+          this.#audit.touch(to);
+          return true;
+        },
+        received: (bytes) => {
+          isCut ||= !this.#mayMove("received", bytes);
+          if (isCut) return false;
+          const to = settle("allowed");
+          to.receivedBytes += bytes;
+          this.#audit.touch(to);
+          return true;
+        },
       },
-      received: (bytes) => {
-        isCut ||= !this.#mayMove("received", bytes);
-        if (isCut) return false;
-        const to = settle("allowed");
-        to.receivedBytes += bytes;
-        this.#audit.touch(to);
-        return true;
-      },
-    });
+      this.#over.signal,
+    );
     // A server that spoke before the client did is both.
     if (end === "denied_sni" && tally !== null) this.#count({ host, port, verdict: end });
     settle(end === "denied_sni" ? end : "allowed");

@@ -16,8 +16,9 @@ export interface RelayMeter {
 /**
  * Passes bytes in both directions, as fast as the slower end takes them, until both have ended or one is reset. A reset of
  * one end resets the other. Resolves to the outer end's end; never rejects.
+ * @param over resets the outer end, even one that only has to pass on what the guest has sent
  */
-export async function relay({ guest, outer }: RelayEnds, meter: RelayMeter): Promise<GateEnd> {
+export async function relay({ guest, outer }: RelayEnds, meter: RelayMeter, over: AbortSignal): Promise<GateEnd> {
   let end: GateEnd | null = null;
   const ended = outer.ended.then((how) => {
     end = how;
@@ -25,8 +26,9 @@ export async function relay({ guest, outer }: RelayEnds, meter: RelayMeter): Pro
     return how;
   });
   const reset = () => outer.reset();
-  guest.signal.addEventListener("abort", reset, { once: true });
-  if (guest.signal.aborted) reset();
+  const signals = [guest.signal, over];
+  for (const signal of signals) signal.addEventListener("abort", reset);
+  if (signals.some(({ aborted }) => aborted)) reset();
   const up = async () => {
     for await (const chunk of guest.chunks()) {
       if (!meter.sent(chunk.byteLength)) return guest.reset();
@@ -50,6 +52,6 @@ export async function relay({ guest, outer }: RelayEnds, meter: RelayMeter): Pro
   };
   await Promise.all([up().catch(broken), down().catch(broken)]);
   const how = await ended;
-  guest.signal.removeEventListener("abort", reset);
+  for (const signal of signals) signal.removeEventListener("abort", reset);
   return how;
 }
