@@ -4,8 +4,6 @@ import { ResponseError, UnreachableError } from "./errors.ts";
 import { RETRY_MS, UNREACHABLE_MS_MAX } from "./operation-events.ts";
 import type { ProcessName } from "./processes.ts";
 
-/** Largest number of connections in a row that bring nothing. */
-const TRIES_COUNT_MAX = UNREACHABLE_MS_MAX / RETRY_MS;
 /** A connection that lasts this long, in `milliseconds`, is a good one, also when nothing comes. */
 const STEADY_MS = 10_000;
 
@@ -54,22 +52,30 @@ export class SteadyAttachment implements AttachedStreams {
 
   /** @throws UnreachableError when no connection is to be had any more; ResponseError when the appliance refuses it */
   async *output(): AsyncGenerator<AttachedOutput, void, undefined> {
-    let triesCount = 0;
+    // Since then no connection was a good one.
+    let lostAt: number | null = null;
     for (;;) {
-      const since = performance.now();
+      let openAt = performance.now();
       try {
-        if (this.#attachment === null) await this.#connect();
+        if (this.#attachment === null) {
+          openAt = Number.POSITIVE_INFINITY;
+          await this.#connect();
+          openAt = performance.now();
+        }
         yield* this.#fresh(this.#attachment as Attachment);
         return;
       } catch (error) {
         if (this.#left.signal.aborted) throw new UnreachableError("it was left", { cause: error });
-        const isOld = this.#hasNews || performance.now() - since > STEADY_MS;
-        triesCount = isOld ? 1 : triesCount + 1;
-        if (!(await this.#isTemporary(error, triesCount))) throw error;
+        if (this.#hasNews || performance.now() - openAt > STEADY_MS) lostAt = null;
+        if (lostAt !== null && performance.now() - lostAt > UNREACHABLE_MS_MAX) {
+          throw new UnreachableError((error as Error).message, { cause: error });
+        }
+        if (!(await this.#isTemporary(error, lostAt === null))) throw error;
       }
       this.#attachment = null;
       this.#hasNews = false;
-      if (triesCount === 1) this.#options.onLost?.();
+      if (lostAt === null) this.#options.onLost?.();
+      lostAt ??= performance.now();
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }
   }
@@ -133,13 +139,12 @@ export class SteadyAttachment implements AttachedStreams {
     this.#hasNews = true;
   }
 
-  /** True when another connection may be had. */
-  async #isTemporary(error: unknown, triesCount: number): Promise<boolean> {
-    if (triesCount > TRIES_COUNT_MAX) return false;
+  /** True when another connection may be had. @param isFirst the connection was a good one until now */
+  async #isTemporary(error: unknown, isFirst: boolean): Promise<boolean> {
     // The appliance may not have noticed yet that the connection before is gone.
     if (error instanceof ResponseError) return error.status === 429 || error.status === 503;
     if (!(error instanceof UnreachableError) || this.#attachment?.isBroken === false) return false;
-    return triesCount === 1 || !(await this.#hasEnded());
+    return isFirst || !(await this.#hasEnded());
   }
 
   /** The first connection after the end of the instance gives what is left; further ones do not. */

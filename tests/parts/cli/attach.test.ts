@@ -1,6 +1,6 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { type CliOptions, cli, errorReply, ScriptedAppliance, type ScriptedSocket } from "../../support/cli.ts";
-import { until } from "../../support/waiting.ts";
+import { pause, until } from "../../support/waiting.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const Channel = { stdout: 1, stderr: 2, status: 3, resize: 4 } as const;
@@ -149,6 +149,31 @@ describe("a connection that is lost", () => {
     expect(queries()).toHaveLength(4);
   });
 });
+
+test("a connection that stays lost is given up after a minute, with the way back", async () => {
+  const { now } = performance;
+  let skippedMs = 0;
+  using _clock = spyOn(performance, "now").mockImplementation(() => now.call(performance) + skippedMs);
+  const { answer } = appliance;
+  appliance.answer = async (request) => {
+    if (request.path.includes("wait=")) await pause("the end does not come", 100);
+    if (!request.path.includes("/attach")) return await answer(request);
+    // Each try takes longer than a good connection has to last.
+    skippedMs += 20_000;
+    return errorReply(503, "unavailable", "it starts");
+  };
+  connections = [
+    (socket) => {
+      appliance.onSocket = null;
+      socket.terminate();
+    },
+  ];
+  const { code, stderr } = await attach();
+  const end = `coppice attach: the connection is lost; coppice attach ${ID} 2 comes back to process 2\n`;
+  expect([code, stderr]).toEqual([125, `${LOST}${end}`]);
+  // A handshake that fails is asked about by a request.
+  expect(queries().length).toBeLessThan(12);
+}, 30_000);
 
 test("a terminal gets no queries out of what it is shown once more, and its size on every connection", async () => {
   const query = "\x1b[6n";
