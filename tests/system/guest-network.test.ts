@@ -308,6 +308,8 @@ describe("programs of the guest that serve", () => {
 
   test("names have loopback addresses to themselves, until they are gone", async () => {
     const ask = (server: string) => `/probe ask ${server} 53 ${TYPE_A} example.com`;
+    const elsewhere = `busybox unshare -n /probe echo 53 & busybox sleep 1; ${ask("127.0.0.1")}; kill $!`;
+    expect((await guest.shell(elsewhere)).stdout).toBe("0 c6120100\n");
     const script = `/probe echo 53 & busybox sleep 1; ${ask("127.0.0.1")}; ${ask("8.8.8.8")}; wait`;
     // The program's answer is the question, without a record.
     expect((await guest.shell(script)).stdout.split("\n").sort()).toEqual(["", "0 ", "0 c6120100", "29"]);
@@ -323,7 +325,6 @@ describe("programs of the guest that serve", () => {
       `/probe ask 8.8.8.8 53 ${TYPE_A} example.com; /probe half 1.2.3.4 80 100000`,
       "/probe half 10.7.0.1 700 5; /probe datagram 1.2.3.4 443",
     ].join("\n");
-    // busybox names the other end itself.
     const script = [
       `busybox unshare -n /bin/sh -c '${inside}' &`,
       "inside=$!",
@@ -376,7 +377,6 @@ describe("a hostile guest", () => {
 
   test("that writes over the kernel's maps and detaches its programs has no network, and an agent that is alive", async () => {
     const ruined = await start(NetworkFlag.on);
-    // One SYN is in the ring when its positions change.
     ruined.judge = { ...judge, open: () => null };
     const waiting = ruined.shell("busybox timeout 3 /probe connect 1.2.3.4 80");
     await until("the connection is held", () => ruined.wishes.length === 1);

@@ -202,14 +202,23 @@ bool programs_hold(const struct network_maps *maps, int listener, struct problem
 	return result == 0 ? true : problem_set(problem, error, "filter of SYNs");
 }
 
-enum { OTHER_PORT };
+enum { OTHER };
 
 static bool yield_of(const struct network_maps *maps, int cgroup, unsigned attach, struct problem *problem)
 {
 	struct assembly assembly = {.count = 0};
 	struct assembly *p = &assembly;
-	load(p, BPF_W, R1, R1, (int)offsetof(struct bpf_sock, src_port));
-	jump_if(p, BPF_JNE, R1, PORT_QUESTIONS, OTHER_PORT);
+	move(p, R6, R1);
+	load(p, BPF_W, R1, R6, (int)offsetof(struct bpf_sock, src_port));
+	jump_if(p, BPF_JNE, R1, PORT_QUESTIONS, OTHER);
+	/* Other network namespaces have loopback addresses of their own. Without a socket, it is the first namespace. */
+	move(p, R1, R6);
+	call(p, BPF_FUNC_get_netns_cookie);
+	move(p, R7, R0);
+	set(p, R1, 0);
+	call(p, BPF_FUNC_get_netns_cookie);
+	emit(p, BPF_ALU64 | BPF_SUB | BPF_X, R0, R7, 0, 0);
+	jump_if(p, BPF_JNE, R0, 0, OTHER);
 	store_value(p, BPF_W, -4, 0);
 	store_value(p, BPF_W, -8, 0);
 	use_map(p, R1, maps->flags);
@@ -217,7 +226,7 @@ static bool yield_of(const struct network_maps *maps, int cgroup, unsigned attac
 	point(p, R3, -8);
 	set(p, R4, BPF_ANY);
 	call(p, BPF_FUNC_map_update_elem);
-	place(p, OTHER_PORT);
+	place(p, OTHER);
 	leave(p, 1);
 	int program = bpf_load(p, BPF_PROG_TYPE_CGROUP_SOCK, attach, "program of binds", problem);
 	int link = program < 0 ? -1 : bpf_link(program, cgroup, attach, "hook of binds", problem);
