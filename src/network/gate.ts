@@ -29,6 +29,8 @@ export interface Gate extends AsyncDisposable {
 export interface LookupOptions {
   /** true for a name that the operator wrote in the settings: it may be in this host's /etc/hosts; default: false */
   readonly named?: boolean;
+  /** as in a `GateRequest`; default: null */
+  readonly account?: string | null;
 }
 
 /** Which addresses beyond the public ones a request may reach. */
@@ -45,6 +47,8 @@ export interface AddressReach {
 }
 
 export interface GateRequest {
+  /** whose share of all connections it takes; null for the daemon's own tools */
+  readonly account: string | null;
   readonly destination: Destination;
   readonly reach: AddressReach;
   /** the name that the client's TLS must ask for; null for any bytes */

@@ -18,7 +18,7 @@ const FAILED_HOSTS_COUNT_MAX = 32;
 const NAME_EXPRESSION = /^[a-z0-9._-]+$/;
 
 /** A registry may take long to begin with its answer. */
-const TRANSFER = { serverName: null, idleMs: 3_600_000 } as const;
+const TRANSFER = { account: null, serverName: null, idleMs: 3_600_000 } as const;
 const REACH = { forbidden: "registry", except: [] } as const;
 
 /** Messages of skopeo when the proxy refused or failed a connection, or a forwarded connection failed. */

@@ -83,6 +83,7 @@ test("programs and servers get what the other side sent, however connections end
     gate,
     settings: { ...NETWORK_SETTINGS, allow: [rule("*", "*"), rule("127.0.0.0/8", "*")], opensPerSecond: 1000 },
     request: { allow: [rule("*", "*"), rule("127.0.0.0/8", "*")], tls: "any", record: false },
+    account: "a",
     clock: Date.now,
     listener: {
       ...{ counted: () => undefined, first: () => undefined, moved: () => undefined, failed: () => undefined },

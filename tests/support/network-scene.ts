@@ -45,6 +45,7 @@ export class NetworkScene implements AsyncDisposable {
       gate: this.gate,
       settings,
       request,
+      account: "a",
       clock: () => 1_000_000 + this.nowMs,
       now: () => this.nowMs,
       listener: {

@@ -7,6 +7,7 @@ import { bypassesProxy, type ProxyBypass, type SiteProxy } from "../site-proxy.t
 import { GateGoneError, request } from "./connection.ts";
 import type { Lookup, ProxyRequest, Request } from "./messages.ts";
 import { type GateHost, type GateProcess, startGateProcess } from "./process.ts";
+import { Shares } from "./shares.ts";
 
 export interface GateSettings {
   /** name servers, as `setServers` of node:dns takes them; empty for those of the host */
@@ -28,8 +29,10 @@ export interface GateOptions extends Omit<GateHost, "launcher"> {
 
 const LOCALHOST = ["127.0.0.1", "::1"] as const;
 const IDLE_MS = 120_000;
-/** Connections and look-ups at the same time. */
-const USES_COUNT_MAX = 2048;
+/** Connections and look-ups at the same time. Each may take half a megabyte of the process. */
+const USES_COUNT_MAX = 1024;
+/** Of these, what is left to imports whatever the accounts do. */
+const TOOL_USES_COUNT = 64;
 /** Longer than the process takes for all of its own limits together: the names, the addresses, the site's proxy. */
 const CONNECT_MS_MAX = 75_000;
 const LOOKUP_MS_MAX = 15_000;
@@ -46,6 +49,7 @@ export class GateClient implements Gate {
   /** the last one that did not end by itself */
   #stopped: GateProcess | null = null;
   #startedAt = Number.NEGATIVE_INFINITY;
+  readonly #shares = new Shares(USES_COUNT_MAX, TOOL_USES_COUNT);
   #uses = 0;
   #idle: Timer | null = null;
   #ownPort = 0;
@@ -72,7 +76,7 @@ export class GateClient implements Gate {
 
   async connect(wanted: GateRequest, signal: AbortSignal): Promise<GateConnection> {
     const { destination, reach, serverName, idleMs } = wanted;
-    const use = this.#use();
+    const use = this.#use(wanted.account);
     try {
       const message: Request = {
         op: "connect",
@@ -101,10 +105,10 @@ export class GateClient implements Gate {
     }
   }
 
-  async lookup(name: string, signal: AbortSignal, { named = false }: LookupOptions = {}) {
+  async lookup(name: string, signal: AbortSignal, { named = false, account = null }: LookupOptions = {}) {
     if (isIP(name) !== 0) return [name];
     if (this.#proxyTo(name) !== null) return null;
-    using _use = this.#use();
+    using _use = this.#use(account);
     const lookup = this.#lookupOf(name, named);
     const { connection, addresses } = await this.#request({ op: "lookup", lookup }, LOOKUP_MS_MAX, signal);
     connection.reset();
@@ -144,9 +148,10 @@ export class GateClient implements Gate {
   }
 
   /** Counts a use until disposal. @throws GateError `limited` */
-  #use(): Disposable {
+  #use(account: string | null): Disposable {
     if (this.#over.signal.aborted) throw new GateError("unreachable", "the daemon stops");
-    if (this.#uses >= USES_COUNT_MAX) throw new GateError("limited", "there are too many connections");
+    const place = this.#shares.take(account);
+    if (place === null) throw new GateError("limited", "there are too many connections");
     this.#uses += 1;
     if (this.#idle !== null) clearTimeout(this.#idle);
     this.#idle = null;
@@ -155,6 +160,7 @@ export class GateClient implements Gate {
       [Symbol.dispose]: () => {
         if (!isUsed) return;
         isUsed = false;
+        place[Symbol.dispose]();
         this.#uses -= 1;
         if (this.#uses === 0) this.#endLater();
       },

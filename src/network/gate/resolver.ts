@@ -9,8 +9,8 @@ const KEEP_MS_MAX = 60_000;
 /** A name that does not exist now may soon. */
 const KEEP_MISSING_MS = 5000;
 const ENTRIES_COUNT_MAX = 4096;
-/** Look-ups that wait for name servers at the same time. */
-const LOOKUPS_COUNT_MAX = 512;
+/** Look-ups that wait for name servers at the same time: as many as the daemon, which shares them out, can ask for. */
+const LOOKUPS_COUNT_MAX = 1024;
 const LOOKUP_MS_MAX = 10_000;
 /** Time limit for one try with one server. */
 const TRY_MS = 2500;

@@ -39,8 +39,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       diskUse.add(events.path);
       const bounded = AbortSignal.any([signal, diskUse.full, events.failed]);
-      await using network =
-        submission.network === null ? null : networks.open(operation.id, submission.network, events);
+      await using network = submission.network === null ? null : networks.open(operation, submission.network, events);
       const uninvited = (count: number) => networks.uninvited(operation.id, count);
       const tools = { ...context, laps, diskUse, events, network, uninvited };
       if (network !== null) auditNetwork(() => network.audit());

@@ -57,6 +57,8 @@ export interface InstanceNetworkOptions {
   readonly gate: Pick<Gate, "connect" | "resolve">;
   readonly settings: NetworkSettings;
   readonly request: NetworkRequest;
+  /** the account of the instance */
+  readonly account: string;
   readonly listener: NetworkListener;
   /** time since the epoch, in `milliseconds` */
   readonly clock: () => number;
@@ -168,7 +170,10 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     if (known !== undefined && known.until > this.#now()) return known.exists;
     if (!this.#bucket.take()) return null;
     const named = this.#judge.isNamed({ kind: "name", host: name });
-    const exists = this.#options.gate.resolve(name, this.#over.signal, { named });
+    const exists = this.#options.gate.resolve(name, this.#over.signal, {
+      named,
+      account: this.#options.account,
+    });
     this.#know(name, { exists, until: this.#now() + NAME_MS });
     exists.then(
       (found) => {
@@ -194,9 +199,15 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   }
 
   async #connect(destination: GuestDestination, connection: GuestConnection): Promise<void> {
-    const { gate, settings, listener } = this.#options;
+    const { gate, settings, listener, account } = this.#options;
     const serverName = this.#judge.serverName(destination);
-    const request = { destination, reach: this.#judge.reach(destination), serverName, idleMs: settings.idleMs };
+    const request = {
+      account,
+      destination,
+      reach: this.#judge.reach(destination),
+      serverName,
+      idleMs: settings.idleMs,
+    };
     let outer: GateConnection;
     try {
       outer = await gate.connect(request, connection.signal);

@@ -1,3 +1,4 @@
+import type { OperationRow } from "../../db/operations.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
@@ -34,9 +35,13 @@ export class InstanceNetworks {
   }
 
   /** The network of an operation's instance, to be disposed of when its machine is gone. */
-  open(id: OperationId, request: NetworkRequest, events: Pick<EventLog, "append">): InstanceNetwork {
+  open(
+    { id, accountId: account }: Pick<OperationRow, "id" | "accountId">,
+    request: NetworkRequest,
+    events: Pick<EventLog, "append">,
+  ): InstanceNetwork {
     const { gate, settings, clock } = this.#options;
-    return new InstanceNetwork({ gate, settings, clock, request, listener: this.#listener(id, events) });
+    return new InstanceNetwork({ gate, settings, clock, request, account, listener: this.#listener(id, events) });
   }
 
   /** Reports connections that a guest without a network tried to open: its agent is not ours any more. */

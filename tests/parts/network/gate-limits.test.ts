@@ -1,8 +1,9 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import type { Socket } from "node:net";
-import type { GateConnection, GateEnd } from "../../../src/network/gate.ts";
+import { type GateConnection, type GateEnd, GateError } from "../../../src/network/gate.ts";
 import { withinTime } from "../../../src/system/waiting.ts";
 import { guestRequest, type TestGate, testGate } from "../../support/network/gate.ts";
+import { nameServer } from "../../support/network/name-server.ts";
 import { peer } from "../../support/network/peers.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -57,4 +58,29 @@ test("a connection whose sides have ended lasts until its far end has taken all"
     await until("all has arrived", () => counts.get(socket) === sent[index]);
   }
   expect(ends).toContain("idle");
+});
+
+test("an account whose destinations never answer leaves connections to others, and to imports", async () => {
+  await using names = await nameServer((name) =>
+    name === "www.example.com" ? { addresses: ["127.0.0.1"] } : "silence",
+  );
+  await using server = await peer();
+  await using outside = await testGate({ resolvers: [names.address] });
+  const { gate } = outside;
+  using greedy = new DisposableStack();
+  const end = new AbortController();
+  greedy.defer(() => end.abort());
+  const refused: unknown[] = [];
+  for (let count = 0; count < 1024; count++) {
+    const destination = { kind: "name", host: `a${count}.example`, port: server.port } as const;
+    const request = guestRequest(destination, { account: "greedy" });
+    gate.connect(request, end.signal).catch((error: unknown) => end.signal.aborted || refused.push(error));
+  }
+  await until("it gets no more", () => refused.length > 500);
+  expect(refused.every((error) => error instanceof GateError && error.verdict === "limited")).toBeTrue();
+  for (const account of ["other", null]) {
+    const destination = { kind: "name", host: "www.example.com", port: server.port } as const;
+    const connection = await gate.connect(guestRequest(destination, { account, anyAddress: true }), never);
+    connection.reset();
+  }
 });

@@ -32,7 +32,7 @@ export function guestRequest(
   }: Partial<GateRequest & Pick<AddressReach, "except" | "anyAddress">> = {},
 ): GateRequest {
   const reach = { forbidden: "all-not-public", except, anyAddress } as const;
-  return { destination, reach, serverName: null, idleMs: 60_000, ...change };
+  return { account: null, destination, reach, serverName: null, idleMs: 60_000, ...change };
 }
 
 /** The real connecting process, as a daemon starts it. By default no name exists. */

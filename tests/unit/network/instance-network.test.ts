@@ -48,6 +48,7 @@ describe("what a guest may reach", () => {
     await using free = await NetworkScene.open({ tls: "any" });
     const pinned = (await scene.connect("a.example", 443)).outer.request;
     expect(pinned).toEqual({
+      account: "a",
       destination: { kind: "name", host: "a.example", port: 443 },
       reach: { forbidden: "all-not-public", except: ["192.0.2.0/24"], anyAddress: false },
       serverName: "a.example",

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
-import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
+import type { AccountId, LayerId, OperationId } from "../../../src/domain/ids.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
 import { createLog } from "../../../src/log.ts";
 import { createMetrics, Laps } from "../../../src/metrics.ts";
@@ -59,7 +59,8 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
   using image = layers.open("a" as LayerId);
   using events = new EventLogs(layout, wallClock()).open(ID);
-  await using network = request === null ? null : networks.open(ID, request, events);
+  await using network =
+    request === null ? null : networks.open({ id: ID, accountId: "a" as AccountId }, request, events);
   const submission = {
     ...{ imageId: "i", argv: ["true"], env: {}, cwd: "/", timeoutSeconds: 60, files: [], truncateOutputAtBytes: 1 },
     ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, stdin: null, hostname: null, disposable: true },
