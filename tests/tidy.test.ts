@@ -48,7 +48,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/v1/attach.ts": ["domain", "service", "system/waiting.ts"],
   // Both ends of a connection count its bytes in one way.
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
-  "api/v1/events.ts": ["domain", "service", "system/waiting.ts"],
+  "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
   // The rules are pure: what a request may reach is decided where the request is.

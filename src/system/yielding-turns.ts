@@ -10,7 +10,8 @@ const DEBT_MS_MAX = 4;
 const ACTIVE_MS = 20;
 /** What is started in one turn of the event loop is to take about this long, in `milliseconds`. */
 const SLICE_MS = 1;
-const STARTS_COUNT_MAX = 32;
+/** Bounds a turn in which much larger pieces of work are started than lately. */
+const STARTS_COUNT_MAX = 16;
 
 /**
  * Turns of the event loop for work that must not slow down other work, however much there is of it. It is started a slice

@@ -4,6 +4,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventStream } from "../../service/events.ts";
+import { ownTurn } from "../../system/turns.ts";
 import { prefersJson } from "../accept.ts";
 import { JSON_TYPE, type Reply, respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
@@ -45,6 +46,8 @@ export function eventRoutes(surface: Surface) {
     async ({ request, principal, params, query }) => {
       const isJson = prefersJson(request.headers.get("accept"));
       const { spid, follow = false, limit } = checkedQuery(query, isJson);
+      // Clients that begin to follow together would otherwise be answered in one turn of the event loop.
+      await ownTurn(principal.accountId);
       const since = lastEventId(request.headers.get(LAST_EVENT_ID)) ?? query.since ?? -1;
       const left = new AbortController();
       request.signal.addEventListener("abort", () => left.abort(), { once: true });
