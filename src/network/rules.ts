@@ -136,7 +136,10 @@ export function canonicalAddress(text: string): string | null {
   if (isIPv4(text)) return text;
   if (!isIPv6(text) || text.includes("%")) return null;
   const bytes = addressBytes(text);
-  return isMapped(bytes) ? bytes.slice(-4).join(".") : new URL(`http://[${text}]`).hostname.slice(1, -1);
+  if (isMapped(bytes)) return bytes.slice(-4).join(".");
+  // Not the text: Bun's URL refuses some addresses that end in the form of IPv4.
+  const groups = bytes.flatMap((byte, index) => (index % 2 === 0 ? [(byte << 8) | (bytes[index + 1] ?? 0)] : []));
+  return new URL(`http://[${groups.map((group) => group.toString(16)).join(":")}]`).hostname.slice(1, -1);
 }
 
 function isMapped(bytes: readonly number[]): boolean {
