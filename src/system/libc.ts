@@ -13,6 +13,7 @@ const { symbols: libc } = dlopen("libc.so.6", {
   madvise: { args: [FFIType.u64, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
   flock: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
   socket: { args: [FFIType.i32, FFIType.i32, FFIType.i32], returns: FFIType.i32 },
+  connect: { args: [FFIType.i32, FFIType.ptr, FFIType.u32], returns: FFIType.i32 },
   unshare: { args: [FFIType.i32], returns: FFIType.i32 },
   setns: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
   ioctl: { args: [FFIType.i32, FFIType.u64, FFIType.ptr], returns: FFIType.i32 },
@@ -194,4 +195,22 @@ export function addInodeFlags(fd: number, flags: number): void {
   checked("ioctl", libc.ioctl(fd, GET_INODE_FLAGS, ptr(value)));
   value[0] = (value[0] ?? 0) | flags;
   checked("ioctl", libc.ioctl(fd, SET_INODE_FLAGS, ptr(value)));
+}
+
+const AF_INET6 = 10;
+/** Any will do: a socket for datagrams sends nothing to connect. */
+const DISCARD_PORT = 9;
+
+/** Whether the kernel knows a way to an address, which is given by its 4 or 16 bytes. Nothing is sent. */
+export function hasRoute(address: readonly number[]): boolean {
+  const isV4 = address.length === 4;
+  const fd = libc.socket(isV4 ? AF_INET : AF_INET6, SOCK_DGRAM_CLOEXEC, 0);
+  if (fd < 0) return errno() !== constants.errno.EAFNOSUPPORT;
+  // Family and port; then the address, with flow and scope around it or padding behind it.
+  const head = [isV4 ? AF_INET : AF_INET6, 0, 0, DISCARD_PORT];
+  const rest = isV4 ? [...address, ...Array<number>(8).fill(0)] : [0, 0, 0, 0, ...address, 0, 0, 0, 0];
+  const name = Uint8Array.from([...head, ...rest]);
+  const result = libc.connect(fd, ptr(name), name.length);
+  closeSync(fd);
+  return result === 0;
 }

@@ -1,6 +1,8 @@
 import { isIP } from "node:net";
 import type { Log } from "../../log.ts";
+import { hasRoute } from "../../system/libc.ts";
 import { sleepUnlessAborted, withinTime } from "../../system/waiting.ts";
+import { addressBytes } from "../addresses.ts";
 import { type Gate, type GateConnection, GateError, type GateRequest, type LookupOptions } from "../gate.ts";
 import { HostNetwork } from "../host-network.ts";
 import { bypassesProxy, type ProxyBypass, type SiteProxy } from "../site-proxy.ts";
@@ -77,6 +79,7 @@ export class GateClient implements Gate {
   async connect(wanted: GateRequest, signal: AbortSignal): Promise<GateConnection> {
     const { destination, reach, serverName, idleMs } = wanted;
     const use = this.#use(wanted.account);
+    const proxy = this.#proxyTo(destination.host);
     try {
       const message: Request = {
         op: "connect",
@@ -84,14 +87,14 @@ export class GateClient implements Gate {
         lookup: this.#lookupOf(destination.host, reach.anyAddress),
         own: this.#host.own,
         ownPort: this.#ownPort,
-        proxy: this.#proxyTo(destination.host),
+        proxy,
       };
       const { connection } = await this.#request(message, CONNECT_MS_MAX, signal);
       void connection.ended.then(() => use[Symbol.dispose]());
       return connection;
     } catch (error) {
       use[Symbol.dispose]();
-      throw error;
+      throw proxy === null && error instanceof GateError ? withRoute(error) : error;
     }
   }
 
@@ -222,4 +225,11 @@ export class GateClient implements Gate {
     this.#stopped = process;
     await process[Symbol.asyncDispose]();
   }
+}
+
+/** Tells a host without a route from one that refuses: Bun calls both a refusal, and the process may not ask the kernel. */
+function withRoute(error: GateError): GateError {
+  const { verdict, addresses } = error;
+  if (verdict !== "refused" || addresses.some((address) => hasRoute(addressBytes(address)))) return error;
+  return new GateError("unreachable", "no route to it", addresses);
 }
