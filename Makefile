@@ -21,6 +21,7 @@ NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutil
 	setpriv:util-linux fallocate:util-linux losetup:mount \
 	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
 	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd ip:iproute2 pgrep:procps \
+	debootstrap:debootstrap dpkg-deb:dpkg unshare:util-linux \
 	/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1:libfaketime \
 	zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
@@ -139,6 +140,10 @@ test-dist: build ## test the HTTP contract and the command line of the executabl
 test-system: build ## test with real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
 
+.PHONY: test-network
+test-network: build ## test the network of guests with real programs in a Debian guest, and attacks on its rules
+	@bun tests/support/run-rings.ts network
+
 .PHONY: test-faults
 test-faults: build ## test two minutes of kills, full disks, lying registries and clock jumps under load
 	@bun tests/support/run-rings.ts faults
@@ -149,7 +154,6 @@ test-install: build ## test the installed service in a system with its own syste
 
 .PHONY: test-debian
 test-debian: build ## test install, upgrade and reboot on Debian in an emulated machine; takes long
-	@$(MAKE) -s system-deps NEEDS="$(NEEDS) debootstrap:debootstrap"
 	@bun tests/support/run-rings.ts debian
 
 .PHONY: bench

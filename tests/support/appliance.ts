@@ -27,6 +27,8 @@ export interface ApplianceOptions {
   readonly parent?: string;
   /** another executable than the one under test */
   readonly executable?: string;
+  /** further tables of its configuration, in TOML */
+  readonly tables?: string;
   /** added to the daemon's environment */
   readonly environment?: Readonly<Record<string, string>>;
 }
@@ -78,6 +80,7 @@ export class Appliance implements AsyncDisposable {
       "[pool]",
       `size = ${options.poolSize ?? 1}`,
       ...hosts,
+      options.tables ?? "",
     ];
     await writeFile(configFile, toml.join("\n"));
     const appliance = new Appliance(join(home, "data"), configFile, options);

@@ -17,6 +17,8 @@ interface Ring {
   readonly except?: RegExp;
   /** is loaded before the tests */
   readonly preload?: string;
+  /** is put before the command line of the tests */
+  readonly within?: string;
   /** commands that count as a test each, and run before the others */
   readonly commands?: readonly (readonly string[])[];
   /** against the built executable, not the sources */
@@ -91,6 +93,15 @@ const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 40 * MINUTE_MS,
   },
+  network: {
+    what: "the network of guests: real programs in a real Debian, and attacks on the rules",
+    commands: [[process.execPath, "tests/support/network/build-guest.ts"]],
+    paths: ["tests/network/**/*.test.ts"],
+    within: "tests/support/network/alone.sh",
+    preload: "./tests/support/network/preload.ts",
+    executable: true,
+    limitMs: 30 * MINUTE_MS,
+  },
   faults: {
     what: "kills, full disks, lies, slow clients and jumps of the clock, under load",
     paths: ["tests/faults/**/*.test.ts"],
@@ -164,11 +175,9 @@ async function runRing(name: string, ring: Ring): Promise<TestCounts> {
     return { ...commands, failed: commands.failed + 1, skipped: [], failures: [...failures, "no test"] };
   }
   const preload = ring.preload === undefined ? [] : [`--preload=${ring.preload}`];
-  const { code, output } = await runProgram(
-    [process.execPath, "test", `--timeout=${TEST_MS_MAX}`, ...preload, ...files.map((path) => `./${path}`)],
-    ring,
-    endsAt,
-  );
+  const within = ring.within === undefined ? [] : [ring.within];
+  const test = [process.execPath, "test", `--timeout=${TEST_MS_MAX}`, ...preload];
+  const { code, output } = await runProgram([...within, ...test, ...files.map((path) => `./${path}`)], ring, endsAt);
   const counts = judge(countTests(output), code);
   return {
     ...counts,
