@@ -1,8 +1,8 @@
-import { connect, type Socket } from "node:net";
 import { withinTime } from "../../system/waiting.ts";
 import { type GateConnection, type GateEnd, GateError } from "../gate.ts";
 import { DataReceiver, DataSender } from "./flow.ts";
 import { FrameReader, messageFrame, resetFrame } from "./frames.ts";
+import { GateSocket } from "./gate-socket.ts";
 import { ANSWER_BYTES_MAX, parseAnswer, type Request } from "./messages.ts";
 
 /** The process ended before it gave an answer. */
@@ -24,7 +24,7 @@ export async function request(
 ): Promise<{ readonly connection: Connection; readonly addresses: readonly string[] }> {
   const { limitMs, signal } = options;
   signal.throwIfAborted();
-  const connection = new Connection(connect({ path, allowHalfOpen: true }), messageFrame(message));
+  const connection = new Connection(path, messageFrame(message));
   const onAbort = (): void => connection.reset();
   signal.addEventListener("abort", onAbort);
   using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
@@ -45,7 +45,7 @@ export class Connection implements GateConnection {
   readonly answer: Promise<readonly string[]>;
   readonly ended: Promise<GateEnd>;
   address = "";
-  readonly #socket: Socket;
+  readonly #socket: GateSocket;
   readonly #answered = Promise.withResolvers<readonly string[]>();
   readonly #over = Promise.withResolvers<GateEnd>();
   #hasAnswer = false;
@@ -60,7 +60,21 @@ export class Connection implements GateConnection {
   /** writers that wait for credit */
   #room: PromiseWithResolvers<void> | null = null;
 
-  constructor(socket: Socket, request: Uint8Array) {
+  /** @param path socket of the process */
+  constructor(path: string, request: Uint8Array) {
+    const socket = new GateSocket(path, {
+      data: (bytes) => {
+        if (this.#done.all) return;
+        try {
+          reader.push(bytes);
+        } catch {
+          // The process does not keep to the frames, so nothing that it says counts any more.
+          this.#end("lost");
+        }
+      },
+      // The process ends the socket when the other side has taken everything.
+      close: () => this.#end(this.#done.here && this.#done.there ? "ended" : "lost"),
+    });
     this.#socket = socket;
     this.answer = this.#answered.promise;
     this.ended = this.#over.promise;
@@ -81,18 +95,6 @@ export class Connection implements GateConnection {
       reset: (reason) => this.#end(reason),
       window: (bytes) => this.#sender.granted(bytes),
     });
-    socket.on("data", (bytes: Buffer) => {
-      if (this.#done.all) return;
-      try {
-        reader.push(bytes);
-      } catch {
-        // The process does not keep to the frames, so nothing that it says counts any more.
-        this.#end("lost");
-      }
-    });
-    // The process ends the socket when the other side has taken everything.
-    socket.on("end", () => this.#end(this.#done.here && this.#done.there ? "ended" : "lost"));
-    for (const event of ["error", "close"]) socket.on(event, () => this.#end("lost"));
     socket.write(request);
   }
 
@@ -160,6 +162,6 @@ export class Connection implements GateConnection {
     this.#over.resolve(how);
     this.#giveRoom();
     this.#wake?.();
-    this.#socket.destroySoon();
+    this.#socket.end();
   }
 }

@@ -1,5 +1,9 @@
-import type { Socket } from "node:net";
 import { dataFrame, FRAME, FrameError, frame, WINDOW_BYTES, windowFrame } from "./frames.ts";
+
+/** A socket that keeps what it cannot send yet. */
+export interface FrameSocket {
+  write(bytes: Uint8Array): unknown;
+}
 
 /** Bytes are given back in parts of the window, so that a slow reader costs few frames. */
 const GRANT_BYTES = WINDOW_BYTES / 2;
@@ -9,14 +13,14 @@ const GRANT_BYTES = WINDOW_BYTES / 2;
  * the time: so the end of a connection is seen at once, however slow the readers of its data are.
  */
 export class DataSender {
-  readonly #socket: Socket;
+  readonly #socket: FrameSocket;
   readonly #events: { onRoom(): void; onEnded(): void };
   readonly #waiting: Uint8Array[] = [];
   #credit = WINDOW_BYTES;
   #isEnding = false;
 
   /** @param events `onRoom`: everything that had to wait is sent; `onEnded`: so is the end */
-  constructor(socket: Socket, events: { onRoom(): void; onEnded(): void }) {
+  constructor(socket: FrameSocket, events: { onRoom(): void; onEnded(): void }) {
     this.#socket = socket;
     this.#events = events;
   }
@@ -56,27 +60,25 @@ export class DataSender {
   }
 
   #pump(): void {
-    this.#socket.cork();
     for (let [next] = this.#waiting; next !== undefined && this.#credit > 0; [next] = this.#waiting) {
       const part = next.subarray(0, this.#credit);
       this.#credit -= part.byteLength;
-      for (const piece of dataFrame(part)) this.#socket.write(piece);
+      this.#socket.write(dataFrame(part));
       if (part.byteLength === next.byteLength) this.#waiting.shift();
       else this.#waiting[0] = next.subarray(part.byteLength);
     }
-    this.#socket.uncork();
   }
 }
 
 /** Counts the data that have arrived in one direction, and gives their credit back as they are taken. */
 export class DataReceiver {
-  readonly #socket: Socket;
+  readonly #socket: FrameSocket;
   /** bytes that have arrived and are not given back */
   #open = 0;
   /** of these, bytes that were taken */
   #taken = 0;
 
-  constructor(socket: Socket) {
+  constructor(socket: FrameSocket) {
     this.#socket = socket;
   }
 

@@ -117,9 +117,9 @@ export function windowFrame(bytes: number): Uint8Array {
   return frame(FRAME.window, payload);
 }
 
-/** A data frame, as pieces to be written in order. @param bytes at least one, at most WINDOW_BYTES */
-export function dataFrame(bytes: Uint8Array): Uint8Array[] {
-  return [header(FRAME.data, bytes.byteLength), bytes];
+/** A data frame. @param bytes at least one, at most WINDOW_BYTES */
+export function dataFrame(bytes: Uint8Array): Uint8Array {
+  return Buffer.concat([header(FRAME.data, bytes.byteLength), bytes]);
 }
 
 function header(kind: number, length: number): Uint8Array {
