@@ -203,15 +203,11 @@ describe("a name", () => {
 
   test("that changes its address is judged again, and once for all of its addresses", async () => {
     await using server = await peer();
-    zone.set("rebinding.example", (asked) => ({ addresses: [asked === 0 ? "192.0.2.7" : "127.0.0.1"], ttl: 0 }));
-    const request = guestRequest(named("rebinding.example", server.port), { except: ["192.0.2.7"] });
-    const first = new AbortController();
-    // Nobody answers at the first address.
-    const attempt = outside.gate.connect(request, first.signal).catch(() => "given up");
-    await until("the first answer is there", () => names.asked.includes("rebinding.example 1"));
+    zone.set("rebinding.example", (asked) => ({ addresses: [asked === 0 ? "127.0.0.2" : "127.0.0.1"], ttl: 0 }));
+    const request = guestRequest(named("rebinding.example", server.port), { except: ["127.0.0.2"] });
+    // Nobody listens at the first address.
+    expect(await verdict(connect(request))).toBe("refused");
     expect(await verdict(connect(request))).toBe("denied_private");
-    first.abort(new Error("enough"));
-    await attempt;
     zone.set("mixed.example", () => ({ addresses: ["1.1.1.1", "127.0.0.1"] }));
     zone.set("mixed6.example", () => ({ addresses: ["1.1.1.1", "::ffff:7f00:1"] }));
     for (const host of ["mixed.example", "mixed6.example"]) {
