@@ -8,6 +8,8 @@ import {
 
 /** Largest number of entries of an audit. */
 export const ENTRIES_COUNT_MAX = 1000;
+/** Of these, entries of what was not reached. A guest can make up any number of them, and must not hide the others so. */
+export const UNREACHED_COUNT_MAX = 500;
 /** Largest number of addresses of an entry: a name with more is a service whose addresses say nothing. */
 const ADDRESSES_COUNT_MAX = 8;
 
@@ -37,6 +39,7 @@ export class AuditRecorder {
   readonly #entries = new Map<string, Entry>();
   readonly #clock: () => number;
   readonly #onFirst: (key: AuditKey) => void;
+  #unreachedCount = 0;
   #truncated = false;
 
   /**
@@ -61,10 +64,12 @@ export class AuditRecorder {
     entry.lastAt = now;
     for (const address of addresses) if (entry.addresses.size < ADDRESSES_COUNT_MAX) entry.addresses.add(address);
     if (known !== undefined) return entry;
-    if (this.#entries.size >= ENTRIES_COUNT_MAX) {
+    const isUnreached = verdict !== "allowed";
+    if (this.#entries.size >= ENTRIES_COUNT_MAX || (isUnreached && this.#unreachedCount >= UNREACHED_COUNT_MAX)) {
       this.#truncated = true;
       return entry;
     }
+    if (isUnreached) this.#unreachedCount += 1;
     this.#entries.set(id, entry);
     this.#onFirst({ host, port, verdict });
     return entry;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { AuditRecorder, ENTRIES_COUNT_MAX } from "../../../src/supervisor/network/audit.ts";
+import { AuditRecorder, ENTRIES_COUNT_MAX, UNREACHED_COUNT_MAX } from "../../../src/supervisor/network/audit.ts";
 import { TokenBucket } from "../../../src/supervisor/network/token-bucket.ts";
 
 test("an audit has one entry for each host, port and verdict, with its times, bytes and addresses", () => {
@@ -50,6 +50,17 @@ test("an audit is bounded in entries and addresses, and what is known already is
   expect([entries.length, truncated, firstCount]).toEqual([ENTRIES_COUNT_MAX, true, ENTRIES_COUNT_MAX]);
   expect(entries[0]).toMatchObject({ connections: 51 });
   expect(entries[0]?.addresses).toHaveLength(8);
+});
+
+test("names and hosts that a guest makes up do not keep out those that it reached", () => {
+  const recorder = new AuditRecorder(Date.now, () => undefined);
+  for (let index = 0; index < ENTRIES_COUNT_MAX; index++) {
+    recorder.count({ host: `h${index}.example`, port: index % 2 === 0 ? null : 80, verdict: "denied" });
+  }
+  recorder.count({ host: "exit.example", port: 443, verdict: "allowed" }).sentBytes += 7;
+  const { entries, truncated } = recorder.audit(false);
+  expect([entries.length, truncated]).toEqual([UNREACHED_COUNT_MAX + 1, true]);
+  expect(entries.at(-1)).toMatchObject({ host: "exit.example", bytes_sent: 7 });
 });
 
 test("the policy of an audit has at most as many ports in a rule as a caller may send", () => {
