@@ -89,6 +89,7 @@ export class Connection implements GateConnection {
       message: (payload) => this.#takeAnswer(payload),
       data: (bytes) => this.#take(bytes),
       end: () => {
+        if (!this.#hasAnswer || this.#done.there) throw new Error("the end comes at the wrong time");
         this.#done.there = true;
         this.#wake?.();
       },

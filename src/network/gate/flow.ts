@@ -46,7 +46,7 @@ export class DataSender {
   /** The other side has taken `bytes`. @throws FrameError when it cannot have */
   granted(bytes: number): void {
     this.#credit += bytes;
-    if (this.#credit > WINDOW_BYTES) throw new FrameError("more was taken than was sent");
+    if (bytes === 0 || this.#credit > WINDOW_BYTES) throw new FrameError("nothing was taken, or more than was sent");
     if (this.#waiting.length === 0) return;
     this.#pump();
     if (this.#waiting.length > 0) return;

@@ -10,6 +10,8 @@ export const ANSWER_BYTES_MAX = 16_384;
 /** Addresses of one name that are looked at. */
 export const ADDRESSES_COUNT_MAX = 32;
 const MESSAGE_LENGTH_MAX = 1000;
+/** Longest text of an address, which has no zone. */
+const ADDRESS_LENGTH_MAX = 45;
 
 /** How names are resolved. */
 export interface Lookup {
@@ -82,7 +84,7 @@ function record(payload: Uint8Array): Readonly<Record<string, unknown>> {
 function addressList(value: unknown): string[] {
   if (!Array.isArray(value) || value.length > ADDRESSES_COUNT_MAX) throw nonsense();
   return value.map((each: unknown) => {
-    if (typeof each !== "string" || isIP(each) === 0) throw nonsense();
+    if (typeof each !== "string" || each.length > ADDRESS_LENGTH_MAX || isIP(each) === 0) throw nonsense();
     return each;
   });
 }
