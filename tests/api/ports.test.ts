@@ -10,6 +10,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { type RunningFixture, runningInstance } from "../support/api/running.ts";
 import { refusedHandshake, socketClient, TestSocket } from "../support/api/socket.ts";
+import { freePort } from "../support/free-port.ts";
 import { pause, until } from "../support/waiting.ts";
 
 // The first one may have to build the agent.
@@ -46,14 +47,6 @@ async function listen(serve: (socket: Socket) => void): Promise<string> {
   return portPath((server.address() as { port: number }).port);
 }
 const portPath = (port: number) => `${running.path}/ports/${port}`;
-/** A port of this host that was free a moment ago. */
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
 
 describe("GET /instances/{uuid}/ports/{port}", () => {

@@ -3,6 +3,7 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { type Appliance, text } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { freePort } from "../support/free-port.ts";
 import type { Registry } from "../support/registry.ts";
 import { until } from "../support/waiting.ts";
 
@@ -13,9 +14,12 @@ const owned = new AsyncDisposableStack();
 let registry: Registry;
 let appliance: Appliance;
 let base: string;
+/** of a registry that is down */
+let down: string;
 
 beforeAll(async () => {
-  ({ registry, appliance, image: base } = owned.use(await BusyboxAppliance.start({ registries: ["127.0.0.1:1"] })));
+  down = `127.0.0.1:${await freePort()}`;
+  ({ registry, appliance, image: base } = owned.use(await BusyboxAppliance.start({ registries: [down] })));
 }, 120_000);
 
 afterAll(async () => {
@@ -135,7 +139,7 @@ describe("an import", () => {
   });
 
   test("from a registry that is down fails with that reason", async () => {
-    const operation = await failed("127.0.0.1:1/a/b:1", { timeout: 60 });
+    const operation = await failed(`${down}/a/b:1`, { timeout: 60 });
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
   }, 90_000);
 

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { OUTPUT_BYTES_MAX } from "../../../src/domain/output.ts";
 import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { freePort } from "../../support/free-port.ts";
 import { pause } from "../../support/waiting.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
@@ -216,10 +217,11 @@ describe("run", () => {
 
 describe("failures", () => {
   test("nobody listens", async () => {
-    const environment = { COPPICE_URL: "http://127.0.0.1:1", HOME: directory };
+    const url = `http://127.0.0.1:${await freePort()}`;
+    const environment = { COPPICE_URL: url, HOME: directory };
     const { code, stderr } = await cli(["image", "ls"], { environment });
     expect(code).toBe(1);
-    expect(stderr).toContain("cannot reach an appliance at http://127.0.0.1:1");
+    expect(stderr).toContain(`cannot reach an appliance at ${url}`);
   });
 
   test("no token: says how to get one", async () => {
@@ -250,7 +252,7 @@ describe("failures", () => {
   });
 
   test("a run without an answer is not taken for a failed one", async () => {
-    const argv = ["run", "--url", "http://127.0.0.1:1", "--image", "tag:x", "true"];
+    const argv = ["run", "--url", `http://127.0.0.1:${await freePort()}`, "--image", "tag:x", "true"];
     expect(await coppice(argv)).toMatchObject({ code: 125, stderr: expect.stringContaining("cannot reach") });
   });
 

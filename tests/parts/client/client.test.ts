@@ -3,6 +3,7 @@ import { answerOf, Client } from "../../../src/client/client.ts";
 import { AnswerError, ResponseError, UnreachableError } from "../../../src/client/errors.ts";
 import { downloadFile, imageIdOf, listDirectory } from "../../../src/client/transfers.ts";
 import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { freePort } from "../../support/free-port.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 
@@ -53,7 +54,7 @@ test.each([
 });
 
 test("an unreachable appliance, an abort and a refused token are told apart", async () => {
-  const nobody = new Client({ url: "http://127.0.0.1:1", token: null });
+  const nobody = new Client({ url: `http://127.0.0.1:${await freePort()}`, token: null });
   await expect(answerOf(nobody.v1.images.get())).rejects.toBeInstanceOf(UnreachableError);
   const reason = new Error("enough");
   const options = { fetch: { signal: AbortSignal.abort(reason) } };
