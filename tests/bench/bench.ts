@@ -14,6 +14,7 @@ import { BenchHost } from "./host.ts";
 import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { inspectRows } from "./inspect.ts";
+import { networkRows } from "./network.ts";
 import { scaleRows } from "./scale.ts";
 import { turnRows } from "./turns.ts";
 
@@ -41,6 +42,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   lines: { measure: ({ target }) => linesPart(target), secondsMax: 240 },
   exec: { measure: ({ target }) => execPart(target), secondsMax: 240 },
   checkpoint: { measure: ({ target }) => checkpointPart(target), secondsMax: 420 },
+  network: { measure: networkRows, secondsMax: 420 },
   followers: { measure: ({ target }) => followersPart(target), secondsMax: 300 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },

@@ -2,7 +2,7 @@ import * as local from "../../src/cli/bench/host.ts";
 import { BenchTarget } from "../../src/cli/bench/target.ts";
 import { openClient } from "../../src/cli/client.ts";
 import { configOf } from "../../src/cli/config-options.ts";
-import type { Appliance } from "../support/appliance.ts";
+import type { Appliance, ApplianceOptions } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
 import type { Registry } from "../support/registry.ts";
@@ -37,10 +37,11 @@ export class BenchHost implements AsyncDisposable {
     this.#owned = parts.owned;
   }
 
-  static async start(quick: boolean): Promise<BenchHost> {
+  /** @param more of the appliance, besides what is installed */
+  static async start(quick: boolean, more: ApplianceOptions = {}): Promise<BenchHost> {
     await using owned = new AsyncDisposableStack();
     const { appliance, registry, image } = owned.use(
-      await BusyboxAppliance.start({ poolSize: POOL_SIZE, flags: FLAGS }),
+      await BusyboxAppliance.start({ poolSize: POOL_SIZE, flags: FLAGS, ...more }),
     );
     return new BenchHost({ appliance, registry, base: image, quick, owned: owned.move() });
   }

@@ -74,7 +74,7 @@ export async function* checkpointPart(target: BenchTarget): AsyncGenerator<Findi
 }
 
 /** Runs a command beside that of an instance, until its end. @throws Error when it fails */
-async function exec({ client, options }: BenchTarget, id: string, command: string): Promise<void> {
+export async function exec({ client, options }: BenchTarget, id: string, command: string): Promise<void> {
   const { signal } = options;
   const request = client.v1.instances({ uuid: id }).processes.post({ command, shell: true }, { fetch: { signal } });
   const { spid } = await answerOf(request);
