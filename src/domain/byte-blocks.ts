@@ -34,6 +34,8 @@ export class ByteBlocks {
     if (block === undefined) return null;
     const taken = this.#blocks.length === 0 ? block.subarray(0, this.#usedBytes) : block;
     this.#bytes -= taken.byteLength;
+    // What is taken as fast as it comes needs no large blocks.
+    if (this.#bytes === 0) this.#nextBlockBytes = BLOCK_BYTES_MIN;
     return taken;
   }
 

@@ -1,3 +1,4 @@
+import { ByteBlocks } from "../../domain/byte-blocks.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { type GateConnection, type GateEnd, GateError } from "../gate.ts";
 import { DataReceiver, DataSender } from "./flow.ts";
@@ -51,8 +52,8 @@ export class Connection implements GateConnection {
   #hasAnswer = false;
   readonly #sender: DataSender;
   readonly #receiver: DataReceiver;
-  /** chunks that nobody has read yet, at most a window of bytes */
-  readonly #unread: Uint8Array[] = [];
+  /** what nobody has read yet, at most a window of bytes, however small the frames are */
+  readonly #unread = new ByteBlocks();
   #isEnding = false;
   #wake: (() => void) | null = null;
   /** which directions have ended, and whether everything has */
@@ -101,8 +102,8 @@ export class Connection implements GateConnection {
 
   async *chunks(): AsyncGenerator<Uint8Array> {
     for (;;) {
-      const chunk = this.#unread.shift();
-      if (chunk !== undefined) {
+      const chunk = this.#unread.take();
+      if (chunk !== null) {
         yield chunk;
         if (!this.#done.all) this.#receiver.taken(chunk.byteLength);
         continue;

@@ -1,4 +1,5 @@
 import { isIP, type Socket } from "node:net";
+import { ByteBlocks } from "../../domain/byte-blocks.ts";
 import { numericAddress } from "../addresses.ts";
 import { GateError } from "../gate.ts";
 import { HelloReader } from "./client-hello.ts";
@@ -33,8 +34,9 @@ export class Session {
   #hello: { readonly reader: HelloReader; readonly name: string; readonly timer: Timer } | null = null;
   readonly #sender: DataSender;
   readonly #receiver: DataReceiver;
-  /** bytes of the daemon that the outer socket has not taken yet */
-  #untaken = 0;
+  /** bytes of the daemon that wait for the outer socket to take those before, however small the frames are */
+  readonly #toOuter = new ByteBlocks();
+  #isWriting = false;
   /** whose end has come; `told`: the daemon was told of the outer side's */
   readonly #ended = { outer: false, told: false, daemon: false };
   #over = false;
@@ -142,10 +144,6 @@ export class Session {
 
   #relay(outer: Socket): void {
     outer.on("data", (bytes: Buffer) => this.#fromOuter(bytes));
-    outer.on("drain", () => {
-      this.#receiver.taken(this.#untaken);
-      this.#untaken = 0;
-    });
     outer.on("end", () => {
       this.#ended.outer = true;
       this.#sender.end();
@@ -175,22 +173,34 @@ export class Session {
       if (typeof hello === "string" || hello.serverName !== name) return void this.reset("denied_sni");
       clearTimeout(timer);
       this.#hello = null;
-      if (reader.held.byteLength > 0) this.#passOn(this.#outer, reader.held);
+      this.#toOuter.push(reader.held);
     }
-    this.#passOn(this.#outer, bytes);
+    this.#toOuter.push(bytes);
+    this.#passOn(this.#outer);
   }
 
-  #passOn(outer: Socket, bytes: Uint8Array): void {
-    if (outer.write(bytes)) this.#receiver.taken(bytes.byteLength);
-    else this.#untaken += bytes.byteLength;
+  /** Gives the outer socket one block after the other, and then the end. */
+  #passOn(outer: Socket): void {
+    if (this.#isWriting || this.#over) return;
+    const block = this.#toOuter.take();
+    if (block === null) {
+      if (this.#ended.daemon) outer.end();
+      return;
+    }
+    this.#isWriting = true;
+    outer.write(block, () => {
+      this.#isWriting = false;
+      if (this.#over) return;
+      this.#receiver.taken(block.byteLength);
+      this.#passOn(outer);
+    });
   }
 
   #daemonEnded(): void {
     if (this.#outer === null || this.#ended.daemon) return void this.#close();
     if (this.#hello !== null && this.#hello.reader.held.byteLength > 0) return void this.reset("denied_sni");
     this.#ended.daemon = true;
-    this.#outer.end();
-    this.#finish();
+    this.#passOn(this.#outer);
   }
 
   /** Ends the session when both sides have ended, each was told of the other's end, and all bytes were taken. */

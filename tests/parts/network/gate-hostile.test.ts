@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { request } from "../../../src/network/gate/connection.ts";
 import { FRAME, frame, messageFrame, WINDOW_BYTES, windowFrame } from "../../../src/network/gate/frames.ts";
 import { ANSWER_BYTES_MAX } from "../../../src/network/gate/messages.ts";
-import { GateError } from "../../../src/network/gate.ts";
+import { type GateEnd, GateError } from "../../../src/network/gate.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 
 const LOOKUP = { op: "lookup", lookup: { host: "a.example", servers: [], known: null } } as const;
@@ -12,18 +12,24 @@ const ANSWER = messageFrame({ ok: true, addresses: ["192.0.2.1"] });
 const END = frame(FRAME.end);
 const data = (bytes: number): Uint8Array => Buffer.concat([Buffer.of(FRAME.data, 0, 0, bytes), Buffer.alloc(bytes)]);
 
-/** What the daemon makes of a process that says `said`: the error of the request, or the end of the connection. */
-async function daemonGot(...said: readonly Uint8Array[]): Promise<string> {
+/** The end of a connection with a process that says `said`, and its chunks. @throws the error of the request */
+async function conversation(said: readonly Uint8Array[]): Promise<{ end: GateEnd; chunks: Uint8Array[] }> {
   await using scratch = await scratchDirectory("/tmp", "coppice-gate-");
   const path = join(scratch.path, "gate");
   const server = createServer((socket) => void socket.on("error", () => undefined).write(Buffer.concat(said)));
   await new Promise<void>((resolve) => server.listen(path, resolve));
   using _server = { [Symbol.dispose]: () => void server.close() };
+  const { connection } = await request(path, LOOKUP, { limitMs: 5000, signal: new AbortController().signal });
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of connection.chunks()) chunks.push(chunk);
+  connection.reset();
+  return { end: await connection.ended, chunks };
+}
+
+/** What the daemon makes of that process: the error of the request, or the end of the connection. */
+async function daemonGot(...said: readonly Uint8Array[]): Promise<string> {
   try {
-    const { connection } = await request(path, LOOKUP, { limitMs: 5000, signal: new AbortController().signal });
-    connection.end();
-    for await (const _chunk of connection.chunks());
-    return await connection.ended;
+    return (await conversation(said)).end;
   } catch (error) {
     if (!(error instanceof GateError)) throw error;
     return error.message;
@@ -46,6 +52,13 @@ test.each([
   ["another verdict", messageFrame({ ok: false, verdict: "allowed", message: "", addresses: [] })],
 ])("an answer with %s makes no sense", async (_, said) => {
   expect(await daemonGot(said)).toBe("the connecting process gave an answer that makes no sense");
+});
+
+test("many small frames become few chunks", async () => {
+  const count = 20_000;
+  const { chunks } = await conversation([ANSWER, ...Array<Uint8Array>(count).fill(data(1)), END]);
+  expect(chunks.reduce((sum, each) => sum + each.byteLength, 0)).toBe(count);
+  expect(chunks.length).toBeLessThan(count / 10);
 });
 
 test.each([
