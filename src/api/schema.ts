@@ -18,7 +18,7 @@ export function validationError(found: ValueError): ApiError {
   const error = innermost(found);
   const field = fieldName(error.path);
   const rule = typeof error.schema["error"] === "string" ? error.schema["error"] : genericRule(error);
-  const message = field === "" ? `the body ${rule}` : rule.startsWith(leaf(field)) ? rule : `${field} ${rule}`;
+  const message = field === "" ? `the body ${rule}` : aboutField(field, rule);
   return new ApiError("validation_error", message, { field, ...bounds(error.schema) });
 }
 
@@ -38,9 +38,12 @@ function fieldName(pointer: string): string {
   return name.length > FIELD_CHARACTERS_MAX ? `${name.slice(0, FIELD_CHARACTERS_MAX)}…` : name;
 }
 
-/** The first part of a dotted name. A schema's own `error` text begins with it. */
-function leaf(field: string): string {
-  return /^[^.]*/.exec(field)?.[0] ?? field;
+/** The rule of a field. A schema's own `error` text begins with the first or the last part of the dotted name. */
+function aboutField(field: string, rule: string): string {
+  const parts = field.split(".");
+  if (rule.startsWith(`${parts[0]} `)) return rule;
+  const last = parts.at(-1) ?? "";
+  return rule.startsWith(`${last} `) ? `${field}${rule.slice(last.length)}` : `${field} ${rule}`;
 }
 
 function genericRule(error: ValueError): string {

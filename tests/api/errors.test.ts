@@ -281,6 +281,21 @@ describe("values out of bounds", () => {
     expect(errorOf(await api.call("POST", path, { json }), "validation_error").message).toContain(field);
   });
 
+  test("a field inside another is named once", async () => {
+    const wrong = {
+      resources: { vcpus: 1, memory_bytes: 1.5 },
+      files: { "/etc/x.y": { uuid: UNKNOWN_UUID, mode: "7" } },
+    };
+    for (const [field, message] of [
+      ["resources", "resources.memory_bytes must be a positive integer"],
+      ["files", "files./etc/x.y.mode must be four octal digits"],
+      ["env", "env must be an object of strings"],
+    ] as const) {
+      const json = { ...SPAWN, ...(field === "env" ? { env: { a: 1 } } : { [field]: wrong[field] }) };
+      expect(errorOf(await api.call("POST", "/v1/instances", { json }), "validation_error").message).toBe(message);
+    }
+  });
+
   // spec: images.list.limit, images.list.offset, operations.list.limit, operations.list.offset, images.list.since
   // spec: operations.list.since
   test.each(["/v1/images", "/v1/operations"])("limit and offset of %s", async (path) => {
