@@ -59,8 +59,10 @@ export function followStream(
       using _held = held;
       using sink = new IdleSink(controller, idle);
       // Bun sends the headers with the first bytes of the body, which the client should not have to wait for.
-      await sink.send(idle.chunk);
-      for (let chunk = await next(); chunk !== null && !isCancelled; chunk = await next()) await sink.send(chunk);
+      for (let chunk: typeof idle.chunk | null = idle.chunk; chunk !== null && !isCancelled; chunk = await next()) {
+        const sent = sink.send(chunk);
+        if (sent !== undefined) await sent;
+      }
       controller.close();
     },
     cancel() {
@@ -79,7 +81,7 @@ class IdleSink implements Disposable {
   #timer: Timer;
   #sentAtMs = performance.now();
   /** pending while the client does not take what was sent */
-  #flushing: Promise<unknown> | null = null;
+  #flushing: Promise<void> | null = null;
 
   constructor(controller: ReadableStreamDirectController, idle: FollowOptions["idle"]) {
     this.#controller = controller;
@@ -87,23 +89,35 @@ class IdleSink implements Disposable {
     this.#timer = setTimeout(() => this.#onTimer(), idle.afterMs);
   }
 
-  /** Resolves when the client has taken the chunk, or has left. */
-  async send(chunk: Uint8Array<ArrayBuffer>): Promise<void> {
-    if (this.#flushing !== null) await this.#flushing;
+  /** Sends a chunk; undefined when the client can take the next one, a promise of that otherwise. */
+  send(chunk: Uint8Array<ArrayBuffer>): Promise<void> | undefined {
+    if (this.#flushing !== null) return this.#sendLater(chunk);
     this.#write(chunk);
-    if (this.#flushing !== null) await this.#flushing;
+    return this.#flushing ?? undefined;
+  }
+
+  async #sendLater(chunk: Uint8Array<ArrayBuffer>): Promise<void> {
+    await this.#flushing;
+    await this.send(chunk);
   }
 
   #write(chunk: Uint8Array<ArrayBuffer>): void {
-    // Either of them is a promise while the client does not read.
-    const waits = [this.#controller.write(chunk), this.#controller.flush()].filter((sent) => sent instanceof Promise);
+    const written = this.#controller.write(chunk);
+    const flushed = this.#controller.flush();
     this.#sentAtMs = performance.now();
-    if (waits.length === 0) return;
-    const done = () => {
-      this.#flushing = null;
-      this.#sentAtMs = performance.now();
-    };
-    this.#flushing = Promise.all(waits).then(done, done);
+    // Either of them is a promise while the client does not read.
+    if (written instanceof Promise || flushed instanceof Promise) this.#flushing = this.#taken(written, flushed);
+  }
+
+  async #taken(written: unknown, flushed: unknown): Promise<void> {
+    try {
+      if (written instanceof Promise) await written;
+      if (flushed instanceof Promise) await flushed;
+    } catch {
+      // The client has left, as `cancel` tells.
+    }
+    this.#flushing = null;
+    this.#sentAtMs = performance.now();
   }
 
   #onTimer(): void {
