@@ -37,6 +37,9 @@
 #define QUESTION_CLIENTS_COUNT_MAX 16
 /* SO_SNDBUF and SO_RCVBUF of a client with questions over TCP, which are short. */
 #define QUESTION_SOCKET_BUFFER_BYTES 4096
+/* SO_RCVBUF of the socket of questions, for bursts of several hundreds, and of the one of the guest's addresses. */
+#define QUESTION_QUEUE_BYTES 262144
+#define ADDRESS_QUEUE_BYTES 32768
 /* Ring of held SYNs, which the kernel fills. */
 #define HELD_RING_BYTES 65536
 /* Connections that the kernel completed and the agent has not accepted. Only forged ones make more than a few. */
@@ -44,7 +47,8 @@
 /* The sockets of the guest's network: those connections, and clients with questions, accepted or not. */
 #define NETWORK_SOCKETS_BYTES \
 	(ACCEPTS_COUNT_MAX * 4LL * SOCKET_BUFFER_BYTES + 2 * QUESTION_CLIENTS_COUNT_MAX * 4LL * QUESTION_SOCKET_BUFFER_BYTES)
-#define NETWORK_BYTES (NAMES_BYTES + HELD_RING_BYTES + MIB / 4 + NETWORK_SOCKETS_BYTES)
+#define NETWORK_BYTES \
+	(NAMES_BYTES + HELD_RING_BYTES + 2LL * (QUESTION_QUEUE_BYTES + ADDRESS_QUEUE_BYTES) + NETWORK_SOCKETS_BYTES)
 
 #define BUDGET_BYTES \
 	((long long)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_INITIAL + GRANTS_BYTES_MAX + SPECS_BYTES_MAX + \

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../budget.h"
 #include "../network/address.h"
 #include "bpf.h"
 
@@ -143,9 +144,11 @@ void addresses_update(void)
 int addresses_follow(int map, struct problem *problem)
 {
 	const struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR};
+	const int queue = ADDRESS_QUEUE_BYTES;
 	own = map;
 	fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-	if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 || !list()) {
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &queue, sizeof queue) != 0 ||
+		bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 || !list()) {
 		problem_set(problem, errno, "addresses of the guest");
 		return -1;
 	}

@@ -76,16 +76,22 @@ static bool open_sockets(struct network_sockets *sockets, struct problem *proble
 {
 	const uint32_t mark = NETWORK_MARK;
 	const int on = 1;
+	const int queue = QUESTION_QUEUE_BYTES;
+	/* Nothing is read from the raw sockets. The kernel takes the smallest size. */
+	const int least = 0;
 	sockets->listener = serve(SOCK_STREAM, ACCEPTS_COUNT_MAX, SOCKET_BUFFER_BYTES);
 	sockets->question_listener = serve(SOCK_STREAM, QUESTION_CLIENTS_COUNT_MAX, QUESTION_SOCKET_BUFFER_BYTES);
 	sockets->questions = serve(SOCK_DGRAM, 0, 0);
-	if (sockets->listener < 0 || sockets->question_listener < 0 || sockets->questions < 0)
+	if (sockets->listener < 0 || sockets->question_listener < 0 || sockets->questions < 0 ||
+		setsockopt(sockets->questions, SOL_SOCKET, SO_RCVBUFFORCE, &queue, sizeof queue) != 0)
 		return problem_set(problem, errno, "sockets of the network");
 	raw_ipv4 = socket(AF_INET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_RAW);
 	raw_ipv6 = socket(AF_INET6, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_RAW);
 	if (raw_ipv4 < 0 || raw_ipv6 < 0 || setsockopt(raw_ipv4, SOL_SOCKET, SO_MARK, &mark, sizeof mark) != 0 ||
 		setsockopt(raw_ipv6, SOL_SOCKET, SO_MARK, &mark, sizeof mark) != 0 ||
-		setsockopt(raw_ipv6, IPPROTO_IPV6, IPV6_HDRINCL, &on, sizeof on) != 0)
+		setsockopt(raw_ipv6, IPPROTO_IPV6, IPV6_HDRINCL, &on, sizeof on) != 0 ||
+		setsockopt(raw_ipv4, SOL_SOCKET, SO_RCVBUF, &least, sizeof least) != 0 ||
+		setsockopt(raw_ipv6, SOL_SOCKET, SO_RCVBUF, &least, sizeof least) != 0)
 		return problem_set(problem, errno, "raw sockets");
 	const int fds[SOCKETS_COUNT] = {
 		[SOCKET_CONNECTIONS] = sockets->listener,
