@@ -1,9 +1,9 @@
 import { existsSync, readFileSync } from "node:fs";
 import { resolve } from "node:path";
-import type { NetworkRule } from "../domain/network.ts";
+import type { NamedHosts, NetworkRule, ProxyAddress } from "../domain/network.ts";
 import type { LogLevel } from "../log.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
-import { type NamedHosts, namedHosts, namedRules, type ProxyAddress, parseProxy } from "./network.ts";
+import { namedHosts, namedRules, parseProxy } from "./network.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
 
 /** The operator's settings, validated and frozen. An absent setting is null. */

@@ -1,5 +1,5 @@
 import { readFileSync, statSync } from "node:fs";
-import type { NetworkRule } from "../domain/network.ts";
+import type { NamedHosts, NetworkRule, ProxyAddress, ProxyCredentials } from "../domain/network.ts";
 import {
   canonicalAddress,
   isAddressRule,
@@ -13,27 +13,6 @@ const PORT_MAX = 65_535;
 /** What SOCKS has room for. */
 const CREDENTIAL_BYTES_MAX = 255;
 const proxyExpression = /^(http|socks5):\/\/(?:\[([^[\]]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$/;
-
-/** Where a proxy is, and what it speaks. */
-export interface ProxyAddress {
-  readonly kind: "http" | "socks5";
-  /** name in lower case, or address without brackets */
-  readonly host: string;
-  readonly port: number;
-}
-
-export interface ProxyCredentials {
-  readonly user: string;
-  readonly password: string;
-}
-
-/** Hosts that the operator names in another setting than the rules. */
-export interface NamedHosts {
-  /** about names, for all ports */
-  readonly names: readonly NetworkRule[];
-  /** addresses and ranges of addresses */
-  readonly ranges: readonly string[];
-}
 
 /** Checks rules such as `*.example.org:80,443`, and spells them in full. @throws Error whose message completes "KEY …" */
 export function readRules(texts: readonly string[]): string[] {

@@ -11,6 +11,27 @@ export interface NetworkRule {
   readonly ports: NetworkPorts;
 }
 
+/** Hosts that the operator names in another setting than the rules. */
+export interface NamedHosts {
+  /** about names, for all ports */
+  readonly names: readonly NetworkRule[];
+  /** addresses and ranges of addresses */
+  readonly ranges: readonly string[];
+}
+
+/** Where a proxy is, and what it speaks. */
+export interface ProxyAddress {
+  readonly kind: "http" | "socks5";
+  /** name in lower case, or address without brackets */
+  readonly host: string;
+  readonly port: number;
+}
+
+export interface ProxyCredentials {
+  readonly user: string;
+  readonly password: string;
+}
+
 /** What a guest wants to connect to. */
 export interface Destination {
   /** `name`: the guest asked for a name; `address`: it wrote the address itself */

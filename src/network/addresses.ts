@@ -178,8 +178,8 @@ function meanings(address: string): number[][] {
 /** IPv4 addresses that are mapped into IPv6. */
 const MAPPED = parseRange("::ffff:0:0/96");
 
-/** The 4 or 16 bytes of an address; 4 for an IPv4 address that is mapped into IPv6. */
-function unmappedBytes(address: string): number[] {
+/** The 4 or 16 bytes of an address; 4 for an IPv4 address that is mapped into IPv6. @throws as `addressBytes` */
+export function unmappedBytes(address: string): number[] {
   const bytes = addressBytes(address);
   return bytes.length === 16 && isWithin(bytes, MAPPED) ? bytes.slice(12) : bytes;
 }

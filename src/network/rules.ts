@@ -1,7 +1,7 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { ApiError } from "../domain/errors.ts";
 import { type Destination, NETWORK_PORTS_COUNT_MAX, type NetworkPorts, type NetworkRule } from "../domain/network.ts";
-import { addressBytes, isWithin, parseRange, type Range } from "./addresses.ts";
+import { addressBytes, isWithin, parseRange, type Range, unmappedBytes } from "./addresses.ts";
 
 const ANY_NAME = "*";
 const WILDCARD = "*.";
@@ -13,9 +13,6 @@ const labelExpression = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
 /** Last labels that make the C library, browsers and others take a name for an IPv4 address: `127.1`, `0x7f.1`, `0x7f000001`. */
 const numberExpression = /^(?:\d+|0x[0-9a-f]*)$/;
 const rangeExpression = /^([^/]+)\/(0|[1-9]\d{0,2})$/;
-/** The first twelve bytes of an IPv6 address that stands for an IPv4 address. */
-const MAPPED = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-const MAPPED_BITS = 96;
 
 const NO_SCHEME = "must be a host without a scheme such as http://";
 
@@ -135,15 +132,11 @@ export function isHostName(text: string): boolean {
 export function canonicalAddress(text: string): string | null {
   if (isIPv4(text)) return text;
   if (!isIPv6(text) || text.includes("%")) return null;
-  const bytes = addressBytes(text);
-  if (isMapped(bytes)) return bytes.slice(-4).join(".");
+  const bytes = unmappedBytes(text);
+  if (bytes.length === 4) return bytes.join(".");
   // Not the text: Bun's URL refuses some addresses that end in the form of IPv4.
   const groups = bytes.flatMap((byte, index) => (index % 2 === 0 ? [(byte << 8) | (bytes[index + 1] ?? 0)] : []));
   return new URL(`http://[${groups.map((group) => group.toString(16)).join(":")}]`).hostname.slice(1, -1);
-}
-
-function isMapped(bytes: readonly number[]): boolean {
-  return MAPPED.every((byte, index) => bytes[index] === byte);
 }
 
 function hostOf(text: string): string {
@@ -183,11 +176,11 @@ function rangeOf(host: string): string {
   if (bits > 8 * bytes.length) throw wrong(`must have at most ${8 * bytes.length} bits after the slash`);
   const isExact = bytes.every((byte, index) => (byte & (0xff >> Math.min(8, Math.max(0, bits - 8 * index)))) === 0);
   if (!isExact) throw wrong(`must have only zeros after the first ${bits} bits`);
-  // All its first 96 bits are given: the last of them is set.
-  const isV4 = isMapped(bytes);
-  const own = isV4 ? bits - MAPPED_BITS : bits;
-  const address = isV4 ? bytes.slice(-4).join(".") : (canonicalAddress(text) ?? text);
-  return own === 8 * (isV4 ? 4 : bytes.length) ? address : `${address}/${own}`;
+  const address = canonicalAddress(text) ?? text;
+  const own = unmappedBytes(text);
+  // A range of IPv4 addresses in IPv6 form has at least 96 bits, because the last of these is set.
+  const ownBits = bits - 8 * (bytes.length - own.length);
+  return ownBits === 8 * own.length ? address : `${address}/${ownBits}`;
 }
 
 function portsOfText(text: string | undefined): NetworkPorts {

@@ -1,11 +1,12 @@
 import { isIP } from "node:net";
+import type { NamedHosts } from "../../domain/network.ts";
 import type { Log } from "../../log.ts";
 import { hasRoute } from "../../system/libc.ts";
 import { sleepUnlessAborted, withinTime } from "../../system/waiting.ts";
 import { addressBytes } from "../addresses.ts";
 import { type Gate, type GateConnection, GateError, type GateRequest, type LookupOptions } from "../gate.ts";
 import { HostNetwork } from "../host-network.ts";
-import { bypassesProxy, type ProxyBypass, type SiteProxy } from "../site-proxy.ts";
+import { bypassesProxy, type SiteProxy } from "../site-proxy.ts";
 import { GateGoneError, request } from "./connection.ts";
 import type { Lookup, ProxyRequest, Request } from "./messages.ts";
 import { type GateHost, type GateProcess, startGateProcess } from "./process.ts";
@@ -16,7 +17,8 @@ export interface GateSettings {
   readonly resolvers: readonly string[];
   /** null when this host reaches the outside by itself */
   readonly proxy: SiteProxy | null;
-  readonly proxyBypass: ProxyBypass;
+  /** hosts that are reached without the proxy */
+  readonly proxyBypass: NamedHosts;
 }
 
 export interface GateOptions extends Omit<GateHost, "launcher"> {

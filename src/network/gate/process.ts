@@ -1,7 +1,7 @@
 import { closeSync, readFileSync } from "node:fs";
 import { chmod, copyFile, mkdir, realpath, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
+import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import { type ChildProcess, type ExitStatus, start } from "../../system/exec.ts";
 import { sharedObjects } from "../../system/shared-objects.ts";
 import { listenUnix, openSocketDirectory } from "../../system/unix-sockets.ts";
@@ -23,7 +23,6 @@ export interface GateProcess extends AsyncDisposable {
   readonly pid: number;
   /** resident memory of both, in `bytes` */
   residentBytes(): number;
-  readonly cgroup: Cgroup;
   /** socket on which it accepts connections of the daemon; a path in this process, until disposal */
   readonly path: string;
   readonly exited: Promise<ExitStatus>;
@@ -90,7 +89,7 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   const owned = stack.move();
   return {
     residentBytes: () => residentBytes(child.pid),
-    ...{ pid: child.pid, cgroup, path, exited: child.exited, stderrTail: child.stderrTail },
+    ...{ pid: child.pid, path, exited: child.exited, stderrTail: child.stderrTail },
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }

@@ -1,5 +1,6 @@
 import { isIPv4, isIPv6, type Socket } from "node:net";
 import type { Destination } from "../../domain/network.ts";
+import { addressBytes } from "../addresses.ts";
 import { GateError } from "../gate.ts";
 import type { SiteProxy } from "../site-proxy.ts";
 
@@ -120,21 +121,10 @@ function socksRequest({ host, port }: Destination): Uint8Array {
 }
 
 function socksAddress(host: string): Uint8Array {
-  if (isIPv4(host)) return Uint8Array.of(ADDRESS_TYPE.ipv4, ...host.split(".").map(Number));
-  if (isIPv6(host)) return Buffer.concat([Uint8Array.of(ADDRESS_TYPE.ipv6), bytesOfV6(host)]);
+  if (isIPv4(host)) return Uint8Array.of(ADDRESS_TYPE.ipv4, ...addressBytes(host));
+  if (isIPv6(host)) return Uint8Array.of(ADDRESS_TYPE.ipv6, ...addressBytes(host));
   const name = Buffer.from(host);
   return Buffer.concat([Uint8Array.of(ADDRESS_TYPE.name, name.byteLength), name]);
-}
-
-/** The bytes of an address in canonical form, which has no IPv4 part but in mapped ones. */
-function bytesOfV6(host: string): Uint8Array {
-  const canonical = new URL(`http://[${host}]`).hostname.slice(1, -1);
-  const [head = "", tail = ""] = canonical.split("::");
-  const groups = (text: string): number[] =>
-    text.split(":").flatMap((part) => (part === "" ? [] : [parseInt(part, 16)]));
-  const [before, after] = [groups(head), groups(tail)];
-  const zeros: number[] = Array(8 - before.length - after.length).fill(0);
-  return Uint8Array.from([...before, ...zeros, ...after].flatMap((group) => [group >> 8, group & 0xff]));
 }
 
 function readSocksAnswer(bytes: Buffer): number | null {

@@ -1,4 +1,4 @@
-import type { NetworkRequest, NetworkRule } from "../../domain/network.ts";
+import type { NamedHosts, NetworkRequest, NetworkRule } from "../../domain/network.ts";
 import type { AddressReach } from "../../network/gate.ts";
 import { allowsDestination, allowsName } from "../../network/rules.ts";
 import type { GuestDestination } from "../../vm/agent/guest-network.ts";
@@ -10,8 +10,8 @@ const TLS_PORT = 443;
 export interface OperatorRules {
   /** the ceiling of all requests */
   readonly allow: readonly NetworkRule[];
-  /** names and ranges whose addresses need not be public */
-  readonly private: { readonly names: readonly NetworkRule[]; readonly ranges: readonly string[] };
+  /** hosts whose addresses need not be public */
+  readonly private: NamedHosts;
 }
 
 /** Judges destinations and names by the rules of the operator and of one request. It asks nobody. */
