@@ -221,7 +221,7 @@ export const KEYS = {
     doc: "connections of instances that carry nothing for this long are ended",
   }),
   "network.resolvers": list("addresses of name servers, with the port unless it is 53", readServers, {
-    doc: "name servers for sandboxes and imports; empty: those of the host",
+    doc: "name servers for sandboxes and imports; none: those of the host",
   }),
   "network.proxy": optional((doc) => key("http://HOST:PORT or socks5://HOST:PORT", readProxy, doc), {
     default: null,
@@ -231,7 +231,7 @@ export const KEYS = {
   "network.proxy_credentials_file": optional(path, {
     default: null,
     or: "",
-    doc: "file with `USER:PASSWORD` for the proxy, which only root may read",
+    doc: "file with `USER:PASSWORD` for the proxy, which only its owner may read (mode 0600)",
   }),
   "network.proxy_bypass": hosts({ doc: "names and addresses that are connected to without the proxy" }),
   "operations.retention": duration({ default: 90 * DURATION_MS.d, doc: "how long ended operations are kept" }),

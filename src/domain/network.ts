@@ -94,7 +94,7 @@ export interface NetworkEntry {
   readonly first_at: string;
   /** ISO 8601 */
   readonly last_at: string;
-  /** addresses that were connected to */
+  /** at most 8 that were connected to, tried or refused; behind the site's proxy, the proxy's */
   readonly addresses: readonly string[];
 }
 

@@ -18,6 +18,7 @@ import {
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../src/domain/instance.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../../src/domain/listing.ts";
+import { NETWORK_PORTS_COUNT_MAX, NETWORK_RULES_COUNT_MAX } from "../../src/domain/network.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.ts";
 import { SCOPES } from "../../src/domain/scope.ts";
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
@@ -69,6 +70,7 @@ test("the limits are the limits of the code", () => {
     `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
     `| concurrent listings, archives and comparisons of an account | ${walks} |`,
     `| concurrent replies of an account with long outputs, arrays of events, or large files in several pieces | ${walks} |`,
+    `| rules of the network of a run | ${NETWORK_RULES_COUNT_MAX}, each with up to ${NETWORK_PORTS_COUNT_MAX} ports |`,
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
     `| input files of a run | ${FILES_COUNT_MAX} |`,
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, and ${GUEST_NAME_BYTES_MAX} bytes for each name |`,

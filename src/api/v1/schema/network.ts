@@ -24,8 +24,7 @@ const NetworkPorts = Type.Union(
 /** A rule of a network as a caller writes it. */
 export const NetworkRule = Type.Object({
   host: Type.String({
-    description:
-      "name; *.name for the names below it; * for all names with public addresses; address; or range of addresses",
+    description: "name; *.name for the names below it; * for all names with a dot; address; or range of addresses",
     examples: ["*.example.org"],
   }),
   ports: Type.Optional(NetworkPorts),
@@ -82,7 +81,9 @@ export const NetworkEntry = Type.Object({
   bytes_received: count("bytes that the sandbox received"),
   first_at: Timestamp,
   last_at: Timestamp,
-  addresses: Type.Array(Type.String(), { description: "addresses that were connected to" }),
+  addresses: Type.Array(Type.String(), {
+    description: "addresses that were connected to, tried or refused, at most 8; behind the site's proxy, the proxy's",
+  }),
 });
 
 /** What an instance did with its network. */
