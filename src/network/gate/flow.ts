@@ -32,9 +32,12 @@ export class DataSender {
     return this.#waiting.length === 0;
   }
 
-  /** Keeps no more memory than the bytes that wait: the buffer that they came in may be much larger. */
+  /**
+   * Keeps no more memory than the bytes that wait: the buffer that they came in may be much larger. The constructor copies at
+   * once; `Uint8Array.from` takes byte by byte, which costs 150 ms a MB in a process without a compiler.
+   */
   compact(): void {
-    for (const [index, bytes] of this.#waiting.entries()) this.#waiting[index] = Uint8Array.from(bytes);
+    for (const [index, bytes] of this.#waiting.entries()) this.#waiting[index] = new Uint8Array(bytes);
   }
 
   /** Sends the end of the direction after everything that waits. */

@@ -53,7 +53,7 @@ export class FrameReader {
       const next = this.#dataLeft > 0 ? this.#passData(rest) : this.#takeFrame(rest);
       if (next === null) {
         // A copy, because the buffer of a socket is much larger.
-        this.#kept = Uint8Array.from(rest);
+        this.#kept = new Uint8Array(rest);
         return;
       }
       rest = next;
