@@ -37,9 +37,10 @@ const ANY_HOST = "*";
 const LOCALHOST = ["127.0.0.1", "::1"];
 const HTTPS_PORT = 443;
 const HTTP_PORT = 80;
+
 /**
- * Decides whether a host may be contacted, and returns its settings. Only listed hosts may have addresses of this machine and its cloud; private
- * addresses are allowed.
+ * Decides whether a host may be contacted, and returns its settings. Only listed hosts may have addresses of this machine and
+ * its cloud; private addresses are allowed.
  * @param host as `parseRegistryReference` returns it
  * @throws ApiError `forbidden` when the policy refuses the host, `unavailable` when its name does not resolve
  */
@@ -49,7 +50,7 @@ export async function checkRegistryHost(
   resolve: ResolveHost,
 ): Promise<RegistrySettings> {
   const { listed, settings } = settingsFor(host, hosts);
-  if (!listed) await checkedAddresses(host, resolve);
+  if (!listed) await checkAddresses(host, resolve);
   return settings;
 }
 
@@ -98,18 +99,13 @@ function portOf(host: string): number | null {
   return port === undefined ? null : Number(port);
 }
 
-async function addressesOf(host: string, resolve: ResolveHost): Promise<readonly string[]> {
+/** @throws ApiError `forbidden` when the host has an address that only a listed host may have */
+async function checkAddresses(host: string, resolve: ResolveHost): Promise<void> {
   const bare = bareName(host);
-  return isIP(bare) ? [bare] : await resolve(bare);
-}
-
-async function checkedAddresses(host: string, resolve: ResolveHost): Promise<readonly string[]> {
-  const addresses = await addressesOf(host, resolve);
-  for (const address of addresses) {
-    if (!isForbidden(address)) continue;
-    throw new ApiError("forbidden", forbiddenAddress(host, address), { registry: host });
-  }
-  return addresses;
+  const addresses = isIP(bare) ? [bare] : await resolve(bare);
+  const forbidden = addresses.find(isForbidden);
+  if (forbidden === undefined) return;
+  throw new ApiError("forbidden", forbiddenAddress(host, forbidden), { registry: host });
 }
 
 function entry(hosts: RegistryHosts, name: string): RegistrySettings | undefined {

@@ -18,7 +18,8 @@ import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { WalkLimiter } from "./walk-limiter.ts";
 
 /**
- * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. Times are `milliseconds` since the epoch.
+ * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. Times are
+ * `milliseconds` since the epoch.
  */
 export type Operation = Pick<
   OperationRow,

@@ -30,7 +30,7 @@ export class YieldingTurns {
   #startedAtMs = 0;
   #isPaused = false;
 
-  /** @param now a steady clock, in `milliseconds` */
+  /** @param now a monotonic clock, in `milliseconds` */
   constructor(now: () => number = () => performance.now()) {
     this.#now = now;
     this.#creditedAtMs = now();

@@ -13,7 +13,7 @@ export class WritePace {
   readonly #now: () => number;
   #pausedUntilMs = Number.NEGATIVE_INFINITY;
 
-  /** @param now a steady clock, in `milliseconds` */
+  /** @param now a monotonic clock, in `milliseconds` */
   constructor(now: () => number = () => performance.now()) {
     this.#now = now;
   }

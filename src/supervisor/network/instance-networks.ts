@@ -69,7 +69,7 @@ export class InstanceNetworks {
         this.#openCount += change;
       },
       failed: (error) => {
-        if (!hasFailed) log.error("the gate cannot connect for an instance", { operation: id, error });
+        if (!hasFailed) log.error("a connection of an instance failed for an unknown reason", { operation: id, error });
         hasFailed = true;
       },
     };
