@@ -15,13 +15,13 @@ export const NETWORK_OPTIONS = {
     type: "string",
     multiple: true,
     value: "POLICY",
-    doc: "what the sandbox may connect to: none (default), record, allow=RULE[,RULE] or @FILE; a RULE is a host, *.NAME or a range, and any ports (:80+443)",
+    doc: "what the sandbox may connect to: none (default), record, allow=RULE[,RULE] or @FILE; a RULE is HOST[:80+443]; HOST can be *.NAME or a range",
   },
   "network-tls": {
     type: "string",
     value: "sni|any",
     choices: NETWORK_TLS,
-    doc: "what may be sent to port 443 of a name: TLS that asks for that name (sni, the default), or anything",
+    doc: "what may be sent to port 443 of a name: TLS that asks for that name (sni, the default), or anything (any)",
   },
 } as const;
 
