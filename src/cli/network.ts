@@ -62,7 +62,7 @@ export function tellNetwork(operation: Operation, io: Io): void {
   if (audit.policy !== undefined) {
     const { length } = audit.policy;
     io.stderr(
-      `coppice: recorded ${length} ${length === 1 ? "rule" : "rules"}; coppice op network ${operation.id} --policy prints them\n`,
+      `coppice: recorded ${length} ${length === 1 ? "rule" : "rules"}; coppice op network ${operation.id} --policy prints the policy\n`,
     );
   }
 }

@@ -19,7 +19,10 @@ export function networkOf(input: NetworkInput | undefined, limits: NetworkLimits
   checkCount(allow, record);
   const rules = allow.map(({ host, ports }, index) => parseRule(host, ports, fieldOf(index)));
   if (limits.allow.length === 0) {
-    throw new ApiError("forbidden", "network: the operator allows no network", { field: "network", ...first(rules) });
+    throw new ApiError("forbidden", "network: the operator allows none (network.allow is empty)", {
+      field: "network",
+      ...first(rules),
+    });
   }
   rules.forEach((rule, index) => {
     if (covers(limits.allow, rule)) return;

@@ -152,7 +152,7 @@ describe("the end of a run", () => {
     const network = { entries: AUDIT.entries.slice(0, 1), truncated: false, policy: POLICY };
     operation = { ...KNOWN, status: "SUCCESS", result: { ...RESULT, network } };
     expect((await run("--network", "record")).stderr).toBe(
-      `coppice: recorded 2 rules; coppice op network ${ID} --policy prints them\n`,
+      `coppice: recorded 2 rules; coppice op network ${ID} --policy prints the policy\n`,
     );
   });
 });
