@@ -100,7 +100,7 @@ asyncio.run(main())`;
     ];
     const out = await guest.output(`
 set -e
-busybox insmod /usr/local/lib/veth.ko
+[ -d /sys/module/veth ] || busybox insmod /usr/local/lib/veth.ko
 ip link add outer type veth peer name inner
 ip address add 172.31.0.1/24 dev outer
 ip link set outer up
