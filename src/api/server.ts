@@ -1,3 +1,4 @@
+import { ownTurn } from "../system/turns.ts";
 import type { App } from "./app.ts";
 
 export interface ListenOptions {
@@ -36,7 +37,10 @@ export function listen(options: ListenOptions): Listener {
   if (!server || port === undefined) throw new Error(`cannot listen on ${host} port ${options.port}`);
   const shownHost = host.includes(":") ? `[${host}]` : host;
 
+  const stopping = new AbortController();
+  void composeRoutes(app, stopping.signal);
   const stop = async (graceMs: number): Promise<void> => {
+    stopping.abort();
     const graceful = server.stop(false);
     const timer = Promise.withResolvers<void>();
     const timeout = setTimeout(timer.resolve, graceMs);
@@ -52,4 +56,16 @@ export function listen(options: ListenOptions): Listener {
     stop,
     [Symbol.asyncDispose]: () => stop(GRACE_MS_DEFAULT),
   };
+}
+
+/**
+ * Composes the handler and the validators of each route in a turn of the event loop of its own, until `signal` aborts. Elysia
+ * otherwise does it in the first request of a route, which takes milliseconds there; before the start it would delay that.
+ */
+async function composeRoutes({ routes }: App, signal: AbortSignal): Promise<void> {
+  for (const route of routes) {
+    await ownTurn();
+    if (signal.aborted) return;
+    route.compile();
+  }
 }
