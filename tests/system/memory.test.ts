@@ -49,7 +49,8 @@ const usedBudget = async (): Promise<number | undefined> => {
 /** The current control groups of machines. */
 async function groups() {
   const tree = await openCgroupTree({ namespace: cgroupNamespace(appliance.dataDir) });
-  return (await tree.list()).map((name) => tree.open(name));
+  // The process that connected for the import has one, too, and outlasts it.
+  return (await tree.list()).filter((name) => !name.startsWith("gate-")).map((name) => tree.open(name));
 }
 
 function memoryLimit(directories: readonly string[]): number {

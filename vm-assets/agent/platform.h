@@ -79,8 +79,10 @@ struct network_sockets {
 	int question_listener;
 	int addresses; /* the guest's own addresses changed; -1: none */
 };
-/* Sets it up, once, before the machine can be saved: whatever is sent to an address outside comes to the agent. */
+/* Sets it up, once, before the machine can be saved. */
 bool platform_network_open(struct network_sockets *sockets, struct problem *problem);
+/* From now on whatever is sent to an address outside comes to the agent. Before, the kernel has no route to any. */
+bool platform_network_reach(struct problem *problem);
 /* Takes the next held SYN. Returns false when none waits. Its bytes may be anything. */
 bool platform_network_held(uint8_t record[HELD_BYTES]);
 /* Sends an IP packet, which no filter holds, to an address. `interface`: of a link-local address. */

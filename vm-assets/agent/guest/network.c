@@ -110,9 +110,15 @@ bool platform_network_open(struct network_sockets *sockets, struct problem *prob
 		return false;
 	sockets->held = maps.held;
 	sockets->addresses = addresses_follow(maps.own, problem);
-	/* The routes come last: without the programs, they would only lead to closed ports. */
 	return sockets->addresses >= 0 && programs_hold(&maps, sockets->listener, problem) && programs_yield(&maps, problem) &&
-	       programs_steer(&maps, problem) && addresses_make_routes(problem);
+	       programs_steer(&maps, problem);
+}
+
+bool platform_network_reach(struct problem *problem)
+{
+	static bool made;
+	made = made || addresses_make_routes(problem);
+	return made;
 }
 
 bool platform_network_held(uint8_t record[HELD_BYTES])

@@ -165,6 +165,11 @@ bool network_switch(const struct frame *frame)
 		frame_send_problem(frame->session, &unavailable);
 		return true;
 	}
+	struct problem problem;
+	if ((flags & NETWORK_FLAG_ON) != 0 && !platform_network_reach(&problem)) {
+		frame_send_problem(frame->session, &problem);
+		return true;
+	}
 	turn((flags & NETWORK_FLAG_ON) != 0, flags == (NETWORK_FLAG_ON | NETWORK_FLAG_IPV6));
 	frame_send_done(frame->session, 0);
 	return true;
