@@ -1,6 +1,12 @@
 import { isIPv4, isIPv6 } from "node:net";
 import { ApiError } from "../domain/errors.ts";
-import { type Destination, NETWORK_PORTS_COUNT_MAX, type NetworkPorts, type NetworkRule } from "../domain/network.ts";
+import {
+  type Destination,
+  ipv6Text,
+  NETWORK_PORTS_COUNT_MAX,
+  type NetworkPorts,
+  type NetworkRule,
+} from "../domain/network.ts";
 import { addressBytes, isWithin, parseRange, type Range, unmappedBytes } from "./addresses.ts";
 
 const ANY_NAME = "*";
@@ -133,10 +139,7 @@ export function canonicalAddress(text: string): string | null {
   if (isIPv4(text)) return text;
   if (!isIPv6(text) || text.includes("%")) return null;
   const bytes = unmappedBytes(text);
-  if (bytes.length === 4) return bytes.join(".");
-  // Not the text: Bun's URL refuses some addresses that end in the form of IPv4.
-  const groups = bytes.flatMap((byte, index) => (index % 2 === 0 ? [(byte << 8) | (bytes[index + 1] ?? 0)] : []));
-  return new URL(`http://[${groups.map((group) => group.toString(16)).join(":")}]`).hostname.slice(1, -1);
+  return bytes.length === 4 ? bytes.join(".") : ipv6Text(bytes);
 }
 
 function hostOf(text: string): string {

@@ -1,10 +1,11 @@
 /** What conversations about connections and names of a guest are made of. */
 import { expect } from "bun:test";
+import type { Destination } from "../../src/domain/network.ts";
 import type { Agent } from "../../src/vm/agent/agent.ts";
 import type { GuestConnection } from "../../src/vm/agent/connection.ts";
 import { AgentProtocolError } from "../../src/vm/agent/errors.ts";
 import { packIntegers } from "../../src/vm/agent/frames.ts";
-import type { GuestDestination, GuestQuery } from "../../src/vm/agent/guest-network.ts";
+import type { GuestQuery } from "../../src/vm/agent/guest-network.ts";
 import { AddressKind, AgentFrame, HostFrame, SESSION_GUEST_BIT } from "../../src/vm/agent/protocol.ts";
 import { done, failure, openAgent, text } from "./agent-script.ts";
 import type { ScriptedAgent } from "./scripted-peer.ts";
@@ -14,7 +15,7 @@ import { until } from "./waiting.ts";
 export const FIRST = SESSION_GUEST_BIT;
 
 export interface Opened {
-  readonly destination: GuestDestination;
+  readonly destination: Destination;
   readonly connection: GuestConnection;
 }
 
@@ -23,7 +24,7 @@ export class Asked {
   readonly opened: Opened[] = [];
   readonly queries: (GuestQuery & { readonly answer: PromiseWithResolvers<number> })[] = [];
 
-  open(destination: GuestDestination, connection: GuestConnection): void {
+  open(destination: Destination, connection: GuestConnection): void {
     this.opened.push({ destination, connection });
   }
 

@@ -1,4 +1,5 @@
 import type { Socket } from "bun";
+import { ipv6Text } from "../../domain/network.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
 import { type GateConnection, GateError } from "../gate.ts";
 import { listenToRelay } from "./listener.ts";
@@ -122,7 +123,7 @@ function readRequest(bytes: Uint8Array): { readonly host: string } | null | "mal
 function hostText(type: number | undefined, bytes: Buffer): string {
   if (type === ADDRESS_TYPE.name) return bytes.toString("latin1");
   if (type === ADDRESS_TYPE.ipv4) return bytes.join(".");
-  return `[${[...new Uint16Array(8).keys()].map((at) => bytes.readUInt16BE(2 * at).toString(16)).join(":")}]`;
+  return `[${ipv6Text(bytes)}]`;
 }
 
 function replyTo(error: unknown): number {

@@ -1,8 +1,8 @@
-import type { NetworkAudit, NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
+import type { Destination, NetworkAudit, NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
 import { type Gate, type GateConnection, GateError } from "../../network/gate.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { GuestConnection } from "../../vm/agent/connection.ts";
-import { type GuestDestination, type GuestNetwork, type GuestQuery, Rcode } from "../../vm/agent/guest-network.ts";
+import { type GuestNetwork, type GuestQuery, Rcode } from "../../vm/agent/guest-network.ts";
 import { Refusal } from "../../vm/agent/protocol.ts";
 import { type AuditKey, AuditRecorder, type Tally } from "./audit.ts";
 import { NetworkJudge, type OperatorRules } from "./judge.ts";
@@ -105,7 +105,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     return this.#audit.audit(this.#options.request.record);
   }
 
-  open(destination: GuestDestination, connection: GuestConnection, count: number): void {
+  open(destination: Destination, connection: GuestConnection, count: number): void {
     if (this.#over.signal.aborted) {
       connection.refuse(Refusal.noNetwork);
       return;
@@ -198,7 +198,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     return bytesMax !== null && this.#movedBytes >= bytesMax;
   }
 
-  async #connect(destination: GuestDestination, connection: GuestConnection): Promise<void> {
+  async #connect(destination: Destination, connection: GuestConnection): Promise<void> {
     const { gate, settings, listener, account } = this.#options;
     const serverName = this.#judge.serverName(destination);
     const request = {
@@ -229,7 +229,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
 
   /** @param isPinned the verdict is known when the server has answered */
   async #relay(
-    destination: GuestDestination,
+    destination: Destination,
     ends: { readonly guest: GuestConnection; readonly outer: GateConnection },
     isPinned: boolean,
   ): Promise<void> {
@@ -281,7 +281,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   }
 
   #refuse(
-    { host, port }: GuestDestination,
+    { host, port }: Destination,
     connection: GuestConnection,
     verdict: FailedVerdict,
     addresses: readonly string[] = [],

@@ -1,7 +1,6 @@
-import type { NamedHosts, NetworkRequest, NetworkRule } from "../../domain/network.ts";
+import type { Destination, NamedHosts, NetworkRequest, NetworkRule } from "../../domain/network.ts";
 import type { AddressReach } from "../../network/gate.ts";
 import { allowsDestination, allowsName } from "../../network/rules.ts";
-import type { GuestDestination } from "../../vm/agent/guest-network.ts";
 
 /** Port of which the first bytes must be TLS for the name that was opened, unless the request allows any bytes. */
 const TLS_PORT = 443;
@@ -27,7 +26,7 @@ export class NetworkJudge {
     this.#lists = request.record ? [operator.allow] : [operator.allow, request.allow];
   }
 
-  allows(destination: GuestDestination): boolean {
+  allows(destination: Destination): boolean {
     return this.#lists.every((rules) => allowsDestination(rules, destination));
   }
 
@@ -36,17 +35,17 @@ export class NetworkJudge {
   }
 
   /** True when the operator has named the host as one whose addresses need not be public. */
-  isNamed({ kind, host }: Pick<GuestDestination, "kind" | "host">): boolean {
+  isNamed({ kind, host }: Pick<Destination, "kind" | "host">): boolean {
     return kind === "name" && allowsName(this.#operator.private.names, host);
   }
 
-  reach(destination: GuestDestination): AddressReach {
+  reach(destination: Destination): AddressReach {
     const { ranges } = this.#operator.private;
     return { forbidden: "all-not-public", except: ranges, anyAddress: this.isNamed(destination) };
   }
 
   /** The name that TLS must ask for; null when any bytes may be sent. */
-  serverName({ kind, host, port }: GuestDestination): string | null {
+  serverName({ kind, host, port }: Destination): string | null {
     return this.#request.tls === "sni" && kind === "name" && port === TLS_PORT ? host : null;
   }
 }

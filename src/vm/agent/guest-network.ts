@@ -1,3 +1,4 @@
+import { type Destination, ipv6Text } from "../../domain/network.ts";
 import { type ConnectionLink, type GuestConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentProtocolError } from "./errors.ts";
 import { type Frame, packIntegers, viewOf } from "./frames.ts";
@@ -19,15 +20,6 @@ export const Rcode = { ok: 0, serverFailure: 2, noSuchName: 3 } as const;
 
 const NAME_EXPRESSION = /^[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*$/;
 
-/** Where a program of the guest wants to connect to. */
-export interface GuestDestination {
-  readonly kind: "name" | "address";
-  /** a name in lower case; or an address in its canonical text, without brackets */
-  readonly host: string;
-  /** 1 to 65535 */
-  readonly port: number;
-}
-
 /** A query of a program of the guest. */
 export interface GuestQuery {
   /** type of the wanted records, as in DNS */
@@ -41,7 +33,7 @@ export interface GuestNetwork {
    * Takes a connection, to accept or refuse it at any time. Must not throw.
    * @param count connections of the guest that are open or being opened, by either side, with this one
    */
-  open(destination: GuestDestination, connection: GuestConnection, count: number): void;
+  open(destination: Destination, connection: GuestConnection, count: number): void;
   /** Resolves to the response code, as in DNS: 0 when the name may be used. A rejection is answered like code 2. */
   resolve(query: GuestQuery): Promise<number>;
 }
@@ -167,7 +159,7 @@ export class GuestRequests {
 }
 
 /** @throws AgentProtocolError when the payload of a NET_OPEN is malformed */
-function parseDestination(frame: Frame): GuestDestination {
+function parseDestination(frame: Frame): Destination {
   if (frame.payload.byteLength < 4) throw unexpected(frame);
   const view = viewOf(frame.payload);
   const port = view.getUint16(0, true);
@@ -181,7 +173,7 @@ function parseDestination(frame: Frame): GuestDestination {
       return { kind: "address", host: host.join("."), port };
     case AddressKind.ipv6:
       if (host.byteLength !== 16) throw unexpected(frame);
-      return { kind: "address", host: textOfIpv6(viewOf(host)), port };
+      return { kind: "address", host: ipv6Text(host), port };
     default:
       throw unexpected(frame);
   }
@@ -192,10 +184,4 @@ function parseName(bytes: Uint8Array): string {
   const name = bytes.byteLength > NAME_BYTES_MAX ? "" : Buffer.from(bytes).toString("latin1");
   if (!NAME_EXPRESSION.test(name)) throw new AgentProtocolError("a name of other characters than names have");
   return name;
-}
-
-function textOfIpv6(view: DataView): string {
-  const groups = Array.from({ length: 8 }, (_, index) => view.getUint16(2 * index).toString(16));
-  // URL gives the canonical text, in brackets.
-  return new URL(`http://[${groups.join(":")}]`).hostname.slice(1, -1);
 }

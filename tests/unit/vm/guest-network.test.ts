@@ -1,9 +1,9 @@
 /** Connections and names that the guest asks for, against a scripted agent. */
 
 import { describe, expect, test } from "bun:test";
+import type { Destination } from "../../../src/domain/network.ts";
 import { AgentClosedError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
-import type { GuestDestination } from "../../../src/vm/agent/guest-network.ts";
 import {
   AgentFrame,
   CONNECTIONS_COUNT_MAX,
@@ -54,7 +54,7 @@ describe("a network", () => {
   ])("is asked for %s", async (_, payload, destination) => {
     const { guest, asked } = await networked();
     guest.send(AgentFrame.netOpen, FIRST, payload);
-    expect(asked.opened[0]?.destination).toEqual(destination as GuestDestination);
+    expect(asked.opened[0]?.destination).toEqual(destination as Destination);
   });
 
   test("that was not given: a connection is refused and counted, a name does not exist", async () => {
