@@ -16,8 +16,16 @@ export function upsertFile(
     ensureAccount(tx, accountId, now);
     return tx
       .insert(files)
-      .values({ id: Bun.randomUUIDv7() as FileId, accountId, sha256, sizeBytes, createdAt: now, lastUsedAt: now })
-      .onConflictDoUpdate({ target: [files.accountId, files.sha256], set: { lastUsedAt: now } })
+      .values({
+        id: Bun.randomUUIDv7() as FileId,
+        accountId,
+        sha256,
+        sizeBytes,
+        createdAt: now,
+        uploadedAt: now,
+        lastUsedAt: now,
+      })
+      .onConflictDoUpdate({ target: [files.accountId, files.sha256], set: { uploadedAt: now, lastUsedAt: now } })
       .returning()
       .get();
   });

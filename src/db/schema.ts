@@ -91,6 +91,10 @@ export const images = sqliteTable(
     digest: text("digest"),
     /** size that the image added to its parent */
     sizeBytes: integer("size_bytes").notNull(),
+    /** variables that the image brings along, from its import or from runs that kept theirs; null: none */
+    variables: text("variables", { mode: "json" }).$type<Readonly<Record<string, string>>>(),
+    /** working directory that a run kept as the image's own; null: none */
+    cwd: text("cwd"),
     /** true when `tags` has a row for it, so that both listings have an index; written only together with that row */
     tagged: integer("tagged", { mode: "boolean" }).notNull().default(false),
     createdAt: integer("created_at").notNull(),
@@ -170,6 +174,7 @@ export const history = sqliteTable(
   (table) => [index("history_parent").on(table.parentId, table.createdAt, table.imageId)],
 );
 
+/** An image may have several tags. The one that was set last is the only one that the specified API shows. */
 export const tags = sqliteTable(
   "tags",
   {
@@ -182,8 +187,16 @@ export const tags = sqliteTable(
       .$type<ImageId>()
       .notNull()
       .references(() => images.id, { onDelete: "cascade" }),
+    /** when the name was given to the image */
+    setAt: integer("set_at").notNull().default(0),
+    /** true for the tag of the image that was set last */
+    shown: integer("shown", { mode: "boolean" }).notNull().default(true),
   },
-  (table) => [primaryKey({ columns: [table.accountId, table.name] }), uniqueIndex("tags_image").on(table.imageId)],
+  (table) => [
+    primaryKey({ columns: [table.accountId, table.name] }),
+    index("tags_image").on(table.imageId, table.setAt),
+    uniqueIndex("tags_shown").on(table.imageId).where(sql`${table.shown} = 1`),
+  ],
 );
 
 export const files = sqliteTable(
@@ -197,10 +210,13 @@ export const files = sqliteTable(
     sha256: text("sha256").notNull(),
     sizeBytes: integer("size_bytes").notNull(),
     createdAt: integer("created_at").notNull(),
+    /** when the content was uploaded last */
+    uploadedAt: integer("uploaded_at").notNull().default(0),
     lastUsedAt: integer("last_used_at").notNull(),
   },
   (table) => [
     uniqueIndex("files_content").on(table.accountId, table.sha256),
+    index("files_by_upload").on(table.accountId, table.uploadedAt, table.id),
     index("files_blob").on(table.sha256),
     index("files_last_used").on(table.lastUsedAt),
   ],

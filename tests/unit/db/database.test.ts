@@ -245,7 +245,7 @@ describe("files", () => {
   test("of the same content keep their uuid within an account", () => {
     const one = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 1 });
     const again = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 9 });
-    expect(again).toEqual({ ...one, lastUsedAt: 9 });
+    expect(again).toEqual({ ...one, uploadedAt: 9, lastUsedAt: 9 });
     const theirs = upsertFile(db, { accountId: bob, sha256: sha("a"), sizeBytes: 5, now: 2 });
     expect(theirs.id).not.toBe(one.id);
   });

@@ -65,6 +65,8 @@ describe("publishing", () => {
       sizeBytes: 10,
       tagged: true,
       createdAt: 42,
+      variables: null,
+      cwd: null,
       tag: "base",
     });
     expect(findBaseLayer(db, "sha256:1/linux/amd64/1")).toEqual({
