@@ -140,6 +140,10 @@ test-dist: build ## test the HTTP contract and the command line of the executabl
 test-system: build ## test with real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
 
+.PHONY: test-contree
+test-contree: build ## test the interface for the public ConTree clients, row by row, with real images
+	@bun tests/support/run-rings.ts contree
+
 .PHONY: test-network
 test-network: build ## test the network of guests with real programs in a Debian guest, and attacks on its rules
 	@bun tests/support/run-rings.ts network

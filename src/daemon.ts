@@ -25,6 +25,7 @@ import { type DataLayout, dataLayout, lockData } from "./storage/layout.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
+import { importCost } from "./supervisor/imports/import-bounds.ts";
 import { importWorker } from "./supervisor/imports/import-image.ts";
 import { IndexUpgrade } from "./supervisor/index-upgrade.ts";
 import { checkpointWorker } from "./supervisor/instance/checkpoint-instance.ts";
@@ -41,7 +42,7 @@ import { EventLogs } from "./supervisor/operations/event-logs.ts";
 import { OperationLog } from "./supervisor/operations/operation-log.ts";
 import { Operations } from "./supervisor/operations/operations.ts";
 import { Requests } from "./supervisor/operations/requests.ts";
-import { type Cost, Scheduler } from "./supervisor/operations/scheduler.ts";
+import { type Cost, costOf, Scheduler } from "./supervisor/operations/scheduler.ts";
 import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "./supervisor/operations/waiting-room.ts";
 import { readinessOf } from "./supervisor/readiness.ts";
 import { reclaim } from "./supervisor/reclaim.ts";
@@ -234,7 +235,14 @@ function budget(config: Config): Cost {
   };
 }
 
+/** How often `cost` fits into the budget `total`. */
+function timesWithin(total: Cost, cost: Cost): number {
+  return Math.floor(Math.min(total.memoryBytes / cost.memoryBytes, total.vcpus / cost.vcpus));
+}
+
 function limitsOf(config: Config): ServiceLimits {
+  const total = budget(config);
+  const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   return {
     instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
     fileBytesMax: config.limits.fileBytesMax,
@@ -246,6 +254,8 @@ function limitsOf(config: Config): ServiceLimits {
     memoryBytesMax: config.vm.maxima.memoryBytes,
     diskBytesDefault: config.vm.diskBytesDefault,
     diskBytesMax: config.vm.maxima.diskBytes,
+    instanceCountMax: timesWithin(total, costOf(shape)),
+    importCountMax: timesWithin(total, importCost(shape, total.memoryBytes)),
   };
 }
 

@@ -284,8 +284,11 @@ describe("one place for each power", () => {
 
   test("the prefix of an interface is given to its routes by one constant", () => {
     const surfaces = source.filter(({ path }) => /^src\/(api|service)\//.test(path));
-    const found = places(surfaces, /["'`/]\/v1\b/);
-    expect(found).toEqual([expect.stringMatching(/^src\/api\/app\.ts:\d+: const V1_PREFIX = "\/v1";$/)]);
+    const found = places(surfaces, /["'`/](?:\/contree)?\/v1\b|["'`]\/contree\b/);
+    expect(found).toEqual([
+      expect.stringMatching(/^src\/api\/app\.ts:\d+: const V1_PREFIX = "\/v1";$/),
+      expect.stringMatching(/^src\/api\/app\.ts:\d+: const CONTREE_PREFIX = "\/contree\/v1";$/),
+    ]);
   });
 
   test("files of layers are found by who holds them, in the one store of the process", () => {

@@ -7,7 +7,7 @@ import type { BodyRooms } from "./body-room.ts";
 import { readParameters } from "./parameters.ts";
 import { queryReader, rawQuery } from "./query.ts";
 import type { RequestTracker } from "./request-tracker.ts";
-import { declared, type RouteDetail } from "./route.ts";
+import { ANY_TOKEN, declared, type RouteDetail, type RouteScope } from "./route.ts";
 
 /** Limit of JSON bodies whose route does not set one. */
 const JSON_BODY_BYTES_DEFAULT = 1_048_576;
@@ -46,7 +46,7 @@ interface RouteOptions {
  * cookies and a copy of all headers.
  */
 export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
-  const withoutBody = (scope: Scope) => {
+  const withoutBody = (scope: RouteScope) => {
     const route = new RouteAccess(requests, { scope });
     return {
       introspect: route.declare,
@@ -77,7 +77,7 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
     };
   };
   return new Elysia({ name: "access" }).macro({
-    reads: (scope: Scope) => ({
+    reads: (scope: RouteScope) => ({
       ...withoutBody(scope),
       resolve: ({ request }) => ({ principal: requests.principal(request) }),
     }),
@@ -109,10 +109,10 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
 /** The part that all macros share: checks the scope of one route, and reads its path parameters and query. */
 class RouteAccess {
   readonly #requests: RequestTracker;
-  readonly #detail: RouteDetail & { readonly scope: Scope };
+  readonly #detail: RouteDetail & { readonly scope: RouteScope };
   #read: ((raw: string) => Record<string, unknown>) | null = null;
 
-  constructor(requests: RequestTracker, detail: RouteDetail & { readonly scope: Scope }) {
+  constructor(requests: RequestTracker, detail: RouteDetail & { readonly scope: RouteScope }) {
     this.#requests = requests;
     this.#detail = detail;
   }
@@ -128,7 +128,9 @@ class RouteAccess {
    * @throws ApiError `unauthorized`, `forbidden`, `validation_error`
    */
   admit(request: Request, params: Record<string, string>): Record<string, unknown> {
-    this.#requests.allowed(request, this.#detail.scope);
+    const { scope } = this.#detail;
+    if (scope === ANY_TOKEN) this.#requests.principal(request);
+    else this.#requests.allowed(request, scope);
     readParameters(params);
     return this.#read === null ? {} : this.#read(rawQuery(request.url));
   }

@@ -1,5 +1,5 @@
 import { Elysia, ParseError, ValidationError } from "elysia";
-import { errorReply } from "./errors.ts";
+import { type ErrorForm, errorReply } from "./errors.ts";
 import { json, respond } from "./reply.ts";
 import type { RequestTracker } from "./request-tracker.ts";
 import { validationError } from "./schema.ts";
@@ -8,8 +8,13 @@ import { validationError } from "./schema.ts";
  * Turns the results and errors of all handlers, of every surface, into responses. A handler's result becomes JSON, unless
  * it is a Response or a stream.
  * @param unknown makes the error for a request that no route matches
+ * @param errorForm the form of the errors of a path
  */
-export function answersPlugin(requests: RequestTracker, unknown: (request: Request) => Error) {
+export function answersPlugin(
+  requests: RequestTracker,
+  unknown: (request: Request) => Error,
+  errorForm: (path: string) => ErrorForm,
+) {
   return new Elysia({ name: "answers" })
     .mapResponse({ as: "global" }, ({ request, responseValue, set, route }) => {
       if (requests.of(request).isAnswered) return undefined;
@@ -30,7 +35,8 @@ export function answersPlugin(requests: RequestTracker, unknown: (request: Reque
       const cause = code === "NOT_FOUND" ? unknown(request) : reasonOf(error);
       set.status = 200;
       // `never`, so that the typed client's types of the routes stay as they are.
-      return requests.answer(request, respond(errorReply(cause), request), { route, cause }) as never;
+      const reply = errorReply(cause, errorForm(requests.of(request).path));
+      return requests.answer(request, respond(reply, request), { route, cause }) as never;
     });
 }
 

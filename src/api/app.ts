@@ -3,7 +3,10 @@ import { accessPlugin } from "./access.ts";
 import { answersPlugin } from "./answers.ts";
 import { authenticate, tokenCheck } from "./auth.ts";
 import { BodyRooms } from "./body-room.ts";
+import { CONTREE_ERRORS } from "./contree/errors.ts";
+import { contreePlugin } from "./contree/plugin.ts";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts";
+import { type ErrorForm, SPECIFIED_ERRORS } from "./errors.ts";
 import { openApiPlugin } from "./openapi/openapi.ts";
 import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
@@ -12,8 +15,12 @@ import { describe, type ServedRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
 
-/** Prefix of the specified API. Every path below it requires a token, even if no route matches it. */
+/** Prefix of the specified API. */
 const V1_PREFIX = "/v1";
+/** Prefix of the API for the public ConTree clients, which add the last part to their base address. */
+const CONTREE_PREFIX = "/contree/v1";
+/** Every path below one of these requires a token, even if no route matches it. */
+const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX];
 /** Idle connections are closed after this time, in `seconds`. The longest pause of a response is that of a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
@@ -23,6 +30,13 @@ const LARGE_BODIES = { totalBytes: 67_108_864, accountBytes: 33_554_432, ...BODY
 const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY_WAIT };
 /** 32 uploads of one account, which may last for hours. Their memory is freed chunk by chunk, so nothing is collected. */
 const UPLOADS = { totalBytes: 268_435_456, accountBytes: 67_108_864, ...BODY_WAIT, collect: () => undefined };
+
+const isBelow = (prefix: string, path: string): boolean => path === prefix || path.startsWith(`${prefix}/`);
+
+/** The form in which a path tells of errors. */
+export function errorFormOf(path: string): ErrorForm {
+  return isBelow(CONTREE_PREFIX, path) ? CONTREE_ERRORS : SPECIFIED_ERRORS;
+}
 
 /**
  * The HTTP API: one plugin per surface. Elysia routes requests and validates them against the schemas of the routes. The
@@ -34,7 +48,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     requests,
     new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS, streams: UPLOADS }),
   );
-  const address = `${publicUrl ?? ""}${V1_PREFIX}`;
+  const addressOf = (prefix: string): string => `${publicUrl ?? ""}${prefix}`;
   const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
     const isAllowed = tokenCheck(handshake.request, verifyToken);
     return upgrade(handshake, { requestId: requests.of(handshake.request).id, protocol, socket, isAllowed });
@@ -55,7 +69,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
       const { request } = context;
       const state = requests.of(request);
       const { path } = state;
-      if (path === V1_PREFIX || path.startsWith(`${V1_PREFIX}/`)) {
+      if (GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
         state.principal = await authenticate(request, verifyToken);
       }
       const isReadRight = request.method !== "HEAD" && elysiaPathOf(request.url) === path;
@@ -66,10 +80,11 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
       const whole = context;
       return await found.route.compile()(Object.assign(whole, { params: found.params }));
     })
-    .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url))))
-    .use(v1Plugin(V1_PREFIX, { service, address, access, upgrade: upgraded }))
+    .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), errorFormOf))
+    .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))
+    .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
     .use(statusPlugin(service.status))
-    .use(openApiPlugin({ version: service.status.version, publicUrl }, () => describe(served)));
+    .use(openApiPlugin({ version: service.status.version, publicUrl, errorForm: errorFormOf }, () => describe(served)));
   served = app.routes as unknown as readonly RunnableRoute[];
   table = new RouteTable(served);
   return app;

@@ -1,3 +1,4 @@
+import { type TSchema, Type } from "@sinclair/typebox";
 import { ApiError, type ErrorBody, type ErrorCode, storageFull } from "../domain/errors.ts";
 import { json, type Reply } from "./reply.ts";
 
@@ -18,6 +19,28 @@ export const STATUS_OF_ERROR = {
   insufficient_storage: 507,
 } as const satisfies Record<ErrorCode, number>;
 
+/** How a surface tells its callers of a failure. */
+export interface ErrorForm {
+  readonly statusOf: Readonly<Record<ErrorCode, number>>;
+  /** schema of the body */
+  readonly schema: TSchema;
+  readonly body: (error: ErrorBody, status: number) => unknown;
+}
+
+/** An error on the wire. */
+export const ErrorObject = Type.Object({
+  error: Type.String({ description: "machine-readable error value" }),
+  message: Type.String({ description: "human-readable text" }),
+  details: Type.Record(Type.String(), Type.Unknown(), { description: "additional information; may be empty" }),
+});
+
+/** Errors of the specified API, and of all paths that belong to no other surface. */
+export const SPECIFIED_ERRORS: ErrorForm = {
+  statusOf: STATUS_OF_ERROR,
+  schema: ErrorObject,
+  body: (error) => error,
+};
+
 /** Retry-After of 429 and 503 when the error does not give a better value, in `seconds`. */
 const RETRY_AFTER_SECONDS_DEFAULT = 5;
 
@@ -29,10 +52,11 @@ const INTERNAL_ERROR: ErrorBody = {
 };
 
 /** The answer to a failure. An error that is not an `ApiError` becomes an internal error, without its message. */
-export function errorReply(error: unknown): Reply {
+export function errorReply(error: unknown, form: ErrorForm = SPECIFIED_ERRORS): Reply {
   const known = error instanceof ApiError ? error : storageFull(error);
   const body = known?.body() ?? INTERNAL_ERROR;
-  return json(STATUS_OF_ERROR[body.error], body, errorHeaders(body));
+  const status = form.statusOf[body.error];
+  return json(status, form.body(body, status), errorHeaders(body));
 }
 
 function errorHeaders(body: ErrorBody): Record<string, string> {

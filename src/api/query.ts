@@ -5,6 +5,13 @@ import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
 /** Schema keyword of a query parameter that is read as bytes instead of UTF-8 text. */
 export const BYTES_KEYWORD = "x-coppice-bytes";
 
+/** Schema keyword of a flag, which may also be `1`, `0`, or empty for true. */
+export const FLAG_KEYWORD = "x-coppice-flag";
+
+const FLAGS: ReadonlyMap<string, boolean> = new Map([
+  ...["", "1", "true"].map((text) => [text, true] as const),
+  ...["0", "false"].map((text) => [text, false] as const),
+]);
 const INTEGER = /^(?:0|-?[1-9]\d*)$/;
 const PERCENT = 0x25;
 const PLUS = 0x2b;
@@ -70,6 +77,7 @@ function coerce(name: string, schema: TSchema, raw: string): unknown {
   if (text === null) fieldError(name, `${name} must be UTF-8`);
   // A value that does not look like its type stays text, and fails validation with the schema's own message.
   if (schema["type"] === "integer") return INTEGER.test(text) ? Number(text) : text;
+  if (schema[FLAG_KEYWORD] === true) return FLAGS.get(text) ?? text;
   if (schema["type"] === "boolean") return text === "true" ? true : text === "false" ? false : text;
   return text;
 }

@@ -27,13 +27,17 @@ export interface About<Responses extends Readonly<Record<number, ResponseSpec>>>
 /** Marks a body of raw bytes, which is read as a stream. */
 export const RAW_BODY = "raw";
 
+/** Marks a route that every valid token may use, whatever its scopes. */
+export const ANY_TOKEN = "any";
+export type RouteScope = Scope | typeof ANY_TOKEN;
+
 /** The complete description of a route, read from the routes that Elysia serves. */
 export interface Route extends Required<About<Readonly<Record<number, ResponseSpec>>>> {
   readonly method: string;
   /** path with `:name` for parameters, which `pathParameter` describes */
   readonly path: string;
   /** the scope that the token must allow; null: no token is needed */
-  readonly scope: Scope | null;
+  readonly scope: RouteScope | null;
   readonly query: TObject | null;
   readonly body: TSchema | typeof RAW_BODY | null;
   /** longest JSON body, in `bytes`; 0 for a route without one */
@@ -59,7 +63,7 @@ export interface RouteDetail {
   readonly operationId?: string;
   /** a function, because Elysia merges the details of plugins but leaves functions as they are */
   readonly about?: () => About<Readonly<Record<number, ResponseSpec>>>;
-  scope?: Scope;
+  scope?: RouteScope;
   rawBody?: boolean;
   bodyBytesMax?: number;
 }

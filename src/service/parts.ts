@@ -25,6 +25,10 @@ export interface ServiceLimits extends SpawnLimits {
   /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
   readonly network: NetworkLimits;
+  /** how many instances of the default size the host can run at once */
+  readonly instanceCountMax: number;
+  /** how many imports the host can run at once */
+  readonly importCountMax: number;
 }
 
 /** What the operator permits of networks. */

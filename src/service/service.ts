@@ -1,3 +1,4 @@
+import { type CallerUseCases, callerUseCases } from "./callers.ts";
 import { type FileUseCases, fileUseCases } from "./files.ts";
 import { type ImageUseCases, imageUseCases } from "./images.ts";
 import { type InspectUseCases, inspectUseCases } from "./inspect.ts";
@@ -13,6 +14,7 @@ import { WalkLimiter } from "./walk-limiter.ts";
  * first parameter is the principal, for whom objects of other accounts do not exist.
  */
 export interface Service {
+  readonly callers: CallerUseCases;
   readonly images: ImageUseCases;
   readonly files: FileUseCases;
   readonly instances: InstanceUseCases;
@@ -26,6 +28,7 @@ export function createService(parts: ServiceParts): Service {
   const walks = new WalkLimiter();
   const replies = new WalkLimiter();
   return {
+    callers: callerUseCases(parts),
     images: imageUseCases(parts, walks),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),

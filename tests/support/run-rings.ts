@@ -93,6 +93,12 @@ const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 40 * MINUTE_MS,
   },
+  contree: {
+    what: "the wire of the public ConTree clients, with real images",
+    paths: ["tests/contree/**/*.test.ts"],
+    executable: true,
+    limitMs: 20 * MINUTE_MS,
+  },
   network: {
     what: "the network of guests: real programs in a real Debian, and attacks on the rules",
     commands: [[process.execPath, "tests/support/network/build-guest.ts"]],

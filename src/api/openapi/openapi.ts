@@ -1,10 +1,10 @@
 import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { ErrorCode } from "../../domain/errors.ts";
-import { STATUS_OF_ERROR } from "../errors.ts";
+import { type ErrorForm, ErrorObject, STATUS_OF_ERROR } from "../errors.ts";
 import { pathParameter } from "../parameters.ts";
 import { json, type Reply, respond } from "../reply.ts";
-import { AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
+import { ANY_TOKEN, AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
 import { FileResponse, UploadedFile } from "../v1/schema/files.ts";
 import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../v1/schema/history.ts";
 import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../v1/schema/images.ts";
@@ -13,7 +13,6 @@ import { InstanceFile, InstanceStatsSchema, Resources, SpawnRequest } from "../v
 import { NetworkAudit, NetworkEntry, NetworkRequest, NetworkRule } from "../v1/schema/network.ts";
 import {
   AcceptedOperation,
-  ErrorObject,
   ImportResult,
   InstanceResult,
   LogLine,
@@ -97,15 +96,19 @@ const PAGE = about({
   responses: { 200: { description: "the page", content: { "text/html": HtmlPage } } },
 });
 
+export interface OpenApiOptions {
+  readonly version: string;
+  readonly publicUrl: string | null;
+  /** the form of the errors of a path */
+  readonly errorForm: (path: string) => ErrorForm;
+}
+
 /** Serves the API description as JSON and as a page. `routes` returns all routes, including these two. */
-export function openApiPlugin(
-  { version, publicUrl }: { readonly version: string; readonly publicUrl: string | null },
-  routes: () => readonly Route[],
-) {
+export function openApiPlugin({ version, publicUrl, errorForm }: OpenApiOptions, routes: () => readonly Route[]) {
   // The document never changes: the first request builds it.
   let text: string | null = null;
   let page: Reply | null = null;
-  const document = (): JsonObject => openApiDocument(routes(), { version, url: publicUrl ?? "/" });
+  const document = (): JsonObject => openApiDocument(routes(), { version, url: publicUrl ?? "/", errorForm });
   return new Elysia()
     .get(
       "/openapi.json",
@@ -128,14 +131,14 @@ export function openApiPlugin(
 /** Describes routes as an OpenAPI 3.1 document. */
 function openApiDocument(
   routes: readonly Route[],
-  options: { readonly version: string; readonly url: string },
+  options: { readonly version: string; readonly url: string } & Pick<OpenApiOptions, "errorForm">,
 ): JsonObject {
   const writer = new SchemaWriter(NAMED);
   const paths: Record<string, Record<string, JsonObject>> = {};
   for (const described of routes.filter((candidate) => !candidate.hidden)) {
     const path = described.path.replaceAll(/:(\w+)/g, "{$1}");
     const item = paths[path] ?? {};
-    item[described.method.toLowerCase()] = operationObject(described, writer);
+    item[described.method.toLowerCase()] = operationObject(described, writer, options.errorForm(described.path));
     paths[path] = item;
   }
   return {
@@ -170,6 +173,7 @@ const TAG_DESCRIPTIONS: Readonly<Record<string, string>> = {
   Instances: "sandboxes that run a command",
   Operations: "long-running work: imports and instances",
   Inspection: "what is inside an image, read without starting anything",
+  ConTree: "the same service on the wire of the public ConTree clients",
   Service: "the service itself",
 };
 
@@ -178,7 +182,7 @@ function tagObjects(routes: readonly Route[]): JsonObject[] {
   return [...used].map((name) => ({ name, description: TAG_DESCRIPTIONS[name] ?? name }));
 }
 
-function operationObject(described: Route, writer: SchemaWriter): JsonObject {
+function operationObject(described: Route, writer: SchemaWriter, errors: ErrorForm): JsonObject {
   const { id, tag, summary, scope, body } = described;
   const parameters = [
     ...pathParameters(described.path),
@@ -189,11 +193,15 @@ function operationObject(described: Route, writer: SchemaWriter): JsonObject {
     operationId: id,
     tags: [tag],
     summary,
-    ...(scope === null ? { security: [] } : { description: `The token must allow \`${scope}\`.` }),
+    ...(scope === null ? { security: [] } : { description: scopeText(scope) }),
     ...(parameters.length === 0 ? {} : { parameters }),
     ...(body === null ? {} : { requestBody: requestBody(body, writer) }),
-    responses: responseObjects(described, writer),
+    responses: responseObjects(described, writer, errors),
   };
+}
+
+function scopeText(scope: Exclude<Route["scope"], null>): string {
+  return scope === ANY_TOKEN ? "The token may have any scopes." : `The token must allow \`${scope}\`.`;
 }
 
 function pathParameters(path: string): JsonObject[] {
@@ -226,16 +234,16 @@ function requestBody(body: Exclude<Route["body"], null>, writer: SchemaWriter): 
   return { required: true, content: { "application/json": { schema: writer.write(body) } } };
 }
 
-function responseObjects(described: Route, writer: SchemaWriter): JsonObject {
+function responseObjects(described: Route, writer: SchemaWriter, errors: ErrorForm): JsonObject {
   const responses: Record<string, JsonObject> = {};
   for (const [status, spec] of Object.entries(described.responses)) responses[status] = responseObject(spec, writer);
-  for (const code of errorsOf(described)) {
+  for (const [status, codes] of Map.groupBy(errorsOf(described), (code) => errors.statusOf[code])) {
     const spec: ResponseSpec = {
-      description: `\`${code}\`: ${ERROR_DESCRIPTIONS[code]}`,
-      ...(described.method === "HEAD" ? {} : { content: { "application/json": ErrorObject } }),
-      headers: ERROR_HEADERS[code] ?? {},
+      description: codes.map((code) => `\`${code}\`: ${ERROR_DESCRIPTIONS[code]}`).join("; "),
+      ...(described.method === "HEAD" ? {} : { content: { "application/json": errors.schema } }),
+      headers: Object.assign({}, ...codes.map((code) => ERROR_HEADERS[code])),
     };
-    responses[STATUS_OF_ERROR[code]] = responseObject(spec, writer);
+    responses[status] = responseObject(spec, writer);
   }
   return responses;
 }
@@ -244,7 +252,8 @@ function responseObjects(described: Route, writer: SchemaWriter): JsonObject {
 export function errorsOf(described: Route): ErrorCode[] {
   const codes = new Set<ErrorCode>(described.errors);
   if (described.scope !== null) {
-    for (const code of ["unauthorized", "forbidden", "internal_error"] as const) codes.add(code);
+    for (const code of ["unauthorized", "internal_error"] as const) codes.add(code);
+    if (described.scope !== ANY_TOKEN) codes.add("forbidden");
   }
   if (described.query !== null || described.body !== null || described.path.includes(":")) {
     codes.add("validation_error");

@@ -4,6 +4,7 @@ import { Elysia, sse } from "elysia";
 import { accessPlugin } from "../../../src/api/access.ts";
 import { answersPlugin } from "../../../src/api/answers.ts";
 import { BodyRooms } from "../../../src/api/body-room.ts";
+import { SPECIFIED_ERRORS } from "../../../src/api/errors.ts";
 import { RequestTracker } from "../../../src/api/request-tracker.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
@@ -51,7 +52,13 @@ const app = new Elysia({ strictPath: true, systemRouter: false, normalize: false
     if (grant === null) return;
     requests.of(request).principal = { accountId: "alice" as AccountId, grants: new Set([grant]), tokenId: "t" };
   })
-  .use(answersPlugin(requests, () => new ApiError("not_found", "no such route")))
+  .use(
+    answersPlugin(
+      requests,
+      () => new ApiError("not_found", "no such route"),
+      () => SPECIFIED_ERRORS,
+    ),
+  )
   .use(surface);
 
 let url = "";

@@ -52,6 +52,8 @@ export const LIMITS: ServiceLimits = {
     ],
     record: true,
   },
+  instanceCountMax: 10,
+  importCountMax: 5,
 };
 
 /** An answer, read to its end. */
@@ -65,11 +67,26 @@ export interface Answer {
 }
 
 export interface CallOptions {
-  /** null: no Authorization header; default: all scopes of alice */
+  /** null: no Authorization header; default of `Api.call`: all scopes of alice */
   readonly token?: string | null;
   readonly json?: unknown;
   readonly body?: string | Uint8Array<ArrayBuffer> | ReadableStream<Uint8Array>;
   readonly headers?: Record<string, string>;
+}
+
+/** Sends a request, without a token unless one is given, and reads the answer to its end. */
+export async function send(url: string, method: string, options: CallOptions = {}): Promise<Answer> {
+  const headers = new Headers(options.headers);
+  const { token = null } = options;
+  if (token !== null && !headers.has("authorization")) headers.set("authorization", `Bearer ${token}`);
+  if (options.json !== undefined && !headers.has("content-type")) headers.set("content-type", "application/json");
+  const body = options.json === undefined ? options.body : JSON.stringify(options.json);
+  const response = await fetch(url, { method, headers, redirect: "manual", ...(body === undefined ? {} : { body }) });
+  const bytes = await response.bytes();
+  const text = Buffer.from(bytes).toString("utf8");
+  const isJson = response.headers.get("content-type")?.startsWith("application/json") === true && text !== "";
+  const json = isJson ? JSON.parse(text) : null;
+  return { status: response.status, headers: response.headers, bytes, text, json };
 }
 
 interface ApiParts {
@@ -181,28 +198,9 @@ export class Api implements AsyncDisposable {
 
   /** Sends a request and holds the answer to the route table. */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Answer> {
-    const headers = new Headers(options.headers);
-    const token = options.token === undefined ? this.token : options.token;
-    if (token !== null && !headers.has("authorization")) headers.set("authorization", `Bearer ${token}`);
-    if (options.json !== undefined && !headers.has("content-type")) headers.set("content-type", "application/json");
-    const body = options.json === undefined ? options.body : JSON.stringify(options.json);
-    const response = await fetch(`${this.url}${path}`, {
-      method,
-      headers,
-      redirect: "manual",
-      ...(body === undefined ? {} : { body }),
-    });
-    const bytes = await response.bytes();
-    const text = Buffer.from(bytes).toString("utf8");
-    const isJson = response.headers.get("content-type")?.startsWith("application/json") === true && text !== "";
-    const answer = {
-      status: response.status,
-      headers: response.headers,
-      bytes,
-      text,
-      json: isJson ? JSON.parse(text) : null,
-    };
-    assertConforms(this.parts.routes, method, path, answer);
+    const { url, token, routes } = this.parts;
+    const answer = await send(`${url}${path}`, method, { token, ...options });
+    assertConforms(routes, method, path, answer);
     return answer;
   }
 
@@ -286,9 +284,16 @@ export class Api implements AsyncDisposable {
 
 /** The error object of an answer, once it is known to be of this kind. */
 export function errorOf(answer: Answer, code: ErrorCode): ErrorBody {
-  const seen = `${answer.status} ${answer.text.slice(0, 500)}`;
-  if (answer.status !== STATUS_OF_ERROR[code] || answer.json?.error !== code) {
-    throw new Error(`expected ${code}, got ${seen}`);
+  const error = errorBodyOf(answer);
+  // Every surface tells these by the same status.
+  if (answer.status !== STATUS_OF_ERROR[code] || error?.error !== code) {
+    throw new Error(`expected ${code}, got ${answer.status} ${answer.text.slice(0, 500)}`);
   }
-  return answer.json as ErrorBody;
+  return error;
+}
+
+/** The error of an answer in the form of any surface. */
+function errorBodyOf({ json }: Answer): ErrorBody | null {
+  if (json === null) return null;
+  return "code" in json ? { error: json.code, message: json.error, details: json.details } : json;
 }

@@ -1,10 +1,9 @@
 import { Kind, type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { Value } from "@sinclair/typebox/value";
+import { errorFormOf } from "../../../src/api/app.ts";
 import { RouteTable } from "../../../src/api/elysia-gaps.ts";
-import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
 import { errorsOf } from "../../../src/api/openapi/openapi.ts";
 import type { Route } from "../../../src/api/route.ts";
-import { ErrorObject } from "../../../src/api/v1/schema/operations.ts";
 import type { ErrorCode } from "../../../src/domain/errors.ts";
 import type { Answer } from "./api.ts";
 
@@ -34,13 +33,14 @@ export function assertConforms(routes: readonly Route[], method: string, path: s
       assertShape(declared.content?.["application/json"], answer.json, fail);
     return;
   }
+  const form = errorFormOf(path.replace(/\?.*$/s, ""));
   const allowed = [...COMMON_ERRORS, ...(route === null ? [] : errorsOf(route))];
-  if (!allowed.some((code) => STATUS_OF_ERROR[code] === answer.status)) fail("status is not declared");
+  if (!allowed.some((code) => form.statusOf[code] === answer.status)) fail("status is not declared");
   if (method === "HEAD") return;
   if (answer.json === null) fail("an error without a JSON body");
-  assertShape(ErrorObject, answer.json, fail);
-  const code = answer.json.error as ErrorCode;
-  if (STATUS_OF_ERROR[code] !== answer.status) fail(`error ${code} has another status`);
+  assertShape(form.schema, answer.json, fail);
+  const code = (answer.json.code ?? answer.json.error) as ErrorCode;
+  if (form.statusOf[code] !== answer.status) fail(`error ${code} has another status`);
   if (answer.status >= 500 && code === "internal_error") fail("internal error");
 }
 

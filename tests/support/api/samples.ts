@@ -5,9 +5,12 @@ const SHA256 = "0".repeat(64);
 export interface Sample {
   readonly method: string;
   readonly path: string;
-  readonly scope: string;
+  /** null: any token will do */
+  readonly scope: string | null;
   readonly json?: unknown;
   readonly body?: string;
+  /** path of the route, where it cannot be told from `path` */
+  readonly route?: string;
   /** names an object of an account in the path */
   readonly object?: "image" | "doomed" | "operation" | "file" | "instance";
 }

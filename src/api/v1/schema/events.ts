@@ -2,9 +2,10 @@ import { type Static, type TObject, type TProperties, Type } from "@sinclair/typ
 import { LOG_EVENT_TYPES } from "../../../domain/log-event.ts";
 import { ISOLATIONS } from "../../../domain/operation.ts";
 import { OUTPUT_STREAMS } from "../../../domain/output.ts";
+import { ErrorObject } from "../../errors.ts";
 import { oneOf, Timestamp } from "./common.ts";
 import { NetworkEventData } from "./network.ts";
-import { ErrorObject, OperationStatusSchema } from "./operations.ts";
+import { OperationStatusSchema } from "./operations.ts";
 
 const count = (description: string) => Type.Integer({ minimum: 0, description });
 const nullable = (description: string) => Type.Union([Type.Integer(), Type.Null()], { description });

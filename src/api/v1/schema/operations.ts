@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { ISOLATIONS, OPERATION_KINDS, OPERATION_STATUSES } from "../../../domain/operation.ts";
+import { ErrorObject } from "../../errors.ts";
 import { oneOf, Timestamp, Uuid } from "./common.ts";
 import { NetworkAudit } from "./network.ts";
 
@@ -70,13 +71,6 @@ const enumOf = <const T extends readonly string[]>(values: T, description: strin
 
 export const OperationStatusSchema = enumOf(OPERATION_STATUSES, "state of the operation");
 export const OperationKindSchema = enumOf(OPERATION_KINDS, "kind of work");
-
-/** The error object of a FAILED operation. */
-export const ErrorObject = Type.Object({
-  error: Type.String({ description: "machine-readable error value" }),
-  message: Type.String({ description: "human-readable text" }),
-  details: Type.Record(Type.String(), Type.Unknown(), { description: "additional information; may be empty" }),
-});
 
 /** Operation on the wire. */
 export const Operation = Type.Object({

@@ -1,0 +1,11 @@
+import { Elysia } from "elysia";
+import type { ContreeSurface } from "./surface.ts";
+import { whoAmIRoutes } from "./who-am-i.ts";
+
+/**
+ * The API for the public ConTree clients: the same use cases, on another wire. The result has no types of its routes: the
+ * typed client calls none of them, and would take longer to check.
+ */
+export function contreePlugin(prefix: string, surface: ContreeSurface): Elysia {
+  return new Elysia({ prefix }).use(whoAmIRoutes(surface)) as unknown as Elysia;
+}
