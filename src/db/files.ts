@@ -1,7 +1,8 @@
-import { and, asc, eq, lt, notExists, sql } from "drizzle-orm";
+import { and, asc, desc, eq, gte, lt, lte, notExists, sql } from "drizzle-orm";
 import type { AccountId, FileId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
+import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
 import { files, operationFiles } from "./schema.ts";
 
 export type FileRow = typeof files.$inferSelect;
@@ -51,6 +52,35 @@ export function getFile(
     )
     .get();
   return row ?? null;
+}
+
+/**
+ * By their last upload, newest first, then by id; a page past the end is empty. The bounds of `window` are about the upload,
+ * too. Skips a large offset in the scan thread.
+ */
+export async function listFiles(db: Database, accountId: AccountId, window: ListWindow): Promise<FileRow[]> {
+  const { limit, offset, sinceMs, untilMs } = window;
+  // Only the covering index is read, so that a large offset does not read the skipped rows.
+  const page = db.orm
+    .select({ id: files.id })
+    .from(files)
+    .where(
+      and(
+        eq(files.accountId, accountId),
+        sinceMs === undefined ? undefined : gte(files.uploadedAt, sinceMs),
+        untilMs === undefined ? undefined : lte(files.uploadedAt, untilMs),
+      ),
+    )
+    .orderBy(desc(files.uploadedAt), desc(files.id))
+    .limit(limit)
+    .offset(offset);
+  const ids = offset < LARGE_OFFSET_MIN ? page.all().map(({ id }) => id) : await db.scans.ids<FileId>(page);
+  return db.orm
+    .select()
+    .from(files)
+    .where(isOneOf(files.id, ids))
+    .orderBy(desc(files.uploadedAt), desc(files.id))
+    .all();
 }
 
 /** The file was last used before `beforeMs`, and no live operation needs it. */

@@ -1,6 +1,7 @@
-import { asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
+import { and, asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
+import { isShown } from "./images.ts";
 import { LARGE_OFFSET_MIN } from "./scans.ts";
 import { history, images, tags } from "./schema.ts";
 
@@ -92,7 +93,7 @@ function selectSteps(orm: Orm) {
     .select(stepColumns)
     .from(history)
     .leftJoin(images, eq(images.id, history.imageId))
-    .leftJoin(tags, eq(tags.imageId, history.imageId));
+    .leftJoin(tags, and(eq(tags.imageId, history.imageId), isShown));
 }
 
 /** The lineage of an image, from the image down to its base, including deleted images. */

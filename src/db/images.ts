@@ -5,8 +5,8 @@ import { type Database, isOneOf, type Orm } from "./database.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
 import { images, tags } from "./schema.ts";
 
-/** An image and its tag. */
-export type ImageRow = typeof images.$inferSelect & { readonly tag: string | null };
+/** An image, without what it brings along for commands, and the tag that it shows: the one that was set last. */
+export type ImageRow = Omit<typeof images.$inferSelect, "variables" | "cwd"> & { readonly tag: string | null };
 
 export interface ImageFilter extends ListWindow {
   /** only images with a tag, or only those without */
@@ -14,13 +14,21 @@ export interface ImageFilter extends ListWindow {
   readonly tagPrefix?: string | undefined;
 }
 
-const imageColumns = { ...getTableColumns(images), tag: tags.name };
+// Variables can be long: a listing must not read them.
+const { variables: _variables, cwd: _cwd, ...ownColumns } = getTableColumns(images);
+export const imageColumns = { ...ownColumns, tag: tags.name };
+
+/** The tag that an image shows. SQLite uses the index of these tags only for a condition without a parameter. */
+export const isShown = sql`${tags.shown} = 1`;
+/** Joins an image with the tag that it shows. */
+export const hasShownTag = and(eq(tags.imageId, images.id), isShown);
 
 function selectImages(orm: Orm) {
-  return orm.select(imageColumns).from(images).leftJoin(tags, eq(tags.imageId, images.id));
+  return orm.select(imageColumns).from(images).leftJoin(tags, hasShownTag);
 }
 
-function findImage(orm: Orm, accountId: AccountId, id: ImageId): ImageRow | null {
+/** `getImage` inside a transaction. */
+export function findImage(orm: Orm, accountId: AccountId, id: ImageId): ImageRow | null {
   return (
     selectImages(orm)
       .where(and(eq(images.id, id), eq(images.accountId, accountId)))
@@ -32,16 +40,15 @@ export function getImage(db: Database, accountId: AccountId, id: ImageId): Image
   return findImage(db.orm, accountId, id);
 }
 
-/** Finds an image by its uuid or by its tag; null when the account has none. */
+/** Finds an image by its uuid or by any of its tags; null when the account has none. */
 export function resolveImage(db: Database, accountId: AccountId, reference: ImageReference): ImageRow | null {
   if ("uuid" in reference) return getImage(db, accountId, reference.uuid);
   const row = db.orm
-    .select(imageColumns)
+    .select({ id: tags.imageId })
     .from(tags)
-    .innerJoin(images, eq(images.id, tags.imageId))
     .where(and(eq(tags.accountId, accountId), eq(tags.name, reference.tag)))
     .get();
-  return row ?? null;
+  return row === undefined ? null : getImage(db, accountId, row.id);
 }
 
 /**
@@ -50,7 +57,10 @@ export function resolveImage(db: Database, accountId: AccountId, reference: Imag
  */
 const SORTED_TAGS_COUNT_MAX = 1000;
 
-/** Newest first, then by id; a page past the end is empty. Blocks the event loop: only for small offsets and prefixes. */
+/**
+ * Newest first, then by id; a page past the end is empty. An image has one row, and only the tag that it shows is looked at.
+ * Blocks the event loop: only for small offsets and prefixes.
+ */
 export function listImagesSync(db: Database, accountId: AccountId, filter: ImageFilter): ImageRow[] {
   if (isContradiction(filter)) return [];
   const page = imagePage(db.orm, accountId, filter).as("page");
@@ -58,7 +68,7 @@ export function listImagesSync(db: Database, accountId: AccountId, filter: Image
     .select(imageColumns)
     .from(page)
     .innerJoin(images, eq(images.id, page.id))
-    .leftJoin(tags, eq(tags.imageId, images.id))
+    .leftJoin(tags, hasShownTag)
     .orderBy(desc(images.createdAt), desc(images.id))
     .all();
 }
@@ -67,14 +77,14 @@ export function listImagesSync(db: Database, accountId: AccountId, filter: Image
 export async function listImages(db: Database, accountId: AccountId, filter: ImageFilter): Promise<ImageRow[]> {
   if (isContradiction(filter)) return [];
   const { tagPrefix, offset } = filter;
-  const isBroad = Boolean(tagPrefix) && haveManyTags(db, accountId, tagPrefix ?? "");
+  const isBroad = Boolean(tagPrefix) && hasManyTags(db, accountId, tagPrefix ?? "");
   if (!isBroad && offset < LARGE_OFFSET_MIN) return listImagesSync(db, accountId, filter);
   const page = isBroad ? pageByTimeOfPrefix : imagePage;
   const ids = await db.scans.ids<ImageId>(page(db.orm, accountId, filter));
   return db.orm
     .select(imageColumns)
     .from(images)
-    .leftJoin(tags, eq(tags.imageId, images.id))
+    .leftJoin(tags, hasShownTag)
     .where(isOneOf(images.id, ids))
     .orderBy(desc(images.createdAt), desc(images.id))
     .all();
@@ -85,7 +95,7 @@ function isContradiction({ tagged, tagPrefix }: ImageFilter): boolean {
   return tagged === false && tagPrefix !== undefined;
 }
 
-function haveManyTags(db: Database, accountId: AccountId, prefix: string): boolean {
+export function hasManyTags(db: Database, accountId: AccountId, prefix: string): boolean {
   const some = db.orm
     .select({ one: sql`1` })
     .from(tags)
@@ -100,7 +110,7 @@ function imagePage(orm: Orm, accountId: AccountId, filter: ImageFilter) {
   return filter.tagPrefix ? pageByPrefix(orm, accountId, filter) : pageByTime(orm, accountId, filter);
 }
 
-function timeBounds(filter: ImageFilter) {
+export function timeBounds(filter: ListWindow) {
   return and(
     filter.sinceMs === undefined ? undefined : gte(images.createdAt, filter.sinceMs),
     filter.untilMs === undefined ? undefined : lte(images.createdAt, filter.untilMs),
@@ -108,7 +118,7 @@ function timeBounds(filter: ImageFilter) {
 }
 
 /** Tags are ASCII, so every tag with the prefix sorts before the prefix followed by the last code point. */
-function beginsWith(prefix: string) {
+export function beginsWith(prefix: string) {
   return and(gte(tags.name, prefix), lt(tags.name, `${prefix}\u{10ffff}`));
 }
 
@@ -137,7 +147,7 @@ function pageByPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter) {
     .select({ id: images.id })
     .from(tags)
     .innerJoin(images, eq(images.id, tags.imageId))
-    .where(and(eq(tags.accountId, accountId), beginsWith(filter.tagPrefix ?? ""), timeBounds(filter)))
+    .where(and(eq(tags.accountId, accountId), beginsWith(filter.tagPrefix ?? ""), isShown, timeBounds(filter)))
     .orderBy(desc(images.createdAt), desc(images.id))
     .limit(filter.limit)
     .offset(filter.offset);
@@ -149,7 +159,7 @@ function pageByTimeOfPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter)
   const hasMatchingTag = orm
     .select({ one: sql`1` })
     .from(tags)
-    .where(and(eq(tags.imageId, images.id), beginsWith(prefix)));
+    .where(and(hasShownTag, beginsWith(prefix)));
   return orm
     .select({ id: images.id })
     .from(images)
@@ -157,36 +167,4 @@ function pageByTimeOfPrefix(orm: Orm, accountId: AccountId, filter: ImageFilter)
     .orderBy(desc(images.createdAt), desc(images.id))
     .limit(filter.limit)
     .offset(filter.offset);
-}
-
-/** Gives the image this tag, and takes it from the image that had it. Null when the account has no such image. */
-export function setTag(db: Database, accountId: AccountId, imageId: ImageId, name: string): ImageRow | null {
-  return db.transaction((tx) => {
-    if (findImage(tx, accountId, imageId) === null) return null;
-    moveTag(tx, accountId, imageId, name);
-    return findImage(tx, accountId, imageId);
-  });
-}
-
-/** `setTag` for a transaction whose caller has checked that the image belongs to the account. */
-export function moveTag(orm: Orm, accountId: AccountId, imageId: ImageId, name: string): void {
-  const previous = orm
-    .delete(tags)
-    .where(and(eq(tags.accountId, accountId), eq(tags.name, name)))
-    .returning({ imageId: tags.imageId })
-    .get();
-  if (previous !== undefined) orm.update(images).set({ tagged: false }).where(eq(images.id, previous.imageId)).run();
-  orm.delete(tags).where(eq(tags.imageId, imageId)).run();
-  orm.insert(tags).values({ accountId, name, imageId }).run();
-  orm.update(images).set({ tagged: true }).where(eq(images.id, imageId)).run();
-}
-
-/** Removes the image's tag, if it has one. Null when the account has no such image. */
-export function removeTag(db: Database, accountId: AccountId, imageId: ImageId): ImageRow | null {
-  return db.transaction((tx) => {
-    if (findImage(tx, accountId, imageId) === null) return null;
-    tx.delete(tags).where(eq(tags.imageId, imageId)).run();
-    tx.update(images).set({ tagged: false }).where(eq(images.id, imageId)).run();
-    return findImage(tx, accountId, imageId);
-  });
 }

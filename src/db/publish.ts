@@ -3,9 +3,9 @@ import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts"
 import type { NetworkAudit } from "../domain/network.ts";
 import type { Database, Orm } from "./database.ts";
 import { type ImageOrigin, insertHistory } from "./history.ts";
-import { moveTag } from "./images.ts";
 import { succeedOperation } from "./operations.ts";
 import { baseProofs, images, type LayerFormat, layers, operations } from "./schema.ts";
+import { moveTag } from "./tags.ts";
 
 /** A layer whose files are in place, but which has no row yet. */
 export interface NewLayer {
@@ -85,7 +85,7 @@ function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication
     .run();
   insertHistory(tx, { image, operationId, startedAt, now });
   if (provesBase) tx.insert(baseProofs).values({ layerId, accountId, createdAt: now }).onConflictDoNothing().run();
-  if (tag !== undefined) moveTag(tx, accountId, image.id, tag);
+  if (tag !== undefined) moveTag(tx, accountId, image.id, { name: tag, change: "replaced", now });
   return published;
 }
 

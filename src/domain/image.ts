@@ -6,6 +6,11 @@ export const TAG_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$";
 const tagExpression = new RegExp(TAG_PATTERN);
 /** The rule for tags, as the rest of a message that begins with the tag's name. */
 export const TAG_RULE = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : / - and begin with a letter or digit";
+/** Longest tag of all, in `characters`: an image may have got one from a surface with another rule than TAG_PATTERN. */
+const TAG_CHARACTERS_MAX = 256;
+const storedTagExpression = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
+/** Largest number of tags of an image. */
+export const TAGS_COUNT_MAX = 1000;
 
 /** Bounds of the import time-out, in `seconds`. */
 export const IMPORT_TIMEOUT_SECONDS_DEFAULT = 300;
@@ -17,14 +22,19 @@ export function isTag(value: string): boolean {
   return tagExpression.test(value);
 }
 
+/** True for every tag that an image can have, those included that TAG_PATTERN does not allow to be set. */
+export function isStoredTag(value: string): boolean {
+  return value.length <= TAG_CHARACTERS_MAX && storedTagExpression.test(value);
+}
+
 /**
- * Parses `<uuid>` or `tag:<name>`.
+ * Parses `<uuid>` or `tag:<name>`, where the name may be any that an image can have.
  * @throws ApiError `validation_error`
  */
 export function parseImageReference(value: string): ImageReference {
   if (value.startsWith("tag:")) {
     const tag = value.slice("tag:".length);
-    if (!isTag(tag)) throw new ApiError("validation_error", `image: tag ${TAG_RULE}`, { field: "image" });
+    if (!isStoredTag(tag)) throw new ApiError("validation_error", `image: tag ${TAG_RULE}`, { field: "image" });
     return { tag };
   }
   const uuid = parseUuid<ImageId>(value);

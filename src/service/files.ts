@@ -1,12 +1,13 @@
-import { type FileRow, getFile, upsertFile } from "../db/files.ts";
+import { type FileRow, getFile, listFiles, upsertFile } from "../db/files.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { FileId } from "../domain/ids.ts";
+import { timeBounds } from "../domain/time-bound.ts";
 import { receiveBlob } from "../storage/blobs.ts";
 import { withSpaceChecks } from "../storage/free-space.ts";
-import type { Principal, ServiceParts } from "./parts.ts";
+import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
-/** An uploaded file. Times are `milliseconds` since the epoch. */
-export type File = Pick<FileRow, "id" | "sha256" | "sizeBytes" | "createdAt">;
+/** An uploaded file. Times are `milliseconds` since the epoch; `uploadedAt` is the last upload of the same content. */
+export type File = Pick<FileRow, "id" | "sha256" | "sizeBytes" | "createdAt" | "uploadedAt">;
 
 export interface Upload {
   /** length that the client announced, in `bytes`; 0 if it announced none */
@@ -26,6 +27,11 @@ export interface FileUseCases {
    * @throws ApiError `payload_too_large`, before the body is read when its length is announced; `insufficient_storage`
    */
   upload(principal: Principal, upload: Upload): Promise<File>;
+  /**
+   * Lists files, the last uploaded first. The bounds of the request are about the last upload.
+   * @throws ApiError `validation_error` when a time bound is malformed
+   */
+  list(principal: Principal, request: ListRequest): Promise<readonly File[]>;
   /** @throws ApiError `not_found` */
   get(principal: Principal, reference: FileReference): File;
 }
@@ -42,6 +48,9 @@ export function fileUseCases({ db, layout, limits, clock }: ServiceParts): FileU
       return await receiveBlob(layout, source, fileBytesMax, (blob) =>
         upsertFile(db, { accountId, ...blob, now: clock() }),
       );
+    },
+    async list({ accountId }, { limit, offset, ...times }) {
+      return await listFiles(db, accountId, { limit, offset, ...timeBounds(times, clock()) });
     },
     get({ accountId }, reference) {
       const uuid = reference.uuid?.toLowerCase() as FileId | undefined;

@@ -1,7 +1,9 @@
 import { getFile } from "../db/files.ts";
 import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
-import { type ImageRow, listImages, removeTag, setTag } from "../db/images.ts";
+import { type ImageRow, listImages } from "../db/images.ts";
 import { deleteImage } from "../db/removal.ts";
+import { type ImageOriginKind, listImagesPerTag } from "../db/tag-listing.ts";
+import { removeTags, setTag } from "../db/tags.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { GuestPath } from "../domain/guest-path.ts";
 import { type FileId, type ImageId, isoTime, type LayerId, type OperationId } from "../domain/ids.ts";
@@ -18,8 +20,11 @@ import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.t
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { WalkLimiter } from "./walk-limiter.ts";
 
-/** An image. Times are `milliseconds` since the epoch. */
-export type Image = Pick<ImageRow, "id" | "tag" | "createdAt">;
+/**
+ * An image, and the operation that made it if that is still known. `tag` is the one that was set last, except in a listing
+ * of tags. Times are `milliseconds` since the epoch.
+ */
+export type Image = Pick<ImageRow, "id" | "tag" | "createdAt" | "operationId">;
 /** An image with its parent and the disk space that it added to the parent, in `bytes`. */
 export type ImageDetails = Image & Pick<ImageRow, "sizeBytes" | "digest" | "parentId">;
 /** A step of a lineage: an image, which may be deleted, and the operation that made it. */
@@ -30,6 +35,15 @@ export type Difference = DiffPage["found"][number];
 export interface ListImages extends ListRequest {
   readonly tagged?: boolean | undefined;
   readonly tagPrefix?: string | undefined;
+  /** true: one row for each tag of an image, and first of all the tag that equals `tagPrefix` */
+  readonly perTag?: boolean | undefined;
+}
+
+/** A listing of tags, with filters that the plain listing does not have. */
+export interface ListTags extends ListImages {
+  readonly perTag: true;
+  readonly id?: ImageId | undefined;
+  readonly origin?: ImageOriginKind | undefined;
 }
 
 export interface ImportImage {
@@ -65,15 +79,21 @@ export interface Diff extends DiffPage {
 /** All functions but `list` and `import` throw ApiError `not_found` when the account has no such image. */
 export interface ImageUseCases {
   /** Lists images, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
-  list(principal: Principal, request: ListImages): Promise<readonly Image[]>;
+  list(principal: Principal, request: ListImages | ListTags): Promise<readonly Image[]>;
   /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file; as `submitImport` does */
   import(principal: Principal, request: ImportImage): Promise<OperationId>;
   get(principal: Principal, id: ImageId): ImageDetails;
-  /** Deletes the image and its tag; its children stay. @throws ApiError `conflict` while an instance uses it */
+  /** Deletes the image and its tags; its children stay. @throws ApiError `conflict` while an instance uses it */
   delete(principal: Principal, id: ImageId): Promise<void>;
-  /** Moves the tag to the image. */
+  /** Moves the tag to the image, in the place of the tag that the image shows. Tags that it does not show stay. */
   setTag(principal: Principal, id: ImageId, tag: string): Image;
-  removeTag(principal: Principal, id: ImageId): Image;
+  /**
+   * Moves the tag to the image, which shows it from now on; its other tags stay.
+   * @throws ApiError `conflict` when the image has as many tags as it may have
+   */
+  addTag(principal: Principal, id: ImageId, tag: string): Image;
+  /** Removes one tag of the image, or all if `tag` is not given. A tag that the image does not have changes nothing. */
+  removeTags(principal: Principal, id: ImageId, tag?: string): Image;
   /** The image and its ancestors, from the image itself to the import. */
   lineage(principal: Principal, id: ImageId, page: Page): Promise<readonly ImageStep[]>;
   /** Images that were made from the image by one run, or, if `recursive`, by any number; a parent comes before its children. */
@@ -98,8 +118,9 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
     return row;
   };
   return {
-    async list({ accountId }, { limit, offset, tagged, tagPrefix, ...times }) {
-      return await listImages(db, accountId, { limit, offset, tagged, tagPrefix, ...timeBounds(times, clock()) });
+    async list({ accountId }, { since, until, perTag = false, ...filter }) {
+      const window = { ...filter, ...timeBounds({ since, until }, clock()) };
+      return await (perTag ? listImagesPerTag : listImages)(db, accountId, window);
     },
     async import(principal, { source, credentials = null, tag = null, timeoutSeconds }) {
       const { id } = await operations.submitImport(principal.accountId, {
@@ -122,8 +143,11 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       }
       await releaseLayers(parts, outcome.deleted);
     },
-    setTag: ({ accountId }, id, tag) => orNotFound(id, setTag(db, accountId, id, tag)),
-    removeTag: ({ accountId }, id) => orNotFound(id, removeTag(db, accountId, id)),
+    setTag: ({ accountId }, id, name) =>
+      orNotFound(id, setTag(db, accountId, id, { name, change: "replaced", now: clock() })),
+    addTag: ({ accountId }, id, name) =>
+      orNotFound(id, setTag(db, accountId, id, { name, change: "added", now: clock() })),
+    removeTags: ({ accountId }, id, tag) => orNotFound(id, removeTags(db, accountId, id, tag)),
     lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
     children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
     diff: (principal, request) => diff(parts, walks, principal, request),

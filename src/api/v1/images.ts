@@ -103,7 +103,7 @@ export function imagesRoutes(surface: Surface) {
     )
     .delete(
       "/:uuid/tag",
-      ({ principal, params }) => imageOf(surface.service.images.removeTag(principal, params.uuid as ImageId)),
+      ({ principal, params }) => imageOf(surface.service.images.removeTags(principal, params.uuid as ImageId)),
       { writes: "images:tag", ...REMOVE_TAG },
     );
 }

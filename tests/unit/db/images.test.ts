@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
-import { getImage, type ImageFilter, listImagesSync, removeTag, resolveImage, setTag } from "../../../src/db/images.ts";
+import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images.ts";
 import { existingLayers, findBaseLayer, findProvenBase, layerChain } from "../../../src/db/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -40,7 +40,6 @@ function addImage(options: { tag?: string; now?: number; accountId?: AccountId }
 
 const list = (filter: Partial<ImageFilter> = {}) =>
   listImagesSync(db, alice, { limit: 100, offset: 0, ...filter }).map((image) => image.id);
-const tagOf = (id: ImageId) => getImage(db, alice, id)?.tag;
 
 describe("publishing", () => {
   test("an import publishes layer, image, tag and result at once", () => {
@@ -65,8 +64,6 @@ describe("publishing", () => {
       sizeBytes: 10,
       tagged: true,
       createdAt: 42,
-      variables: null,
-      cwd: null,
       tag: "base",
     });
     expect(findBaseLayer(db, "sha256:1/linux/amd64/1")).toEqual({
@@ -159,48 +156,6 @@ describe("publishing", () => {
     expect(publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, image: again })).toEqual({
       hasOwnLayer: false,
     });
-  });
-});
-
-describe("a tag", () => {
-  test("moves to another image, and an image shows only its latest", () => {
-    const [one, two] = [addImage({ tag: "a" }), addImage()];
-    expect(setTag(db, alice, two, "a")).toMatchObject({ id: two, tag: "a", tagged: true });
-    expect(getImage(db, alice, one)).toMatchObject({ tag: null, tagged: false });
-    expect(setTag(db, alice, two, "b")?.tag).toBe("b");
-    expect(resolveImage(db, alice, { tag: "a" })).toBeNull();
-    expect(resolveImage(db, alice, { tag: "b" })?.id).toBe(two);
-    expect(setTag(db, alice, two, "b")).toMatchObject({ tag: "b", tagged: true });
-    setTag(db, alice, one, "x");
-    expect(setTag(db, alice, two, "x")?.tag).toBe("x");
-    expect([tagOf(one), tagOf(two)]).toEqual([null, "x"]);
-    expect(list({ tagged: true })).toEqual([two]);
-  });
-
-  test("moves with an import", () => {
-    const one = addImage({ tag: "latest" });
-    const two = addImage({ tag: "latest" });
-    expect([tagOf(one), tagOf(two)]).toEqual([null, "latest"]);
-  });
-
-  test("is removed, once or twice", () => {
-    const id = addImage({ tag: "a" });
-    expect(removeTag(db, alice, id)).toMatchObject({ id, tag: null, tagged: false });
-    expect(removeTag(db, alice, id)).toMatchObject({ id, tag: null });
-    expect(resolveImage(db, alice, { tag: "a" })).toBeNull();
-  });
-
-  test("belongs to one account", () => {
-    const mine = addImage({ tag: "a" });
-    const theirs = addImage({ tag: "a", accountId: bob });
-    expect(resolveImage(db, alice, { tag: "a" })?.id).toBe(mine);
-    expect(resolveImage(db, bob, { tag: "a" })?.id).toBe(theirs);
-    expect(setTag(db, alice, theirs, "b")).toBeNull();
-    expect(removeTag(db, alice, theirs)).toBeNull();
-    expect(getImage(db, alice, theirs)).toBeNull();
-    expect(resolveImage(db, alice, { uuid: theirs })).toBeNull();
-    expect(resolveImage(db, bob, { uuid: theirs })?.tag).toBe("a");
-    expect(setTag(db, alice, newId<ImageId>(), "b")).toBeNull();
   });
 });
 

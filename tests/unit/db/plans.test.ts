@@ -2,7 +2,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import Libsql from "libsql";
 import { openDatabase } from "../../../src/db/database.ts";
 import { expiredImages, unreferencedLayers } from "../../../src/db/expiry.ts";
-import { deleteFilesUnusedSince, getFile } from "../../../src/db/files.ts";
+import { deleteFilesUnusedSince, getFile, listFiles } from "../../../src/db/files.ts";
 import { descendants, lineage } from "../../../src/db/history.ts";
 import { getImage, listImages, listImagesSync, resolveImage } from "../../../src/db/images.ts";
 import { findBaseLayer, findProvenBase, layerChain } from "../../../src/db/layers.ts";
@@ -16,6 +16,7 @@ import {
 } from "../../../src/db/operations.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { LARGE_OFFSET_MIN } from "../../../src/db/scans.ts";
+import { listImagesPerTag } from "../../../src/db/tag-listing.ts";
 import { getToken } from "../../../src/db/tokens.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
@@ -150,6 +151,10 @@ describe("a page is found in a covering index", () => {
         `of images: ${name}`,
         () => listImages(store.db, alice, { ...PAGE, ...filter }),
       ]),
+    ...combinations(bounds).map(([name, filter]): [string, () => unknown] => [
+      `of files: ${name}`,
+      () => listFiles(store.db, alice, { ...PAGE, ...filter }),
+    ]),
     ["of children of an image", () => descendants(store.db, base, children)],
   ];
   test.each(cases)("%s", async (_, work) => {
@@ -190,10 +195,25 @@ describe("queries that grow with the store run in the thread", () => {
     expect(sorts(plan)).toHaveLength(1);
   });
 
+  test.each([
+    ["far behind", far],
+    ["by the prefix of many", { ...PAGE, tagPrefix: "tag-" }],
+    ["by their origin", { ...PAGE, origin: "import" as const }],
+  ])("tags of images %s", async (_, filter) => {
+    const list = () => listImagesPerTag(store.db, alice, filter);
+    expect((await statementsOf(list)).inThread).toHaveLength(1);
+    const plan = await plansOf(list);
+    expect(scans(plan)).toEqual([]);
+    // Images are found in their order: only the tags of one image are sorted at a time.
+    expect(sorts(plan).filter((line) => !line.includes("RIGHT PART OF ORDER BY"))).toEqual([]);
+  });
+
   test("small queries run on the event loop", async () => {
     const narrow = await statementsOf(() => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
     expect(narrow.inThread).toEqual([]);
     expect((await statementsOf(() => lineage(store.db, base, PAGE))).inThread).toEqual([]);
+    const tags = await statementsOf(() => listImagesPerTag(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
+    expect(tags.inThread).toEqual([]);
   });
 });
 
@@ -203,6 +223,10 @@ describe("no query reads a whole table", () => {
     "to get an image": () => getImage(store.db, alice, newId<ImageId>()),
     "to find a tag": () => resolveImage(store.db, alice, { tag: "x" }),
     "to list by the beginning of a tag": () => listImagesSync(store.db, alice, { ...PAGE, tagPrefix: "a" }),
+    "to list tags": () => listImagesPerTag(store.db, alice, PAGE),
+    "to list the images that have tags": () => listImagesPerTag(store.db, alice, { ...PAGE, tagged: true }),
+    "to list tags by their beginning": () => listImagesPerTag(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }),
+    "to list the tags of an image": () => listImagesPerTag(store.db, alice, { ...PAGE, id: base }),
     "to find a file": () => getFile(store.db, alice, { sha256: "x" }),
     "to check a token": () => getToken(store.db, newId()),
     "to find what waits after a start": () => pendingOperations(store.db),

@@ -8,12 +8,13 @@ import { collectGarbage } from "../../../src/cli/gc/collect.ts";
 import { loadConfig } from "../../../src/config/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
-import { getImage, setTag } from "../../../src/db/images.ts";
+import { getImage } from "../../../src/db/images.ts";
 import { layerIds } from "../../../src/db/layers.ts";
 import { allMergedLayers, insertMergedLayer } from "../../../src/db/merged-layers.ts";
 import { failOperation, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
+import { setTag } from "../../../src/db/tags.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { blobPath, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
@@ -87,7 +88,7 @@ describe("images without a tag", () => {
   test("are removed after that time, with the layers that nothing else needs", async () => {
     const base = await addImage(null, 100);
     const tagged = await addImage(base, 100);
-    setTag(db, alice, tagged, "keep");
+    setTag(db, alice, tagged, { name: "keep", change: "replaced", now: 1 });
     const leaf = await addImage(tagged, 100);
     const fresh = await addImage(base, NOW - 10);
     const paths = [base, tagged, fresh].map((id) => layerPath(layout, layerOf(id)));
@@ -119,7 +120,7 @@ describe("images without a tag", () => {
   test("of a chain are removed down to the first that is still used, in one pass", async () => {
     const chain = [await addImage(null, 100)];
     for (let depth = 0; depth < 20; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
-    setTag(db, alice, chain[5] as ImageId, "here");
+    setTag(db, alice, chain[5] as ImageId, { name: "here", change: "replaced", now: 1 });
     const found = await reclaim(options({ untaggedTtlMs: 1000 }), real);
     expect([found.images, found.layers]).toEqual([20, 15]);
     expect((await listLayers(layout)).size).toBe(6);
@@ -147,7 +148,7 @@ describe("a dry run", () => {
   test("keeps what the real run keeps: images in use, layers that are read or shared", async () => {
     const chain = [await addImage(null, 100)];
     for (let depth = 0; depth < 6; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
-    setTag(db, alice, chain[1] as ImageId, "here");
+    setTag(db, alice, chain[1] as ImageId, { name: "here", change: "replaced", now: 1 });
     const branch = await addImage(chain[3] as ImageId, 100);
     const merge = (belowId: LayerId, topId: LayerId, now: number) => {
       const id = newId<LayerId>();
