@@ -6,7 +6,7 @@ import type { WalkLimiter } from "./walk-limiter.ts";
 /** The captured output of a stream: all its bytes, or a file that stays open until disposal. */
 export type Output =
   | { readonly kind: "short"; readonly bytes: Uint8Array }
-  | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "isAscii" | "pieces">);
+  | ({ readonly kind: "long" } & Disposable & Pick<LongOutput, "pieces">);
 
 /** The outputs of one process, for one reply. It must be disposed of after the reply was sent. */
 export interface Outputs extends Disposable {
@@ -42,7 +42,6 @@ function outputOf(output: Uint8Array | LongOutput): Output {
   if (!(output instanceof LongOutput)) return { kind: "short", bytes: output };
   return {
     kind: "long",
-    isAscii: () => output.isAscii(),
     pieces: () => output.pieces(),
     [Symbol.dispose]: () => output[Symbol.dispose](),
   };

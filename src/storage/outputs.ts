@@ -1,4 +1,3 @@
-import { isAscii } from "node:buffer";
 import { closeSync, openSync, read, readFileSync, statSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -111,12 +110,6 @@ export class LongOutput implements Disposable {
   [Symbol.dispose](): void {
     if (this.#isOpen) this.#held[Symbol.dispose]();
     this.#isOpen = false;
-  }
-
-  /** Whether every byte is below 0x80. */
-  async isAscii(): Promise<boolean> {
-    for await (const piece of this.#pieces()) if (!isAscii(piece)) return false;
-    return true;
   }
 
   /** The output from its beginning: all pieces but the last of a multiple of three bytes, each valid until the next one. */

@@ -1,78 +1,57 @@
 import { isAscii } from "node:buffer";
 import { isoTimeNs, type LogEvent } from "../../domain/log-event.ts";
-import { ESCAPED_BYTES_MAX, escapeAscii } from "../json-escape.ts";
+import { WireBuffer } from "../output/wire-buffer.ts";
 
 /** What is not the payload of an event, in `bytes`, with room to spare. */
 const HEAD_BYTES_MAX = 512;
-const BUFFER_BYTES_MIN = 131_072;
 
-/**
- * Encodes events for the wire. It works on bytes in a buffer of its own: as strings, the text would exist several times,
- * and a run with much output makes much of it.
- */
+/** Encodes events for the wire. */
 export class EventText {
-  #bytes = Buffer.allocUnsafeSlow(BUFFER_BYTES_MIN);
-  #used = 0;
+  readonly #buffer = new WireBuffer();
 
   /** Events as frames of an event stream. */
   frames(events: readonly LogEvent[]): Uint8Array<ArrayBuffer> {
-    this.#used = 0;
+    const buffer = this.#buffer;
+    buffer.clear();
     for (const event of events) {
-      this.#reserve(event);
-      this.#write(`id: ${event.id}\nevent: ${event.type}\ndata: `);
+      buffer.reserve(HEAD_BYTES_MAX, event.payload);
+      buffer.write(`id: ${event.id}\nevent: ${event.type}\ndata: `);
       this.#event(event);
-      this.#write("\n\n");
+      buffer.write("\n\n");
     }
-    return new Uint8Array(this.#bytes.subarray(0, this.#used));
+    return buffer.bytes();
   }
 
   /** Events as items of a JSON array, without its brackets. */
   items(events: readonly LogEvent[]): string {
-    this.#used = 0;
+    const buffer = this.#buffer;
+    buffer.clear();
     for (const event of events) {
-      this.#reserve(event);
-      if (this.#used > 0) this.#write(",");
+      buffer.reserve(HEAD_BYTES_MAX, event.payload);
+      if (!buffer.isEmpty) buffer.write(",");
       this.#event(event);
     }
-    return this.#bytes.toString("utf8", 0, this.#used);
+    return buffer.text();
   }
 
   #event({ id, timeNs, spid, type, payload }: LogEvent): void {
     const process = spid === null ? "" : `"spid":${spid},`;
-    this.#write(`{"id":${id},"time":"${isoTimeNs(timeNs)}",${process}"type":"${type}","data":`);
+    this.#buffer.write(`{"id":${id},"time":"${isoTimeNs(timeNs)}",${process}"type":"${type}","data":`);
     if (type === "stdout" || type === "stderr") this.#output(payload);
-    else this.#copy(payload);
-    this.#write("}");
+    // Data other than output is stored as JSON.
+    else this.#buffer.copy(payload);
+    this.#buffer.write("}");
   }
 
   #output(payload: Uint8Array): void {
+    const buffer = this.#buffer;
+    buffer.write('{"content":"');
     if (isAscii(payload)) {
-      this.#write('{"content":"');
-      this.#used = escapeAscii(payload, this.#bytes, this.#used);
-      this.#write('","encoding":"ascii"}');
+      buffer.escape(payload);
+      buffer.write('","encoding":"ascii"}');
     } else {
-      const bytes = Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength);
-      this.#write('{"content":"');
-      this.#write(bytes.toString("base64"));
-      this.#write('","encoding":"base64"}');
+      buffer.base64(payload);
+      buffer.write('","encoding":"base64"}');
     }
-  }
-
-  /** Data other than output is stored as JSON. */
-  #copy(payload: Uint8Array): void {
-    this.#bytes.set(payload, this.#used);
-    this.#used += payload.byteLength;
-  }
-
-  #write(ascii: string): void {
-    this.#used += this.#bytes.write(ascii, this.#used, "latin1");
-  }
-
-  #reserve({ payload }: LogEvent): void {
-    const wantedBytes = this.#used + HEAD_BYTES_MAX + ESCAPED_BYTES_MAX * payload.byteLength;
-    if (wantedBytes <= this.#bytes.byteLength) return;
-    const larger = Buffer.allocUnsafeSlow(Math.max(wantedBytes, 2 * this.#bytes.byteLength));
-    this.#bytes.copy(larger, 0, 0, this.#used);
-    this.#bytes = larger;
   }
 }

@@ -2,22 +2,20 @@ import { type Static, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
-import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventStream } from "../../service/events.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { prefersJson } from "../accept.ts";
-import { JSON_TYPE, type Reply, respond } from "../reply.ts";
+import { eventStream, LAST_EVENT_ID, lastEventId, SharedFrames } from "../output/event-stream.ts";
+import { JSON_TYPE, respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
-import { followStream, streamed } from "../stream.ts";
+import { streamed } from "../stream.ts";
 import { EventText } from "./event-text.ts";
 import { OperationEvent } from "./schema/events.ts";
 import { EventsQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
-/** A comment in a stream without events, so that proxies keep it open. */
-const IDLE = { chunk: new TextEncoder().encode(": keepalive\n\n"), afterMs: 15_000 };
-const LAST_EVENT_ID = "Last-Event-ID";
-const ID_PATTERN = /^\d{1,15}$/;
+/** Longest time without anything in a stream, in `milliseconds`. */
+const IDLE_MS = 15_000;
 
 const EVENTS = {
   query: checked(EventsQuery),
@@ -40,7 +38,7 @@ const EVENTS = {
 
 export function eventRoutes(surface: Surface) {
   const text = new EventText();
-  const shared = new SharedFrames(text);
+  const shared = new SharedFrames((events) => text.frames(events));
   return new Elysia({ prefix: "/operations" }).use(surface.access).get(
     "/:id/events",
     async ({ request, principal, params, query }) => {
@@ -48,13 +46,20 @@ export function eventRoutes(surface: Surface) {
       const { spid, follow = false, limit } = checkedQuery(query, isJson);
       // Clients that begin to follow together would otherwise be answered in one turn of the event loop.
       await ownTurn(principal.accountId);
-      const since = lastEventId(request.headers.get(LAST_EVENT_ID)) ?? query.since ?? -1;
+      const since = lastEventId(request) ?? query.since ?? -1;
       const left = new AbortController();
       request.signal.addEventListener("abort", () => left.abort(), { once: true });
       const { operations } = surface.service;
       const id = params.id as OperationId;
       const wanted = { id, since, follow, spid, limit, signal: left.signal };
-      if (!isJson) return respond(eventStream(operations.events(principal, wanted), left, shared), request);
+      if (!isJson) {
+        const events = operations.events(principal, wanted);
+        const next = async () => {
+          const found = await events.next();
+          return found === null ? null : shared.of(found);
+        };
+        return respond(eventStream({ next, held: events, left, idleMs: IDLE_MS }), request);
+      }
       const events = await operations.eventArray(principal, wanted);
       return respond(await streamed(JSON_TYPE, arrayText(events, text), events), request);
     },
@@ -73,48 +78,6 @@ function checkedQuery(query: Static<typeof EventsQuery>, isJson: boolean): Stati
     throw new ApiError("validation_error", "limit needs an array: accept application/json", { field: "limit" });
   }
   return query;
-}
-
-/** The id of the last event that the client has seen; null when there is none. @throws ApiError `validation_error` */
-function lastEventId(header: string | null): number | null {
-  if (header === null || header === "") return null;
-  if (ID_PATTERN.test(header)) return Number(header);
-  throw new ApiError("validation_error", `${LAST_EVENT_ID} must be the id of an event`, { field: LAST_EVENT_ID });
-}
-
-/** A client that disconnects aborts `left`. */
-function eventStream(events: EventStream, left: AbortController, shared: SharedFrames): Reply {
-  const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
-    try {
-      const found = await events.next();
-      return found === null ? null : shared.of(found);
-    } catch (error) {
-      if (left.signal.aborted) return null;
-      throw error;
-    }
-  };
-  const body = followStream(next, { idle: IDLE, held: events, onCancel: () => left.abort() });
-  const headers = { "content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no" };
-  return { status: 200, headers, body };
-}
-
-/** Encodes events; the followers of one log share what is encoded. */
-class SharedFrames {
-  readonly #text: EventText;
-  readonly #framesOf = new WeakMap<readonly LogEvent[], Uint8Array<ArrayBuffer>>();
-
-  constructor(text: EventText) {
-    this.#text = text;
-  }
-
-  /** The frames of an array of events. */
-  of(events: readonly LogEvent[]): Uint8Array<ArrayBuffer> {
-    const known = this.#framesOf.get(events);
-    if (known !== undefined) return known;
-    const frames = this.#text.frames(events);
-    this.#framesOf.set(events, frames);
-    return frames;
-  }
 }
 
 async function* arrayText(events: EventStream, text: EventText): AsyncGenerator<string, void, undefined> {

@@ -7,11 +7,12 @@ import type { OutputStream } from "../../domain/output.ts";
 import type { Operation as StoredOperation } from "../../service/operations.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Service } from "../../service/service.ts";
+import { SentOutputs } from "../output/sent-outputs.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { LogLine, Operation } from "./schema/operations.ts";
 import { OperationQuery, OperationsQuery } from "./schema/query.ts";
-import { type SentOutput, SentOutputs } from "./sent-outputs.ts";
+import { type SentOutput, sentOutput } from "./sent-output.ts";
 import type { Surface } from "./surface.ts";
 
 /** Interval at which a client should poll an operation that has not ended, in `seconds`. */
@@ -159,6 +160,6 @@ async function resultWithOutput(
   const { exit_code, stdout, stderr, ...rest } = result as StoredInstanceResult;
   const opened = outputs.hold(await operations.outputs(principal, operation, signal));
   const send = async (stream: OutputStream, { truncated }: StoredOutput): Promise<SentOutput> =>
-    await outputs.add(await opened.read(stream), truncated);
+    await sentOutput(outputs, await opened.read(stream), truncated);
   return { exit_code, stdout: await send("stdout", stdout), stderr: await send("stderr", stderr), ...rest };
 }

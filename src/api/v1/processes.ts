@@ -8,13 +8,14 @@ import { signalNumber } from "../../domain/signals.ts";
 import type { Process as StoredProcess } from "../../service/processes.ts";
 import type { ProcessName } from "../../service/running.ts";
 import { bodyStream } from "../body.ts";
+import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, json, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { commandOf, terminalOf } from "./command-wire.ts";
 import { PtySize } from "./schema/instances.ts";
 import { Process, ProcessDetails, ProcessRequest, StartedProcess, StdinRequest } from "./schema/processes.ts";
 import { ProcessesQuery, SignalQuery, StdinQuery } from "./schema/query.ts";
-import { SentOutputs } from "./sent-outputs.ts";
+import { sentOutput } from "./sent-output.ts";
 import type { Surface } from "./surface.ts";
 
 const SCOPE = "instances:exec";
@@ -131,7 +132,7 @@ export function processRoutes(surface: Surface) {
         using outputs = new SentOutputs();
         const opened = outputs.hold(await processes.outputs(principal, name.id, process, request.signal));
         const send = async (stream: "stdout" | "stderr") =>
-          await outputs.add(await opened.read(stream), process.outputs[stream].truncated);
+          await sentOutput(outputs, await opened.read(stream), process.outputs[stream].truncated);
         const shown = { ...processOf(process), stdout: await send("stdout"), stderr: await send("stderr") };
         return respond(await outputs.reply(shown, 200), request) as never;
       },

@@ -7,15 +7,11 @@ import {
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
+import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX } from "../../wire-limits.ts";
 import { Timestamp, Uuid } from "./common.ts";
 import { Tag } from "./images.ts";
 import { NetworkField } from "./network.ts";
 
-/** Any key. TypeBox's pattern for string keys does not match line ends, and would leave such entries unvalidated. */
-const AnyKey = Type.String({ pattern: "^[\\s\\S]*$" });
-
-/** Largest user or group id: the number above it means "no change" in system calls. */
-const OWNER_MAX = 0xffff_fffe;
 /** Largest number of rows and of columns of a terminal. */
 const TERMINAL_SIZE_MAX = 65_535;
 
@@ -84,7 +80,7 @@ export const COMMAND_FIELDS = {
     Type.Boolean({ default: false, description: "run the command by /bin/sh -c", error: "shell must be a boolean" }),
   ),
   env: Type.Optional(
-    Type.Record(AnyKey, Type.String({ error: "env must be an object of strings" }), {
+    Type.Record(ANY_KEY, Type.String({ error: "env must be an object of strings" }), {
       description: "environment variables",
       error: "env must be an object of strings",
     }),
@@ -138,14 +134,14 @@ export const SpawnRequest = Type.Object({
     }),
   ),
   files: Type.Optional(
-    Type.Record(AnyKey, InstanceFile, {
+    Type.Record(ANY_KEY, InstanceFile, {
       description: "input files, by absolute path in the sandbox",
       error: "files must be an object of {uuid, mode} by absolute path",
     }),
   ),
   hostname: Type.Optional(
     Type.String({
-      pattern: "^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$",
+      pattern: HOSTNAME_PATTERN,
       description: "host name of the sandbox",
       error: "hostname must be 1 to 64 letters, digits, dots and hyphens, and begin and end with a letter or digit",
     }),

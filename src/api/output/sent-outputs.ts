@@ -2,10 +2,9 @@ import type { Output, Outputs } from "../../service/outputs.ts";
 import { jsonPieces, LongText } from "../json-stream.ts";
 import { JSON_TYPE, json, type Reply } from "../reply.ts";
 import { streamed } from "../stream.ts";
-import { type OutputObject, outputObject } from "./schema/operations.ts";
 
-/** An output object. The content of a long one is read while it is sent. */
-export type SentOutput = OutputObject | (Omit<OutputObject, "content"> & { readonly content: LongText });
+/** A captured output that is too long for memory. */
+export type LongOutput = Extract<Output, { readonly kind: "long" }>;
 
 /** The outputs of one reply, which stay open until it is sent. */
 export class SentOutputs implements Disposable {
@@ -17,12 +16,18 @@ export class SentOutputs implements Disposable {
     return this.#held.use(outputs);
   }
 
-  async add(output: Output, truncated: boolean): Promise<SentOutput> {
-    if (output.kind === "short") return outputObject(output.bytes, truncated);
+  /**
+   * Keeps a long output until the reply is sent, and returns its text, which is read meanwhile.
+   * @param isPlain whether bytes are sent as they are; an output with others is sent in base64
+   */
+  async addLong(
+    output: LongOutput,
+    isPlain: (bytes: Uint8Array) => boolean,
+  ): Promise<{ readonly text: LongText; readonly encoding: "ascii" | "base64" }> {
     this.#held.use(output);
     this.#isLong = true;
-    const encoding = (await output.isAscii()) ? "ascii" : "base64";
-    return { content: new LongText(output.pieces(), encoding), encoding, truncated };
+    const encoding = (await allPieces(output, isPlain)) ? "ascii" : "base64";
+    return { text: new LongText(output.pieces(), encoding), encoding };
   }
 
   /** The reply with a body that contains the outputs. It takes over the open files. */
@@ -36,4 +41,9 @@ export class SentOutputs implements Disposable {
   [Symbol.dispose](): void {
     this.#held.dispose();
   }
+}
+
+async function allPieces(output: LongOutput, isPlain: (bytes: Uint8Array) => boolean): Promise<boolean> {
+  for await (const piece of output.pieces()) if (!isPlain(piece)) return false;
+  return true;
 }
