@@ -44,6 +44,11 @@ export interface OpenFile {
   stream(part: ByteRange): Promise<ByteSource>;
 }
 
+export interface ArchiveRequest extends PathRequest {
+  /** true: refuses whatever is neither a directory nor a regular file */
+  readonly contentOnly?: boolean;
+}
+
 /** A tar archive of a directory or file. `name` is the last part of its path; empty for the root. */
 export interface Archive extends ByteSource {
   readonly name: ByteString;
@@ -65,7 +70,7 @@ export interface InspectUseCases {
   /** @throws ApiError `not_found`; `invalid_path` when the path is not a regular file */
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
   /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
-  archive(principal: Principal, request: PathRequest): Promise<Archive>;
+  archive(principal: Principal, request: ArchiveRequest): Promise<Archive>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<GrepOutcome>;
 }
@@ -111,7 +116,7 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
       const { tree, held } = treeOf(principal, request);
       undo.use(held);
       const entry = await tree.stat(request.path, { follow: true });
-      if (entry.type !== "f") throw notAFile(request.path, entry.type);
+      if (entry.type !== "f") throw wrongKind(request.path, entry.type, "a regular file");
       undo.move();
       const place = () => replies.take(principal.accountId, request.signal);
       return openFile(request.id, tree, entry, { held, place });
@@ -121,6 +126,10 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
       const { tree, held } = await walkOf(principal, request);
       undo.use(held);
       const resolved = await tree.stat(request.path, { follow: true });
+      const { type } = resolved;
+      if (request.contentOnly === true && type !== "d" && type !== "f") {
+        throw wrongKind(request.path, type, "a regular file or a directory");
+      }
       const name = (request.path.split("/").at(-1) ?? "") as ByteString;
       const chunks = archiveChunks(tree, resolved, name, readerOf(principal.accountId, request.signal));
       undo.move();
@@ -163,6 +172,6 @@ const KIND_NAMES = {
   s: "a socket",
 };
 
-function notAFile(path: GuestPath, type: keyof typeof KIND_NAMES): ApiError {
-  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not a regular file`, { path: displayName(path) });
+function wrongKind(path: GuestPath, type: keyof typeof KIND_NAMES, wanted: string): ApiError {
+  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not ${wanted}`, { path: displayName(path) });
 }

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { inspectRoutes } from "./inspect.ts";
 import type { ContreeSurface } from "./surface.ts";
 import { whoAmIRoutes } from "./who-am-i.ts";
 
@@ -7,5 +8,5 @@ import { whoAmIRoutes } from "./who-am-i.ts";
  * typed client calls none of them, and would take longer to check.
  */
 export function contreePlugin(prefix: string, surface: ContreeSurface): Elysia {
-  return new Elysia({ prefix }).use(whoAmIRoutes(surface)) as unknown as Elysia;
+  return new Elysia({ prefix }).use(whoAmIRoutes(surface)).use(inspectRoutes(surface)) as unknown as Elysia;
 }

@@ -1,11 +1,10 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
+import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { acceptsGzip } from "../accept.ts";
-import { respond, tar } from "../reply.ts";
+import { archiveReply } from "../content/archive.ts";
+import { respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
-import { directStream, gzipChunks } from "../stream.ts";
 import { ArchiveQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
@@ -37,17 +36,9 @@ export function archiveRoutes(surface: Surface) {
     "/archive",
     async ({ request, principal, params, query }) => {
       const wanted = { id: params.uuid as ImageId, path: parseGuestPath(query.path), signal: request.signal };
-      const { name, chunks, held } = await surface.service.inspect.archive(principal, wanted);
-      const isGzip = acceptsGzip(request.headers.get("accept-encoding"));
-      const body = directStream(isGzip ? gzipChunks(chunks) : chunks, held);
-      const encoding = isGzip ? { "content-encoding": "gzip" } : {};
-      return respond(tar(fileName(name), body, { vary: "accept-encoding", ...encoding }), request);
+      const archive = await surface.service.inspect.archive(principal, wanted);
+      return respond(archiveReply(archive, displayName(archive.name), request.headers), request);
     },
     { reads: "images:read", ...ARCHIVE },
   );
-}
-
-/** A file name that is safe on every client. */
-function fileName(name: ByteString): string {
-  return displayName(name).replaceAll(/[^A-Za-z0-9._-]/g, "_") || "root";
 }

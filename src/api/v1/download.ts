@@ -1,20 +1,12 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import type { ByteRange } from "../../domain/byte-range.ts";
-import { ApiError } from "../../domain/errors.ts";
-import { displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
+import { parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import type { OpenFile } from "../../service/inspect.ts";
-import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
-import { matchesAny, parseRange } from "../range.ts";
-import { empty, type Reply, respond, TEXT_TYPE } from "../reply.ts";
+import { downloadReply } from "../content/download.ts";
+import { respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
-import { directStream } from "../stream.ts";
 import { DownloadQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
-
-/** Parts of at most this size are read into memory before they are sent, so that the response has a length. */
-const BUFFERED_BYTES_MAX = 1_048_576;
 
 const Content = Type.String({ format: "binary", description: "bytes of the file" });
 const CONTENT_HEADERS = {
@@ -49,75 +41,9 @@ export function downloadRoutes(surface: Surface) {
       const path = parseGuestPath(query.path);
       const wanted = { id: params.uuid as ImageId, path, signal: request.signal };
       const file = await surface.service.inspect.open(principal, wanted);
-      const reply = await download(file, path, { asked: request.headers, text: query.text === true });
+      const reply = await downloadReply(file, path, { asked: request.headers, text: query.text === true });
       return respond(reply, request);
     },
     { reads: "images:read", ...DOWNLOAD },
   );
-}
-
-async function download(
-  file: OpenFile,
-  path: GuestPath,
-  { asked, text }: { readonly asked: Headers; readonly text: boolean },
-): Promise<Reply> {
-  using undo = new DisposableStack();
-  undo.use(file.held);
-  const { entry, held } = file;
-  const etag = etagOf(file.imageId, path);
-  const headers: Record<string, string> = {
-    "content-type": text ? TEXT_TYPE : typeOf(path, entry.path),
-    "accept-ranges": "bytes",
-    "cache-control": "private, no-cache",
-    // A browser must not run an HTML page of a sandbox in the origin of this service.
-    "content-security-policy": "default-src 'none'; sandbox",
-    etag,
-    "last-modified": new Date(Math.max(0, Math.min(entry.mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
-  };
-  if (matchesAny(asked.get("if-none-match"), etag)) return empty(304, headers);
-  const ifRange = asked.get("if-range");
-  const wanted = ifRange === null || ifRange.trim() === etag ? asked.get("range") : null;
-  const range = parseRange(wanted, entry.size);
-  if (range === "unsatisfiable") {
-    throw new ApiError("range_not_satisfiable", `the file has ${entry.size} bytes`, { size_bytes: entry.size });
-  }
-  const part = range ?? { start: 0, end: entry.size };
-  if (range !== null) headers["content-range"] = `bytes ${part.start}-${part.end - 1}/${entry.size}`;
-  const bodyBytes = part.end - part.start;
-  const body = await contentOf(file, part);
-  // A stream disposes of `held` when it ends. Bun opens the file of a Blob in the turn in which it gets the response; after
-  // that, the file may be removed.
-  if (body instanceof ReadableStream) undo.move();
-  else if (body instanceof Blob) {
-    undo.move();
-    setImmediate(() => held[Symbol.dispose]());
-  }
-  return { status: range === null ? 200 : 206, headers, body, bodyBytes };
-}
-
-/**
- * Reads a small part into memory. A large part that is contiguous on the host is sent from its file by the kernel, with a
- * length; any other is streamed.
- */
-async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]> {
-  if (part.end - part.start <= BUFFERED_BYTES_MAX) return await file.read(part);
-  const place = await file.locate(part);
-  if (place !== null) return Bun.file(place.disk).slice(place.start, place.start + part.end - part.start);
-  const { chunks, held } = await file.stream(part);
-  return directStream(chunks, held);
-}
-
-/** Content type by the first of the paths whose extension is known. */
-function typeOf(...paths: GuestPath[]): string {
-  const types = paths.map((path) => contentTypeOf(displayName(path).split("/").at(-1) ?? ""));
-  return types.find((type) => type !== BINARY_TYPE) ?? BINARY_TYPE;
-}
-
-/** The end of the year 9999: HTTP dates have four digits. */
-const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
-
-/** Images are immutable, so the image's id and the path identify the content. */
-function etagOf(imageId: ImageId, path: GuestPath): string {
-  const digest = new Bun.CryptoHasher("sha256").update(path, "latin1").digest("hex");
-  return `"${imageId}-${digest.slice(0, 32)}"`;
 }

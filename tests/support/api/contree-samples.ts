@@ -8,4 +8,9 @@ const ROOT = "/contree/v1";
  */
 export const contreeSamples = (_own: Readonly<Record<string, string>>): readonly Sample[] => [
   { method: "GET", path: `${ROOT}/whoami`, scope: null },
+  { method: "GET", path: `${ROOT}/inspect/?tag=matrix`, scope: "images:read" },
+  { method: "GET", path: `${ROOT}/inspect?tag=matrix`, scope: "images:read" },
+  { method: "GET", path: `${ROOT}/inspect/{uuid}/list?path=/`, scope: "images:read", object: "image" },
+  { method: "GET", path: `${ROOT}/inspect/{uuid}/download?path=/f`, scope: "images:read", object: "image" },
+  { method: "GET", path: `${ROOT}/inspect/{uuid}/archive?path=/`, scope: "images:read", object: "image" },
 ];

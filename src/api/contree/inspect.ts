@@ -1,0 +1,97 @@
+import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
+import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
+import type { ImageId } from "../../domain/ids.ts";
+import type { Principal } from "../../service/parts.ts";
+import { archiveReply } from "../content/archive.ts";
+import { downloadReply } from "../content/download.ts";
+import { empty, respond } from "../reply.ts";
+import { about, checked, unlisted } from "../route.ts";
+import { listDirectoryRoutes } from "./list-directory.ts";
+import { ArchiveQuery, DownloadQuery, InspectByTagQuery } from "./schema/inspection.ts";
+import type { ContreeSurface } from "./surface.ts";
+
+const BY_TAG = {
+  query: checked(InspectByTagQuery),
+  ...about({
+    id: "contreeInspectByTag",
+    tag: "ConTree",
+    summary: "Find an image by one of its tags",
+    responses: { 302: { description: "the image exists", headers: { Location: "relative address of the image" } } },
+    errors: ["not_found"],
+  }),
+};
+
+const Bytes = Type.String({ format: "binary", description: "raw bytes" });
+
+const DOWNLOAD = {
+  query: checked(DownloadQuery),
+  ...about({
+    id: "contreeDownloadFile",
+    tag: "ConTree",
+    summary: "Download a file of an image, or one range of it",
+    responses: {
+      200: { description: "the file", content: { "*/*": Bytes } },
+      206: { description: "the requested range", content: { "*/*": Bytes } },
+      304: { description: "the client has the current content" },
+    },
+    errors: ["not_found", "invalid_path", "range_not_satisfiable", "too_many_requests"],
+  }),
+};
+
+const ARCHIVE = {
+  query: checked(ArchiveQuery),
+  ...about({
+    id: "contreeArchiveTree",
+    tag: "ConTree",
+    summary: "Download a directory, or one file, as a pax archive",
+    responses: {
+      200: {
+        description: "the archive; the entries of a directory are named relative to it; sockets are left out",
+        content: { "application/x-tar": Bytes },
+        headers: { "Content-Disposition": "a file name, which is the path with _ for each /" },
+      },
+    },
+    errors: ["not_found", "invalid_path", "too_many_requests"],
+  }),
+};
+
+export function inspectRoutes(surface: ContreeSurface) {
+  const { inspect } = surface.service;
+  // The clients know the surface by another address behind a proxy, so this one is relative to the path of the request.
+  const byTag = (request: Request, principal: Principal, tag: string, base: "" | "inspect/"): Response => {
+    const { id } = inspect.byTag(principal, tag);
+    return respond(empty(302, { location: `${base}${id}/` }), request);
+  };
+  return new Elysia({ prefix: "/inspect" })
+    .use(surface.access)
+    .get("/", ({ request, principal, query }) => byTag(request, principal, query.tag, ""), {
+      reads: "images:read",
+      ...BY_TAG,
+    })
+    .get("", ({ request, principal, query }) => byTag(request, principal, query.tag, "inspect/"), {
+      reads: "images:read",
+      ...unlisted(BY_TAG),
+    })
+    .get(
+      "/:uuid/download",
+      async ({ request, principal, params, query }) => {
+        const path = parseGuestPath(query.path);
+        const file = await inspect.open(principal, { id: params.uuid as ImageId, path, signal: request.signal });
+        const reply = await downloadReply(file, path, { asked: request.headers, text: query.text === true });
+        return respond(reply, request);
+      },
+      { reads: "images:read", ...DOWNLOAD },
+    )
+    .get(
+      "/:uuid/archive",
+      async ({ request, principal, params, query }) => {
+        const path = parseGuestPath(query.path);
+        const wanted = { id: params.uuid as ImageId, path, signal: request.signal, contentOnly: true };
+        const archive = await inspect.archive(principal, wanted);
+        return respond(archiveReply(archive, displayName(path).slice(1), request.headers), request);
+      },
+      { reads: "images:read", ...ARCHIVE },
+    )
+    .use(listDirectoryRoutes(surface));
+}
