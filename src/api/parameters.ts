@@ -1,4 +1,5 @@
 import { ApiError } from "../domain/errors.ts";
+import { SHA256_PATTERN } from "../domain/file.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
 
 /** A parameter of a path. */
@@ -29,10 +30,19 @@ const integer = (description: string, minimum: number, maximum: number): PathPar
   normalise: (value) => (NUMBER.test(value) && Number(value) >= minimum && Number(value) <= maximum ? value : null),
 });
 
+const SHA256 = new RegExp(SHA256_PATTERN);
+const sha256: PathParameter = {
+  description: "hexadecimal SHA-256 of the content",
+  schema: { type: "string", pattern: "^[0-9a-fA-F]{64}$" },
+  rule: "must be 64 hexadecimal digits",
+  normalise: (value) => (SHA256.test(value.toLowerCase()) ? value.toLowerCase() : null),
+};
+
 const OBJECT = uuid("id of the object");
 /** Parameters by name; a name has the same meaning in all paths. */
 const PARAMETERS: Readonly<Record<string, PathParameter>> = {
   id: uuid("id of the operation"),
+  sha256,
   spid: integer("number of the process in its instance", 0, 999_999_999),
   port: integer("TCP port in the guest", 1, 65_535),
 };

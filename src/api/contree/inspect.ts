@@ -6,8 +6,10 @@ import type { Principal } from "../../service/parts.ts";
 import { archiveReply } from "../content/archive.ts";
 import { downloadReply } from "../content/download.ts";
 import { empty, respond } from "../reply.ts";
-import { about, checked, unlisted } from "../route.ts";
+import { about, checked, jsonSpec, unlisted } from "../route.ts";
+import { imageOf } from "./image-wire.ts";
 import { listDirectoryRoutes } from "./list-directory.ts";
+import { Image } from "./schema/images.ts";
 import { ArchiveQuery, DownloadQuery, InspectByTagQuery } from "./schema/inspection.ts";
 import type { ContreeSurface } from "./surface.ts";
 
@@ -18,6 +20,16 @@ const BY_TAG = {
     tag: "ConTree",
     summary: "Find an image by one of its tags",
     responses: { 302: { description: "the image exists", headers: { Location: "relative address of the image" } } },
+    errors: ["not_found"],
+  }),
+};
+
+const METADATA = {
+  ...about({
+    id: "contreeInspectImage",
+    tag: "ConTree",
+    summary: "Read an image's metadata",
+    responses: { 200: jsonSpec("the image", Image) },
     errors: ["not_found"],
   }),
 };
@@ -63,6 +75,7 @@ export function inspectRoutes(surface: ContreeSurface) {
     const { id } = inspect.byTag(principal, tag);
     return respond(empty(302, { location: `${base}${id}/` }), request);
   };
+  const metadata = (principal: Principal, id: string): Image => imageOf(inspect.image(principal, id as ImageId));
   return new Elysia({ prefix: "/inspect" })
     .use(surface.access)
     .get("/", ({ request, principal, query }) => byTag(request, principal, query.tag, ""), {
@@ -72,6 +85,11 @@ export function inspectRoutes(surface: ContreeSurface) {
     .get("", ({ request, principal, query }) => byTag(request, principal, query.tag, "inspect/"), {
       reads: "images:read",
       ...unlisted(BY_TAG),
+    })
+    .get("/:uuid/", ({ principal, params }) => metadata(principal, params.uuid), { reads: "images:read", ...METADATA })
+    .get("/:uuid", ({ principal, params }) => metadata(principal, params.uuid), {
+      reads: "images:read",
+      ...unlisted(METADATA),
     })
     .get(
       "/:uuid/download",

@@ -1,4 +1,6 @@
 import { Elysia } from "elysia";
+import { fileRoutes } from "./files.ts";
+import { imageRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import type { ContreeSurface } from "./surface.ts";
 import { whoAmIRoutes } from "./who-am-i.ts";
@@ -8,5 +10,9 @@ import { whoAmIRoutes } from "./who-am-i.ts";
  * typed client calls none of them, and would take longer to check.
  */
 export function contreePlugin(prefix: string, surface: ContreeSurface): Elysia {
-  return new Elysia({ prefix }).use(whoAmIRoutes(surface)).use(inspectRoutes(surface)) as unknown as Elysia;
+  return new Elysia({ prefix })
+    .use(whoAmIRoutes(surface))
+    .use(imageRoutes(surface))
+    .use(fileRoutes(surface))
+    .use(inspectRoutes(surface)) as unknown as Elysia;
 }

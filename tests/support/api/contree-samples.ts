@@ -1,5 +1,6 @@
 import type { Sample } from "./samples.ts";
 
+const SHA256 = "0".repeat(64);
 const ROOT = "/contree/v1";
 
 /**
@@ -8,6 +9,19 @@ const ROOT = "/contree/v1";
  */
 export const contreeSamples = (_own: Readonly<Record<string, string>>): readonly Sample[] => [
   { method: "GET", path: `${ROOT}/whoami`, scope: null },
+  { method: "GET", path: `${ROOT}/images`, scope: "images:read" },
+  { method: "PATCH", path: `${ROOT}/images/{uuid}/tag`, scope: "images:tag", json: { tag: "t" }, object: "image" },
+  { method: "DELETE", path: `${ROOT}/images/{uuid}/tag`, scope: "images:tag", object: "image" },
+  { method: "POST", path: `${ROOT}/files`, scope: "files:write", body: "bytes" },
+  { method: "GET", path: `${ROOT}/files`, scope: "files:read" },
+  { method: "GET", path: `${ROOT}/files?uuid={uuid}`, scope: "files:read", object: "file" },
+  { method: "HEAD", path: `${ROOT}/files?uuid={uuid}`, scope: "files:read", object: "file" },
+  {
+    ...{ method: "GET", path: `${ROOT}/files/${SHA256}`, scope: "files:read" },
+    route: `${ROOT}/files/{uuid}`,
+  },
+  { method: "GET", path: `${ROOT}/inspect/{uuid}/`, scope: "images:read", object: "image" },
+  { method: "GET", path: `${ROOT}/inspect/{uuid}`, scope: "images:read", object: "image" },
   { method: "GET", path: `${ROOT}/inspect/?tag=matrix`, scope: "images:read" },
   { method: "GET", path: `${ROOT}/inspect?tag=matrix`, scope: "images:read" },
   { method: "GET", path: `${ROOT}/inspect/{uuid}/list?path=/`, scope: "images:read", object: "image" },

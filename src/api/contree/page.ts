@@ -1,0 +1,26 @@
+import { LIMIT_DEFAULT } from "../../domain/listing.ts";
+import type { ListRequest } from "../../service/parts.ts";
+import { jsonPieces } from "../json-stream.ts";
+import { JSON_TYPE, type Reply } from "../reply.ts";
+import { streamed } from "../stream.ts";
+
+/** Seconds since the epoch; more digits are no time that a Date can hold. */
+const EPOCH_SECONDS = /^\d{1,12}$/;
+
+/** The page that the query of a listing asks for. */
+export function pageOf({ limit = LIMIT_DEFAULT, offset = 0, since, until }: Partial<ListRequest>): ListRequest {
+  return { limit, offset, since: boundOf(since), until: boundOf(until) };
+}
+
+/** A bound of time in a form that `parseTimeBound` reads. */
+function boundOf(text: string | undefined): string | undefined {
+  return text !== undefined && EPOCH_SECONDS.test(text) ? new Date(Number(text) * 1000).toISOString() : text;
+}
+
+/**
+ * The reply with a page, in whose value an iterable stands for an array. A long one is sent in chunks: some clients refuse an
+ * answer that announces more than 64 KiB.
+ */
+export async function pageReply(value: unknown): Promise<Reply> {
+  return await streamed(JSON_TYPE, jsonPieces(value));
+}

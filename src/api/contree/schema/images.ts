@@ -1,0 +1,57 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { UUID_PATTERN } from "../../../domain/ids.ts";
+import { flag, orNull, Page, Timestamp, Uuid } from "./common.ts";
+
+/** Longest tag that may be set, in `characters`. */
+const TAG_CHARACTERS_MAX = 256;
+
+export const Tag = Type.String({
+  pattern: "^[A-Za-z0-9][A-Za-z0-9_-]*(?:[:/.][A-Za-z0-9_-]+)*$",
+  maxLength: TAG_CHARACTERS_MAX,
+  description: "tag name, unique per account",
+  examples: ["registry.example.net:5000/team/tool:1.2"],
+  error:
+    `tag must be 1 to ${TAG_CHARACTERS_MAX} characters: words of A-Z a-z 0-9 _ - between single : / or ., ` +
+    "beginning with a letter or digit",
+});
+
+/** An image, with one of its tags. */
+export const Image = Type.Object({
+  uuid: Uuid,
+  tag: orNull(Type.String(), { description: "a tag of the image; null when it has none" }),
+  created_at: Timestamp,
+  operation_uuid: orNull(Uuid, { description: "operation that made the image; null when it is not known any more" }),
+});
+export type Image = Static<typeof Image>;
+
+export const ImageList = Type.Object({ images: Type.Array(Image) });
+
+/** `kind` of images in a query. */
+export const IMAGE_KINDS = ["run", "import"] as const;
+
+export const ImagesQuery = Type.Object({
+  ...Page,
+  tagged: Type.Optional(flag("tagged", "true: only images with a tag")),
+  tag: Type.Optional(
+    Type.String({ description: "only tags that begin with this; the tag that equals it comes first" }),
+  ),
+  uuid: Type.Optional(
+    Type.String({ pattern: UUID_PATTERN, description: "only this image", error: "uuid must be a UUID" }),
+  ),
+  kind: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: IMAGE_KINDS.length - 1,
+      description: "0: only images that runs made; 1: only imported ones",
+      error: "kind must be 0 or 1",
+    }),
+  ),
+});
+
+export const SetTagRequest = Type.Object({ tag: Tag });
+
+export const RemoveTagQuery = Type.Object({
+  tag: Type.Optional(
+    Type.String({ minLength: 1, description: "tag to remove; all by default", error: "tag must not be empty" }),
+  ),
+});
