@@ -1,6 +1,7 @@
 import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizzle-orm";
-import type { AccountId, ImageId } from "../domain/ids.ts";
+import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
+import type { ImageDefaults } from "../domain/image-defaults.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
 import { images, tags } from "./schema.ts";
@@ -49,6 +50,43 @@ export function resolveImage(db: Database, accountId: AccountId, reference: Imag
     .where(and(eq(tags.accountId, accountId), eq(tags.name, reference.tag)))
     .get();
   return row === undefined ? null : getImage(db, accountId, row.id);
+}
+
+/** The defaults of an image, which must belong to the account of the caller. */
+export function imageDefaults(orm: Orm, id: ImageId): ImageDefaults {
+  const { variables, cwd } = images;
+  const row = orm.select({ variables, cwd }).from(images).where(eq(images.id, id)).get();
+  return { variables: row?.variables ?? {}, cwd: row?.cwd ?? null };
+}
+
+/** Images of a base among which an import is looked for. Most bases have one or a few. */
+const TWINS_COUNT_MAX = 1000;
+
+/**
+ * The first image of the account that an import of this base has made; null when there is none. One that was made before
+ * imports kept variables does not count, and neither does one that has more than TWINS_COUNT_MAX older images beside it.
+ */
+export function findImport(
+  orm: Orm,
+  accountId: AccountId,
+  base: { readonly layerId: LayerId; readonly digest: string },
+): ImageId | null {
+  const { id, digest, layerId, variables } = images;
+  const isKnown = sql<number>`${variables} is not null`.as("is_known");
+  const first = orm
+    .select({ id, accountId: images.accountId, digest, isKnown })
+    .from(images)
+    .where(eq(layerId, base.layerId))
+    .orderBy(sql`images.rowid`)
+    .limit(TWINS_COUNT_MAX)
+    .as("twin");
+  const twin = orm
+    .select({ id: first.id })
+    .from(first)
+    .where(and(eq(first.accountId, accountId), eq(first.digest, base.digest), eq(first.isKnown, 1)))
+    .limit(1)
+    .get();
+  return twin?.id ?? null;
 }
 
 /**

@@ -1,11 +1,13 @@
 import { eq } from "drizzle-orm";
 import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
+import type { ImageDefaults } from "../domain/image-defaults.ts";
 import type { NetworkAudit } from "../domain/network.ts";
 import type { Database, Orm } from "./database.ts";
 import { type ImageOrigin, insertHistory } from "./history.ts";
+import { findImport } from "./images.ts";
 import { succeedOperation } from "./operations.ts";
 import { baseProofs, images, type LayerFormat, layers, operations } from "./schema.ts";
-import { moveTag } from "./tags.ts";
+import { moveTag, type TagChange } from "./tags.ts";
 
 /** A layer whose files are in place, but which has no row yet. */
 export interface NewLayer {
@@ -24,8 +26,10 @@ export interface NewImage {
   readonly parentId: ImageId | null;
   readonly layerId: LayerId;
   readonly digest?: string;
-  /** size that it adds to its parent, in `bytes` */
+  /** size that it adds to its parent, in `bytes`; 0 when it has the layer of its parent */
   readonly sizeBytes: number;
+  /** what it brings along for commands */
+  readonly defaults: ImageDefaults;
   /** how it was made, for its lineage */
   readonly origin?: ImageOrigin;
 }
@@ -35,8 +39,12 @@ export interface Publication {
   readonly result: Record<string, unknown>;
   readonly layer?: NewLayer | undefined;
   readonly image?: NewImage | undefined;
+  /** true: an image of the account that an import of the same base made takes the place of `image`, also in the result */
+  readonly reusesImage?: boolean;
   /** the tag to move to the image */
   readonly tag?: string | undefined;
+  /** the default is `replaced` */
+  readonly tagChange?: TagChange;
   /** the account has verified all content of the image's layer, which is a base */
   readonly provesBase?: boolean;
 }
@@ -64,36 +72,59 @@ export function publishOperation(db: Database, publication: EndedPublication): P
 }
 
 function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication): Published | null {
-  const { result, layer, image, tag, provesBase = false, network = null } = publication;
-  if (!succeedOperation(tx, operationId, { result, network }, now)) return null;
+  const { result, layer, image, tag, tagChange = "replaced", provesBase = false, network = null } = publication;
+  const reused =
+    publication.reusesImage === true && image !== undefined ? imageToReuse(tx, operationId, image, layer) : null;
+  const shown = reused === null ? result : { ...result, image: reused };
+  if (!succeedOperation(tx, operationId, { result: shown, network }, now)) return null;
   const inserted = layer === undefined ? undefined : insertLayer(tx, layer, now);
   const published = { hasOwnLayer: inserted !== undefined && inserted === layer?.id };
   if (image === undefined) return published;
   const { accountId, startedAt } = operationOf(tx, operationId);
   const layerId = image.layerId === layer?.id && inserted !== undefined ? inserted : image.layerId;
-  tx.insert(images)
-    .values({
-      id: image.id,
-      accountId,
-      parentId: image.parentId,
-      operationId,
-      layerId,
-      digest: image.digest ?? null,
-      sizeBytes: image.sizeBytes,
-      createdAt: now,
-    })
-    .run();
-  insertHistory(tx, { image, operationId, startedAt, now });
+  if (reused === null) {
+    insertImage(tx, { ...image, layerId }, { accountId, operationId, now });
+    insertHistory(tx, { image, operationId, startedAt, now });
+  }
+  // An image that an operation uses is not removed for its age.
+  else tx.update(operations).set({ imageId: reused }).where(eq(operations.id, operationId)).run();
   if (provesBase) tx.insert(baseProofs).values({ layerId, accountId, createdAt: now }).onConflictDoNothing().run();
-  if (tag !== undefined) moveTag(tx, accountId, image.id, { name: tag, change: "replaced", now });
+  if (tag !== undefined) moveTag(tx, accountId, reused ?? image.id, { name: tag, change: tagChange, now });
   return published;
+}
+
+/** The image that an import of the same base has made for the account; null when there is none. */
+function imageToReuse(
+  tx: Orm,
+  operationId: OperationId,
+  { layerId, digest }: NewImage,
+  layer: NewLayer | undefined,
+): ImageId | null {
+  const base = layer?.baseKey === undefined ? layerId : baseWithKey(tx, layer.baseKey);
+  if (base === undefined || digest === undefined) return null;
+  return findImport(tx, operationOf(tx, operationId).accountId, { layerId: base, digest });
+}
+
+function insertImage(
+  tx: Orm,
+  image: NewImage,
+  { now, ...row }: { readonly accountId: AccountId; readonly operationId: OperationId; readonly now: number },
+): void {
+  const { id, parentId, layerId, digest = null, sizeBytes, defaults } = image;
+  tx.insert(images)
+    .values({ ...row, id, parentId, layerId, digest, sizeBytes, ...defaults, createdAt: now })
+    .run();
+}
+
+function baseWithKey(tx: Orm, key: string): LayerId | undefined {
+  return tx.select({ id: layers.id }).from(layers).where(eq(layers.baseKey, key)).get()?.id;
 }
 
 /** Inserts a layer. Returns its id, or the id of an existing base with the same key. */
 function insertLayer(tx: Orm, layer: NewLayer, now: number): LayerId {
   if (layer.baseKey !== undefined) {
-    const existing = tx.select({ id: layers.id }).from(layers).where(eq(layers.baseKey, layer.baseKey)).get();
-    if (existing !== undefined) return existing.id;
+    const existing = baseWithKey(tx, layer.baseKey);
+    if (existing !== undefined) return existing;
   }
   tx.insert(layers)
     .values({ ...layer, baseKey: layer.baseKey ?? null, createdAt: now })

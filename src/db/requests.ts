@@ -12,8 +12,8 @@ import {
   type RequestedResources,
 } from "./schema.ts";
 
-/** Requests with a longer body are deleted when their operation ends, in `characters`. Commands have the same limit. */
-const KEPT_LENGTH_MAX = 65_536;
+/** Requests with a longer body are deleted when their operation ends. Commands have the same limit. */
+export const KEPT_CHARACTERS_MAX = 65_536;
 
 /** The stored parts of a request. */
 export interface NewRequest {
@@ -47,7 +47,7 @@ export function forgetSecrets(tx: Orm, id: OperationId): void {
   tx.delete(operationSecrets).where(eq(operationSecrets.operationId, id)).run();
   tx.delete(operationFiles).where(eq(operationFiles.operationId, id)).run();
   tx.delete(operationRequests)
-    .where(and(eq(operationRequests.operationId, id), sql`length(${operationRequests.body}) > ${KEPT_LENGTH_MAX}`))
+    .where(and(eq(operationRequests.operationId, id), sql`length(${operationRequests.body}) > ${KEPT_CHARACTERS_MAX}`))
     .run();
 }
 

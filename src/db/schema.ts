@@ -89,9 +89,9 @@ export const images = sqliteTable(
       .notNull()
       .references(() => layers.id),
     digest: text("digest"),
-    /** size that the image added to its parent */
+    /** size that the image added to its parent; 0 when it has the layer of its parent */
     sizeBytes: integer("size_bytes").notNull(),
-    /** variables that the image brings along, from its import or from runs that kept theirs; null: none */
+    /** variables that the image brings along, from its import or from runs that kept theirs; null: made before there were any */
     variables: text("variables", { mode: "json" }).$type<Readonly<Record<string, string>>>(),
     /** working directory that a run kept as the image's own; null: none */
     cwd: text("cwd"),

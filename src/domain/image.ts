@@ -16,6 +16,10 @@ export const TAGS_COUNT_MAX = 1000;
 export const IMPORT_TIMEOUT_SECONDS_DEFAULT = 300;
 export const IMPORT_TIMEOUT_SECONDS_MAX = 3600;
 
+/** Kinds of difference between two images at a path. */
+export const DIFF_CHANGES = ["added", "changed", "removed"] as const;
+export type DiffChange = (typeof DIFF_CHANGES)[number];
+
 export type ImageReference = { readonly uuid: ImageId } | { readonly tag: string };
 
 export function isTag(value: string): boolean {

@@ -32,7 +32,14 @@ export interface CommandInput {
   readonly args?: readonly string[] | undefined;
   readonly shell?: boolean | undefined;
   readonly env?: Readonly<Record<string, string>> | undefined;
+  /** names of the image's variables that the command must not have; `env` may set them again */
+  readonly unset?: readonly string[] | undefined;
   readonly cwd?: string | undefined;
+  /**
+   * true: the variables and the working directory of the image apply. With a shell, `env` lies over the variables, and the
+   * shell is the one that SHELL names; without one, only PATH comes from the image.
+   */
+  readonly inherit?: boolean | undefined;
   readonly uid?: number | undefined;
   readonly gid?: number | undefined;
   readonly timeoutSeconds?: number | undefined;
@@ -53,7 +60,12 @@ export interface SpawnInput extends CommandInput {
   readonly files?: Readonly<Record<string, FileInput>> | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
-  readonly network?: NetworkInput | undefined;
+  /** true: the new image has the variables of its parent, with `env` over them and without those of `unset` */
+  readonly preserveEnv?: boolean | undefined;
+  /** true: the working directory of the command is that of the new image */
+  readonly preserveCwd?: boolean | undefined;
+  /** `ceiling`: what the operator allows all, as far as the token allows a network; that may be none */
+  readonly network?: NetworkInput | "ceiling" | undefined;
   readonly resources?:
     | {
         readonly vcpus?: number | undefined;
@@ -81,10 +93,15 @@ export interface TerminalSize {
 export interface CheckedCommand {
   /** arguments of execve; `argv[0]` without a slash is looked up in PATH */
   readonly argv: readonly string[];
+  readonly shell: boolean;
   /** the variables of the request only; the run adds PATH, HOME and HOSTNAME when they are missing */
   readonly env: Readonly<Record<string, string>>;
+  readonly unset: readonly string[];
+  readonly inherit: boolean;
   /** absolute, normalised path, as text */
   readonly cwd: string;
+  /** false: `cwd` is a default */
+  readonly isCwdGiven: boolean;
   readonly uid: number;
   readonly gid: number;
   readonly truncateOutputAtBytes: number;
@@ -114,6 +131,8 @@ export interface CheckedSpawn extends CheckedCommand {
   readonly files: readonly CheckedFile[];
   readonly hostname: string | null;
   readonly disposable: boolean;
+  readonly preserveEnv: boolean;
+  readonly preserveCwd: boolean;
   readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
 }
 
@@ -130,6 +149,8 @@ export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpa
     files: checkFiles(request.files ?? {}),
     hostname: request.hostname ?? null,
     disposable: request.disposable ?? false,
+    preserveEnv: request.preserveEnv ?? false,
+    preserveCwd: request.preserveCwd ?? false,
     resources: checkResources(request.resources ?? {}, limits),
   };
 }
@@ -155,13 +176,18 @@ export function checkProcess(request: CommandInput): CheckedCommand {
 
 function checkCommand(request: CommandInput, stdinBytesMax = STDIN_BYTES_MAX): CheckedCommand {
   const argv = argvOf(request);
-  const env = request.env ?? {};
-  checkArguments(argv, env, request.shell === true);
+  const { env = {}, unset = [], shell = false, inherit = false } = request;
+  checkArguments(argv, env, shell);
+  for (const name of unset) checkText("env", name);
   if (request.stdin !== undefined) checkStdin(request.stdin, stdinBytesMax);
   return {
     argv,
+    shell,
     env,
-    cwd: checkPath(request.cwd ?? CWD_DEFAULT, "cwd"),
+    unset,
+    inherit,
+    cwd: checkPath(request.cwd ?? (inherit ? "/" : CWD_DEFAULT), "cwd"),
+    isCwdGiven: request.cwd !== undefined,
     uid: request.uid ?? 0,
     gid: request.gid ?? 0,
     truncateOutputAtBytes: request.truncateOutputAtBytes ?? OUTPUT_BYTES_DEFAULT,
@@ -214,7 +240,8 @@ function checkStdin(text: string, bytesMax: number): void {
 /** Bytes for each character of base64. */
 const BASE64_BYTES_RATIO = 3 / 4;
 
-function checkArguments(argv: readonly string[], env: Readonly<Record<string, string>>, shell: boolean): void {
+/** @throws ApiError `validation_error` when execve could not take the arguments and variables */
+export function checkArguments(argv: readonly string[], env: Readonly<Record<string, string>>, shell: boolean): void {
   let totalBytes = 0;
   const add = (field: string, text: string): void => {
     const bytes = checkText(field, text);

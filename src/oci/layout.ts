@@ -2,12 +2,13 @@ import { createHash } from "node:crypto";
 import { constants } from "node:fs";
 import { type FileHandle, lstat, mkdir, open, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import type { ImageDefaults } from "../domain/image-defaults.ts";
 import {
-  checkPlatform,
   type Descriptor,
   DOCUMENT_BYTES_MAX,
   digestOf,
   type ImageManifest,
+  parseConfig,
   parseManifest,
   selectManifest,
   unusable,
@@ -42,6 +43,8 @@ export interface ImageLayout {
   readonly directory: string;
   /** digest of the config, whose `diff_ids` umoci uses to verify the unpacked layers */
   readonly configDigest: string;
+  /** what the image brings along for commands */
+  readonly defaults: ImageDefaults;
   /** number of layers, lowest first in the layout */
   readonly layersCount: number;
   /** whether umoci can read every layer */
@@ -81,13 +84,14 @@ export async function verifiedLayout(
     }
     blobs.set(descriptor.digest, blob);
   }
-  checkPlatform(await readDocument(blobPath(directory, manifest.config.digest)));
+  const defaults = parseConfig(await readDocument(blobPath(directory, manifest.config.digest)));
   const begins = ({ digest: of }: Descriptor, mark: readonly number[]): boolean =>
     mark.every((byte, index) => blobs.get(of)?.head[index] === byte);
   await writeLayout(directory, manifest, (layer) => (begins(layer, GZIP) ? MEDIA_TYPE.gzip : MEDIA_TYPE.plain));
   return {
     directory,
     configDigest: manifest.config.digest,
+    defaults,
     layersCount: manifest.layers.length,
     isReadable: !manifest.layers.some((layer) => UNREADABLE.some((mark) => begins(layer, mark))),
   };

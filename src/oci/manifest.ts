@@ -2,6 +2,8 @@ import { createHash } from "node:crypto";
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { Value } from "@sinclair/typebox/value";
 import { ApiError } from "../domain/errors.ts";
+import type { ImageDefaults } from "../domain/image-defaults.ts";
+import { defaultsOf } from "./image-config.ts";
 import { reasonOf } from "./tool-failure.ts";
 
 /** Limit of registries and image tools for a manifest, and of image tools for a config, in `bytes`. */
@@ -46,7 +48,12 @@ const IndexDocument = Type.Object({
   manifests: Type.Array(IndexEntry, { maxItems: INDEX_ENTRIES_COUNT_MAX }),
 });
 
-const ImageConfig = Type.Object({ os: Type.Optional(Type.String()), architecture: Type.Optional(Type.String()) });
+const ImageConfig = Type.Object({
+  os: Type.Optional(Type.String()),
+  architecture: Type.Optional(Type.String()),
+  /** what tools for containers use; it is read only where it is well-formed */
+  config: Type.Optional(Type.Unknown()),
+});
 
 const OS = "linux";
 const ARCHITECTURE = "amd64";
@@ -133,13 +140,13 @@ export function parseManifest(document: Uint8Array): ImageManifest {
 }
 
 /**
- * Refuses an image for another platform. An image without a platform is accepted.
+ * Reads what an image brings along for commands. An image without a platform is accepted.
  * @param config content of the config's blob
- * @throws ApiError `validation_error`
+ * @throws ApiError `validation_error` for an image for another platform
  */
-export function checkPlatform(config: Uint8Array): void {
-  const { os, architecture } = checked(ImageConfig, parseJson(config));
-  if ((os || OS) === OS && (architecture || ARCHITECTURE) === ARCHITECTURE) return;
+export function parseConfig(config: Uint8Array): ImageDefaults {
+  const { os, architecture, config: settings } = checked(ImageConfig, parseJson(config));
+  if ((os || OS) === OS && (architecture || ARCHITECTURE) === ARCHITECTURE) return defaultsOf(settings);
   const platform = reasonOf(`${os || OS}/${architecture || ARCHITECTURE}`);
   throw new ApiError("validation_error", `the image is for ${platform}, not for ${OS}/${ARCHITECTURE}`, { platform });
 }

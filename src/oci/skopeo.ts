@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { ApiError } from "../domain/errors.ts";
+import type { ImageDefaults } from "../domain/image-defaults.ts";
 import type { RegistryReference } from "../domain/registry-reference.ts";
 import type { Gate } from "../network/gate.ts";
 import { openRegistryGate } from "../network/registry-gate.ts";
@@ -8,7 +9,14 @@ import { scratchDirectory } from "../system/scratch.ts";
 import type { ToolNetwork } from "../system/tool-network.ts";
 import { type CopyProgress, watchCopy } from "./copy-progress.ts";
 import { type ImageLayout, verifiedLayout } from "./layout.ts";
-import { DOCUMENT_BYTES_MAX, digestOf, parseManifest, type Selection, selectManifest } from "./manifest.ts";
+import {
+  DOCUMENT_BYTES_MAX,
+  digestOf,
+  parseConfig,
+  parseManifest,
+  type Selection,
+  selectManifest,
+} from "./manifest.ts";
 import { registryFailure } from "./skopeo-failure.ts";
 import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-home.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
@@ -54,6 +62,24 @@ export async function inspectImage(reference: RegistryReference, access: Registr
 }
 
 /**
+ * What the selected image brings along for commands, verified by the digest. The layers are not fetched.
+ * @throws ApiError like `inspectImage`
+ */
+export async function inspectDefaults(
+  reference: RegistryReference,
+  selection: Selection,
+  access: RegistryAccess,
+): Promise<ImageDefaults> {
+  const { config } = parseManifest(await inspect(reference, selection.digest, access));
+  const source = sourceName(reference, selection.digest);
+  const document = await skopeo((home) => inspectArgv(home, source, ["--config"]), reference, access);
+  if (digestOf(document) === config.digest) return parseConfig(document);
+  throw new ApiError("unavailable", `the registry ${reference.host} sent a config with another digest`, {
+    registry: reference.host,
+  });
+}
+
+/**
  * Copies the selected image by its digest to an OCI layout, and verifies all of it.
  * @throws ApiError like `inspectImage`; `insufficient_storage`, `payload_too_large`
  */
@@ -90,9 +116,9 @@ function sourceName(reference: RegistryReference, digest: string | undefined): s
   return digest === undefined ? `${name}:${reference.tag}` : `${name}@${digest}`;
 }
 
-export function inspectArgv(home: SkopeoHome, source: string): string[] {
+export function inspectArgv(home: SkopeoHome, source: string, options: readonly string[] = []): string[] {
   const access = ["--cert-dir", home.certificates, ...(home.authFile ? ["--authfile", home.authFile] : ["--no-creds"])];
-  return [...commonArgv(home), "inspect", "--raw", ...access, source];
+  return [...commonArgv(home), "inspect", "--raw", ...options, ...access, source];
 }
 
 export function copyArgv(home: SkopeoHome, source: string, target: string): string[] {

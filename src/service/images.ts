@@ -1,6 +1,6 @@
 import { getFile } from "../db/files.ts";
 import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
-import { type ImageRow, listImages } from "../db/images.ts";
+import { type ImageRow, imageDefaults, listImages } from "../db/images.ts";
 import { deleteImage } from "../db/removal.ts";
 import { type ImageOriginKind, listImagesPerTag } from "../db/tag-listing.ts";
 import { removeTags, setTag } from "../db/tags.ts";
@@ -54,6 +54,10 @@ export interface ImportImage {
   readonly credentials?: Credentials | undefined;
   readonly tag?: string | undefined;
   readonly timeoutSeconds?: number | undefined;
+  /** true: an image of the account that an import of the same digest made is the result, if there is one */
+  readonly reuse?: boolean | undefined;
+  /** true: the tag is added to those of such an image; by default it replaces the one that the image shows */
+  readonly keepTags?: boolean | undefined;
 }
 
 export interface Page {
@@ -122,12 +126,14 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       const window = { ...filter, ...timeBounds({ since, until }, clock()) };
       return await (perTag ? listImagesPerTag : listImages)(db, accountId, window);
     },
-    async import(principal, { source, credentials = null, tag = null, timeoutSeconds }) {
+    async import(principal, { source, credentials = null, tag = null, timeoutSeconds, reuse, keepTags }) {
       const { id } = await operations.submitImport(principal.accountId, {
         source: resolveSource(parts, principal, source),
         credentials,
         tag,
         timeoutSeconds: timeoutSeconds ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
+        reuse: reuse ?? false,
+        keepTags: keepTags ?? false,
       });
       return id;
     },
@@ -158,7 +164,8 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       // The image may have been deleted during the wait: look it up again.
       const image = requireImage(parts, principal, id);
       const held = undo.use(parts.layers.open(image.layerId));
-      const archived = { layers: held.files, name: image.tag, createdAt: isoTime(image.createdAt) };
+      const defaults = imageDefaults(db.orm, id);
+      const archived = { layers: held.files, name: image.tag, createdAt: isoTime(image.createdAt), defaults };
       const chunks = ociArchiveChunks(archived, readerOf(principal.accountId, signal), held.openLayers);
       return { chunks, held: undo.move() };
     },
@@ -199,14 +206,19 @@ async function diff(
   return { ...page, against: other.id };
 }
 
-/** The other image of a comparison. `layerId` is null for the image's own parent, which may be deleted. */
+/** The other image of a comparison. */
 interface Compared {
   readonly id: ImageId | null;
+  /** null for the image's own parent, which may be deleted, when the image has a layer of its own */
   readonly layerId: LayerId | null;
 }
 
 function comparedWith(parts: ServiceParts, principal: Principal, image: ImageRow, other: ImageId | null): Compared {
-  if (other === null) return { id: getHistory(parts.db, image.id)?.parentId ?? null, layerId: null };
+  if (other === null) {
+    const id = getHistory(parts.db, image.id)?.parentId ?? null;
+    // An image to which its step added nothing has the layer of its parent.
+    return { id, layerId: id !== null && image.sizeBytes === 0 ? image.layerId : null };
+  }
   const { id, layerId } = requireImage(parts, principal, other);
   return { id, layerId };
 }

@@ -1,14 +1,15 @@
 import { getFile } from "../db/files.ts";
-import { resolveImage } from "../db/images.ts";
+import { imageDefaults, resolveImage } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
+import { checkVariables, onImage, resultDefaults } from "../domain/image-defaults.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
 import { isTerminal } from "../domain/operation.ts";
 import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "../domain/spawn.ts";
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
-import { networkOf } from "./network.ts";
+import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { notRunning, requireInstance } from "./running.ts";
 
@@ -75,11 +76,13 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
   return {
     async spawn(principal, request) {
       const { image, files, ...spawn } = checkSpawn(request, limits);
+      const imageId = resolve(parts, principal, image);
+      const { network } = request;
       const { id } = await operations.submitInstance(principal.accountId, {
-        ...spawn,
-        imageId: resolve(parts, principal, image),
+        ...onParent(parts, imageId, spawn),
+        imageId,
         files: files.map((file) => resolveFile(parts, principal, file)),
-        network: networkOf(request.network, limits.network),
+        network: network === "ceiling" ? ceilingOf(principal, limits.network) : networkOf(network, limits.network),
       });
       return id;
     },
@@ -112,6 +115,14 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       return await instance.dial(port);
     },
   };
+}
+
+/** The run as it is on its image. @throws ApiError `validation_error` for variables that are too many, or too long */
+function onParent<Run extends Omit<CheckedSpawn, "image" | "files">>({ db }: ServiceParts, id: ImageId, run: Run): Run {
+  if (!run.inherit && !run.preserveEnv) return run;
+  const defaults = imageDefaults(db.orm, id);
+  if (run.preserveEnv) checkVariables(resultDefaults(run, defaults).variables);
+  return onImage(run, defaults);
 }
 
 function resolve({ db }: ServiceParts, { accountId }: Principal, reference: ImageReference): ImageId {

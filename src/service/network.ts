@@ -6,8 +6,18 @@ import {
   type NetworkRule,
   type NetworkWish,
 } from "../domain/network.ts";
+import { allows } from "../domain/scope.ts";
 import { covers, parseRule, ruleText } from "../network/rules.ts";
-import type { NetworkLimits } from "./parts.ts";
+import type { NetworkLimits, Principal } from "./parts.ts";
+
+/** Allows everything, so that only what the operator permits when the instance runs is the limit. */
+const EVERYTHING: readonly NetworkRule[] = ["*", "0.0.0.0/0", "::/0"].map((host) => ({ host, ports: "*" }));
+
+/** As much of a network as the operator and the scopes of the caller permit; null when that is none. */
+export function ceilingOf({ grants }: Principal, limits: NetworkLimits): NetworkRequest | null {
+  if (!allows(grants, "instances:network") || limits.allow.length === 0) return null;
+  return { allow: EVERYTHING, tls: "sni", record: false };
+}
 
 /**
  * Checks the network of a request against what the operator permits; null for no network.

@@ -11,19 +11,21 @@ import {
 } from "../domain/operation.ts";
 import { timeBounds } from "../domain/time-bound.ts";
 import { openOutput } from "../storage/outputs.ts";
+import type { KeptRequest } from "../supervisor/operations/kept-request.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
+import { keptRequest } from "../supervisor/operations/requests.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { WalkLimiter } from "./walk-limiter.ts";
 
 /**
- * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. Times are
- * `milliseconds` since the epoch.
+ * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. `imageId` is the image
+ * that an instance starts from while it exists, or that an import found again. Times are `milliseconds` since the epoch.
  */
 export type Operation = Pick<
   OperationRow,
-  "id" | "kind" | "status" | "createdAt" | "startedAt" | "finishedAt" | "result" | "error"
+  "id" | "imageId" | "kind" | "status" | "createdAt" | "startedAt" | "finishedAt" | "result" | "error"
 > & { readonly network?: NetworkAudit | null };
 
 export interface ListOperations extends ListRequest {
@@ -43,6 +45,12 @@ export interface OperationUseCases {
   wait(principal: Principal, id: OperationId, waitMs: number, signal: AbortSignal): Promise<Operation>;
   /** Asks the operation to end, and returns it. @throws ApiError `not_found`, or `conflict` when it has ended */
   cancel(principal: Principal, id: OperationId): Operation;
+  /**
+   * What the operation was asked to do: no values of variables, no standard input, no password. Null for what an older
+   * version did not keep.
+   * @throws ApiError `not_found`
+   */
+  request(principal: Principal, id: OperationId): KeptRequest | null;
   /** The lines that the service has logged about the operation since the service started. @throws ApiError `not_found` */
   log(principal: Principal, id: OperationId): readonly OperationLine[];
   /**
@@ -90,6 +98,7 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
       }
       return row;
     },
+    request: (principal, id) => keptRequest(db, get(principal, id)),
     log(principal, id) {
       get(principal, id);
       return operationLog.lines(id);

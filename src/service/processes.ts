@@ -1,6 +1,8 @@
+import { imageDefaults } from "../db/images.ts";
 import type { OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { OperationId } from "../domain/ids.ts";
+import { NO_DEFAULTS, onImage } from "../domain/image-defaults.ts";
 import { type LogEvent, type LogEventData, Spid } from "../domain/log-event.ts";
 import { isTerminal } from "../domain/operation.ts";
 import type { OutputStream } from "../domain/output.ts";
@@ -88,11 +90,14 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
   const searches = new WalkLimiter(SEARCH_LIMITS);
   return {
     async start(principal, id, request) {
-      const { status } = requireInstance(parts, principal, id);
-      const command = checkProcess(request);
+      const { status, imageId } = requireInstance(parts, principal, id);
+      const checked = checkProcess(request);
+      // An instance that is not running may have lost its image.
+      const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db.orm, imageId) : NO_DEFAULTS;
+      const command = onImage(checked, defaults);
       const timeoutMs =
         request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
-      const spid = await instances.exec(id, command, timeoutMs);
+      const spid = await instances.exec(id, command, { timeoutMs, defaults });
       if (spid === null) throw notRunning(status);
       return spid;
     },

@@ -172,7 +172,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
       source: { kind: "registry", reference: expect.stringContaining(REFERENCE) },
       credentials: null,
       tag: null,
-      timeoutSeconds: 300,
+      ...{ timeoutSeconds: 300, reuse: false, keepTags: false },
     });
     const credentials = { username: "user", password: "canary-password" };
     await submit({ registry: REFERENCE, credentials, tag: "base", timeout: 3600 });

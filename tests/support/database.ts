@@ -9,6 +9,7 @@ import { insertOperation, type NewOperation, startOperation } from "../../src/db
 import type { NewLayer } from "../../src/db/publish.ts";
 import { layers } from "../../src/db/schema.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
+import { NO_DEFAULTS } from "../../src/domain/image-defaults.ts";
 import { testDirectory } from "./layer-files.ts";
 
 export const alice = "alice" as AccountId;
@@ -98,5 +99,5 @@ export function someLayer(extra: Partial<NewLayer> = {}): NewLayer {
 }
 
 export function someImage(layerId: LayerId, parentId: ImageId | null = null) {
-  return { id: newId<ImageId>(), parentId, layerId, sizeBytes: 10 };
+  return { id: newId<ImageId>(), parentId, layerId, sizeBytes: 10, defaults: NO_DEFAULTS };
 }

@@ -1,4 +1,5 @@
 import type { ByteString } from "../../domain/guest-path.ts";
+import { CWD_LABEL, type ImageDefaults } from "../../domain/image-defaults.ts";
 import type { LayerEntry, LayerIndex } from "../index/layer-index.ts";
 import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
@@ -26,6 +27,7 @@ export interface ArchivedImage {
   readonly name: string | null;
   /** ISO 8601 */
   readonly createdAt: string;
+  readonly defaults: ImageDefaults;
 }
 
 interface Descriptor {
@@ -159,12 +161,21 @@ async function* describeChunks(chunks: Chunks): AsyncGenerator<Uint8Array<ArrayB
   return { mediaType: LAYER_TYPE, digest: `sha256:${hash.digest("hex")}`, size };
 }
 
-function configOf({ createdAt }: ArchivedImage, layers: readonly Descriptor[]) {
+/** The part of the config that tools for containers use. */
+function settingsOf({ variables, cwd }: ImageDefaults): Record<string, unknown> {
+  const Env = Object.entries(variables).map(([name, value]) => `${name}=${value}`);
+  return {
+    ...(Env.length === 0 ? {} : { Env }),
+    ...(cwd === null ? {} : { WorkingDir: cwd, Labels: { [CWD_LABEL]: cwd } }),
+  };
+}
+
+function configOf({ createdAt, defaults }: ArchivedImage, layers: readonly Descriptor[]) {
   return {
     created: createdAt,
     architecture: "amd64",
     os: "linux",
-    config: {},
+    config: settingsOf(defaults),
     rootfs: { type: "layers", diff_ids: layers.map(({ digest }) => digest) },
     history: layers.map(() => ({ created: createdAt, created_by: "coppice" })),
   };

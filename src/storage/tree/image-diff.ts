@@ -1,5 +1,5 @@
 import type { ByteString, GuestPath } from "../../domain/guest-path.ts";
-import type { DiffChange } from "../../domain/image-diff.ts";
+import type { DiffChange } from "../../domain/image.ts";
 import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { DIFF_PATHS_BYTES_MAX } from "../limits.ts";
 import type { Cancellation } from "../pacer.ts";

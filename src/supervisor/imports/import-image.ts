@@ -2,9 +2,11 @@ import { link, mkdir, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Database } from "../../db/database.ts";
+import { findImport, imageDefaults } from "../../db/images.ts";
 import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts";
 import type { NewLayer, Publication } from "../../db/publish.ts";
 import type { ImageId } from "../../domain/ids.ts";
+import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { StoredImportResult } from "../../domain/operation.ts";
 import { parseRegistryReference } from "../../domain/registry-reference.ts";
@@ -16,7 +18,7 @@ import { copyArchive, inspectArchive } from "../../oci/archive.ts";
 import { buildBaseDisk } from "../../oci/base-disk.ts";
 import type { CopyProgress } from "../../oci/copy-progress.ts";
 import type { ImageLayout } from "../../oci/layout.ts";
-import { copyToLayout, inspectImage } from "../../oci/skopeo.ts";
+import { copyToLayout, inspectDefaults, inspectImage } from "../../oci/skopeo.ts";
 import { readableLayout } from "../../oci/skopeo-offline.ts";
 import type { ToolBounds } from "../../oci/tool.ts";
 import { requireWithinLimits, type TreeLimits, type TreeUsage, treeUsage, watchTree } from "../../oci/tree-limits.ts";
@@ -110,22 +112,25 @@ async function importImage(
     watchTree(scratch.path, pullLimits(limits, await archiveBytes(layout, submission)), bounds),
   );
   const pullBounds = { ...bounds, signal: AbortSignal.any([bounds.signal, pulling.exceeded]) };
-  const { digest, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
+  const { digest, defaults, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
-  const sharing = (known: LayerRow): Prepared => {
+  const sharing = (known: LayerRow, defaults: ImageDefaults): Prepared => {
     stack.use(layers.hold([known.id]));
-    return prepared(stack, publicationOf({ submission, base }, known), () => undefined);
+    return prepared(stack, publicationOf({ submission, base, defaults }, known), () => undefined);
   };
   // The digest is only claimed so far, so it gives an account a base only when that account has verified the base before.
   const proved = findProvenBase(db, accountId, base.key);
-  if (proved !== null) return sharing(proved);
+  if (proved !== null) {
+    const twin = findImport(db.orm, accountId, { layerId: proved.id, digest });
+    return sharing(proved, twin === null ? await defaults() : imageDefaults(db.orm, twin));
+  }
 
   progress("pulling");
   const image = await copyTo(join(scratch.path, "layout"), (copied) => progress("pulling", pulledFields(copied)));
   laps.lap("pull");
   const known = findBaseLayer(db, base.key);
-  if (known !== null) return sharing(known);
+  if (known !== null) return sharing(known, image.defaults);
 
   const directory = await readableLayout(image, { directory: join(scratch.path, "packed"), ...pullBounds });
   await pulling[Symbol.asyncDispose]();
@@ -142,7 +147,8 @@ async function importImage(
   const layer = stack.use(await listAndStage(context, scratch.path, { diskPath, ...usage }, bounds.signal));
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   const row = { id: layerId, parentId: null, format, baseKey: base.key, sizeBytes, diskBytes, entryCount };
-  return prepared(stack, { ...publicationOf({ submission, base }, row), layer: row }, ({ hasOwnLayer }) => {
+  const publication = publicationOf({ submission, base, defaults: image.defaults }, row);
+  return prepared(stack, { ...publication, layer: row }, ({ hasOwnLayer }) => {
     // When another import has published the same base first, its layer is used and these files are removed.
     if (hasOwnLayer) layer.keep();
   });
@@ -181,6 +187,8 @@ async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise
 interface Source {
   /** digest that the source claims for the manifest of this platform; the manifest and its layers may be missing */
   readonly digest: string;
+  /** What the manifest's image brings along for commands, verified by the digest. */
+  defaults(): Promise<ImageDefaults>;
   /** Copies everything that the manifest names into an OCI layout, and verifies it. */
   copyTo(directory: string, onProgress: (progress: CopyProgress) => void): Promise<ImageLayout>;
 }
@@ -197,7 +205,8 @@ async function openSource(
     const image = await inspectArchive({ path, ...bounds });
     const copyTo: Source["copyTo"] = (directory, onProgress) =>
       copyArchive(image, { path, directory, onProgress, ...bounds });
-    return { digest: image.digest, copyTo };
+    const defaults = async () => (await copyTo(join(bounds.scratch, "layout"), () => undefined)).defaults;
+    return { digest: image.digest, defaults, copyTo };
   }
   const reference = parseRegistryReference(source.reference);
   const settings = await checkRegistryHost(reference.host, registries, registryResolver(gate, bounds.signal));
@@ -205,7 +214,7 @@ async function openSource(
   const selection = await inspectImage(reference, access);
   const copyTo: Source["copyTo"] = (directory, onProgress) =>
     copyToLayout(reference, { ...access, selection, directory, onProgress });
-  return { digest: selection.digest, copyTo };
+  return { digest: selection.digest, defaults: () => inspectDefaults(reference, selection, access), copyTo };
 }
 
 /** Lists the files of a base disk in a separate machine, and stages disk and index as a layer. */
@@ -221,18 +230,24 @@ async function listAndStage(
 }
 
 function publicationOf(
-  { submission, base }: { readonly submission: ImportSubmission; readonly base: Base },
+  {
+    submission,
+    base,
+    defaults,
+  }: { readonly submission: ImportSubmission; readonly base: Base; readonly defaults: ImageDefaults },
   { id: layerId, sizeBytes }: NewLayer | LayerRow,
 ): Publication {
   const image = Bun.randomUUIDv7() as ImageId;
-  const { tag } = submission;
+  const { tag, reuse, keepTags } = submission;
   const { digest } = base;
   const result: StoredImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
   const origin = { source: sourceText(submission.source) };
   return {
     result,
-    image: { id: image, parentId: null, layerId, digest, sizeBytes, origin },
+    image: { id: image, parentId: null, layerId, digest, sizeBytes, defaults, origin },
+    reusesImage: reuse,
     tag: tag ?? undefined,
+    tagChange: keepTags ? "added" : "replaced",
     provesBase: true,
   };
 }

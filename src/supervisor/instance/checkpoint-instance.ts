@@ -2,10 +2,11 @@ import { chmod } from "node:fs/promises";
 import { join } from "node:path";
 import type { Database } from "../../db/database.ts";
 import type { ImageOrigin } from "../../db/history.ts";
-import { getImage, type ImageRow } from "../../db/images.ts";
+import { getImage, type ImageRow, imageDefaults } from "../../db/images.ts";
 import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
+import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { StoredCheckpointResult } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
@@ -91,7 +92,8 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
   const layer = await layerOf(tools, operation, files, parentFiles.index);
   if (layer !== null) stack.use(layer);
-  const { image, ...publication } = publicationOf({ submission, parent, origin, layer, pauseMs });
+  const defaults = imageDefaults(db.orm, parent.id);
+  const { image, ...publication } = publicationOf({ submission, parent, origin, layer, pauseMs, defaults });
   return prepared(stack, { ...publication, image }, () => {
     layer?.keep();
     const data = { operation: operation.id, image: image.id, pause_ms: pauseMs };
@@ -141,12 +143,14 @@ function publicationOf({
   origin,
   layer,
   pauseMs,
+  defaults,
 }: {
   readonly submission: CheckpointSubmission;
   readonly parent: ImageRow;
   readonly origin: ImageOrigin;
   readonly layer: StagedLayer | null;
   readonly pauseMs: number;
+  readonly defaults: ImageDefaults;
 }): Publication & { readonly image: NewImage } {
   const id = Bun.randomUUIDv7() as ImageId;
   const sizeBytes = layer?.sizeBytes ?? 0;
@@ -157,7 +161,7 @@ function publicationOf({
     pause_ms: pauseMs,
   };
   // A checkpoint without changes still makes a new image, which can have its own tag.
-  const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, origin };
+  const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, defaults, origin };
   return { result, image, tag: tag ?? undefined, ...(layer === null ? {} : { layer: rowOf(layer, parent) }) };
 }
 

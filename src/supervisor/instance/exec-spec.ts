@@ -1,3 +1,4 @@
+import { type ImageDefaults, inheritedVariables } from "../../domain/image-defaults.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
 import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 
@@ -9,18 +10,22 @@ export interface ExecContext {
   readonly hostname: string;
   /** time limit in `milliseconds`; 0: none */
   readonly timeoutMs: number;
+  /** those of the image */
+  readonly defaults: ImageDefaults;
   /** the first bytes of standard input; null: none */
   readonly stdin: AsyncIterable<Uint8Array> | null;
 }
 
 /** Makes the agent's specification of a command. */
 export function execSpec(
-  { argv, env, cwd, uid, gid, stdinOpen, terminal }: Omit<CheckedCommand, "stdin">,
-  { hostname, timeoutMs, stdin }: ExecContext,
+  command: Omit<CheckedCommand, "stdin">,
+  { hostname, timeoutMs, defaults, stdin }: ExecContext,
 ): AgentExecSpec {
+  const { argv, cwd, uid, gid, stdinOpen, terminal } = command;
+  const own = { PATH: PATH_DEFAULT, HOME: HOME_DEFAULT, HOSTNAME: hostname };
   return {
     argv,
-    env: { PATH: PATH_DEFAULT, HOME: HOME_DEFAULT, HOSTNAME: hostname, ...env },
+    env: { ...own, ...inheritedVariables(command, defaults), ...command.env },
     cwd,
     hostname,
     timeoutMs,

@@ -1,6 +1,7 @@
 import { ApiError } from "../../domain/errors.ts";
 import { parseGuestPathText } from "../../domain/guest-path.ts";
 import type { OperationId } from "../../domain/ids.ts";
+import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { type LogEventData, type ShutdownReason, Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
@@ -41,6 +42,8 @@ export interface InstanceJob {
   readonly image: LayerChain;
   /** host path of the index of the image's own top layer */
   readonly parentIndex: string;
+  /** those of the image */
+  readonly defaults: ImageDefaults;
 }
 
 /** Outcome of a run. */
@@ -301,7 +304,8 @@ function reportedEnd({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes
 function specOf(job: LoggedJob, limit: TimeLimit): AgentExecSpec {
   const { stdin, ...command } = job.submission;
   const counted = stdin === null ? null : job.commandLog.counting(stdin());
-  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.ms, stdin: counted });
+  const { defaults } = job;
+  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.ms, defaults, stdin: counted });
 }
 
 function hostnameOf({ operationId, submission }: InstanceJob): string {

@@ -1,6 +1,7 @@
 import { samples } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
+import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { type CheckedCommand, decodedStdin } from "../../domain/spawn.ts";
@@ -108,10 +109,16 @@ export class LiveInstances {
   /**
    * Starts a process beside the command of an operation, and logs its events. Returns its number once it runs; null when
    * the operation has no machine.
+   * @param timeoutMs time limit in `milliseconds`; null: none
+   * @param defaults those of the image
    * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run;
    *   `invalid_path` for a working directory that cannot be entered
    */
-  async exec(id: OperationId, command: CheckedCommand, timeoutMs: number | null): Promise<number | null> {
+  async exec(
+    id: OperationId,
+    command: CheckedCommand,
+    { timeoutMs, defaults }: { readonly timeoutMs: number | null; readonly defaults: ImageDefaults },
+  ): Promise<number | null> {
     const run = this.#runs.get(id);
     const instance = run?.current ?? null;
     if (run === undefined || instance === null) return null;
@@ -121,7 +128,7 @@ export class LiveInstances {
       run.firstEvents[spid] = events.nextId;
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
-      const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, stdin: first });
+      const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
       return { spec, sink: sinkOf(log, spec) };
     });
     await process.started;

@@ -1,7 +1,9 @@
 import type { Database } from "../../db/database.ts";
-import { getImage, type ImageRow } from "../../db/images.ts";
+import { getImage, type ImageRow, imageDefaults } from "../../db/images.ts";
+import type { Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
+import { haveSameDefaults, type ImageDefaults, resultDefaults } from "../../domain/image-defaults.ts";
 import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { DiskGuard } from "../disk-guard.ts";
@@ -34,7 +36,8 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
       const [parent] = stack.use(layers.hold([image.layerId])).files;
       if (parent === undefined) throw new Error("an image without a layer");
-      const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index };
+      const defaults = imageDefaults(db.orm, image.id);
+      const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index, defaults };
       // The watch ends when the machine is gone, and its files were either removed or captured.
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       diskUse.add(events.path);
@@ -45,29 +48,36 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceRequest
       if (network !== null) auditNetwork(() => network.audit());
       const outcome = await execute(tools, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
-      const captured = capturedImage(outcome, image.id);
-      const result = storedResult(outcome, captured);
-      return prepared(stack, { result, ...newRows(outcome, image, captured, submission) }, () => {
+      const made = resultDefaults(submission, defaults);
+      const isNew = outcome.captured && (outcome.layer !== null || !haveSameDefaults(made, defaults));
+      const newId = isNew ? (Bun.randomUUIDv7() as ImageId) : null;
+      const result = storedResult(outcome, outcome.captured ? (newId ?? image.id) : null);
+      const rows = newId === null ? {} : newRows(outcome, { id: newId, parent: image, submission, defaults: made });
+      return prepared(stack, { result, ...rows }, () => {
         outcome.layer?.keep();
       });
     },
   };
 }
 
-/** The image of the result: a new one, the input image when nothing changed, null when nothing was captured. */
-function capturedImage(outcome: InstanceOutcome, input: ImageId): ImageId | null {
-  if (!outcome.captured) return null;
-  return outcome.layer === null ? input : (Bun.randomUUIDv7() as ImageId);
-}
-
-function newRows(outcome: InstanceOutcome, input: ImageRow, captured: ImageId | null, submission: InstanceRequest) {
-  const { layer, exitCode, timedOut } = outcome;
-  if (layer === null || captured === null) return {};
-  const { id, sizeBytes, diskBytes, entryCount } = layer;
+/** The image that a run makes, and its layer. A run that changed no file makes an image with the layer of its parent. */
+function newRows(
+  { layer, exitCode, timedOut }: InstanceOutcome,
+  made: {
+    readonly id: ImageId;
+    readonly parent: ImageRow;
+    readonly submission: InstanceRequest;
+    readonly defaults: ImageDefaults;
+  },
+): Pick<Publication, "layer" | "image"> {
+  const { id, parent, submission, defaults } = made;
   const origin = { command: submission.argv, exitCode, timedOut, network: submission.network !== null };
+  const image = { id, parentId: parent.id, defaults, origin };
+  if (layer === null) return { image: { ...image, layerId: parent.layerId, sizeBytes: 0 } };
+  const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   return {
-    layer: { id, parentId: input.layerId, format: "ext4" as const, sizeBytes, diskBytes, entryCount },
-    image: { id: captured, parentId: input.id, layerId: id, sizeBytes, origin },
+    layer: { id: layerId, parentId: parent.layerId, format: "ext4", sizeBytes, diskBytes, entryCount },
+    image: { ...image, layerId, sizeBytes },
   };
 }
 

@@ -23,6 +23,10 @@ export interface ImportSubmission {
   readonly credentials: Credentials | null;
   readonly tag: string | null;
   readonly timeoutSeconds: number;
+  /** true: an image of the account that an import of the same digest made is the result, if there is one */
+  readonly reuse: boolean;
+  /** true: the tag is added to those of the image; false: it replaces the one that the image shows */
+  readonly keepTags: boolean;
 }
 
 /** One input file of an instance, resolved to its content. */

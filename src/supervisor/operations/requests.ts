@@ -1,5 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import type { ImageOrigin } from "../../db/history.ts";
+import type { OperationRow } from "../../db/operations.ts";
 import { liveOperationsOf, type NewRequest, operationRequest, type StoredRequest } from "../../db/requests.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
@@ -7,6 +8,7 @@ import { decodedStdin, decodeStdin } from "../../domain/spawn.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { readStdin, removeStdin, stdinBytes, sweepStdin, writeStdin } from "../../storage/requests.ts";
 import { type Keepable, removedUnlessKept } from "../../system/scratch.ts";
+import { bodyToKeep, type ImportBody, type InstanceBody, type KeptRequest, keptInstance } from "./kept-request.ts";
 import type {
   CheckpointSubmission,
   Credentials,
@@ -25,15 +27,18 @@ interface InstanceSecrets {
   readonly stdin: string | null;
   /** size of the file that holds standard input, in `bytes`; null when there is no such file */
   readonly stdinFileBytes: number | null;
+  /** the whole body, when the one that is kept is only its beginning */
+  readonly body?: InstanceBody;
 }
 
-type ImportBody = Omit<ImportSubmission, "credentials">;
-type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources">;
-
-/** Fields that a request stored by an older version lacks. */
+/* Fields that a request stored by an older version lacks. */
 const OWNER_DEFAULT = { uid: 0, gid: 0 };
-const STREAMS_DEFAULT = { stdinOpen: false, terminal: null };
-const NETWORK_DEFAULT = { network: null };
+const INSTANCE_DEFAULT = {
+  ...OWNER_DEFAULT,
+  ...{ stdinOpen: false, terminal: null, network: null },
+  ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
+};
+const IMPORT_DEFAULT = { reuse: false, keepTags: false };
 
 /** A request in the form in which it is stored while it waits. */
 export interface WaitingRequest {
@@ -42,20 +47,26 @@ export interface WaitingRequest {
   readonly stdin: Uint8Array | null;
 }
 
-export function importToStore({ credentials, ...body }: ImportSubmission): WaitingRequest {
+export function importToStore({ credentials, ...submission }: ImportSubmission): WaitingRequest {
+  const body: ImportBody = { ...submission, username: credentials?.username ?? null };
   const fileIds = body.source.kind === "archive" ? [body.source.fileId] : [];
   const sizeBytes = jsonBytes(body) + (credentials === null ? 0 : jsonBytes(credentials));
-  return { row: { body: body satisfies ImportBody, sizeBytes, fileIds }, stdin: null };
+  return { row: { body, sizeBytes, fileIds }, stdin: null };
 }
 
-export function instanceToStore({ env, stdin, resources, ...body }: InstanceSubmission): WaitingRequest {
+export function instanceToStore({ env, stdin, resources, ...submission }: InstanceSubmission): WaitingRequest {
   const isFile = stdin !== null && stdin.length > STDIN_IN_ROW_BYTES_MAX;
-  const bytes = isFile ? decodeStdin(stdin) : null;
-  const fileBytes = bytes?.byteLength ?? null;
-  const secrets: InstanceSecrets = { env, stdin: isFile ? null : stdin, stdinFileBytes: fileBytes };
-  const fileIds = body.files.map(({ fileId }) => fileId);
-  const sizeBytes = jsonBytes(body satisfies InstanceBody) + jsonBytes(secrets) + (fileBytes ?? 0);
-  return { row: { body, secrets, resources, sizeBytes, fileIds }, stdin: bytes };
+  const bytes = stdin === null ? null : decodeStdin(stdin);
+  const whole: InstanceBody = { ...submission, envNames: Object.keys(env), stdinBytes: bytes?.byteLength ?? 0 };
+  const body = bodyToKeep(whole);
+  const fileBytes = isFile ? (bytes?.byteLength ?? 0) : null;
+  const secrets: InstanceSecrets = {
+    ...{ env, stdin: isFile ? null : stdin, stdinFileBytes: fileBytes },
+    ...(body === whole ? {} : { body: whole }),
+  };
+  const fileIds = whole.files.map(({ fileId }) => fileId);
+  const sizeBytes = jsonBytes(body) + jsonBytes(secrets) + (fileBytes ?? 0);
+  return { row: { body, secrets, resources, sizeBytes, fileIds }, stdin: isFile ? bytes : null };
 }
 
 export function checkpointToStore(body: CheckpointSubmission): WaitingRequest {
@@ -86,7 +97,7 @@ export class Requests {
   }
 
   readImport(id: OperationId, credentials: Credentials | null): ImportSubmission {
-    return { ...(this.#stored(id).body as ImportBody), credentials };
+    return { ...IMPORT_DEFAULT, ...(this.#stored(id).body as ImportBody), credentials };
   }
 
   readCheckpoint(id: OperationId): CheckpointSubmission {
@@ -95,7 +106,7 @@ export class Requests {
 
   /** How images of an instance that has not ended are made. @throws ApiError `unavailable` when its request is gone */
   originOf(id: OperationId): ImageOrigin {
-    const { argv, network } = { ...NETWORK_DEFAULT, ...(this.#stored(id).body as InstanceBody) };
+    const { argv, network } = wholeBody(this.#stored(id));
     return { command: argv, network: network !== null };
   }
 
@@ -109,18 +120,8 @@ export class Requests {
     }
     const open =
       stdinFileBytes !== null ? () => readStdin(this.#layout, id) : stdin === null ? null : () => decodedStdin(stdin);
-    const { files, ...command } = body as InstanceBody;
-    const owned = files.map((file) => ({ ...OWNER_DEFAULT, ...file }));
-    return {
-      ...OWNER_DEFAULT,
-      ...STREAMS_DEFAULT,
-      ...NETWORK_DEFAULT,
-      ...command,
-      files: owned,
-      env,
-      resources,
-      stdin: open,
-    };
+    const { envNames: _names, stdinBytes: _bytes, ...command } = wholeBody({ body, secrets });
+    return { ...command, env, resources, stdin: open };
   }
 
   /** Removes the files of an ended operation's request. */
@@ -138,6 +139,32 @@ export class Requests {
     if (stored === null) throw requestGone();
     return stored;
   }
+}
+
+/** The body as it was submitted, with defaults for what an older version did not store. */
+function wholeBody({ body, secrets }: Pick<StoredRequest, "body" | "secrets">): InstanceBody {
+  return withDefaults((secrets as InstanceSecrets | null)?.body ?? (body as InstanceBody));
+}
+
+function withDefaults({ files, ...body }: InstanceBody): InstanceBody {
+  return { ...INSTANCE_DEFAULT, ...body, files: files.map((file) => ({ ...OWNER_DEFAULT, ...file })) };
+}
+
+/** What the operation was asked to do; null when that was not kept. */
+export function keptRequest(
+  db: Database,
+  { id, kind, hadCredentials }: Pick<OperationRow, "id" | "kind" | "hadCredentials">,
+): KeptRequest | null {
+  const stored = operationRequest(db, id);
+  if (stored === null) return null;
+  const { body, resources } = stored;
+  if (kind === "instance") return keptInstance(withDefaults(body as InstanceBody), resources);
+  if (kind === "checkpoint") {
+    const { instanceId, tag, timeoutSeconds } = body as CheckpointSubmission;
+    return { kind, instanceId, tag, timeoutSeconds };
+  }
+  const { source, tag, timeoutSeconds, username = null } = body as ImportBody;
+  return { kind, source, tag, timeoutSeconds, hadCredentials, username };
 }
 
 function requestGone(): ApiError {

@@ -14,6 +14,7 @@ import { startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import type { ErrorBody, ErrorCode } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
+import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { ServiceLimits, ServiceParts } from "../../../src/service/parts.ts";
@@ -235,7 +236,7 @@ export class Api implements AsyncDisposable {
           diskBytes: made.diskBytes,
           entryCount: made.entryCount,
         },
-        image: { id: imageId, parentId: null, layerId: made.id, sizeBytes: made.diskBytes },
+        image: { id: imageId, parentId: null, layerId: made.id, sizeBytes: made.diskBytes, defaults: NO_DEFAULTS },
         ...(isTop && options.tag !== undefined ? { tag: options.tag } : {}),
       });
       parentId = made.id;
@@ -265,7 +266,14 @@ export class Api implements AsyncDisposable {
       result: { exit_code: 0 },
       now,
       layer: { id, parentId: below.layerId, format: "ext4", sizeBytes, diskBytes, entryCount },
-      image: { id: imageId, parentId, layerId: id, sizeBytes, origin: options.origin ?? { command: ["true"] } },
+      image: {
+        id: imageId,
+        parentId,
+        layerId: id,
+        sizeBytes,
+        defaults: NO_DEFAULTS,
+        origin: options.origin ?? { command: ["true"] },
+      },
     });
     return imageId;
   }

@@ -31,8 +31,8 @@ describe("defaults of the interface", () => {
     expect(check({})).toEqual({
       image: { tag: "base" },
       argv: ["true"],
-      env: {},
-      cwd: "/root",
+      ...{ env: {}, unset: [], shell: false, inherit: false, preserveEnv: false, preserveCwd: false },
+      ...{ cwd: "/root", isCwdGiven: false },
       uid: 0,
       gid: 0,
       timeoutSeconds: 300,

@@ -3,6 +3,7 @@
 import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
 import type { AccountId, LayerId, OperationId } from "../../../src/domain/ids.ts";
+import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
 import { createLog } from "../../../src/log.ts";
 import { createMetrics, Laps } from "../../../src/metrics.ts";
@@ -75,7 +76,11 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
     },
     uninvited: (count: number) => networks.uninvited(ID, count),
   };
-  const running = execute(tools, { operationId: ID, submission, image, parentIndex: "/index" }, never);
+  const running = execute(
+    tools,
+    { operationId: ID, submission, image, parentIndex: "/index", defaults: NO_DEFAULTS },
+    never,
+  );
   const error = running.then(
     () => null,
     (problem: Error) => problem,

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../src/domain/errors.ts";
-import { checkPlatform, digestOf, parseManifest, selectManifest } from "../../../src/oci/manifest.ts";
+import { digestOf, parseConfig, parseManifest, selectManifest } from "../../../src/oci/manifest.ts";
 
 const digest = (letter: string) => `sha256:${letter.repeat(64)}`;
 const OCI = "application/vnd.oci.image";
@@ -130,7 +130,7 @@ describe("a manifest", () => {
     ];
     for (const text of long) expect(() => selectManifest(Buffer.from(text))).toThrow("too many entries");
     const labels = { os: "linux", config: { Labels: { json: JSON.stringify(Array(60_000).fill({})), "\\": '\\",' } } };
-    expect(code(() => checkPlatform(bytes(labels)))).toBe("accepted");
+    expect(code(() => parseConfig(bytes(labels)))).toBe("accepted");
     expect(() => parseManifest(bytes({ ...image, layers: Array(10_000).fill(layer) }))).toThrow(
       "more than 4096 layers",
     );
@@ -141,15 +141,15 @@ describe("a manifest", () => {
     expect(parseManifest(bytes(longest)).layers).toHaveLength(4096);
     const history = Array(4096).fill({ created: "2026-01-01T00:00:00Z", created_by: "x" });
     const rootfs = { type: "layers", diff_ids: Array(4096).fill(digest("a")) };
-    expect(code(() => checkPlatform(bytes({ os: "linux", architecture: "amd64", rootfs, history })))).toBe("accepted");
+    expect(code(() => parseConfig(bytes({ os: "linux", architecture: "amd64", rootfs, history })))).toBe("accepted");
   });
 
   test("must be for this platform, if its config names one", () => {
     for (const fields of [{}, { os: "linux" }, { os: "linux", architecture: "amd64" }, { os: "" }]) {
-      expect(code(() => checkPlatform(bytes(fields)))).toBe("accepted");
+      expect(code(() => parseConfig(bytes(fields)))).toBe("accepted");
     }
     for (const fields of [{ os: "windows" }, { architecture: "arm64" }, [], null, { os: 1 }]) {
-      expect([fields, code(() => checkPlatform(bytes(fields)))]).toEqual([fields, "validation_error"]);
+      expect([fields, code(() => parseConfig(bytes(fields)))]).toEqual([fields, "validation_error"]);
     }
   });
 });

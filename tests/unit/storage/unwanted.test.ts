@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
+import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import { archiveChunks } from "../../../src/storage/archive/archive.ts";
 import { ociArchiveChunks } from "../../../src/storage/archive/oci-archive.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
@@ -164,7 +165,7 @@ describe("when the client has left", () => {
     const resolved = await new ImageTree([layer], open).stat(at("/"), { follow: true });
     const archive = archiveChunks(new ImageTree([layer], open), resolved, "" as ByteString, gone);
     await expect(drain(archive)).rejects.toThrow("the client has gone");
-    const image = { layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z" };
+    const image = { layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z", defaults: NO_DEFAULTS };
     await expect(drain(ociArchiveChunks(image, gone, open))).rejects.toThrow("the client has gone");
   });
 
@@ -201,7 +202,11 @@ test("an image archive yields something after every 64 MiB of hashing", async ()
   const bytes = 200 * MIB;
   const record: TestRecord = { path: "zeros", type: "f", size: BigInt(bytes), extents: [[0, 0, bytes]] };
   const layer = await makeLayer(directory, [record], Buffer.alloc(bytes));
-  const chunks = ociArchiveChunks({ layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z" }, null, open);
+  const chunks = ociArchiveChunks(
+    { layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z", defaults: NO_DEFAULTS },
+    null,
+    open,
+  );
   const names: string[] = [];
   for await (const chunk of chunks) {
     const name = Buffer.from(chunk.subarray(0, 100)).toString("latin1").replace(/\0.*$/s, "");

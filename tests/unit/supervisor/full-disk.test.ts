@@ -21,6 +21,8 @@ const IMPORT = {
   credentials: null,
   tag: null,
   timeoutSeconds: 60,
+  reuse: false,
+  keepTags: false,
 } as const;
 
 let directory: string;

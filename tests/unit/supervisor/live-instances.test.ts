@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
 import { CgroupGoneError } from "../../../src/cgroup/stats.ts";
 import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
+import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
 import { silentLog } from "../../../src/log.ts";
 import { Laps } from "../../../src/metrics.ts";
@@ -129,7 +130,7 @@ test("a run registers its machine, and the replacement of a lost one", async () 
     network: null,
     uninvited: () => undefined,
   };
-  const job = { operationId: ID, submission, image, parentIndex: "/index" };
+  const job = { operationId: ID, submission, image, parentIndex: "/index", defaults: NO_DEFAULTS };
   // The second machine refuses to mount.
   await expect(execute({ ...tools, ...more }, job, never)).rejects.toMatchObject({ details: { errno: 22 } });
   expect(memory).toHaveLength(2);

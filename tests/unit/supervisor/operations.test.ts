@@ -28,6 +28,7 @@ const SUBMISSION: InstanceSubmission = {
   files: [],
   truncateOutputAtBytes: 1,
   ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null },
+  ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
   stdin: null,
   hostname: null,
   disposable: true,
@@ -382,7 +383,7 @@ describe("a stop and a restart", () => {
       source: { kind: "registry", reference: "registry.example.net/a:1" },
       credentials: { username: "u", password: "canary-password" },
       tag: null,
-      timeoutSeconds: 1,
+      ...{ timeoutSeconds: 1, reuse: false, keepTags: false },
     });
     for (const { id } of [ran, cancelled]) startOperation(db, id, Date.now());
     before.cancel(ACCOUNT, cancelled.id);

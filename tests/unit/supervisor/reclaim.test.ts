@@ -34,7 +34,7 @@ import {
 } from "../../../src/supervisor/reclaim.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api/layers.ts";
-import { addExecuting, addOperation, alice, bob, newId } from "../../support/database.ts";
+import { addExecuting, addOperation, alice, bob, newId, someImage } from "../../support/database.ts";
 import { listLayers } from "../../support/layer-files.ts";
 import { pause, turns, until } from "../../support/waiting.ts";
 
@@ -70,7 +70,7 @@ async function addImage(parent: ImageId | null, now: number, account = alice): P
   const content = Buffer.alloc(100_000, "x");
   const { id, diskBytes, entryCount } = await makeLayer(layout, [{ path: "f", type: "f", content }]);
   const operationId = addExecuting(db, { accountId: account, now, ...(parent === null ? {} : { imageId: parent }) });
-  const image = { id: newId<ImageId>(), parentId: parent, layerId: id, sizeBytes: 1 };
+  const image = someImage(id, parent);
   const sizeBytes = await layerBytes(layout, id);
   const parentId = below?.layerId ?? null;
   const layer = { id, parentId, format: "ext4" as const, sizeBytes, diskBytes, entryCount };

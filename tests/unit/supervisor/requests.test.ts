@@ -30,6 +30,7 @@ const submission: InstanceSubmission = {
   files: [],
   truncateOutputAtBytes: 1,
   ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null },
+  ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
   stdin: `base64:${STDIN.toString("base64")}`,
   hostname: null,
   disposable: true,

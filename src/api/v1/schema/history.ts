@@ -1,5 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { DIFF_CHANGES } from "../../../domain/image-diff.ts";
+import { DIFF_CHANGES } from "../../../domain/image.ts";
 import { oneOf, Reference, Timestamp } from "./common.ts";
 import { Image } from "./images.ts";
 import { EntryTypeName } from "./inspection.ts";
