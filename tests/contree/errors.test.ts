@@ -1,10 +1,14 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { Contree, contreeError } from "../support/contree/contree.ts";
+import { send } from "../support/api/api.ts";
+import { Appliance } from "../support/appliance.ts";
+import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
+
+const FILE_BYTES_MAX = 1_048_576;
 
 let contree: Contree;
 
 beforeAll(async () => {
-  contree = await Contree.start();
+  contree = await Contree.start({ tables: `[limits]\nfile_bytes_max = ${FILE_BYTES_MAX}` });
 });
 afterAll(() => contree[Symbol.asyncDispose]());
 
@@ -31,4 +35,28 @@ test("the specified interface keeps its own form of errors", async () => {
   const answer = await contree.appliance.fetch("/nothing");
   expect(answer.status).toBe(404);
   expect(await answer.json()).toEqual({ error: "not_found", message: "no such route", details: {} });
+});
+
+test("a file that is too large is 413, with and without a length", async () => {
+  const bytes = new Uint8Array(FILE_BYTES_MAX + 1);
+  for (const body of [bytes, new Blob([bytes]).stream()]) {
+    contreeError(await contree.call("POST", "/files", { body }), 413, "payload_too_large");
+  }
+  expect((await contree.call("POST", "/files", { body: bytes.subarray(1) })).status).toBe(201);
+});
+
+test("a disk without room is 409, which no client repeats", async () => {
+  await using full = await Appliance.start({ tables: "[limits]\ndisk_reserve_bytes = 1_000_000_000_000_000" });
+  const options = { token: full.token, headers: { "content-type": "application/octet-stream" } };
+  const answer = await send(`${full.url}${CONTREE}/files`, "POST", { ...options, body: "x" });
+  contreeError(answer, 409, "insufficient_storage");
+});
+
+test("a body that is no JSON, no object or too long", async () => {
+  const tag = (body: string, headers: Record<string, string> = {}) =>
+    contree.call("PATCH", `/images/${contree.image}/tag`, { body, headers });
+  for (const body of ["", "{", "null", "[]", '"a"']) contreeError(await tag(body), 400, "validation_error");
+  contreeError(await tag("a=b", { "content-type": "application/x-www-form-urlencoded" }), 400, "validation_error");
+  contreeError(await tag(`{"tag":"a","more":"${"x".repeat(1_100_000)}"}`), 413, "payload_too_large");
+  expect((await tag('{"tag":"a","more":{"a":[1]},"result":null}')).status).toBe(200);
 });

@@ -2,6 +2,8 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
 import { Contree, contreeError } from "../support/contree/contree.ts";
 
+const LONG_LISTING_COUNT = 300;
+
 interface Row {
   readonly uuid: string;
   readonly tag: string | null;
@@ -105,6 +107,19 @@ describe("GET /images", () => {
     for (const wrong of ["", "x", "1y", "-5", "1.5", "2026-13-01", "9".repeat(12), "9".repeat(30), "NaN"]) {
       contreeError(await contree.call("GET", `/images?since=${wrong}`), 400, "validation_error");
     }
+  });
+
+  test("a long listing is sent in chunks, a short one with its length", async () => {
+    await reset();
+    expect((await contree.call("GET", "/images")).headers.get("content-length")).not.toBeNull();
+    const names = Array.from({ length: LONG_LISTING_COUNT }, (_, index) => `${"long/name".repeat(12)}:${index}`);
+    for (const name of names) await setTag(made, name);
+    const answer = await contree.call("GET", "/images?tag=long&limit=1000");
+    expect(answer.bytes.length).toBeGreaterThan(65_536);
+    expect(answer.headers.get("content-length")).toBeNull();
+    expect(answer.json.images.map(({ tag }: Row) => tag).sort()).toEqual(names.sort());
+    const pages = await Promise.all([0, 1, 2, 3].map((page) => list(`?tag=long&limit=100&offset=${page * 100}`)));
+    expect(pages.flat()).toEqual(answer.json.images);
   });
 
   test("shows nothing of another account", async () => {
