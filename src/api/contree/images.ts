@@ -1,12 +1,23 @@
 import { Elysia } from "elysia";
 import type { ImageId } from "../../domain/ids.ts";
+import { IMPORT_TIMEOUT_SECONDS_MAX } from "../../domain/image.ts";
+import type { ImportImage } from "../../service/images.ts";
 import { mapped } from "../json-stream.ts";
-import { respond } from "../reply.ts";
-import { about, checked, jsonSpec } from "../route.ts";
+import { json, respond } from "../reply.ts";
+import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { imageOf } from "./image-wire.ts";
 import { pageOf, pageReply } from "./page.ts";
-import { IMAGE_KINDS, Image, ImageList, ImagesQuery, RemoveTagQuery, SetTagRequest } from "./schema/images.ts";
-import type { ContreeSurface } from "./surface.ts";
+import {
+  AcceptedImport,
+  IMAGE_KINDS,
+  Image,
+  ImageList,
+  ImagesQuery,
+  ImportRequest,
+  RemoveTagQuery,
+  SetTagRequest,
+} from "./schema/images.ts";
+import { type ContreeSurface, operationLocation } from "./surface.ts";
 
 const LIST = {
   query: checked(ImagesQuery),
@@ -15,6 +26,17 @@ const LIST = {
     tag: "ConTree",
     summary: "List images, the newest first, once for each of their tags",
     responses: { 200: jsonSpec("a page of images", ImageList) },
+  }),
+};
+
+const IMPORT = {
+  body: checked(ImportRequest),
+  ...about({
+    id: "contreeImportImage",
+    tag: "ConTree",
+    summary: "Import the file system and the variables of an image; an image that is there already is the result",
+    responses: { 201: jsonSpec("the import is queued", AcceptedImport, OPERATION_LOCATION) },
+    errors: ["too_many_requests", "unavailable", "insufficient_storage"],
   }),
 };
 
@@ -40,10 +62,10 @@ const REMOVE_TAG = {
   }),
 };
 
-export function imageRoutes({ service, access }: ContreeSurface) {
-  const { images } = service;
+export function imageRoutes(surface: ContreeSurface) {
+  const { images } = surface.service;
   return new Elysia({ prefix: "/images" })
-    .use(access)
+    .use(surface.access)
     .get(
       "",
       async ({ request, principal, query: { tagged, tag, uuid, kind, ...page } }) => {
@@ -59,6 +81,14 @@ export function imageRoutes({ service, access }: ContreeSurface) {
       },
       { reads: "images:read", ...LIST },
     )
+    .post(
+      "/import",
+      async ({ request, principal, body }) => {
+        const id = await images.import(principal, importOf(body));
+        return respond(json(201, { uuid: id }, operationLocation(surface, id)), request) as never;
+      },
+      { takes: { scope: "images:import" }, ...IMPORT },
+    )
     .patch(
       "/:uuid/tag",
       ({ principal, params, body }) => imageOf(images.addTag(principal, params.uuid as ImageId, body.tag)),
@@ -69,4 +99,18 @@ export function imageRoutes({ service, access }: ContreeSurface) {
       ({ principal, params, query }) => imageOf(images.removeTags(principal, params.uuid as ImageId, query.tag)),
       { writes: "images:tag", ...REMOVE_TAG },
     );
+}
+
+/** Clients send empty credentials for none, and time-outs beyond the longest one. */
+function importOf({ registry: { url, credentials }, tag, timeout }: ImportRequest): ImportImage {
+  const username = credentials?.username ?? "";
+  const password = credentials?.password ?? "";
+  return {
+    source: { kind: "registry", reference: url },
+    credentials: username === "" && password === "" ? undefined : { username, password },
+    tag: tag ?? undefined,
+    timeoutSeconds: typeof timeout === "number" ? Math.min(timeout, IMPORT_TIMEOUT_SECONDS_MAX) : undefined,
+    reuse: true,
+    keepTags: true,
+  };
 }

@@ -1,3 +1,4 @@
+import type { OperationId } from "../../domain/ids.ts";
 import type { Service } from "../../service/service.ts";
 import type { accessPlugin } from "../access.ts";
 
@@ -8,4 +9,9 @@ export interface ContreeSurface {
   readonly address: string;
   /** macros for the scopes of routes */
   readonly access: ReturnType<typeof accessPlugin>;
+}
+
+/** The Location header of an operation. */
+export function operationLocation({ address }: ContreeSurface, id: OperationId): { readonly location: string } {
+  return { location: `${address}/operations/${id}` };
 }

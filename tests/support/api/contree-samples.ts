@@ -10,6 +10,10 @@ const ROOT = "/contree/v1";
 export const contreeSamples = (_own: Readonly<Record<string, string>>): readonly Sample[] => [
   { method: "GET", path: `${ROOT}/whoami`, scope: null },
   { method: "GET", path: `${ROOT}/images`, scope: "images:read" },
+  {
+    ...{ method: "POST", path: `${ROOT}/images/import`, scope: "images:import" },
+    json: { registry: { url: "docker://registry.example.net/a:1" } },
+  },
   { method: "PATCH", path: `${ROOT}/images/{uuid}/tag`, scope: "images:tag", json: { tag: "t" }, object: "image" },
   { method: "DELETE", path: `${ROOT}/images/{uuid}/tag`, scope: "images:tag", object: "image" },
   { method: "POST", path: `${ROOT}/files`, scope: "files:write", body: "bytes" },

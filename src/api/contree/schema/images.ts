@@ -1,18 +1,21 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX } from "../../../domain/image.ts";
 import { flag, orNull, Page, Timestamp, Uuid } from "./common.ts";
 
 /** Longest tag that may be set, in `characters`. */
 const TAG_CHARACTERS_MAX = 256;
 
-export const Tag = Type.String({
+const TAG_ERROR =
+  `tag must be 1 to ${TAG_CHARACTERS_MAX} characters: words of A-Z a-z 0-9 _ - between single : / or ., ` +
+  "beginning with a letter or digit";
+
+const Tag = Type.String({
   pattern: "^[A-Za-z0-9][A-Za-z0-9_-]*(?:[:/.][A-Za-z0-9_-]+)*$",
   maxLength: TAG_CHARACTERS_MAX,
   description: "tag name, unique per account",
   examples: ["registry.example.net:5000/team/tool:1.2"],
-  error:
-    `tag must be 1 to ${TAG_CHARACTERS_MAX} characters: words of A-Z a-z 0-9 _ - between single : / or ., ` +
-    "beginning with a letter or digit",
+  error: TAG_ERROR,
 });
 
 /** An image, with one of its tags. */
@@ -55,3 +58,48 @@ export const RemoveTagQuery = Type.Object({
     Type.String({ minLength: 1, description: "tag to remove; all by default", error: "tag must not be empty" }),
   ),
 });
+
+/** Response to a request that starts an import: the id of its operation. */
+export const AcceptedImport = Type.Object({ uuid: Uuid });
+
+const credential = (name: string, maxLength: number) =>
+  Type.Optional(
+    orNull(Type.String({ maxLength }), {
+      description: `${name} for the registry`,
+      error: `${name} must be a string of at most ${maxLength} characters`,
+    }),
+  );
+
+export const ImportRequest = Type.Object({
+  registry: Type.Object(
+    {
+      url: Type.String({
+        minLength: 1,
+        maxLength: 1024,
+        description: "image in a registry: docker://HOST/PATH:TAG; without the scheme, and without the tag for latest",
+        examples: ["docker://registry.example.net/library/busybox:1.36"],
+        error: "url must be a string of 1 to 1024 characters",
+      }),
+      credentials: Type.Optional(
+        orNull(Type.Object({ username: credential("username", 1024), password: credential("password", 65_536) }), {
+          description: "credentials for the registry; empty ones are none",
+          error: "credentials must be an object with the strings username and password, or null",
+        }),
+      ),
+    },
+    { error: "registry must be an object with a url" },
+  ),
+  tag: Type.Optional(orNull(Tag, { error: TAG_ERROR })),
+  timeout: Type.Optional(
+    orNull(
+      Type.Integer({
+        minimum: 1,
+        maximum: Number.MAX_SAFE_INTEGER,
+        default: IMPORT_TIMEOUT_SECONDS_DEFAULT,
+        description: `import time-out, in seconds; a longer one counts as ${IMPORT_TIMEOUT_SECONDS_MAX}`,
+      }),
+      { error: "timeout must be an integer of at least 1" },
+    ),
+  ),
+});
+export type ImportRequest = Static<typeof ImportRequest>;

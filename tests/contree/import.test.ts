@@ -1,0 +1,125 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
+import { pushImage } from "../support/images.ts";
+
+let contree: Contree;
+let host = "";
+
+beforeAll(async () => {
+  contree = await Contree.start();
+  host = contree.registry.host;
+});
+afterAll(() => contree[Symbol.asyncDispose]());
+
+const submit = (body: unknown) => contree.call("POST", "/images/import", { json: body });
+/** Imports, and gives the image. */
+const imported = async (url: string, more: Record<string, unknown> = {}): Promise<string> => {
+  const answer = await submit({ registry: { url }, ...more });
+  expect(answer.status).toBe(201);
+  const { status, result } = await contree.appliance.finished(answer.json.uuid);
+  expect(status).toBe("SUCCESS");
+  return (result as unknown as { image: string }).image;
+};
+const push = (name: string, content: string) =>
+  pushImage(contree.registry, name, { layers: [[{ path: "content", content }]] });
+const tagsOf = async (image: string): Promise<string[]> => {
+  const { json } = await contree.call("GET", `/images?uuid=${image}&tagged`);
+  return json.images.map(({ tag }: { tag: string }) => tag).sort();
+};
+const contentOf = async (image: string): Promise<string> =>
+  (await contree.call("GET", `/inspect/${image}/download?path=/content`)).text;
+
+describe("POST /images/import", () => {
+  test("answers 201 with the operation, and an address of it that works", async () => {
+    const reference = await push("plain:1", "plain");
+    const answer = await submit({ registry: { url: `docker://${reference}` } });
+    expect(answer.status).toBe(201);
+    expect(answer.json).toEqual({ uuid: expect.any(String) });
+    const location = new URL(answer.headers.get("location") ?? "", `${contree.appliance.url}${CONTREE}/images/import`);
+    expect(location.pathname).toBe(`${CONTREE}/operations/${answer.json.uuid}`);
+    await contree.appliance.finished(answer.json.uuid);
+  });
+
+  test("takes an address with and without the scheme and the tag", async () => {
+    await push("named:latest", "named");
+    const images = [];
+    for (const url of [`docker://${host}/named:latest`, `${host}/named`, `docker://${host}/named`]) {
+      images.push(await imported(url));
+    }
+    expect(await contentOf(images[0] ?? "")).toBe("named");
+    // The digest is the same every time.
+    expect(new Set(images).size).toBe(1);
+  });
+
+  test("an unchanged digest gives the same image, and its tags stay", async () => {
+    const reference = await push("again:1", "first");
+    const first = await imported(reference, { tag: "again:1" });
+    expect(await imported(reference, { tag: "again:latest" })).toBe(first);
+    expect(await tagsOf(first)).toEqual(["again:1", "again:latest"]);
+    expect(await imported(reference, { tag: null })).toBe(first);
+    await push("again:1", "second");
+    const second = await imported(reference, { tag: "again:latest" });
+    expect(second).not.toBe(first);
+    expect([await contentOf(first), await contentOf(second)]).toEqual(["first", "second"]);
+    expect([await tagsOf(first), await tagsOf(second)]).toEqual([["again:1"], ["again:latest"]]);
+  });
+
+  test("the specified interface makes an image every time", async () => {
+    const reference = await push("specified:1", "specified");
+    const first = await contree.appliance.importImage(reference);
+    expect(await contree.appliance.importImage(reference)).not.toBe(first);
+  });
+
+  test("another account does not get an image of this one", async () => {
+    const reference = await push("private:1", "private");
+    const first = await imported(reference);
+    const token = await contree.appliance.createToken("somebody-else");
+    const answer = await contree.call("POST", "/images/import", { json: { registry: { url: reference } }, token });
+    const { result } = await contree.appliance.finished(answer.json.uuid, undefined, token);
+    expect((result as unknown as { image: string }).image).not.toBe(first);
+  });
+
+  test("null and empty credentials, null fields and unknown ones are nothing", async () => {
+    const reference = await push("loose:1", "loose");
+    for (const credentials of [null, {}, { username: "", password: "" }, { username: null, password: null }]) {
+      const body = { registry: { url: reference, credentials, extra: 1 }, tag: null, timeout: null, result: null };
+      const answer = await submit(body);
+      expect(answer.status).toBe(201);
+      expect((await contree.appliance.finished(answer.json.uuid)).status).toBe("SUCCESS");
+    }
+  });
+
+  test("a longer time-out than the longest one is not an error", async () => {
+    const reference = await push("patient:1", "patient");
+    await imported(reference, { timeout: 1_000_000 });
+  });
+
+  test.each([
+    [{}, "registry"],
+    [{ registry: "registry.example.net/a" }, "registry"],
+    [{ registry: {} }, "url"],
+    [{ registry: { url: "" } }, "url"],
+    [{ registry: { url: 1 } }, "url"],
+    [{ registry: { url: "https://registry.example.net/a" } }, "registry"],
+    [{ registry: { url: "oci:///etc" } }, "registry"],
+    [{ registry: { url: "docker://user:secret@registry.example.net/a" } }, "registry"],
+    [{ registry: { url: "registry.example.net/a", credentials: "x" } }, "credentials"],
+    [{ registry: { url: "registry.example.net/a", credentials: { username: 1 } } }, "username"],
+    [{ registry: { url: "registry.example.net/a" }, tag: "" }, "tag"],
+    [{ registry: { url: "registry.example.net/a" }, tag: "a//b" }, "tag"],
+    [{ registry: { url: "registry.example.net/a" }, tag: "a".repeat(257) }, "tag"],
+    [{ registry: { url: "registry.example.net/a" }, timeout: 0 }, "timeout"],
+    [{ registry: { url: "registry.example.net/a" }, timeout: 1.5 }, "timeout"],
+    [{ registry: { url: "registry.example.net/a" }, timeout: "60" }, "timeout"],
+  ])("%j is 400, and the message names %s", async (body, field) => {
+    const message = contreeError(await submit(body), 400, "validation_error");
+    expect(message).toContain(field);
+    expect(message).not.toContain("secret");
+  });
+
+  test("an image that does not exist ends FAILED", async () => {
+    const answer = await submit({ registry: { url: `${host}/nothing:1` } });
+    expect(answer.status).toBe(201);
+    expect((await contree.appliance.finished(answer.json.uuid)).status).toBe("FAILED");
+  });
+});
