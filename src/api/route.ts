@@ -1,4 +1,4 @@
-import { type TObject, type TSchema, Type } from "@sinclair/typebox";
+import { type Static, type TObject, type TSchema, type TUnsafe, Type } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
 import type { Scope } from "../domain/scope.ts";
 
@@ -50,11 +50,16 @@ type JsonStatus<Responses, Status> = Status extends keyof Responses
     : never
   : never;
 
+/**
+ * A schema of which Elysia's types see only what its values are. They would infer that anew, slowly, and lose the values of
+ * records whose field is optional.
+ */
+type Typed<Schema extends TSchema> = TUnsafe<Static<Schema>>;
+
 /** Schemas of the JSON responses, by status. */
 type JsonSchemas<Responses> = {
-  [Status in keyof Responses as JsonStatus<Responses, Status> extends never ? never : Status]: JsonStatus<
-    Responses,
-    Status
+  [Status in keyof Responses as JsonStatus<Responses, Status> extends never ? never : Status]: Typed<
+    JsonStatus<Responses, Status>
   >;
 };
 
@@ -98,9 +103,9 @@ const DECLARED = Symbol("declared");
  * The schema as Elysia must compile it: it lets unknown properties pass, and fills in no defaults, because these depend
  * on the operator's limits.
  */
-export function checked<Schema extends TSchema>(schema: Schema): Schema {
+export function checked<Schema extends TSchema>(schema: Schema): Typed<Schema> {
   const open = { ...withoutDefaults(schema), additionalProperties: true };
-  return Object.assign(open, { [DECLARED]: schema }) as unknown as Schema;
+  return Object.assign(open, { [DECLARED]: schema }) as unknown as Typed<Schema>;
 }
 
 /** The schema as it was declared. */

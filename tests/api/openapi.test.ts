@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import SwaggerParser from "@apidevtools/swagger-parser";
 import { Validator } from "@seriousme/openapi-schema-validator";
+import { NAMED_SCHEMAS } from "../../src/api/openapi/named-schemas.ts";
 import { Api } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { documentText } from "../support/documents.ts";
@@ -78,6 +79,78 @@ test("every reference resolves, and no internal keyword is left", () => {
       if ("type" in value && typeof value["type"] === "string") expect([path, "error" in value]).toEqual([path, false]);
     }
   }
+});
+
+describe("a generated client", () => {
+  const COMPONENT = /^#\/components\/schemas\/[A-Z][A-Za-z0-9]+$/;
+  const schemas = (): Record<string, Any> => document.components.schemas;
+
+  test("has a type with a name for every object and enumeration, and no copy of one", () => {
+    const anonymous = [...objects(document)].filter(
+      ([path, value]) =>
+        !COMPONENT.test(path) &&
+        !path.endsWith("/properties") &&
+        (Object.keys(value["properties"] ?? {}).length > 0 || "enum" in value),
+    );
+    expect(anonymous.map(([path]) => path)).toEqual([]);
+    const texts = new Map<string, string[]>();
+    for (const [name, { description: _, ...schema }] of Object.entries(schemas())) {
+      const text = JSON.stringify(schema);
+      texts.set(text, [...(texts.get(text) ?? []), name]);
+    }
+    // The surfaces have types of their own for what looks alike today.
+    const own = [...texts.values()].map((names) => names.filter((name) => !/^con_?tree/i.test(name)));
+    expect(own.filter((names) => names.length > 1)).toEqual([]);
+  });
+
+  test("has the names that the schemas have in the source", () => {
+    expect(Object.keys(NAMED_SCHEMAS).filter((name) => schemas()[name] === undefined)).toEqual([]);
+    expect(schemas()["Operation"].properties.status).toEqual({ $ref: "#/components/schemas/OperationStatus" });
+    const status = document.paths["/v1/operations"].get.parameters.find(
+      (parameter: Any) => parameter.name === "status",
+    );
+    expect(status.schema).toEqual({ $ref: "#/components/schemas/OperationStatus" });
+    expect(status.description).toMatch(/.{5,}/);
+  });
+
+  test("tells the variants of a union apart by the text that each of them has", () => {
+    const unions = [...objects(document)].filter(([, value]) => "discriminator" in value);
+    expect(unions.map(([path]) => path)).toEqual(["#/components/schemas/OperationEvent"]);
+    for (const [, { oneOf, discriminator }] of unions as [string, Any][]) {
+      const { propertyName, mapping } = discriminator;
+      expect(new Set(Object.values(mapping))).toEqual(new Set(oneOf.map(({ $ref }: Any) => $ref)));
+      for (const [value, reference] of Object.entries<string>(mapping)) {
+        const variant = schemas()[reference.split("/").at(-1) ?? ""];
+        expect(variant.required).toContain(propertyName);
+        const tag = variant.properties[propertyName];
+        const values = tag.const === undefined ? schemas()[tag.$ref.split("/").at(-1)].enum : [tag.const];
+        expect(values).toContain(value);
+      }
+    }
+  });
+
+  test("has a function for every operation, and knows its token, its bodies and its errors", () => {
+    expect(document.components.securitySchemes.bearer).toMatchObject({ type: "http", scheme: "bearer" });
+    expect(document.security).toEqual([{ bearer: [] }]);
+    for (const [name, operation] of operations()) {
+      expect([name, operation.operationId]).toEqual([name, expect.stringMatching(/^[a-z]+(?:[A-Z][a-z0-9]*)*$/)]);
+      expect([name, operation.tags.length]).toEqual([name, 1]);
+      const isOpen = operation.security !== undefined;
+      if (isOpen) expect([name, operation.security, name.includes("/v1")]).toEqual([name, [], false]);
+      const contents = [operation.requestBody, ...Object.values<Any>(operation.responses)].flatMap((holder) =>
+        Object.entries<Any>(holder?.content ?? {}),
+      );
+      for (const [type, { schema }] of contents) {
+        // A client cannot know other types than these: their bodies are bytes or text.
+        if (type !== "application/json") expect([name, type, schema.type]).toEqual([name, type, "string"]);
+      }
+      const failures = Object.entries<Any>(operation.responses).filter(([status]) => Number(status) >= 400);
+      if (name.startsWith("head ") || isOpen) continue;
+      expect([name, failures.length > 1]).toEqual([name, true]);
+      const error = name.includes(" /v1/") ? "#/components/schemas/Error" : expect.stringMatching(/Error$/);
+      for (const [, { content }] of failures) expect(content["application/json"].schema.$ref).toEqual(error);
+    }
+  });
 });
 
 // spec: errors.shape

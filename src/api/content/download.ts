@@ -1,3 +1,4 @@
+import { Type } from "@sinclair/typebox";
 import type { ByteRange } from "../../domain/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { displayName, type GuestPath } from "../../domain/guest-path.ts";
@@ -10,6 +11,10 @@ import { directStream } from "../stream.ts";
 
 /** Parts of at most this size are read into memory before they are sent, so that the response has a length. */
 const BUFFERED_BYTES_MAX = 1_048_576;
+
+const FileBytes = Type.String({ format: "binary", description: "bytes of the file" });
+/** The content of a file in the description of the API: its type is told by its extension, and generators know the first. */
+export const FILE_CONTENT = { [BINARY_TYPE]: FileBytes, "*/*": FileBytes };
 
 export interface DownloadRequest {
   /** headers of the request, for ranges and the client's cache */

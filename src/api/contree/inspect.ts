@@ -4,7 +4,7 @@ import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { Principal } from "../../service/parts.ts";
 import { archiveReply } from "../content/archive.ts";
-import { downloadReply } from "../content/download.ts";
+import { downloadReply, FILE_CONTENT } from "../content/download.ts";
 import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec, unlisted } from "../route.ts";
 import { imageOf } from "./image-wire.ts";
@@ -43,8 +43,8 @@ const DOWNLOAD = {
     tag: "ConTree",
     summary: "Download a file of an image, or one range of it",
     responses: {
-      200: { description: "the file", content: { "*/*": Bytes } },
-      206: { description: "the requested range", content: { "*/*": Bytes } },
+      200: { description: "the file", content: FILE_CONTENT },
+      206: { description: "the requested range", content: FILE_CONTENT },
       304: { description: "the client has the current content" },
     },
     errors: ["not_found", "invalid_path", "range_not_satisfiable", "too_many_requests"],

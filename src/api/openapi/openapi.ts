@@ -1,59 +1,13 @@
-import { type TObject, type TSchema, Type } from "@sinclair/typebox";
+import { type TSchema, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { ErrorCode } from "../../domain/errors.ts";
-import { type ErrorForm, ErrorObject, STATUS_OF_ERROR } from "../errors.ts";
+import { type ErrorForm, STATUS_OF_ERROR } from "../errors.ts";
 import { pathParameter } from "../parameters.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { ANY_TOKEN, AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
-import { FileResponse, UploadedFile } from "../v1/schema/files.ts";
-import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../v1/schema/history.ts";
-import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../v1/schema/images.ts";
-import { DirectoryListing, GrepMatch, GrepResult, ListingItem } from "../v1/schema/inspection.ts";
-import { InstanceFile, InstanceStatsSchema, Resources, SpawnRequest } from "../v1/schema/instances.ts";
-import { NetworkAudit, NetworkEntry, NetworkRequest, NetworkRule } from "../v1/schema/network.ts";
-import {
-  AcceptedOperation,
-  ImportResult,
-  InstanceResult,
-  LogLine,
-  Operation,
-  OutputObject,
-} from "../v1/schema/operations.ts";
 import { docsPage } from "./docs.ts";
-import { type JsonObject, SchemaWriter } from "./openapi-schema.ts";
-
-/** Schemas that appear by name in the document. */
-const NAMED: Readonly<Record<string, TSchema>> = {
-  AcceptedOperation,
-  DiffItem,
-  DirectoryListing,
-  Error: ErrorObject,
-  FileResponse,
-  GrepMatch,
-  GrepResult,
-  Image,
-  ImageDetails,
-  ImageDiff,
-  ImageStep,
-  ImportRequest,
-  ImportResult,
-  InstanceFile,
-  InstanceResult,
-  InstanceStats: InstanceStatsSchema,
-  ListingItem,
-  LoadRequest,
-  LogLine,
-  NetworkAudit,
-  NetworkEntry,
-  NetworkRequest,
-  NetworkRule,
-  Operation,
-  OutputObject,
-  Resources,
-  SetTagRequest,
-  SpawnRequest,
-  UploadedFile,
-};
+import { NAMED_SCHEMAS } from "./named-schemas.ts";
+import { capitalized, type JsonObject, SchemaWriter } from "./openapi-schema.ts";
 
 const ERROR_DESCRIPTIONS: Readonly<Record<ErrorCode, string>> = {
   validation_error: "a value of the request is invalid; the message names the field and the rule",
@@ -133,7 +87,7 @@ function openApiDocument(
   routes: readonly Route[],
   options: { readonly version: string; readonly url: string } & Pick<OpenApiOptions, "errorForm">,
 ): JsonObject {
-  const writer = new SchemaWriter(NAMED);
+  const writer = new SchemaWriter(NAMED_SCHEMAS);
   const paths: Record<string, Record<string, JsonObject>> = {};
   for (const described of routes.filter((candidate) => !candidate.hidden)) {
     const path = described.path.replaceAll(/:(\w+)/g, "{$1}");
@@ -162,7 +116,7 @@ function openApiDocument(
           description: "issued by `coppice token create`",
         },
       },
-      schemas: Object.fromEntries(Object.entries(NAMED).map(([name, schema]) => [name, writer.define(schema)])),
+      schemas: writer.components,
     },
   };
 }
@@ -186,7 +140,7 @@ function operationObject(described: Route, writer: SchemaWriter, errors: ErrorFo
   const { id, tag, summary, scope, body } = described;
   const parameters = [
     ...pathParameters(described.path),
-    ...queryParameters(described.query, writer),
+    ...queryParameters(described, writer),
     ...headerParameters(described.requestHeaders),
   ];
   return {
@@ -195,7 +149,7 @@ function operationObject(described: Route, writer: SchemaWriter, errors: ErrorFo
     summary,
     ...(scope === null ? { security: [] } : { description: scopeText(scope) }),
     ...(parameters.length === 0 ? {} : { parameters }),
-    ...(body === null ? {} : { requestBody: requestBody(body, writer) }),
+    ...(body === null ? {} : { requestBody: requestBody(described, writer) }),
     responses: responseObjects(described, writer, errors),
   };
 }
@@ -211,12 +165,13 @@ function pathParameters(path: string): JsonObject[] {
   });
 }
 
-function queryParameters(query: TObject | null, writer: SchemaWriter): JsonObject[] {
+function queryParameters({ id, query }: Route, writer: SchemaWriter): JsonObject[] {
   if (query === null) return [];
   const required = new Set<string>(query.required ?? []);
   return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => {
-    const { description, examples: _examples, ...rest } = writer.define(schema);
-    return { name, in: "query", required: required.has(name), description: description ?? name, schema: rest };
+    const written = writer.write(schema, capitalized(id) + capitalized(name));
+    const { description = schema.description ?? name, examples: _examples, ...rest } = written;
+    return { name, in: "query", required: required.has(name), description, schema: rest };
   });
 }
 
@@ -226,24 +181,29 @@ function headerParameters(headers: Route["requestHeaders"]): JsonObject[] {
   });
 }
 
-function requestBody(body: Exclude<Route["body"], null>, writer: SchemaWriter): JsonObject {
-  if (body === RAW_BODY) {
+function requestBody({ id, body }: Route, writer: SchemaWriter): JsonObject {
+  if (body === RAW_BODY || body === null) {
     const bytes = { type: "string", format: "binary", description: "the raw bytes" };
     return { required: true, description: "the raw bytes", content: { "application/octet-stream": { schema: bytes } } };
   }
-  return { required: true, content: { "application/json": { schema: writer.write(body) } } };
+  const schema = writer.write(body, `${capitalized(id)}Request`);
+  return { required: true, content: { "application/json": { schema } } };
 }
 
 function responseObjects(described: Route, writer: SchemaWriter, errors: ErrorForm): JsonObject {
   const responses: Record<string, JsonObject> = {};
-  for (const [status, spec] of Object.entries(described.responses)) responses[status] = responseObject(spec, writer);
+  const write = (spec: ResponseSpec, name: string): JsonObject =>
+    responseObject(spec, (schema) => writer.write(schema, name));
+  for (const [status, spec] of Object.entries(described.responses)) {
+    responses[status] = write(spec, `${capitalized(described.id)}Response`);
+  }
   for (const [status, codes] of Map.groupBy(errorsOf(described), (code) => errors.statusOf[code])) {
     const spec: ResponseSpec = {
       description: codes.map((code) => `\`${code}\`: ${ERROR_DESCRIPTIONS[code]}`).join("; "),
       ...(described.method === "HEAD" ? {} : { content: { "application/json": errors.schema } }),
       headers: Object.assign({}, ...codes.map((code) => ERROR_HEADERS[code])),
     };
-    responses[status] = responseObject(spec, writer);
+    responses[status] = write(spec, `${capitalized(described.tag)}Error`);
   }
   return responses;
 }
@@ -262,8 +222,8 @@ export function errorsOf(described: Route): ErrorCode[] {
   return [...codes].sort((a, b) => STATUS_OF_ERROR[a] - STATUS_OF_ERROR[b]);
 }
 
-function responseObject(spec: ResponseSpec, writer: SchemaWriter): JsonObject {
-  const content = Object.entries(spec.content ?? {}).map(([type, schema]) => [type, { schema: writer.write(schema) }]);
+function responseObject(spec: ResponseSpec, write: (schema: TSchema) => JsonObject): JsonObject {
+  const content = Object.entries(spec.content ?? {}).map(([type, schema]) => [type, { schema: write(schema) }]);
   const headers = Object.entries({ ...spec.headers, ...REQUEST_ID_HEADER }).map(([name, description]) => [
     name,
     { description, schema: { type: "string" } },

@@ -1,14 +1,12 @@
-import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { downloadReply } from "../content/download.ts";
+import { downloadReply, FILE_CONTENT } from "../content/download.ts";
 import { respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
 import { DownloadQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
 
-const Content = Type.String({ format: "binary", description: "bytes of the file" });
 const CONTENT_HEADERS = {
   ETag: "strong entity tag of the content",
   "Accept-Ranges": "bytes",
@@ -22,10 +20,10 @@ const DOWNLOAD = {
     tag: "Inspection",
     summary: "Download a file of an image, or one range of it",
     responses: {
-      200: { description: "the file", content: { "*/*": Content }, headers: CONTENT_HEADERS },
+      200: { description: "the file", content: FILE_CONTENT, headers: CONTENT_HEADERS },
       206: {
         description: "the requested range",
-        content: { "*/*": Content },
+        content: FILE_CONTENT,
         headers: { ...CONTENT_HEADERS, "Content-Range": "the range within the file" },
       },
       304: { description: "the client has the current content", headers: CONTENT_HEADERS },

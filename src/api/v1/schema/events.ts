@@ -1,11 +1,9 @@
-import { type Static, type TObject, type TProperties, Type } from "@sinclair/typebox";
-import { LOG_EVENT_TYPES } from "../../../domain/log-event.ts";
-import { ISOLATIONS } from "../../../domain/operation.ts";
+import { type Static, type TObject, type TProperties, type TSchema, Type } from "@sinclair/typebox";
 import { OUTPUT_STREAMS } from "../../../domain/output.ts";
 import { ErrorObject } from "../../errors.ts";
 import { oneOf, Timestamp } from "./common.ts";
 import { NetworkEventData } from "./network.ts";
-import { OperationStatusSchema } from "./operations.ts";
+import { IsolationSchema, OperationStatusSchema, OutputEncoding } from "./operations.ts";
 
 const count = (description: string) => Type.Integer({ minimum: 0, description });
 const nullable = (description: string) => Type.Union([Type.Integer(), Type.Null()], { description });
@@ -14,12 +12,12 @@ const data = <Properties extends TProperties>(description: string, properties: P
 
 const OutputData = data("stdout, stderr: output of a process", {
   content: Type.String({ description: "the bytes as text, in the given encoding" }),
-  encoding: oneOf(["ascii", "base64"], { description: "ascii when every byte is below 0x80, otherwise base64" }),
+  encoding: OutputEncoding,
 });
 
 const InitData = data("init: the instance has a machine", {
   started_at: Timestamp,
-  isolation: oneOf(ISOLATIONS),
+  isolation: IsolationSchema,
   hostname: Type.String(),
   vcpus: count("processors of the machine"),
   memory_bytes: count("memory of the machine"),
@@ -102,19 +100,65 @@ const OtherData = Type.Record(Type.String(), Type.Unknown(), {
   description: "progress, checkpoint: depends on the type of the event and the kind of the operation",
 });
 
-/** An event of an operation's log. */
-export const OperationEvent = Type.Object({
-  id: count("number of the event in its operation, from 0"),
-  time: Type.String({
-    format: "date-time",
-    description: "ISO 8601 timestamp in UTC with nanoseconds; of an output, when its first byte reached the host",
-    examples: ["2026-11-20T10:30:00.123456789Z"],
-  }),
-  spid: Type.Optional(count("number of the process: 0 is the agent, 1 the command; further processes have 2 and up")),
-  type: oneOf(LOG_EVENT_TYPES, { description: "type of the event" }),
-  data: Type.Union([
-    ...[OutputData, InitData, SpawnData, StdinData, TruncatedData, SizeCapData, ExitData],
-    ...[ShutdownData, CompletionData, NetworkEventData, OtherData],
-  ]),
-});
+/** An event of one type, or of types whose data has the same fields. */
+const eventOf = <Event extends TSchema, Data extends TSchema>(type: Event, data: Data) =>
+  Type.Object({
+    id: count("number of the event in its operation, from 0"),
+    time: Type.String({
+      format: "date-time",
+      description: "ISO 8601 timestamp in UTC with nanoseconds; of an output, when its first byte reached the host",
+      examples: ["2026-11-20T10:30:00.123456789Z"],
+    }),
+    spid: Type.Optional(count("number of the process: 0 is the agent, 1 the command; further processes have 2 and up")),
+    type,
+    data,
+  });
+
+const OutputEvent = eventOf(oneOf(OUTPUT_STREAMS), OutputData);
+const InitEvent = eventOf(Type.Literal("init"), InitData);
+const SpawnEvent = eventOf(Type.Literal("spawn"), SpawnData);
+const StdinEvent = eventOf(Type.Literal("stdin"), StdinData);
+const TruncatedEvent = eventOf(Type.Literal("truncated"), TruncatedData);
+const SizeCapEvent = eventOf(Type.Literal("size_cap"), SizeCapData);
+const ExitEvent = eventOf(Type.Literal("exit"), ExitData);
+const NetworkEvent = eventOf(Type.Literal("network"), NetworkEventData);
+const ProgressEvent = eventOf(Type.Literal("progress"), OtherData);
+const CheckpointEvent = eventOf(Type.Literal("checkpoint"), OtherData);
+const ShutdownEvent = eventOf(Type.Literal("shutdown"), ShutdownData);
+const CompletionEvent = eventOf(Type.Literal("completion"), CompletionData);
+
+/** Events by the names that their schemas have in the description of the API. */
+export const EVENT_SCHEMAS = {
+  CheckpointEvent,
+  CompletionEvent,
+  ExitEvent,
+  InitEvent,
+  NetworkEvent,
+  OutputEvent,
+  ProgressEvent,
+  ShutdownEvent,
+  SizeCapEvent,
+  SpawnEvent,
+  StdinEvent,
+  TruncatedEvent,
+} as const;
+
+/** An event of an operation's log; `type` tells which. */
+export const OperationEvent = Type.Union(
+  [
+    InitEvent,
+    ProgressEvent,
+    SpawnEvent,
+    StdinEvent,
+    OutputEvent,
+    TruncatedEvent,
+    SizeCapEvent,
+    ExitEvent,
+    NetworkEvent,
+    CheckpointEvent,
+    ShutdownEvent,
+    CompletionEvent,
+  ],
+  { discriminator: { propertyName: "type" } },
+);
 export type OperationEvent = Static<typeof OperationEvent>;

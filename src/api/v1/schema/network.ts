@@ -62,7 +62,7 @@ export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
   error: 'network must be "none" or an object with allow, or with record',
 });
 
-const NetworkVerdict = oneOf(NETWORK_VERDICTS, {
+export const NetworkVerdict = oneOf(NETWORK_VERDICTS, {
   description:
     "allowed: connected; denied: by the rules; denied_private: the address is not public; denied_sni: no TLS, or TLS with " +
     "another name; no_such_name; refused, unreachable, timed_out: by the host; limited: by a limit of the operator",

@@ -7,11 +7,14 @@ import { NetworkAudit } from "./network.ts";
 /** Response to a request that starts an operation: its id, which is also in the Location header. */
 export const AcceptedOperation = Type.Object({ uuid: Uuid });
 
+/** How bytes are text on the wire. */
+export const OutputEncoding = oneOf(["ascii", "base64"], {
+  description: "ascii when every byte is below 0x80, otherwise base64",
+});
+
 export const OutputObject = Type.Object({
   content: Type.String({ description: "captured text, in the given encoding" }),
-  encoding: Type.Union([Type.Literal("ascii"), Type.Literal("base64")], {
-    description: "ascii when every byte is below 0x80, otherwise base64",
-  }),
+  encoding: OutputEncoding,
   truncated: Type.Boolean({ description: "true when the output was cut at the truncation limit" }),
 });
 export type OutputObject = Static<typeof OutputObject>;
@@ -27,6 +30,11 @@ export function outputObject(kept: Uint8Array, truncated: boolean): OutputObject
   };
 }
 
+/** How a sandbox was isolated from the host. */
+export const IsolationSchema = oneOf(ISOLATIONS, {
+  description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is not a security boundary",
+});
+
 /** Result of an instance operation; a listing leaves `stdout`, `stderr` and `network` out. */
 export const InstanceResult = Type.Object({
   exit_code: Type.Integer({ description: "exit code of the command; 128+n when signal n ended it" }),
@@ -39,9 +47,7 @@ export const InstanceResult = Type.Object({
   image: Type.Optional(
     Type.String({ format: "uuid", description: "the captured image; absent when the instance was disposable" }),
   ),
-  isolation: oneOf(ISOLATIONS, {
-    description: "vm: hardware virtualisation; vm-emulated: an emulated CPU, which is not a security boundary",
-  }),
+  isolation: IsolationSchema,
   network: Type.Optional(NetworkAudit),
 });
 export type InstanceResult = Static<typeof InstanceResult>;
