@@ -7,6 +7,7 @@
  * - A literal path that also matches a route with a parameter: Elysia runs the latter for a method that the literal path
  *   does not have. `isShadowed` detects that.
  * - Paths as bytes: Elysia decodes queries as UTF-8. `query.ts` reads them instead.
+ * - Repeated parameters of a query: Elysia splits each value at its commas. `repeated` marks their schemas as converted.
  * - Authorization before reading: Elysia reads a body before every hook but `onRequest` and `parse`, so `app.ts` and
  *   `access.ts` check the caller in these.
  */

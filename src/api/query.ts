@@ -1,4 +1,4 @@
-import type { TObject, TSchema } from "@sinclair/typebox";
+import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
 import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
 
@@ -7,6 +7,24 @@ export const BYTES_KEYWORD = "x-coppice-bytes";
 
 /** Schema keyword of a flag, which may also be `1`, `0`, or empty for true. */
 export const FLAG_KEYWORD = "x-coppice-flag";
+
+/** Schema keyword that keeps Elysia from splitting the values of a repeated parameter at their commas; any value does. */
+export const REPEATED_KEYWORD = "elysiaMeta";
+
+/** A query parameter that may be given several times, up to `maximum`. */
+export function repeated<Item extends TSchema>(
+  name: string,
+  item: Item,
+  { maximum, description }: { readonly maximum: number; readonly description: string },
+) {
+  return Type.Array(item, {
+    minItems: 1,
+    maxItems: maximum,
+    description: `${description}; may be given up to ${maximum} times`,
+    error: `${name} must be given at most ${maximum} times`,
+    [REPEATED_KEYWORD]: "repeated",
+  });
+}
 
 const FLAGS: ReadonlyMap<string, boolean> = new Map([
   ...["", "1", "true"].map((text) => [text, true] as const),
@@ -27,7 +45,8 @@ export function rawQuery(url: string): string {
 
 /**
  * Makes a function that reads queries by a schema. It ignores parameters that the schema does not name. A value that looks
- * like the type of its property is converted to that type; it must still be validated against the schema.
+ * like the type of its property is converted to that type; it must still be validated against the schema. A parameter whose
+ * type is an array may be given several times.
  */
 export function queryReader(schema: TObject): (raw: string) => Record<string, unknown> {
   const properties = Object.entries(schema.properties as Record<string, TSchema>);
@@ -41,6 +60,10 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
       const values = given.get(name);
       if (values === undefined) {
         if (required.has(name)) fieldError(name, `${name} is required`);
+        continue;
+      }
+      if (property["type"] === "array") {
+        query[name] = values.map((value) => coerce(name, property["items"] as TSchema, value));
         continue;
       }
       const [value] = values;

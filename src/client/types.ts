@@ -22,6 +22,7 @@ export type DiffItem = V1["images"][":uuid"]["diff"]["get"]["response"][200]["it
 export type DirectoryListing = V1["inspect"][":uuid"]["list"]["get"]["response"][200];
 export type ListingItem = DirectoryListing["items"][number];
 export type UploadedFile = V1["files"]["post"]["response"][201];
+export type GrepMatch = V1["inspect"][":uuid"]["grep"]["get"]["response"][200]["matches"][number];
 /** A path in a query: text, or bytes as a text of one character for each. */
 export type QueryPath = V1["inspect"][":uuid"]["list"]["get"]["query"]["path"];
 /** What an operation did; the fields of `data` depend on `type`. */

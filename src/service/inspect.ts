@@ -1,11 +1,13 @@
 import { resolveImage } from "../db/images.ts";
 import type { ByteRange } from "../domain/byte-range.ts";
 import { ApiError } from "../domain/errors.ts";
+import type { FoundLine } from "../domain/grep.ts";
 import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";
 import type { ImageId } from "../domain/ids.ts";
 import { parseImageReference } from "../domain/image.ts";
 import type { Entry } from "../domain/listing.ts";
 import { archiveChunks } from "../storage/archive/archive.ts";
+import { unpacked } from "../storage/tree/found-lines.ts";
 import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
 import { grepThreads } from "../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
@@ -54,9 +56,13 @@ export interface Archive extends ByteSource {
   readonly name: ByteString;
 }
 
-/** A line that matches a search. */
-export type FoundLine = GrepOutcome["found"][number];
-export type Search = PathRequest & Pick<GrepRequest, "pattern" | "glob" | "limit">;
+/** A search in the files of an image. Reading stops when `signal` fires. */
+export type Search = Pick<PathRequest, "id" | "signal"> & Omit<GrepRequest, "layers" | "limits">;
+
+export interface SearchOutcome extends Omit<GrepOutcome, "found"> {
+  /** can be read once */
+  readonly found: AsyncIterable<FoundLine>;
+}
 
 /** Reads images without starting a machine. All functions throw ApiError `not_found` for an image of another account. */
 export interface InspectUseCases {
@@ -72,7 +78,7 @@ export interface InspectUseCases {
   /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
   archive(principal: Principal, request: ArchiveRequest): Promise<Archive>;
   /** @throws as `GrepThreads.run` does */
-  grep(principal: Principal, request: Search): Promise<GrepOutcome>;
+  grep(principal: Principal, request: Search): Promise<SearchOutcome>;
 }
 
 export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies: WalkLimiter): InspectUseCases {
@@ -137,7 +143,9 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
     },
     async grep(principal, { id, signal, ...search }) {
       const held = imageLayers(parts, principal, id);
-      return await grepThreads.run({ ...search, layers: held.files }, signal, { owner: principal.accountId, held });
+      const owner = principal.accountId;
+      const outcome = await grepThreads.run({ ...search, layers: held.files }, signal, { owner, held });
+      return { ...outcome, found: unpacked(outcome.found, readerOf(owner, signal)) };
     },
   };
 }

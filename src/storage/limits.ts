@@ -76,10 +76,12 @@ export const GREP_MS_MAX = 10_000;
 export const GREP_LINE_BYTES_MAX = 65_536;
 /** Instructions of a pattern times `bytes` in one test, which takes a second at most. Longer lines are searched in part. */
 export const GREP_TEST_WORK_MAX = 33_554_432;
+/** Instructions of all patterns of a search: somewhat more than the largest single pattern has. */
+export const GREP_PROGRAM_SIZE_MAX = 262_144;
 /** Paths and lines in the result of one search, approximately, in `bytes`. */
 export const GREP_FOUND_BYTES_MAX = 4_194_304;
-/** Part of a line in the result, in `bytes`. */
-export const GREP_TEXT_BYTES_MAX = 4096;
+/** Numbers in the result of one search, approximately: nine for each line, and two for each range that matches. */
+export const GREP_FOUND_NUMBERS_COUNT_MAX = 524_288;
 /** Searches that run at a time, and searches of one account that wait. */
 export const GREP_RUNNING_COUNT_MAX = 2;
 export const GREP_WAITING_COUNT_MAX = 32;

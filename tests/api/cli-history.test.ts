@@ -75,6 +75,19 @@ test("coppice grep prints path, number and line, and exits 1 when there is none"
   expect(limited.stderr).toContain("limit");
 });
 
+test("coppice grep takes the usual options of a search", async () => {
+  const grep = (...argv: string[]) => printed("grep", "tag:base", ...argv);
+  expect(await grep("-e", "HELLO", "-e", "W.R", "-i", "/etc/motd", "/etc")).toBe(
+    "/etc/motd:1:hello\n/etc/motd:2:world\n".repeat(2),
+  );
+  expect(await grep("-m1", "-C1", "-g", "motd", "l", "/etc")).toBe("/etc/motd:1:hello\n/etc/motd-2-world\n");
+  expect(await grep("-B1", "world", "/etc")).toBe("/etc/motd-1-hello\n/etc/motd:2:world\n");
+  expect(await grep("--glob", "mo*", "--json", "-S", "w", "-A", "3")).toContain('"text":"world"');
+  expect((await run("grep", "tag:base", "-S", "W")).code).toBe(1);
+  const { code, stderr } = await run("grep", "tag:base");
+  expect([code, stderr]).toEqual([2, expect.stringContaining("PATTERN is missing")]);
+});
+
 test("coppice archive writes the archive, compressed when it is asked to", async () => {
   const { stdout } = await run("archive", "tag:base", "/etc");
   expect(stdout.length % 512).toBe(0);

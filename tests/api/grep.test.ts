@@ -35,7 +35,7 @@ beforeAll(async () => {
 });
 afterAll(() => api[Symbol.asyncDispose]());
 
-const grep = (query: Record<string, string>) =>
+const grep = (query: Record<string, string> | [string, string][]) =>
   api.call("GET", `/v1/inspect/${image}/grep?${new URLSearchParams(query)}`);
 type Match = { path: string; line: number; text: string };
 const shown = ({ json }: { json: { matches: Match[] } }) => json.matches.map(({ path, line }) => `${path}:${line}`);
@@ -81,6 +81,84 @@ describe('"GET /inspect/{uuid}/grep"', () => {
     ["a.+", []],
   ])("glob %s", async (glob, expected) => {
     expect(shown(await grep({ pattern: "needle", glob }))).toEqual(expected);
+  });
+
+  test("searches for several patterns, in several places in their order", async () => {
+    const patterns = [
+      ["pattern", "a need,?le"],
+      ["pattern", "plain|Needle"],
+    ] as const;
+    const places = ["/log", "/etc/conf", "/log/deep"].map((path): [string, string] => ["path", path]);
+    expect(shown(await grep([...patterns.map(([name, value]): [string, string] => [name, value]), ...places]))).toEqual(
+      ["/log/deep/a.txt:1", "/log/latin:2", "/etc/conf:3", "/log/deep/a.txt:1"],
+    );
+    errorOf(
+      await grep([
+        ["pattern", "x"],
+        ["path", "/etc"],
+        ["path", "/none"],
+      ]),
+      "not_found",
+    );
+    errorOf(await grep(Array.from({ length: 17 }, (): [string, string] => ["pattern", "x"])), "validation_error");
+    errorOf(
+      await grep([
+        ["pattern", "x"],
+        ["path", "/etc"],
+        ["path", "etc"],
+      ]),
+      "invalid_path",
+    );
+  });
+
+  test.each([
+    [["!log"], ["/etc/conf:1"]],
+    [
+      ["!deep", "!b*"],
+      ["/etc/conf:1", "/log/app.log:50001", "/log/long:2"],
+    ],
+    [
+      ["!*.log", "!/log/deep/", "!long"],
+      ["/etc/conf:1", "/log/b\ufffd:1"],
+    ],
+    [
+      ["*.{log,txt}", "!app*"],
+      ["/log/deep/a.txt:1", "/log/deep/a.txt:4"],
+    ],
+    [["!*.log", "app.log"], ["/log/app.log:50001"]],
+    [["!app.log/", "*.log"], ["/log/app.log:50001"]],
+    [["\\!app.log"], []],
+  ])("globs %j", async (globs, expected) => {
+    const query = globs.map((glob): [string, string] => ["glob", glob]);
+    expect(shown(await grep([["pattern", "needle"], ...query]))).toEqual(expected);
+  });
+
+  test("returns the lines around a match once, and details of each line, when they are requested", async () => {
+    const { json } = await grep({ pattern: "needle", path: "/log/deep", before: "1", after: "1", max_count: "1" });
+    expect(json.matches).toEqual([
+      {
+        ...{ path: "/log/deep/a.txt", line: 1, text: "a needle\r", type: "match", offset: 0, length: 9 },
+        ranges: [{ start: 2, end: 8 }],
+      },
+      { ...{ path: "/log/deep/a.txt", line: 2, text: "", type: "context", offset: 10, length: 0 }, ranges: [] },
+    ]);
+    const all = await grep({ pattern: "needle", path: "/log/deep", before: "2", after: "2", limit: "2" });
+    expect(all.json.matches.map(({ line, type }: { line: number; type: string }) => [line, type])).toEqual([
+      [1, "match"],
+      [2, "context"],
+      [3, "context"],
+      [4, "match"],
+    ]);
+    expect(all.json.truncated).toBe(false);
+    const plain = await grep({ pattern: "NEEDLE", path: "/etc", case: "insensitive", details: "true" });
+    expect(plain.json.matches.map(({ ranges }: { ranges: object[] }) => ranges)).toEqual([
+      [{ start: 2, end: 8 }],
+      [{ start: 0, end: 6 }],
+    ]);
+    expect(shown(await grep({ pattern: "Needle", path: "/etc", case: "smart" }))).toEqual(["/etc/conf:3"]);
+    for (const wrong of [{ before: "51" }, { after: "-1" }, { max_count: "0" }, { case: "none" }, { details: "1" }]) {
+      errorOf(await grep({ pattern: "x", ...wrong } as Record<string, string>), "validation_error");
+    }
   });
 
   test("returns lines that are not UTF-8 as bytes", async () => {

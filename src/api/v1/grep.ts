@@ -1,9 +1,10 @@
 import { isUtf8 } from "node:buffer";
 import { Elysia } from "elysia";
-import { type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
+import type { FoundLine } from "../../domain/grep.ts";
+import { type ByteString, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import type { FoundLine } from "../../service/inspect.ts";
+import type { Search } from "../../service/inspect.ts";
 import { jsonPieces, mapped } from "../json-stream.ts";
 import { JSON_TYPE, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
@@ -28,12 +29,23 @@ export function grepRoutes(surface: Surface) {
   return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
     "/grep",
     async ({ request, principal, params, query }) => {
-      const path = query.path === undefined ? ("/" as GuestPath) : parseGuestPath(query.path);
-      const { pattern, glob = null, limit = LIMIT_DEFAULT } = query;
-      const search = { id: params.uuid as ImageId, path, pattern, glob, limit, signal: request.signal };
+      const hasDetails = query.details === true || (query.before ?? 0) > 0 || (query.after ?? 0) > 0;
+      const search: Search = {
+        id: params.uuid as ImageId,
+        paths: (query.path ?? ["/" as ByteString]).map(parseGuestPath),
+        patterns: query.pattern,
+        matchCase: query.case ?? "sensitive",
+        globs: query.glob ?? [],
+        limit: query.limit ?? LIMIT_DEFAULT,
+        fileLimit: query.max_count ?? null,
+        before: query.before ?? 0,
+        after: query.after ?? 0,
+        ranges: hasDetails,
+        signal: request.signal,
+      };
       const { found, bounds, fileCount, bytes } = await surface.service.inspect.grep(principal, search);
       const pieces = jsonPieces({
-        matches: mapped(found, matchOf),
+        matches: mapped(found, hasDetails ? detailedMatchOf : matchOf),
         truncated: bounds.length > 0,
         truncated_by: bounds,
         files_searched: fileCount,
@@ -54,4 +66,9 @@ function matchOf({ path, line, bytes, isCut }: FoundLine): GrepMatch {
     ...(isUtf8(text) ? {} : { text_base64: text.toString("base64") }),
     ...(isCut ? { text_truncated: true } : {}),
   };
+}
+
+function detailedMatchOf(found: FoundLine): GrepMatch {
+  const { kind: type, offset, length, ranges } = found;
+  return { ...matchOf(found), type, offset, length, ranges: [...ranges] };
 }

@@ -70,9 +70,13 @@ export class ImageTree {
   /**
    * Walks `resolved` and everything below it: directories before their contents, and siblings ordered by the bytes of their
    * names. Follows no symlinks. The memory use does not depend on the size of the tree.
+   * @param enters whether a directory is walked with its contents; otherwise it is left out
    */
-  walk(resolved: ResolvedEntry): AsyncGenerator<WalkedEntry, void, undefined> {
-    return walkNodes(this.#tools(), resolved.node);
+  walk(
+    resolved: ResolvedEntry,
+    enters: (directory: WalkedEntry) => boolean = () => true,
+  ): AsyncGenerator<WalkedEntry, void, undefined> {
+    return walkNodes(this.#tools(), resolved.node, enters);
   }
 
   /** A new link table, for one archive. */
@@ -157,7 +161,11 @@ async function* entriesOf(tools: MergeTools, node: Node): AsyncGenerator<Entry, 
   }
 }
 
-async function* walkNodes(tools: MergeTools, start: Node): AsyncGenerator<WalkedEntry, void, undefined> {
+async function* walkNodes(
+  tools: MergeTools,
+  start: Node,
+  enters: (directory: WalkedEntry) => boolean,
+): AsyncGenerator<WalkedEntry, void, undefined> {
   yield { path: "" as ByteString, located: start[0] };
   if (start[0].entry.type !== "d") return;
   /** the directory of a level is the prefix of its contents' paths */
@@ -173,8 +181,10 @@ async function* walkNodes(tools: MergeTools, start: Node): AsyncGenerator<Walked
     if (node === null) continue;
     const [located] = node;
     const path = `${level.directory}${located.entry.name}` as ByteString;
+    const isDirectory = located.entry.type === "d";
+    if (isDirectory && !enters({ path, located })) continue;
     yield { path, located };
-    if (located.entry.type !== "d") continue;
+    if (!isDirectory) continue;
     levels.push({ directory: `${path}/`, names: new MergedNames(tools, node, { after: null, depth: levels.count }) });
   }
 }

@@ -4,7 +4,7 @@ import { Value } from "@sinclair/typebox/value";
 import fc from "fast-check";
 import { queryReader, rawQuery } from "../../../src/api/query.ts";
 import { validationError } from "../../../src/api/schema.ts";
-import { DownloadQuery, ImagesQuery, OperationsQuery } from "../../../src/api/v1/schema/query.ts";
+import { DownloadQuery, GrepQuery, ImagesQuery, OperationsQuery } from "../../../src/api/v1/schema/query.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
 
@@ -73,6 +73,17 @@ describe("integers are decimal digits and nothing else", () => {
 });
 
 describe("other types", () => {
+  test("parameters that may be repeated keep their values as they are", () => {
+    const readGrep = checkedReader(GrepQuery);
+    const query = readGrep("pattern=a,b&pattern=[c]&path=/%ff&glob=*.{a,b}");
+    expect(query).toEqual({ pattern: ["a,b", "[c]"], path: ["/\xff"], glob: ["*.{a,b}"] });
+    const twice = refusal(() => readGrep("pattern=a".concat("&pattern=a".repeat(16))));
+    expect(twice.message).toBe("pattern must be given at most 16 times");
+    const long = refusal(() => readGrep(`pattern=a&pattern=${"a".repeat(1001)}`));
+    expect(long.message).toContain("pattern must be a regular expression of 1 to 1000 characters");
+    expect(refusal(() => readGrep("path=/")).message).toBe("pattern is required");
+  });
+
   test("booleans are true or false", () => {
     expect(readImages("tagged=true")).toEqual({ tagged: true });
     expect(readImages("tagged=false")).toEqual({ tagged: false });

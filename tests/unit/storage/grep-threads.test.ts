@@ -22,15 +22,19 @@ beforeAll(async () => {
   }
 }, 60_000);
 
-const request = (pattern: string): GrepRequest => ({ layers, path: "/" as GuestPath, pattern, glob: null, limit: 10 });
+const request = (pattern: string): GrepRequest => ({
+  ...{ layers, paths: ["/" as GuestPath], patterns: [pattern], matchCase: "sensitive", globs: [] },
+  ...{ limit: 10, fileLimit: null, before: 0, after: 0, ranges: false },
+});
 const never = new AbortController().signal;
 
 test("searches leave no file open, however they end", async () => {
   const all = await grepThreads.run(request("no such text"), never);
-  expect(all).toMatchObject({ found: [], bounds: [], fileCount: LAYERS_COUNT });
+  expect(all).toMatchObject({ bounds: [], fileCount: LAYERS_COUNT });
+  expect(all.found.numbers).toHaveLength(0);
   expect((await grepThreads.run(request("needle"), never)).bounds).toEqual(["limit"]);
   await expect(grepThreads.run(request("(("), never)).rejects.toThrow("pattern is not valid");
-  const missing = { ...request("needle"), path: "/none" as GuestPath };
+  const missing = { ...request("needle"), paths: ["/none" as GuestPath] };
   await expect(grepThreads.run(missing, never)).rejects.toThrow("no such file");
   expect(filesOpenBelow(directory)).toEqual([]);
 }, 60_000);

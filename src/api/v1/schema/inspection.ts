@@ -1,5 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { GREP_BOUNDS } from "../../../domain/grep.ts";
+import { GREP_BOUNDS, GREP_LINE_KINDS } from "../../../domain/grep.ts";
 import { oneOf, Timestamp } from "./common.ts";
 
 /** Kind of an entry on the wire. */
@@ -36,6 +36,18 @@ export const GrepMatch = Type.Object({
   text: Type.String({ description: "the line, without its end" }),
   text_base64: Type.Optional(Type.String({ description: "the line's bytes, present when they are not UTF-8" })),
   text_truncated: Type.Optional(Type.Boolean({ description: "true: the text is cut" })),
+  type: Type.Optional(oneOf(GREP_LINE_KINDS, { description: "whether the line matches, or is near one that does" })),
+  offset: Type.Optional(Type.Integer({ description: "position of the line's first byte in the file" })),
+  length: Type.Optional(
+    Type.Integer({
+      description: "number of bytes of the line, without its end; at least, if it was not read to its end",
+    }),
+  ),
+  ranges: Type.Optional(
+    Type.Array(Type.Object({ start: Type.Integer(), end: Type.Integer() }), {
+      description: "ranges of the line's bytes that match, up to the first that begins where the text is cut",
+    }),
+  ),
 });
 export type GrepMatch = Static<typeof GrepMatch>;
 

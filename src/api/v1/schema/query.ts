@@ -1,10 +1,19 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { SHA256_PATTERN } from "../../../domain/file.ts";
+import {
+  GREP_CASES,
+  GREP_CONTEXT_COUNT_MAX,
+  GREP_FILE_MATCHES_COUNT_MAX,
+  GREP_GLOBS_COUNT_MAX,
+  GREP_PATHS_COUNT_MAX,
+  GREP_PATTERNS_COUNT_MAX,
+} from "../../../domain/grep.ts";
 import type { ByteString } from "../../../domain/guest-path.ts";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../../../domain/listing.ts";
 import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
-import { BYTES_KEYWORD } from "../../query.ts";
+import { BYTES_KEYWORD, repeated } from "../../query.ts";
+import { oneOf } from "./common.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 
 /** Longest time that a long poll may wait, in `seconds`. */
@@ -152,26 +161,75 @@ export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path
 
 export const ArchiveQuery = Type.Object({ path: Path("absolute path of the directory or file") });
 
+/** Lines before or after a matching line. */
+const contextCount = (name: string, where: string) =>
+  Type.Integer({
+    minimum: 0,
+    maximum: GREP_CONTEXT_COUNT_MAX,
+    default: 0,
+    description: `number of lines ${where} each matching line, which are in the answer, too; above 0 it implies details`,
+    error: `${name} must be an integer from 0 to ${GREP_CONTEXT_COUNT_MAX}`,
+  });
+
 export const GrepQuery = Type.Object({
-  pattern: Type.String({
-    minLength: 1,
-    maxLength: GREP_PATTERN_CHARACTERS_MAX,
-    description: "regular expression in the syntax of RE2; (?i) at its beginning ignores case",
-    examples: ["(?i)error|warning"],
-    error: `pattern must be a regular expression of 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
-  }),
-  path: Type.Optional(Path("absolute path of the directory or file; / by default")),
-  glob: Type.Optional(
+  pattern: repeated(
+    "pattern",
     Type.String({
       minLength: 1,
       maxLength: GREP_PATTERN_CHARACTERS_MAX,
+      examples: ["(?i)error|warning"],
+      error: `pattern must be a regular expression of 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
+    }),
+    {
+      maximum: GREP_PATTERNS_COUNT_MAX,
       description:
-        "only files whose name matches; if the glob has a slash, whose path below `path` matches: * ** ? [a-z] {a,b}",
-      examples: ["*.log"],
-      error: `glob must be 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
+        "regular expression in the syntax of RE2; (?i) at its beginning ignores case; a line must match one of several",
+    },
+  ),
+  path: Type.Optional(
+    repeated("path", Path("absolute path"), {
+      maximum: GREP_PATHS_COUNT_MAX,
+      description: "absolute path of a directory or file; / by default; several are searched one after the other",
     }),
   ),
+  glob: Type.Optional(
+    repeated(
+      "glob",
+      Type.String({
+        minLength: 1,
+        maxLength: GREP_PATTERN_CHARACTERS_MAX,
+        examples: ["*.log", "!node_modules"],
+        error: `glob must be 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
+      }),
+      {
+        maximum: GREP_GLOBS_COUNT_MAX,
+        description:
+          "only files whose name matches; if the glob has a slash, whose path below `path` matches: * ** ? [a-z] {a,b}; " +
+          "a leading ! leaves out files, and directories with all that is in them; the last one that matches decides",
+      },
+    ),
+  ),
   limit: Type.Optional(Limit),
+  max_count: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: GREP_FILE_MATCHES_COUNT_MAX,
+      description: "number of matching lines of each file; further ones are left out, and `truncated` does not tell",
+      error: `max_count must be an integer from 1 to ${GREP_FILE_MATCHES_COUNT_MAX}`,
+    }),
+  ),
+  case: Type.Optional(
+    oneOf(GREP_CASES, {
+      default: "sensitive",
+      description: "smart: case is ignored unless a pattern has an upper-case letter",
+      error: `case must be one of ${GREP_CASES.join(", ")}`,
+    }),
+  ),
+  before: Type.Optional(contextCount("before", "before")),
+  after: Type.Optional(contextCount("after", "after")),
+  details: Type.Optional(
+    flag("details", "true: each line also has its type, its offset and length in bytes, and the ranges that match"),
+  ),
 });
 
 /** Query of a listing without filters. */
