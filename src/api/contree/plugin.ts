@@ -1,5 +1,6 @@
 import { Elysia } from "elysia";
 import { fileRoutes } from "./files.ts";
+import { grepRoutes } from "./grep.ts";
 import { imageRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import type { ContreeSurface } from "./surface.ts";
@@ -14,5 +15,6 @@ export function contreePlugin(prefix: string, surface: ContreeSurface): Elysia {
     .use(whoAmIRoutes(surface))
     .use(imageRoutes(surface))
     .use(fileRoutes(surface))
-    .use(inspectRoutes(surface)) as unknown as Elysia;
+    .use(inspectRoutes(surface))
+    .use(grepRoutes(surface)) as unknown as Elysia;
 }

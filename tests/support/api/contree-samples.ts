@@ -31,4 +31,5 @@ export const contreeSamples = (_own: Readonly<Record<string, string>>): readonly
   { method: "GET", path: `${ROOT}/inspect/{uuid}/list?path=/`, scope: "images:read", object: "image" },
   { method: "GET", path: `${ROOT}/inspect/{uuid}/download?path=/f`, scope: "images:read", object: "image" },
   { method: "GET", path: `${ROOT}/inspect/{uuid}/archive?path=/`, scope: "images:read", object: "image" },
+  { method: "GET", path: `${ROOT}/inspect/{uuid}/grep?pattern=x`, scope: "images:read", object: "image" },
 ];
