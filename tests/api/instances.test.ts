@@ -58,6 +58,14 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
+  heldTest("fields that only other surfaces have change nothing", async () => {
+    const foreign = { inherit: true, preserveEnv: true, preserveCwd: true, unset: ["A"], isCwdGiven: true };
+    await spawn({ ...foreign, preserve_env: true, preserve_cwd: true });
+    expect(last()).toMatchObject({ inherit: false, preserveEnv: false, preserveCwd: false, unset: [] });
+    const refused = await spawn({ network: "ceiling" });
+    errorOf(refused, "validation_error");
+  });
+
   // spec: instances.image, instances.command, instances.shell, instances.env, instances.cwd, instances.timeout
   // spec: instances.files, instances.truncate_output_at, instances.stdin, instances.hostname, instances.disposable
   heldTest("every field arrives", async () => {

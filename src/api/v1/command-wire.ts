@@ -1,10 +1,11 @@
-import type { TerminalSize } from "../../domain/spawn.ts";
+import type { CommandInput, TerminalSize } from "../../domain/spawn.ts";
 import type { CommandFields } from "./schema/instances.ts";
 
-/** Converts the wire fields of a command to those of the use cases; other fields stay as they are. */
-export function commandOf<Request extends CommandFields>({ truncate_output_at, stdin_open, pty, ...request }: Request) {
+/** Converts the wire fields of a command, and no others: a body may have more, which mean nothing here. */
+export function commandOf(request: CommandFields): CommandInput {
+  const { command, args, shell, env, cwd, uid, gid, truncate_output_at, stdin, stdin_open, pty } = request;
   return {
-    ...request,
+    ...{ command, args, shell, env, cwd, uid, gid, stdin },
     truncateOutputAtBytes: truncate_output_at,
     stdinOpen: stdin_open,
     terminal: pty === undefined ? undefined : terminalOf(pty),

@@ -98,15 +98,17 @@ export function instanceRoutes(surface: Surface) {
     );
 }
 
-function spawnOf({ timeout, files, resources, ...request }: SpawnRequest): SpawnInput {
+function spawnOf(request: SpawnRequest): SpawnInput {
+  const { image, hostname, disposable, network, timeout, files, resources } = request;
   return {
     ...commandOf(request),
+    ...{ image, hostname, disposable, network },
     timeoutSeconds: timeout,
     files:
       files === undefined
         ? undefined
         : Object.fromEntries(
-            Object.entries(files).map(([path, { uuid, ...file }]) => [path, { ...file, fileId: uuid }]),
+            Object.entries(files).map(([path, { uuid, mode, uid, gid }]) => [path, { fileId: uuid, mode, uid, gid }]),
           ),
     resources:
       resources === undefined

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
 import { readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { sql } from "drizzle-orm";
@@ -8,9 +9,10 @@ import { operationRequest } from "../../../src/db/requests.ts";
 import { accounts, images, layers } from "../../../src/db/schema.ts";
 import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import type { KeptInstance } from "../../../src/supervisor/operations/kept-request.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import type { InstanceRequest, InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
-import { Requests } from "../../../src/supervisor/operations/requests.ts";
+import { keptRequest, Requests } from "../../../src/supervisor/operations/requests.ts";
 import { prepared } from "../../../src/supervisor/operations/work.ts";
 import { alice, bob, newId, someLayer } from "../../support/database.ts";
 import { testDirectory } from "../../support/layer-files.ts";
@@ -108,13 +110,77 @@ test("a request that an older version stored has no terminal, no network, and ro
   await before[Symbol.asyncDispose]();
   const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, network: _network, ...old } = submission;
   const file = { path: "/f", fileId: "f", sha256: "s", sizeBytes: 1, mode: 0o644 };
-  const { env: _env, stdin: _stdin, resources: _resources, ...body } = { ...old, files: [file] };
+  const { shell: _shell, unset: _unset, inherit: _inherit, isCwdGiven: _given, ...older } = old;
+  const { preserveEnv: _preserveEnv, preserveCwd: _preserveCwd, ...oldest } = older;
+  const { env: _env, stdin: _stdin, resources: _resources, ...body } = { ...oldest, files: [file] };
   db.orm.run(sql`update operation_requests set body = ${JSON.stringify(body)} where operation_id = ${id}`);
   const { operations, seen } = reading();
   operations.recover();
   await operations.idle();
   const files = [{ ...file, uid: 0, gid: 0 }];
-  expect(seen[0]).toMatchObject({ uid: 0, gid: 0, stdinOpen: false, terminal: null, network: null, files } as never);
+  const none = { shell: false, inherit: false, unset: [], preserveEnv: false, preserveCwd: false };
+  expect(seen[0]).toMatchObject({
+    ...none,
+    uid: 0,
+    gid: 0,
+    stdinOpen: false,
+    terminal: null,
+    network: null,
+    files,
+  } as never);
+  const row = rowOf(id);
+  const kept = row === null ? null : keptRequest(db, row);
+  expect(kept).toMatchObject({ ...none, command: "cat", args: [], envNames: null, stdinBytes: null, isCut: false });
+});
+
+test("a request that is too long to be kept is read whole in its turn, and its beginning stays", async () => {
+  const argv = ["/bin/sh", "-c", `echo canary-command; ${"x".repeat(120_000)} canary-end`];
+  const long = { ...submission, argv, shell: true, stdin: "canary-input", env: { KEY: "canary-value", B: "" } };
+  const before = waiting();
+  const { id } = await before.submitInstance(alice, long);
+  await before[Symbol.asyncDispose]();
+  expect(new Requests(db, layout).originOf(id)).toEqual({ command: argv, network: true });
+  const request = () => {
+    const row = rowOf(id);
+    return row === null ? null : (keptRequest(db, row) as KeptInstance);
+  };
+  const known = { kind: "instance", shell: true, envNames: ["KEY", "B"], stdinBytes: 12, isCut: true, args: [] };
+  expect(request()).toMatchObject(known);
+  const { operations, seen } = reading();
+  operations.recover();
+  await operations.idle();
+  expect(seen[0]?.argv).toEqual(argv);
+  expect(seen[0]).not.toHaveProperty("isCut");
+  expect(request()).toMatchObject({ ...known, imageId: image, timeoutSeconds: 1, network: NETWORK });
+  expect(request()?.command).toStartWith("echo canary-command");
+  // Nothing of the rest is in the database, nor in its log.
+  const log = `${layout.database}-wal`;
+  db.eraseSoon();
+  db.orm.run(sql`pragma wal_checkpoint(truncate)`);
+  const bytes = [layout.database, ...((await Bun.file(log).exists()) ? [log] : [])].map((path) => readFileSync(path));
+  for (const gone of ["canary-value", "canary-input", "canary-end"]) {
+    expect([gone, bytes.some((content) => content.includes(gone))]).toEqual([gone, false]);
+  }
+  expect(bytes.some((content) => content.includes("canary-command"))).toBe(true);
+});
+
+test("the request of an import tells who pulled, and not by which password", async () => {
+  const operations = waiting();
+  const source = { kind: "registry", reference: "registry.example.net/a:1" } as const;
+  const more = { tag: "t", timeoutSeconds: 9, reuse: true, keepTags: true };
+  const credentials = { username: "user", password: "canary-password" };
+  const { id } = await operations.submitImport(alice, { source, credentials, ...more });
+  const row = rowOf(id);
+  if (row === null) throw new Error("no row");
+  expect(keptRequest(db, row)).toEqual({
+    ...{ kind: "image_import", source, tag: "t", timeoutSeconds: 9, hadCredentials: true, username: "user" },
+  });
+  expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary-password");
+  db.orm.run(sql`update operation_requests set body = ${JSON.stringify({ source, tag: null, timeoutSeconds: 9 })}`);
+  expect(keptRequest(db, row)).toMatchObject({ username: null, tag: null });
+  db.orm.run(sql`delete from operation_requests`);
+  expect(keptRequest(db, row)).toBeNull();
+  await operations[Symbol.asyncDispose]();
 });
 
 test.each([
