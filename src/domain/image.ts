@@ -9,6 +9,7 @@ export const TAG_RULE = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : / - an
 /** Longest tag of all, in `characters`: an image may have got one from a surface with another rule than TAG_PATTERN. */
 const TAG_CHARACTERS_MAX = 256;
 const storedTagExpression = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
+const STORED_TAG_RULE = `must be 1 to ${TAG_CHARACTERS_MAX} characters of A-Z a-z 0-9 . _ : / - and begin with a letter or digit`;
 /** Largest number of tags of an image. */
 export const TAGS_COUNT_MAX = 1000;
 
@@ -38,7 +39,7 @@ export function isStoredTag(value: string): boolean {
 export function parseImageReference(value: string): ImageReference {
   if (value.startsWith("tag:")) {
     const tag = value.slice("tag:".length);
-    if (!isStoredTag(tag)) throw new ApiError("validation_error", `image: tag ${TAG_RULE}`, { field: "image" });
+    if (!isStoredTag(tag)) throw new ApiError("validation_error", `image: tag ${STORED_TAG_RULE}`, { field: "image" });
     return { tag };
   }
   const uuid = parseUuid<ImageId>(value);
