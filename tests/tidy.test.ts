@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
+import { inCircles } from "./support/circles.ts";
 import { everything, except, filesBelow, isTypeScript, places, source, written } from "./support/source-files.ts";
 
 const ROOT = resolve(import.meta.dir, "..");
@@ -50,6 +51,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // Both ends of a connection count its bytes in one way.
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
+  "api/mcp": ["domain", "service", "network/rules.ts", "system/waiting.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
   // The rules are pure: what a request may reach is decided where the request is.
@@ -81,6 +83,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // In the text of the module that the build rewrites.
   "tools/build.ts": ["@libsql/linux-x64-gnu"],
   api: ["elysia", "@sinclair/typebox"],
+  "api/mcp": ["elysia", "@sinclair/typebox", "@modelcontextprotocol/server"],
   // Of the use cases only `tokens.ts` does: keys that rotate are chosen by the token, so that no plugin can hold one.
   service: ["@elysiajs/jwt", "jose"],
   "cli/bench": ["elysia", "@sinclair/typebox", "drizzle-orm"],
@@ -113,16 +116,6 @@ function entryOf(table: typeof MAY_IMPORT, path: string): readonly string[] | un
     if (entry !== undefined) return entry;
   }
   return undefined;
-}
-
-/** Modules that lead to a circle: a module is outside when all that it names are known to be. */
-function inCircles(named: ReadonlyMap<string, Iterable<string>>): string[] {
-  const outside = new Set<string>();
-  for (let before = -1; before < outside.size; ) {
-    before = outside.size;
-    for (const [name, targets] of named) if ([...targets].every((target) => outside.has(target))) outside.add(name);
-  }
-  return [...named.keys()].filter((name) => !outside.has(name));
 }
 
 /** Why an import is not allowed, or null. */
@@ -284,10 +277,11 @@ describe("one place for each power", () => {
 
   test("the prefix of an interface is given to its routes by one constant", () => {
     const surfaces = source.filter(({ path }) => /^src\/(api|service)\//.test(path));
-    const found = places(surfaces, /["'`/](?:\/contree)?\/v1\b|["'`]\/contree\b/);
+    const found = places(surfaces, /["'`/](?:\/contree)?\/v1\b|["'`]\/(?:contree|mcp)\b/);
     expect(found).toEqual([
       expect.stringMatching(/^src\/api\/app\.ts:\d+: const V1_PREFIX = "\/v1";$/),
       expect.stringMatching(/^src\/api\/app\.ts:\d+: const CONTREE_PREFIX = "\/contree\/v1";$/),
+      expect.stringMatching(/^src\/api\/app\.ts:\d+: const MCP_PREFIX = "\/mcp";$/),
     ]);
   });
 

@@ -14,7 +14,7 @@ const JSON_BODY_BYTES_DEFAULT = 1_048_576;
 
 /** Options of a route that reads a JSON body. */
 export interface JsonBodyOptions {
-  readonly scope: Scope;
+  readonly scope: RouteScope;
   /** longest body, in `bytes` */
   readonly bytesMax?: number;
   /** The answer may take as long as a guest likes, so that the body must not take room from quick requests. */
@@ -81,7 +81,7 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
       ...withoutBody(scope),
       resolve: ({ request }) => ({ principal: requests.principal(request) }),
     }),
-    writes: (scope: Scope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
+    writes: (scope: RouteScope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
     takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT, waitsForGuest = false }: JsonBodyOptions) => {
       const route = new RouteAccess(requests, { scope, bodyBytesMax: bytesMax });
       return {

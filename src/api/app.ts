@@ -7,6 +7,8 @@ import { CONTREE_ERRORS } from "./contree/errors.ts";
 import { contreePlugin } from "./contree/plugin.ts";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts";
 import { type ErrorForm, SPECIFIED_ERRORS } from "./errors.ts";
+import { MCP_ERRORS } from "./mcp/errors.ts";
+import { mcpPlugin } from "./mcp/plugin.ts";
 import { openApiPlugin } from "./openapi/openapi.ts";
 import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
@@ -19,8 +21,10 @@ import { v1Plugin } from "./v1/plugin.ts";
 const V1_PREFIX = "/v1";
 /** Prefix of the API for the public ConTree clients, which add the last part to their base address. */
 const CONTREE_PREFIX = "/contree/v1";
+/** Address of the Model Context Protocol. */
+const MCP_PREFIX = "/mcp";
 /** Every path below one of these requires a token, even if no route matches it. */
-const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX];
+const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX, MCP_PREFIX];
 /** Idle connections are closed after this time, in `seconds`. The longest pause of a response is that of a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
@@ -35,6 +39,7 @@ const isBelow = (prefix: string, path: string): boolean => path === prefix || pa
 
 /** The form in which a path tells of errors. */
 export function errorFormOf(path: string): ErrorForm {
+  if (isBelow(MCP_PREFIX, path)) return MCP_ERRORS;
   return isBelow(CONTREE_PREFIX, path) ? CONTREE_ERRORS : SPECIFIED_ERRORS;
 }
 
@@ -83,6 +88,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), errorFormOf))
     .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))
     .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
+    .use(mcpPlugin(MCP_PREFIX, { service, access, requests, publicUrl, log }))
     .use(statusPlugin(service.status))
     .use(openApiPlugin({ version: service.status.version, publicUrl, errorForm: errorFormOf }, () => describe(served)));
   served = app.routes as unknown as readonly RunnableRoute[];

@@ -77,6 +77,14 @@ export class RequestTracker {
     state.held.use(room);
   }
 
+  /** Takes over what was to be disposed of when the request is answered, for work that goes on after the answer has begun. */
+  takeOver(request: Request): Disposable {
+    const state = this.of(request);
+    const { held } = state;
+    state.held = null;
+    return held ?? new DisposableStack();
+  }
+
   /** Adds the request's id to the response, logs and counts it. */
   answer(request: Request, response: Response, outcome: Outcome): Response {
     const state = this.of(request);

@@ -11,6 +11,7 @@ import { unpacked } from "../storage/tree/found-lines.ts";
 import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
 import { grepThreads } from "../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
+import { type FindRequest, type Found, findNames } from "./find.ts";
 import type { Image } from "./images.ts";
 import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
@@ -77,6 +78,8 @@ export interface InspectUseCases {
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
   /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
   archive(principal: Principal, request: ArchiveRequest): Promise<Archive>;
+  /** Finds entries by their names. @throws as `findNames` and `WalkLimiter.take` do */
+  find(principal: Principal, request: PathRequest & FindRequest): Promise<Found>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<SearchOutcome>;
 }
@@ -140,6 +143,11 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
       const chunks = archiveChunks(tree, resolved, name, readerOf(principal.accountId, request.signal));
       undo.move();
       return { name, chunks, held };
+    },
+    async find(principal, request) {
+      const { tree, held } = await walkOf(principal, request);
+      using _held = held;
+      return await findNames(tree, request);
     },
     async grep(principal, { id, signal, ...search }) {
       const held = imageLayers(parts, principal, id);

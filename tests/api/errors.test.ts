@@ -2,10 +2,11 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { SCOPES } from "../../src/domain/scope.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { contreeSamples } from "../support/api/contree-samples.ts";
+import { MCP_SAMPLES } from "../support/api/mcp-samples.ts";
 import { type Sample, SPAWN, samples, UNKNOWN_UUID } from "../support/api/samples.ts";
 
 const own: Record<string, string> = {};
-const SAMPLES = [...samples(own), ...contreeSamples(own)];
+const SAMPLES = [...samples(own), ...contreeSamples(own), ...MCP_SAMPLES];
 const named = (list: readonly Sample[]) => list.map((sample) => [`${sample.method} ${sample.path}`, sample] as const);
 
 let api: Api;

@@ -128,6 +128,7 @@ const TAG_DESCRIPTIONS: Readonly<Record<string, string>> = {
   Operations: "long-running work: imports and instances",
   Inspection: "what is inside an image, read without starting anything",
   ConTree: "the same service on the wire of the public ConTree clients",
+  MCP: "the same service for agents, by the Model Context Protocol",
   Service: "the service itself",
 };
 

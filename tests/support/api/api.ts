@@ -28,7 +28,7 @@ import { LiveInstances } from "../../../src/supervisor/instance/live-instances.t
 import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
-import { assertConforms } from "./conformance.ts";
+import { assertConforms, errorBodyOf } from "./conformance.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
 import { HeldOperations } from "./operations.ts";
 import { EXECUTABLE, startProgram } from "./program.ts";
@@ -298,10 +298,4 @@ export function errorOf(answer: Answer, code: ErrorCode): ErrorBody {
     throw new Error(`expected ${code}, got ${answer.status} ${answer.text.slice(0, 500)}`);
   }
   return error;
-}
-
-/** The error of an answer in the form of any surface. */
-function errorBodyOf({ json }: Answer): ErrorBody | null {
-  if (json === null) return null;
-  return "code" in json ? { error: json.code, message: json.error, details: json.details } : json;
 }

@@ -4,7 +4,7 @@ import { errorFormOf } from "../../../src/api/app.ts";
 import { RouteTable } from "../../../src/api/elysia-gaps.ts";
 import { errorsOf } from "../../../src/api/openapi/openapi.ts";
 import type { Route } from "../../../src/api/route.ts";
-import type { ErrorCode } from "../../../src/domain/errors.ts";
+import type { ErrorBody, ErrorCode } from "../../../src/domain/errors.ts";
 import type { Answer } from "./api.ts";
 
 /** Errors that every path can answer with, whatever its route says. */
@@ -39,7 +39,7 @@ export function assertConforms(routes: readonly Route[], method: string, path: s
   if (method === "HEAD") return;
   if (answer.json === null) fail("an error without a JSON body");
   assertShape(form.schema, answer.json, fail);
-  const code = (answer.json.code ?? answer.json.error) as ErrorCode;
+  const code = errorBodyOf(answer)?.error as ErrorCode;
   if (form.statusOf[code] !== answer.status) fail(`error ${code} has another status`);
   if (answer.status >= 500 && code === "internal_error") fail("internal error");
 }
@@ -66,4 +66,13 @@ function strict(schema: TSchema): TSchema {
     default:
       return schema;
   }
+}
+
+/** The error of an answer in the form of any surface. */
+export function errorBodyOf({ json, status }: Pick<Answer, "json" | "status">): ErrorBody | null {
+  if (json === null) return null;
+  if ("code" in json) return { error: json.code, message: json.error, details: json.details };
+  if (!("jsonrpc" in json)) return json;
+  const { message, data = { error: status === 400 ? "validation_error" : "", details: {} } } = json.error;
+  return { ...data, message };
 }

@@ -1,0 +1,192 @@
+import { Type } from "@sinclair/typebox";
+import { ApiError } from "../../domain/errors.ts";
+import type { FoundLine } from "../../domain/grep.ts";
+import { type ByteString, displayName, type GuestPath, parseGuestPathText } from "../../domain/guest-path.ts";
+import type { Entry } from "../../domain/listing.ts";
+import type { Difference } from "../../service/images.ts";
+import { answer, text } from "./answer.ts";
+import { LIMIT, nextPage, OFFSET } from "./image-tools.ts";
+import { fileUri } from "./resources.ts";
+import { cutLine, fileText, isBinary, shownBytes, shownName } from "./text.ts";
+import { IMAGE, imageId, inputs, integer, optional, READS, type Tool, type ToolCall, tool } from "./tool.ts";
+
+const ENTRIES_COUNT_DEFAULT = 200;
+const MATCHES_COUNT_DEFAULT = 30;
+const READ_BYTES_DEFAULT = 16_384;
+const READ_BYTES_MAX = 65_536;
+const LINE_CHARACTERS_MAX = 200;
+
+const PATH = Type.String({ maxLength: 4096, description: "absolute" });
+const ROOT_PATH = Type.String({ maxLength: 4096, default: "/" });
+
+/** `name/`, `name -> target`, or `name` with the size of a file. */
+function entryText(
+  name: ByteString,
+  { type, size, mode, target }: Pick<Entry, "type" | "size"> & Partial<Entry>,
+): string {
+  const shown = shownName(displayName(name));
+  if (type === "d") return `${shown}/`;
+  if (type === "l")
+    return target === undefined ? `${shown} (symlink)` : `${shown} -> ${shownName(displayName(target))}`;
+  if (type !== "f") return `${shown} (special)`;
+  return `${shown}${((mode ?? 0) & 0o111) === 0 ? "" : "*"} ${size}`;
+}
+
+const CHANGES: Readonly<Record<Difference["change"], string>> = { added: "A", removed: "D", changed: "M" };
+
+function differenceText({ path, change, now, before }: Difference): string {
+  const entry = (now ?? before)?.entry;
+  const shown = entry === undefined ? shownName(displayName(path)) : entryText(path, entry);
+  const size = now?.entry.type === "f" && before?.entry.type === "f" ? ` (was ${before.entry.size})` : "";
+  return `${CHANGES[change]} ${shown}${size}`;
+}
+
+/** A page's end as its caller sends it back. */
+const cursorOf = (path: GuestPath): string => Buffer.from(path, "latin1").toString("base64url");
+const pathOfCursor = (cursor: string): GuestPath => Buffer.from(cursor, "base64url").toString("latin1") as GuestPath;
+
+export const FILE_TOOLS: readonly Tool[] = [
+  tool({
+    name: "list_files",
+    description: "List a directory of an image, by name: `dir/`, `file size`, `program* size`, `link -> target`.",
+    input: inputs({
+      image: IMAGE,
+      path: optional(ROOT_PATH),
+      limit: optional(integer(1, 1000, { default: ENTRIES_COUNT_DEFAULT })),
+      offset: optional(OFFSET),
+    }),
+    annotations: READS,
+    scope: "images:read",
+    async run({ image, path = "/", limit = ENTRIES_COUNT_DEFAULT, offset = 0 }, call) {
+      const wanted = { id: imageId(call, image), path: parseGuestPathText(path), signal: call.signal };
+      const { entries, held } = await call.service.inspect.list(call.principal, wanted);
+      using _held = held;
+      const lines: string[] = [];
+      let at = 0;
+      for await (const entry of entries) {
+        if (at++ < offset) continue;
+        if (lines.length === limit) return answer(...lines, ...nextPage(limit, limit, offset));
+        lines.push(entryText(entry.name, entry));
+      }
+      return answer(...(lines.length > 0 ? lines : [offset > 0 ? "no more" : "the directory is empty"]));
+    },
+  }),
+  tool({
+    name: "read_file",
+    description: "Read a file of an image, or a range of it.",
+    input: inputs({
+      image: IMAGE,
+      path: PATH,
+      offset: optional(OFFSET),
+      length: optional(integer(1, READ_BYTES_MAX, { default: READ_BYTES_DEFAULT, description: "bytes" })),
+    }),
+    annotations: READS,
+    scope: "images:read",
+    async run({ image, path, offset = 0, length = READ_BYTES_DEFAULT }, call) {
+      return await readFile(call, { image, path, offset, length });
+    },
+  }),
+  tool({
+    name: "search",
+    description:
+      "Search the files of an image. With pattern: lines that match this regular expression (RE2), in files that match glob. " +
+      "Without: paths whose name matches glob.",
+    input: inputs({
+      image: IMAGE,
+      pattern: optional(Type.String({ minLength: 1, maxLength: 1000 })),
+      glob: optional(Type.String({ minLength: 1, maxLength: 256, description: "e.g. *.py, src/**/*.c" })),
+      path: optional(ROOT_PATH),
+      context: optional(integer(0, 20, { default: 0, description: "lines around a match" })),
+      limit: optional(integer(1, 200, { default: MATCHES_COUNT_DEFAULT })),
+    }),
+    annotations: READS,
+    scope: "images:read",
+    async run({ image, pattern, glob, path = "/", context = 0, limit = MATCHES_COUNT_DEFAULT }, call) {
+      const { service, principal, signal } = call;
+      const below = parseGuestPathText(path);
+      const id = imageId(call, image);
+      if (pattern !== undefined) {
+        const globs = glob === undefined ? [] : [glob];
+        const { found, bounds } = await service.inspect.grep(principal, {
+          ...{ id, signal, limit, globs, paths: [below], patterns: [pattern], matchCase: "sensitive" },
+          ...{ fileLimit: null, before: context, after: context, ranges: context > 0 },
+        });
+        const lines: string[] = [];
+        for await (const line of found) lines.push(foundText(line));
+        return answer(...(lines.length > 0 ? lines : ["no line matches"]), ...boundText(bounds));
+      }
+      if (glob === undefined) throw new ApiError("validation_error", "search needs a pattern, a glob, or both");
+      const { found, isComplete } = await service.inspect.find(principal, { id, signal, limit, path: below, glob });
+      const lines = found.map(({ path: name, entry }) => entryText(name, entry));
+      return answer(...(lines.length > 0 ? lines : ["no name matches"]), ...boundText(isComplete ? [] : ["limit"]));
+    },
+  }),
+  tool({
+    name: "diff",
+    description:
+      "List the paths that an image added (A), modified (M) or deleted (D) against its parent or another image.",
+    input: inputs({
+      image: IMAGE,
+      against: optional(IMAGE),
+      limit: optional(LIMIT),
+      cursor: optional(Type.String({ maxLength: 6000, description: "of the page before" })),
+    }),
+    annotations: READS,
+    scope: "images:read",
+    async run({ image, against, limit = 100, cursor }, call) {
+      const wanted = {
+        id: imageId(call, image),
+        against: against === undefined ? null : imageId(call, against),
+        after: cursor === undefined ? null : pathOfCursor(cursor),
+        limit,
+        signal: call.signal,
+      };
+      const { found, next, against: other } = await call.service.images.diff(call.principal, wanted);
+      const base = other === null ? "an empty image" : `image ${other}`;
+      const lines = found.map(differenceText);
+      const more = next === null ? [] : [`(there is more: cursor ${cursorOf(next)})`];
+      return answer(`against ${base}:`, ...(lines.length > 0 || next !== null ? lines : ["no difference"]), ...more);
+    },
+  }),
+];
+
+/** `path:line: text`; a line of the context has hyphens, as `grep` shows it. */
+function foundText({ path, line, bytes, kind }: FoundLine): string {
+  const mark = kind === "match" ? ":" : "-";
+  const shown = cutLine(shownName(fileText(bytes).text), LINE_CHARACTERS_MAX);
+  return `${shownName(displayName(path))}${mark}${line}${mark} ${shown}`;
+}
+
+function boundText(bounds: readonly string[]): string[] {
+  return bounds.length === 0
+    ? []
+    : [`(not complete, because of: ${bounds.join(", ")}; narrow path or glob, or raise limit)`];
+}
+
+interface ReadInput {
+  readonly image: string;
+  readonly path: string;
+  readonly offset: number;
+  readonly length: number;
+}
+
+async function readFile(call: ToolCall, { image, path, offset, length }: ReadInput) {
+  const id = imageId(call, image);
+  const wanted = { id, path: parseGuestPathText(path), signal: call.signal };
+  const file = await call.service.inspect.open(call.principal, wanted);
+  using _held = file.held;
+  const { size } = file.entry;
+  const start = Math.min(offset, size);
+  const end = Math.min(start + length, size);
+  const bytes = await file.read({ start, end });
+  const name = shownName(displayName(wanted.path));
+  const uri = fileUri(id, wanted.path);
+  const link = { type: "resource_link", uri, name: path.split("/").at(-1) ?? "", size } as const;
+  const range = start === 0 && end === size ? shownBytes(size) : `bytes ${start} to ${end} of ${size}`;
+  const rest = end < size ? `; offset ${end} goes on` : "";
+  const links = start === 0 && end === size ? [] : [link];
+  if (isBinary(bytes)) return { content: [text(`${name}: binary, ${shownBytes(size)}; the resource has it`), link] };
+  const shown = fileText(bytes);
+  const hidden = shown.hiddenCount === 0 ? "" : `; ${shown.hiddenCount} control or invisible characters are not shown`;
+  return { content: [text(`${name}: ${range}${rest}${hidden}`), text(shown.text), ...links] };
+}

@@ -1,0 +1,104 @@
+import type { OperationId } from "../../domain/ids.ts";
+import { type LogEvent, Spid } from "../../domain/log-event.ts";
+import { isTerminal } from "../../domain/operation.ts";
+import type { Operation } from "../../service/operations.ts";
+import { startTimer, untilAborted } from "../../system/waiting.ts";
+import { cutLine, outputText } from "./text.ts";
+import type { ToolCall } from "./tool.ts";
+
+/** Most requests of clients time out after 60 s. */
+export const WAIT_SECONDS_DEFAULT = 45;
+export const WAIT_SECONDS_MAX = 600;
+
+/** Shortest pause between two messages, in `milliseconds`. It grows with the time, so that a call sends some 200 at most. */
+const PAUSE_MS_MIN = 250;
+const PAUSE_RATIO = 1 / 40;
+/** Of one message. A client that does not read makes the service keep all of them. */
+const MESSAGE_CHARACTERS_MAX = 1000;
+const LINE_CHARACTERS_MAX = 200;
+/** Of an output, the last bytes that a message may show. */
+const RECENT_BYTES_MAX = 4096;
+
+/**
+ * Waits until an operation has ended or `waitSeconds` have passed, and tells the client meanwhile what it does.
+ * @throws ApiError `not_found`; the reason of the call's signal when the client does not wait any more
+ */
+export async function followed(call: ToolCall, id: OperationId, waitSeconds: number): Promise<Operation> {
+  const { service, principal, signal, progress } = call;
+  const waitMs = waitSeconds * 1000;
+  const before = service.operations.get(principal, id);
+  if (isTerminal(before.status) || waitMs === 0) return before;
+  if (progress === null) await service.operations.wait(principal, id, waitMs, signal);
+  else await tell(call, id, waitMs, progress);
+  signal.throwIfAborted();
+  return service.operations.get(principal, id);
+}
+
+async function tell(
+  { service, principal, signal }: ToolCall,
+  id: OperationId,
+  waitMs: number,
+  progress: (message: string) => void,
+): Promise<void> {
+  const over = new AbortController();
+  const stop = () => over.abort();
+  const timer = setTimeout(stop, waitMs);
+  signal.addEventListener("abort", stop, { once: true });
+  using undo = new DisposableStack();
+  undo.defer(() => clearTimeout(timer));
+  undo.defer(() => signal.removeEventListener("abort", stop));
+  using events = service.operations.events(principal, { id, since: -1, follow: true, signal: over.signal });
+  const startedAt = performance.now();
+  const news = new News();
+  for (;;) {
+    const found = await events.next().catch((error: unknown) => {
+      if (over.signal.aborted) return null;
+      throw error;
+    });
+    if (found === null || found.some(({ type }) => type === "completion")) return;
+    for (const event of found) news.take(event);
+    const message = news.message();
+    if (message === "") continue;
+    progress(message);
+    using pause = startTimer(Math.max(PAUSE_MS_MIN, (performance.now() - startedAt) * PAUSE_RATIO));
+    await untilAborted(pause.fired, over.signal).catch(() => undefined);
+  }
+}
+
+/** What has happened since the last message. */
+class News {
+  #step = "";
+  #output = Buffer.alloc(0);
+
+  take({ type, spid, payload }: LogEvent): void {
+    if (type === "progress") this.#step = stepText(payload);
+    if (type === "init") this.#step = "the machine has started";
+    if (type === "spawn" && spid === Spid.command) this.#step = "the command runs";
+    if ((type === "stdout" || type === "stderr") && spid === Spid.command) {
+      this.#output = Buffer.concat([this.#output, payload.subarray(-RECENT_BYTES_MAX)]).subarray(-RECENT_BYTES_MAX);
+    }
+  }
+
+  /** The last step and the last lines of output; empty when nothing has happened. */
+  message(): string {
+    const lines = outputText(this.#output).trimEnd().split("\n");
+    const shown = [this.#step, ...lines]
+      .filter((line) => line !== "")
+      .map((line) => cutLine(line, LINE_CHARACTERS_MAX));
+    this.#step = "";
+    this.#output = Buffer.alloc(0);
+    let kept = shown.length;
+    for (let room = MESSAGE_CHARACTERS_MAX; kept > 0; kept--) {
+      room -= (shown[kept - 1]?.length ?? 0) + 1;
+      if (room < 0) break;
+    }
+    return shown.slice(kept).join("\n");
+  }
+}
+
+/** The step of an import or a checkpoint, with its figures. */
+function stepText(payload: Uint8Array): string {
+  const { step, ...figures } = JSON.parse(Buffer.from(payload).toString("utf8")) as Record<string, unknown>;
+  const shown = Object.entries(figures).map(([name, value]) => `${name.replaceAll("_", " ")} ${String(value)}`);
+  return [String(step), ...shown].join(", ");
+}

@@ -1,0 +1,82 @@
+import { isTerminal, type StoredImportResult, type StoredInstanceResult } from "../../domain/operation.ts";
+import type { OutputStream } from "../../domain/output.ts";
+import type { Operation } from "../../service/operations.ts";
+import { type Answer, type Content, text } from "./answer.ts";
+import { type Reading, shownOutput } from "./output.ts";
+import { shownBytes, shownName, shownSeconds } from "./text.ts";
+
+/** Bounds of the outputs in an answer, in `bytes`. */
+export const SHOWN_BYTES_DEFAULT = 8192;
+export const SHOWN_BYTES_MAX = 65_536;
+
+/** An operation as an answer: how it ended or what it does, what to do next, and its outputs in short. */
+export async function operationAnswer(reading: Reading, operation: Operation, bytesMax: number): Promise<Answer> {
+  const lines = isTerminal(operation.status) ? endLines(operation) : runningLines(operation);
+  const isFailed = operation.status === "FAILED";
+  return {
+    content: [text(lines.join("\n")), ...(await outputItems(reading, operation, bytesMax))],
+    _meta: { "coppice/operation": factsOf(operation) },
+    ...(isFailed ? { isError: true } : {}),
+  };
+}
+
+async function outputItems(reading: Reading, operation: Operation, bytesMax: number): Promise<Content[]> {
+  if (operation.kind !== "instance" || operation.status === "PENDING") return [];
+  // A short stderr leaves its room to stdout.
+  const half = Math.floor(bytesMax / 2);
+  const shown = async (stream: OutputStream, bytes: number) =>
+    await shownOutput(reading, operation, { stream, bytesMax: bytes });
+  const stderr = await shown("stderr", half);
+  const stdout = await shown("stdout", bytesMax - Math.min(half, stderr.totalBytes));
+  const items = [...stdout.items, ...stderr.items];
+  return items.length === 0 && isTerminal(operation.status) ? [text("no output")] : items;
+}
+
+function runningLines({ id, kind, status, startedAt }: Operation): string[] {
+  const since = startedAt === null ? "" : `, ${shownSeconds(Date.now() - startedAt)} after its start`;
+  const state = status === "PENDING" ? "waits for a machine" : `still runs${since}`;
+  const also =
+    kind === "instance" ? "; read_output reads all of its output, checkpoint makes an image of its files" : "";
+  return [`operation ${id} ${state}: follow waits for it, end stops it${also}`];
+}
+
+function endLines(operation: Operation): string[] {
+  const { id, kind, status, error } = operation;
+  if (status === "CANCELLED") return [`operation ${id} was cancelled; it made no image`];
+  if (status === "FAILED") {
+    const { error: code = "internal_error", message = "" } = (error ?? {}) as { error?: string; message?: string };
+    return [`operation ${id} failed (${code}): ${shownName(message)}`, failureStep(code, kind)];
+  }
+  if (kind === "instance") return runLines(operation);
+  const { image, tag, ...figures } = operation.result as StoredImportResult;
+  const tagged = tag === undefined ? "" : `, tag ${tag}`;
+  const digest = kind === "image_import" ? `, digest ${figures.digest}` : "";
+  return [`image ${image}${tagged}: ${shownBytes(figures.size_bytes)}${digest}`, "run starts commands from it"];
+}
+
+function failureStep(code: string, kind: Operation["kind"]): string {
+  if (code === "unavailable" || code === "too_many_requests") return "Wait some seconds, then try again.";
+  if (kind === "image_import") return "Check the reference: it names a registry host, a repository and a tag.";
+  return "The service failed, not the command; it can be tried again.";
+}
+
+function runLines({ id, result, startedAt, finishedAt }: Operation): string[] {
+  const { exit_code: code, timed_out: timedOut, oom_killed: outOfMemory, image } = result as StoredInstanceResult;
+  const time = startedAt === null || finishedAt === null ? "" : ` after ${shownSeconds(finishedAt - startedAt)}`;
+  const why = [
+    ...(timedOut ? ["it exceeded its timeout and was killed: run it with a longer one"] : []),
+    ...(outOfMemory === true ? ["it ran out of memory: run it with more memory_mib"] : []),
+  ];
+  const kept =
+    image === undefined
+      ? "its files were not kept (disposable)"
+      : `image ${image} has its files: run from it to go on, or from the image before to try again`;
+  return [[`exit code ${code}${time}`, ...why].join("; "), kept, `operation ${id}`];
+}
+
+/** Ids and figures for programs. */
+function factsOf({ id, kind, status, result }: Operation): Record<string, unknown> {
+  const { exit_code, timed_out, image, digest } = (result ?? {}) as Partial<StoredInstanceResult & StoredImportResult>;
+  const known = { exit_code, timed_out, image, digest };
+  return { id, kind, status, ...(status === "SUCCESS" ? known : {}) };
+}

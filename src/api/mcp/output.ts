@@ -1,0 +1,90 @@
+import type { OperationId } from "../../domain/ids.ts";
+import { Spid } from "../../domain/log-event.ts";
+import type { OutputStream } from "../../domain/output.ts";
+import type { Operation } from "../../service/operations.ts";
+import type { Principal } from "../../service/parts.ts";
+import type { Service } from "../../service/service.ts";
+import type { Content } from "./answer.ts";
+import { HeadAndTail, isBinary, outputText, shownBytes } from "./text.ts";
+
+/** The part of a call that reading needs. */
+export interface Reading {
+  readonly service: Service;
+  readonly principal: Principal;
+  readonly signal: AbortSignal;
+}
+
+/** An output of the command of an instance so far, in chunks. @throws as `operations.outputs` and `operations.events` do */
+export async function* outputChunks(
+  reading: Reading,
+  operation: Operation,
+  stream: OutputStream,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const { service, principal, signal } = reading;
+  if (operation.kind !== "instance") return;
+  if (operation.status !== "SUCCESS") {
+    yield* loggedChunks(reading, operation.id, stream);
+    return;
+  }
+  using outputs = await service.operations.outputs(principal, operation, signal);
+  const output = await outputs.read(stream);
+  if (output.kind === "short") yield output.bytes;
+  else {
+    using long = output;
+    for await (const piece of long.pieces()) yield piece;
+  }
+}
+
+async function* loggedChunks(
+  { service, principal, signal }: Reading,
+  id: OperationId,
+  stream: OutputStream,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  using events = service.operations.events(principal, { id, since: -1, follow: false, spid: Spid.command, signal });
+  for (let found = await events.next(); found !== null; found = await events.next()) {
+    for (const { type, payload } of found) if (type === stream) yield payload;
+  }
+}
+
+/** The address at which a client can read all of an output. */
+export function outputUri(id: string, stream: OutputStream): string {
+  return `coppice://operations/${id}/${stream}`;
+}
+
+export interface ShownOutput {
+  readonly items: readonly Content[];
+  readonly totalBytes: number;
+}
+
+/** The beginning and the end of an output, at most `bytesMax` together; nothing when it is empty. */
+export async function shownOutput(
+  reading: Reading,
+  operation: Operation,
+  { stream, bytesMax }: { readonly stream: OutputStream; readonly bytesMax: number },
+): Promise<ShownOutput> {
+  const kept = new HeadAndTail(bytesMax);
+  for await (const chunk of outputChunks(reading, operation, stream)) kept.push(chunk);
+  const { totalBytes } = kept;
+  if (totalBytes === 0) return { items: [], totalBytes };
+  const { head, tail, omittedBytes } = kept.parts();
+  const uri = outputUri(operation.id, stream);
+  const link: Content = { type: "resource_link", uri, name: stream, size: totalBytes };
+  if (isBinary(head)) {
+    const text = `${stream}: binary, ${shownBytes(totalBytes)}; ${uri} has it`;
+    return { items: [{ type: "text", text }, link], totalBytes };
+  }
+  if (omittedBytes === 0) {
+    return {
+      items: [{ type: "text", text: `${stream} (${shownBytes(totalBytes)}):\n${outputText(head)}` }],
+      totalBytes,
+    };
+  }
+  const first = `${stream} (${shownBytes(totalBytes)}), its beginning:\n${outputText(head)}`;
+  const omitted = `${shownBytes(omittedBytes)} are left out here: read_output with offset ${head.byteLength} has them. The end:\n`;
+  const items: Content[] = [
+    { type: "text", text: first },
+    { type: "text", text: `${omitted}${outputText(tail)}` },
+    link,
+  ];
+  return { items, totalBytes };
+}

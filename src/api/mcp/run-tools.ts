@@ -1,0 +1,280 @@
+import { Type } from "@sinclair/typebox";
+import { ApiError } from "../../domain/errors.ts";
+import { isoTime, type OperationId } from "../../domain/ids.ts";
+import type { NetworkInput } from "../../domain/network.ts";
+import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
+import type { FileInput } from "../../domain/spawn.ts";
+import { parseRuleText } from "../../network/rules.ts";
+import { answer, facts, text } from "./answer.ts";
+import { endUnlessAnswered } from "./ending.ts";
+import { followed, WAIT_SECONDS_DEFAULT } from "./following.ts";
+import { LIMIT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools.ts";
+import { operationAnswer, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./operation-answer.ts";
+import { outputChunks } from "./output.ts";
+import { requireScope } from "./problem.ts";
+import { isBinary, outputText, shownBytes, shownName } from "./text.ts";
+import {
+  ADDS,
+  DESTROYS,
+  IMAGE,
+  imageId,
+  inputs,
+  integer,
+  OPERATION,
+  operationId,
+  optional,
+  READS,
+  type Tool,
+  type ToolCall,
+  tool,
+} from "./tool.ts";
+
+const LIST_COUNT_DEFAULT = 20;
+const BYTES_OF_MIB = 1_048_576;
+const FILES_COUNT_MAX = 64;
+const CONTENT_CHARACTERS_MAX = 1_500_000;
+
+const OUTPUT_BYTES = integer(256, SHOWN_BYTES_MAX, {
+  default: SHOWN_BYTES_DEFAULT,
+  description: "output shown: its head and tail",
+});
+const MODE = Type.String({ pattern: "^[0-7]{4}$", error: "mode must be four octal digits", default: "0644" });
+
+const RUN_FILE = Type.Object(
+  {
+    path: Type.String({ maxLength: 4096, description: "absolute" }),
+    content: Type.Optional(Type.String({ maxLength: CONTENT_CHARACTERS_MAX, description: "text" })),
+    file: Type.Optional(Type.String({ maxLength: 36, description: "id from upload_file, instead of content" })),
+    mode: Type.Optional(MODE),
+  },
+  { additionalProperties: false },
+);
+
+/** Stores content as a file, and returns its id. */
+async function stored({ service, principal }: ToolCall, content: Uint8Array): Promise<{ id: string; sha256: string }> {
+  requireScope(principal, "files:write");
+  return await service.files.upload(principal, {
+    announcedBytes: content.byteLength,
+    content: (async function* () {
+      yield content;
+    })(),
+  });
+}
+
+type RunFile = { path: string; content?: string; file?: string; mode?: string };
+
+async function inputFiles(call: ToolCall, files: readonly RunFile[]): Promise<Record<string, FileInput>> {
+  const found: Record<string, FileInput> = {};
+  for (const { path, content, file, mode } of files) {
+    if ((content === undefined) === (file === undefined)) {
+      throw new ApiError("validation_error", `files: ${shownName(path)} must have either content or file`);
+    }
+    if (path in found) throw new ApiError("validation_error", `files: ${shownName(path)} is there twice`);
+    const fileId = file ?? (await stored(call, Buffer.from(content ?? "", "utf8"))).id;
+    found[path] = { fileId, ...(mode === undefined ? {} : { mode }) };
+  }
+  return found;
+}
+
+/** @throws ApiError `validation_error` */
+function networkOf(hosts: "all" | readonly string[] = []): NetworkInput | "ceiling" {
+  if (hosts === "all") return "ceiling";
+  return hosts.length === 0 ? "none" : { allow: hosts.map(parseRuleText) };
+}
+
+export const RUN_TOOLS: readonly Tool[] = [
+  tool({
+    name: "run",
+    description:
+      "Run a shell command as root in a fresh VM that starts from an image, and keep its files as a new image (also when it " +
+      "fails). Returns exit code, new image and output. If it still runs after wait_seconds, the run goes on: use follow.",
+    input: inputs({
+      image: IMAGE,
+      command: Type.String({ minLength: 1, maxLength: 131_071, description: "for /bin/sh -c" }),
+      files: optional(
+        Type.Array(RUN_FILE, { maxItems: FILES_COUNT_MAX, description: "files to write before the command" }),
+      ),
+      env: optional(Type.Record(Type.String(), Type.String())),
+      cwd: optional(Type.String({ maxLength: 4096, description: "default: the image's, or /" })),
+      stdin: optional(Type.String({ maxLength: CONTENT_CHARACTERS_MAX })),
+      timeout: optional(Type.Integer({ minimum: 1, default: 300, description: "seconds" })),
+      memory_mib: optional(Type.Integer({ minimum: 1 })),
+      network: optional(
+        Type.Union([Type.Literal("all"), Type.Array(Type.String({ maxLength: 300 }), { maxItems: 64 })], {
+          description: 'hosts to reach, e.g. ["example.org:443"]; all: what the operator allows; default: none',
+          error: "network must be all, or an array of hosts",
+        }),
+      ),
+      disposable: optional(Type.Boolean({ default: false, description: "keep no files" })),
+      detach: optional(Type.Boolean({ default: false, description: "cancelling this call does not end the run" })),
+      wait_seconds: optional(WAIT_SECONDS),
+      output_bytes: optional(OUTPUT_BYTES),
+    }),
+    annotations: { destructiveHint: false, openWorldHint: true },
+    scope: "instances:spawn",
+    async run(input, call) {
+      const { image, command, files = [], env, cwd, timeout, memory_mib: memoryMib, network, disposable } = input;
+      if (network !== undefined && network.length > 0) requireScope(call.principal, "instances:network");
+      const from = imageId(call, image);
+      const id = await call.service.instances.spawn(call.principal, {
+        image: from,
+        command,
+        shell: true,
+        // The variables of the image, such as its PATH.
+        inherit: true,
+        env,
+        cwd,
+        disposable,
+        timeoutSeconds: timeout,
+        files: await inputFiles(call, files),
+        stdin: input.stdin === undefined ? undefined : `base64:${Buffer.from(input.stdin, "utf8").toString("base64")}`,
+        network: networkOf(network),
+        resources: memoryMib === undefined ? undefined : { memoryBytes: memoryMib * BYTES_OF_MIB },
+      });
+      return await settled(call, id, input);
+    },
+  }),
+  tool({
+    name: "follow",
+    description: "Wait for an operation to end, and return its result and output so far.",
+    input: inputs({ operation: OPERATION, wait_seconds: optional(WAIT_SECONDS), output_bytes: optional(OUTPUT_BYTES) }),
+    annotations: READS,
+    scope: "operations:read",
+    async run(
+      { operation, wait_seconds: wait = WAIT_SECONDS_DEFAULT, output_bytes: bytes = SHOWN_BYTES_DEFAULT },
+      call,
+    ) {
+      return await operationAnswer(call, await followed(call, operationId(operation), wait), bytes);
+    },
+  }),
+  tool({
+    name: "read_output",
+    description: "Read a range of a run's output, also while it runs.",
+    input: inputs({
+      operation: OPERATION,
+      stream: optional(Type.Union([Type.Literal("stdout"), Type.Literal("stderr")], { default: "stdout" })),
+      offset: optional(Type.Integer({ default: 0, description: "bytes; below 0: from the end" })),
+      length: optional(integer(1, SHOWN_BYTES_MAX, { default: SHOWN_BYTES_DEFAULT })),
+    }),
+    annotations: READS,
+    scope: "operations:read",
+    async run({ operation, stream = "stdout", offset = 0, length = SHOWN_BYTES_DEFAULT }, call) {
+      const found = call.service.operations.get(call.principal, operationId(operation));
+      const range = { offset, length };
+      const { bytes, start, totalBytes } = await rangeOf(outputChunks(call, found, stream), range);
+      const end = start + bytes.byteLength;
+      const state = found.finishedAt === null ? " so far" : "";
+      const head = `${stream} bytes ${start} to ${end} of ${totalBytes}${state}`;
+      if (isBinary(bytes)) return { content: [text(`${head}, base64:`), text(Buffer.from(bytes).toString("base64"))] };
+      return { content: [text(head), text(outputText(bytes))] };
+    },
+  }),
+  tool({
+    name: "checkpoint",
+    description: "Make an image of the files of a run that still runs; it goes on.",
+    input: inputs({
+      operation: OPERATION,
+      tag: optional(Type.String({ maxLength: 128 })),
+      wait_seconds: optional(WAIT_SECONDS),
+    }),
+    annotations: ADDS,
+    scope: "instances:exec",
+    async run({ operation, tag, wait_seconds: wait = WAIT_SECONDS_DEFAULT }, call) {
+      requireTag(tag);
+      const id = await call.service.instances.checkpoint(call.principal, { id: operationId(operation), tag });
+      return await operationAnswer(call, await followed(call, id, wait), 0);
+    },
+  }),
+  tool({
+    name: "end",
+    description: "Stop an operation that waits or runs. A stopped run makes no image.",
+    input: inputs({ operation: OPERATION }),
+    annotations: DESTROYS,
+    scope: "operations:cancel",
+    async run({ operation }, { service, principal }) {
+      const { id } = service.operations.cancel(principal, operationId(operation));
+      return facts(`operation ${id} ends`, { operation: id });
+    },
+  }),
+  tool({
+    name: "list_operations",
+    description: "List runs, imports and checkpoints, the newest first.",
+    input: inputs({
+      status: optional(Type.Union(OPERATION_STATUSES.map((status) => Type.Literal(status)))),
+      kind: optional(Type.Union(OPERATION_KINDS.map((kind) => Type.Literal(kind)))),
+      limit: optional(LIMIT),
+      offset: optional(OFFSET),
+    }),
+    annotations: READS,
+    scope: "operations:read",
+    async run({ status, kind, limit = LIST_COUNT_DEFAULT, offset = 0 }, { service, principal }) {
+      const rows = await service.operations.list(principal, { status, kind, limit, offset });
+      const lines = rows.map((row) => {
+        const { exit_code: code, image = "-" } = (row.result ?? {}) as { exit_code?: number; image?: string };
+        const exit = code === undefined ? "" : ` exit ${code}`;
+        return `${row.id} ${row.kind} ${row.status}${exit} ${image} ${isoTime(row.createdAt)}`;
+      });
+      if (lines.length === 0) return answer("no operations here");
+      return answer("operation kind status image created", ...lines, ...nextPage(lines.length, limit, offset));
+    },
+  }),
+  tool({
+    name: "upload_file",
+    description: "Store a small file once, to pass its id to the files of several runs.",
+    input: inputs({
+      content: Type.String({ maxLength: CONTENT_CHARACTERS_MAX }),
+      encoding: optional(Type.Union([Type.Literal("text"), Type.Literal("base64")], { default: "text" })),
+    }),
+    annotations: { ...ADDS, idempotentHint: true },
+    scope: "files:write",
+    async run({ content, encoding = "text" }, call) {
+      const bytes = Buffer.from(content, encoding === "text" ? "utf8" : "base64");
+      if (encoding === "base64" && bytes.toString("base64") !== content) {
+        throw new ApiError("validation_error", "content must be standard base64 with padding", { field: "content" });
+      }
+      const { id, sha256 } = await stored(call, bytes);
+      return facts(`file ${id}, ${shownBytes(bytes.byteLength)}, sha256 ${sha256}`, { file: id, sha256 });
+    },
+  }),
+];
+
+interface Settling {
+  readonly detach?: boolean;
+  readonly wait_seconds?: number;
+  readonly output_bytes?: number;
+}
+
+async function settled(call: ToolCall, id: OperationId, input: Settling) {
+  const {
+    detach = false,
+    wait_seconds: wait = WAIT_SECONDS_DEFAULT,
+    output_bytes: bytes = SHOWN_BYTES_DEFAULT,
+  } = input;
+  using ending = detach ? null : endUnlessAnswered(call, id);
+  const made = await operationAnswer(call, await followed(call, id, wait), bytes);
+  ending?.answered();
+  return made;
+}
+
+/** A range of a content; a negative offset counts from its end. */
+async function rangeOf(
+  chunks: AsyncIterable<Uint8Array>,
+  { offset, length }: { readonly offset: number; readonly length: number },
+): Promise<{ readonly bytes: Uint8Array; readonly start: number; readonly totalBytes: number }> {
+  let total = 0;
+  let kept = Buffer.alloc(0);
+  /** offset of the first byte of `kept` */
+  let keptStart = Math.max(0, offset);
+  const last = Math.min(-offset, SHOWN_BYTES_MAX);
+  for await (const chunk of chunks) {
+    const start = total;
+    total += chunk.byteLength;
+    if (offset < 0) {
+      kept = Buffer.from(Buffer.concat([kept, chunk.subarray(-last)]).subarray(-last));
+      keptStart = total - kept.byteLength;
+    } else if (kept.byteLength < length && total > offset) {
+      kept = Buffer.concat([kept, chunk.subarray(Math.max(0, offset - start))]).subarray(0, length) as typeof kept;
+    }
+  }
+  return { bytes: kept.subarray(0, length), start: Math.min(keptStart, total), totalBytes: total };
+}

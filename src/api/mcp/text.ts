@@ -1,0 +1,137 @@
+/*
+ * Bytes of guests as text for a model: nothing in it is interpreted, hides anything, or is longer than the caller wants.
+ */
+
+/** Escape sequences of terminals: CSI, terminated OSC and the like, all others with the byte that follows. */
+const ESCAPES =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these sequences begin with ESC.
+  /\x1b(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)|[ -/]*[0-~]?)/g;
+/** Other control characters, and characters without a shape, which can reorder what is shown or hide text in it. */
+const INVISIBLE =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are removed.
+  /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+
+/** A part with NUL, or with more than this share of bytes that are not UTF-8, is binary. */
+const INVALID_RATIO = 0.1;
+const REPLACEMENT = "\ufffd";
+
+/** The characters of an output without what a terminal would interpret. Of a line that was overwritten, the last state stays. */
+export function outputText(bytes: Uint8Array): string {
+  const visible = decoded(bytes).replace(ESCAPES, "");
+  const lines = visible.includes("\r") ? visible.split("\n").map(lastState).join("\n") : visible;
+  return lines.replace(INVISIBLE, "");
+}
+
+/** The characters of a file that have a shape, and how many others it has. */
+export function fileText(bytes: Uint8Array): { readonly text: string; readonly hiddenCount: number } {
+  const whole = decoded(bytes).replaceAll("\r\n", "\n");
+  const text = whole.replace(INVISIBLE, "");
+  return { text, hiddenCount: whole.length - text.length };
+}
+
+function decoded(bytes: Uint8Array): string {
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+}
+
+function lastState(line: string): string {
+  const states = line.split("\r").filter((state) => state !== "");
+  return states.at(-1) ?? "";
+}
+
+export function isBinary(bytes: Uint8Array): boolean {
+  if (bytes.includes(0)) return true;
+  const text = decoded(bytes);
+  const invalidCount = text.split(REPLACEMENT).length - 1;
+  return invalidCount > Math.max(2, text.length * INVALID_RATIO);
+}
+
+/** A name of a guest in one line: control characters and the like as `\u{…}`. */
+export function shownName(name: string): string {
+  const escaped = (found: string): string => `\\u{${(found.codePointAt(0) ?? 0).toString(16)}}`;
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are escaped.
+  return name.replace(/[\t\n\x1b]/g, escaped).replace(INVISIBLE, escaped);
+}
+
+/** At most `charactersMax` of a line; the rest is counted. */
+export function cutLine(line: string, charactersMax: number): string {
+  if (line.length <= charactersMax) return line;
+  // Not between the halves of a character.
+  const kept = line.slice(0, charactersMax).replace(/[\ud800-\udbff]$/, "");
+  return `${kept}… (+${line.length - kept.length} characters)`;
+}
+
+/** Keeps the beginning and the end of a content of any length. */
+export class HeadAndTail {
+  readonly #headBytesMax: number;
+  readonly #tailBytesMax: number;
+  #head = new Uint8Array(0);
+  /** at most twice as long as the tail may be */
+  #tail = new Uint8Array(0);
+  /** of the whole content, in `bytes` */
+  totalBytes = 0;
+
+  /** @param bytesMax of both together; the end gets two thirds, because the reason of a failure stands there */
+  constructor(bytesMax: number) {
+    this.#headBytesMax = Math.floor(bytesMax / 3);
+    this.#tailBytesMax = bytesMax - this.#headBytesMax;
+  }
+
+  push(chunk: Uint8Array): void {
+    this.totalBytes += chunk.byteLength;
+    const headRoom = this.#headBytesMax - this.#head.byteLength;
+    if (headRoom > 0) this.#head = Buffer.concat([this.#head, chunk.subarray(0, headRoom)]);
+    const rest = chunk.subarray(Math.max(0, headRoom)).subarray(-this.#tailBytesMax);
+    if (rest.byteLength === 0) return;
+    this.#tail = Buffer.concat([this.#tail, rest]);
+    if (this.#tail.byteLength > 2 * this.#tailBytesMax) this.#tail = this.#tail.slice(-this.#tailBytesMax);
+  }
+
+  /** The content, or its beginning and end, cut at lines where they are short, and how many `bytes` lie between them. */
+  parts(): { readonly head: Uint8Array; readonly tail: Uint8Array; readonly omittedBytes: number } {
+    const tail = this.#tail.slice(-this.#tailBytesMax);
+    const isWhole = this.totalBytes === this.#head.byteLength + tail.byteLength;
+    if (isWhole) return { head: Buffer.concat([this.#head, tail]), tail: new Uint8Array(0), omittedBytes: 0 };
+    const kept = { head: wholeLines(this.#head), tail: fromLine(tail) };
+    return { ...kept, omittedBytes: this.totalBytes - kept.head.byteLength - kept.tail.byteLength };
+  }
+}
+
+const NEWLINE = 0x0a;
+/** A cut may drop this share of a part to be at the end of a line. */
+const DROPPED_RATIO = 0.5;
+
+/** Up to the last newline; without one near, up to the last whole character. */
+function wholeLines(bytes: Uint8Array): Uint8Array {
+  const end = bytes.lastIndexOf(NEWLINE) + 1;
+  if (end >= bytes.byteLength * DROPPED_RATIO) return bytes.subarray(0, end);
+  let last = bytes.byteLength;
+  while (last > 0 && isContinuation(bytes[last - 1])) last--;
+  return bytes.subarray(0, Math.max(0, last - 1));
+}
+
+/** From the first line that begins in `bytes`; without one near, from the first whole character. */
+function fromLine(bytes: Uint8Array): Uint8Array {
+  const start = bytes.indexOf(NEWLINE) + 1;
+  if (start > 0 && start <= bytes.byteLength * DROPPED_RATIO) return bytes.subarray(start);
+  let first = 0;
+  while (isContinuation(bytes[first])) first++;
+  return bytes.subarray(first);
+}
+
+/** The byte is not the first one of its character in UTF-8. */
+function isContinuation(byte: number | undefined): boolean {
+  return byte !== undefined && (byte & 0xc0) === 0x80;
+}
+
+/** `1,234,567 bytes` */
+export function shownBytes(bytes: number): string {
+  return `${bytes.toLocaleString("en-US")} byte${bytes === 1 ? "" : "s"}`;
+}
+
+/** `0.4 s`, `12 s`, `3 min 5 s` */
+export function shownSeconds(ms: number): string {
+  const seconds = ms / 1000;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}

@@ -1,0 +1,99 @@
+import { describe, expect, test } from "bun:test";
+import {
+  cutLine,
+  fileText,
+  HeadAndTail,
+  isBinary,
+  outputText,
+  shownBytes,
+  shownName,
+  shownSeconds,
+} from "../../../src/api/mcp/text.ts";
+
+const bytes = (text: string): Uint8Array => Buffer.from(text, "utf8");
+
+describe("what a guest writes is shown as text that does nothing", () => {
+  test.each([
+    ["colours", "\x1b[1;31mred\x1b[0m", "red"],
+    ["titles and links", "a\x1b]0;title\x07b\x1b]8;;http://x\x1b\\c", "abc"],
+    ["an unterminated sequence hides nothing", "a\x1b]0;all the rest\nis here", "a0;all the rest\nis here"],
+    ["moves of the cursor", "one\x1b[2J\x1b[Htwo\x1b[?25l", "onetwo"],
+    ["bells, backspaces and NUL", "a\x07b\x08c\0d", "abcd"],
+    ["characters of the upper control set", "a\u009b31mb\u0085c", "a31mbc"],
+    ["reordered text", "a\u202eb\u2066c\u200fd", "abcd"],
+    ["text without a shape", `a\u200b\u2060b${String.fromCodePoint(0xe0049, 0xe0067)}c`, "abc"],
+    ["a progress bar shows its last state", "10%\r50%\r100%\ndone\r\n", "100%\ndone\n"],
+    ["tabs and lines stay", "a\tb\n\nc", "a\tb\n\nc"],
+    ["an ESC at the end", "a\x1b", "a"],
+  ])("%s", (_what, written, shown) => {
+    expect(outputText(bytes(written))).toBe(shown);
+  });
+
+  test("bytes that are no UTF-8 are marked", () => {
+    expect(outputText(Uint8Array.of(0x61, 0xff, 0x62))).toBe("a\ufffdb");
+  });
+
+  test("of a file, lines are not taken for overwritten ones, and what is hidden is counted", () => {
+    expect(fileText(bytes("a\r\nb\r\n"))).toEqual({ text: "a\nb\n", hiddenCount: 0 });
+    expect(fileText(bytes("a\rb\u202ec"))).toEqual({ text: "abc", hiddenCount: 2 });
+  });
+
+  test("a name is one line", () => {
+    expect(shownName("a\nb\tc\x1b[31md\u202e")).toBe("a\\u{a}b\\u{9}c\\u{1b}[31md\\u{202e}");
+  });
+
+  test("many sequences without an end are not searched again and again", () => {
+    expect(outputText(bytes("\x1b]".repeat(500_000)))).toBe("");
+  });
+});
+
+test("binary is told from text", () => {
+  expect(isBinary(bytes("plain\n"))).toBe(false);
+  expect(isBinary(Buffer.from("grüße\n", "latin1"))).toBe(false);
+  expect(isBinary(bytes("a\0b"))).toBe(true);
+  expect(isBinary(Uint8Array.from({ length: 64 }, (_, at) => 0x80 + at))).toBe(true);
+});
+
+describe("of a long content, the beginning and the end stay", () => {
+  const kept = (content: string, bytesMax: number, chunkBytes: number) => {
+    const parts = new HeadAndTail(bytesMax);
+    const all = bytes(content);
+    for (let at = 0; at < all.byteLength; at += chunkBytes) parts.push(all.subarray(at, at + chunkBytes));
+    const { head, tail, omittedBytes } = parts.parts();
+    const text = (part: Uint8Array) => Buffer.from(part).toString("utf8");
+    return { head: text(head), tail: text(tail), omittedBytes, totalBytes: parts.totalBytes };
+  };
+  const lines = (count: number) => Array.from({ length: count }, (_, line) => `line ${line}\n`).join("");
+
+  test.each([1, 7, 64, 100_000])("in chunks of %d bytes", (chunkBytes) => {
+    const all = lines(10_000);
+    const { head, tail, omittedBytes, totalBytes } = kept(all, 300, chunkBytes);
+    expect(totalBytes).toBe(all.length);
+    expect(all.startsWith(head)).toBe(true);
+    expect(all.endsWith(tail)).toBe(true);
+    expect(head).toMatch(/^line 0\n[\s\S]*\n$/);
+    expect(tail).toMatch(/^line \d+\n[\s\S]*line 9999\n$/);
+    expect(head.length + tail.length + omittedBytes).toBe(totalBytes);
+    expect(head.length + tail.length).toBeLessThanOrEqual(300);
+  });
+
+  test("a short content is whole", () => {
+    expect(kept("short", 300, 2)).toEqual({ head: "short", tail: "", omittedBytes: 0, totalBytes: 5 });
+    const exact = "x".repeat(300);
+    expect(kept(exact, 300, 300)).toEqual({ head: exact, tail: "", omittedBytes: 0, totalBytes: 300 });
+  });
+
+  test("a line without an end is cut between characters", () => {
+    const { head, tail, omittedBytes, totalBytes } = kept("ü".repeat(10_000), 301, 997);
+    expect(head).toMatch(/^ü+$/);
+    expect(tail).toMatch(/^ü+$/);
+    expect(bytes(head + tail).byteLength + omittedBytes).toBe(totalBytes);
+  });
+});
+
+test("figures are for people", () => {
+  expect([shownBytes(1), shownBytes(1_234_567)]).toEqual(["1 byte", "1,234,567 bytes"]);
+  expect([shownSeconds(420), shownSeconds(12_400), shownSeconds(185_000)]).toEqual(["0.4 s", "12 s", "3 min 5 s"]);
+  expect(cutLine("abcdef", 3)).toBe("abc… (+3 characters)");
+  expect(cutLine("ab😀cd", 3)).toBe("ab… (+4 characters)");
+});
