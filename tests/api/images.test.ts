@@ -225,6 +225,10 @@ test("an operator's public address is in Location headers, a default registry fi
   });
   const answer = await other.call("POST", "/v1/images/import", { json: { registry: "busybox:1" } });
   expect(answer.headers.get("location")).toBe(`https://coppice.example.net/base/v1/operations/${answer.json.uuid}`);
+  const body = { registry: { url: "busybox:1" } };
+  const below = await other.call("POST", "/contree/v1/images/import", { json: body });
+  const address = `https://coppice.example.net/base/contree/v1/operations/${below.json.uuid}`;
+  expect(below.headers.get("location")).toBe(address);
   const source = { reference: expect.stringContaining("registry.example.net/") };
   expect(other.operations.imports[0]?.source).toMatchObject(source);
   const id = await other.addImage(FILES, { tag: "t" });
