@@ -41,6 +41,17 @@ export function getImage(db: Database, accountId: AccountId, id: ImageId): Image
   return findImage(db.orm, accountId, id);
 }
 
+/** Sizes of those of the images that the account has, in `bytes`. */
+export function imageSizes(db: Database, accountId: AccountId, ids: readonly ImageId[]): ReadonlyMap<ImageId, number> {
+  if (ids.length === 0) return new Map();
+  const rows = db.orm
+    .select({ id: images.id, sizeBytes: images.sizeBytes })
+    .from(images)
+    .where(and(isOneOf(images.id, ids), eq(images.accountId, accountId)))
+    .all();
+  return new Map(rows.map(({ id, sizeBytes }) => [id, sizeBytes]));
+}
+
 /** Finds an image by its uuid or by any of its tags; null when the account has none. */
 export function resolveImage(db: Database, accountId: AccountId, reference: ImageReference): ImageRow | null {
   if ("uuid" in reference) return getImage(db, accountId, reference.uuid);

@@ -13,11 +13,13 @@ import {
   type SQL,
   sql,
 } from "drizzle-orm";
+import { unionAll } from "drizzle-orm/sqlite-core";
 import { ApiError, type ErrorBody } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { NetworkAudit } from "../domain/network.ts";
 import {
   nextStatus,
+  OPERATION_KINDS,
   type OperationKind,
   type OperationStatus,
   type OperationTransition,
@@ -44,6 +46,8 @@ export interface NewOperation {
 export interface OperationFilter extends ListWindow {
   readonly status?: OperationStatus | undefined;
   readonly kind?: OperationKind | undefined;
+  /** leaves out the operations of this kind, unless `kind` is given */
+  readonly exceptKind?: OperationKind | undefined;
 }
 
 /** The status that `change` leads to. @throws Error when there is not exactly one */
@@ -165,10 +169,30 @@ export async function listOperations(
 }
 
 /** Reads only a covering index, so that a large offset does not read the skipped rows. */
-function operationPage(orm: Orm, accountId: AccountId, filter: OperationFilter) {
+function operationPage(orm: Orm, accountId: AccountId, { exceptKind, ...filter }: OperationFilter) {
+  const newestFirst = [desc(operations.createdAt), desc(operations.id)] as const;
+  const page = { limit: filter.limit, offset: filter.offset };
+  if (exceptKind === undefined || filter.kind !== undefined) {
+    return matchingOperations(orm, accountId, filter)
+      .orderBy(...newestFirst)
+      .limit(page.limit)
+      .offset(page.offset);
+  }
+  // Each kind is read in the order of its index, and SQLite merges them: none of the kind that is left out is read.
+  const [first, second, ...rest] = OPERATION_KINDS.filter((kind) => kind !== exceptKind).map((kind) =>
+    matchingOperations(orm, accountId, { ...filter, kind }),
+  );
+  if (first === undefined || second === undefined) throw new Error("too few kinds of operations");
+  return unionAll(first, second, ...rest)
+    .orderBy(...newestFirst)
+    .limit(page.limit)
+    .offset(page.offset);
+}
+
+function matchingOperations(orm: Orm, accountId: AccountId, filter: Omit<OperationFilter, "exceptKind">) {
   const { status, kind, sinceMs, untilMs } = filter;
   return orm
-    .select({ id: operations.id })
+    .select({ id: operations.id, createdAt: operations.createdAt })
     .from(operations)
     .where(
       and(
@@ -178,10 +202,7 @@ function operationPage(orm: Orm, accountId: AccountId, filter: OperationFilter) 
         sinceMs === undefined ? undefined : gte(operations.createdAt, sinceMs),
         untilMs === undefined ? undefined : lte(operations.createdAt, untilMs),
       ),
-    )
-    .orderBy(desc(operations.createdAt), desc(operations.id))
-    .limit(filter.limit)
-    .offset(filter.offset);
+    );
 }
 
 /**

@@ -1,6 +1,7 @@
+import { imageSizes } from "../db/images.ts";
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
-import type { OperationId } from "../domain/ids.ts";
+import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { NetworkAudit } from "../domain/network.ts";
 import {
   isTerminal,
@@ -31,11 +32,15 @@ export type Operation = Pick<
 export interface ListOperations extends ListRequest {
   readonly status?: OperationStatus | undefined;
   readonly kind?: OperationKind | undefined;
+  /** leaves out the operations of this kind, unless `kind` is given */
+  readonly exceptKind?: OperationKind | undefined;
 }
 
 export interface OperationUseCases {
   /** Lists operations, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
   list(principal: Principal, request: ListOperations): Promise<readonly Operation[]>;
+  /** Sizes of images that operations have made, in `bytes`; one that is deleted is left out. */
+  imageSizes(principal: Principal, ids: readonly ImageId[]): ReadonlyMap<ImageId, number>;
   /** @throws ApiError `not_found` */
   get(principal: Principal, id: OperationId): Operation;
   /**
@@ -78,10 +83,10 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
     return row;
   };
   return {
-    async list({ accountId }, { limit, offset, status, kind, ...times }) {
-      const bounds = timeBounds(times, clock());
-      return await listOperations(db, accountId, { limit, offset, status, kind, ...bounds });
+    async list({ accountId }, { since, until, ...filter }) {
+      return await listOperations(db, accountId, { ...filter, ...timeBounds({ since, until }, clock()) });
     },
+    imageSizes: ({ accountId }, ids) => imageSizes(db, accountId, ids),
     get,
     async wait(principal, id, waitMs, signal) {
       const row = get(principal, id);

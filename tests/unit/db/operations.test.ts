@@ -272,15 +272,20 @@ describe("a request", () => {
   });
 });
 
+const EVERY_THIRD = [{ kind: "image_import" }] as const;
+
 describe("listings", () => {
   const list = (filter: Partial<OperationFilter> = {}) =>
     listOperationsSync(db, alice, { limit: 100, offset: 0, ...filter }).map((found) => found.id);
 
   test("are newest first, then by id, in pages, for one account", () => {
-    const ids = Array.from({ length: 20 }, (_, n) => addOperation(db, { now: Math.floor(n / 4) }));
+    const ids = Array.from({ length: 20 }, (_, n) =>
+      addOperation(db, { ...EVERY_THIRD[n % 3], now: Math.floor(n / 4) }),
+    );
     addOperation(db, { accountId: bob, now: 3 });
     const expected = ids.toReversed();
     expect(list()).toEqual(expected);
+    expect(list({ exceptKind: "checkpoint", limit: 9, offset: 3 })).toEqual(expected.slice(3, 12));
     expect(list({ limit: 3, offset: 2 })).toEqual(expected.slice(2, 5));
     expect(list({ offset: 20 })).toEqual([]);
     expect(list({ offset: 1_000_000 })).toEqual([]);
@@ -297,7 +302,7 @@ describe("listings", () => {
 
   test("filter by every status and kind, alone and together", () => {
     for (let n = 0; n < 30; n++) {
-      const kind = n % 2 === 0 ? "instance" : "image_import";
+      const kind = n % 5 === 0 ? "checkpoint" : n % 2 === 0 ? "instance" : "image_import";
       const id = addOperation(db, { kind, now: n });
       if (n % 3 > 0) startOperation(db, id, n);
       if (n % 3 > 1) failOperation(db, id, error, n);
@@ -309,6 +314,9 @@ describe("listings", () => {
         expect(list({ status, kind })).toEqual(expected.map((o) => o.id));
         const late = expected.filter((o) => o.createdAt >= 10 && o.createdAt <= 20).map((o) => o.id);
         expect(list({ status, kind, sinceMs: 10, untilMs: 20 })).toEqual(late);
+        expect(list({ status, kind, exceptKind: "checkpoint" })).toEqual(
+          expected.filter((o) => o.kind !== "checkpoint").map((o) => o.id),
+        );
       }
     }
   });

@@ -133,7 +133,8 @@ function combinations(choices: Readonly<Record<string, readonly object[]>>): [st
 
 describe("a page is found in a covering index", () => {
   const bounds = { since: [{ sinceMs: 10 }], until: [{ untilMs: 1_000_000 }] };
-  const operations = combinations({ status: [{ status: "FAILED" }], kind: [{ kind: "instance" }], ...bounds });
+  const kinds = [{ kind: "instance" }, { exceptKind: "checkpoint" }];
+  const operations = combinations({ status: [{ status: "FAILED" }], kind: kinds, ...bounds });
   const images = combinations({
     tagged: [{ tagged: true }, { tagged: false }],
     ...bounds,
