@@ -52,6 +52,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
   "api/mcp": ["domain", "service", "network/rules.ts", "system/waiting.ts"],
+  "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
   // The rules are pure: what a request may reach is decided where the request is.

@@ -13,7 +13,11 @@ export const TEXT_TYPE = "text/plain; charset=utf-8";
 /** Replies change from one request to the next and belong to one account, so no cache may store them. */
 const NO_STORE = "no-store";
 
-export function json(status: number, value: unknown, headers: Record<string, string> = {}): Reply {
+export function json(
+  status: number,
+  value: unknown,
+  headers: Record<string, string> = {},
+): Reply & { readonly body: string } {
   return {
     status,
     headers: { "content-type": JSON_TYPE, "cache-control": NO_STORE, ...headers },

@@ -6,7 +6,7 @@ import type { ImageReference } from "../domain/image.ts";
 import { checkVariables, onImage, resultDefaults } from "../domain/image-defaults.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
 import { isTerminal } from "../domain/operation.ts";
-import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput } from "../domain/spawn.ts";
+import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput, type SpawnLimits } from "../domain/spawn.ts";
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import { ceilingOf, networkOf } from "./network.ts";
@@ -32,6 +32,8 @@ export interface CheckpointInput {
 }
 
 export interface InstanceUseCases {
+  /** What the operator allows an instance at most. */
+  readonly bounds: Pick<SpawnLimits, "instanceTimeoutSecondsMax" | "diskBytesMax">;
   /**
    * Queues a run of a command. The image and the files are resolved now: the instance keeps its image when a tag moves
    * before it starts.
@@ -74,6 +76,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
     return { samples, status };
   };
   return {
+    bounds: limits,
     async spawn(principal, request) {
       const { image, files, ...spawn } = checkSpawn(request, limits);
       const imageId = resolve(parts, principal, image);

@@ -1,7 +1,7 @@
 import { Type } from "@sinclair/typebox";
 import { type ErrorForm, STATUS_OF_ERROR } from "../errors.ts";
 
-const ContreeError = Type.Object({
+export const ContreeError = Type.Object({
   error: Type.String({ description: "human-readable text" }),
   status: Type.Integer({ description: "status of the response" }),
   code: Type.String({ description: "machine-readable error value" }),

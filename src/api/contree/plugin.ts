@@ -1,8 +1,12 @@
 import { Elysia } from "elysia";
+import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
 import { grepRoutes } from "./grep.ts";
 import { imageRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
+import { instanceRoutes } from "./instances.ts";
+import { operationRoutes } from "./operations.ts";
+import { subprocessRoutes } from "./subprocesses.ts";
 import type { ContreeSurface } from "./surface.ts";
 import { whoAmIRoutes } from "./who-am-i.ts";
 
@@ -15,6 +19,10 @@ export function contreePlugin(prefix: string, surface: ContreeSurface): Elysia {
     .use(whoAmIRoutes(surface))
     .use(imageRoutes(surface))
     .use(fileRoutes(surface))
+    .use(instanceRoutes(surface))
+    .use(operationRoutes(surface))
+    .use(subprocessRoutes(surface))
+    .use(eventRoutes(surface))
     .use(inspectRoutes(surface))
     .use(grepRoutes(surface)) as unknown as Elysia;
 }

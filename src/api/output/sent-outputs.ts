@@ -1,7 +1,9 @@
 import type { Output, Outputs } from "../../service/outputs.ts";
-import { jsonPieces, LongText } from "../json-stream.ts";
+import { jsonPieces, LongText, mapped } from "../json-stream.ts";
 import { JSON_TYPE, json, type Reply } from "../reply.ts";
 import { streamed } from "../stream.ts";
+
+const SHORT_BYTES_MAX = 65_536;
 
 /** A captured output that is too long for memory. */
 export type LongOutput = Extract<Output, { readonly kind: "long" }>;
@@ -30,10 +32,15 @@ export class SentOutputs implements Disposable {
     return { text: new LongText(output.pieces(), encoding), encoding };
   }
 
-  /** The reply with a body that contains the outputs. It takes over the open files. */
+  /**
+   * The reply with a body that contains the outputs. It takes over the open files. A long body is sent in chunks: some clients
+   * refuse one that announces more than 64 KiB.
+   */
   async reply(body: object, status: number, headers: Record<string, string> = {}): Promise<Reply> {
-    if (!this.#isLong) return json(status, body, headers);
-    const reply = await streamed(JSON_TYPE, jsonPieces(body), this.#held.move());
+    const short = this.#isLong ? null : json(status, body, headers);
+    if (short !== null && Buffer.byteLength(short.body) <= SHORT_BYTES_MAX) return short;
+    const pieces = short === null ? jsonPieces(body) : mapped([short.body], (text) => text);
+    const reply = await streamed(JSON_TYPE, pieces, this.#held.move());
     return { ...reply, status, headers: { ...headers, ...reply.headers } };
   }
 

@@ -7,6 +7,7 @@ import { authorize } from "../auth.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { pullStream } from "../stream.ts";
+import { SPAWN_BODY_BYTES_MAX } from "../wire-fields.ts";
 import { commandOf } from "./command-wire.ts";
 import {
   ExtendedInstance,
@@ -17,9 +18,6 @@ import {
 } from "./schema/instances.ts";
 import { StatsQuery } from "./schema/query.ts";
 import { accepted, type Surface } from "./surface.ts";
-
-/** Largest body in `bytes`: a standard input of 10 MiB in base64 or with many escapes, and all arguments. */
-const SPAWN_BODY_BYTES_MAX = 33_554_432;
 
 const SPAWN = {
   body: checked(SpawnRequest),

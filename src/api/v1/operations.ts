@@ -10,13 +10,11 @@ import type { Service } from "../../service/service.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
+import { POLL_SECONDS } from "../wire-fields.ts";
 import { LogLine, Operation } from "./schema/operations.ts";
 import { OperationQuery, OperationsQuery } from "./schema/query.ts";
 import { type SentOutput, sentOutput } from "./sent-output.ts";
 import type { Surface } from "./surface.ts";
-
-/** Interval at which a client should poll an operation that has not ended, in `seconds`. */
-const RETRY_AFTER_SECONDS = 1;
 
 const LIST = {
   query: checked(OperationsQuery),
@@ -121,7 +119,7 @@ async function operationReply({ service }: Surface, operation: StoredOperation, 
 }
 
 function retryAfter({ status }: StoredOperation): Record<string, string> {
-  return isTerminal(status) ? {} : { "retry-after": String(RETRY_AFTER_SECONDS) };
+  return isTerminal(status) ? {} : { "retry-after": String(POLL_SECONDS) };
 }
 
 /** The wire form of an operation. `result` and the audit of the network have that form already; a result takes the audit. */

@@ -1,27 +1,23 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { decodeContent } from "../../domain/content.ts";
-import { ApiError } from "../../domain/errors.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import { signalNumber } from "../../domain/signals.ts";
 import type { Process as StoredProcess } from "../../service/processes.ts";
 import type { ProcessName } from "../../service/running.ts";
 import { bodyStream } from "../body.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, json, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
+import { PROCESS_BODY_BYTES_MAX, requireSignal, SIGNAL_DEFAULT, SignalQuery } from "../wire-fields.ts";
 import { commandOf, terminalOf } from "./command-wire.ts";
 import { PtySize } from "./schema/instances.ts";
 import { Process, ProcessDetails, ProcessRequest, StartedProcess, StdinRequest } from "./schema/processes.ts";
-import { ProcessesQuery, SignalQuery, StdinQuery } from "./schema/query.ts";
+import { ProcessesQuery, StdinQuery } from "./schema/query.ts";
 import { sentOutput } from "./sent-output.ts";
 import type { Surface } from "./surface.ts";
 
 const SCOPE = "instances:exec";
-/** Largest body, in `bytes`: all arguments with many escapes. */
-const PROCESS_BODY_BYTES_MAX = 16_777_216;
-const SIGNAL_DEFAULT = "KILL";
 const NS_PER_MS = 1_000_000n;
 
 const START = {
@@ -178,14 +174,6 @@ export function processRoutes(surface: Surface) {
 
 function nameOf({ uuid, spid }: { readonly uuid: string; readonly spid: string }): ProcessName {
   return { id: uuid as OperationId, spid: Number(spid) };
-}
-
-/** @throws ApiError `validation_error` */
-function requireSignal(text: string): number {
-  const number = signalNumber(text);
-  if (number !== null) return number;
-  const message = "signal must be the name of a signal, such as TERM, or a number from 1 to 64";
-  throw new ApiError("validation_error", message, { field: "signal" });
 }
 
 function processOf({ spid, state, startedNs, endedNs, spawn, exit }: StoredProcess): Process {

@@ -7,7 +7,7 @@ import {
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
-import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX } from "../../wire-limits.ts";
+import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX } from "../../wire-fields.ts";
 import { Timestamp, Uuid } from "./common.ts";
 import { Tag } from "./images.ts";
 import { NetworkField } from "./network.ts";

@@ -13,6 +13,7 @@ import { UUID_PATTERN } from "../../../domain/ids.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../../../domain/listing.ts";
 import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
+import { OfProcess, SinceEvent } from "../../wire-fields.ts";
 import { oneOf } from "./common.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 
@@ -105,26 +106,11 @@ export const StatsQuery = Type.Object({
   once: Type.Optional(flag("once", "true: one JSON object instead of a stream of events")),
 });
 
-/** The last event that a client has seen. */
-const SinceEvent = Type.Integer({
-  minimum: -1,
-  maximum: Number.MAX_SAFE_INTEGER,
-  description: "only events with greater ids",
-  error: "since must be the id of an event, or -1",
-});
-
 /** Query of the event log. */
 export const EventsQuery = Type.Object({
   follow: Type.Optional(flag("follow", "true: the stream lasts until the operation has ended")),
   since: Type.Optional(SinceEvent),
-  spid: Type.Optional(
-    Type.Integer({
-      minimum: 0,
-      maximum: Number.MAX_SAFE_INTEGER,
-      description: "only events of that process, and the completion",
-      error: "spid must be the number of a process",
-    }),
-  ),
+  spid: Type.Optional(OfProcess),
   limit: Type.Optional(
     Type.Integer({
       minimum: 1,
@@ -261,13 +247,6 @@ export const DiffQuery = Type.Object({
 
 /** Query of the processes of an instance. */
 export const ProcessesQuery = Type.Object({ limit: Type.Optional(Limit), offset: Type.Optional(Offset) });
-
-/** Query of a signal. */
-export const SignalQuery = Type.Object({
-  signal: Type.Optional(
-    Type.String({ default: "KILL", description: "name or number of the signal, such as TERM, SIGTERM or 15" }),
-  ),
-});
 
 /** Query of a streamed standard input. */
 export const StdinQuery = Type.Object({

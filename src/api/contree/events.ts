@@ -1,0 +1,76 @@
+import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
+import { ApiError } from "../../domain/errors.ts";
+import type { OperationId } from "../../domain/ids.ts";
+import type { Principal } from "../../service/parts.ts";
+import { ownTurn } from "../../system/turns.ts";
+import { eventStream, LAST_EVENT_ID, lastEventId, SharedFrames } from "../output/event-stream.ts";
+import { respond } from "../reply.ts";
+import { about, checked } from "../route.ts";
+import { EventFrames, failureFrames } from "./event-frames.ts";
+import { resultImage } from "./operation-wire.ts";
+import { EventsQuery } from "./schema/events.ts";
+import type { ContreeSurface } from "./surface.ts";
+
+/** Clients give up a stream after 15 s without anything. In `milliseconds`. */
+const IDLE_MS = 10_000;
+
+const EVENTS = {
+  query: checked(EventsQuery),
+  ...about({
+    id: "contreeOperationEvents",
+    tag: "ConTree",
+    summary: "Read or follow the events of an operation, of which `completion` is the last",
+    requestHeaders: { [LAST_EVENT_ID]: "only events with greater ids; takes precedence over `since`" },
+    responses: {
+      200: {
+        description: "server-sent events; the ids of events that this API does not have are missing",
+        content: { "text/event-stream": Type.String() },
+      },
+    },
+    errors: ["not_found", "too_many_requests"],
+  }),
+};
+
+export function eventRoutes(surface: ContreeSurface) {
+  const frames = new EventFrames();
+  const shared = new SharedFrames((events) => frames.of(events));
+  return new Elysia({ prefix: "/operations" }).use(surface.access).get(
+    "/:id/events",
+    async ({ request, principal, params, query: { spid, follow = false, since = -1 } }) => {
+      // Clients that begin to follow together would otherwise be answered in one turn of the event loop.
+      await ownTurn(principal.accountId);
+      const left = new AbortController();
+      request.signal.addEventListener("abort", () => left.abort(), { once: true });
+      const wanted = { id: params.id as OperationId, since: lastEventId(request) ?? since, follow, spid };
+      const held = surface.service.operations.events(principal, { ...wanted, signal: left.signal });
+      let isOver = false;
+      const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
+        if (isOver) return null;
+        try {
+          for (let found = await held.next(); found !== null; found = await held.next()) {
+            const [first] = found;
+            const isEnd = first?.type === "completion";
+            const sent = isEnd
+              ? frames.completion(first, resultBytes(surface, principal, wanted.id))
+              : shared.of(found);
+            if (sent.byteLength > 0) return sent;
+          }
+          return null;
+        } catch (error) {
+          if (left.signal.aborted) throw error;
+          isOver = true;
+          return failureFrames(error instanceof ApiError ? error.message : "the events could not be read");
+        }
+      };
+      return respond(eventStream({ next, held, left, idleMs: IDLE_MS }), request);
+    },
+    { reads: "operations:read", ...EVENTS },
+  );
+}
+
+/** Size of the image of an operation's result, in `bytes`; 0 when there is none. */
+function resultBytes({ service: { operations } }: ContreeSurface, principal: Principal, id: OperationId): number {
+  const image = resultImage(operations.get(principal, id));
+  return image === null ? 0 : (operations.imageSizes(principal, [image]).get(image) ?? 0);
+}

@@ -1,0 +1,187 @@
+import { Elysia } from "elysia";
+import { ApiError, type ErrorDetails } from "../../domain/errors.ts";
+import type { OperationId } from "../../domain/ids.ts";
+import { Spid } from "../../domain/log-event.ts";
+import { isTerminal } from "../../domain/operation.ts";
+import type { Principal } from "../../service/parts.ts";
+import type { ProcessName } from "../../service/running.ts";
+import type { Service } from "../../service/service.ts";
+import { SentOutputs } from "../output/sent-outputs.ts";
+import { empty, json, type Reply, respond } from "../reply.ts";
+import { about, checked, jsonSpec } from "../route.ts";
+import { PROCESS_BODY_BYTES_MAX, requireSignal, SIGNAL_DEFAULT, SignalQuery } from "../wire-fields.ts";
+import { commandOf } from "./command-wire.ts";
+import { processResult } from "./instance-result.ts";
+import { GONE, gone, TOO_EARLY, tooEarly } from "./retry.ts";
+import { ExecSpec, StdinPayload } from "./schema/instances.ts";
+import { ProcessResult } from "./schema/operations.ts";
+import { StartedProcess } from "./schema/subprocesses.ts";
+import { inputBytes } from "./streams.ts";
+import type { ContreeSurface } from "./surface.ts";
+
+/** Largest body of a request to write, in `bytes`: 10 MiB in base64 or with many escapes. */
+const STDIN_BODY_BYTES_MAX = 33_554_432;
+
+const START = {
+  body: checked(ExecSpec),
+  ...about({
+    id: "contreeStartSubprocess",
+    tag: "ConTree",
+    summary: "Run a process beside the command of a running instance",
+    responses: {
+      201: jsonSpec("the process has started", StartedProcess, { Location: "address of the process" }),
+      ...TOO_EARLY,
+    },
+    errors: ["not_found", "conflict", "invalid_path", "too_many_requests", "unavailable"],
+  }),
+};
+
+const GET = {
+  ...about({
+    id: "contreeSubprocess",
+    tag: "ConTree",
+    summary: "Read what a process of an instance came to, or its output so far",
+    responses: { 200: jsonSpec("the process", ProcessResult), ...TOO_EARLY },
+    errors: ["not_found", "too_many_requests"],
+  }),
+};
+
+const SIGNAL = {
+  query: checked(SignalQuery),
+  ...about({
+    id: "contreeSignalSubprocess",
+    tag: "ConTree",
+    summary: "Send a signal to the process group of a process",
+    responses: { 204: { description: "the signal was sent to the guest" }, ...TOO_EARLY },
+    errors: ["not_found", "conflict"],
+  }),
+};
+
+const STDIN = {
+  body: checked(StdinPayload),
+  ...about({
+    id: "contreeWriteStdin",
+    tag: "ConTree",
+    summary: "Write to the standard input of a process, and close it unless close is false",
+    responses: { 204: { description: "the guest has taken all bytes" }, ...TOO_EARLY, ...GONE },
+    errors: ["not_found", "conflict", "too_many_requests"],
+  }),
+};
+
+export function subprocessRoutes(surface: ContreeSurface) {
+  const { service } = surface;
+  const { processes } = service;
+  return new Elysia({ prefix: "/operations/:id/subprocesses" })
+    .use(surface.access)
+    .post(
+      "",
+      async ({ request, principal, params, body }) => {
+        const id = params.id as OperationId;
+        const start = async (): Promise<Reply> => {
+          const spid = await processes.start(principal, id, commandOf(body));
+          return json(201, { spid }, { location: `${surface.address}/operations/${id}/subprocesses/${spid}` });
+        };
+        const asked = { principal, id, spid: null, signal: request.signal };
+        return respond(await inInstance(service, asked, start), request) as never;
+      },
+      { takes: { scope: "instances:exec", bytesMax: PROCESS_BODY_BYTES_MAX, waitsForGuest: true }, ...START },
+    )
+    .get(
+      "/:spid",
+      async ({ request, principal, params }) => {
+        const { signal } = request;
+        const name = nameOf(params);
+        using outputs = new SentOutputs();
+        const read = async (): Promise<Reply> => {
+          const process = await processes.get(principal, name, signal);
+          const opened = outputs.hold(await processes.outputs(principal, name.id, process, signal));
+          return await outputs.reply(await processResult(outputs, opened, process), 200);
+        };
+        return respond(await inInstance(service, { ...name, principal, signal }, read), request) as never;
+      },
+      { reads: "operations:read", ...GET },
+    )
+    .delete(
+      "/:spid",
+      async ({ request, principal, params, query }) => {
+        const name = nameOf(params);
+        const number = requireSignal(query.signal ?? SIGNAL_DEFAULT);
+        const send = (): Reply => {
+          processes.signal(principal, name, number);
+          return empty(204);
+        };
+        const asked = { ...name, principal, signal: request.signal };
+        return respond(await inInstance(service, asked, send), request);
+      },
+      { writes: "instances:exec", ...SIGNAL },
+    )
+    .post(
+      "/:spid/stdin",
+      async ({ request, principal, params, body }) => {
+        const input = { ...nameOf(params), close: body.close ?? true, signal: request.signal };
+        const content = [inputBytes(body, "value")];
+        const write = async (): Promise<Reply> => {
+          await processes.write(principal, { ...input, content });
+          return empty(204);
+        };
+        return respond(await inInstance(service, { ...input, principal }, write, gone), request);
+      },
+      { takes: { scope: "instances:exec", bytesMax: STDIN_BODY_BYTES_MAX, waitsForGuest: true }, ...STDIN },
+    );
+}
+
+function nameOf({ id, spid }: { readonly id: string; readonly spid: string }): ProcessName {
+  return { id: id as OperationId, spid: Number(spid) };
+}
+
+/** A request about a process of an instance. */
+interface Asked {
+  readonly principal: Principal;
+  readonly id: OperationId;
+  /** null: one that is to be started */
+  readonly spid: number | null;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Does what is asked of an instance, and tells the reasons apart for which the use cases refuse it.
+ * @param ended makes the answer when the instance has ended; a conflict by default
+ * @throws ApiError `not_found`, also for a process that has ended; `conflict`; other errors of `work`
+ */
+async function inInstance(
+  service: Service,
+  asked: Asked,
+  work: () => Reply | Promise<Reply>,
+  ended?: (details: ErrorDetails) => Reply,
+): Promise<Reply> {
+  const { principal, id, spid } = asked;
+  const { kind } = service.operations.get(principal, id);
+  if (kind !== "instance") throw new ApiError("conflict", "the operation is not an instance", { id });
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    const { code, details } = error;
+    const isUnknownCommand = code === "not_found" && spid === Spid.command;
+    if (code !== "conflict" && !isUnknownCommand) throw error;
+    if (details["spid"] !== undefined && code === "conflict") {
+      throw new ApiError("not_found", "the process has ended", details);
+    }
+    if (!(await hasBegun(service, asked))) return tooEarly({ id });
+    // The use cases tell the state of an instance that does not run.
+    if (ended !== undefined && details["status"] !== undefined) return ended({ id });
+    throw error;
+  }
+}
+
+/** Whether the command of an instance has started, or never will. */
+async function hasBegun({ operations, processes }: Service, { principal, id, signal }: Asked): Promise<boolean> {
+  if (isTerminal(operations.get(principal, id).status)) return true;
+  try {
+    await processes.get(principal, { id, spid: Spid.command }, signal);
+    return true;
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "not_found") return false;
+    throw error;
+  }
+}
