@@ -6,6 +6,8 @@ import { sectionOf, stepsOf } from "../support/documents.ts";
 import { until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
+/** The booted system sees what the host has: /root/coppice could be a clone of the repository. */
+const INSTALLED_FROM = "/root/coppice-to-install";
 const REGISTRY = resolve(import.meta.dir, "../support/registry-program.ts");
 const URL = "http://127.0.0.1:8642";
 
@@ -16,7 +18,7 @@ let reference: string;
 beforeAll(async () => {
   system = await BootedSystem.boot();
   await system.addUplink();
-  await copyFile(PROGRAM, system.path("/root/coppice"));
+  await copyFile(PROGRAM, system.path(INSTALLED_FROM));
   registry = Bun.spawn([...system.networkPrefix, process.execPath, REGISTRY], {
     stdin: "ignore",
     stdout: "pipe",
@@ -38,12 +40,12 @@ const ready = () =>
 const mainPid = () => system.property("MainPID");
 const coppice = (...argv: string[]) => system.output("coppice", ...argv);
 
-/** Runs the commands that a section shows, where the executable is `/root/coppice` and there is no other disk. */
+/** Runs the commands that a section shows, where the executable is in INSTALLED_FROM and there is no other disk. */
 async function asShown(section: string, prompt: "#" | "$" = "#"): Promise<void> {
   const steps = stepsOf(section, prompt);
   expect(steps.length).toBeGreaterThan(0);
   for (const { command } of steps) {
-    const here = command.replaceAll("dist/coppice", "/root/coppice").replaceAll("/mnt/nas", "/root");
+    const here = command.replaceAll("dist/coppice", INSTALLED_FROM).replaceAll("/mnt/nas", "/root");
     await system.output("sh", "-c", here);
   }
 }
@@ -105,7 +107,7 @@ describe("the service", () => {
 
   test("is upgraded with its data in place", async () => {
     const before = await mainPid();
-    const { stderr, code } = await system.run("/root/coppice", "install", "--start");
+    const { stderr, code } = await system.run(INSTALLED_FROM, "install", "--start");
     expect(code).toBe(0);
     expect(stderr).toContain("is there and stays as it is");
     expect(await mainPid()).not.toBe(before);
