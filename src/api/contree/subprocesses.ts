@@ -1,5 +1,5 @@
 import { Elysia } from "elysia";
-import { ApiError, type ErrorDetails } from "../../domain/errors.ts";
+import { ApiError, type ErrorCode, type ErrorDetails } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { isTerminal } from "../../domain/operation.ts";
@@ -97,6 +97,7 @@ export function subprocessRoutes(surface: ContreeSurface) {
           const opened = outputs.hold(await processes.outputs(principal, name.id, process, signal));
           return await outputs.reply(await processResult(outputs, opened, process), 200);
         };
+        requireInstance(service, principal, name.id, "not_found");
         return respond(await inInstance(service, { ...name, principal, signal }, read), request) as never;
       },
       { reads: "operations:read", ...GET },
@@ -155,8 +156,7 @@ async function inInstance(
   ended?: (details: ErrorDetails) => Reply,
 ): Promise<Reply> {
   const { principal, id, spid } = asked;
-  const { kind } = service.operations.get(principal, id);
-  if (kind !== "instance") throw new ApiError("conflict", "the operation is not an instance", { id });
+  requireInstance(service, principal, id, "conflict");
   try {
     return await work();
   } catch (error) {
@@ -172,6 +172,12 @@ async function inInstance(
     if (ended !== undefined && details["status"] !== undefined) return ended({ id });
     throw error;
   }
+}
+
+/** @throws ApiError `not_found`; `code` when the operation is not an instance */
+function requireInstance({ operations }: Service, principal: Principal, id: OperationId, code: ErrorCode): void {
+  const { kind } = operations.get(principal, id);
+  if (kind !== "instance") throw new ApiError(code, "the operation is not an instance", { id });
 }
 
 /** Whether the command of an instance has started, or never will. */
