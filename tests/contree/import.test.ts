@@ -1,15 +1,25 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
-import { pushImage } from "../support/images.ts";
+import { ran } from "../support/contree/runs.ts";
+import { busyboxImage, pushBusybox, pushImage } from "../support/images.ts";
+import { Registry } from "../support/registry.ts";
+
+const CREDENTIALS = { username: "user", password: "pass-of-the-registry" };
 
 let contree: Contree;
 let host = "";
+/** asks for credentials */
+let guarded: Registry;
 
 beforeAll(async () => {
-  contree = await Contree.start();
+  guarded = await Registry.start({ credentials: CREDENTIALS });
+  contree = await Contree.start({ registries: [guarded.host] });
   host = contree.registry.host;
 });
-afterAll(() => contree[Symbol.asyncDispose]());
+afterAll(async () => {
+  await contree[Symbol.asyncDispose]();
+  await guarded[Symbol.asyncDispose]();
+});
 
 const submit = (body: unknown) => contree.call("POST", "/images/import", { json: body });
 /** Imports, and gives the image. */
@@ -87,6 +97,35 @@ describe("POST /images/import", () => {
       expect(answer.status).toBe(201);
       expect((await contree.appliance.finished(answer.json.uuid)).status).toBe("SUCCESS");
     }
+  });
+
+  test("credentials open a registry that asks for them, and are shown nowhere", async () => {
+    const url = `docker://${await pushBusybox(guarded, "guarded:1")}`;
+    for (const [credentials, ended] of [
+      [undefined, "FAILED"],
+      [{ username: "", password: "" }, "FAILED"],
+      [{ ...CREDENTIALS, password: "wrong" }, "FAILED"],
+      [CREDENTIALS, "SUCCESS"],
+    ] as const) {
+      const answer = await submit({ registry: { url, credentials } });
+      expect((await contree.appliance.finished(answer.json.uuid)).status).toBe(ended);
+      const shown = await contree.call("GET", `/operations/${answer.json.uuid}`);
+      expect(shown.text).not.toContain(CREDENTIALS.password);
+    }
+    expect(contree.appliance.log).not.toContain(CREDENTIALS.password);
+  });
+
+  test("the variables are kept for shells; entry point, command, user and directory are not", async () => {
+    const config = {
+      ...{ Env: ["PATH=/bin", "COLOUR=green", "EMPTY=", "malformed"], Entrypoint: ["/bin/false"], Cmd: ["x"] },
+      ...{ User: "1:1", WorkingDir: "/etc", Labels: { a: "b" } },
+    };
+    const platform = { architecture: "amd64", os: "linux" };
+    const spec = { ...(await busyboxImage()), config: { ...platform, config } };
+    const image = await imported(await pushImage(contree.registry, "variables:1", spec));
+    const request = { image, command: 'echo "$COLOUR,$EMPTY,$PATH"; id -u; pwd', shell: true };
+    expect((await ran(contree, request)).out).toBe("green,,/bin\n0\n/\n");
+    expect((await ran(contree, { image, command: "env" })).out).not.toContain("COLOUR");
   });
 
   test("a longer time-out than the longest one is not an error", async () => {
