@@ -1,5 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
 import { signalNumber } from "../domain/signals.ts";
 
 /* Fields that several surfaces have, and their rules. */
@@ -19,6 +20,24 @@ export const ANY_KEY = Type.String({ pattern: "^[\\s\\S]*$" });
 export const OWNER_MAX = 0xffff_fffe;
 
 export const HOSTNAME_PATTERN = "^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$";
+
+/** Number of results of a listing. */
+export const Limit = Type.Integer({
+  minimum: 1,
+  maximum: LIMIT_MAX,
+  default: LIMIT_DEFAULT,
+  description: "number of results",
+  error: `limit must be an integer from 1 to ${LIMIT_MAX}`,
+});
+
+/** Results of a listing to skip. */
+export const Offset = Type.Integer({
+  minimum: 0,
+  maximum: Number.MAX_SAFE_INTEGER,
+  default: 0,
+  description: "results to skip; a page past the end is empty",
+  error: "offset must be an integer of at least 0",
+});
 
 /** The last event that a client has seen. */
 export const SinceEvent = Type.Integer({

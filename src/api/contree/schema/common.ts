@@ -1,8 +1,8 @@
 import { type SchemaOptions, type TSchema, Type } from "@sinclair/typebox";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
-import { LIMIT_DEFAULT, LIMIT_MAX } from "../../../domain/listing.ts";
 import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
 import { FLAG_KEYWORD } from "../../query.ts";
+import { Limit, Offset } from "../../wire-fields.ts";
 
 export const Uuid = Type.String({ pattern: UUID_PATTERN, format: "uuid", description: "UUID in lower case" });
 
@@ -14,22 +14,6 @@ export const orNull = <Schema extends TSchema>(schema: Schema, options: SchemaOp
 /** A flag in a query: `1`, `true` and an empty value mean true, `0` and `false` mean false. */
 export const flag = (name: string, description: string) =>
   Type.Boolean({ description, error: `${name} must be 1, 0, true, false or empty`, [FLAG_KEYWORD]: true });
-
-export const Limit = Type.Integer({
-  minimum: 1,
-  maximum: LIMIT_MAX,
-  default: LIMIT_DEFAULT,
-  description: "number of results",
-  error: `limit must be an integer from 1 to ${LIMIT_MAX}`,
-});
-
-export const Offset = Type.Integer({
-  minimum: 0,
-  maximum: Number.MAX_SAFE_INTEGER,
-  default: 0,
-  description: "results to skip; a page past the end is empty",
-  error: "offset must be an integer of at least 0",
-});
 
 const timeBound = (end: string) =>
   Type.String({ description: `${end} bound of the time, inclusive: ${TIME_BOUND_FORMS}, or seconds since the epoch` });

@@ -10,10 +10,9 @@ import {
 } from "../../../domain/grep.ts";
 import type { ByteString } from "../../../domain/guest-path.ts";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
-import { LIMIT_DEFAULT, LIMIT_MAX } from "../../../domain/listing.ts";
 import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
-import { OfProcess, SinceEvent } from "../../wire-fields.ts";
+import { Limit, Offset, OfProcess, SinceEvent } from "../../wire-fields.ts";
 import { oneOf } from "./common.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 
@@ -22,22 +21,6 @@ const WAIT_SECONDS_MAX = 60;
 
 /** Largest `limit` of a page of events. */
 const EVENTS_LIMIT_MAX = 100_000;
-
-const Limit = Type.Integer({
-  minimum: 1,
-  maximum: LIMIT_MAX,
-  default: LIMIT_DEFAULT,
-  description: "number of results",
-  error: `limit must be an integer from 1 to ${LIMIT_MAX}`,
-});
-
-const Offset = Type.Integer({
-  minimum: 0,
-  maximum: Number.MAX_SAFE_INTEGER,
-  default: 0,
-  description: "results to skip; a page past the end is empty",
-  error: "offset must be an integer of at least 0",
-});
 
 const Since = Type.String({
   description: `lower bound of the creation time, inclusive: ${TIME_BOUND_FORMS}`,
