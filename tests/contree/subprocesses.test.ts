@@ -238,6 +238,22 @@ test("an instance that has not begun is too early, and nothing was done", async 
   expect(outputOfEvents(await contreeEvents(contree, id, "?follow=1"), 1, "stdout").byteLength).toBe(0);
 });
 
+test("a request waits for the command of an instance that has its machine: some clients never repeat it", async () => {
+  const begun = async (command: string): Promise<string> => {
+    const id = await spawned(contree, { command, args: ["3000"] });
+    for (;;) if ((await operationOf(contree, id)).status !== "PENDING") return id;
+  };
+  const first = await begun("sleep");
+  expect(await started({ command: "true" }, first)).toBeGreaterThanOrEqual(2);
+  const second = await begun("sleep");
+  expect((await signal(second, 1, "?signal=TERM")).status).toBe(204);
+  expect((await endedOperation(contree, second)).metadata.result.state.signal).toBe(15);
+  // One whose command cannot start has an end, too.
+  const third = await begun("no-such-program");
+  expect([201, 409]).toContain((await start(third, { command: "true" })).status);
+  expect((await contree.call("DELETE", `/operations/${first}`)).status).toBe(202);
+});
+
 test("reading needs another scope than what changes something", async () => {
   const reader = await contree.appliance.createToken("tester", "--scope", "operations:read");
   const writer = await contree.appliance.createToken("tester", "--scope", "instances:exec");

@@ -21,6 +21,8 @@ import type { ContreeSurface } from "./surface.ts";
 
 /** Largest body of a request to write, in `bytes`: 10 MiB in base64 or with many escapes. */
 const STDIN_BODY_BYTES_MAX = 33_554_432;
+/** Longest wait of a request for the start of a command whose instance has its machine, in `milliseconds`. */
+const BEGIN_MS_MAX = 5000;
 
 const START = {
   body: checked(ExecSpec),
@@ -53,7 +55,7 @@ const SIGNAL = {
     tag: "ConTree",
     summary: "Send a signal to the process group of a process",
     responses: { 204: { description: "the signal was sent to the guest" }, ...TOO_EARLY },
-    errors: ["not_found", "conflict"],
+    errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };
 
@@ -145,7 +147,7 @@ interface Asked {
 }
 
 /**
- * Does what is asked of an instance, and tells the reasons apart for which the use cases refuse it.
+ * Does what is asked of an instance, once its command has begun, and tells the reasons apart for which the use cases refuse it.
  * @param ended makes the answer when the instance has ended; a conflict by default
  * @throws ApiError `not_found`, also for a process that has ended; `conflict`; other errors of `work`
  */
@@ -160,18 +162,34 @@ async function inInstance(
   try {
     return await work();
   } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    const { code, details } = error;
-    const isUnknownCommand = code === "not_found" && spid === Spid.command;
-    if (code !== "conflict" && !isUnknownCommand) throw error;
-    if (details["spid"] !== undefined && code === "conflict") {
-      throw new ApiError("not_found", "the process has ended", details);
+    const refused = refusalOf(error, spid);
+    if (!isTerminal(service.operations.get(principal, id).status)) {
+      if (!(await begins(service, asked))) return tooEarly({ id });
+      try {
+        return await work();
+      } catch (again) {
+        throw refusalOf(again, spid);
+      }
     }
-    if (!(await hasBegun(service, asked))) return tooEarly({ id });
     // The use cases tell the state of an instance that does not run.
-    if (ended !== undefined && details["status"] !== undefined) return ended({ id });
-    throw error;
+    if (ended !== undefined && refused.details["status"] !== undefined) return ended({ id });
+    throw refused;
   }
+}
+
+/**
+ * The error of a use case for which the state of the instance can be the reason.
+ * @throws ApiError `not_found` for a process that has ended; any other error
+ */
+function refusalOf(error: unknown, spid: number | null): ApiError {
+  if (!(error instanceof ApiError)) throw error;
+  const { code, details } = error;
+  const isUnknownCommand = code === "not_found" && spid === Spid.command;
+  if (code !== "conflict" && !isUnknownCommand) throw error;
+  if (details["spid"] !== undefined && code === "conflict") {
+    throw new ApiError("not_found", "the process has ended", details);
+  }
+  return error;
 }
 
 /** @throws ApiError `not_found`; `code` when the operation is not an instance */
@@ -180,14 +198,21 @@ function requireInstance({ operations }: Service, principal: Principal, id: Oper
   if (kind !== "instance") throw new ApiError(code, "the operation is not an instance", { id });
 }
 
-/** Whether the command of an instance has started, or never will. */
-async function hasBegun({ operations, processes }: Service, { principal, id, signal }: Asked): Promise<boolean> {
-  if (isTerminal(operations.get(principal, id).status)) return true;
+/**
+ * Whether the command of an instance has begun, or never will: waits for that while the instance gets its machine, because
+ * some clients never repeat a request. One that still waits for a machine may take long.
+ */
+async function begins({ operations }: Service, { principal, id, signal }: Asked): Promise<boolean> {
+  if (operations.get(principal, id).status === "PENDING") return false;
+  const late = AbortSignal.timeout(BEGIN_MS_MAX);
+  const either = AbortSignal.any([signal, late]);
+  const wanted = { id, since: -1, follow: true, spid: Spid.command, limit: 1, signal: either };
+  using events = operations.events(principal, wanted);
   try {
-    await processes.get(principal, { id, spid: Spid.command }, signal);
+    await events.next();
     return true;
   } catch (error) {
-    if (error instanceof ApiError && error.code === "not_found") return false;
+    if (late.aborted && !signal.aborted) return false;
     throw error;
   }
 }
