@@ -5,6 +5,9 @@ import { isPlain } from "./streams.ts";
 
 /** What is not the payload of an event, in `bytes`, with room to spare. */
 const HEAD_BYTES_MAX = 512;
+const NO_PAYLOAD = new Uint8Array();
+const NOT_ASCII = /[\u007f-\uffff]/g;
+const escaped = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
 /** Where the guest keeps what belongs to the service. */
 const RUNTIME_PATH = "/run";
 
@@ -55,11 +58,11 @@ export class EventFrames {
   }
 
   #data(event: LogEvent, data: object): void {
-    const json = Buffer.from(JSON.stringify(data), "utf8");
-    this.#buffer.reserve(HEAD_BYTES_MAX, json);
+    // Some readers of streams take other characters for line ends, too.
+    const json = JSON.stringify(data).replaceAll(NOT_ASCII, escaped);
+    this.#buffer.reserve(HEAD_BYTES_MAX + json.length, NO_PAYLOAD);
     this.#head(event);
-    this.#buffer.copy(json);
-    this.#buffer.write("}\n\n");
+    this.#buffer.write(`${json}}\n\n`);
   }
 
   #head({ id, type, timeNs, spid }: LogEvent): void {

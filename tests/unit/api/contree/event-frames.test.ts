@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { isAscii } from "node:buffer";
 import fc from "fast-check";
 import { EventFrames, failureFrames } from "../../../../src/api/contree/event-frames.ts";
 import type { LogEvent, LogEventData, LogEventType } from "../../../../src/domain/log-event.ts";
@@ -17,6 +18,7 @@ type Parsed = { readonly lines: string[]; readonly json: any };
 
 function parse(bytes: Uint8Array): Parsed[] {
   const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  expect(isAscii(bytes)).toBe(true);
   expect(text === "" || text.endsWith("\n\n")).toBe(true);
   return text
     .split("\n\n")
@@ -120,7 +122,15 @@ describe("the end of a process", () => {
 });
 
 test("a start tells of a shell, and has a number as its limit", () => {
-  const spawn = { pid: 2, command: "/bin/sh", args: ["-c", "echo é\u2028"], cwd: "/é", uid: 1, gid: 2, timeout: 60 };
+  const spawn = {
+    pid: 2,
+    command: "/bin/sh",
+    args: ["-c", "echo é\u2028\x85\x7f\u{1f600}\ud800"],
+    cwd: "/é",
+    uid: 1,
+    gid: 2,
+    timeout: 60,
+  };
   const { json } = one(event("spawn", { ...spawn, truncate_output_at: 9 }));
   expect(json.data).toEqual({ ...spawn, shell: true, truncate_at: 9 });
   const beside = one(event("spawn", { ...spawn, args: ["x", "-c"], timeout: null, truncate_output_at: 9 }));
