@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { WALK_LIMITS } from "../../src/service/walk-limiter.ts";
 import { run } from "../../src/system/exec.ts";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
 import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
@@ -198,6 +199,14 @@ describe("GET, HEAD /inspect/{uuid}/archive", () => {
     expect((await namesOf(directory, "-tf")).map((name) => name.replace(/^\.\//, ""))).toContain("twice");
     const file = await (await fetchArchive("/bin/twice", "identity")).bytes();
     expect(await namesOf(file, "-tf")).toEqual(["twice"]);
+  });
+
+  test("HEAD and refusals give back their places", async () => {
+    for (let asked = 0; asked <= WALK_LIMITS.countMax; asked++) {
+      expect((await contree.call("HEAD", `/inspect/${image}/archive?path=/many`)).status).toBe(200);
+      expect((await contree.call("HEAD", `/inspect/${image}/list?path=/many`)).status).toBe(200);
+      expect((await get("archive?path=/run/pipe")).status).toBe(422);
+    }
   });
 
   test("it is compressed when that is accepted", async () => {
