@@ -1,13 +1,28 @@
-import type { Sample } from "./samples.ts";
+import { type Sample, SPAWN } from "./samples.ts";
 
 const SHA256 = "0".repeat(64);
 const ROOT = "/contree/v1";
+
+const OPERATION = `${ROOT}/operations/{uuid}`;
+const PROCESSES = `${OPERATION}/subprocesses`;
 
 /**
  * Every route of the API for the ConTree clients with a valid request, which a test then breaks.
  * @param _own objects of the account by what they are, once they are made
  */
 export const contreeSamples = (_own: Readonly<Record<string, string>>): readonly Sample[] => [
+  { method: "POST", path: `${ROOT}/instances`, scope: "instances:spawn", json: SPAWN },
+  { method: "GET", path: `${ROOT}/operations`, scope: "operations:read" },
+  { method: "GET", path: OPERATION, scope: "operations:read", object: "operation" },
+  { method: "GET", path: `${OPERATION}/events`, scope: "operations:read", object: "operation" },
+  { method: "POST", path: PROCESSES, scope: "instances:exec", json: { command: "true" }, object: "instance" },
+  { method: "GET", path: `${PROCESSES}/1`, scope: "operations:read", object: "instance" },
+  { method: "DELETE", path: `${PROCESSES}/1`, scope: "instances:exec", object: "instance" },
+  {
+    ...{ method: "POST", path: `${PROCESSES}/1/stdin`, scope: "instances:exec", object: "instance" },
+    json: { value: "x" },
+  },
+  { method: "DELETE", path: OPERATION, scope: "operations:cancel", object: "operation" },
   { method: "GET", path: `${ROOT}/whoami`, scope: null },
   { method: "GET", path: `${ROOT}/images`, scope: "images:read" },
   {
