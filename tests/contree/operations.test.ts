@@ -193,7 +193,18 @@ describe("GET /operations", () => {
     expect(await list("?until=0")).toEqual([]);
   });
 
+  test("takes the members of an enumeration for their values", async () => {
+    for (const status of ["ASSIGNED", "SUCCESS", "FAILED"]) {
+      expect(await list(`?status=OperationStatus.${status}`)).toEqual(await list(`?status=${status}`));
+    }
+    for (const kind of ["instance", "image_import"]) {
+      expect(await list(`?kind=OperationKind.${kind.toUpperCase()}`)).toEqual(await list(`?kind=${kind}`));
+    }
+  });
+
   test.each([
+    "status=OperationStatus.DONE",
+    "status=Other.SUCCESS",
     "status=DONE",
     "status=success",
     "kind=checkpoint",

@@ -13,7 +13,14 @@ import { instanceResult } from "./instance-result.ts";
 import { importFields, instanceFields } from "./metadata.ts";
 import { resultImage, resultOf, type SummaryParts, summaryOf } from "./operation-wire.ts";
 import { pageOf, pageReply } from "./page.ts";
-import { OperationDetails, OperationQuery, OperationSummary, OperationsQuery } from "./schema/operations.ts";
+import {
+  kindOf,
+  OperationDetails,
+  OperationQuery,
+  OperationSummary,
+  OperationsQuery,
+  statusOf,
+} from "./schema/operations.ts";
 import type { ContreeSurface } from "./surface.ts";
 
 const LIST = {
@@ -53,8 +60,9 @@ export function operationRoutes(surface: ContreeSurface) {
     .use(surface.access)
     .get(
       "",
-      async ({ request, principal, query: { status, kind, ...page } }) => {
-        const filter = { ...pageOf(page), kind, exceptKind: "checkpoint" } as const;
+      async ({ request, principal, query }) => {
+        const status = statusOf(query.status);
+        const filter = { ...pageOf(query), kind: kindOf(query.kind), exceptKind: "checkpoint" } as const;
         const found = status === "ASSIGNED" ? [] : await operations.list(principal, { ...filter, status });
         const parts = summaryParts(surface, principal, found);
         return respond(await pageReply(mapped(found, (operation) => summaryOf(operation, parts))), request) as never;

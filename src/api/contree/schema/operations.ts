@@ -15,14 +15,35 @@ const literals = <const Values extends readonly string[]>(name: string, values: 
 
 const Status = literals("status", STATUSES);
 const Kind = literals("kind", KINDS);
+
+/** A value in a query, or the member of a Python enumeration that some clients send for it, such as `OperationKind.INSTANCE`. */
+const valueOrMember = (name: string, enumeration: string, values: readonly string[]) => {
+  const any = values.join("|");
+  return Type.String({
+    pattern: `^(?:${any}|${enumeration}\\.(?:${any.toUpperCase()}))$`,
+    description: `one of ${values.join(", ")}`,
+    error: `${name} must be one of ${values.join(", ")}`,
+  });
+};
+
+const meant =
+  <Value extends string>(values: readonly Value[]) =>
+  (sent: string | undefined): Value | undefined =>
+    values.find((value) => sent === value || sent?.endsWith(`.${value.toUpperCase()}`));
+
+/** The status that a query names. */
+export const statusOf = meant(STATUSES);
+/** The kind that a query names. */
+export const kindOf = meant(KINDS);
+
 const Seconds = (description: string) => Type.Number({ minimum: 0, description: `${description}, in seconds` });
 const Count = Type.Integer({ minimum: 0 });
 
 /** Query of the listing. */
 export const OperationsQuery = Type.Object({
   ...Page,
-  status: Type.Optional(Status),
-  kind: Type.Optional(Kind),
+  status: Type.Optional(valueOrMember("status", "OperationStatus", STATUSES)),
+  kind: Type.Optional(valueOrMember("kind", "OperationKind", KINDS)),
 });
 
 /** Query of one operation. */
