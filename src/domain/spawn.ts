@@ -167,7 +167,7 @@ export function checkTimeout(
  * Largest initial standard input of a process beside the command, in `bytes`. The guest takes that much at once, so none of
  * it stays in the memory of the service. More can be written while the process runs.
  */
-const PROCESS_STDIN_BYTES_MAX = 65_536;
+export const PROCESS_STDIN_BYTES_MAX = 65_536;
 
 /** Checks a process that will run beside a command. @throws as `checkSpawn` does */
 export function checkProcess(request: CommandInput): CheckedCommand {

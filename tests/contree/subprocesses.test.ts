@@ -1,7 +1,13 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
-import { Contree, contreeError } from "../support/contree/contree.ts";
-import { bytesOfStream, contreeEvents, followUntil, outputOfEvents } from "../support/contree/events.ts";
+import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
+import {
+  bytesOfStream,
+  type ContreeEvent,
+  contreeEvents,
+  followUntil,
+  outputOfEvents,
+} from "../support/contree/events.ts";
 import { endedOperation, operationOf, type Request, ran, spawned } from "../support/contree/runs.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -71,10 +77,39 @@ describe("POST /operations/{uuid}/subprocesses", () => {
     [{ command: 5 }, "command"],
     [{ command: "x", args: [null] }, "args"],
     [{ command: "x", stdin: { value: 1 } }, "value"],
-    [{ command: "x", stdin: { value: "x".repeat(65_537) } }, "stdin"],
+    [{ command: "x", stdin: { value: "x".repeat(10_485_761) } }, "stdin"],
     [{ command: "x", uid: "root" }, "uid"],
   ])("%j is 400", async (request, field) => {
     expect(contreeError(await start(sleeping, request), 400, "validation_error")).toContain(field);
+  });
+
+  test("gives up to 10 MiB of standard input, of which a process need not read all", async () => {
+    for (const bytes of [65_536, 65_537, 10_485_760]) {
+      const value = Buffer.alloc(bytes, "0123456789abcdef").toString("base64");
+      const spid = await started({ command: "sha256sum", stdin: { value, encoding: "base64" } });
+      const digest = new Bun.CryptoHasher("sha256").update(Buffer.from(value, "base64")).digest("hex");
+      expect((await ended(spid)).stdout.value).toBe(`${digest}  -\n`);
+    }
+    const long = { value: "x".repeat(3_000_000) };
+    const deaf = await started({ command: "head", args: ["-c", "5"], stdin: long });
+    expect(await ended(deaf)).toMatchObject({ stdout: { value: "xxxxx" }, state: { exit_code: 0 } });
+    const open = await started({ command: "wc", args: ["-c"], stdin: { ...long, close: false } });
+    expect((await stdin(sleeping, open, { value: "y" })).status).toBe(204);
+    expect((await ended(open)).stdout.value.trim()).toBe("3000001");
+  });
+
+  test("a client that leaves before its input was taken leaves no process", async () => {
+    const leaving = new AbortController();
+    const { url, token } = contree.appliance;
+    const sent = fetch(`${url}${CONTREE}/operations/${sleeping}/subprocesses`, {
+      ...{ method: "POST", signal: leaving.signal, headers: { authorization: `Bearer ${token}` } },
+      body: JSON.stringify({ command: "sleep", args: ["2999"], stdin: { value: "x".repeat(3_000_000) } }),
+    });
+    const isIt = ({ type, data }: ContreeEvent) => type === "spawn" && data.args[0] === "2999";
+    const spid = (await followUntil(contree, sleeping, isIt)).at(-1)?.spid ?? 0;
+    leaving.abort();
+    expect(await sent.catch((error: Error) => error.name)).toBe("AbortError");
+    expect((await ended(spid)).state).toMatchObject({ exit_code: -1, signal: 9 });
   });
 
   test("404 of an unknown operation, 409 of one that has ended or is no instance", async () => {

@@ -1,15 +1,18 @@
 import { Elysia } from "elysia";
 import { ApiError, type ErrorCode, type ErrorDetails } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
+import { STDIN_BYTES_MAX } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { isTerminal } from "../../domain/operation.ts";
+import { PROCESS_STDIN_BYTES_MAX } from "../../domain/spawn.ts";
 import type { Principal } from "../../service/parts.ts";
+import type { ProcessUseCases } from "../../service/processes.ts";
 import type { ProcessName } from "../../service/running.ts";
 import type { Service } from "../../service/service.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
-import { PROCESS_BODY_BYTES_MAX, requireSignal, SIGNAL_DEFAULT, SignalQuery } from "../wire-fields.ts";
+import { requireSignal, SIGNAL_DEFAULT, SignalQuery, SPAWN_BODY_BYTES_MAX } from "../wire-fields.ts";
 import { commandOf } from "./command-wire.ts";
 import { processResult } from "./instance-result.ts";
 import { GONE, gone, TOO_EARLY, tooEarly } from "./retry.ts";
@@ -19,10 +22,10 @@ import { StartedProcess } from "./schema/subprocesses.ts";
 import { inputBytes } from "./streams.ts";
 import type { ContreeSurface } from "./surface.ts";
 
-/** Largest body of a request to write, in `bytes`: 10 MiB in base64 or with many escapes. */
-const STDIN_BODY_BYTES_MAX = 33_554_432;
 /** Longest wait of a request for the start of a command whose instance has its machine, in `milliseconds`. */
 const BEGIN_MS_MAX = 5000;
+
+const SIGKILL_SIGNAL = 9;
 
 const START = {
   body: checked(ExecSpec),
@@ -80,13 +83,13 @@ export function subprocessRoutes(surface: ContreeSurface) {
       async ({ request, principal, params, body }) => {
         const id = params.id as OperationId;
         const start = async (): Promise<Reply> => {
-          const spid = await processes.start(principal, id, commandOf(body));
+          const spid = await startProcess(processes, { principal, id, signal: request.signal }, body);
           return json(201, { spid }, { location: `${surface.address}/operations/${id}/subprocesses/${spid}` });
         };
         const asked = { principal, id, spid: null, signal: request.signal };
         return respond(await inInstance(service, asked, start), request) as never;
       },
-      { takes: { scope: "instances:exec", bytesMax: PROCESS_BODY_BYTES_MAX, waitsForGuest: true }, ...START },
+      { takes: { scope: "instances:exec", bytesMax: SPAWN_BODY_BYTES_MAX, waitsForGuest: true }, ...START },
     )
     .get(
       "/:spid",
@@ -129,12 +132,46 @@ export function subprocessRoutes(surface: ContreeSurface) {
         };
         return respond(await inInstance(service, { ...input, principal }, write, gone), request);
       },
-      { takes: { scope: "instances:exec", bytesMax: STDIN_BODY_BYTES_MAX, waitsForGuest: true }, ...STDIN },
+      { takes: { scope: "instances:exec", bytesMax: SPAWN_BODY_BYTES_MAX, waitsForGuest: true }, ...STDIN },
     );
 }
 
 function nameOf({ id, spid }: { readonly id: string; readonly spid: string }): ProcessName {
   return { id: id as OperationId, spid: Number(spid) };
+}
+
+/**
+ * Starts a process, and returns its number. Input that is too long to be given at the start is written while the process
+ * runs: the request keeps its room in memory until the guest has taken all of it, or the process has ended.
+ * @throws ApiError as `start` and `write` do; when the client leaves before, the process is killed
+ */
+async function startProcess(
+  processes: ProcessUseCases,
+  { principal, id, signal }: Omit<Asked, "spid">,
+  body: ExecSpec,
+): Promise<number> {
+  const command = commandOf(body);
+  const { stdin } = body;
+  const bytes = inputBytes(stdin ?? { value: "" }, "stdin.value");
+  if (bytes.byteLength <= PROCESS_STDIN_BYTES_MAX) return await processes.start(principal, id, command);
+  if (bytes.byteLength > STDIN_BYTES_MAX) {
+    throw new ApiError("validation_error", `stdin must be at most ${STDIN_BYTES_MAX} bytes`, { field: "stdin" });
+  }
+  const spid = await processes.start(principal, id, { ...command, stdin: undefined, stdinOpen: true });
+  const isConflict = (error: unknown): boolean => error instanceof ApiError && error.code === "conflict";
+  try {
+    await processes.write(principal, { id, spid, content: [bytes], close: stdin?.close !== false, signal });
+  } catch (error) {
+    // The process has ended: it need not read all of its input.
+    if (isConflict(error)) return spid;
+    try {
+      processes.signal(principal, { id, spid }, SIGKILL_SIGNAL);
+    } catch (late) {
+      if (!isConflict(late)) throw late;
+    }
+    throw error;
+  }
+  return spid;
 }
 
 /** A request about a process of an instance. */
