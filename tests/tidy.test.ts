@@ -87,6 +87,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   "api/mcp": ["elysia", "@sinclair/typebox", "@modelcontextprotocol/server"],
   // Of the use cases only `tokens.ts` does: keys that rotate are chosen by the token, so that no plugin can hold one.
   service: ["@elysiajs/jwt", "jose"],
+  "cli/mcp": ["eventsource-parser"],
   "cli/bench": ["elysia", "@sinclair/typebox", "drizzle-orm"],
 };
 

@@ -23,15 +23,47 @@ export function openClient(environment: Environment, urlFlag: string | undefined
     tokenHint: tokenHint(config),
     socket: (target, { protocols, headers }) =>
       new WebSocket(target, { protocols: [...protocols], headers, ...(ca === null ? {} : { tls: { ca } }) }),
-    async fetch(target, init) {
-      try {
-        return await fetch(target, ca === null ? init : { ...init, tls: { ca } });
-      } catch (error) {
-        throw new Error(reason(error as Error, target), { cause: error });
-      }
-    },
+    fetch: (target, init) => fetchBy(config, target, init),
   });
 }
+
+async function fetchBy({ ca }: ClientConfig, target: URL, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(target, ca === null ? init : { ...init, tls: { ca } });
+  } catch (error) {
+    throw new Error(reason(error as Error, target), { cause: error });
+  }
+}
+
+/**
+ * A function that sends a message to /mcp of the appliance that the environment names, and throws UnreachableError or the
+ * reason of its signal.
+ * @throws ConfigError
+ */
+export function openMcp(environment: Environment, urlFlag: string | undefined) {
+  const config = loadClientConfig(environment, urlFlag);
+  const authorization = config.token === null ? {} : { authorization: `Bearer ${config.token}` };
+  const own = { "content-type": "application/json", accept: "application/json, text/event-stream", ...authorization };
+  return async (body: string, headers: Record<string, string>, signal: AbortSignal): Promise<Response> => {
+    const init = { method: "POST", headers: { ...headers, ...own }, body, signal, redirect: "manual" } as const;
+    const response = await fetchBy(config, new URL(`${config.url}/mcp`), init).catch((error: Error) => {
+      signal.throwIfAborted();
+      throw new UnreachableError(`cannot reach an appliance at ${config.url}: ${error.message}`, { cause: error });
+    });
+    if (response.status !== 401) return response;
+    await response.body?.cancel();
+    throw new UnreachableError(`the appliance at ${config.url} does not take the token${tokenHint(config)}`);
+  };
+}
+
+/** True when nothing listened, so that the message was not taken. */
+export function isNotListening(error: unknown): boolean {
+  if (!(error instanceof UnreachableError)) return false;
+  const { code } = ((error.cause as Error | undefined)?.cause ?? {}) as NodeJS.ErrnoException;
+  return REFUSED.has(code ?? "");
+}
+
+const REFUSED = new Set(["ECONNREFUSED", "ConnectionRefused"]);
 
 /** Exit code of a failure that is expected, whose message is printed alone; null for any other. */
 export function exitCodeOf(error: unknown): number | null {
@@ -59,7 +91,7 @@ const UNKNOWN_AUTHORITY = new Set([
 /** Bun's texts advise about the network and its own interface; here a daemon is usually just not running. */
 function reason(error: Error, { protocol }: URL): string {
   const { code } = error as NodeJS.ErrnoException;
-  if (code === "ECONNREFUSED" || code === "ConnectionRefused") return "connection refused; is coppice serve running?";
+  if (REFUSED.has(code ?? "")) return "connection refused; is coppice serve running?";
   if (code === "ECONNRESET") return `the connection was closed${protocol === "http:" ? "; does it want https?" : ""}`;
   if (UNKNOWN_AUTHORITY.has(code ?? "")) {
     return `${error.message}; COPPICE_CA_FILE names the PEM file of an authority of your own`;

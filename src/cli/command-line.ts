@@ -14,6 +14,7 @@ import { imageCommands } from "./image.ts";
 import { inspectCommands } from "./inspect.ts";
 import { installCommands } from "./install/command.ts";
 import type { Io } from "./io.ts";
+import { mcpCommand } from "./mcp/command.ts";
 import { operationCommands } from "./operation.ts";
 import { besideCommands } from "./running/beside.ts";
 import { checkpointCommand } from "./running/checkpoint.ts";
@@ -48,6 +49,7 @@ export const COMMANDS: readonly Command[] = [
   ...searchCommands,
   ...operationCommands,
   ...watchCommands,
+  mcpCommand,
   benchCommand,
   versionCommand,
 ];
