@@ -5,6 +5,7 @@ import { connect, type Socket } from "node:net";
 import { getOperation } from "../../src/db/operations.ts";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { Api } from "../support/api/api.ts";
+import { heldTest } from "../support/api/program.ts";
 import { ERAS, McpClient } from "../support/mcp-client.ts";
 import { until } from "../support/waiting.ts";
 
@@ -261,7 +262,7 @@ describe("the transport", () => {
   });
   const waiting = () => api.parts.operations.waitsCount;
 
-  test("cancels the request of that session only, and all of a session that ends", async () => {
+  heldTest("cancels the request of that session only, and all of a session that ends", async () => {
     const { id } = api.parts.operations.insert(ALICE, "instance");
     const left = [rpc(follow(id, 1), { "mcp-session-id": "a" }), rpc(follow(id, 1), { "mcp-session-id": "b" })];
     left.push(rpc(follow(id, 2), { "mcp-session-id": "b" }));
@@ -282,7 +283,7 @@ describe("the transport", () => {
     expect(statusOf(id)).toBe("PENDING");
   });
 
-  test(`serves ${SESSIONS_COUNT} clients that wait, and nothing is left when they go`, async () => {
+  heldTest(`serves ${SESSIONS_COUNT} clients that wait, and nothing is left when they go`, async () => {
     const { id } = api.parts.operations.insert(ALICE, "instance");
     const clients = await Promise.all(Array.from({ length: SESSIONS_COUNT }, () => McpClient.open(api.url, api.token)));
     const calls = clients.map((client) => client.call("follow", { operation: id, wait_seconds: 600 }));
@@ -309,7 +310,7 @@ describe("the transport", () => {
     return { head: await promise, socket };
   }
 
-  test("an account has a number of requests at a time", async () => {
+  heldTest("an account has a number of requests at a time", async () => {
     const { id } = api.parts.operations.insert(ALICE, "instance");
     const count = CALLS_COUNT_MAX + 4;
     const asked = await Promise.all(Array.from({ length: count }, () => post(api.token, follow(id, 1))));
