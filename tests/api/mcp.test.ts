@@ -159,7 +159,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
   });
 
   test("that cancels a run ends it, unless it is detached or the token may not", async () => {
-    const weak = await api.issue("alice", ["instances:spawn", "images:read"]);
+    const weak = await api.issue("alice", ["instances:spawn", "operations:read", "images:read"]);
     await using other = await McpClient.open(api.url, weak, era);
     for (const [client, input, status] of [
       [mcp, {}, "CANCELLED"],
@@ -176,6 +176,21 @@ describe.each(ERAS)("a client (%s)", (era) => {
       if (status === "CANCELLED") await until("it is cancelled", () => statusOf(id) === status);
       else await until("nobody waits", () => api.parts.operations.waitsCount === 0);
       expect(statusOf(id)).toBe(status);
+    }
+  });
+
+  test("gets no more from offsets that no listing has", async () => {
+    const calls: [string, Record<string, unknown>][] = [
+      ["list_images", {}],
+      ["list_operations", {}],
+      ["image_history", { image }],
+      ["list_files", { image }],
+      ["read_file", { image, path: "/etc/long" }],
+    ];
+    for (const [name, input] of calls) {
+      const refused = await mcp.call(name, { ...input, offset: 1e300 });
+      expect({ name, ...refused }).toMatchObject({ name, isError: true, text: expect.stringContaining("offset") });
+      expect((await mcp.call(name, { ...input, offset: Number.MAX_SAFE_INTEGER })).isError).toBe(false);
     }
   });
 
@@ -209,6 +224,9 @@ describe.each(ERAS)("a client (%s)", (era) => {
     expect((await runner.call("run", { image, command: "true", files })).text).toContain("files:write");
     const network = ["a.example.org:443"];
     expect((await runner.call("run", { image, command: "true", network })).text).toContain("instances:network");
+    const { text, operation } = await runner.call("run", { image, command: "true", disposable: true });
+    expect(text).toMatch(/^operation [0-9a-f-]{36} was accepted and goes on; the token does not allow operations:read/);
+    expect(operation).toBeNull();
   });
 });
 
@@ -226,6 +244,7 @@ describe("the transport", () => {
     ["another version", '{"jsonrpc":"1.0","id":1,"method":"ping"}', 400, -32_600],
     ["deep nesting", `{"jsonrpc":"2.0","id":1,"method":"ping","params":${"[".repeat(300_000)}`, 400, -32_700],
     ["a message that is too long", `"${"x".repeat(3_000_000)}"`, 413, -32_600],
+    ["an id that is none", '{"jsonrpc":"2.0","id":{},"method":"ping"}', 400, -32_600],
   ])("refuses %s", async (_what, body, status, code) => {
     const headers = { ...ACCEPT, "content-type": "application/json" };
     const answer = await api.call("POST", "/mcp", { body, headers });

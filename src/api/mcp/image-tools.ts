@@ -5,8 +5,8 @@ import { isTag, TAG_RULE } from "../../domain/image.ts";
 import type { ImageStep } from "../../service/images.ts";
 import { answer, facts } from "./answer.ts";
 import { endUnlessAnswered } from "./ending.ts";
-import { followed, WAIT_SECONDS_DEFAULT, WAIT_SECONDS_MAX } from "./following.ts";
-import { operationAnswer } from "./operation-answer.ts";
+import { WAIT_SECONDS_DEFAULT, WAIT_SECONDS_MAX } from "./following.ts";
+import { outcome } from "./operation-answer.ts";
 import { cutLine, shownBytes, shownName } from "./text.ts";
 import { ADDS, DESTROYS, IMAGE, imageId, inputs, integer, optional, READS, type Tool, tool } from "./tool.ts";
 
@@ -16,7 +16,7 @@ const COMMAND_CHARACTERS_MAX = 160;
 
 const TAG = Type.String({ maxLength: 128, description: "e.g. work:v2" });
 export const LIMIT = integer(1, LIST_COUNT_MAX, { default: LIST_COUNT_DEFAULT });
-export const OFFSET = Type.Integer({ minimum: 0, default: 0 });
+export const OFFSET = integer(0, Number.MAX_SAFE_INTEGER, { default: 0 });
 export const WAIT_SECONDS = integer(0, WAIT_SECONDS_MAX, { default: WAIT_SECONDS_DEFAULT });
 
 /** @throws ApiError `validation_error` */
@@ -60,7 +60,7 @@ export const IMAGE_TOOLS: readonly Tool[] = [
       const source = { kind: "registry", reference } as const;
       const id = await call.service.images.import(call.principal, { source, tag });
       using ending = endUnlessAnswered(call, id);
-      const made = await operationAnswer(call, await followed(call, id, wait), 0);
+      const made = await outcome(call, id, { waitSeconds: wait, bytesMax: 0 });
       ending.answered();
       return made;
     },

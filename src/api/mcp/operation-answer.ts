@@ -1,13 +1,36 @@
+import type { OperationId } from "../../domain/ids.ts";
 import { isTerminal, type StoredImportResult, type StoredInstanceResult } from "../../domain/operation.ts";
 import type { OutputStream } from "../../domain/output.ts";
+import { allows, type Scope } from "../../domain/scope.ts";
 import type { Operation } from "../../service/operations.ts";
-import { type Answer, type Content, text } from "./answer.ts";
+import { type Answer, type Content, facts, text } from "./answer.ts";
+import { followed } from "./following.ts";
 import { type Reading, shownOutput } from "./output.ts";
 import { shownBytes, shownName, shownSeconds } from "./text.ts";
+import type { ToolCall } from "./tool.ts";
 
 /** Bounds of the outputs in an answer, in `bytes`. */
 export const SHOWN_BYTES_DEFAULT = 8192;
 export const SHOWN_BYTES_MAX = 65_536;
+
+const READING: Scope = "operations:read";
+
+/**
+ * Waits for an operation that a call has started, and answers what it came to. To see that takes the scope that reading the
+ * operation takes: without it, the answer comes at once and has the id only.
+ * @throws ApiError as `followed` does
+ */
+export async function outcome(
+  call: ToolCall,
+  id: OperationId,
+  { waitSeconds, bytesMax }: { readonly waitSeconds: number; readonly bytesMax: number },
+): Promise<Answer> {
+  if (allows(call.principal.grants, READING)) {
+    return await operationAnswer(call, await followed(call, id, waitSeconds), bytesMax);
+  }
+  const line = `operation ${id} was accepted and goes on; the token does not allow ${READING}, so its result is not shown`;
+  return facts(line, { operation: id });
+}
 
 /** An operation as an answer: how it ended or what it does, what to do next, and its outputs in short. */
 export async function operationAnswer(reading: Reading, operation: Operation, bytesMax: number): Promise<Answer> {

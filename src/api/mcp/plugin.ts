@@ -153,7 +153,9 @@ async function answer(
   if (method === "initialize" && response.ok) headers[SESSION_HEADER] = crypto.randomUUID();
   if (body === null) return respond({ status, headers, body: null }, request);
   const held = undo.move();
-  return respond({ status, headers, body: pullStream(begun(body), { held, onCancel: leave }) }, request);
+  // What is refused is answered with an error as JSON.
+  const sent = headers["content-type"]?.startsWith("text/event-stream") === true ? begun(body) : body.values();
+  return respond({ status, headers, body: pullStream(sent, { held, onCancel: leave }) }, request);
 }
 
 /** A comment before the first event: Bun sends the headers with the first bytes of a body, and sees only then who leaves. */

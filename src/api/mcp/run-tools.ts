@@ -9,7 +9,7 @@ import { answer, facts, text } from "./answer.ts";
 import { endUnlessAnswered } from "./ending.ts";
 import { followed, WAIT_SECONDS_DEFAULT } from "./following.ts";
 import { LIMIT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools.ts";
-import { operationAnswer, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./operation-answer.ts";
+import { operationAnswer, outcome, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./operation-answer.ts";
 import { outputChunks } from "./output.ts";
 import { requireScope } from "./problem.ts";
 import { isBinary, outputText, shownBytes, shownName } from "./text.ts";
@@ -182,7 +182,7 @@ export const RUN_TOOLS: readonly Tool[] = [
     async run({ operation, tag, wait_seconds: wait = WAIT_SECONDS_DEFAULT }, call) {
       requireTag(tag);
       const id = await call.service.instances.checkpoint(call.principal, { id: operationId(operation), tag });
-      return await operationAnswer(call, await followed(call, id, wait), 0);
+      return await outcome(call, id, { waitSeconds: wait, bytesMax: 0 });
     },
   }),
   tool({
@@ -251,7 +251,7 @@ async function settled(call: ToolCall, id: OperationId, input: Settling) {
     output_bytes: bytes = SHOWN_BYTES_DEFAULT,
   } = input;
   using ending = detach ? null : endUnlessAnswered(call, id);
-  const made = await operationAnswer(call, await followed(call, id, wait), bytes);
+  const made = await outcome(call, id, { waitSeconds: wait, bytesMax: bytes });
   ending?.answered();
   return made;
 }
