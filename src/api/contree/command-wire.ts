@@ -1,3 +1,4 @@
+import { ARGUMENT_BYTES_MAX } from "../../domain/instance.ts";
 import type { CommandInput, SpawnInput } from "../../domain/spawn.ts";
 import type { InstanceUseCases } from "../../service/instances.ts";
 import type { ExecSpec, InstanceSpawn } from "./schema/instances.ts";
@@ -44,8 +45,7 @@ export function commandOf(body: ExecSpec): CommandInput {
   const args = body.args ?? [];
   const shell = body.shell ?? false;
   return {
-    // An expression takes no arguments here: clients that send some mean words of the expression.
-    command: shell ? [command, ...args.map(quoted)].join(" ") : command,
+    command: shell ? expressionOf(command, args) : command,
     args: shell ? [] : args,
     shell,
     inherit: true,
@@ -68,6 +68,19 @@ function variablesOf(env: NonNullable<ExecSpec["env"]>, isKept: boolean): Pick<C
     else set.push([name, value]);
   }
   return { env: Object.fromEntries(set), unset };
+}
+
+/**
+ * A shell's expression takes no arguments here: clients that send some mean further words of it. One that is too long to be
+ * run anyway may lack its end.
+ */
+function expressionOf(command: string, args: readonly string[]): string {
+  let expression = command;
+  for (const word of args) {
+    if (expression.length > ARGUMENT_BYTES_MAX) break;
+    expression += ` ${quoted(word)}`;
+  }
+  return expression;
 }
 
 /** A word of a shell expression. */

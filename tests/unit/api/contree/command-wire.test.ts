@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { commandOf, spawnOf } from "../../../../src/api/contree/command-wire.ts";
 import type { InstanceSpawn } from "../../../../src/api/contree/schema/instances.ts";
+import { ARGUMENT_BYTES_MAX } from "../../../../src/domain/instance.ts";
 
 const BOUNDS = { instanceTimeoutSecondsMax: 3600, diskBytesMax: 1000 };
 const UUID = "0195f3a2-0000-7000-8000-000000000000";
@@ -72,6 +73,12 @@ describe("a command", () => {
     [[], "/bin/sh"],
   ])("with a shell takes %j as words of its expression", (args, expected) => {
     expect(commandOf({ command: "/bin/sh", shell: true, args })).toMatchObject({ command: expected, args: [] });
+  });
+
+  test("makes no more of an expression than what is too long to run", () => {
+    const { command } = commandOf({ command: "x", shell: true, args: Array.from({ length: 1_000_000 }, () => "'") });
+    expect(command.length).toBeGreaterThan(ARGUMENT_BYTES_MAX);
+    expect(command.length).toBeLessThan(ARGUMENT_BYTES_MAX + 100);
   });
 
   test("that is empty is a shell", () => {
