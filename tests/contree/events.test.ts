@@ -222,3 +222,18 @@ test("followers that never read are bounded, slow nobody down, and give back the
   leaving.abort();
   expect(outputOfEvents(await contreeEvents(contree, id), 1, "stdout").equals(Buffer.alloc(8_000_000))).toBe(true);
 });
+
+test("a stream that a restart of the service has ended goes on behind its last event, to the end", async () => {
+  await using own = await Contree.start();
+  const command = "while :; do echo line; sleep 0.02; done";
+  const id = await own.appliance.spawn({ image: own.image, command, shell: true, disposable: true });
+  await followUntil(own, id, ({ type }) => type === "stdout");
+  const stream = await openEvents(own, id, { query: "?follow=1" });
+  const [text] = await Promise.all([stream.text(), own.appliance.down()]);
+  const seen = parseContreeEvents(text);
+  expect(typesOf(seen)).not.toContain("completion");
+  await own.appliance.up();
+  const rest = await contreeEvents(own, id, "?follow=1", { "last-event-id": String(seen.at(-1)?.id) });
+  expect([...seen, ...rest]).toEqual(await contreeEvents(own, id));
+  expect(rest.at(-1)).toMatchObject({ type: "completion", data: { status: "FAILED", error: expect.any(String) } });
+});
