@@ -34,22 +34,32 @@ export function directStream(chunks: Endable, held?: Disposable): ReadableStream
   });
 }
 
+/** What a body is made of, as it comes. */
+export interface Followed<Found> {
+  /** What comes next; null at the end. It is a promise only when it must wait, and settles when the client has left. */
+  next(): Found | null | Promise<Found | null>;
+  /** The bytes of it; there may be none. They are valid for good. */
+  encode(found: Found): Uint8Array<ArrayBuffer>;
+  /** The last bytes after a failure; null: none. It may throw the error, which then cuts the body off. */
+  failed(error: unknown): Uint8Array<ArrayBuffer> | null;
+}
+
 /** How a body is followed. */
 interface FollowOptions {
   /** sent at the beginning, and whenever nothing else was sent for `afterMs` */
   readonly idle: { readonly chunk: Uint8Array<ArrayBuffer>; readonly afterMs: number };
   /** disposed when the body ends, fails or is cancelled; it may be disposed of twice */
   readonly held: Disposable;
-  /** called when the client disconnects; a pending `next` must resolve then */
+  /** called when the client disconnects; a pending `next` must settle then */
   readonly onCancel: () => void;
 }
 
 /**
  * A body that may wait for its next chunk for a long time. The next one is requested when the client has taken the one
- * before; null ends the body. It costs little for each chunk, because there are many such bodies, and many chunks.
+ * before. It costs little for each chunk, because there are many such bodies, and many chunks.
  */
-export function followStream(
-  next: () => Promise<Uint8Array<ArrayBuffer> | null>,
+export function followStream<Found>(
+  source: Followed<Found>,
   { idle, held, onCancel }: FollowOptions,
 ): ReadableStream<Uint8Array> {
   let isCancelled = false;
@@ -59,9 +69,18 @@ export function followStream(
       using _held = held;
       using sink = new IdleSink(controller, idle);
       // Bun sends the headers with the first bytes of the body, which the client should not have to wait for.
-      for (let chunk: typeof idle.chunk | null = idle.chunk; chunk !== null && !isCancelled; chunk = await next()) {
-        const sent = sink.send(chunk);
+      for (let chunk: typeof idle.chunk | null = idle.chunk; chunk !== null && !isCancelled; ) {
+        const sent = chunk.byteLength === 0 ? undefined : sink.send(chunk);
         if (sent !== undefined) await sent;
+        try {
+          const next = source.next();
+          const found = next instanceof Promise ? await next : next;
+          chunk = found === null ? null : source.encode(found);
+        } catch (error) {
+          const last = source.failed(error);
+          if (last !== null) await sink.send(last);
+          break;
+        }
       }
       controller.close();
     },

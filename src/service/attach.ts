@@ -170,7 +170,7 @@ async function* fromLog({ events, since }: LogOfProcess): AsyncGenerator<Attache
 async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncGenerator<Attached, void, undefined> {
   const counted = { stdout: 0, stderr: 0 };
   const nextPiece = () => {
-    const piece = events.next();
+    const piece = Promise.try(() => events.next());
     // Once the tap is read, nothing awaits this promise, which rejects when the client leaves.
     piece.catch(() => undefined);
     return piece;

@@ -2,7 +2,7 @@ import { getOperation, type OperationRow } from "../db/operations.ts";
 import type { OperationId } from "../domain/ids.ts";
 import { type CompletionData, type LogEvent, nsOf } from "../domain/log-event.ts";
 import { type EndStatus, isTerminal, type StoredInstanceResult } from "../domain/operation.ts";
-import type { LogReader } from "../supervisor/operations/event-logs.ts";
+import type { LogReader } from "../supervisor/operations/log-reader.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 export interface EventsRequest {
@@ -19,13 +19,17 @@ export interface EventsRequest {
   readonly signal: AbortSignal;
 }
 
+/** Null at the end of a stream. */
+type NextEvents = readonly LogEvent[] | null;
+
 /** Events of one operation for one client, in the order of the log. The caller must dispose of it. */
 export interface EventStream extends Disposable {
   /**
-   * The next events, at most 96 KiB; null at the end. Followers that are at the same place of a log get the same array.
+   * The next events, at most 96 KiB; null at the end. Followers that are at the same place of a log get the same array. It is
+   * a promise only when it must wait.
    * @throws the reason of the request's `signal`
    */
-  next(): Promise<readonly LogEvent[] | null>;
+  next(): NextEvents | Promise<NextEvents>;
 }
 
 /**
@@ -61,24 +65,35 @@ class OperationEventStream implements EventStream {
     this.#leftCount = request.limit ?? Number.POSITIVE_INFINITY;
   }
 
-  async next(): Promise<readonly LogEvent[] | null> {
+  next(): NextEvents | Promise<NextEvents> {
+    if (this.#leftCount === 0) return null;
+    this.#request.signal.throwIfAborted();
+    const { isOver } = this.#reader;
+    const found = this.#reader.next();
+    const wanted = found instanceof Promise ? [] : this.#wanted(found);
+    return wanted.length > 0 ? wanted : this.#nextAfter(found, isOver);
+  }
+
+  /** @param wasOver whether the log was over before that read */
+  async #nextAfter(pending: ReturnType<LogReader["next"]>, wasOver: boolean): Promise<NextEvents> {
     const { follow, signal } = this.#request;
-    while (this.#leftCount > 0) {
-      // A log can have a million events that are not wanted.
-      signal.throwIfAborted();
-      const { isOver } = this.#reader;
-      const found = await this.#reader.next();
+    let found = pending instanceof Promise ? await pending : pending;
+    for (let isOver = wasOver; ; ) {
       const wanted = this.#wanted(found);
       if (wanted.length > 0) return wanted;
-      if (found.length > 0) continue;
-      if (isOver && this.#hasEnded) return this.#completion();
-      // Readers are ended by a stop of the service, too, and the operation may end after that: then there is more to read.
-      if (isOver) this.#hasEnded = isTerminal(this.#row()?.status ?? "PENDING");
-      if (isOver && this.#hasEnded) continue;
-      if (isOver || !follow) return null;
-      await this.#reader.changed(signal);
+      if (found.length === 0) {
+        if (isOver && this.#hasEnded) return this.#completion();
+        // Readers are ended by a stop of the service, too, and the operation may end after that: then there is more to read.
+        if (isOver) this.#hasEnded = isTerminal(this.#row()?.status ?? "PENDING");
+        if (isOver ? !this.#hasEnded : !follow) return null;
+        if (!isOver) await this.#reader.changed(signal);
+      }
+      // A log can have a million events that are not wanted.
+      signal.throwIfAborted();
+      ({ isOver } = this.#reader);
+      const read = this.#reader.next();
+      found = read instanceof Promise ? await read : read;
     }
-    return null;
   }
 
   [Symbol.dispose](): void {

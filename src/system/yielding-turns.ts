@@ -56,6 +56,17 @@ export class YieldingTurns {
     return promise;
   }
 
+  /** Calls `start` in its turn, which may be now; the work must follow at once. A promise would be garbage. */
+  call(owner: unknown, start: () => void): void {
+    if (this.#waiting.isEmpty && this.#mayStart()) {
+      this.#start();
+      start();
+      return;
+    }
+    this.#waiting.add(owner, start);
+    this.#serve();
+  }
+
   #mayStart(): boolean {
     return this.#count < this.#countMax && !this.#isPaused && this.#credit() > 0;
   }

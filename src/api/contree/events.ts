@@ -2,6 +2,7 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
+import type { LogEvent } from "../../domain/log-event.ts";
 import type { Principal } from "../../service/parts.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { eventStream, LAST_EVENT_ID, lastEventId, SharedFrames } from "../output/event-stream.ts";
@@ -43,27 +44,16 @@ export function eventRoutes(surface: ContreeSurface) {
       const left = new AbortController();
       request.signal.addEventListener("abort", () => left.abort(), { once: true });
       const wanted = { id: params.id as OperationId, since: lastEventId(request) ?? since, follow, spid };
-      const held = surface.service.operations.events(principal, { ...wanted, signal: left.signal });
-      let isOver = false;
-      const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
-        if (isOver) return null;
-        try {
-          for (let found = await held.next(); found !== null; found = await held.next()) {
-            const [first] = found;
-            const isEnd = first?.type === "completion";
-            const sent = isEnd
-              ? frames.completion(first, resultBytes(surface, principal, wanted.id))
-              : shared.of(found);
-            if (sent.byteLength > 0) return sent;
-          }
-          return null;
-        } catch (error) {
-          if (left.signal.aborted) throw error;
-          isOver = true;
-          return failureFrames(error instanceof ApiError ? error.message : "the events could not be read");
-        }
+      const events = surface.service.operations.events(principal, { ...wanted, signal: left.signal });
+      const framesOf = (found: readonly LogEvent[]) => {
+        const [first] = found;
+        return first?.type === "completion"
+          ? frames.completion(first, resultBytes(surface, principal, wanted.id))
+          : shared.of(found);
       };
-      return respond(eventStream({ next, held, left, idleMs: IDLE_MS }), request);
+      const failure = (error: unknown) =>
+        failureFrames(error instanceof ApiError ? error.message : "the events could not be read");
+      return respond(eventStream({ events, frames: framesOf, failure, left, idleMs: IDLE_MS }), request);
     },
     { reads: "operations:read", ...EVENTS },
   );

@@ -51,7 +51,7 @@ async function tell(
   const startedAt = performance.now();
   const news = new News();
   for (;;) {
-    const found = await events.next().catch((error: unknown) => {
+    const found = await Promise.try(() => events.next()).catch((error: unknown) => {
       if (over.signal.aborted) return null;
       throw error;
     });

@@ -1,5 +1,6 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { LogEvent } from "../../domain/log-event.ts";
+import type { EventStream } from "../../service/events.ts";
 import type { Reply } from "../reply.ts";
 import { followStream } from "../stream.ts";
 
@@ -18,30 +19,30 @@ export function lastEventId({ headers }: Request): number | null {
   throw new ApiError("validation_error", `${LAST_EVENT_ID} must be the id of an event`, { field: LAST_EVENT_ID });
 }
 
-/** Frames of events for one client, in their order. */
+/** The events for one client. */
 export interface FrameSource {
-  /** The next frames; null at the end. A pending call must settle when `left` aborts. */
-  next(): Promise<Uint8Array<ArrayBuffer> | null>;
-  /** disposed when the stream is over; it may be disposed of twice */
-  readonly held: Disposable;
-  /** aborted when the client disconnects */
+  /** disposed when the stream is over */
+  readonly events: EventStream;
+  /** Frames of events, valid for good; there may be none. */
+  readonly frames: (events: readonly LogEvent[]) => Uint8Array<ArrayBuffer>;
+  /** The last frames after a failure. Absent: the stream is cut off. */
+  readonly failure?: (error: unknown) => Uint8Array<ArrayBuffer>;
+  /** aborted when the client disconnects; it must end a wait for events */
   readonly left: AbortController;
   /** a comment is sent when nothing else was sent for so long */
   readonly idleMs: number;
 }
 
 /** Streams frames of events. A failure after the client has left ends the stream. */
-export function eventStream({ next, held, left, idleMs }: FrameSource): Reply {
-  const nextUntilLeft = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
-    try {
-      return await next();
-    } catch (error) {
-      if (left.signal.aborted) return null;
-      throw error;
-    }
+export function eventStream({ events, frames, failure, left, idleMs }: FrameSource): Reply {
+  const failed = (error: unknown) => {
+    if (left.signal.aborted) return null;
+    if (failure === undefined) throw error;
+    return failure(error);
   };
+  const followed = { next: () => events.next(), encode: frames, failed };
   const idle = { chunk: KEEPALIVE, afterMs: idleMs };
-  const body = followStream(nextUntilLeft, { idle, held, onCancel: () => left.abort() });
+  const body = followStream(followed, { idle, held: events, onCancel: () => left.abort() });
   const headers = { "content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no" };
   return { status: 200, headers, body };
 }

@@ -2,6 +2,7 @@ import { type Static, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
+import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventStream } from "../../service/events.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { prefersJson } from "../accept.ts";
@@ -54,11 +55,8 @@ export function eventRoutes(surface: Surface) {
       const wanted = { id, since, follow, spid, limit, signal: left.signal };
       if (!isJson) {
         const events = operations.events(principal, wanted);
-        const next = async () => {
-          const found = await events.next();
-          return found === null ? null : shared.of(found);
-        };
-        return respond(eventStream({ next, held: events, left, idleMs: IDLE_MS }), request);
+        const frames = (found: readonly LogEvent[]) => shared.of(found);
+        return respond(eventStream({ events, frames, left, idleMs: IDLE_MS }), request);
       }
       const events = await operations.eventArray(principal, wanted);
       return respond(await streamed(JSON_TYPE, arrayText(events, text), events), request);

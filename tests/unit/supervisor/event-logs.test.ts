@@ -8,10 +8,10 @@ import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import {
   ACCOUNT_READERS_COUNT_MAX,
   EventLogs,
-  type LogReader,
   READERS_COUNT_MAX,
 } from "../../../src/supervisor/operations/event-logs.ts";
 import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
+import type { LogReader } from "../../../src/supervisor/operations/log-reader.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
 import { turns } from "../../support/waiting.ts";
@@ -133,6 +133,34 @@ test("a reader behind one that has read line by line gets many lines at once", a
     expect(rounds(await near.next())).toEqual([round]);
   }
   expect((await behind.next()).length).toBe(20);
+  await log.end();
+});
+
+test("followers that are told of a change take turns, and have what came with it at once", async () => {
+  const id = newId();
+  using log = logs.open(id);
+  log.append(0, "progress", { round: 0 });
+  await log.written();
+  const readers = Array.from({ length: 50 }, () => logs.read(ACCOUNT, id, -1, false));
+  for (const reader of readers) expect(rounds(await reader.next())).toEqual([0]);
+  // Nothing is to be read, so nothing is waited for.
+  for (const reader of readers) expect(reader.next()).toEqual([]);
+  let turn = 0;
+  const inTurns = readers.map(async (reader) => {
+    await reader.changed(never);
+    return { turn, found: rounds((await reader.next()) as LogEvent[]) };
+  });
+  log.append(0, "progress", { round: 1 });
+  await log.written();
+  let isDone = false;
+  const all = Promise.all(inTurns).finally(() => {
+    isDone = true;
+  });
+  for (; !isDone; turn++) await turns(1);
+  const seen = await all;
+  for (const { found } of seen) expect(found).toEqual([1]);
+  expect(new Set(seen.map((each) => each.turn)).size).toBeGreaterThan(2);
+  for (const reader of readers) reader[Symbol.dispose]();
   await log.end();
 });
 

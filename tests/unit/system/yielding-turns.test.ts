@@ -28,6 +28,18 @@ test("work that nobody waits for begins at once, a few times in a turn of the ev
   await Promise.all(waiting);
 });
 
+test("work is called now if nobody waits, and otherwise behind those who do", async () => {
+  const { turns } = new Workload();
+  const order: number[] = [];
+  for (let n = 0; n < 100; n++) turns.call("a", () => order.push(n));
+  expect(order.length).toBeGreaterThan(0);
+  expect(order.length).toBeLessThan(10);
+  const last = turns.take("a");
+  expect(last).toBeInstanceOf(Promise);
+  await last;
+  expect(order).toEqual(Array.from({ length: 100 }, (_, n) => n));
+});
+
 test("no turn of the event loop takes much longer than a slice, whatever the work costs", async () => {
   for (const costMs of [0.02, 0.4, 3]) {
     const load = new Workload();
