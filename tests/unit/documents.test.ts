@@ -8,7 +8,8 @@ import { keyNames } from "../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../src/config/keys.ts";
 import { ERROR_CODES } from "../../src/domain/errors.ts";
 import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/guest-path.ts";
-import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX } from "../../src/domain/image.ts";
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX, TAGS_COUNT_MAX } from "../../src/domain/image.ts";
+import { VARIABLES_BYTES_MAX, VARIABLES_COUNT_MAX } from "../../src/domain/image-defaults.ts";
 import {
   ARGUMENT_BYTES_MAX,
   CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
@@ -72,6 +73,8 @@ test("the limits are the limits of the code", () => {
     `| concurrent replies of an account with long outputs, arrays of events, or large files in several pieces | ${walks} |`,
     `| rules of the network of a run | ${NETWORK_RULES_COUNT_MAX}, each with up to ${NETWORK_PORTS_COUNT_MAX} ports |`,
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
+    `| variables of an image | ${VARIABLES_COUNT_MAX}, and ${VARIABLES_BYTES_MAX / 1024} KiB together; those of an import beyond that are left out |`,
+    `| tags of an image | ${TAGS_COUNT_MAX} |`,
     `| input files of a run | ${FILES_COUNT_MAX} |`,
     `| a path in an image | ${GUEST_PATH_BYTES_MAX} bytes, and ${GUEST_NAME_BYTES_MAX} bytes for each name |`,
     `| bytes and files of an imported image | ${configured}; ${IMAGE_LAYERS_COUNT_MAX} layers |`,
