@@ -70,12 +70,12 @@ export function imageDefaults(orm: Orm, id: ImageId): ImageDefaults {
   return { variables: row?.variables ?? {}, cwd: row?.cwd ?? null };
 }
 
-/** Images of a base among which an import is looked for. Most bases have one or a few. */
+/** Images of one account and base among which an import is looked for. Most accounts have one or a few of a base. */
 const TWINS_COUNT_MAX = 1000;
 
 /**
  * The first image of the account that an import of this base has made; null when there is none. One that was made before
- * imports kept variables does not count, and neither does one that has more than TWINS_COUNT_MAX older images beside it.
+ * imports kept variables does not count, and neither does one beside more than TWINS_COUNT_MAX older images of the account.
  */
 export function findImport(
   orm: Orm,
@@ -85,16 +85,16 @@ export function findImport(
   const { id, digest, layerId, variables } = images;
   const isKnown = sql<number>`${variables} is not null`.as("is_known");
   const first = orm
-    .select({ id, accountId: images.accountId, digest, isKnown })
+    .select({ id, digest, isKnown })
     .from(images)
-    .where(eq(layerId, base.layerId))
+    .where(and(eq(layerId, base.layerId), eq(images.accountId, accountId)))
     .orderBy(sql`images.rowid`)
     .limit(TWINS_COUNT_MAX)
     .as("twin");
   const twin = orm
     .select({ id: first.id })
     .from(first)
-    .where(and(eq(first.accountId, accountId), eq(first.digest, base.digest), eq(first.isKnown, 1)))
+    .where(and(eq(first.digest, base.digest), eq(first.isKnown, 1)))
     .limit(1)
     .get();
   return twin?.id ?? null;

@@ -103,7 +103,7 @@ export const images = sqliteTable(
     index("images_by_time").on(table.accountId, table.createdAt, table.id),
     index("images_by_tagged").on(table.accountId, table.tagged, table.createdAt, table.id),
     index("images_untagged").on(table.tagged, table.createdAt),
-    index("images_layer").on(table.layerId),
+    index("images_layer").on(table.layerId, table.accountId),
     index("images_parent").on(table.parentId),
     index("images_operation").on(table.operationId),
   ],

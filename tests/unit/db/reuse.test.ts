@@ -91,6 +91,18 @@ test("an image of another account, of a run, or without known variables is none"
   expect(publish({ now: 5 })).toBe(known);
 });
 
+test("is found beside any number of images that other accounts made of the same base", () => {
+  const theirs = publish({ accountId: bob });
+  const columns = Object.keys(db.orm.all<object>(sql`select * from images where id = ${theirs}`)[0] ?? {});
+  const copied = columns.map((name) => (name === "id" ? "printf('%s-%d', id, n.value)" : name)).join(", ");
+  const numbers = JSON.stringify(Array.from({ length: 1200 }, (_, number) => number));
+  const from = `images, (select value from json_each('${numbers}')) n`;
+  db.orm.run(sql.raw(`insert into images (${columns.join(", ")}) select ${copied} from ${from}`));
+  const mine = publish();
+  expect(mine).not.toBe(theirs);
+  expect(publish()).toBe(mine);
+});
+
 test("a tag is added to the image, or replaces the one that it shows", () => {
   const first = publish({ tag: "a" });
   setTag(db, alice, first, { name: "b", change: "added", now: 2 });
