@@ -91,6 +91,20 @@ describe.each(ERAS)("a client (%s)", (era) => {
     expect((await mcp.call("list_files", { image, path: "/etc" })).text).toContain("new\\u{a}line 0");
   });
 
+  test("gives an image another tag, and moves a tag", async () => {
+    const other = await api.addImage([[{ path: "f", type: "f", content: "" }]], { tag: `${era}-first` });
+    expect((await mcp.call("tag_image", { image: other, tag: `${era}-second` })).isError).toBe(false);
+    const listed = async () => (await mcp.call("list_images", { tag_prefix: era })).text;
+    expect(await listed()).toContain(`${other} ${era}-first`);
+    expect(await listed()).toContain(`${other} ${era}-second`);
+    await mcp.call("tag_image", { image, tag: `${era}-second` });
+    expect(await listed()).toContain(`${image} ${era}-second`);
+    expect(await listed()).not.toContain(`${other} ${era}-second`);
+    expect((await mcp.call("delete_image", { image: `${era}-first` })).structured).toEqual({ image: other });
+    expect((await mcp.call("read_file", { image: `${era}-second`, path: "/etc/motd" })).isError).toBe(false);
+    expect((await mcp.call("import_image", { reference: "alpine" })).text).toStartWith("reference names no registry");
+  });
+
   test("searches content and names", async () => {
     expect((await mcp.call("search", { image, pattern: "^wel" })).text).toBe("/etc/motd:1: welcome");
     expect((await mcp.call("search", { image, glob: "mot?" })).text).toStartWith("/etc/motd ");

@@ -99,6 +99,8 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     expect(history).toHaveLength(4);
     expect(history[2]).toContain('ran "sh /root/job.sh" -> exit 1');
     expect((await mcp.call("image_history", { image: "task", children: true })).text).toContain(made);
+    const looked = await mcp.call("run", { image: made, command: "cat /root/data.txt" }, CALL);
+    expect(looked.text).toContain(`it changed no file: image ${made} is as it was`);
     expect((await mcp.call("read_output", { operation: fixed.operation.id, offset: -3 })).items[1]?.text).toBe("42\n");
   });
 

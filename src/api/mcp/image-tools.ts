@@ -44,6 +44,12 @@ function commandText(argv: readonly string[]): string {
   return shownName(cutLine((isShell ? argv.slice(2) : argv).join(" "), COMMAND_CHARACTERS_MAX));
 }
 
+/** Names the input as this tool does. @throws always */
+function aboutReference(error: unknown): never {
+  if (!(error instanceof ApiError && error.code === "validation_error")) throw error;
+  throw new ApiError(error.code, error.message.replace(/^registry\b/, "reference"), error.details, { cause: error });
+}
+
 export const IMAGE_TOOLS: readonly Tool[] = [
   tool({
     name: "import_image",
@@ -58,7 +64,7 @@ export const IMAGE_TOOLS: readonly Tool[] = [
     async run({ reference, tag, wait_seconds: wait = WAIT_SECONDS_DEFAULT }, call) {
       requireTag(tag);
       const source = { kind: "registry", reference } as const;
-      const id = await call.service.images.import(call.principal, { source, tag });
+      const id = await call.service.images.import(call.principal, { source, tag }).catch(aboutReference);
       using ending = endUnlessAnswered(call, id);
       const made = await outcome(call, id, { waitSeconds: wait, bytesMax: 0 });
       ending.answered();
@@ -67,7 +73,7 @@ export const IMAGE_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "list_images",
-    description: "List images, the newest first.",
+    description: "List images, the newest first; one with several tags has a line for each.",
     input: inputs({
       tag_prefix: optional(Type.String({ maxLength: 128 })),
       tagged: optional(Type.Boolean({ description: "only images with (true) or without (false) a tag" })),
@@ -77,7 +83,7 @@ export const IMAGE_TOOLS: readonly Tool[] = [
     annotations: READS,
     scope: "images:read",
     async run({ tag_prefix: tagPrefix, tagged, limit = LIST_COUNT_DEFAULT, offset = 0 }, { service, principal }) {
-      const images = await service.images.list(principal, { tagPrefix, tagged, limit, offset });
+      const images = await service.images.list(principal, { perTag: true, tagPrefix, tagged, limit, offset });
       const lines = images.map(({ id, tag, createdAt }) => `${id} ${tag ?? "-"} ${isoTime(createdAt)}`);
       if (lines.length === 0) return answer("no images here; import_image imports one");
       return answer("uuid tag created", ...lines, ...nextPage(lines.length, limit, offset));
@@ -108,14 +114,14 @@ export const IMAGE_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "tag_image",
-    description: "Move a tag to an image. An image keeps one tag: the last.",
+    description: "Move a tag to an image, whose other tags stay.",
     input: inputs({ image: IMAGE, tag: TAG }),
     annotations: { ...ADDS, idempotentHint: true },
     scope: "images:tag",
     async run({ image, tag }, call) {
       requireTag(tag);
       const id = imageId(call, image);
-      call.service.images.setTag(call.principal, id, tag);
+      call.service.images.addTag(call.principal, id, tag);
       return facts(`${tag} is image ${id} now`, { image: id, tag });
     },
   }),

@@ -34,7 +34,7 @@ export async function outcome(
 
 /** An operation as an answer: how it ended or what it does, what to do next, and its outputs in short. */
 export async function operationAnswer(reading: Reading, operation: Operation, bytesMax: number): Promise<Answer> {
-  const lines = isTerminal(operation.status) ? endLines(operation) : runningLines(operation);
+  const lines = isTerminal(operation.status) ? endLines(reading, operation) : runningLines(operation);
   const isFailed = operation.status === "FAILED";
   return {
     content: [text(lines.join("\n")), ...(await outputItems(reading, operation, bytesMax))],
@@ -63,14 +63,14 @@ function runningLines({ id, kind, status, startedAt }: Operation): string[] {
   return [`operation ${id} ${state}: follow waits for it, end stops it${also}`];
 }
 
-function endLines(operation: Operation): string[] {
+function endLines(reading: Reading, operation: Operation): string[] {
   const { id, kind, status, error } = operation;
   if (status === "CANCELLED") return [`operation ${id} was cancelled; it made no image`];
   if (status === "FAILED") {
     const { error: code = "internal_error", message = "" } = (error ?? {}) as { error?: string; message?: string };
     return [`operation ${id} failed (${code}): ${shownName(message)}`, failureStep(code, kind)];
   }
-  if (kind === "instance") return runLines(operation);
+  if (kind === "instance") return runLines(reading, operation);
   const { image, tag, ...figures } = operation.result as StoredImportResult;
   const tagged = tag === undefined ? "" : `, tag ${tag}`;
   const digest = kind === "image_import" ? `, digest ${figures.digest}` : "";
@@ -78,23 +78,29 @@ function endLines(operation: Operation): string[] {
 }
 
 function failureStep(code: string, kind: Operation["kind"]): string {
+  if (kind === "image_import") {
+    return "Check the host, the repository and the tag of the reference; if they are right, try again later.";
+  }
   if (code === "unavailable" || code === "too_many_requests") return "Wait some seconds, then try again.";
-  if (kind === "image_import") return "Check the reference: it names a registry host, a repository and a tag.";
   return "The service failed, not the command; it can be tried again.";
 }
 
-function runLines({ id, result, startedAt, finishedAt }: Operation): string[] {
+function runLines({ service, principal }: Reading, { id, result, startedAt, finishedAt }: Operation): string[] {
   const { exit_code: code, timed_out: timedOut, oom_killed: outOfMemory, image } = result as StoredInstanceResult;
   const time = startedAt === null || finishedAt === null ? "" : ` after ${shownSeconds(finishedAt - startedAt)}`;
   const why = [
     ...(timedOut ? ["it exceeded its timeout and was killed: run it with a longer one"] : []),
     ...(outOfMemory === true ? ["it ran out of memory: run it with more memory_mib"] : []),
   ];
-  const kept =
-    image === undefined
-      ? "its files were not kept (disposable)"
-      : `image ${image} has its files: run from it to go on, or from the image before to try again`;
+  const asked = service.operations.request(principal, id);
+  const isUnchanged = asked?.kind === "instance" && asked.imageId === image;
+  const kept = image === undefined ? "its files were not kept (disposable)" : keptText(image, isUnchanged);
   return [[`exit code ${code}${time}`, ...why].join("; "), kept, `operation ${id}`];
+}
+
+function keptText(image: string, isUnchanged: boolean): string {
+  if (isUnchanged) return `it changed no file: image ${image} is as it was`;
+  return `image ${image} has its files: run from it to go on, or from the image before to try again`;
 }
 
 /** Ids and figures for programs. */

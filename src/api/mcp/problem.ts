@@ -33,7 +33,7 @@ function nextStep({ code, message, details }: ApiError): string {
     case "conflict":
       return details["status"] === undefined ? "" : "follow and list_operations show its state.";
     case "invalid_path":
-      return "list_files shows what a directory has.";
+      return "list_files lists a directory, read_file reads a file.";
     case "too_many_requests":
     case "unavailable":
       return "Wait some seconds, then try again.";

@@ -12,7 +12,7 @@ import { LIMIT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools
 import { operationAnswer, outcome, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./operation-answer.ts";
 import { outputChunks } from "./output.ts";
 import { requireScope } from "./problem.ts";
-import { isBinary, outputText, shownBytes, shownName } from "./text.ts";
+import { cutLine, isBinary, outputText, shownBytes, shownName } from "./text.ts";
 import {
   ADDS,
   DESTROYS,
@@ -30,6 +30,7 @@ import {
 } from "./tool.ts";
 
 const LIST_COUNT_DEFAULT = 20;
+const REASON_CHARACTERS_MAX = 120;
 const BYTES_OF_MIB = 1_048_576;
 const FILES_COUNT_MAX = 64;
 const CONTENT_CHARACTERS_MAX = 1_500_000;
@@ -212,7 +213,8 @@ export const RUN_TOOLS: readonly Tool[] = [
       const lines = rows.map((row) => {
         const { exit_code: code, image = "-" } = (row.result ?? {}) as { exit_code?: number; image?: string };
         const exit = code === undefined ? "" : ` exit ${code}`;
-        return `${row.id} ${row.kind} ${row.status}${exit} ${image} ${isoTime(row.createdAt)}`;
+        const reason = row.error === null ? "" : ` (${cutLine(shownName(row.error.message), REASON_CHARACTERS_MAX)})`;
+        return `${row.id} ${row.kind} ${row.status}${exit}${reason} ${image} ${isoTime(row.createdAt)}`;
       });
       if (lines.length === 0) return answer("no operations here");
       return answer("operation kind status image created", ...lines, ...nextPage(lines.length, limit, offset));

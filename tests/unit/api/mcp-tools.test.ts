@@ -1,0 +1,23 @@
+import { expect, test } from "bun:test";
+import { TOOLS } from "../../../src/api/mcp/tools.ts";
+import { rowsOf, sectionOf } from "../../support/documents.ts";
+
+test("the page for agents has every tool with its scope", () => {
+  const rows = rowsOf(sectionOf("docs/mcp.md", "What an agent can do")).map((row) => row.replace(/\| [^|`]+ \|/, "|"));
+  expect(rows.sort()).toEqual(TOOLS.map(({ name, scope }) => `| \`${name}\` | \`${scope}\` |`).sort());
+});
+
+test("tools that only read say so, and tools that destroy", () => {
+  const named = (hint: "readOnlyHint" | "destructiveHint") =>
+    TOOLS.filter(({ annotations }) => annotations[hint] === true).map(({ name }) => name);
+  expect(named("destructiveHint").sort()).toEqual(["delete_image", "end"]);
+  const reading = TOOLS.filter(({ scope }) => scope.endsWith(":read")).map(({ name }) => name);
+  expect(named("readOnlyHint").sort()).toEqual(reading.sort());
+});
+
+test("what a model reads of a tool is short", () => {
+  for (const { name, description, inputSchema } of TOOLS) {
+    expect([name, description.length < 400]).toEqual([name, true]);
+    expect([name, JSON.stringify(inputSchema).length < 2000]).toEqual([name, true]);
+  }
+});
