@@ -178,7 +178,8 @@ function checkCommand(request: CommandInput, stdinBytesMax = STDIN_BYTES_MAX): C
   const argv = argvOf(request);
   const { env = {}, unset = [], shell = false, inherit = false } = request;
   checkArguments(argv, env, shell);
-  for (const name of unset) checkText("env", name);
+  const unsetBytes = unset.reduce((sum, name) => sum + checkText("env", name), 0);
+  if (unsetBytes > ARGUMENTS_BYTES_MAX) fieldError("env", `must be at most ${ARGUMENTS_BYTES_MAX} bytes together`);
   if (request.stdin !== undefined) checkStdin(request.stdin, stdinBytesMax);
   return {
     argv,

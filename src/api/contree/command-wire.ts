@@ -24,8 +24,7 @@ export function spawnOf(
   const { image, timeout, files, hostname, disposable, preserve_env, preserve_cwd } = body;
   const diskBytes = body.resources_limits?.max_layer_bytes ?? null;
   return {
-    ...commandOf(body),
-    ...variablesOf(body.env ?? {}, preserve_env ?? false),
+    ...commandOf(body, preserve_env ?? false),
     image,
     timeoutSeconds: Math.min(timeout ?? timeoutSecondsMax, timeoutSecondsMax),
     hostname: hostname || HOSTNAME_DEFAULT,
@@ -38,8 +37,12 @@ export function spawnOf(
   };
 }
 
-/** The use case's request for a command. @throws ApiError `validation_error` */
-export function commandOf(body: ExecSpec): CommandInput {
+/**
+ * The use case's request for a command.
+ * @param keepsVariables whether the result keeps the variables
+ * @throws ApiError `validation_error`
+ */
+export function commandOf(body: ExecSpec, keepsVariables = false): CommandInput {
   const { cwd, uid, gid, stdin, truncate_output_at } = body;
   const command = body.command || SHELL;
   const args = body.args ?? [];
@@ -49,7 +52,7 @@ export function commandOf(body: ExecSpec): CommandInput {
     args: shell ? [] : args,
     shell,
     inherit: true,
-    ...variablesOf(body.env ?? {}, false),
+    ...variablesOf(body.env ?? {}, keepsVariables),
     cwd: cwd || undefined,
     uid: uid ?? 0,
     gid: gid ?? 0,

@@ -123,5 +123,8 @@ describe("the variables of an image", () => {
 });
 
 test("names to unset are texts that execve could take", () => {
+  const long = Array.from({ length: 21 }, (_, n) => String(n).padEnd(100_000, "x"));
+  expect(checked({ unset: long.slice(0, 20) }).unset).toHaveLength(20);
+  expect(() => checked({ unset: long })).toThrow("env must be at most");
   expect(() => checked({ unset: ["A\0"] })).toThrow("NUL");
 });
