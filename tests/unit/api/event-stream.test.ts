@@ -1,0 +1,66 @@
+import { expect, test } from "bun:test";
+import { eventStream, lastEventId, SharedFrames } from "../../../src/api/output/event-stream.ts";
+import { ApiError } from "../../../src/domain/errors.ts";
+import type { LogEvent } from "../../../src/domain/log-event.ts";
+
+const KEEPALIVE = ": keepalive\n\n";
+const bytes = (text: string) => new TextEncoder().encode(text);
+
+/** A stream whose next frames the test gives, as an event with them; null ends it. */
+function stream(idleMs: number) {
+  let waiting = Promise.withResolvers<readonly LogEvent[] | null>();
+  const state = { disposedCount: 0 };
+  const events = { next: () => waiting.promise, [Symbol.dispose]: () => void state.disposedCount++ };
+  const left = new AbortController();
+  const give = (text: string | null) => {
+    const before = waiting;
+    waiting = Promise.withResolvers();
+    const head = { id: 0, timeNs: 0n, spid: 1, type: "stdout" } as const;
+    before.resolve(text === null ? null : [{ ...head, payload: bytes(text) }]);
+  };
+  const frames = (found: readonly LogEvent[]) => new Uint8Array(found[0]?.payload ?? []);
+  const { body, headers } = eventStream({ events, frames, left, idleMs });
+  const reader = (new Response(body as ReadableStream<Uint8Array>).body as ReadableStream<Uint8Array>).getReader();
+  const read = async () => Buffer.from((await reader.read()).value ?? "").toString();
+  return { give, read, reader, headers, left, state };
+}
+
+test("a stream without events sends a comment whenever it was silent for so long", async () => {
+  const { give, read, headers, state } = stream(5);
+  expect(headers).toMatchObject({ "content-type": "text/event-stream", "cache-control": "no-cache" });
+  let text = "";
+  while (text.split(KEEPALIVE).length < 5) text += await read();
+  give("id: 0\n\n");
+  while (!text.endsWith("id: 0\n\n")) text += await read();
+  while (text.endsWith("id: 0\n\n")) text += await read();
+  expect(text.replaceAll(KEEPALIVE, "")).toBe("id: 0\n\n");
+  give(null);
+  for (let part = await read(); part !== ""; part = await read()) expect(part.replaceAll(KEEPALIVE, "")).toBe("");
+  expect(state.disposedCount).toBeGreaterThan(0);
+});
+
+test("a client that leaves aborts what is waited for", async () => {
+  const { read, reader, left, state } = stream(60_000);
+  expect(await read()).toBe(KEEPALIVE);
+  await reader.cancel();
+  expect([left.signal.aborted, state.disposedCount > 0]).toEqual([true, true]);
+});
+
+test("the header of a client that goes on is the id of an event, or none", () => {
+  const idOf = (value: string) =>
+    lastEventId(new Request("http://localhost/", { headers: { "last-event-id": value } }));
+  expect(lastEventId(new Request("http://localhost/"))).toBeNull();
+  expect([idOf(""), idOf("0"), idOf("17"), idOf("999999999999999")]).toEqual([null, 0, 17, 999_999_999_999_999]);
+  for (const value of ["-1", "1.5", "x", "0x1", "1 2", "9999999999999999"]) {
+    expect(() => idOf(value)).toThrow(ApiError);
+  }
+});
+
+test("followers that have the same events share their frames", () => {
+  let count = 0;
+  const shared = new SharedFrames(() => bytes(String(count++)));
+  const [some, others]: LogEvent[][] = [[], []];
+  expect(shared.of(some ?? [])).toBe(shared.of(some ?? []));
+  expect(shared.of(others ?? [])).not.toBe(shared.of(some ?? []));
+  expect(count).toBe(2);
+});
