@@ -51,7 +51,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // Both ends of a connection count its bytes in one way.
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
-  "api/mcp": ["domain", "service", "network/rules.ts", "system/waiting.ts"],
+  "api/mcp": ["domain", "service", "network/rules.ts"],
   "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],

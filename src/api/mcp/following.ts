@@ -2,8 +2,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import { type LogEvent, Spid } from "../../domain/log-event.ts";
 import { isTerminal } from "../../domain/operation.ts";
 import type { Operation } from "../../service/operations.ts";
-import { startTimer, untilAborted } from "../../system/waiting.ts";
-import { cutLine, outputText } from "./text.ts";
+import { cutLine, outputText, Tail } from "./text.ts";
 import type { ToolCall } from "./tool.ts";
 
 /** Most requests of clients time out after 60 s. */
@@ -48,45 +47,76 @@ async function tell(
   undo.defer(() => clearTimeout(timer));
   undo.defer(() => signal.removeEventListener("abort", stop));
   using events = service.operations.events(principal, { id, since: -1, follow: true, signal: over.signal });
-  const startedAt = performance.now();
-  const news = new News();
-  for (;;) {
-    const found = await Promise.try(() => events.next()).catch((error: unknown) => {
+  using news = new News(progress);
+  const next = async () => {
+    try {
+      return await events.next();
+    } catch (error) {
       if (over.signal.aborted) return null;
       throw error;
-    });
+    }
+  };
+  for (;;) {
+    const found = await next();
     if (found === null || found.some(({ type }) => type === "completion")) return;
-    for (const event of found) news.take(event);
-    const message = news.message();
-    if (message === "") continue;
-    progress(message);
-    using pause = startTimer(Math.max(PAUSE_MS_MIN, (performance.now() - startedAt) * PAUSE_RATIO));
-    await untilAborted(pause.fired, over.signal).catch(() => undefined);
+    news.take(found);
   }
 }
 
-/** What has happened since the last message. */
-class News {
+/** Tells what has happened since the last message: at once, or when the pause after that is over. Disposal ends it. */
+class News implements Disposable {
+  readonly #progress: (message: string) => void;
+  readonly #startedAtMs = performance.now();
+  #toldAtMs = Number.NEGATIVE_INFINITY;
+  #timer: Timer | null = null;
   #step = "";
-  #output = Buffer.alloc(0);
+  #output = new Tail(RECENT_BYTES_MAX);
+  #hasOutput = false;
 
-  take({ type, spid, payload }: LogEvent): void {
-    if (type === "progress") this.#step = stepText(payload);
-    if (type === "init") this.#step = "the machine has started";
-    if (type === "spawn" && spid === Spid.command) this.#step = "the command runs";
-    if ((type === "stdout" || type === "stderr") && spid === Spid.command) {
-      this.#output = Buffer.concat([this.#output, payload.subarray(-RECENT_BYTES_MAX)]).subarray(-RECENT_BYTES_MAX);
-    }
+  constructor(progress: (message: string) => void) {
+    this.#progress = progress;
   }
 
-  /** The last step and the last lines of output; empty when nothing has happened. */
-  message(): string {
-    const lines = outputText(this.#output).trimEnd().split("\n");
+  take(events: readonly LogEvent[]): void {
+    for (const event of events) this.#take(event);
+    const isNew = this.#step !== "" || this.#hasOutput;
+    if (!isNew || this.#timer !== null) return;
+    const now = performance.now();
+    const leftMs = this.#toldAtMs + Math.max(PAUSE_MS_MIN, (now - this.#startedAtMs) * PAUSE_RATIO) - now;
+    if (leftMs <= 0) this.#tell();
+    else this.#timer = setTimeout(() => this.#tell(), leftMs);
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#timer !== null) clearTimeout(this.#timer);
+  }
+
+  #take({ type, spid, payload }: LogEvent): void {
+    if (type === "progress") this.#step = stepText(payload);
+    if (type === "init") this.#step = "the machine has started";
+    if (spid !== Spid.command) return;
+    if (type === "spawn") this.#step = "the command runs";
+    if (type !== "stdout" && type !== "stderr") return;
+    this.#output.push(payload);
+    this.#hasOutput = true;
+  }
+
+  #tell(): void {
+    this.#timer = null;
+    this.#toldAtMs = performance.now();
+    const message = this.#message();
+    if (message !== "") this.#progress(message);
+  }
+
+  /** The last step and the last lines of output. */
+  #message(): string {
+    const lines = outputText(this.#output.take()).trimEnd().split("\n");
     const shown = [this.#step, ...lines]
       .filter((line) => line !== "")
       .map((line) => cutLine(line, LINE_CHARACTERS_MAX));
     this.#step = "";
-    this.#output = Buffer.alloc(0);
+    this.#output = new Tail(RECENT_BYTES_MAX);
+    this.#hasOutput = false;
     let kept = shown.length;
     for (let room = MESSAGE_CHARACTERS_MAX; kept > 0; kept--) {
       room -= (shown[kept - 1]?.length ?? 0) + 1;

@@ -12,7 +12,7 @@ import { LIMIT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools
 import { operationAnswer, outcome, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./operation-answer.ts";
 import { outputChunks } from "./output.ts";
 import { requireScope } from "./problem.ts";
-import { cutLine, isBinary, outputText, shownBytes, shownName } from "./text.ts";
+import { cutLine, isBinary, outputText, shownBytes, shownName, Tail } from "./text.ts";
 import {
   ADDS,
   DESTROYS,
@@ -263,20 +263,20 @@ async function rangeOf(
   chunks: AsyncIterable<Uint8Array>,
   { offset, length }: { readonly offset: number; readonly length: number },
 ): Promise<{ readonly bytes: Uint8Array; readonly start: number; readonly totalBytes: number }> {
-  let total = 0;
-  let kept = Buffer.alloc(0);
-  /** offset of the first byte of `kept` */
-  let keptStart = Math.max(0, offset);
-  const last = Math.min(-offset, SHOWN_BYTES_MAX);
+  let totalBytes = 0;
+  let keptBytes = 0;
+  const parts: Uint8Array[] = [];
+  const tail = new Tail(Math.min(-offset, SHOWN_BYTES_MAX));
   for await (const chunk of chunks) {
-    const start = total;
-    total += chunk.byteLength;
-    if (offset < 0) {
-      kept = Buffer.from(Buffer.concat([kept, chunk.subarray(-last)]).subarray(-last));
-      keptStart = total - kept.byteLength;
-    } else if (kept.byteLength < length && total > offset) {
-      kept = Buffer.concat([kept, chunk.subarray(Math.max(0, offset - start))]).subarray(0, length) as typeof kept;
+    if (offset < 0) tail.push(chunk);
+    else {
+      const part = chunk.subarray(Math.max(0, offset - totalBytes)).slice(0, length - keptBytes);
+      if (part.byteLength > 0) parts.push(part);
+      keptBytes += part.byteLength;
     }
+    totalBytes += chunk.byteLength;
   }
-  return { bytes: kept.subarray(0, length), start: Math.min(keptStart, total), totalBytes: total };
+  if (offset >= 0) return { bytes: Buffer.concat(parts), start: Math.min(offset, totalBytes), totalBytes };
+  const last = tail.take();
+  return { bytes: last.subarray(0, length), start: totalBytes - last.byteLength, totalBytes };
 }

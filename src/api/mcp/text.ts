@@ -60,35 +60,60 @@ export function cutLine(line: string, charactersMax: number): string {
   return `${kept}… (+${line.length - kept.length} characters)`;
 }
 
+/** Parts of a content are put together when there are this many `bytes` of them, rather than one by one. */
+const COLLECTED_BYTES = 65_536;
+
+/** Keeps the end of a content of any length, which may come in many small parts. */
+export class Tail {
+  readonly #bytesMax: number;
+  #parts: Uint8Array[] = [];
+  #bytes = 0;
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  /** The part is copied, because its memory may be reused. */
+  push(part: Uint8Array): void {
+    const kept = part.slice(-this.#bytesMax);
+    this.#parts.push(kept);
+    this.#bytes += kept.byteLength;
+    if (this.#bytes > this.#bytesMax + COLLECTED_BYTES) this.take();
+  }
+
+  /** The last bytes, at most as many as are kept. */
+  take(): Uint8Array {
+    const bytes = Buffer.concat(this.#parts).subarray(-this.#bytesMax);
+    this.#parts = [bytes];
+    this.#bytes = bytes.byteLength;
+    return bytes;
+  }
+}
+
 /** Keeps the beginning and the end of a content of any length. */
 export class HeadAndTail {
   readonly #headBytesMax: number;
-  readonly #tailBytesMax: number;
   #head = new Uint8Array(0);
-  /** at most twice as long as the tail may be */
-  #tail = new Uint8Array(0);
+  readonly #tail: Tail;
   /** of the whole content, in `bytes` */
   totalBytes = 0;
 
   /** @param bytesMax of both together; the end gets two thirds, because the reason of a failure stands there */
   constructor(bytesMax: number) {
     this.#headBytesMax = Math.floor(bytesMax / 3);
-    this.#tailBytesMax = bytesMax - this.#headBytesMax;
+    this.#tail = new Tail(bytesMax - this.#headBytesMax);
   }
 
   push(chunk: Uint8Array): void {
     this.totalBytes += chunk.byteLength;
-    const headRoom = this.#headBytesMax - this.#head.byteLength;
+    const headRoom = Math.max(0, this.#headBytesMax - this.#head.byteLength);
     if (headRoom > 0) this.#head = Buffer.concat([this.#head, chunk.subarray(0, headRoom)]);
-    const rest = chunk.subarray(Math.max(0, headRoom)).subarray(-this.#tailBytesMax);
-    if (rest.byteLength === 0) return;
-    this.#tail = Buffer.concat([this.#tail, rest]);
-    if (this.#tail.byteLength > 2 * this.#tailBytesMax) this.#tail = this.#tail.slice(-this.#tailBytesMax);
+    if (chunk.byteLength > headRoom) this.#tail.push(chunk.subarray(headRoom));
   }
 
   /** The content, or its beginning and end, cut at lines where they are short, and how many `bytes` lie between them. */
   parts(): { readonly head: Uint8Array; readonly tail: Uint8Array; readonly omittedBytes: number } {
-    const tail = this.#tail.slice(-this.#tailBytesMax);
+    const tail = this.#tail.take();
     const isWhole = this.totalBytes === this.#head.byteLength + tail.byteLength;
     if (isWhole) return { head: Buffer.concat([this.#head, tail]), tail: new Uint8Array(0), omittedBytes: 0 };
     const kept = { head: wholeLines(this.#head), tail: fromLine(tail) };
