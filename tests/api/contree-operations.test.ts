@@ -6,6 +6,7 @@ import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
 import { Api } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
+import { runningInstance } from "../support/api/running.ts";
 import { parseContreeEvents } from "../support/contree/events.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
 import { writeOutputFiles } from "../support/outputs.ts";
@@ -20,6 +21,7 @@ const RESULT = {
 let api: Api;
 beforeAll(async () => {
   api = await Api.start();
+  await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
 });
 afterAll(() => api[Symbol.asyncDispose]());
 
@@ -109,6 +111,32 @@ describe("an operation that has not begun", () => {
     await reader.cancel();
     await until("its reader has left", () => api.parts.eventLogs.counts.readers === 0);
   });
+});
+
+heldTest("an instance whose command has ended, and then its machine, has no process to talk to", async () => {
+  const running = await runningInstance(api, "echo out; exit 3");
+  await running.command.exit;
+  const answers = async () => ({
+    get: (await get(running.id, "/subprocesses/1")).status,
+    signal: (await api.call("DELETE", path(running.id, "/subprocesses/1"))).status,
+    start: (await api.call("POST", path(running.id, "/subprocesses"), { json: { command: "true" } })).status,
+    stdin: (await api.call("POST", path(running.id, "/subprocesses/1/stdin"), { json: { value: "x" } })).status,
+  });
+  await until("the command is gone", () => running.instance.process(1) === null);
+  expect(await answers()).toEqual({ get: 200, signal: 404, start: 409, stdin: 404 });
+  // The log of an operation is open until its end, and here as long as somebody follows it.
+  const leaving = new AbortController();
+  const headers = { authorization: `Bearer ${api.token}` };
+  await fetch(`${api.url}${path(running.id, "/events?follow=1")}`, { headers, signal: leaving.signal });
+  await running[Symbol.asyncDispose]();
+  expect(await answers()).toEqual({ get: 200, signal: 409, start: 409, stdin: 410 });
+  const { json } = await get(running.id, "?inflight=1");
+  expect([json.status, json.metadata.result.stdout.value, json.metadata.result.state.exit_code]).toEqual([
+    "EXECUTING",
+    "out\n",
+    3,
+  ]);
+  leaving.abort();
 });
 
 test("a failure has its text, and what was known", async () => {

@@ -196,22 +196,23 @@ async function inInstance(
 ): Promise<Reply> {
   const { principal, id, spid } = asked;
   requireInstance(service, principal, id, "conflict");
+  let refused: ApiError;
   try {
     return await work();
   } catch (error) {
-    const refused = refusalOf(error, spid);
-    if (!isTerminal(service.operations.get(principal, id).status)) {
-      if (!(await begins(service, asked))) return tooEarly({ id });
-      try {
-        return await work();
-      } catch (again) {
-        throw refusalOf(again, spid);
-      }
-    }
-    // The use cases tell the state of an instance that does not run.
-    if (ended !== undefined && refused.details["status"] !== undefined) return ended({ id });
-    throw refused;
+    refused = refusalOf(error, spid);
   }
+  if (!isTerminal(service.operations.get(principal, id).status)) {
+    if (!(await begins(service, asked))) return tooEarly({ id });
+    try {
+      return await work();
+    } catch (error) {
+      refused = refusalOf(error, spid);
+    }
+  }
+  // The use cases tell the state of an instance that does not run any more.
+  if (ended !== undefined && refused.details["status"] !== undefined) return ended({ id });
+  throw refused;
 }
 
 /**
