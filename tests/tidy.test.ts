@@ -44,6 +44,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // A surface says how a use case looks on the wire; it sees nothing below the use cases.
   api: ["domain", "service", "metrics.ts"],
   "api/access.ts": ["domain", "system/turns.ts"],
+  "api/app.ts": ["system/yielding-turns.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { YieldingTurns } from "../system/yielding-turns.ts";
 import { accessPlugin } from "./access.ts";
 import { answersPlugin } from "./answers.ts";
 import { authenticate, tokenCheck } from "./auth.ts";
@@ -61,6 +62,8 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
   // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
+  /** Bun hands over all requests that have arrived, which may be hundreds, in one turn of the event loop. */
+  const arrivals = new YieldingTurns();
   const app = new Elysia({
     // A path with and one without a trailing slash are different routes, which Bun's router cannot tell apart.
     strictPath: true,
@@ -73,6 +76,8 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     .onRequest(async (context) => {
       const { request } = context;
       const state = requests.of(request);
+      const turn = arrivals.take(null);
+      if (turn !== undefined) await turn;
       const { path } = state;
       if (GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
         state.principal = await authenticate(request, verifyToken);
