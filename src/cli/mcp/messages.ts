@@ -40,7 +40,8 @@ export type MessageId = string | number;
 
 /** A message as the bridge sees it. */
 export interface Message {
-  readonly method?: string;
+  /** a text, when the client keeps to the protocol */
+  readonly method?: unknown;
   /** absent in a notification */
   readonly id?: MessageId;
   readonly params?: Readonly<Record<string, unknown>>;
@@ -75,7 +76,8 @@ const NAMED_BY: Readonly<Record<string, string>> = {
  * Headers that the protocol of 2026 wants over HTTP, so that proxies need not read bodies. The message of an older protocol
  * has no version, and needs none of them.
  */
-export function standardHeaders({ method = "", params }: Message): Record<string, string> {
+export function standardHeaders({ method, params }: Message): Record<string, string> {
+  if (typeof method !== "string") return {};
   const version = (params?.["_meta"] as Record<string, unknown> | undefined)?.[VERSION_KEY];
   if (typeof version !== "string") return {};
   const field = Object.hasOwn(NAMED_BY, method) ? (NAMED_BY[method] ?? "") : "";

@@ -32,6 +32,7 @@ describe("headers", () => {
       "mcp-name": "run",
     });
     expect(standardHeaders({ method: "tools/list", params: { name: "x" } })).toEqual({});
+    for (const method of [5, null, {}]) expect(standardHeaders({ method, params: { _meta: meta } })).toEqual({});
     expect(standardHeaders({ method: "constructor", params: { name: "x", _meta: meta } })).not.toHaveProperty(
       "mcp-name",
     );
