@@ -101,10 +101,11 @@ const DECLARED = Symbol("declared");
 
 /**
  * The schema as Elysia must compile it: it lets unknown properties pass, and fills in no defaults, because these depend
- * on the operator's limits.
+ * on the operator's limits. Every part has a text for its errors, be it empty: for an error without one, Elysia writes the
+ * whole value as JSON, which takes long, and fails when the value is nested deeply.
  */
 export function checked<Schema extends TSchema>(schema: Schema): Typed<Schema> {
-  const open = { ...withoutDefaults(schema), additionalProperties: true };
+  const open = { ...compiled(schema), additionalProperties: true };
   return Object.assign(open, { [DECLARED]: schema }) as unknown as Typed<Schema>;
 }
 
@@ -113,14 +114,14 @@ export function declared(schema: TSchema): TSchema {
   return (schema as TSchema & { readonly [DECLARED]?: TSchema })[DECLARED] ?? schema;
 }
 
-function withoutDefaults(schema: TSchema): TSchema {
+function compiled(schema: TSchema): TSchema {
   const { default: _default, ...kept } = schema;
-  const copy = { ...kept } as unknown as TSchema;
-  if (schema["properties"] !== undefined) copy["properties"] = mapped(schema["properties"], withoutDefaults);
+  const copy = { error: "", ...kept } as unknown as TSchema;
+  if (schema["properties"] !== undefined) copy["properties"] = mapped(schema["properties"], compiled);
   if (schema["patternProperties"] !== undefined) {
-    copy["patternProperties"] = mapped(schema["patternProperties"], withoutDefaults);
+    copy["patternProperties"] = mapped(schema["patternProperties"], compiled);
   }
-  if (schema["items"] !== undefined) copy["items"] = withoutDefaults(schema["items"]);
+  if (schema["items"] !== undefined) copy["items"] = compiled(schema["items"]);
   return copy;
 }
 

@@ -17,7 +17,8 @@ const FIELD_CHARACTERS_MAX = 200;
 export function validationError(found: ValueError): ApiError {
   const error = innermost(found);
   const field = fieldName(error.path);
-  const rule = typeof error.schema["error"] === "string" ? error.schema["error"] : genericRule(error);
+  const text: unknown = error.schema["error"];
+  const rule = typeof text === "string" && text !== "" ? text : genericRule(error);
   const message = field === "" ? `the body ${rule}` : aboutField(field, rule);
   return new ApiError("validation_error", message, { field, ...bounds(error.schema) });
 }

@@ -144,6 +144,15 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
     errorOf(await send(`{"a":`.repeat(100_000)), "validation_error");
   });
 
+  test("a field that is nested deeply is refused like any other wrong value", async () => {
+    const nested = `${"[".repeat(200_000)}${"]".repeat(200_000)}`;
+    for (const name of Object.keys(sample.json as object)) {
+      const rest = JSON.stringify({ ...(sample.json as object), [name]: undefined }).slice(1, -1);
+      const body = `{"${name}":${nested}${rest === "" ? "" : `,${rest}`}}`;
+      expect({ name, error: errorOf(await send(body), "validation_error").error }).toMatchObject({ name });
+    }
+  });
+
   // spec: service.json
   test("a form is not a JSON body; JSON without a content type or with a character set is one", async () => {
     errorOf(await send("a=b", { "content-type": "application/x-www-form-urlencoded" }), "validation_error");

@@ -245,6 +245,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
 });
 
 describe("the transport", () => {
+  const NESTED = `${"[".repeat(200_000)}${"]".repeat(200_000)}`;
   const ACCEPT = { accept: "application/json, text/event-stream" };
   const rpc = (message: unknown, headers: Record<string, string> = {}) =>
     api.call("POST", "/mcp", { json: message, headers: { ...ACCEPT, ...headers } });
@@ -257,6 +258,7 @@ describe("the transport", () => {
     ["a batch", JSON.stringify([PING]), 400, -32_600],
     ["another version", '{"jsonrpc":"1.0","id":1,"method":"ping"}', 400, -32_600],
     ["deep nesting", `{"jsonrpc":"2.0","id":1,"method":"ping","params":${"[".repeat(300_000)}`, 400, -32_700],
+    ["parameters that are nested deeply", `{"jsonrpc":"2.0","id":1,"method":"ping","params":${NESTED}}`, 400, -32_600],
     ["a message that is too long", `"${"x".repeat(3_000_000)}"`, 413, -32_600],
     ["an id that is none", '{"jsonrpc":"2.0","id":{},"method":"ping"}', 400, -32_600],
   ])("refuses %s", async (_what, body, status, code) => {
