@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { getOperation } from "../../src/db/operations.ts";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
+import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
 import { Api } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { ERAS, McpClient } from "../support/mcp-client.ts";
@@ -330,6 +331,20 @@ describe("the transport", () => {
     expect((await calls[0])?.text).toContain("was cancelled");
     await clients[0]?.[Symbol.asyncDispose]();
     await ended;
+  });
+
+  heldTest("waits without progress when too many clients follow an operation", async () => {
+    const { id } = api.parts.operations.insert(ALICE, "instance");
+    using readers = new DisposableStack();
+    for (let count = 0; count < READERS_COUNT_MAX; count++) {
+      readers.use(api.parts.eventLogs.read(ALICE, id, -1, false));
+    }
+    await using mcp = await McpClient.open(api.url, api.token);
+    const options = { onprogress: () => undefined };
+    const call = mcp.call("follow", { operation: id, wait_seconds: 600 }, options);
+    await until("it waits", () => waiting() === 1);
+    api.parts.operations.cancel(ALICE, id);
+    expect((await call).text).toContain("was cancelled");
   });
 
   /** Sends a message by a connection of its own, and resolves with the head of the answer. */

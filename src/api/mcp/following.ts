@@ -1,7 +1,11 @@
+import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { type LogEvent, Spid } from "../../domain/log-event.ts";
 import { isTerminal } from "../../domain/operation.ts";
+import type { EventsRequest } from "../../service/events.ts";
 import type { Operation } from "../../service/operations.ts";
+import type { Principal } from "../../service/parts.ts";
+import type { Service } from "../../service/service.ts";
 import { cutLine, outputText, Tail } from "./text.ts";
 import type { ToolCall } from "./tool.ts";
 
@@ -27,18 +31,20 @@ export async function followed(call: ToolCall, id: OperationId, waitSeconds: num
   const waitMs = waitSeconds * 1000;
   const before = service.operations.get(principal, id);
   if (isTerminal(before.status) || waitMs === 0) return before;
-  if (progress === null) await service.operations.wait(principal, id, waitMs, signal);
-  else await tell(call, id, waitMs, progress);
+  if (progress === null || !(await tell(call, id, waitMs, progress))) {
+    await service.operations.wait(principal, id, waitMs, signal);
+  }
   signal.throwIfAborted();
   return service.operations.get(principal, id);
 }
 
+/** Tells of an operation until the wait is over; false, at once, when too many clients follow the operation already. */
 async function tell(
   { service, principal, signal }: ToolCall,
   id: OperationId,
   waitMs: number,
   progress: (message: string) => void,
-): Promise<void> {
+): Promise<boolean> {
   const over = new AbortController();
   const stop = () => over.abort();
   const timer = setTimeout(stop, waitMs);
@@ -46,7 +52,9 @@ async function tell(
   using undo = new DisposableStack();
   undo.defer(() => clearTimeout(timer));
   undo.defer(() => signal.removeEventListener("abort", stop));
-  using events = service.operations.events(principal, { id, since: -1, follow: true, signal: over.signal });
+  const events = openEvents(service, principal, { id, since: -1, follow: true, signal: over.signal });
+  if (events === null) return false;
+  undo.use(events);
   using news = new News(progress);
   const next = async () => {
     try {
@@ -58,8 +66,21 @@ async function tell(
   };
   for (;;) {
     const found = await next();
-    if (found === null || found.some(({ type }) => type === "completion")) return;
+    if (found === null || found.some(({ type }) => type === "completion")) return true;
     news.take(found);
+  }
+}
+
+function openEvents(
+  { operations }: Service,
+  principal: Principal,
+  request: EventsRequest,
+): ReturnType<Service["operations"]["events"]> | null {
+  try {
+    return operations.events(principal, request);
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "too_many_requests") return null;
+    throw error;
   }
 }
 

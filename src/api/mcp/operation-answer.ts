@@ -1,3 +1,4 @@
+import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { isTerminal, type StoredImportResult, type StoredInstanceResult } from "../../domain/operation.ts";
 import type { OutputStream } from "../../domain/output.ts";
@@ -44,15 +45,21 @@ export async function operationAnswer(reading: Reading, operation: Operation, by
 }
 
 async function outputItems(reading: Reading, operation: Operation, bytesMax: number): Promise<Content[]> {
-  if (operation.kind !== "instance" || operation.status === "PENDING") return [];
+  if (operation.kind !== "instance" || operation.startedAt === null) return [];
   // A short stderr leaves its room to stdout.
   const half = Math.floor(bytesMax / 2);
   const shown = async (stream: OutputStream, bytes: number) =>
     await shownOutput(reading, operation, { stream, bytesMax: bytes });
-  const stderr = await shown("stderr", half);
-  const stdout = await shown("stdout", bytesMax - Math.min(half, stderr.totalBytes));
-  const items = [...stdout.items, ...stderr.items];
-  return items.length === 0 && isTerminal(operation.status) ? [text("no output")] : items;
+  try {
+    const stderr = await shown("stderr", half);
+    const stdout = await shown("stdout", bytesMax - Math.min(half, stderr.totalBytes));
+    const items = [...stdout.items, ...stderr.items];
+    return items.length === 0 && isTerminal(operation.status) ? [text("no output")] : items;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    // Too many clients read: the rest of the answer is known, and the id in it is the only way to the operation.
+    return [text(`its output cannot be read now (${error.message}): try read_output in some seconds`)];
+  }
 }
 
 function runningLines({ id, kind, status, startedAt }: Operation): string[] {

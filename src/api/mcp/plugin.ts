@@ -135,8 +135,8 @@ async function answer(
   // What the message says is in memory until its answer is complete.
   undo.use(requests.takeOver(request));
   const call = undo.use(calls.begin({ accountId, session, id: rpcId(id) }));
-  const leave = () => call[Symbol.dispose]();
-  request.signal.addEventListener("abort", leave, { once: true });
+  request.signal.addEventListener("abort", () => call[Symbol.dispose](), { once: true });
+  request.signal.throwIfAborted();
   const headersAsked = new Headers(request.headers);
   // The library refuses clients that do not name both, such as simple scripts.
   headersAsked.set("accept", "application/json, text/event-stream");
@@ -153,6 +153,8 @@ async function answer(
   if (method === "initialize" && response.ok) headers[SESSION_HEADER] = crypto.randomUUID();
   if (body === null) return respond({ status, headers, body: null }, request);
   const held = undo.move();
+  const leave = () => held.dispose();
+  request.signal.addEventListener("abort", leave, { once: true });
   // What is refused is answered with an error as JSON.
   const sent = headers["content-type"]?.startsWith("text/event-stream") === true ? begun(body) : body.values();
   return respond({ status, headers, body: pullStream(sent, { held, onCancel: leave }) }, request);
