@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { Appliance } from "../support/appliance.ts";
 import { busyboxImage, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
+import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(240_000);
 
@@ -213,12 +214,12 @@ describe("a run that keeps", () => {
       cwd: "/srv",
       preserve_cwd: true,
     });
-    const running = await appliance.spawn({ image, command: "sleep 1000", shell: true });
+    const sleeping = await appliance.spawn({ image, command: "sleep 1000", shell: true });
     while (
-      ((await (await appliance.fetch(`/operations/${running}`)).json()) as { status: string }).status === "PENDING"
+      ((await (await appliance.fetch(`/operations/${sleeping}`)).json()) as { status: string }).status === "PENDING"
     );
-    const checkpoint = await checkpointOf(running);
-    await appliance.fetch(`/operations/${running}`, { method: "DELETE" });
+    const checkpoint = await checkpointOf(sleeping);
+    await appliance.fetch(`/operations/${sleeping}`, { method: "DELETE" });
     expect(await environment(checkpoint)).toMatchObject({ SAVED: "y es" });
     const saved = await (await appliance.fetch(`/images/${image}/save`)).bytes();
     await appliance.down();
@@ -234,15 +235,51 @@ describe("a run that keeps", () => {
   });
 });
 
-/** The image of a checkpoint. An instance that does not run yet is asked again. */
+test("a process beside the command inherits from the image, not from the command", async () => {
+  const { image } = await ran(base, "true", {
+    env: { KEPT: "1" },
+    preserve_env: true,
+    cwd: "/srv",
+    preserve_cwd: true,
+  });
+  const request = { image, command: "sleep 1000", shell: true, env: { OWN: "x" }, cwd: "/tmp", disposable: true };
+  const { uuid } = await call("POST", "/instances", request);
+  await running(uuid as unknown as string);
+  const process = async (more: object) => {
+    const path = `/operations/${uuid}/subprocesses`;
+    const { spid } = await call("POST", path, { command: "pwd; echo $KEPT $OWN $LANG", shell: true, ...more });
+    let out = "";
+    await until("the process has ended", async () => {
+      const process = (await call("GET", `${path}/${spid}`)) as unknown as {
+        state: { exit_code: number };
+        stdout: { value: string };
+      };
+      out = process.stdout.value;
+      return process.state.exit_code === 0;
+    });
+    return out;
+  };
+  expect(await process({})).toBe("/srv\n1 C.UTF-8\n");
+  expect(await process({ env: { LANG: "de" }, cwd: "/" })).toBe("/\n1 de\n");
+  await call("DELETE", `/operations/${uuid}`);
+});
+
+/** Waits until the command of an instance runs. */
+async function running(id: string): Promise<void> {
+  await until("the command runs", async () => {
+    const events = (await (
+      await appliance.fetch(`/operations/${id}/events`, { headers: { accept: "application/json" } })
+    ).json()) as { type: string }[];
+    return events.some(({ type }) => type === "spawn");
+  });
+}
+
 async function checkpointOf(instance: string): Promise<string> {
-  for (;;) {
-    const response = await appliance.post(`/instances/${instance}/checkpoint`, {});
-    const body = (await response.json()) as { uuid: string };
-    if (response.status === 409) continue;
-    expect(response.status).toBe(202);
-    return String((await appliance.finished(body.uuid)).result?.["image"]);
-  }
+  await running(instance);
+  const response = await appliance.post(`/instances/${instance}/checkpoint`, {});
+  expect(response.status).toBe(202);
+  const { uuid } = (await response.json()) as { uuid: string };
+  return String((await appliance.finished(uuid)).result?.["image"]);
 }
 
 test("what an instance or an import was asked for stays readable, without secrets", async () => {

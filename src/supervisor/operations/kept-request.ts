@@ -87,13 +87,19 @@ const PART_CHARACTERS_MAX = { argv: 24_576, files: 16_384, names: 6144, network:
 /** Characters of JSON for one character of text, at most: a control character is written as an escape. */
 const ESCAPE_CHARACTERS = 6;
 
+/** Places in argv of the name of a shell. */
+const SHELL_NAMES_AT: ReadonlySet<number> = new Set([0, 3]);
+const SHELL_CHARACTERS_MAX = 1024;
+
 /** The body as it is stored: as it is, or its beginning when it is too long to be kept. */
 export function bodyToKeep(body: InstanceBody): InstanceBody {
   if (JSON.stringify(body).length <= KEPT_CHARACTERS_MAX) return body;
-  const { argv, files, unset, envNames, network, cwd, hostname } = body;
+  const { argv, shell, files, unset, envNames, network, cwd, hostname } = body;
+  // A shell is named before the expression, so a long name of it would take all room.
+  const shown = argv.map((text, at) => (shell && SHELL_NAMES_AT.has(at) ? cutText(text, SHELL_CHARACTERS_MAX) : text));
   return {
     ...body,
-    argv: cutTexts(argv, PART_CHARACTERS_MAX.argv),
+    argv: cutTexts(shown, PART_CHARACTERS_MAX.argv),
     files: cutList(files, PART_CHARACTERS_MAX.files),
     unset: cutTexts(unset, PART_CHARACTERS_MAX.names),
     ...(envNames === undefined ? {} : { envNames: cutTexts(envNames, PART_CHARACTERS_MAX.names) }),

@@ -35,6 +35,7 @@ const WILD = "\u0001".repeat(130_000);
 const rules = Array.from({ length: 256 }, (_, n) => ({ host: `${n}${"h".repeat(200)}`, ports: [1, 2, 3] }));
 const LONG: Record<string, Partial<InstanceBody>> = {
   "a long expression": { argv: ["/bin/sh", "-c", WILD] },
+  "a long shell": { argv: [WILD, "-c", "true", WILD, "a"] },
   "a long argument": { argv: ["/bin/sh", "-c", "true", "/bin/sh", "first", WILD, "last"] },
   "many arguments": { argv: ["/bin/sh", "-c", "true", "/bin/sh", ...Array.from({ length: 90_000 }, () => "")] },
   "pairs of characters": { argv: ["/bin/sh", "-c", `x${"🌱".repeat(65_000)}`] },

@@ -40,7 +40,7 @@ export const ImportRequest = Type.Object({
         password: Type.String({ maxLength: 65_536 }),
       },
       {
-        description: "registry credentials; never stored",
+        description: "registry credentials; the password is never stored",
         error: "credentials must be an object with the strings username and password",
       },
     ),
