@@ -80,6 +80,10 @@ dist/coppice: $(SOURCES) $(ASSETS)
 	@echo "==> building the executable"
 	@bun src/tools/build.ts --revision "$(REVISION)"
 
+.PHONY: client
+client: deps ## build dist/coppice-client, the typed client as a package for Node, Bun and browsers
+	@bun src/tools/client-package.ts
+
 .PHONY: install
 install: build ## install the executable as a service; DESTDIR=DIR for a package
 	@dist/coppice install $(if $(DESTDIR),--root $(DESTDIR),)

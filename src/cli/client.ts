@@ -1,8 +1,8 @@
 import { Client, EXCHANGE_TIMEOUT_MS } from "../client/client.ts";
-import { AnswerError, ResponseError, UnreachableError } from "../client/errors.ts";
+import { AnswerError, OperationError, ResponseError, UnreachableError } from "../client/errors.ts";
 import { type ClientConfig, loadClientConfig } from "../config/client.ts";
 import type { Environment } from "../config/config.ts";
-import { CliError, EXIT_FAILED, EXIT_NOT_RUN, EXIT_USAGE } from "./command.ts";
+import { CliError, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_RUN, EXIT_USAGE } from "./command.ts";
 
 /** Options that every command of the client takes. */
 export const CLIENT_OPTIONS = {
@@ -28,8 +28,10 @@ export function openClient(environment: Environment, urlFlag: string | undefined
 }
 
 async function fetchBy({ ca }: ClientConfig, target: URL, init: RequestInit): Promise<Response> {
+  // Who asks for an encoding wants the body in it.
+  const decompress = !new Headers(init.headers).has("accept-encoding");
   try {
-    return await fetch(target, ca === null ? init : { ...init, tls: { ca } });
+    return await fetch(target, { ...init, decompress, ...(ca === null ? {} : { tls: { ca } }) });
   } catch (error) {
     throw new Error(reason(error as Error, target), { cause: error });
   }
@@ -69,6 +71,7 @@ const REFUSED = new Set(["ECONNREFUSED", "ConnectionRefused"]);
 export function exitCodeOf(error: unknown): number | null {
   if (error instanceof CliError) return error.exitCode;
   if (error instanceof UnreachableError || error instanceof AnswerError) return EXIT_FAILED;
+  if (error instanceof OperationError) return error.operation.status === "CANCELLED" ? EXIT_INTERRUPTED : EXIT_FAILED;
   if (!(error instanceof ResponseError)) return null;
   // The appliance can never do such a request: the command line is wrong.
   return error.code === "validation_error" || error.code === "invalid_path" ? EXIT_USAGE : EXIT_FAILED;

@@ -1,7 +1,7 @@
 import { answerOf } from "../client/client.ts";
 import { given } from "../client/given.ts";
 import { downloadArchive, imageIdOf } from "../client/transfers.ts";
-import type { GrepMatch, QueryPath } from "../client/types.ts";
+import type { GrepMatch } from "../client/types.ts";
 import { LIMIT_MAX } from "../domain/listing.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
@@ -64,7 +64,7 @@ export const searchCommands: readonly Command[] = [
         limit: integerOption("limit", options.limit, 1) ?? LIMIT_MAX,
         ...given({
           // The appliance takes paths as bytes; Eden writes text as those of its UTF-8.
-          path: rest.length > 0 ? (rest as QueryPath[]) : undefined,
+          path: rest.length > 0 ? rest : undefined,
           glob: options.glob,
           max_count: integerOption("max-count", options["max-count"], 1),
           before: integerOption("before-context", options["before-context"], 0) ?? context,

@@ -1,17 +1,12 @@
-import { answerOf, type Client } from "../client/client.ts";
-import { ResponseError, UnreachableError } from "../client/errors.ts";
-import { RETRY_MS, UNREACHABLE_MS_MAX } from "../client/operation-events.ts";
-import type { Operation } from "../client/types.ts";
-import { isTerminal } from "../domain/operation.ts";
+import type { Client } from "../client/client.ts";
+import { UnreachableError } from "../client/errors.ts";
+import { cancelOperation, reportProgress, type Progress as Step, succeeded, waitForEnd } from "../client/operations.ts";
+import type { Operation, OperationStatus } from "../client/types.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import { INTERRUPTS, type Io } from "./io.ts";
-import { reportSteps } from "./operation-steps.ts";
+import { stepText } from "./operation-steps.ts";
 import { shownDuration } from "./table.ts";
 
-/** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
-const WAIT_SECONDS = 25;
-/** The first long poll, and each one while the operation is PENDING, so that a terminal soon shows the change. */
-const FIRST_WAIT_SECONDS = 1;
 const FRAME_MS = 120;
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
 
@@ -54,33 +49,27 @@ export async function waitForOperation(options: WaitOptions): Promise<Waited> {
     if (interrupted === null) progress.note(text);
   };
   if (options.label !== null && io.stderrLooks.redraws) {
-    const onStep = (text: string): void => {
-      step = text;
+    const onProgress = (reported: Step): void => {
+      step = stepText(reported);
       note(step);
     };
-    void reportSteps(client, id, { signal: ended.signal, onStep });
+    void reportProgress(client, id, { signal: ended.signal, onProgress });
   }
   const operation = await endOf(client, id, {
     signal: stop.signal,
-    isShown: io.stderrLooks.redraws,
-    onStatus: (status) => note(status === "PENDING" ? QUEUED : step),
+    onStatus: io.stderrLooks.redraws ? (status) => note(status === "PENDING" ? QUEUED : step) : null,
   });
   return { operation, interrupted };
 }
 
-/** Waits for the success of an operation, which Ctrl-C cancels. @throws CliError if it ends otherwise */
+/** Waits for the success of an operation, which Ctrl-C cancels. @throws CliError, OperationError if it ends otherwise */
 export async function successOf(
   client: Client,
   { io, id, label }: Pick<WaitOptions, "io" | "id" | "label">,
 ): Promise<Operation> {
   const { operation } = await waitForOperation({ client, io, id, label, cancelOnInterrupt: true });
   if (operation === null) throw new CliError(`gave up waiting; the operation is ${id}`, EXIT_INTERRUPTED);
-  if (operation.status === "CANCELLED") throw new CliError(`operation ${id} was cancelled`, EXIT_INTERRUPTED);
-  if (operation.status !== "SUCCESS") {
-    const { error, message } = operation.error ?? { error: "no error object", message: "it failed" };
-    throw new CliError(`${message} (${error}, operation ${id})`);
-  }
-  return operation;
+  return succeeded(operation);
 }
 
 /** State of a progress line while the operation waits for others. */
@@ -88,52 +77,21 @@ export const QUEUED = "waiting for its turn";
 
 export interface EndOptions {
   readonly signal: AbortSignal;
-  /** true: somebody looks at `onStatus`, and wants to know soon that an operation no longer waits */
-  readonly isShown: boolean;
-  /** gets the status after each look at an operation that has not ended */
-  readonly onStatus?: (status: Operation["status"]) => void;
+  /** gets the status after each look at an operation that has not ended; null: nobody looks at it */
+  readonly onStatus: ((status: OperationStatus) => void) | null;
 }
 
 /**
  * Waits until an operation has ended, also over a restart of the appliance; null when `signal` fired before.
- * @throws UnreachableError that names the operation, when the appliance stays away; ResponseError
+ * @throws UnreachableError that says how to come back to it, when the appliance stays away; ResponseError
  */
-export async function endOf(
-  client: Client,
-  id: string,
-  { signal, isShown, onStatus }: EndOptions,
-): Promise<Operation | null> {
-  const route = client.v1.operations({ id: encodeURIComponent(id) });
-  const shortWait = isShown ? FIRST_WAIT_SECONDS : WAIT_SECONDS;
-  let wait = shortWait;
-  for (let unreachableSince: number | null = null; ; ) {
-    try {
-      const operation = await answerOf(route.get({ query: { wait }, fetch: { signal } }));
-      unreachableSince = null;
-      if (isTerminal(operation.status)) return operation;
-      wait = operation.status === "PENDING" ? shortWait : WAIT_SECONDS;
-      onStatus?.(operation.status);
-    } catch (error) {
-      if (signal.aborted) return null;
-      unreachableSince ??= performance.now();
-      const again = error instanceof UnreachableError || (error instanceof ResponseError && error.status === 503);
-      if (!again) throw error;
-      if (performance.now() - unreachableSince > UNREACHABLE_MS_MAX) {
-        const further = `operation ${id} may go on: coppice op wait ${id} comes back to it`;
-        throw new UnreachableError(`${(error as Error).message}; ${further}`, { cause: error });
-      }
-      await Bun.sleep(RETRY_MS);
-    }
-  }
-}
-
-/** Cancels an operation, unless it has ended already. @throws ResponseError, UnreachableError */
-export async function cancelOperation(client: Client, id: string): Promise<void> {
+export async function endOf(client: Client, id: string, { signal, onStatus }: EndOptions): Promise<Operation | null> {
   try {
-    await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
+    return await waitForEnd(client, id, { signal, ...(onStatus === null ? {} : { onStatus }) });
   } catch (error) {
-    // It has ended in the meantime.
-    if (!(error instanceof ResponseError && error.status === 409)) throw error;
+    if (signal.aborted) return null;
+    if (!(error instanceof UnreachableError)) throw error;
+    throw new UnreachableError(`${error.message}: coppice op wait ${id} comes back to it`, { cause: error });
   }
 }
 

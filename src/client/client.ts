@@ -1,18 +1,19 @@
-import { type Treaty, treaty } from "@elysiajs/eden";
+import { treaty } from "@elysiajs/eden";
 import type { App } from "../api/app.ts";
 import { AnswerError, ResponseError, UnreachableError } from "./errors.ts";
+import type { V1 } from "./types.ts";
 
 /** Longest exchange, in `milliseconds`: a long poll of 60 s, and time to spare. */
 export const EXCHANGE_TIMEOUT_MS = 90_000;
 
 export interface ClientOptions {
-  /** of the appliance, without a trailing slash and without the prefix of an interface */
+  /** of the appliance, without the prefix of an interface */
   readonly url: string;
   /** null: requests carry no token */
   readonly token: string | null;
   /** makes the requests; the default is the `fetch` of the runtime */
   readonly fetch?: (url: URL, init: RequestInit) => Promise<Response>;
-  /** opens the WebSockets; the default is the one of the runtime, which in a browser sends no header fields */
+  /** opens the WebSockets; the default is that of the runtime, which in a browser sends no header fields, so no token */
   readonly socket?: (url: URL, init: SocketInit) => WebSocket;
   /** text that follows the message of an answer 401 */
   readonly tokenHint?: string;
@@ -35,10 +36,15 @@ export interface CallOptions {
   readonly body?: Blob | ReadableStream<Uint8Array>;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
-  /** encoding that the appliance may use for the answer, whose body then stays encoded */
+  /**
+   * encoding that the appliance may use for the answer; whether its body then stays encoded is up to `fetch` of the
+   * options, and browsers choose the encoding themselves
+   */
   readonly encoding?: "gzip" | "identity";
   /** false: the exchange may last for any time; true or absent: {@link EXCHANGE_TIMEOUT_MS} */
   readonly deadline?: boolean;
+  /** default is manual: the answer is the redirection */
+  readonly redirect?: "follow" | "manual";
 }
 
 /**
@@ -52,22 +58,23 @@ export interface CallOptions {
  */
 export class Client {
   readonly #options: ClientOptions;
-  readonly v1: Treaty.Create<App>["v1"];
+  /** routes that answer with JSON, by their paths and methods */
+  readonly v1: V1;
 
   constructor(options: ClientOptions) {
-    this.#options = options;
+    this.#options = { ...options, url: options.url.replace(/\/+$/, "") };
     const exchange = (url: string | URL, init: RequestInit): Promise<Response> =>
       this.#exchange(new URL(url), init, true);
-    this.v1 = treaty<App>(options.url, {
+    this.v1 = treaty<App>(this.#options.url, {
       // Eden calls it as a function; it has no use for `preconnect`.
       fetcher: exchange as typeof fetch,
       // Otherwise every text that looks like a date, such as a tag, becomes a Date.
       parseDate: false,
-    }).v1;
+    }).v1 as unknown as V1;
   }
 
   /**
-   * One request to a path below /v1, without a look at its answer's body; redirects are not followed.
+   * One request to a path below /v1, without a look at its answer's body.
    * @throws ResponseError for a status of 400 and above, UnreachableError, the reason of `signal`
    */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Response> {
@@ -76,10 +83,12 @@ export class Client {
     const headers = new Headers(options.headers);
     if (options.body !== undefined) headers.set("content-type", "application/octet-stream");
     if (options.encoding !== undefined) headers.set("accept-encoding", options.encoding);
-    const init: BunFetchRequestInit = { method, headers };
+    const init: RequestInit & { duplex?: "half" } = { method, headers };
     if (options.signal !== undefined) init.signal = options.signal;
-    if (options.encoding !== undefined) init.decompress = false;
+    if (options.redirect !== undefined) init.redirect = options.redirect;
     if (options.body !== undefined) init.body = options.body;
+    // The standard asks for it with a stream, and knows no other value.
+    if (options.body instanceof ReadableStream) init.duplex = "half";
     return await this.#exchange(url, init, options.deadline !== false);
   }
 
@@ -97,13 +106,15 @@ export class Client {
     const url = this.#urlOf(path, query);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const { headers } = this.target(path);
-    const socket = this.#options.socket?.(url, { protocols, headers }) ?? new WebSocket(url, [...protocols]);
+    const socket = (this.#options.socket ?? openSocket)(url, { protocols, headers });
     socket.binaryType = "arraybuffer";
     const listening = listen(socket);
     const opened = Promise.withResolvers<boolean>();
     const leave = () => socket.close();
     socket.addEventListener("open", () => opened.resolve(true), { once: true });
     socket.addEventListener("close", () => opened.resolve(false), { once: true });
+    // Some runtimes tell a refusal by an error alone.
+    socket.addEventListener("error", () => opened.resolve(false), { once: true });
     signal?.addEventListener("abort", leave, { once: true });
     const isOpen = await opened.promise;
     signal?.removeEventListener("abort", leave);
@@ -111,15 +122,25 @@ export class Client {
     signal?.throwIfAborted();
     if (isOpen) return listening;
     // A WebSocket does not tell what the answer was. The same request without a key is refused for the same reason.
-    const asked = { upgrade: "websocket", connection: "upgrade" };
-    const refusal = await this.call("GET", path, { ...(query === undefined ? {} : { query }), headers: asked }).catch(
-      (error: unknown) => {
-        // It lacks only the key, so nothing but the connection was wrong with the WebSocket.
-        if (error instanceof ResponseError && error.details["field"] === "upgrade") return error;
-        throw error;
-      },
-    );
+    const refusal = await this.#refusal(path, query);
     throw new UnreachableError(`no WebSocket to ${this.#options.url}: HTTP status ${refusal.status}`);
+  }
+
+  /** What a WebSocket is refused with. @throws ResponseError for any other reason than the connection; UnreachableError */
+  async #refusal(path: string, query: CallOptions["query"]): Promise<{ readonly status: number }> {
+    const options = query === undefined ? {} : { query };
+    const headers = { upgrade: "websocket", connection: "upgrade" };
+    try {
+      return await this.call("GET", path, { ...options, headers }).catch((error: unknown) => {
+        if (!(error instanceof UnreachableError)) throw error;
+        // Node sends no such header fields.
+        return this.call("GET", path, options);
+      });
+    } catch (error) {
+      // It lacks only the key, so nothing but the connection was wrong with the WebSocket.
+      if (error instanceof ResponseError && error.details["field"] === "upgrade") return error;
+      throw error;
+    }
   }
 
   #urlOf(path: string, query: CallOptions["query"] = {}): URL {
@@ -140,7 +161,7 @@ export class Client {
   /** The metrics in the text format of Prometheus; empty behind a proxy that hides them. @throws UnreachableError */
   async metrics(): Promise<string> {
     const signal = AbortSignal.timeout(EXCHANGE_TIMEOUT_MS);
-    const response = await this.#fetch(new URL(`${this.#options.url}/metrics`), { signal });
+    const response = await this.#fetch(new URL(`${this.#options.url}/metrics`), { signal }, null);
     return response.ok ? await response.text() : "";
   }
 
@@ -148,21 +169,23 @@ export class Client {
     const headers = new Headers(init.headers);
     const { token } = this.#options;
     if (token !== null) headers.set("authorization", `Bearer ${token}`);
+    const caller = init.signal ?? null;
     const signals = [
-      ...(init.signal ? [init.signal] : []),
+      ...(caller === null ? [] : [caller]),
       ...(deadline ? [AbortSignal.timeout(EXCHANGE_TIMEOUT_MS)] : []),
     ];
     const signal = AbortSignal.any(signals);
-    const response = await this.#fetch(url, { ...init, headers, redirect: "manual", signal });
+    const response = await this.#fetch(url, { redirect: "manual", ...init, headers, signal }, caller);
     if (response.status >= 400) throw await this.#failure(response);
     return response;
   }
 
-  async #fetch(url: URL, init: RequestInit): Promise<Response> {
+  /** @param caller the signal of the caller, whose reason is thrown as it is, also when it is a time limit */
+  async #fetch(url: URL, init: RequestInit, caller: AbortSignal | null): Promise<Response> {
     try {
       return await (this.#options.fetch ?? fetch)(url, init);
     } catch (error) {
-      if (init.signal?.aborted && (init.signal.reason as Error)?.name !== "TimeoutError") throw init.signal.reason;
+      if (caller?.aborted) throw caller.reason;
       const { message } = error as Error;
       throw new UnreachableError(`cannot reach an appliance at ${this.#options.url}: ${message}`, { cause: error });
     }
@@ -181,6 +204,20 @@ export class Client {
     const hint = response.status === 401 ? (this.#options.tokenHint ?? "") : "";
     return new ResponseError(response, { error: "no error object", message: fallback, ...body }, hint);
   }
+}
+
+/** What Node and Bun take as the second argument of a WebSocket, in place of its protocols. */
+interface ServerSocketInit {
+  readonly protocols: string[];
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** A WebSocket of the runtime. That of a browser takes nothing but protocols; those of Node and Bun take headers too. */
+function openSocket(url: URL, { protocols, headers }: SocketInit): WebSocket {
+  const { process } = globalThis as { readonly process?: { readonly versions?: { readonly node?: string } } };
+  if (process?.versions?.node === undefined) return new WebSocket(url, [...protocols]);
+  const Socket = WebSocket as unknown as new (url: URL, init: ServerSocketInit) => WebSocket;
+  return new Socket(url, { protocols: [...protocols], headers });
 }
 
 /** An answer as Eden gives it. */

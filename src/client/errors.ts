@@ -1,3 +1,5 @@
+import type { Operation } from "./types.ts";
+
 /** What an answer says of its failure. */
 interface Failure {
   readonly error: string;
@@ -35,4 +37,18 @@ export class UnreachableError extends Error {
 /** An answer is not one that an appliance gives. */
 export class AnswerError extends Error {
   override readonly name = "AnswerError";
+}
+
+/** An operation ended without success. */
+export class OperationError extends Error {
+  override readonly name = "OperationError";
+  /** FAILED or CANCELLED */
+  readonly operation: Operation;
+
+  constructor(operation: Operation) {
+    const { error, message } = operation.error ?? { error: "no error object", message: "it failed" };
+    const { id, status } = operation;
+    super(status === "CANCELLED" ? `operation ${id} was cancelled` : `${message} (${error}, operation ${id})`);
+    this.operation = operation;
+  }
 }

@@ -31,14 +31,18 @@ export async function* readEvents(
   const events = response.body
     .pipeThrough(new TextDecoderStream())
     .pipeThrough(new EventSourceParserStream({ maxBufferSize: EVENT_CHARACTERS_MAX }));
-  const iterator = events[Symbol.asyncIterator]();
-  await using _end = { [Symbol.asyncDispose]: async () => void (await iterator.return?.()) };
-  for (;;) {
-    const step = await iterator.next().catch((error: Error) => {
-      if (options.signal?.aborted) throw options.signal.reason;
-      throw new UnreachableError(`the events of ${path} broke off: ${error.message}`, { cause: error });
-    });
-    if (step.done === true) return;
-    yield step.value;
+  // Streams of some browsers are no async iterables.
+  const reader = events.getReader();
+  try {
+    for (;;) {
+      const step = await reader.read().catch((error: Error) => {
+        if (options.signal?.aborted) throw options.signal.reason;
+        throw new UnreachableError(`the events of ${path} broke off: ${error.message}`, { cause: error });
+      });
+      if (step.done) return;
+      yield step.value;
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
   }
 }

@@ -1,8 +1,10 @@
+import { fromBase64 } from "./base64.ts";
 import type { Client } from "./client.ts";
 import { ResponseError, UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
+import { pause } from "./pause.ts";
 import { COMMAND_SPID } from "./processes.ts";
-import type { OperationEvent } from "./types.ts";
+import type { OperationEvent, OutputEvent } from "./types.ts";
 
 /** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
 export const UNREACHABLE_MS_MAX = 60_000;
@@ -45,7 +47,7 @@ export async function* operationEvents(
       unreachableSince ??= performance.now();
       if (performance.now() - unreachableSince > UNREACHABLE_MS_MAX) throw error;
     }
-    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    await pause(RETRY_MS, signal);
   }
 }
 
@@ -62,19 +64,14 @@ export async function commandStart(client: Client, id: string, signal?: AbortSig
   return null;
 }
 
-/** The bytes of an event of type `stdout` or `stderr`. */
-export function outputOf({ data }: OperationEvent): Uint8Array {
-  return bytesOf(data as Content);
-}
-
-interface Content {
-  readonly content: string;
-  readonly encoding: string;
+/** The bytes of an output. */
+export function outputOf({ data }: OutputEvent): Uint8Array {
+  return bytesOf(data);
 }
 
 /** The bytes of an output or a part of one, as the interface writes them. */
-export function bytesOf({ content, encoding }: Content): Uint8Array {
-  return encoding === "base64" ? Uint8Array.fromBase64(content) : new TextEncoder().encode(content);
+export function bytesOf({ content, encoding }: OutputEvent["data"]): Uint8Array {
+  return encoding === "base64" ? fromBase64(content) : new TextEncoder().encode(content);
 }
 
 /**

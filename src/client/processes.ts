@@ -1,4 +1,5 @@
 import { answerOf, type Client } from "./client.ts";
+import { ResponseError } from "./errors.ts";
 import type { ProcessRequest } from "./types.ts";
 
 /** A process of a running instance. The command of the instance has the number 1. */
@@ -36,8 +37,15 @@ export async function signalProcess(client: Client, process: ProcessName, signal
 export async function streamInput(
   client: Client,
   process: ProcessName,
-  { body, signal }: { readonly body: ReadableStream<Uint8Array>; readonly signal: AbortSignal },
+  { body, signal }: { readonly body: Blob | ReadableStream<Uint8Array>; readonly signal: AbortSignal },
 ): Promise<void> {
   const path = `${pathOf(process)}/stdin/stream`;
   await client.call("POST", path, { query: { close: true }, body, signal, deadline: false });
+}
+
+/** The same for a process that may end, or close its input, before all is passed on: then nothing more is. @throws as `streamInput` */
+export async function passInput(...input: Parameters<typeof streamInput>): Promise<void> {
+  await streamInput(...input).catch((error: unknown) => {
+    if (!(error instanceof ResponseError && error.status === 409)) throw error;
+  });
 }

@@ -2,6 +2,8 @@ import { type AttachedOutput, type AttachedStreams, Attachment, type AttachOptio
 import { answerOf, type Client } from "./client.ts";
 import { ResponseError, UnreachableError } from "./errors.ts";
 import { RETRY_MS, UNREACHABLE_MS_MAX } from "./operation-events.ts";
+import { hasEnded } from "./operations.ts";
+import { pause } from "./pause.ts";
 import type { ProcessName } from "./processes.ts";
 
 /** A connection that lasts this long, in `milliseconds`, is a good one, also when nothing comes. */
@@ -76,7 +78,7 @@ export class SteadyAttachment implements AttachedStreams {
       this.#hasNews = false;
       if (lostAt === null) this.#options.onLost?.();
       lostAt ??= performance.now();
-      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      await pause(RETRY_MS);
     }
   }
 
@@ -151,6 +153,6 @@ export class SteadyAttachment implements AttachedStreams {
   async #hasEnded(): Promise<boolean> {
     const id = encodeURIComponent(this.#process.instance);
     const operation = await answerOf(this.#client.v1.operations({ id }).get()).catch(() => null);
-    return operation !== null && operation.status !== "PENDING" && operation.status !== "EXECUTING";
+    return operation !== null && hasEnded(operation);
   }
 }

@@ -1,6 +1,8 @@
-import type { CallOptions, Client } from "./client.ts";
+import { sha256 } from "@noble/hashes/sha2.js";
+import { bytesToHex } from "@noble/hashes/utils.js";
+import { answerOf, type CallOptions, type Client } from "./client.ts";
 import { AnswerError, ResponseError } from "./errors.ts";
-import type { DirectoryListing, UploadedFile } from "./types.ts";
+import type { DirectoryListing, Image, UploadedFile } from "./types.ts";
 
 /** A file or directory of an image. */
 export interface Inspected {
@@ -54,11 +56,57 @@ export async function uploadFile(
   return ((await response.json()) as UploadedFile).uuid;
 }
 
+export interface ContentOptions extends Pick<CallOptions, "signal"> {
+  /** lower-case hexadecimal SHA-256 of the content, for a caller who knows it; default is to compute it */
+  readonly sha256?: string;
+}
+
+/**
+ * The uuid of the file with this content, which is sent only if the appliance does not have it yet.
+ * @throws ResponseError, UnreachableError, the reason of `signal`
+ */
+export async function uploadContent(
+  client: Client,
+  content: Blob | Uint8Array<ArrayBuffer> | string,
+  { signal, sha256: known }: ContentOptions = {},
+): Promise<string> {
+  const body = content instanceof Blob ? content : new Blob([content]);
+  const options = signal === undefined ? {} : { signal };
+  const query = { sha256: known ?? (await hashOf(body, signal)) };
+  try {
+    return (await answerOf(client.v1.files.get({ query, fetch: options }))).uuid;
+  } catch (error) {
+    // Not there, or the token may write files and not read them.
+    if (!(error instanceof ResponseError && (error.status === 404 || error.status === 403))) throw error;
+  }
+  return await uploadFile(client, body, options);
+}
+
+/** Lower-case hexadecimal SHA-256. It takes one piece at a time, which the function of browsers cannot. */
+async function hashOf(content: Blob, signal?: AbortSignal): Promise<string> {
+  const hash = sha256.create();
+  const reader = content.stream().getReader();
+  try {
+    for (let step = await reader.read(); !step.done; step = await reader.read()) {
+      signal?.throwIfAborted();
+      hash.update(step.value);
+    }
+  } finally {
+    await reader.cancel();
+  }
+  return bytesToHex(hash.digest());
+}
+
 /** The uuid of an image that is given as `<uuid>` or `tag:<name>`. @throws ResponseError, UnreachableError, AnswerError */
 export async function imageIdOf(client: Client, reference: string): Promise<string> {
   if (!reference.startsWith("tag:")) return reference;
   const query = { tag: reference.slice("tag:".length) };
   const response = await client.call("GET", "/inspect/", { query });
+  // Browsers hide where a redirection leads, and follow it.
+  if (response.type === "opaqueredirect") {
+    const found = await client.call("GET", "/inspect/", { query, redirect: "follow" });
+    return ((await found.json()) as Image).uuid;
+  }
   const id = /\/inspect\/([0-9a-f-]{36})\/?$/.exec(response.headers.get("location") ?? "")?.[1];
   if (id !== undefined) return id;
   throw new AnswerError(`the appliance did not say which image ${reference} is`);

@@ -9,6 +9,7 @@ interface PackageManifest {
   readonly dependencies?: Readonly<Record<string, string>>;
   readonly optionalDependencies?: Readonly<Record<string, string>>;
   readonly peerDependencies?: Readonly<Record<string, string>>;
+  readonly devDependencies?: Readonly<Record<string, string>>;
 }
 
 /** A package whose code may be in the executable. */
@@ -27,11 +28,12 @@ const RULE = "\n\n--------------------------------------------------------------
 export async function bundledPackages(root: string): Promise<readonly BundledPackage[]> {
   const modules = join(root, "node_modules");
   const found = new Map<string, BundledPackage>();
-  const queue = Object.keys((await manifestIn(root)).dependencies ?? {});
+  const own = await manifestIn(root);
+  const queue = Object.keys(own.dependencies ?? {});
   for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
     const directory = join(modules, name);
-    // Optional packages for other platforms are not installed.
-    if (found.has(name) || !existsSync(directory)) continue;
+    // Optional packages for other platforms are not installed. What a package wants of its users may be a tool of ours.
+    if (found.has(name) || !existsSync(directory) || own.devDependencies?.[name] !== undefined) continue;
     const {
       version,
       license = "unknown",
@@ -78,6 +80,11 @@ ${await bunLicense(root)}`,
     `GNU Lesser General Public License, version 2.1\n\n${await commonLicense("LGPL-2.1")}`,
   ];
   return `${parts.join(RULE)}\n`;
+}
+
+/** The notices about these packages alone. */
+export function packageNotices(packages: readonly BundledPackage[]): string {
+  return `${packages.map(packageNotice).join(RULE)}\n`;
 }
 
 function packageNotice({ name, version, license, text }: BundledPackage): string {

@@ -176,7 +176,7 @@ async function hasTimedOut(client: Client, { instance, spid }: ProcessName): Pro
 /** Why there is no connection any more: the end of the instance breaks it off, and is known a moment later. */
 async function lossOf(client: Client, { instance, spid }: ProcessName): Promise<CliError> {
   const signal = AbortSignal.timeout(LOST_MS);
-  const ended = await endOf(client, instance, { signal, isShown: false });
+  const ended = await endOf(client, instance, { signal, onStatus: null });
   return new CliError(
     ended === null
       ? `the connection is lost; coppice attach ${instance} ${spid} comes back to process ${spid}`

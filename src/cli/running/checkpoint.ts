@@ -1,6 +1,5 @@
-import { answerOf } from "../../client/client.ts";
 import { given } from "../../client/given.ts";
-import { onceStarted } from "../../client/operation-events.ts";
+import { startCheckpoint } from "../../client/imports.ts";
 import type { CheckpointResult } from "../../client/types.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
@@ -25,8 +24,7 @@ export const checkpointCommand = command({
     const [id = ""] = expectPositionals(positionals, "ID");
     const request = given({ tag: options.tag, timeout: integerOption("timeout", options.timeout, 1) });
     const client = openClient(environment, options.url);
-    const instance = client.v1.instances({ uuid: encodeURIComponent(id) });
-    const { uuid } = await onceStarted(client, id, () => answerOf(instance.checkpoint.post(request)));
+    const uuid = await startCheckpoint(client, id, request);
     const operation = await successOf(client, { io, id: uuid, label: "making a checkpoint" });
     const { image, size_bytes: sizeBytes, pause_ms: pauseMs } = operation.result as CheckpointResult;
     await io.stdout(options.json === true ? `${JSON.stringify(operation)}\n` : `${image}\n`);

@@ -45,7 +45,7 @@ async function print(event: OperationEvent, io: Io): Promise<void> {
   if (event.type === "stdout") await io.stdout(outputOf(event));
   else if (event.type === "stderr") await io.stderrBytes(outputOf(event));
   else if (event.type === "truncated") {
-    const { stream, bytes_dropped: bytes } = event.data as { readonly stream: string; readonly bytes_dropped: number };
+    const { stream, bytes_dropped: bytes } = event.data;
     io.stderr(`coppice logs: ${bytes} more bytes of ${stream} were not kept\n`);
   }
 }

@@ -1,12 +1,12 @@
-import { isAscii } from "node:buffer";
 import { stat } from "node:fs/promises";
 import type { Client } from "../../client/client.ts";
 import { given } from "../../client/given.ts";
-import { uploadFile } from "../../client/transfers.ts";
+import { inputText } from "../../client/runs.ts";
+import { uploadContent } from "../../client/transfers.ts";
 import type { SpawnRequest } from "../../client/types.ts";
 import type { Environment } from "../../config/config.ts";
 import { isTag } from "../../domain/image.ts";
-import { STDIN_BASE64_PREFIX, STDIN_BYTES_MAX } from "../../domain/instance.ts";
+import { STDIN_BYTES_MAX } from "../../domain/instance.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CliError, integerOption, type OptionValues, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -119,7 +119,7 @@ export async function filesField(
     if (!found.isFile()) throw new CliError(`${local} is not a regular file`);
     using _progress = showProgress(io, `uploading ${local}`);
     files[remote] = {
-      uuid: await uploadFile(client, Bun.file(local)),
+      uuid: await uploadContent(client, Bun.file(local), { sha256: await hashOf(local) }),
       mode: (found.mode & 0o777).toString(8).padStart(4, "0"),
     };
   }
@@ -136,9 +136,12 @@ export async function stdinOf(source: string, io: Io): Promise<string> {
     if (total > STDIN_BYTES_MAX) throw new CliError(`standard input is over ${STDIN_BYTES_MAX} bytes; use --file`);
     chunks.push(chunk);
   }
-  const bytes = Buffer.concat(chunks);
-  const text = bytes.toString("latin1");
-  return isAscii(bytes) && !text.startsWith(STDIN_BASE64_PREFIX)
-    ? text
-    : STDIN_BASE64_PREFIX + bytes.toString("base64");
+  return inputText(Buffer.concat(chunks));
+}
+
+/** Lower-case hexadecimal SHA-256 of a file, as fast as the machine computes it. */
+async function hashOf(path: string): Promise<string> {
+  const hash = new Bun.CryptoHasher("sha256");
+  for await (const chunk of Bun.file(path).stream()) hash.update(chunk);
+  return hash.digest("hex");
 }

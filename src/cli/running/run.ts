@@ -1,8 +1,10 @@
 import { answerOf, type Client } from "../../client/client.ts";
-import type { InstanceResult, Operation, OutputObject } from "../../client/types.ts";
+import { bytesOf } from "../../client/operation-events.ts";
+import { instanceResult } from "../../client/runs.ts";
+import type { InstanceResult, OutputObject } from "../../client/types.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
-import { CliError, command, EXIT_NOT_RUN, type OptionValues, UsageError } from "../command.ts";
+import { command, EXIT_NOT_RUN, type OptionValues, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { tellNetwork } from "../network.ts";
 import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf, STREAM_OPTIONS, stdinOf } from "./request.ts";
@@ -105,7 +107,7 @@ async function afterSpawn(id: string, { client, io, options, streams }: Spawned)
     io.stderr(`\r\nleft ${id}; coppice attach ${id} comes back to it\n`);
     return 0;
   }
-  const result = resultOf(run.operation);
+  const result = instanceResult(run.operation);
   if (tag !== undefined && result.image !== undefined) {
     await answerOf(client.v1.images({ uuid: result.image }).tag.patch({ tag }));
   }
@@ -115,17 +117,9 @@ async function afterSpawn(id: string, { client, io, options, streams }: Spawned)
   return result.exit_code;
 }
 
-/** @throws CliError for an operation that is no instance */
-export function resultOf(operation: Operation): InstanceResult {
-  const { result } = operation;
-  if (result === undefined || !("exit_code" in result)) throw new CliError("the operation has no result", EXIT_NOT_RUN);
-  return result;
-}
-
 /** Passes on what could not be passed on as it came, and says what ended the run early. */
 export async function passRest(result: InstanceResult, { isComplete, written }: WatchedRun, io: Io): Promise<void> {
-  const bytes = (output: OutputObject | undefined): Buffer =>
-    Buffer.from(output?.content ?? "", output?.encoding === "base64" ? "base64" : "latin1");
+  const bytes = (output: OutputObject | undefined): Uint8Array => bytesOf(output ?? { content: "", encoding: "ascii" });
   if (!isComplete) {
     try {
       await io.stdout(bytes(result.stdout).subarray(written.stdout));

@@ -1,8 +1,8 @@
 import { ReadableStream as WebStream } from "node:stream/web";
 import type { AttachedOutput, AttachedStreams } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
-import { ResponseError, UnreachableError } from "../../client/errors.ts";
-import { COMMAND_SPID, type ProcessName, signalProcess, streamInput } from "../../client/processes.ts";
+import { UnreachableError } from "../../client/errors.ts";
+import { COMMAND_SPID, type ProcessName, passInput, signalProcess } from "../../client/processes.ts";
 import { CliError, EXIT_NOT_RUN } from "../command.ts";
 import type { Io } from "../io.ts";
 import { DetachKeys } from "./detach-keys.ts";
@@ -151,9 +151,8 @@ export class Session {
     const { client, process, io } = this.#options;
     const { signal } = this.#left;
     const body = WebStream.from(io.stdin(signal)) as unknown as ReadableStream<Uint8Array>;
-    await streamInput(client, process, { body, signal }).catch((error: unknown) => {
-      // The process has ended, or wants no more: its input was closed.
-      if (!signal.aborted && !(error instanceof ResponseError && error.status === 409)) throw error;
+    await passInput(client, process, { body, signal }).catch((error: unknown) => {
+      if (!signal.aborted) throw error;
     });
   }
 

@@ -1,5 +1,6 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
+import { instanceResult } from "../../client/runs.ts";
 import { imageHas, imageIdOf } from "../../client/transfers.ts";
 import type { SpawnRequest } from "../../client/types.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
@@ -7,7 +8,7 @@ import { CliError, command, expectPositionals, UsageError } from "../command.ts"
 import type { Io } from "../io.ts";
 import { tellNetwork } from "../network.ts";
 import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf } from "./request.ts";
-import { passRest, resultOf } from "./run.ts";
+import { passRest } from "./run.ts";
 import { streamsOf, withTerm } from "./streams.ts";
 import { TimeWarnings } from "./time-warnings.ts";
 import { watchRun } from "./watched-run.ts";
@@ -55,7 +56,7 @@ export const shellCommand = command({
         io.stderr(`\r\nleft ${id}; coppice attach ${id} comes back to it\n`);
         return 0;
       }
-      const result = resultOf(run.operation);
+      const result = instanceResult(run.operation);
       await passRest(result, run, io);
       tellNetwork(run.operation, io);
       if (result.image !== undefined) await keep({ client, io, image: result.image, base: image, tag: options.tag });

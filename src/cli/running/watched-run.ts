@@ -1,13 +1,14 @@
 import { Attachment } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
-import { ResponseError, UnreachableError } from "../../client/errors.ts";
+import { OperationError, ResponseError, UnreachableError } from "../../client/errors.ts";
 import { commandStart } from "../../client/operation-events.ts";
+import { cancelOperation } from "../../client/operations.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
-import type { Operation } from "../../client/types.ts";
+import type { Operation, OperationStatus } from "../../client/types.ts";
 import { CliError, EXIT_INTERRUPTED, EXIT_NOT_RUN } from "../command.ts";
 import type { Io } from "../io.ts";
 import { tellNetwork } from "../network.ts";
-import { cancelOperation, endOf, QUEUED, showProgress } from "../wait.ts";
+import { endOf, QUEUED, showProgress } from "../wait.ts";
 import { Session } from "./session.ts";
 import { passSignals } from "./signals.ts";
 import type { Streams } from "./streams.ts";
@@ -70,10 +71,11 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
   });
   // What cannot be written ends the wait; it is thrown below.
   passed?.catch(() => stop.abort());
+  const note = (status: OperationStatus): void =>
+    progress.note(status === "PENDING" && !signals.interrupted ? QUEUED : "");
   const operation = await endOf(client, id, {
     signal: stop.signal,
-    isShown: io.stderrLooks.redraws,
-    onStatus: (status) => progress.note(signals.interrupted ? "" : status === "PENDING" ? QUEUED : ""),
+    onStatus: io.stderrLooks.redraws ? note : null,
   });
   // Without an operation nobody waits for its output.
   if (operation === null) session?.detach();
@@ -85,13 +87,10 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     throw new CliError(`the connection is lost; coppice attach ${id} comes back to it`, EXIT_NOT_RUN);
   }
   if (operation === null) throw new CliError(`gave up waiting; the operation is ${id}`, EXIT_INTERRUPTED);
-  if (operation.status !== "SUCCESS") tellNetwork(operation, io);
-  if (operation.status === "CANCELLED") {
-    throw new CliError(`operation ${id} was cancelled`, signals.interrupted ? EXIT_INTERRUPTED : EXIT_NOT_RUN);
-  }
   if (operation.status !== "SUCCESS") {
-    const { error, message } = operation.error ?? { error: "no error object", message: "the run failed" };
-    throw new CliError(`${message} (${error}, operation ${id})`, EXIT_NOT_RUN);
+    tellNetwork(operation, io);
+    const isWanted = operation.status === "CANCELLED" && signals.interrupted;
+    throw new CliError(new OperationError(operation).message, isWanted ? EXIT_INTERRUPTED : EXIT_NOT_RUN);
   }
   return { written, isComplete: end === "complete", operation };
 }

@@ -90,7 +90,7 @@ describe("run", () => {
         command: "sh",
         args: ["-c", "echo $1"],
         env: { A: "1=2", HOME: "/nonexistent", EMPTY: "" },
-        files: { "/srv/b.sh": { uuid: "file-1", mode: "0750" } },
+        files: { "/srv/b.sh": { uuid: "file-2", mode: "0750" } },
         cwd: "/srv",
         hostname: "box",
         timeout: 9,
@@ -98,7 +98,9 @@ describe("run", () => {
         truncate_output_at: OUTPUT_BYTES_MAX,
       },
     ]);
-    expect(appliance.seen[0]?.body.toString()).toBe("content");
+    const sha256 = new Bun.CryptoHasher("sha256").update("content").digest("hex");
+    expect(appliance.seen[0]).toMatchObject({ method: "GET", path: `/files?sha256=${sha256}` });
+    expect(appliance.seen[1]).toMatchObject({ method: "POST", path: "/files", body: Buffer.from("content") });
     expect(new Set(appliance.seen.map(({ authorization }) => authorization))).toEqual(new Set(["Bearer t"]));
   });
 

@@ -1,0 +1,49 @@
+import { answerOf, type Client } from "./client.ts";
+import { onceStarted } from "./operation-events.ts";
+import { type CompleteOptions, complete } from "./operations.ts";
+import type { CheckpointRequest, CheckpointResult, ImportRequest, ImportResult, LoadRequest } from "./types.ts";
+
+/**
+ * Imports an image from a registry, and waits for its end.
+ * @throws OperationError, ResponseError, UnreachableError; the reason of `signal`, which cancels the import
+ */
+export async function importImage(
+  client: Client,
+  request: ImportRequest,
+  options: CompleteOptions = {},
+): Promise<ImportResult> {
+  options.signal?.throwIfAborted();
+  const { uuid } = await answerOf(client.v1.images.import.post(request));
+  return (await complete(client, uuid, options)).result as ImportResult;
+}
+
+/** Imports an image from an archive that was uploaded, and waits for its end. @throws as `importImage` */
+export async function loadImage(
+  client: Client,
+  request: LoadRequest,
+  options: CompleteOptions = {},
+): Promise<ImportResult> {
+  options.signal?.throwIfAborted();
+  const { uuid } = await answerOf(client.v1.images.load.post(request));
+  return (await complete(client, uuid, options)).result as ImportResult;
+}
+
+/** Starts a checkpoint of an instance as soon as its command has begun; gives the id of the operation. @throws ResponseError, UnreachableError */
+export async function startCheckpoint(client: Client, instance: string, request: CheckpointRequest): Promise<string> {
+  const route = client.v1.instances({ uuid: encodeURIComponent(instance) });
+  return (await onceStarted(client, instance, () => answerOf(route.checkpoint.post(request)))).uuid;
+}
+
+/**
+ * Makes an image of the files of a running instance, which goes on, and waits for it.
+ * @throws as `importImage`; `signal` cancels the checkpoint, and not the instance
+ */
+export async function checkpoint(
+  client: Client,
+  instance: string,
+  { tag, timeout, ...options }: CheckpointRequest & CompleteOptions = {},
+): Promise<CheckpointResult> {
+  options.signal?.throwIfAborted();
+  const request = { ...(tag === undefined ? {} : { tag }), ...(timeout === undefined ? {} : { timeout }) };
+  return (await complete(client, await startCheckpoint(client, instance, request), options)).result as CheckpointResult;
+}

@@ -1,0 +1,48 @@
+/* What users of the package see. */
+export { type AttachedOutput, Attachment, type AttachOptions } from "./attachment.ts";
+export {
+  answerOf,
+  type CallOptions,
+  Client,
+  type ClientOptions,
+  type SocketInit,
+  type SocketOptions,
+} from "./client.ts";
+export { AnswerError, OperationError, ResponseError, UnreachableError } from "./errors.ts";
+export { checkpoint, importImage, loadImage } from "./imports.ts";
+export {
+  bytesOf,
+  commandStart,
+  type OperationEventsOptions,
+  onceStarted,
+  operationEvents,
+  outputOf,
+} from "./operation-events.ts";
+export {
+  type CompleteOptions,
+  cancelOperation,
+  complete,
+  hasEnded,
+  operationProgress,
+  type Progress,
+  succeeded,
+  type WaitOptions,
+  waitForEnd,
+} from "./operations.ts";
+export { PortConnection } from "./port.ts";
+export { COMMAND_SPID, type ProcessName, signalProcess, startProcess, streamInput } from "./processes.ts";
+export { instanceResult, type OutputLine, Run, type RunOptions, runCommand, textOf } from "./runs.ts";
+export { SteadyAttachment, type SteadyAttachOptions } from "./steady-attachment.ts";
+export {
+  type ContentOptions,
+  downloadArchive,
+  downloadFile,
+  downloadImage,
+  type Inspected,
+  imageHas,
+  imageIdOf,
+  listDirectory,
+  uploadContent,
+  uploadFile,
+} from "./transfers.ts";
+export type * from "./types.ts";

@@ -1,0 +1,144 @@
+import { answerOf, type Client } from "./client.ts";
+import { OperationError, ResponseError, UnreachableError } from "./errors.ts";
+import { operationEvents, RETRY_MS, UNREACHABLE_MS_MAX } from "./operation-events.ts";
+import { pause } from "./pause.ts";
+import type { Operation, OperationStatus } from "./types.ts";
+
+/** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
+const WAIT_SECONDS = 25;
+/** The first long poll of a wait that is watched, and each one while the operation is PENDING. */
+const WATCHED_WAIT_SECONDS = 1;
+
+/** True when the state of an operation is final. */
+export function hasEnded({ status }: { readonly status: OperationStatus }): boolean {
+  return status !== "PENDING" && status !== "EXECUTING";
+}
+
+export interface WaitOptions {
+  readonly signal?: AbortSignal;
+  /** longest wait, in `milliseconds`; absent: there is no limit */
+  readonly timeoutMs?: number;
+  /** gets the status after each look at an operation that has not ended; with it, the end of PENDING is seen soon */
+  readonly onStatus?: (status: OperationStatus) => void;
+}
+
+/**
+ * Waits until an operation has ended, whatever its end is, also over a restart of the appliance. Leaving the wait leaves
+ * the operation as it is.
+ * @throws the reason of `signal`; a `TimeoutError` of the runtime after `timeoutMs`; ResponseError; UnreachableError when
+ * the appliance stays away
+ */
+export async function waitForEnd(client: Client, id: string, options: WaitOptions = {}): Promise<Operation> {
+  const { onStatus, timeoutMs } = options;
+  const limits = timeoutMs === undefined ? [] : [AbortSignal.timeout(timeoutMs)];
+  const signal = AbortSignal.any([...(options.signal === undefined ? [] : [options.signal]), ...limits]);
+  const route = client.v1.operations({ id: encodeURIComponent(id) });
+  const shortWait = onStatus === undefined ? WAIT_SECONDS : WATCHED_WAIT_SECONDS;
+  let wait = shortWait;
+  for (let unreachableSince: number | null = null; ; ) {
+    try {
+      const operation = await answerOf(route.get({ query: { wait }, fetch: { signal } }));
+      unreachableSince = null;
+      if (hasEnded(operation)) return operation;
+      wait = operation.status === "PENDING" ? shortWait : WAIT_SECONDS;
+      onStatus?.(operation.status);
+    } catch (error) {
+      signal.throwIfAborted();
+      unreachableSince ??= performance.now();
+      const again = error instanceof UnreachableError || (error instanceof ResponseError && error.status === 503);
+      if (!again) throw error;
+      if (performance.now() - unreachableSince > UNREACHABLE_MS_MAX) {
+        throw new UnreachableError(`${(error as Error).message}; operation ${id} may go on`, { cause: error });
+      }
+      await pause(RETRY_MS, signal);
+    }
+  }
+}
+
+/** Cancels an operation, unless it has ended already. @throws ResponseError, UnreachableError */
+export async function cancelOperation(client: Client, id: string): Promise<void> {
+  try {
+    await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
+  } catch (error) {
+    // It has ended in the meantime.
+    if (!(error instanceof ResponseError && error.status === 409)) throw error;
+  }
+}
+
+/** A step of an operation. */
+export interface Progress {
+  /** what is being done, for people */
+  readonly step: string;
+  /** of the image, so far; null where the step pulls nothing */
+  readonly pulledBytes: number | null;
+  /** to be pulled in all; null where that is not known */
+  readonly sizeBytes: number | null;
+}
+
+/** Fields of a `progress` event. */
+interface ProgressData {
+  readonly step?: string;
+  readonly pulled_bytes?: number;
+  readonly size_bytes?: number;
+}
+
+/** The steps of an operation as they come, to its end. @throws as `operationEvents` */
+export async function* operationProgress(
+  client: Client,
+  id: string,
+  { signal }: Pick<WaitOptions, "signal"> = {},
+): AsyncGenerator<Progress, void, undefined> {
+  const options = { follow: true, ...(signal === undefined ? {} : { signal }) };
+  for await (const { type, data } of operationEvents(client, id, options)) {
+    if (type !== "progress") continue;
+    const { step = "", pulled_bytes: pulledBytes = null, size_bytes: sizeBytes = null } = data as ProgressData;
+    yield { step, pulledBytes, sizeBytes };
+  }
+}
+
+export interface CompleteOptions extends WaitOptions {
+  /** gets the steps of the operation; a token without `operations:read` gets none */
+  readonly onProgress?: (progress: Progress) => void;
+}
+
+/**
+ * Waits for the success of an operation that belongs to the caller: one that is left, by `signal` or `timeoutMs`, is
+ * cancelled.
+ * @throws OperationError when it ends otherwise; as `waitForEnd`
+ */
+export async function complete(client: Client, id: string, options: CompleteOptions = {}): Promise<Operation> {
+  const { onProgress, ...wait } = options;
+  const over = new AbortController();
+  if (onProgress !== undefined) void reportProgress(client, id, { signal: over.signal, onProgress });
+  try {
+    return succeeded(await waitForEnd(client, id, wait));
+  } catch (error) {
+    // What a request cannot cancel ends by the time limit of its own.
+    if (!(error instanceof OperationError)) await cancelOperation(client, id).catch(() => undefined);
+    throw error;
+  } finally {
+    over.abort();
+  }
+}
+
+/**
+ * Tells the steps of an operation, until its end or until `signal` fires. Never rejects: what ends the reports early is no
+ * failure of the operation.
+ */
+export async function reportProgress(
+  client: Client,
+  id: string,
+  { signal, onProgress }: { readonly signal: AbortSignal; readonly onProgress: (progress: Progress) => void },
+): Promise<void> {
+  try {
+    for await (const progress of operationProgress(client, id, { signal })) onProgress(progress);
+  } catch {
+    // Expected: the wait has ended, the appliance stays away, or the token lacks the scope.
+  }
+}
+
+/** The operation. @throws OperationError unless it is a success */
+export function succeeded(operation: Operation): Operation {
+  if (operation.status === "SUCCESS") return operation;
+  throw new OperationError(operation);
+}
