@@ -51,8 +51,8 @@ export function instanceFields({ imageId }: Pick<Operation, "imageId">, request:
 /** The request of an import, without the password. */
 export function importFields(request: KeptRequest | null) {
   if (request?.kind !== "image_import") return { registry: { url: "" }, tag: null, timeout: TIMEOUT_SECONDS_DEFAULT };
-  const { source, tag, timeoutSeconds, hadCredentials, username } = request;
+  const { source, tag, timeoutSeconds, hadCredentials } = request;
   const url = source.kind === "registry" ? `docker://${source.reference}` : `file:${source.fileId}`;
-  const credentials = hadCredentials ? { credentials: { username: username ?? "", password: MASKED } } : {};
+  const credentials = hadCredentials ? { credentials: { username: MASKED, password: MASKED } } : {};
   return { registry: { url, ...credentials }, tag, timeout: timeoutSeconds };
 }

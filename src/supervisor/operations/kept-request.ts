@@ -50,8 +50,6 @@ export interface KeptImport {
   readonly tag: string | null;
   readonly timeoutSeconds: number;
   readonly hadCredentials: boolean;
-  /** null when there was none, or it is not known */
-  readonly username: string | null;
 }
 
 /** What a checkpoint was asked to do. */
@@ -65,10 +63,7 @@ export interface KeptCheckpoint {
 export type KeptRequest = KeptInstance | KeptImport | KeptCheckpoint;
 
 /** The part of an import's request that is stored as long as the operation. */
-export type ImportBody = Omit<ImportSubmission, "credentials"> & {
-  /** name of the user whose credentials the import had; absent in a request of an older version */
-  readonly username?: string | null;
-};
+export type ImportBody = Omit<ImportSubmission, "credentials">;
 
 /** The part of an instance's request that is stored as long as the operation. */
 export type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources"> & {

@@ -47,8 +47,7 @@ export interface WaitingRequest {
   readonly stdin: Uint8Array | null;
 }
 
-export function importToStore({ credentials, ...submission }: ImportSubmission): WaitingRequest {
-  const body: ImportBody = { ...submission, username: credentials?.username ?? null };
+export function importToStore({ credentials, ...body }: ImportSubmission): WaitingRequest {
   const fileIds = body.source.kind === "archive" ? [body.source.fileId] : [];
   const sizeBytes = jsonBytes(body) + (credentials === null ? 0 : jsonBytes(credentials));
   return { row: { body, sizeBytes, fileIds }, stdin: null };
@@ -163,8 +162,8 @@ export function keptRequest(
     const { instanceId, tag, timeoutSeconds } = body as CheckpointSubmission;
     return { kind, instanceId, tag, timeoutSeconds };
   }
-  const { source, tag, timeoutSeconds, username = null } = body as ImportBody;
-  return { kind, source, tag, timeoutSeconds, hadCredentials, username };
+  const { source, tag, timeoutSeconds } = body as ImportBody;
+  return { kind, source, tag, timeoutSeconds, hadCredentials };
 }
 
 function requestGone(): ApiError {

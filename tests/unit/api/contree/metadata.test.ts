@@ -63,10 +63,10 @@ test("names of variables stay, their values do not; directories and files stay a
 });
 
 test("credentials of an import are masked", () => {
-  const kept = { kind: "image_import", tag: "t", timeoutSeconds: 9, hadCredentials: true, username: "u" } as const;
+  const kept = { kind: "image_import", tag: "t", timeoutSeconds: 9, hadCredentials: true } as const;
   const source = { kind: "registry", reference: "host:5000/a/b:c" } as const;
   expect(importFields({ ...kept, source })).toEqual({
-    registry: { url: "docker://host:5000/a/b:c", credentials: { username: "u", password: "<MASKED>" } },
+    registry: { url: "docker://host:5000/a/b:c", credentials: { username: "<MASKED>", password: "<MASKED>" } },
     ...{ tag: "t", timeout: 9 },
   });
   const archive = { kind: "archive", fileId: "f" as FileId, sha256: "" } as const;
