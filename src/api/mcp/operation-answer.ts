@@ -10,10 +10,6 @@ import { type Reading, shownOutput } from "./output.ts";
 import { shownBytes, shownName, shownSeconds } from "./text.ts";
 import type { ToolCall } from "./tool.ts";
 
-/** Bounds of the outputs in an answer, in `bytes`. */
-export const SHOWN_BYTES_DEFAULT = 8192;
-export const SHOWN_BYTES_MAX = 65_536;
-
 const READING: Scope = "operations:read";
 
 /**

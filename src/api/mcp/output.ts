@@ -5,7 +5,11 @@ import type { Operation } from "../../service/operations.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Service } from "../../service/service.ts";
 import type { Content } from "./answer.ts";
-import { HeadAndTail, isBinary, outputText, shownBytes } from "./text.ts";
+import { HeadAndTail, isBinary, outputText, shownBytes, Tail } from "./text.ts";
+
+/** Bounds of the outputs in an answer, in `bytes`. */
+export const SHOWN_BYTES_DEFAULT = 8192;
+export const SHOWN_BYTES_MAX = 65_536;
 
 /** The part of a call that reading needs. */
 export interface Reading {
@@ -14,7 +18,10 @@ export interface Reading {
   readonly signal: AbortSignal;
 }
 
-/** An output of the command of an instance so far, in chunks. @throws as `operations.outputs` and `operations.events` do */
+/**
+ * An output of the command of an instance so far, in chunks that are valid until the next one is requested.
+ * @throws as `operations.outputs` and `operations.events` do
+ */
 export async function* outputChunks(
   reading: Reading,
   operation: Operation,
@@ -44,6 +51,41 @@ async function* loggedChunks(
   for (let found = await events.next(); found !== null; found = await events.next()) {
     for (const { type, payload } of found) if (type === stream) yield payload;
   }
+}
+
+/** A part of a content. */
+export interface ContentRange {
+  readonly bytes: Uint8Array;
+  /** position of its first byte in the content */
+  readonly start: number;
+  /** of the whole content */
+  readonly totalBytes: number;
+}
+
+/**
+ * A range of a content, at most `length` bytes. A negative offset counts from the end, and goes back SHOWN_BYTES_MAX at most.
+ * @param chunks each of which is copied, because its memory may be reused
+ */
+export async function rangeOf(
+  chunks: AsyncIterable<Uint8Array>,
+  { offset, length }: { readonly offset: number; readonly length: number },
+): Promise<ContentRange> {
+  let totalBytes = 0;
+  let keptBytes = 0;
+  const parts: Buffer[] = [];
+  const tail = new Tail(Math.min(-offset, SHOWN_BYTES_MAX));
+  for await (const chunk of chunks) {
+    if (offset < 0) tail.push(chunk);
+    else {
+      const part = chunk.subarray(Math.max(0, offset - totalBytes)).subarray(0, length - keptBytes);
+      if (part.byteLength > 0) parts.push(Buffer.from(part));
+      keptBytes += part.byteLength;
+    }
+    totalBytes += chunk.byteLength;
+  }
+  if (offset >= 0) return { bytes: Buffer.concat(parts), start: Math.min(offset, totalBytes), totalBytes };
+  const last = tail.take();
+  return { bytes: last.subarray(0, length), start: totalBytes - last.byteLength, totalBytes };
 }
 
 /** The address at which a client can read all of an output. */

@@ -2,7 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { bytesToByteString, displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
 import { type ImageId, isoTime, type OperationId, parseUuid } from "../../domain/ids.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
-import { outputChunks, outputUri, type Reading } from "./output.ts";
+import { outputChunks, outputUri, type Reading, rangeOf } from "./output.ts";
 import { requireScope } from "./problem.ts";
 import { isBinary, shownName } from "./text.ts";
 
@@ -150,18 +150,9 @@ async function readOutput(
   { operation, stream, offset }: OutputPlace,
 ): Promise<Contents> {
   const found = reading.service.operations.get(reading.principal, operation);
-  const parts: Buffer[] = [];
-  let size = 0;
-  let keptBytes = 0;
-  for await (const chunk of outputChunks(reading, found, stream)) {
-    const part = chunk.subarray(Math.max(0, offset - size)).subarray(0, READ_BYTES_MAX - keptBytes);
-    size += chunk.byteLength;
-    if (part.byteLength === 0) continue;
-    keptBytes += part.byteLength;
-    parts.push(Buffer.from(part));
-  }
-  const start = Math.min(offset, size);
-  return contents(uri, Buffer.concat(parts), { start, size, next: outputUri(operation, stream) });
+  const range = { offset, length: READ_BYTES_MAX };
+  const { bytes, start, totalBytes: size } = await rangeOf(outputChunks(reading, found, stream), range);
+  return contents(uri, bytes, { start, size, next: outputUri(operation, stream) });
 }
 
 interface Whole {

@@ -9,10 +9,10 @@ import { answer, facts, text } from "./answer.ts";
 import { endUnlessAnswered } from "./ending.ts";
 import { followed, WAIT_SECONDS_DEFAULT } from "./following.ts";
 import { LIMIT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools.ts";
-import { operationAnswer, outcome, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./operation-answer.ts";
-import { outputChunks } from "./output.ts";
+import { operationAnswer, outcome } from "./operation-answer.ts";
+import { outputChunks, rangeOf, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./output.ts";
 import { requireScope } from "./problem.ts";
-import { cutLine, isBinary, outputText, shownBytes, shownName, Tail } from "./text.ts";
+import { cutLine, isBinary, outputText, shownBytes, shownName } from "./text.ts";
 import {
   ADDS,
   DESTROYS,
@@ -256,27 +256,4 @@ async function settled(call: ToolCall, id: OperationId, input: Settling) {
   const made = await outcome(call, id, { waitSeconds: wait, bytesMax: bytes });
   ending?.answered();
   return made;
-}
-
-/** A range of a content; a negative offset counts from its end. */
-async function rangeOf(
-  chunks: AsyncIterable<Uint8Array>,
-  { offset, length }: { readonly offset: number; readonly length: number },
-): Promise<{ readonly bytes: Uint8Array; readonly start: number; readonly totalBytes: number }> {
-  let totalBytes = 0;
-  let keptBytes = 0;
-  const parts: Uint8Array[] = [];
-  const tail = new Tail(Math.min(-offset, SHOWN_BYTES_MAX));
-  for await (const chunk of chunks) {
-    if (offset < 0) tail.push(chunk);
-    else {
-      const part = chunk.subarray(Math.max(0, offset - totalBytes)).slice(0, length - keptBytes);
-      if (part.byteLength > 0) parts.push(part);
-      keptBytes += part.byteLength;
-    }
-    totalBytes += chunk.byteLength;
-  }
-  if (offset >= 0) return { bytes: Buffer.concat(parts), start: Math.min(offset, totalBytes), totalBytes };
-  const last = tail.take();
-  return { bytes: last.subarray(0, length), start: totalBytes - last.byteLength, totalBytes };
 }

@@ -75,7 +75,8 @@ export class Tail {
 
   /** The part is copied, because its memory may be reused. */
   push(part: Uint8Array): void {
-    const kept = part.slice(-this.#bytesMax);
+    // The `slice` of a Buffer would not copy.
+    const kept = Buffer.from(part.subarray(-this.#bytesMax));
     this.#parts.push(kept);
     this.#bytes += kept.byteLength;
     if (this.#bytes > this.#bytesMax + COLLECTED_BYTES) this.take();

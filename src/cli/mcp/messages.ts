@@ -13,8 +13,8 @@ export async function* messagesOf(chunks: AsyncIterable<Uint8Array>): AsyncGener
   const take = (part: Uint8Array): void => {
     bytes += part.byteLength;
     if (bytes > MESSAGE_BYTES_MAX) parts = [];
-    // A chunk of standard input may be reused.
-    else parts.push(part.slice());
+    // A chunk of standard input may be reused. The `slice` of a Buffer would not copy.
+    else parts.push(Buffer.from(part));
   };
   const line = (): string | null => {
     const whole = bytes > MESSAGE_BYTES_MAX ? null : Buffer.concat(parts).toString("utf8").trim();

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { rangeOf } from "../../../src/api/mcp/output.ts";
 import {
   cutLine,
   fileText,
@@ -11,6 +12,15 @@ import {
 } from "../../../src/api/mcp/text.ts";
 
 const bytes = (text: string): Uint8Array => Buffer.from(text, "utf8");
+
+/** A content in chunks that have the same memory, one after the other, as a long output is read. */
+function* reusedChunks(content: string, chunkBytes: number): Generator<Buffer, void, undefined> {
+  const all = Buffer.from(content, "utf8");
+  const memory = Buffer.alloc(chunkBytes);
+  for (let at = 0; at < all.byteLength; at += chunkBytes) {
+    yield memory.subarray(0, all.copy(memory, 0, at, at + chunkBytes));
+  }
+}
 
 describe("what a guest writes is shown as text that does nothing", () => {
   test.each([
@@ -57,8 +67,7 @@ test("binary is told from text", () => {
 describe("of a long content, the beginning and the end stay", () => {
   const kept = (content: string, bytesMax: number, chunkBytes: number) => {
     const parts = new HeadAndTail(bytesMax);
-    const all = bytes(content);
-    for (let at = 0; at < all.byteLength; at += chunkBytes) parts.push(all.subarray(at, at + chunkBytes));
+    for (const chunk of reusedChunks(content, chunkBytes)) parts.push(chunk);
     const { head, tail, omittedBytes } = parts.parts();
     const text = (part: Uint8Array) => Buffer.from(part).toString("utf8");
     return { head: text(head), tail: text(tail), omittedBytes, totalBytes: parts.totalBytes };
@@ -88,6 +97,26 @@ describe("of a long content, the beginning and the end stay", () => {
     expect(head).toMatch(/^ü+$/);
     expect(tail).toMatch(/^ü+$/);
     expect(bytes(head + tail).byteLength + omittedBytes).toBe(totalBytes);
+  });
+});
+
+describe("a range of a content that is read in chunks", () => {
+  const content = Array.from({ length: 1000 }, (_, line) => `line ${line}\n`).join("");
+  const read = async (offset: number, length: number, chunkBytes: number) => {
+    const chunks = (async function* () {
+      yield* reusedChunks(content, chunkBytes);
+    })();
+    const { bytes: found, start, totalBytes } = await rangeOf(chunks, { offset, length });
+    expect(totalBytes).toBe(content.length);
+    return { text: Buffer.from(found).toString("utf8"), start };
+  };
+
+  test.each([1, 7, 64, 100_000])("of %d bytes", async (chunkBytes) => {
+    expect(await read(0, 500, chunkBytes)).toEqual({ text: content.slice(0, 500), start: 0 });
+    expect(await read(5001, 300, chunkBytes)).toEqual({ text: content.slice(5001, 5301), start: 5001 });
+    expect(await read(-300, 200, chunkBytes)).toEqual({ text: content.slice(-300, -100), start: content.length - 300 });
+    expect(await read(-100_000, 100, chunkBytes)).toEqual({ text: content.slice(0, 100), start: 0 });
+    expect(await read(100_000, 100, chunkBytes)).toEqual({ text: "", start: content.length });
   });
 });
 

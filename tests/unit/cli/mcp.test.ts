@@ -4,8 +4,10 @@ import { MESSAGE_BYTES_MAX, messagesOf, standardHeaders } from "../../../src/cli
 import { UnreachableError } from "../../../src/client/errors.ts";
 
 async function messages(chunks: readonly string[]): Promise<(string | null)[]> {
+  // Each chunk is in the memory of the one before.
+  const memory = Buffer.alloc(Math.max(0, ...chunks.map((chunk) => Buffer.byteLength(chunk))));
   const stream = (async function* () {
-    for (const chunk of chunks) yield Buffer.from(chunk);
+    for (const chunk of chunks) yield memory.subarray(0, memory.write(chunk));
   })();
   return await Array.fromAsync(messagesOf(stream));
 }
