@@ -31,7 +31,7 @@ const grep = (query: readonly (readonly [string, string])[], id = image) =>
 type Match = { path: string; line_number: number; type: string };
 const shown = (matches: Match[]) => matches.map(({ path, line_number: line }) => `${path}:${line}`);
 
-describe('"GET /inspect/{uuid}/grep"', () => {
+describe("GET /inspect/{uuid}/grep", () => {
   test("answers with lines, their offsets, and the parts that match", async () => {
     const { status, json } = await grep([
       ["pattern", "needle"],
