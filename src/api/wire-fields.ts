@@ -1,4 +1,4 @@
-import { Type } from "@sinclair/typebox";
+import { type SchemaOptions, Type } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
 import { signalNumber } from "../domain/signals.ts";
@@ -9,6 +9,12 @@ import { signalNumber } from "../domain/signals.ts";
 export const SPAWN_BODY_BYTES_MAX = 33_554_432;
 /** Largest body of a request for a process beside the command, in `bytes`: all arguments with many escapes. */
 export const PROCESS_BODY_BYTES_MAX = 16_777_216;
+
+/** Schema of a text that is one of `values`. The type is given explicitly, because TypeBox infers none from a mapped array. */
+export function oneOf<const Values extends readonly string[]>(values: Values, options: SchemaOptions = {}) {
+  const literals = values.map((value) => Type.Literal(value));
+  return Type.Unsafe<Values[number]>(Type.Union(literals, options));
+}
 
 /** Interval at which a client should poll an operation that has not ended, in `seconds`. */
 export const POLL_SECONDS = 1;

@@ -45,6 +45,8 @@ const NAMES: readonly (readonly [string, number])[] = [
     ["CLD", 17],
   ] as const),
 ];
+/** Ends a process whatever it does. */
+export const SIGKILL_SIGNAL = 9;
 const NUMBERS: ReadonlyMap<string, number> = new Map(NAMES);
 /** Highest number of a signal, which is a real-time signal. */
 const SIGNAL_MAX = 64;

@@ -7,7 +7,7 @@ import { spawnOf } from "./command-wire.ts";
 import { instanceFields } from "./metadata.ts";
 import { InstanceSpawn } from "./schema/instances.ts";
 import { SpawnedInstance } from "./schema/operations.ts";
-import type { ContreeSurface } from "./surface.ts";
+import { type ContreeSurface, operationLocation } from "./surface.ts";
 
 const SPAWN = {
   body: checked(InstanceSpawn),
@@ -22,17 +22,16 @@ const SPAWN = {
   }),
 };
 
-export function instanceRoutes({ service, access, address }: ContreeSurface) {
-  const { instances, operations } = service;
-  return new Elysia({ prefix: "/instances" }).use(access).post(
+export function instanceRoutes(surface: ContreeSurface) {
+  const { instances, operations } = surface.service;
+  return new Elysia({ prefix: "/instances" }).use(surface.access).post(
     "",
     async ({ request, principal, body }) => {
       const id = await instances.spawn(principal, spawnOf(body, instances.bounds));
       const spawned = { uuid: id, ...instanceFields(operations.get(principal, id), operations.request(principal, id)) };
       // The request can be longer than what some clients take in one piece.
       using outputs = new SentOutputs();
-      const location = { location: `${address}/operations/${id}` };
-      return respond(await outputs.reply(spawned, 201, location), request) as never;
+      return respond(await outputs.reply(spawned, 201, operationLocation(surface, id)), request) as never;
     },
     { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
   );

@@ -1,3 +1,4 @@
+import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/image.ts";
 import { FILE_MODE_DEFAULT, TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
 import type { Operation, OperationUseCases } from "../../service/operations.ts";
@@ -50,7 +51,8 @@ export function instanceFields({ imageId }: Pick<Operation, "imageId">, request:
 
 /** The request of an import, without the password. */
 export function importFields(request: KeptRequest | null) {
-  if (request?.kind !== "image_import") return { registry: { url: "" }, tag: null, timeout: TIMEOUT_SECONDS_DEFAULT };
+  if (request?.kind !== "image_import")
+    return { registry: { url: "" }, tag: null, timeout: IMPORT_TIMEOUT_SECONDS_DEFAULT };
   const { source, tag, timeoutSeconds, hadCredentials } = request;
   const url = source.kind === "registry" ? `docker://${source.reference}` : `file:${source.fileId}`;
   const credentials = hadCredentials ? { credentials: { username: MASKED, password: MASKED } } : {};

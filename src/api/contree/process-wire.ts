@@ -1,9 +1,9 @@
 import type { LogEventData } from "../../domain/log-event.ts";
 import type { StoredInstanceResult } from "../../domain/operation.ts";
+import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 
 const SECOND_MS = 1000;
 const KIB_BYTES = 1024;
-const SIGKILL_SIGNAL = 9;
 /** What is not known, or is not the case. */
 const NONE_DEFAULT = -1;
 

@@ -4,6 +4,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import { STDIN_BYTES_MAX } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { isTerminal } from "../../domain/operation.ts";
+import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import { PROCESS_STDIN_BYTES_MAX } from "../../domain/spawn.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { ProcessUseCases } from "../../service/processes.ts";
@@ -24,8 +25,6 @@ import type { ContreeSurface } from "./surface.ts";
 
 /** Longest wait of a request for the start of a command whose instance has its machine, in `milliseconds`. */
 const BEGIN_MS_MAX = 5000;
-
-const SIGKILL_SIGNAL = 9;
 
 const START = {
   body: checked(ExecSpec),

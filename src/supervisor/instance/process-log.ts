@@ -1,4 +1,5 @@
 import { type LogEventData, Spid } from "../../domain/log-event.ts";
+import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { EventWriter } from "../../storage/events/writer.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
@@ -10,7 +11,6 @@ import type { ProcessSink } from "./running-instance.ts";
 const COMMAND_LINE_CHARACTERS_MAX = 1024;
 /** The same, and of a directory, in a log that is full. */
 const SHORT_CHARACTERS_MAX = 64;
-const SIGKILL_SIGNAL = 9;
 
 /** The host's figures of a process that was killed with its machine. */
 export interface CutOffFigures {

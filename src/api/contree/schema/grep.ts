@@ -11,7 +11,7 @@ import {
 } from "../../../domain/grep.ts";
 import type { ByteString } from "../../../domain/guest-path.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
-import { oneOf } from "../../v1/schema/common.ts";
+import { oneOf } from "../../wire-fields.ts";
 
 /** Longest pattern and glob. */
 const PATTERN_CHARACTERS_MAX = 1024;

@@ -1,7 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { FILE_MODE_DEFAULT } from "../../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
-import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX } from "../../wire-fields.ts";
+import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX, oneOf } from "../../wire-fields.ts";
 import { orNull, Uuid } from "./common.ts";
 
 /* Clients send null for most fields that they do not give. */
@@ -18,12 +18,12 @@ const owner = (name: "uid" | "gid", description: string) =>
 const optionalFlag = (name: string, description: string) =>
   Type.Optional(orNull(Type.Boolean(), { description, default: false, error: `${name} must be a boolean` }));
 
-const Encoding = Type.Union([Type.Literal("ascii"), Type.Literal("base64")]);
-
 /** Bytes for a standard input. */
 export const StdinPayload = Type.Object({
   value: Type.String({ description: "bytes in the given encoding", error: "value must be a string" }),
-  encoding: Type.Optional(orNull(Encoding, { default: "ascii", error: "encoding must be ascii or base64" })),
+  encoding: Type.Optional(
+    orNull(oneOf(["ascii", "base64"]), { default: "ascii", error: "encoding must be ascii or base64" }),
+  ),
   close: Type.Optional(
     orNull(Type.Boolean(), {
       default: true,

@@ -1,20 +1,10 @@
 import { type Static, Type } from "@sinclair/typebox";
+import { oneOf } from "../../wire-fields.ts";
 import { flag, orNull, Page, Timestamp, Uuid } from "./common.ts";
 
 /** States of this dialect; no operation is ever ASSIGNED. */
 const STATUSES = ["PENDING", "ASSIGNED", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
 const KINDS = ["instance", "image_import"] as const;
-
-const literals = <const Values extends readonly string[]>(name: string, values: Values) =>
-  Type.Unsafe<Values[number]>(
-    Type.Union(
-      values.map((value) => Type.Literal(value)),
-      { error: `${name} must be one of ${values.join(", ")}` },
-    ),
-  );
-
-const Status = literals("status", STATUSES);
-const Kind = literals("kind", KINDS);
 
 /** A value in a query, or the member of a Python enumeration that some clients send for it, such as `OperationKind.INSTANCE`. */
 const valueOrMember = (name: string, enumeration: string, values: readonly string[]) => {
@@ -54,7 +44,7 @@ export const OperationQuery = Type.Object({
 /** Bytes of a stream. */
 export const StreamObject = Type.Object({
   value: Type.String({ description: "bytes in the given encoding" }),
-  encoding: Type.Union([Type.Literal("ascii"), Type.Literal("base64")], {
+  encoding: oneOf(["ascii", "base64"], {
     description: "ascii when all bytes are printable ASCII, tabs or line ends, otherwise base64",
   }),
   truncated: Type.Boolean({ description: "true when only the first part was kept" }),
@@ -139,8 +129,8 @@ const ImportMetadata = Type.Object({
 
 export const OperationSummary = Type.Object({
   uuid: Uuid,
-  kind: Kind,
-  status: Status,
+  kind: oneOf(KINDS),
+  status: oneOf(STATUSES),
   error: orNull(Type.String(), { description: "text of the failure" }),
   created_at: Timestamp,
   duration: Seconds("time from start to end, or until now"),

@@ -1,4 +1,4 @@
-import { type SchemaOptions, Type } from "@sinclair/typebox";
+import { Type } from "@sinclair/typebox";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
 
 /** Schema of a UUID on the wire. */
@@ -18,9 +18,3 @@ export const Timestamp = Type.String({
 
 /** Schema of the UUID of another object. */
 export const Reference = (description: string) => Type.String({ pattern: UUID_PATTERN, format: "uuid", description });
-
-/** Schema of a text that is one of `values`. The type is given explicitly, because TypeBox infers none from a mapped array. */
-export function oneOf<const Values extends readonly string[]>(values: Values, options: SchemaOptions = {}) {
-  const literals = values.map((value) => Type.Literal(value));
-  return Type.Unsafe<Values[number]>(Type.Union(literals, options));
-}

@@ -1,7 +1,8 @@
 import { type Static, type TObject, type TProperties, type TSchema, Type } from "@sinclair/typebox";
 import { OUTPUT_STREAMS } from "../../../domain/output.ts";
 import { ErrorObject } from "../../errors.ts";
-import { oneOf, Timestamp } from "./common.ts";
+import { oneOf } from "../../wire-fields.ts";
+import { Timestamp } from "./common.ts";
 import { NetworkEventData } from "./network.ts";
 import { IsolationSchema, OperationStatusSchema, OutputEncoding } from "./operations.ts";
 

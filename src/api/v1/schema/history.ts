@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { DIFF_CHANGES } from "../../../domain/image.ts";
-import { oneOf, Reference, Timestamp } from "./common.ts";
+import { oneOf } from "../../wire-fields.ts";
+import { Reference, Timestamp } from "./common.ts";
 import { Image } from "./images.ts";
 import { EntryTypeName } from "./inspection.ts";
 import { OperationKindSchema } from "./operations.ts";

@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { GREP_BOUNDS, GREP_LINE_KINDS } from "../../../domain/grep.ts";
-import { oneOf, Timestamp } from "./common.ts";
+import { oneOf } from "../../wire-fields.ts";
+import { Timestamp } from "./common.ts";
 
 /** Kind of an entry on the wire. */
 export const EntryTypeName = oneOf(["file", "directory", "symlink", "block", "char", "fifo", "socket"]);

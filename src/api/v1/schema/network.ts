@@ -5,7 +5,8 @@ import {
   NETWORK_TLS,
   NETWORK_VERDICTS,
 } from "../../../domain/network.ts";
-import { oneOf, Timestamp } from "./common.ts";
+import { oneOf } from "../../wire-fields.ts";
+import { Timestamp } from "./common.ts";
 
 const PORT_MAX = 65_535;
 

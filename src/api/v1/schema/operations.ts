@@ -1,7 +1,8 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { ISOLATIONS, OPERATION_KINDS, OPERATION_STATUSES } from "../../../domain/operation.ts";
 import { ErrorObject } from "../../errors.ts";
-import { oneOf, Timestamp, Uuid } from "./common.ts";
+import { oneOf } from "../../wire-fields.ts";
+import { Timestamp, Uuid } from "./common.ts";
 import { NetworkAudit } from "./network.ts";
 
 /** Response to a request that starts an operation: its id, which is also in the Location header. */

@@ -12,8 +12,7 @@ import type { ByteString } from "../../../domain/guest-path.ts";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
 import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
-import { Limit, Offset, OfProcess, SinceEvent } from "../../wire-fields.ts";
-import { oneOf } from "./common.ts";
+import { Limit, Offset, OfProcess, oneOf, SinceEvent } from "../../wire-fields.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
 
 /** Longest time that a long poll may wait, in `seconds`. */
