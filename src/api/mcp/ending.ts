@@ -4,18 +4,14 @@ import { allows } from "../../domain/scope.ts";
 import type { ToolCall } from "./tool.ts";
 
 /**
- * Ends an operation if its caller leaves or cancels before the call is answered. It goes on when the token does not allow to
- * end operations: to leave must not do what asking for it could not.
+ * Ends an operation at its disposal, just before the call is answered, if the caller has left or cancelled until then. The
+ * operation goes on when the token does not allow to end operations: to leave must not do what asking for it could not.
  */
-export function endUnlessAnswered(call: ToolCall, id: OperationId): Disposable & { answered(): void } {
+export function endIfLeft(call: ToolCall, id: OperationId): Disposable {
   const { service, principal, signal } = call;
-  let isAnswered = !allows(principal.grants, "operations:cancel");
   return {
-    answered() {
-      isAnswered ||= !signal.aborted;
-    },
     [Symbol.dispose]() {
-      if (isAnswered || !signal.aborted) return;
+      if (!signal.aborted || !allows(principal.grants, "operations:cancel")) return;
       try {
         service.operations.cancel(principal, id);
       } catch (error) {

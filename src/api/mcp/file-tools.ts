@@ -5,13 +5,14 @@ import { type ByteString, displayName, type GuestPath, parseGuestPathText } from
 import type { Entry } from "../../domain/listing.ts";
 import type { Difference } from "../../service/images.ts";
 import { answer, text } from "./answer.ts";
-import { LIMIT, nextPage, OFFSET } from "./image-tools.ts";
+import { LIST_COUNT_MAX, nextPage, OFFSET } from "./image-tools.ts";
 import { fileUri } from "./resources.ts";
 import { cutLine, fileText, isBinary, shownBytes, shownName } from "./text.ts";
 import { IMAGE, imageId, inputs, integer, optional, READS, type Tool, type ToolCall, tool } from "./tool.ts";
 
 const ENTRIES_COUNT_DEFAULT = 200;
 const MATCHES_COUNT_DEFAULT = 30;
+const DIFFERENCES_COUNT_DEFAULT = 100;
 const READ_BYTES_DEFAULT = 16_384;
 const READ_BYTES_MAX = 65_536;
 const LINE_CHARACTERS_MAX = 200;
@@ -128,12 +129,12 @@ export const FILE_TOOLS: readonly Tool[] = [
     input: inputs({
       image: IMAGE,
       against: optional(IMAGE),
-      limit: optional(LIMIT),
+      limit: optional(integer(1, LIST_COUNT_MAX, { default: DIFFERENCES_COUNT_DEFAULT })),
       cursor: optional(Type.String({ maxLength: 6000, description: "of the page before" })),
     }),
     annotations: READS,
     scope: "images:read",
-    async run({ image, against, limit = 100, cursor }, call) {
+    async run({ image, against, limit = DIFFERENCES_COUNT_DEFAULT, cursor }, call) {
       const wanted = {
         id: imageId(call, image),
         against: against === undefined ? null : imageId(call, against),

@@ -4,14 +4,14 @@ import { isoTime } from "../../domain/ids.ts";
 import { isTag, TAG_RULE } from "../../domain/image.ts";
 import type { ImageStep } from "../../service/images.ts";
 import { answer, facts } from "./answer.ts";
-import { endUnlessAnswered } from "./ending.ts";
+import { endIfLeft } from "./ending.ts";
 import { WAIT_SECONDS_DEFAULT, WAIT_SECONDS_MAX } from "./following.ts";
 import { outcome } from "./operation-answer.ts";
 import { cutLine, shownBytes, shownName } from "./text.ts";
 import { ADDS, DESTROYS, IMAGE, imageId, inputs, integer, optional, READS, type Tool, tool } from "./tool.ts";
 
-const LIST_COUNT_DEFAULT = 20;
-const LIST_COUNT_MAX = 200;
+export const LIST_COUNT_DEFAULT = 20;
+export const LIST_COUNT_MAX = 200;
 const COMMAND_CHARACTERS_MAX = 160;
 
 const TAG = Type.String({ maxLength: 128, description: "e.g. work:v2" });
@@ -65,10 +65,8 @@ export const IMAGE_TOOLS: readonly Tool[] = [
       requireTag(tag);
       const source = { kind: "registry", reference } as const;
       const id = await call.service.images.import(call.principal, { source, tag }).catch(aboutReference);
-      using ending = endUnlessAnswered(call, id);
-      const made = await outcome(call, id, { waitSeconds: wait, bytesMax: 0 });
-      ending.answered();
-      return made;
+      using _ending = endIfLeft(call, id);
+      return await outcome(call, id, { waitSeconds: wait, bytesMax: 0 });
     },
   }),
   tool({

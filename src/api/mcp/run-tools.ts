@@ -6,9 +6,9 @@ import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
 import type { FileInput } from "../../domain/spawn.ts";
 import { parseRuleText } from "../../network/rules.ts";
 import { answer, facts, text } from "./answer.ts";
-import { endUnlessAnswered } from "./ending.ts";
+import { endIfLeft } from "./ending.ts";
 import { followed, WAIT_SECONDS_DEFAULT } from "./following.ts";
-import { LIMIT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools.ts";
+import { LIMIT, LIST_COUNT_DEFAULT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools.ts";
 import { operationAnswer, outcome } from "./operation-answer.ts";
 import { outputChunks, rangeOf, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./output.ts";
 import { requireScope } from "./problem.ts";
@@ -29,7 +29,6 @@ import {
   tool,
 } from "./tool.ts";
 
-const LIST_COUNT_DEFAULT = 20;
 const REASON_CHARACTERS_MAX = 120;
 const BYTES_OF_MIB = 1_048_576;
 const FILES_COUNT_MAX = 64;
@@ -252,8 +251,6 @@ async function settled(call: ToolCall, id: OperationId, input: Settling) {
     wait_seconds: wait = WAIT_SECONDS_DEFAULT,
     output_bytes: bytes = SHOWN_BYTES_DEFAULT,
   } = input;
-  using ending = detach ? null : endUnlessAnswered(call, id);
-  const made = await outcome(call, id, { waitSeconds: wait, bytesMax: bytes });
-  ending?.answered();
-  return made;
+  using _ending = detach ? null : endIfLeft(call, id);
+  return await outcome(call, id, { waitSeconds: wait, bytesMax: bytes });
 }

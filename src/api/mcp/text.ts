@@ -48,8 +48,7 @@ export function isBinary(bytes: Uint8Array): boolean {
 /** A name of a guest in one line: control characters and the like as `\u{…}`. */
 export function shownName(name: string): string {
   const escaped = (found: string): string => `\\u{${(found.codePointAt(0) ?? 0).toString(16)}}`;
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are escaped.
-  return name.replace(/[\t\n\x1b]/g, escaped).replace(INVISIBLE, escaped);
+  return name.replace(/[\t\n]/g, escaped).replace(INVISIBLE, escaped);
 }
 
 /** At most `charactersMax` of a line; the rest is counted. */

@@ -1,4 +1,5 @@
 import { RETRY_MS } from "../../client/operation-events.ts";
+import { pause } from "../../client/pause.ts";
 import type { Environment } from "../../config/config.ts";
 import { CLIENT_OPTIONS, isNotListening, openMcp } from "../client.ts";
 import { command, expectPositionals } from "../command.ts";
@@ -40,8 +41,7 @@ async function serve(io: Io, environment: Environment, urlFlag: string | undefin
       } catch (error) {
         if (!isNotListening(error) || performance.now() > giveUpAt || over.signal.aborted) throw error;
       }
-      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-      signal.throwIfAborted();
+      await pause(RETRY_MS, signal);
     }
   };
   const bridge = new Bridge({
