@@ -10,6 +10,7 @@ import {
   outputOfEvents,
   parseContreeEvents,
 } from "../support/contree/events.ts";
+import { operationOf } from "../support/contree/runs.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -73,7 +74,9 @@ describe("the events of a run", () => {
     expect(outputOfEvents(events, 1, "stderr").toString()).toBe("problem\n");
     const { image } = (await contree.appliance.finished(id)).result as unknown as { image: string };
     expect(events.at(-1)?.data).toMatchObject({ status: "SUCCESS", result_image_uuid: image, error: null });
-    expect(events.at(-1)?.data.image_size_bytes).toBeGreaterThanOrEqual(0);
+    const { image_size: bytes } = await operationOf(contree, id);
+    expect(bytes).toBeGreaterThan(0);
+    expect(events.at(-1)?.data.image_size_bytes).toBe(bytes);
   });
 
   test("have ids from 0 that grow, the same at every reading", async () => {
