@@ -1,7 +1,13 @@
+import { Type } from "@sinclair/typebox";
 import type { ByteSource } from "../../service/layers.ts";
 import { acceptsGzip } from "../accept.ts";
 import { type Reply, tar } from "../reply.ts";
 import { directStream, gzipChunks } from "../stream.ts";
+
+/** The content of an archive in the description of the API. */
+export const ARCHIVE_CONTENT = {
+  "application/x-tar": Type.String({ format: "binary", description: "bytes of the archive" }),
+};
 
 /**
  * The reply with an archive, compressed when the request accepts that. Takes over `source`.

@@ -1,9 +1,8 @@
-import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { Principal } from "../../service/parts.ts";
-import { archiveReply } from "../content/archive.ts";
+import { ARCHIVE_CONTENT, archiveReply } from "../content/archive.ts";
 import { downloadReply, FILE_CONTENT } from "../content/download.ts";
 import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec, unlisted } from "../route.ts";
@@ -34,8 +33,6 @@ const METADATA = {
   }),
 };
 
-const Bytes = Type.String({ format: "binary", description: "raw bytes" });
-
 const DOWNLOAD = {
   query: checked(DownloadQuery),
   ...about({
@@ -60,8 +57,11 @@ const ARCHIVE = {
     responses: {
       200: {
         description: "the archive; the entries of a directory are named relative to it; sockets are left out",
-        content: { "application/x-tar": Bytes },
-        headers: { "Content-Disposition": "a file name, which is the path with _ for each /" },
+        content: ARCHIVE_CONTENT,
+        headers: {
+          "Content-Encoding": "gzip, when the request accepts it",
+          "Content-Disposition": "a file name, which is the path with _ for each /",
+        },
       },
     },
     errors: ["not_found", "invalid_path", "too_many_requests"],

@@ -1,14 +1,11 @@
-import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { archiveReply } from "../content/archive.ts";
+import { ARCHIVE_CONTENT, archiveReply } from "../content/archive.ts";
 import { respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
 import { ArchiveQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
-
-const Archive = Type.String({ format: "binary", description: "bytes of the archive" });
 
 const ARCHIVE = {
   query: checked(ArchiveQuery),
@@ -20,7 +17,7 @@ const ARCHIVE = {
     responses: {
       200: {
         description: "the archive; the entries of a directory are named relative to it; sockets are left out",
-        content: { "application/x-tar": Archive },
+        content: ARCHIVE_CONTENT,
         headers: {
           "Content-Encoding": "gzip, when the request accepts it",
           "Content-Disposition": "a name for the archive",

@@ -4,6 +4,7 @@ import { byteStringToBytes, type GuestPath } from "../../domain/guest-path.ts";
 import { type ImageId, isoTime } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep } from "../../service/images.ts";
+import { ARCHIVE_CONTENT } from "../content/archive.ts";
 import { empty, respond, tar } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { directStream } from "../stream.ts";
@@ -71,8 +72,6 @@ const DIFF = {
   }),
 };
 
-const Archive = Type.String({ format: "binary", description: "bytes of the archive" });
-
 const SAVE_IMAGE = {
   ...about({
     id: "saveImage",
@@ -82,7 +81,7 @@ const SAVE_IMAGE = {
       200: {
         description:
           "the archive; it leaves out sockets and names that begin with .wh., which the format cannot express",
-        content: { "application/x-tar": Archive },
+        content: ARCHIVE_CONTENT,
         headers: { "Content-Disposition": "a name for the archive" },
       },
     },
