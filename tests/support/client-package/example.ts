@@ -61,7 +61,7 @@ const beside = await startProcess(client, long.id, { command: "cat", stdin_open:
   for await (const _ of output) continue;
   seen["ended"] = attachment.exitCode;
 }
-const server = await startProcess(client, long.id, { command: "nc -l -p 77 127.0.0.1 -e cat", shell: true });
+const server = await startProcess(client, long.id, { command: "nc -ll -p 77 -e cat", shell: true });
 const port = await connected(long.id, 77);
 await port.write(bytes("ping"));
 port.end();
