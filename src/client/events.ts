@@ -2,7 +2,7 @@ import { type EventSourceMessage, EventSourceParserStream } from "eventsource-pa
 import type { CallOptions, Client } from "./client.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 
-/** Longest event that is read: output of a command comes in far smaller ones. */
+/** Longest event that is read: output of a command, and answers to an agent, are far smaller. */
 const EVENT_CHARACTERS_MAX = 16_777_216;
 
 export interface EventOptions extends Pick<CallOptions, "query" | "signal"> {
@@ -28,7 +28,22 @@ export async function* readEvents(
     await response.body?.cancel();
     throw new AnswerError(`${path} has no events: its content type is ${type}`);
   }
-  const events = response.body
+  yield* eventsOf(response.body, (error) =>
+    options.signal?.aborted
+      ? options.signal.reason
+      : new UnreachableError(`the events of ${path} broke off: ${error.message}`, { cause: error }),
+  );
+}
+
+/**
+ * The events of a body, as they come; comments are skipped. The body is cancelled when the caller leaves the loop.
+ * @param failure gives what is thrown when the body breaks off
+ */
+export async function* eventsOf(
+  body: ReadableStream<Uint8Array<ArrayBuffer>>,
+  failure: (error: Error) => unknown,
+): AsyncGenerator<EventSourceMessage, void> {
+  const events = body
     .pipeThrough(new TextDecoderStream())
     .pipeThrough(new EventSourceParserStream({ maxBufferSize: EVENT_CHARACTERS_MAX }));
   // Streams of some browsers are no async iterables.
@@ -36,8 +51,7 @@ export async function* readEvents(
   try {
     for (;;) {
       const step = await reader.read().catch((error: Error) => {
-        if (options.signal?.aborted) throw options.signal.reason;
-        throw new UnreachableError(`the events of ${path} broke off: ${error.message}`, { cause: error });
+        throw failure(error);
       });
       if (step.done) return;
       yield step.value;

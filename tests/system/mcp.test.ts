@@ -104,6 +104,21 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     expect((await mcp.call("read_output", { operation: fixed.operation.id, offset: -3 })).items[1]?.text).toBe("42\n");
   });
 
+  test("reads any part of a long output", async () => {
+    const run = await mcp.call("run", { image: "base", command: "seq 1 40000", disposable: true }, CALL);
+    const written = Array.from({ length: 40_000 }, (_, index) => `${index + 1}\n`).join("");
+    const [, first, last] = run.items;
+    expect(first?.text).toStartWith("stdout (228,894 bytes), its beginning:\n1\n2\n");
+    const tail = last?.text?.replace(/^.*\n/, "") ?? "";
+    expect(tail.length).toBeGreaterThan(4096);
+    expect(written.endsWith(tail)).toBe(true);
+    const length = 60_000;
+    for (const offset of [40_000, -60_000]) {
+      const part = await mcp.call("read_output", { operation: run.operation.id, offset, length });
+      expect(part.items[1]?.text).toBe(written.slice(offset).slice(0, length));
+    }
+  });
+
   test("sees lines as they come, and goes on waiting after its first call", async () => {
     const command = "echo first; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo last";
     const run = await mcp.call("run", { image: "base", command, wait_seconds: 1, disposable: true }, CALL);

@@ -1,9 +1,7 @@
-import { EventSourceParserStream } from "eventsource-parser/stream";
 import { UnreachableError } from "../../client/errors.ts";
+import { eventsOf } from "../../client/events.ts";
 import { idOf, type Message, type MessageId, parseMessage, standardHeaders } from "./messages.ts";
 
-/** Longest event, in `characters`: an answer has a resource of some hundred KiB at most. */
-const EVENT_CHARACTERS_MAX = 16_777_216;
 /** Largest number of messages at a time; the appliance takes no more of an account. */
 const PENDING_COUNT_MAX = 256;
 /** Code of JSON-RPC for errors of the transport. */
@@ -96,7 +94,7 @@ export class Bridge {
       return await this.#withoutEvents(await response.text(), status, id);
     }
     let isAnswered = id === null;
-    for await (const data of eventsOf(body)) {
+    for await (const { data } of eventsOf(body, brokenOff)) {
       const answer = parseMessage(data);
       if (answer === null) continue;
       if (answer.method === undefined && answer.id === id) isAnswered = true;
@@ -123,19 +121,8 @@ export class Bridge {
   }
 }
 
-/** The data of the events of a body. @throws UnreachableError when it breaks off */
-async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string, void, undefined> {
-  const events = body
-    .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
-    .pipeThrough(new EventSourceParserStream({ maxBufferSize: EVENT_CHARACTERS_MAX }));
-  const iterator = events[Symbol.asyncIterator]();
-  await using _end = { [Symbol.asyncDispose]: async () => void (await iterator.return?.()) };
-  for (;;) {
-    const step = await iterator.next().catch((error: Error) => {
-      const also = "what it did may have been done: list_operations shows it";
-      throw new UnreachableError(`the connection to the appliance broke; ${also}`, { cause: error });
-    });
-    if (step.done === true) return;
-    yield step.value.data;
-  }
+/** What an exchange fails with when its answer breaks off. */
+function brokenOff(error: Error): UnreachableError {
+  const also = "what it did may have been done: list_operations shows it";
+  return new UnreachableError(`the connection to the appliance broke; ${also}`, { cause: error });
 }
