@@ -110,7 +110,7 @@ export const FILE_TOOLS: readonly Tool[] = [
         const globs = glob === undefined ? [] : [glob];
         const { found, bounds } = await service.inspect.grep(principal, {
           ...{ id, signal, limit, globs, paths: [below], patterns: [pattern], matchCase: "sensitive" },
-          ...{ fileLimit: null, before: context, after: context, ranges: context > 0 },
+          ...{ fileLimit: null, before: context, after: context, ranges: false },
         });
         const lines: string[] = [];
         for await (const line of found) lines.push(foundText(line));
