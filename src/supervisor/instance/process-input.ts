@@ -57,8 +57,8 @@ export class ProcessInput {
     using _turn = { [Symbol.dispose]: () => void isGiven.then(release, release) };
     for (let at = 0; at < bytes.byteLength; at += PIECE_BYTES) {
       this.#requireOpen();
-      // The caller may leave, and reuse its buffer, before the process reads the piece.
-      const piece = bytes.slice(at, at + PIECE_BYTES);
+      // A copy: the caller may leave, and reuse its buffer, before the process reads the piece. `slice` of a Buffer copies nothing.
+      const piece = new Uint8Array(bytes.subarray(at, at + PIECE_BYTES));
       const given = this.#options.handle.write(piece);
       isGiven = given;
       if (!(await untilAborted(given, signal))) throw ended();

@@ -115,7 +115,7 @@ export class ProcessTaps {
    */
   push(stream: OutputStream, chunk: Uint8Array, logged: Promise<void> | undefined): Promise<void> | undefined {
     if (this.#taps.size === 0) return logged;
-    const copy = { stream, bytes: chunk.slice() };
+    const copy = { stream, bytes: new Uint8Array(chunk) };
     const waits = [...this.#taps].map((tap) => tap.push(copy));
     if (logged !== undefined) waits.push(logged);
     return Promise.all(waits).then(() => undefined);
