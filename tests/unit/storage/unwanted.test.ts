@@ -88,7 +88,8 @@ describe("a look-up", () => {
         open,
       ).stat(at(path), { follow: true });
     expect((await stat(Math.floor(PATH_LOOKUPS_COUNT_MAX / 2047))).path).toBe(at(path));
-    await expect(stat(200)).rejects.toMatchObject({ code: "invalid_path" });
+    const refusal = await stat(200).catch((error: unknown) => error);
+    expect(refusal).toMatchObject({ code: "invalid_path" });
   }, 60_000);
 
   test("follows realistic links: 40 of them, and one followed by the longest path", async () => {
