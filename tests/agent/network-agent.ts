@@ -50,6 +50,9 @@ export async function expectSilence(agent: NativeAgent, kernel: Kernel): Promise
 /** Opens a connection as a program would, from a port that is known before. */
 export function dial(port: number, localPort: number): Promise<Socket> {
   const socket = connect({ port, host: "127.0.0.1", localPort, allowHalfOpen: true });
-  socket.on("error", () => undefined);
-  return new Promise((done) => socket.once("connect", () => done(socket)));
+  return new Promise((done, fail) => {
+    // After it is connected, an error is how the other side ended it.
+    socket.on("error", fail);
+    socket.once("connect", () => done(socket));
+  });
 }

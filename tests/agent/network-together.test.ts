@@ -8,6 +8,7 @@ import { readdirSync } from "node:fs";
 import type { Socket } from "node:net";
 import { InstanceNetwork } from "../../src/supervisor/network/instance-network.ts";
 import { SYNC_ENTROPY_BYTES } from "../../src/vm/agent/protocol.ts";
+import { freePort } from "../support/free-port.ts";
 import { nativeInstance } from "../support/native-instance.ts";
 import { NETWORK_SETTINGS, rule } from "../support/network-scene.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
@@ -101,11 +102,10 @@ test("programs and servers get what the other side sent, however connections end
   using kernel = await Kernel.open({ directory, sync });
   expect((await kernel.answer(dnsQuestion("a.example", TYPE_A))).code).toBe(0);
   expect((await kernel.answer(dnsQuestion("gone.example", TYPE_A))).code).toBe(3);
-  let port = 30_000 + (process.pid % 10_000);
   for (let done = 0; done < CONNECTIONS_COUNT; done += TOGETHER_COUNT) {
     const running: Promise<void>[] = [];
     for (let index = 0; index < TOGETHER_COUNT; index++) {
-      port += 1;
+      const port = await freePort();
       kernel.hold(heldSyn({ from: LOOPBACK, to: LOOPBACK, fromPort: port, toPort: kernel.listener }));
       await kernel.packet();
       const outer = gate.connections.at(-1);
