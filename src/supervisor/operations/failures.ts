@@ -8,7 +8,7 @@ export const STOPPED = new ApiError("unavailable", "the service stopped while th
 export const RESTARTED = new ApiError("unavailable", "the service was restarted while the operation ran");
 export const CREDENTIALS_GONE = new ApiError(
   "unavailable",
-  "the service was restarted before the import began, and passwords of registries are never stored",
+  "the service was restarted before the import began, and registry credentials are never stored",
 );
 
 export const TOO_LARGE = new ApiError("unavailable", "the instance needs more memory or CPUs than this host's budget");
