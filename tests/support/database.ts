@@ -6,7 +6,7 @@ import { type Database, openDatabase } from "../../src/db/database.ts";
 import type { LayerRow } from "../../src/db/layers.ts";
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { insertOperation, type NewOperation, startOperation } from "../../src/db/operations.ts";
-import type { NewLayer } from "../../src/db/publish.ts";
+import { type NewLayer, publishOperation } from "../../src/db/publish.ts";
 import { layers } from "../../src/db/schema.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../src/domain/image-defaults.ts";
@@ -100,4 +100,17 @@ export function someLayer(extra: Partial<NewLayer> = {}): NewLayer {
 
 export function someImage(layerId: LayerId, parentId: ImageId | null = null) {
   return { id: newId<ImageId>(), parentId, layerId, sizeBytes: 10, defaults: NO_DEFAULTS };
+}
+
+/** Imports an image the way the supervisor does. */
+export function importImage(
+  db: Database,
+  { tag, now = 1, accountId = alice }: { tag?: string; now?: number; accountId?: AccountId } = {},
+): ImageId {
+  const operationId = addExecuting(db, { accountId, kind: "image_import" });
+  const layer = someLayer();
+  const image = someImage(layer.id);
+  const published = publishOperation(db, { operationId, result: {}, now, layer, image, tag });
+  if (published === null) throw new Error("not published");
+  return image.id;
 }

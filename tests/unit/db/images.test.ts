@@ -12,6 +12,7 @@ import {
   addOperation,
   alice,
   bob,
+  importImage,
   layerRow,
   newId,
   someImage,
@@ -28,15 +29,7 @@ beforeEach(() => {
 });
 afterEach(() => opened[Symbol.dispose]());
 
-/** Imports an image the way the supervisor does. */
-function addImage(options: { tag?: string; now?: number; accountId?: AccountId } = {}): ImageId {
-  const { tag, now = 1, accountId = alice } = options;
-  const operationId = addExecuting(db, { accountId, kind: "image_import" });
-  const layer = someLayer();
-  const image = someImage(layer.id);
-  expect(publishOperation(db, { operationId, result: {}, now, layer, image, tag })).not.toBeNull();
-  return image.id;
-}
+const addImage = (options?: Parameters<typeof importImage>[1]) => importImage(db, options);
 
 const list = (filter: Partial<ImageFilter> = {}) =>
   listImagesSync(db, alice, { limit: 100, offset: 0, ...filter }).map((image) => image.id);

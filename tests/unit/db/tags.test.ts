@@ -5,12 +5,13 @@ import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
 import { listImagesPerTag, type TagFilter } from "../../../src/db/tag-listing.ts";
 import { moveTag, removeTags, setTag } from "../../../src/db/tags.ts";
-import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
+import type { ImageId } from "../../../src/domain/ids.ts";
 import { TAGS_COUNT_MAX } from "../../../src/domain/image.ts";
 import {
   addExecuting,
   alice,
   bob,
+  importImage,
   newId,
   someImage,
   someLayer,
@@ -26,15 +27,7 @@ beforeEach(() => {
 });
 afterEach(() => opened[Symbol.dispose]());
 
-/** Imports an image the way the supervisor does. */
-function addImage(options: { tag?: string; now?: number; accountId?: AccountId } = {}): ImageId {
-  const { tag, now = 1, accountId = alice } = options;
-  const operationId = addExecuting(db, { accountId, kind: "image_import" });
-  const layer = someLayer();
-  const image = someImage(layer.id);
-  expect(publishOperation(db, { operationId, result: {}, now, layer, image, tag })).not.toBeNull();
-  return image.id;
-}
+const addImage = (options?: Parameters<typeof importImage>[1]) => importImage(db, options);
 
 const list = (filter: Partial<ImageFilter> = {}) =>
   listImagesSync(db, alice, { limit: 100, offset: 0, ...filter }).map((image) => image.id);
