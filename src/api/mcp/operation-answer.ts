@@ -31,7 +31,7 @@ export async function outcome(
 
 /** An operation as an answer: how it ended or what it does, what to do next, and its outputs in short. */
 export async function operationAnswer(reading: Reading, operation: Operation, bytesMax: number): Promise<Answer> {
-  const lines = isTerminal(operation.status) ? endLines(reading, operation) : runningLines(operation);
+  const lines = isTerminal(operation.status) ? endLines(operation) : runningLines(operation);
   const isFailed = operation.status === "FAILED";
   return {
     content: [text(lines.join("\n")), ...(await outputItems(reading, operation, bytesMax))],
@@ -66,14 +66,14 @@ function runningLines({ id, kind, status, startedAt }: Operation): string[] {
   return [`operation ${id} ${state}: follow waits for it, end stops it${also}`];
 }
 
-function endLines(reading: Reading, operation: Operation): string[] {
+function endLines(operation: Operation): string[] {
   const { id, kind, status, error } = operation;
   if (status === "CANCELLED") return [`operation ${id} was cancelled; it made no image`];
   if (status === "FAILED") {
     const { error: code = "internal_error", message = "" } = (error ?? {}) as { error?: string; message?: string };
     return [`operation ${id} failed (${code}): ${shownName(message)}`, failureStep(code, kind)];
   }
-  if (kind === "instance") return runLines(reading, operation);
+  if (kind === "instance") return runLines(operation);
   const { image, tag, ...figures } = operation.result as StoredImportResult;
   const tagged = tag === undefined ? "" : `, tag ${tag}`;
   const digest = kind === "image_import" ? `, digest ${figures.digest}` : "";
@@ -88,16 +88,14 @@ function failureStep(code: string, kind: Operation["kind"]): string {
   return "The service failed, not the command; it can be tried again.";
 }
 
-function runLines({ service, principal }: Reading, { id, result, startedAt, finishedAt }: Operation): string[] {
+function runLines({ id, imageId, result, startedAt, finishedAt }: Operation): string[] {
   const { exit_code: code, timed_out: timedOut, oom_killed: outOfMemory, image } = result as StoredInstanceResult;
   const time = startedAt === null || finishedAt === null ? "" : ` after ${shownSeconds(finishedAt - startedAt)}`;
   const why = [
     ...(timedOut ? ["it exceeded its timeout and was killed: run it with a longer one"] : []),
     ...(outOfMemory === true ? ["it ran out of memory: run it with more memory_mib"] : []),
   ];
-  const asked = service.operations.request(principal, id);
-  const isUnchanged = asked?.kind === "instance" && asked.imageId === image;
-  const kept = image === undefined ? "its files were not kept (disposable)" : keptText(image, isUnchanged);
+  const kept = image === undefined ? "its files were not kept (disposable)" : keptText(image, image === imageId);
   return [[`exit code ${code}${time}`, ...why].join("; "), kept, `operation ${id}`];
 }
 
