@@ -7,6 +7,7 @@ import baseProofsSql from "./migrations/0005_base_proofs.sql" with { type: "text
 import networkSql from "./migrations/0006_network.sql" with { type: "text" };
 import tagsAndVariablesSql from "./migrations/0007_tags_and_variables.sql" with { type: "text" };
 import imagesOfLayersSql from "./migrations/0008_images_of_layers.sql" with { type: "text" };
+import webSessionsSql from "./migrations/0009_web_sessions.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -28,6 +29,7 @@ const FILES: Readonly<Record<string, string>> = {
   "0006_network": networkSql,
   "0007_tags_and_variables": tagsAndVariablesSql,
   "0008_images_of_layers": imagesOfLayersSql,
+  "0009_web_sessions": webSessionsSql,
 };
 
 /** Every migration, oldest first. */

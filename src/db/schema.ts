@@ -327,3 +327,21 @@ export const tokens = sqliteTable(
   },
   (table) => [index("tokens_by_account").on(table.accountId, table.issuedAt)],
 );
+
+/** People who are signed in on the page. A session has the rights of its token, and ends with it. */
+export const webSessions = sqliteTable(
+  "web_sessions",
+  {
+    /** SHA-256 of the secret in the cookie, in hexadecimal; the secret itself is not stored */
+    id: text("id").primaryKey(),
+    tokenId: text("token_id")
+      .notNull()
+      .references(() => tokens.jti, { onDelete: "cascade" }),
+    createdAt: integer("created_at").notNull(),
+    lastUsedAt: integer("last_used_at").notNull(),
+  },
+  (table) => [
+    index("web_sessions_by_token").on(table.tokenId, table.lastUsedAt),
+    index("web_sessions_by_use").on(table.lastUsedAt),
+  ],
+);

@@ -53,6 +53,7 @@ const RINGS: Readonly<Record<string, Ring>> = {
       [process.execPath, "install", "--frozen-lockfile", "--silent"],
       ["biome", "check", "--error-on-warnings", "."],
       [process.execPath, "check"],
+      [process.execPath, "check", "-p", "src/web"],
     ],
     paths: ["tests/tidy.test.ts"],
     limitMs: 5 * MINUTE_MS,

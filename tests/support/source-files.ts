@@ -33,11 +33,13 @@ export const everything = [
     "biome.json",
   ],
 ].map(read);
-export const isTypeScript = ({ path }: SourceFile): boolean => path.endsWith(".ts");
+export const isTypeScript = ({ path }: SourceFile): boolean => /\.tsx?$/.test(path);
 /** The product, and what makes it. */
 export const source = everything.filter((file) => file.path.startsWith("src/") && isTypeScript(file));
 /** What is read as text. */
-export const written = everything.filter(({ path }) => /\.(ts|c|h|sh|md|toml|service|conf)$|Makefile$/.test(path));
+export const written = everything.filter(({ path }) =>
+  /\.(tsx?|css|c|h|sh|md|toml|service|conf)$|Makefile$/.test(path),
+);
 const RULES = "tests/tidy.test.ts";
 
 /** Places where `pattern` stands, for a message that says where to look. */

@@ -1,0 +1,4 @@
+/** The page as a whole. */
+export function App() {
+  return <main>Coppice</main>;
+}
