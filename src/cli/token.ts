@@ -27,6 +27,7 @@ export const tokenCommands: readonly Command[] = [
     description: `${HERE}\nThe token is printed once, alone on standard output, and stored nowhere.`,
     examples: [
       "coppice token create --account alice --save",
+      "coppice token create --account me --scope '*' --scope operator --ttl 12h",
       "export COPPICE_TOKEN=$(coppice token create --account ci --scope instances:spawn --scope operations:read)",
     ],
     options: {
@@ -36,7 +37,7 @@ export const tokenCommands: readonly Command[] = [
         multiple: true,
         value: "SCOPE",
         choices: SCOPES,
-        doc: "permission, * for all of them (default: *)",
+        doc: "permission, * for all but operator (default: *)",
       },
       ttl: { type: "string", value: "TIME", doc: `validity, such as 12h or 90d (default: ${TTL_DEFAULT})` },
       save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },

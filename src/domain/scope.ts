@@ -11,10 +11,11 @@ export const SCOPES = [
   "instances:read",
   "operations:read",
   "operations:cancel",
+  "operator",
 ] as const;
 
 export type Scope = (typeof SCOPES)[number];
-/** A grant of a token: a scope, or `*` for all scopes. */
+/** A grant of a token: a scope, or `*` for all scopes but `operator`, which opens other accounts and the host. */
 export type Grant = Scope | "*";
 
 export function isGrant(value: string): value is Grant {
@@ -22,5 +23,5 @@ export function isGrant(value: string): value is Grant {
 }
 
 export function allows(grants: ReadonlySet<string>, scope: Scope): boolean {
-  return grants.has("*") || grants.has(scope);
+  return grants.has(scope) || (scope !== "operator" && grants.has("*"));
 }

@@ -14,7 +14,7 @@ import type { OperationsPort } from "../supervisor/operations/ports.ts";
 /** The caller of a use case. A surface checks its scopes; a use case checks ownership. */
 export interface Principal {
   readonly accountId: AccountId;
-  /** the scopes that its token allows, or `*` for all */
+  /** the scopes that its token allows; `*` stands for all but `operator` */
   readonly grants: ReadonlySet<string>;
   readonly tokenId: string;
 }
