@@ -23,7 +23,7 @@ NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutil
 	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd ip:iproute2 pgrep:procps \
 	debootstrap:debootstrap dpkg-deb:dpkg unshare:util-linux \
 	/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1:libfaketime \
-	zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
+	chromium:chromium zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)
 MODULES := node_modules/.coppice
@@ -98,7 +98,8 @@ release: build ## make dist/release: an archive with the executable, notices, ch
 
 .PHONY: dev
 dev: assets ## run the appliance from source, with data in build/dev and emulation allowed
-	@bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow
+	@bun src/tools/web.ts
+	@trap 'kill $$!' EXIT; bun src/tools/web.ts --watch & bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow
 
 .PHONY: demo
 demo: build ## demonstrate import, run, branch and rollback on a temporary data directory

@@ -5,6 +5,7 @@ import { mkdir, readFile, rename, rm } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { type AssetManifest, assetNames, EMBEDDED_DIRECTORY, manifestOf } from "../vm/assets.ts";
+import { buildWeb, webDirectory } from "./web.ts";
 
 const root = join(import.meta.dir, "../..");
 const assetDirectory = join(root, "build/assets");
@@ -59,6 +60,7 @@ async function gateProgram(): Promise<string> {
 async function build(revision: string, outfile: string): Promise<void> {
   const startedAt = performance.now();
   const manifest = await embedAssets();
+  await buildWeb();
   // The bundler puts the file name into the executable, and a failed build must not replace the previous executable.
   const staging = join(root, "build/executable");
   await mkdir(join(outfile, ".."), { recursive: true });
@@ -82,7 +84,7 @@ async function build(revision: string, outfile: string): Promise<void> {
     compile: {
       target: "bun-linux-x64",
       outfile: join(staging, "coppice"),
-      assets: [embeddedDirectory],
+      assets: [embeddedDirectory, webDirectory],
       // The working directory must not configure the executable.
       autoloadDotenv: false,
       autoloadBunfig: false,

@@ -1,3 +1,4 @@
+import "./styles/main.css";
 import { render } from "preact";
 import { App } from "./app/app.tsx";
 

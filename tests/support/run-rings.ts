@@ -77,7 +77,10 @@ const RINGS: Readonly<Record<string, Ring>> = {
   },
   api: {
     what: "the HTTP contract, from source",
-    commands: [["make", "-s", "-C", "vm-assets/agent", "native"]],
+    commands: [
+      ["make", "-s", "-C", "vm-assets/agent", "native"],
+      [process.execPath, "src/tools/web.ts"],
+    ],
     paths: ["tests/api/**/*.test.ts"],
     except: /\/dist[^/]*$/,
     limitMs: 10 * MINUTE_MS,

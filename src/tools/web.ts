@@ -1,0 +1,165 @@
+/**
+ * Builds the page into build/web: `bun src/tools/web.ts [--watch]`. It is not part of the executable.
+ *
+ * The same sources give the same bytes: names are made of contents, and nothing of the host or the time is written.
+ */
+import { existsSync } from "node:fs";
+import { mkdir, rename, rm, watch } from "node:fs/promises";
+import { basename, join } from "node:path";
+import { parseArgs } from "node:util";
+import { brotliCompressSync, gzipSync, constants as zlib } from "node:zlib";
+import {
+  WEB_ASSETS_PATH,
+  WEB_DIRECTORY,
+  WEB_ENCODINGS,
+  type WebEncoding,
+  type WebFile,
+  type WebManifest,
+} from "../api/web/bundle.ts";
+
+const root = join(import.meta.dir, "../..");
+const sources = join(root, "src/web");
+/** The directory that the executable embeds. */
+export const webDirectory = join(root, "build", WEB_DIRECTORY);
+
+const TYPES: Readonly<Record<string, string>> = {
+  js: "text/javascript; charset=utf-8",
+  css: "text/css; charset=utf-8",
+  svg: "image/svg+xml",
+};
+
+const COMPRESS: Readonly<Record<WebEncoding, (content: Uint8Array) => Uint8Array>> = {
+  identity: (content) => content,
+  gzip: (content) => gzipSync(content, { level: zlib.Z_BEST_COMPRESSION }),
+  br: (content) =>
+    brotliCompressSync(content, {
+      params: {
+        [zlib.BROTLI_PARAM_QUALITY]: zlib.BROTLI_MAX_QUALITY,
+        [zlib.BROTLI_PARAM_SIZE_HINT]: content.byteLength,
+      },
+    }),
+};
+
+interface Bundle {
+  /** name of the entry point's module */
+  readonly script: string;
+  /** name of its style sheet, which holds those of all modules that it loads, the late ones too */
+  readonly style: string | undefined;
+  readonly preloads: readonly string[];
+  readonly contents: ReadonlyMap<string, Uint8Array>;
+}
+
+async function bundle(entry: string, define: Readonly<Record<string, string>>): Promise<Bundle> {
+  const result = await Bun.build({
+    entrypoints: [entry],
+    root: sources,
+    target: "browser",
+    format: "esm",
+    splitting: true,
+    minify: true,
+    sourcemap: "none",
+    publicPath: WEB_ASSETS_PATH,
+    naming: { entry: "[name]-[hash].[ext]", chunk: "[name]-[hash].[ext]", asset: "[name]-[hash].[ext]" },
+    define,
+  });
+  const contents = new Map<string, Uint8Array>();
+  for (const output of result.outputs) contents.set(basename(output.path), new Uint8Array(await output.arrayBuffer()));
+  const script = result.outputs.find(({ kind }) => kind === "entry-point");
+  if (!result.success || script === undefined) throw new AggregateError(result.logs, "the bundler failed");
+  const stem = basename(entry).replace(/\.\w+$/, "");
+  const names = [...contents.keys()];
+  const scriptName = basename(script.path);
+  const style = names.find((name) => name.startsWith(`${stem}-`) && name.endsWith(".css"));
+  // The bundler also writes a style sheet for each late module, which nothing names: the entry point's holds them all.
+  const named = reachable([scriptName, ...(style === undefined ? [] : [style])], contents);
+  return {
+    script: scriptName,
+    style,
+    preloads: staticImports(scriptName, contents),
+    contents: new Map([...contents].filter(([name]) => named.has(name)).sort(([a], [b]) => (a < b ? -1 : 1))),
+  };
+}
+
+/** The names that can be reached from `first` by being written in a file that is reached. */
+function reachable(first: readonly string[], contents: Bundle["contents"]): ReadonlySet<string> {
+  const found = new Set(first);
+  for (const name of found) {
+    const text = new TextDecoder().decode(contents.get(name));
+    for (const other of contents.keys()) if (text.includes(other)) found.add(other);
+  }
+  return found;
+}
+
+/** The modules without which `script` does not start, in the order of their names. */
+function staticImports(script: string, contents: Bundle["contents"]): string[] {
+  const found = new Set([script]);
+  for (const name of found) {
+    const text = new TextDecoder().decode(contents.get(name));
+    for (const [, path = ""] of text.matchAll(/(?:\bfrom|\bimport)\s*"([^"]+\.js)"/g)) found.add(basename(path));
+  }
+  found.delete(script);
+  return [...found].sort();
+}
+
+/**
+ * Builds the page. A failed build leaves the directory as it is, and a server never reads a half-written one: the
+ * manifest comes last, and files of the build before stay until then.
+ */
+export async function buildWeb(): Promise<WebManifest> {
+  const worker = join(sources, "worker/worker.ts");
+  // A browser finds a worker by its address, which is known when it is built.
+  const work = existsSync(worker) ? await bundle(worker, {}) : undefined;
+  const address = work === undefined ? "" : WEB_ASSETS_PATH + work.script;
+  const page = await bundle(join(sources, "main.tsx"), { BUILD_WORKER: JSON.stringify(address) });
+  if (page.style === undefined) throw new Error("src/web/main.tsx imports no style sheet");
+  const staging = `${webDirectory}.new`;
+  await rm(staging, { recursive: true, force: true });
+  await mkdir(staging, { recursive: true });
+  const files: Record<string, WebFile> = {};
+  for (const [name, content] of [...page.contents, ...(work?.contents ?? [])]) {
+    files[name] = await store(staging, name, content);
+  }
+  const manifest: WebManifest = { script: page.script, style: page.style, preloads: page.preloads, files };
+  await Bun.write(join(staging, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
+  await rm(webDirectory, { recursive: true, force: true });
+  await rename(staging, webDirectory);
+  return manifest;
+}
+
+async function store(directory: string, name: string, content: Uint8Array): Promise<WebFile> {
+  const type = TYPES[name.slice(name.lastIndexOf(".") + 1)];
+  if (type === undefined) throw new Error(`the page has a file of an unknown type: ${name}`);
+  const bytes: Record<WebEncoding, number> = { identity: 0, gzip: 0, br: 0 };
+  for (const [encoding, suffix] of Object.entries(WEB_ENCODINGS) as [WebEncoding, string][]) {
+    const stored = COMPRESS[encoding](content);
+    bytes[encoding] = stored.byteLength;
+    await Bun.write(join(directory, `${name}${suffix}`), stored);
+  }
+  return { type, bytes };
+}
+
+function report({ files, script, style, preloads }: WebManifest): string {
+  const kib = (names: readonly string[], encoding: WebEncoding): string =>
+    (names.reduce((sum, name) => sum + (files[name]?.bytes[encoding] ?? 0), 0) / 1024).toFixed(1);
+  const all = Object.keys(files);
+  const lines = all.map(
+    (name) => `  ${name.padEnd(36)} ${kib([name], "identity").padStart(7)} KiB, br ${kib([name], "br")} KiB`,
+  );
+  const sum = `${kib(all, "identity")} KiB, gzip ${kib(all, "gzip")} KiB, br ${kib(all, "br")} KiB`;
+  lines.push(`build/web: ${all.length} files, ${sum}; first paint br ${kib([script, style, ...preloads], "br")} KiB`);
+  return `${lines.join("\n")}\n`;
+}
+
+/** Builds again after each change of the page's sources, until it is killed. A build that fails is told and kept waiting for. */
+async function watchSources(): Promise<void> {
+  for await (const _change of watch(sources, { recursive: true })) {
+    const text = await buildWeb().then(report, (error: unknown) => `${Bun.inspect(error)}\n`);
+    process.stdout.write(text);
+  }
+}
+
+if (import.meta.main) {
+  const { values } = parseArgs({ options: { watch: { type: "boolean", default: false } } });
+  process.stdout.write(report(await buildWeb()));
+  if (values.watch) await watchSources();
+}
