@@ -1,5 +1,6 @@
 import { imageSizes } from "../db/images.ts";
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
+import { requestLines } from "../db/requests.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { NetworkAudit } from "../domain/network.ts";
@@ -12,13 +13,15 @@ import {
 } from "../domain/operation.ts";
 import { timeBounds } from "../domain/time-bound.ts";
 import { openOutput } from "../storage/outputs.ts";
-import type { KeptRequest } from "../supervisor/operations/kept-request.ts";
+import type { KeptInstance, KeptRequest } from "../supervisor/operations/kept-request.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { WalkLimiter } from "./walk-limiter.ts";
+
+export type { KeptInstance, KeptRequest };
 
 /**
  * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. `imageId` is the image
@@ -39,6 +42,11 @@ export interface ListOperations extends ListRequest {
 export interface OperationUseCases {
   /** Lists operations, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
   list(principal: Principal, request: ListOperations): Promise<readonly Operation[]>;
+  /**
+   * For each of these operations one line that tells what it was asked to do: the beginning of its command, or the image
+   * that it imports. One whose request was not kept, or whose request is long, is left out.
+   */
+  lines(ids: readonly OperationId[]): Promise<ReadonlyMap<OperationId, string>>;
   /** Sizes of images that operations have made, in `bytes`; one that is deleted is left out. */
   imageSizes(principal: Principal, ids: readonly ImageId[]): ReadonlyMap<ImageId, number>;
   /** @throws ApiError `not_found` */
@@ -86,6 +94,7 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
     async list({ accountId }, { since, until, ...filter }) {
       return await listOperations(db, accountId, { ...filter, ...timeBounds({ since, until }, clock()) });
     },
+    lines: (ids) => requestLines(db, ids),
     imageSizes: ({ accountId }, ids) => imageSizes(db, accountId, ids),
     get,
     async wait(principal, id, waitMs, signal) {

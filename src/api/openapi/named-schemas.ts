@@ -16,6 +16,7 @@ import {
   SpawnRequest,
 } from "../v1/schema/instances.ts";
 import { NetworkAudit, NetworkEntry, NetworkRequest, NetworkRule, NetworkVerdict } from "../v1/schema/network.ts";
+import { AskedCheckpoint, AskedImport, AskedInstance, AskedOperation } from "../v1/schema/operation-requests.ts";
 import {
   AcceptedOperation,
   CheckpointResult,
@@ -37,6 +38,10 @@ import { Process, ProcessDetails, ProcessRequest, StartedProcess, StdinRequest }
  */
 export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   AcceptedOperation,
+  AskedCheckpoint,
+  AskedImport,
+  AskedInstance,
+  AskedOperation,
   CheckpointRequest,
   CheckpointResult,
   DiffItem,

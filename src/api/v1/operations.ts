@@ -1,5 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
+import { ApiError } from "../../domain/errors.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { isTerminal, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
@@ -11,6 +12,8 @@ import { SentOutputs } from "../output/sent-outputs.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { POLL_SECONDS } from "../wire-fields.ts";
+import { askedOf } from "./operation-request.ts";
+import { AskedOperation } from "./schema/operation-requests.ts";
 import { LogLine, Operation } from "./schema/operations.ts";
 import { OperationQuery, OperationsQuery } from "./schema/query.ts";
 import { type SentOutput, sentOutput } from "./sent-output.ts";
@@ -47,6 +50,16 @@ const CANCEL = {
   }),
 };
 
+const REQUEST = {
+  ...about({
+    id: "operationRequest",
+    tag: "Operations",
+    summary: "Read what an operation was asked to do; values of variables, standard input and passwords are not kept",
+    responses: { 200: jsonSpec("the request", AskedOperation) },
+    errors: ["not_found"],
+  }),
+};
+
 const LOG = {
   ...about({
     id: "operationLog",
@@ -62,11 +75,14 @@ export function operationRoutes(surface: Surface) {
     .use(surface.access)
     .get(
       "",
-      async ({ principal, query: { limit = LIMIT_DEFAULT, offset = 0, ...rest } }) => {
-        const operations = await surface.service.operations.list(principal, { ...rest, limit, offset });
-        return operations.map(
-          (operation) => operationOf(operation, resultWithoutOutput(operation)) as unknown as Operation,
-        );
+      async ({ principal, query: { limit = LIMIT_DEFAULT, offset = 0, about: isAbout = false, ...rest } }) => {
+        const { operations: useCases } = surface.service;
+        const operations = await useCases.list(principal, { ...rest, limit, offset });
+        const lines = isAbout ? await useCases.lines(operations.map(({ id }) => id)) : null;
+        return operations.map((operation) => {
+          const listed = operationOf(operation, resultWithoutOutput(operation)) as unknown as Operation;
+          return lines === null ? listed : { ...listed, ...aboutOf(operation, lines.get(operation.id)) };
+        });
       },
       { reads: "operations:read", ...LIST },
     )
@@ -89,6 +105,16 @@ export function operationRoutes(surface: Surface) {
         return respond(json(202, operationOf(operation, null), retryAfter(operation)), request) as never;
       },
       { writes: "operations:cancel", ...CANCEL },
+    )
+    .get(
+      "/:id/request",
+      ({ principal, params }) => {
+        const id = params.id as OperationId;
+        const request = surface.service.operations.request(principal, id);
+        if (request === null) throw new ApiError("not_found", "the request of the operation was not kept", { id });
+        return askedOf(request);
+      },
+      { reads: "operations:read", ...REQUEST },
     )
     .get(
       "/:id/log",
@@ -138,6 +164,14 @@ function operationOf(
     ...(startedAt === null || finishedAt === null ? {} : { duration_ms: Math.max(0, finishedAt - startedAt) }),
     ...(result === null ? audit : { result: { ...result, ...audit } }),
     ...(operation.error === null ? {} : { error: operation.error }),
+  };
+}
+
+/** What a listing tells of the request. An import has no image that it starts from. */
+function aboutOf({ kind, imageId }: StoredOperation, line: string | undefined): Pick<Operation, "about" | "image"> {
+  return {
+    ...(line === undefined ? {} : { about: line }),
+    ...(kind === "image_import" || imageId === null ? {} : { image: imageId }),
   };
 }
 

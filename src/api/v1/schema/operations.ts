@@ -91,6 +91,19 @@ export const Operation = Type.Object({
   result: Type.Optional(Type.Union([InstanceResult, ImportResult, CheckpointResult])),
   error: Type.Optional(ErrorObject),
   network: Type.Optional(NetworkAudit),
+  about: Type.Optional(
+    Type.String({
+      description:
+        "with `about` in a listing: the beginning of the command, or the reference that is imported; absent when the " +
+        "request is long or was not kept",
+    }),
+  ),
+  image: Type.Optional(
+    Type.String({
+      format: "uuid",
+      description: "with `about` in a listing: the image that an instance or checkpoint starts from, while it exists",
+    }),
+  ),
 });
 export type Operation = Static<typeof Operation>;
 

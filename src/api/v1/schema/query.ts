@@ -55,6 +55,7 @@ export const OperationsQuery = Type.Object({
   kind: Type.Optional(OperationKindSchema),
   since: Type.Optional(Since),
   until: Type.Optional(Until),
+  about: Type.Optional(flag("about", "true: each operation also has a line of what it was asked to do, and its image")),
 });
 export type OperationsQuery = Static<typeof OperationsQuery>;
 

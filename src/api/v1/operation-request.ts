@@ -1,0 +1,55 @@
+import type { KeptInstance, KeptRequest } from "../../service/operations.ts";
+import type { AskedInstance, AskedOperation } from "./schema/operation-requests.ts";
+
+/** The wire form of what an operation was asked to do. */
+export function askedOf(request: KeptRequest): AskedOperation {
+  if (request.kind === "instance") return instanceOf(request);
+  const { tag, timeoutSeconds: timeout } = request;
+  const common = { ...(tag === null ? {} : { tag }), timeout };
+  if (request.kind === "checkpoint") return { kind: request.kind, instance: request.instanceId, ...common };
+  const { source } = request;
+  const from = source.kind === "registry" ? { registry: source.reference } : { file: source.fileId };
+  return { kind: request.kind, ...from, ...common };
+}
+
+/** Fields of which the request had none are left out, as a request leaves them out. */
+function instanceOf(request: KeptInstance): AskedInstance {
+  const { kind, imageId, command, args, shell, envNames, uid, gid, hostname, terminal, resources, network } = request;
+  return {
+    ...{ kind, image: imageId, command, args: [...args], shell, uid, gid },
+    ...(request.isCwdGiven ? { cwd: request.cwd } : {}),
+    ...(hostname === null ? {} : { hostname }),
+    ...(envNames === null ? {} : { env_names: [...envNames] }),
+    ...(request.stdinBytes === null ? {} : { stdin_bytes: request.stdinBytes }),
+    ...{ stdin_open: request.stdinOpen, timeout: request.timeoutSeconds, disposable: request.disposable },
+    truncate_output_at: request.truncateOutputAtBytes,
+    ...(terminal === null ? {} : { pty: { rows: terminal.rows, cols: terminal.columns } }),
+    files: filesOf(request),
+    ...(resources === null
+      ? {}
+      : {
+          resources: {
+            ...{ vcpus: resources.vcpus, memory_bytes: resources.memoryBytes, disk_bytes: resources.diskBytes },
+          },
+        }),
+    network: networkOf(network),
+    ...(request.isCut ? { truncated: true } : {}),
+  };
+}
+
+function filesOf({ files }: KeptInstance): AskedInstance["files"] {
+  const mode = (bits: number) => bits.toString(8).padStart(4, "0");
+  const entries = files.map((file) => [
+    file.path,
+    { uuid: file.fileId as string, mode: mode(file.mode), uid: file.uid, gid: file.gid },
+  ]);
+  return Object.fromEntries(entries);
+}
+
+/** A recorded run has no rules of its own, and a request with both is refused. */
+function networkOf(network: KeptInstance["network"]): AskedInstance["network"] {
+  if (network === null) return "none";
+  const { allow, tls, record } = network;
+  if (record) return { tls, record };
+  return { allow: allow.map(({ host, ports }) => ({ host, ports: ports === "*" ? ports : [...ports] })), tls };
+}

@@ -1,0 +1,52 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { Reference } from "./common.ts";
+import { InstanceFile, PtySize, Resources, SpawnRequest } from "./instances.ts";
+import { NetworkField } from "./network.ts";
+
+const { command, shell, cwd, hostname, timeout, disposable, truncate_output_at } = SpawnRequest.properties;
+const seconds = Type.Integer({ minimum: 1, description: "in seconds" });
+
+/** What an instance was asked to do, with the field names of a request for one, so that it can be asked for again. */
+export const AskedInstance = Type.Object({
+  kind: Type.Literal("instance"),
+  image: Reference("the image that it starts from, which may be deleted"),
+  ...{ command, args: Type.Array(Type.String()), shell, cwd, hostname, timeout, disposable, truncate_output_at },
+  uid: Type.Integer({ description: "user id of the command" }),
+  gid: Type.Integer({ description: "group id of the command" }),
+  env_names: Type.Optional(Type.Array(Type.String(), { description: "names of its variables; values are not kept" })),
+  stdin_bytes: Type.Optional(Type.Integer({ description: "size of the standard input of the request" })),
+  stdin_open: Type.Boolean({ description: "true: more standard input could be written" }),
+  pty: Type.Optional(PtySize),
+  files: Type.Record(Type.String(), InstanceFile, { description: "input files, by absolute path" }),
+  resources: Type.Optional(Resources),
+  network: NetworkField,
+  truncated: Type.Optional(
+    Type.Boolean({ description: "true: texts and lists have only their beginnings, because the request is long" }),
+  ),
+});
+export type AskedInstance = Static<typeof AskedInstance>;
+
+/** What an import was asked to do. */
+export const AskedImport = Type.Object({
+  kind: Type.Literal("image_import"),
+  registry: Type.Optional(Type.String({ description: "registry image reference" })),
+  file: Type.Optional(Reference("the uploaded archive, in place of a registry")),
+  tag: Type.Optional(Type.String()),
+  timeout: seconds,
+});
+export type AskedImport = Static<typeof AskedImport>;
+
+/** What a checkpoint was asked to do. */
+export const AskedCheckpoint = Type.Object({
+  kind: Type.Literal("checkpoint"),
+  instance: Reference("the instance whose files it copies"),
+  tag: Type.Optional(Type.String()),
+  timeout: seconds,
+});
+export type AskedCheckpoint = Static<typeof AskedCheckpoint>;
+
+/** What an operation was asked to do. */
+export const AskedOperation = Type.Union([AskedInstance, AskedImport, AskedCheckpoint], {
+  discriminator: { propertyName: "kind" },
+});
+export type AskedOperation = Static<typeof AskedOperation>;
