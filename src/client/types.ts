@@ -35,6 +35,7 @@ export type ImageStep = Routes["images"][":uuid"]["lineage"]["get"]["response"][
 export type DiffItem = Routes["images"][":uuid"]["diff"]["get"]["response"][200]["items"][number];
 export type DirectoryListing = Routes["inspect"][":uuid"]["list"]["get"]["response"][200];
 export type ListingItem = DirectoryListing["items"][number];
+export type FoundEntries = Routes["inspect"][":uuid"]["find"]["get"]["response"][200];
 export type GrepResult = Routes["inspect"][":uuid"]["grep"]["get"]["response"][200];
 export type GrepMatch = GrepResult["matches"][number];
 export type UploadedFile = Routes["files"]["post"]["response"][201];

@@ -185,6 +185,30 @@ describe('"GET /images/{uuid}/diff"', () => {
     expect(Buffer.from(raw.path_base64, "base64")).toEqual(Buffer.concat([Buffer.from("/etc/"), RAW]));
   });
 
+  test("returns mode, owner, time and target of a symlink on both sides", async () => {
+    const before = await api.addImage([
+      [
+        { path: "run", type: "f", content: "x", mode: 0o644 },
+        { path: "link", type: "l", target: "run" },
+      ],
+    ]);
+    const after = await api.addRun(before, [
+      { path: "run", type: "f", content: "x", mode: 0o4755, uid: 7, gid: 8 },
+      { path: "link", type: "l", target: RAW },
+    ]);
+    const { items } = (await get(`${after}/diff`)).json;
+    const of = (path: string) => items.find((item: Item) => item.path === path);
+    expect(of("/run")).toMatchObject({ mode: "4755", uid: 7, gid: 8, previous_mode: "0644", previous_uid: 0 });
+    expect(of("/run")).toMatchObject({ modified_at: expect.any(String), previous_modified_at: expect.any(String) });
+    expect(of("/run").symlink_to).toBeUndefined();
+    expect(of("/link")).toMatchObject({ previous_symlink_to: "run", symlink_to_base64: RAW.toString("base64") });
+    const removed = (await get(`${before}/diff?against=${child}`)).json.items.find(
+      (item: Item) => item.change === "removed",
+    );
+    expect(removed).toMatchObject({ previous_mode: expect.any(String) });
+    expect(removed.mode).toBeUndefined();
+  });
+
   test("compares with any other image, in both directions", async () => {
     const back = (await get(`${base}/diff?against=${child}`)).json;
     const mirrored = CHANGES.map(([change, path, size, previous]) => [

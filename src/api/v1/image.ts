@@ -2,14 +2,14 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { byteStringToBytes, type GuestPath } from "../../domain/guest-path.ts";
 import { type ImageId, isoTime } from "../../domain/ids.ts";
-import { LIMIT_DEFAULT } from "../../domain/listing.ts";
+import { type Entry, LIMIT_DEFAULT } from "../../domain/listing.ts";
 import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep } from "../../service/images.ts";
 import { ARCHIVE_CONTENT } from "../content/archive.ts";
 import { empty, respond, tar } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { directStream } from "../stream.ts";
 import { imageOf, pathFields } from "./image-wire.ts";
-import { TYPE_NAMES } from "./listing-format.ts";
+import { listingItem, TYPE_NAMES } from "./listing-format.ts";
 import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "./schema/history.ts";
 import { ChildrenQuery, DiffQuery, PageQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
@@ -165,7 +165,17 @@ function diffItem({ path, change, now, before }: Difference): DiffItem {
     ...(now === null ? {} : { size_bytes: now.entry.size }),
     ...(before === null || before.entry.type === shown ? {} : { previous_type: TYPE_NAMES[before.entry.type] }),
     ...(before === null ? {} : { previous_size_bytes: before.entry.size }),
+    ...(now === null ? {} : sideOf("", now.entry)),
+    ...(before === null ? {} : sideOf("previous_", before.entry)),
   };
+}
+
+/** The fields of one side of a difference that a listing has, too. */
+function sideOf(prefix: "" | "previous_", entry: Entry): Partial<DiffItem> {
+  const { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 } = listingItem(entry);
+  const told = { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 };
+  const given = Object.entries(told).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given.map(([name, value]) => [prefix + name, value]));
 }
 
 function detailsOf(image: StoredDetails): ImageDetails {

@@ -6,6 +6,7 @@ import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec, unlisted } from "../route.ts";
 import { archiveRoutes } from "./archive.ts";
 import { downloadRoutes } from "./download.ts";
+import { findRoutes } from "./find.ts";
 import { grepRoutes } from "./grep.ts";
 import { imageOf } from "./image-wire.ts";
 import { listDirectoryRoutes } from "./list-directory.ts";
@@ -84,5 +85,6 @@ export function inspectRoutes(surface: Surface) {
     .use(listDirectoryRoutes(surface))
     .use(downloadRoutes(surface))
     .use(archiveRoutes(surface))
+    .use(findRoutes(surface))
     .use(grepRoutes(surface));
 }

@@ -37,6 +37,24 @@ export type ImageStep = Static<typeof ImageStep>;
 
 const Size = (description: string) => Type.Optional(Type.Integer({ description }));
 
+/** What one of two images says of an entry besides its type and size. */
+function sideFields<Prefix extends "" | "previous_">(prefix: Prefix, where: string) {
+  const fields = {
+    mode: Type.Optional(Type.String({ pattern: "^[0-7]{4}$", description: `permission bits in octal ${where}` })),
+    uid: Type.Optional(Type.Integer({ description: `owner ${where}` })),
+    gid: Type.Optional(Type.Integer({ description: `group ${where}` })),
+    modified_at: Type.Optional(Timestamp),
+    symlink_to: Type.Optional(Type.String({ description: "target of a symlink; U+FFFD as in the path" })),
+    symlink_to_base64: Type.Optional(
+      Type.String({ description: "the target's bytes, present when they are not UTF-8" }),
+    ),
+  };
+  type Fields = typeof fields;
+  return Object.fromEntries(Object.entries(fields).map(([name, schema]) => [prefix + name, schema])) as {
+    [Name in keyof Fields & string as `${Prefix}${Name}`]: Fields[Name];
+  };
+}
+
 /** A path at which two images differ. */
 export const DiffItem = Type.Object({
   path: Type.String({ description: "path; U+FFFD stands for bytes that are not UTF-8" }),
@@ -46,6 +64,8 @@ export const DiffItem = Type.Object({
   size_bytes: Size("size in the image; absent when removed"),
   previous_type: Type.Optional(EntryTypeName),
   previous_size_bytes: Size("size in the other image; absent when added"),
+  ...sideFields("", "in the image; absent when removed"),
+  ...sideFields("previous_", "in the other image; absent when added"),
 });
 export type DiffItem = Static<typeof DiffItem>;
 

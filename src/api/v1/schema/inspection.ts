@@ -30,6 +30,21 @@ export const DirectoryListing = Type.Object({
   items: Type.Array(ListingItem),
 });
 
+/** An entry that a search by name has found. */
+export const FoundEntry = Type.Object({
+  path: Type.String({ description: "path; U+FFFD stands for bytes that are not UTF-8" }),
+  path_base64: Type.Optional(Type.String({ description: "the path's bytes, present when they are not UTF-8" })),
+  type: EntryTypeName,
+  size: Type.Integer(),
+});
+
+export const FoundEntries = Type.Object({
+  items: Type.Array(FoundEntry, {
+    description: "directories before their entries, siblings by the bytes of their names",
+  }),
+  truncated: Type.Boolean({ description: "true: the search stopped at a bound, and there may be more entries" }),
+});
+
 export const GrepMatch = Type.Object({
   path: Type.String({ description: "path; U+FFFD stands for bytes that are not UTF-8" }),
   path_base64: Type.Optional(Type.String({ description: "the path's bytes, present when they are not UTF-8" })),

@@ -128,6 +128,21 @@ export const DownloadQuery = Type.Object({
 
 export const ExistsQuery = Type.Object({ path: Type.Optional(Path("absolute path to check")) });
 
+/** Query of the search by name. */
+export const FindQuery = Type.Object({
+  glob: Type.String({
+    minLength: 1,
+    maxLength: GREP_PATTERN_CHARACTERS_MAX,
+    examples: ["*.conf", "etc/**/passwd"],
+    description:
+      "entries whose name matches; if the glob has a slash, whose path below `path` matches: * ** ? [a-z] {a,b}; " +
+      "a leading ! leaves out what matches",
+    error: `glob must be given once, with 1 to ${GREP_PATTERN_CHARACTERS_MAX} characters`,
+  }),
+  path: Type.Optional(Path("absolute path of the directory; / by default")),
+  limit: Type.Optional(Limit),
+});
+
 export const ArchiveQuery = Type.Object({ path: Path("absolute path of the directory or file") });
 
 /** Lines before or after a matching line. */
