@@ -3,9 +3,10 @@ import { ResponseError } from "../client/errors.ts";
 import { given } from "../client/given.ts";
 import { imageIdOf } from "../client/transfers.ts";
 import type { DiffItem, ImageStep } from "../client/types.ts";
+import { shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, exitCodeOf, openClient } from "./client.ts";
 import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION } from "./command.ts";
-import { cut, printable, shownSize, table } from "./table.ts";
+import { cut, printable, table } from "./table.ts";
 
 const DESCRIPTION = "IMAGE is a UUID or tag:NAME.";
 /** Items of the largest page that the appliance gives. */

@@ -4,6 +4,7 @@ import { answerOf, type Client } from "../client/client.ts";
 import { given } from "../client/given.ts";
 import { downloadImage, imageIdOf, uploadFile } from "../client/transfers.ts";
 import type { ImportResult } from "../client/types.ts";
+import { shownDuration, shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
   CliError,
@@ -16,7 +17,7 @@ import {
 } from "./command.ts";
 import type { Io } from "./io.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
-import { shownDuration, shownSize, table } from "./table.ts";
+import { table } from "./table.ts";
 import { interruptible, showProgress, successOf } from "./wait.ts";
 
 export const imageCommands: readonly Command[] = [

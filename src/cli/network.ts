@@ -1,10 +1,11 @@
 import { answerOf } from "../client/client.ts";
 import type { NetworkAudit, NetworkEntry, Operation } from "../client/types.ts";
 import { isTerminal } from "../domain/operation.ts";
+import { shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import { CliError, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import type { Io } from "./io.ts";
-import { printable, shownSize, table } from "./table.ts";
+import { printable, table } from "./table.ts";
 
 /** Number of refused hosts that are named where only a few lines fit. */
 const NAMED_COUNT_MAX = 5;

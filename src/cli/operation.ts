@@ -3,6 +3,7 @@ import { ResponseError } from "../client/errors.ts";
 import { given } from "../client/given.ts";
 import type { LogLine, Operation, OperationsQuery } from "../client/types.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
+import { shownDuration, shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
   CliError,
@@ -17,7 +18,7 @@ import {
 } from "./command.ts";
 import { auditOf, networkCommand, refusalsOf } from "./network.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
-import { printable, shownDuration, shownSize, table } from "./table.ts";
+import { printable, table } from "./table.ts";
 import { waitForOperation } from "./wait.ts";
 
 export const operationCommands: readonly Command[] = [

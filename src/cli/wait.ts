@@ -2,10 +2,10 @@ import type { Client } from "../client/client.ts";
 import { UnreachableError } from "../client/errors.ts";
 import { cancelOperation, reportProgress, type Progress as Step, succeeded, waitForEnd } from "../client/operations.ts";
 import type { Operation, OperationStatus } from "../client/types.ts";
+import { shownDuration } from "../domain/text/shown.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import { INTERRUPTS, type Io } from "./io.ts";
 import { stepText } from "./operation-steps.ts";
-import { shownDuration } from "./table.ts";
 
 const FRAME_MS = 120;
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";

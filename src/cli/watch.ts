@@ -2,9 +2,10 @@ import { answerOf, type Client } from "../client/client.ts";
 import { ResponseError } from "../client/errors.ts";
 import type { Operation, Usage } from "../client/types.ts";
 import { LIMIT_MAX } from "../domain/listing.ts";
+import { shownDuration, shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import { type Command, command, expectPositionals, JSON_OPTION } from "./command.ts";
-import { shownDuration, shownSize, table } from "./table.ts";
+import { table } from "./table.ts";
 
 type Active = Operation & { readonly usage: Usage | null };
 

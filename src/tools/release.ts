@@ -5,7 +5,7 @@
 import { chmod, copyFile, cp, mkdir, readdir, rm } from "node:fs/promises";
 import { join, relative, resolve } from "node:path";
 import { parseArgs } from "node:util";
-import { DEBIAN_PACKAGES } from "../cli/doctor/programs.ts";
+import { DEBIAN_PACKAGES } from "../supervisor/health/programs.ts";
 import { run } from "../system/exec.ts";
 import { VERSION } from "../version.ts";
 import { thirdPartyNotices } from "./release-notices.ts";

@@ -2,7 +2,7 @@ import { expect } from "bun:test";
 import { mkdtemp, readdir, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { DEBIAN_PACKAGES, QEMU, TOOLS } from "../../src/cli/doctor/programs.ts";
+import { DEBIAN_PACKAGES, QEMU, TOOLS } from "../../src/supervisor/health/programs.ts";
 import { run } from "../../src/system/exec.ts";
 import { bundledPackages } from "../../src/tools/release-notices.ts";
 import { EXECUTABLE, programTest } from "../support/api/program.ts";

@@ -1,7 +1,7 @@
+import { shownSize } from "../../domain/text/shown.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "../command.ts";
 import { configOf, DATA_OPTIONS } from "../config-options.ts";
 import { INTERRUPTS, type Io } from "../io.ts";
-import { shownSize } from "../table.ts";
 
 export const backupCommands: readonly Command[] = [
   command({

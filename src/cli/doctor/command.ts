@@ -1,10 +1,12 @@
 import type { Config, Environment } from "../../config/config.ts";
+import { hostFindings, isHealthy, type Trial } from "../../supervisor/health/checks.ts";
+import type { Finding, FindingState } from "../../supervisor/health/finding.ts";
 import { command, EXIT_FAILED, expectPositionals, JSON_OPTION, LINE_WIDTH_MAX, wrap } from "../command.ts";
 import { CONFIG_OPTIONS, configOf, DATA_OPTIONS } from "../config-options.ts";
 import type { Io } from "../io.ts";
 import { interruptible, showProgress } from "../wait.ts";
-import { findings, type Trial } from "./checks.ts";
-import type { Finding, FindingState } from "./finding.ts";
+import { applianceFinding } from "./appliance.ts";
+import { directOutside } from "./outside.ts";
 
 const { "vm-emulation": emulation } = CONFIG_OPTIONS;
 
@@ -26,8 +28,11 @@ export const doctorCommand = command({
     expectPositionals(positionals);
     const { json = false, "no-boot": noBoot = false, ...rest } = options;
     const config = configOf(rest, environment as Environment);
-    const found = await findings(config, noBoot === true ? null : await trial(config, io));
-    const healthy = found.every(({ state }) => state !== "problem");
+    const { dataDir: dataDirectory, vm, network } = config;
+    const settings = { dataDirectory, emulation: vm.emulation, outside: directOutside(network) };
+    const onHost = await hostFindings(settings, noBoot === true ? null : await trial(config, io));
+    const found = [...onHost, await applianceFinding(config)];
+    const healthy = isHealthy(found);
     await io.stdout(json === true ? `${JSON.stringify({ healthy, findings: found })}\n` : report(found, healthy, io));
     return healthy ? 0 : EXIT_FAILED;
   },

@@ -1,7 +1,7 @@
+import { shownSize } from "../../domain/text/shown.ts";
 import { silentLog } from "../../log.ts";
 import { CliError, command, expectPositionals, JSON_OPTION } from "../command.ts";
 import { CONFIG_OPTIONS, configOf } from "../config-options.ts";
-import { shownSize } from "../table.ts";
 
 const { config, "data-dir": dataDir, "images-untagged-ttl": untaggedTtl, "files-ttl": filesTtl } = CONFIG_OPTIONS;
 

@@ -2,15 +2,16 @@ import { expect, test } from "bun:test";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { outsideFindings } from "../../../src/cli/doctor/outside.ts";
+import { directOutside } from "../../../src/cli/doctor/outside.ts";
+import { outsideFindings } from "../../../src/supervisor/health/outside.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { nameServer } from "../../support/network/name-server.ts";
 import { peer } from "../../support/network/peers.ts";
 import { httpProxy, socksProxy } from "../../support/network/proxies.ts";
 
 const none = { resolvers: [], proxy: null, proxyCredentialsFile: null };
-const short = async (...[settings]: Parameters<typeof outsideFindings>) =>
-  (await outsideFindings(settings)).map(({ name, state, summary }) => [name, state, summary]);
+const short = async (...[settings]: Parameters<typeof directOutside>) =>
+  (await outsideFindings(directOutside(settings))).map(({ name, state, summary }) => [name, state, summary]);
 
 test("doctor tells which name servers answer, whatever they say", async () => {
   await using missing = await nameServer(() => null);
@@ -18,10 +19,10 @@ test("doctor tells which name servers answer, whatever they say", async () => {
   await using silent = await nameServer(() => "silence");
   const good = [missing.address, failing.address];
   expect(await short({ ...none, resolvers: good })).toEqual([["name servers", "ok", `${good.join(", ")} answer`]]);
-  const [finding] = await outsideFindings({ ...none, resolvers: [...good, silent.address] });
+  const [finding] = await outsideFindings(directOutside({ ...none, resolvers: [...good, silent.address] }));
   expect(finding).toMatchObject({ state: "note", summary: `${silent.address} does not answer` });
   expect(finding?.meaning).toStartWith("names take longer");
-  const [worst] = await outsideFindings({ ...none, resolvers: [silent.address] });
+  const [worst] = await outsideFindings(directOutside({ ...none, resolvers: [silent.address] }));
   expect(worst?.meaning).toStartWith("imports and sandboxes reach nothing by a name");
   // Nobody but the name servers themselves learns of the question.
   expect(missing.asked).toEqual(["invalid 1", "invalid 1"]);

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import type { Verdict } from "../../../src/cli/doctor/finding.ts";
-import { type HostFacts, machineFindings } from "../../../src/cli/doctor/machines.ts";
+import type { Verdict } from "../../../src/supervisor/health/finding.ts";
+import { type HostFacts, machineFindings } from "../../../src/supervisor/health/machines.ts";
 import { explainChoice, PREFERENCE } from "../../../src/vm/choice.ts";
 
 const GOOD: HostFacts = {

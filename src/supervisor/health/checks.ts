@@ -1,32 +1,40 @@
 import { accessSync, constants, existsSync, readFileSync, statfsSync } from "node:fs";
 import { dirname, join } from "node:path";
-import type { Config } from "../../config/config.ts";
-import { IDLE_COST_NAME, type IdleCost } from "../../supervisor/machines/idle-cost.ts";
+import type { Readiness } from "../../domain/readiness.ts";
+import { shownDuration, shownSize } from "../../domain/text/shown.ts";
 import { CommandError, run } from "../../system/exec.ts";
 import { resolveAssets } from "../../vm/assets.ts";
 import { wayName } from "../../vm/choice.ts";
 import { PROBE_MEMO_NAME } from "../../vm/probe.ts";
-import { shownDuration, shownSize } from "../table.ts";
+import { IDLE_COST_NAME, type IdleCost } from "../machines/idle-cost.ts";
 import type { Finding, Verdict } from "./finding.ts";
 import { hostFacts, machineFindings } from "./machines.ts";
-import { outsideFindings } from "./outside.ts";
+import { type Outside, outsideFindings } from "./outside.ts";
 import { type Program, QEMU, TOOLS } from "./programs.ts";
 
 /** Time in which a program must print its version, also on a busy host; `milliseconds`. */
 const VERSION_TIMEOUT_MS = 60_000;
-const HEALTH_TIMEOUT_MS = 10_000;
 /** Free space below this is a note, in `bytes`. */
 const FREE_BYTES_LOW = 5 * 1024 ** 3;
 
 /** The verdicts of a trial, or the obstacle that prevented it. */
 export type Trial = { readonly verdicts: readonly Verdict[] } | { readonly obstacle: string };
 
+/** The settings that the checks depend on. */
+export interface HealthSettings {
+  readonly dataDirectory: string;
+  readonly emulation: "never" | "allow";
+  readonly outside: Outside;
+}
+
 /**
- * Checks all prerequisites of the appliance on this machine, and changes nothing.
+ * Checks all prerequisites of the appliance on this machine, and changes nothing. It takes as long as the slowest program
+ * and name server, at most about a minute.
  * @param trial null: the findings use the verdicts that an appliance here has stored
  */
-export async function findings(config: Config, trial: Trial | null): Promise<Finding[]> {
-  const remembered = rememberedVerdicts(readText(join(config.dataDir, PROBE_MEMO_NAME)) ?? "[]", bootId());
+export async function hostFindings(settings: HealthSettings, trial: Trial | null): Promise<Finding[]> {
+  const { dataDirectory, emulation, outside } = settings;
+  const remembered = rememberedVerdicts(readText(join(dataDirectory, PROBE_MEMO_NAME)) ?? "[]", bootId());
   const verdicts = trial !== null && "verdicts" in trial ? trial.verdicts : remembered;
   const kvm = kvmFinding(kvmVerdict(verdicts));
   return [
@@ -35,16 +43,20 @@ export async function findings(config: Config, trial: Trial | null): Promise<Fin
     kvm,
     { ...(await programFinding(QEMU)), name: "qemu" },
     ...machineFindings(await hostFacts(), verdicts),
-    isolationFinding(config, kvm.state === "ok" || (process.getuid?.() !== 0 && existsSync("/dev/kvm"))),
+    isolationFinding(emulation, kvm.state === "ok" || (process.getuid?.() !== 0 && existsSync("/dev/kvm"))),
     trial !== null && "obstacle" in trial ? failedTrial(trial.obstacle) : probeFinding(verdicts, trial !== null),
-    ...poolFinding(readText(join(config.dataDir, IDLE_COST_NAME))),
+    ...poolFinding(readText(join(dataDirectory, IDLE_COST_NAME))),
     ...(await Promise.all(TOOLS.map(programFinding))),
-    ...(await outsideFindings(config.network)),
+    ...(await outsideFindings(outside)),
     cgroupFinding(readText("/proc/self/mountinfo") ?? ""),
-    dataFinding(config.dataDir),
+    dataFinding(dataDirectory),
     await assetsFinding(),
-    await applianceFinding(config),
   ];
+}
+
+/** Whether nothing stands in the way of running sandboxes. */
+export function isHealthy(findings: readonly Finding[]): boolean {
+  return findings.every(({ state }) => state !== "problem");
 }
 
 export function processorFinding(cpuinfo: string, architecture: string): Finding {
@@ -150,9 +162,9 @@ function kvmFinding(tried: Verdict | undefined): Finding {
   return { ...base, state: "ok", summary: `/dev/kvm is there; ${proof}`, fix: null };
 }
 
-export function isolationFinding(config: Pick<Config, "vm">, kvm: boolean): Finding {
+export function isolationFinding(emulation: HealthSettings["emulation"], kvm: boolean): Finding {
   const base = { name: "vm.emulation", fix: null };
-  const summary = config.vm.emulation;
+  const summary = emulation;
   if (kvm) return { ...base, state: "ok", summary, meaning: "used only where KVM turns out not to work" };
   if (summary === "allow") {
     return {
@@ -247,44 +259,12 @@ async function assetsFinding(): Promise<Finding> {
   }
 }
 
-async function applianceFinding(config: Config): Promise<Finding> {
-  const scheme = config.listen.tlsCert === null ? "http" : "https";
-  const url = `${scheme}://${config.listen.host}:${config.listen.port}`;
-  const base = { name: "appliance", meaning: "start it with: coppice serve", fix: null };
-  const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
-  try {
-    // The certificate is for the public name of the appliance, not for the address that it listens at.
-    const response = await fetch(`${url}/readyz`, { signal, tls: { rejectUnauthorized: false } });
-    const readiness = readinessOf(await response.text());
-    if (readiness === null) {
-      const meaning = "the appliance is configured to listen at this address";
-      return { ...base, state: "note", summary: `another program answers at ${url}`, meaning };
-    }
-    if (readiness.ready) return { ...base, state: "ok", summary: `running at ${url}`, meaning: "answers requests" };
-    const summary = `running at ${url}, not ready: ${readiness.reason}`;
-    return {
-      ...base,
-      state: "problem",
-      summary,
-      meaning: "it answers, but runs no sandbox now; a start takes seconds",
-    };
-  } catch (error) {
-    const { code, name } = error as NodeJS.ErrnoException;
-    const refused = code === "ConnectionRefused" || code === "ECONNREFUSED";
-    return { ...base, state: "note", summary: `not running at ${url}${refused ? "" : ` (${code ?? name})`}` };
-  }
-}
-
-/** The readiness in an answer; null if the answer is not one of an appliance. */
-function readinessOf(text: string): { readonly ready: boolean; readonly reason: string } | null {
-  try {
-    const { ready, reason } = JSON.parse(text) as { ready?: unknown; reason?: unknown };
-    return typeof ready === "boolean" && typeof reason === "string" ? { ready, reason } : null;
-  } catch (error) {
-    // SyntaxError: another server answered.
-    if (!(error instanceof SyntaxError)) throw error;
-    return null;
-  }
+/** The finding about an appliance that runs. @param where begins its summary */
+export function runningFinding(readiness: Pick<Readiness, "ready" | "reason">, where: string): Finding {
+  const base = { name: "appliance", fix: null };
+  if (readiness.ready) return { ...base, state: "ok", summary: where, meaning: "answers requests" };
+  const summary = `${where}, not ready: ${readiness.reason}`;
+  return { ...base, state: "problem", summary, meaning: "it answers, but runs no sandbox now; a start takes seconds" };
 }
 
 function readText(path: string): string | null {
