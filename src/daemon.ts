@@ -17,6 +17,7 @@ import type { Gate } from "./network/gate.ts";
 import type { SiteProxy } from "./network/site-proxy.ts";
 import type { ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
+import { sessionUseCases } from "./service/sessions.ts";
 import { tokenVerifier } from "./service/tokens.ts";
 import { requireSpace } from "./storage/free-space.ts";
 import { IndexMemory } from "./storage/index/index-memory.ts";
@@ -86,16 +87,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const db = stack.use(openDatabase(layout.database));
   const cgroups = stack.use(await openCgroups(layout.root, log));
   const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
-  const janitorOptions = {
-    db,
-    layout,
-    layers,
-    log,
-    clock,
-    operationsRetentionMs: config.operations.retentionMs,
-    filesTtlMs: config.files.ttlMs,
-    untaggedTtlMs: config.images.untaggedTtlMs,
-  };
+  const janitorOptions = { db, layout, layers, log, clock, ...retentionsOf(config) };
   await sweep(janitorOptions, cgroups);
   const requests = new Requests(db, layout);
   await requests.sweep();
@@ -137,7 +129,9 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     version: VERSION,
   });
   const verifyToken = tokenVerifier(db, keys, clock);
-  const app = createApp({ service, verifyToken, publicUrl: config.publicUrl, metrics, log });
+  const isTls = config.listen.tlsCert !== null;
+  const web = config.web.enabled ? { sessions: sessionUseCases({ db, keys, verifyToken, clock }), isTls } : null;
+  const app = createApp({ service, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPort(listener.port);
@@ -147,6 +141,14 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   void orphans.ended.then(() => indexUpgrade.begin());
   const owned = stack.move();
   return { url: listener.url, isAlive: () => answers(db, log), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+function retentionsOf({ operations, files, images }: Config) {
+  return {
+    operationsRetentionMs: operations.retentionMs,
+    filesTtlMs: files.ttlMs,
+    untaggedTtlMs: images.untaggedTtlMs,
+  };
 }
 
 function listenOptions({ listen: { tlsCert, tlsKey, host, port } }: Config) {

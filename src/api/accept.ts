@@ -4,6 +4,15 @@ export function acceptsGzip(header: string | null): boolean {
   return (qualities.get("gzip") ?? qualities.get("x-gzip") ?? qualities.get("*") ?? 0) > 0;
 }
 
+/** The first of `stored`, the best encoding first, that an Accept-Encoding header accepts; null: none. */
+export function preferredEncoding<Encoding extends string>(
+  header: string | null,
+  stored: readonly Encoding[],
+): Encoding | null {
+  const qualities = qualitiesOf(header);
+  return stored.find((encoding) => (qualities.get(encoding) ?? qualities.get("*") ?? 0) > 0) ?? null;
+}
+
 /** True when an Accept header names JSON, and does not prefer an event stream. */
 export function prefersJson(header: string | null): boolean {
   const qualities = qualitiesOf(header);

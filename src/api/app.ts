@@ -17,6 +17,8 @@ import { RequestTracker } from "./request-tracker.ts";
 import { describe, type ServedRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
+import { Door } from "./web/door.ts";
+import { webPlugin } from "./web/plugin.ts";
 
 /** Prefix of the specified API. */
 const V1_PREFIX = "/v1";
@@ -24,6 +26,10 @@ const V1_PREFIX = "/v1";
 const CONTREE_PREFIX = "/contree/v1";
 /** Address of the Model Context Protocol. */
 const MCP_PREFIX = "/mcp";
+/** What belongs to the page, beside the addresses of its views. */
+const WEB_PREFIX = "/web";
+/** Below this, the page uses the specified API: its session is the credential there, and no token is. */
+const WEB_API_PREFIX = `${WEB_PREFIX}/api`;
 /** Every path below one of these requires a token, even if no route matches it. */
 const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX, MCP_PREFIX];
 /** Idle connections are closed after this time, in `seconds`. The longest pause of a response is that of a long poll. */
@@ -48,7 +54,7 @@ export function errorFormOf(path: string): ErrorForm {
  * The HTTP API: one plugin per surface. Elysia routes requests and validates them against the schemas of the routes. The
  * principal is known before anything else is read, and the same two hooks make every response.
  */
-export function createApp({ service, verifyToken, publicUrl, metrics, log }: ApiOptions) {
+export function createApp({ service, verifyToken, publicUrl, metrics, log, web }: ApiOptions) {
   const requests = new RequestTracker({ metrics, log });
   const access = accessPlugin(
     requests,
@@ -56,9 +62,15 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
   );
   const addressOf = (prefix: string): string => `${publicUrl ?? ""}${prefix}`;
   const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
-    const isAllowed = tokenCheck(handshake.request, verifyToken);
-    return upgrade(handshake, { requestId: requests.of(handshake.request).id, protocol, socket, isAllowed });
+    const { id: requestId, isAllowed } = requests.of(handshake.request);
+    const isTokenValid = tokenCheck(handshake.request, verifyToken);
+    return upgrade(handshake, { requestId, protocol, socket, isAllowed: isAllowed ?? isTokenValid });
   };
+  const prefixes = { page: WEB_API_PREFIX, api: V1_PREFIX };
+  const door = web === null ? null : new Door({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });
+  const webOptions = { prefix: WEB_PREFIX, version: service.status.version, log };
+  const webRoutes =
+    web === null || door === null ? new Elysia() : webPlugin({ ...webOptions, door, sessions: web.sessions });
   // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
@@ -78,11 +90,12 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
       const state = requests.of(request);
       const turn = arrivals.take(null);
       if (turn !== undefined) await turn;
-      const { path } = state;
-      if (GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
+      const isOfPage = door !== null && isBelow(WEB_API_PREFIX, state.path);
+      const path = isOfPage ? await door.admit(request, state) : state.path;
+      if (!isOfPage && GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
         state.principal = await authenticate(request, verifyToken);
       }
-      const isReadRight = request.method !== "HEAD" && elysiaPathOf(request.url) === path;
+      const isReadRight = !isOfPage && request.method !== "HEAD" && elysiaPathOf(request.url) === path;
       if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
       const found = table.find(request.method, path);
       if (found === null) throw unknownRoute(table, path);
@@ -95,6 +108,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log }: Api
     .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
     .use(mcpPlugin(MCP_PREFIX, { service, access, requests, publicUrl, log }))
     .use(statusPlugin(service.status))
+    .use(webRoutes)
     .use(openApiPlugin({ version: service.status.version, publicUrl, errorForm: errorFormOf }, () => describe(served)));
   served = app.routes as unknown as readonly RunnableRoute[];
   table = new RouteTable(served);

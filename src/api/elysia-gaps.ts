@@ -28,11 +28,11 @@ export class RouteTable<Route extends RoutePattern> {
   readonly #literals: ReadonlySet<string>;
 
   constructor(routes: readonly Route[]) {
-    this.#literals = new Set(routes.map(({ path }) => path).filter((path) => !path.includes(":")));
+    this.#literals = new Set(routes.map(({ path }) => path).filter((path) => !/[:*]/.test(path)));
     this.#entries = routes.map((route) => {
       const names = [...route.path.matchAll(/:(\w+)/g)].map((match) => match[1] ?? "");
-      const source = route.path.replaceAll(/[.\\+*?^$()[\]{}|]/g, "\\$&").replaceAll(/:\w+/g, "([^/]+)");
-      return { route, expression: new RegExp(`^${source}$`), names };
+      const source = route.path.replaceAll(/[.\\+?^$()[\]{}|]/g, "\\$&").replaceAll(/:\w+/g, "([^/]+)");
+      return { route, expression: new RegExp(`^${source.replace(/\*$/, ".*")}$`), names };
     });
   }
 

@@ -2,6 +2,7 @@ import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { Principal } from "../service/parts.ts";
 import type { Service } from "../service/service.ts";
+import type { SessionUseCases } from "../service/sessions.ts";
 
 /** Dependencies of the HTTP API. */
 export interface ApiOptions {
@@ -12,4 +13,13 @@ export interface ApiOptions {
   readonly publicUrl: string | null;
   readonly metrics: Pick<Metrics, "requests" | "requestSeconds">;
   readonly log: Log;
+  /** the page for people; null: there is none */
+  readonly web: WebAccess | null;
+}
+
+/** What the page needs beside the API. */
+export interface WebAccess {
+  readonly sessions: SessionUseCases;
+  /** true when the service itself speaks TLS */
+  readonly isTls: boolean;
 }

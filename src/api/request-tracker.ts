@@ -15,10 +15,14 @@ const METHODS: readonly string[] = ["GET", "HEAD", "POST", "PATCH", "DELETE"];
 /** The state of a request, from its arrival to its response. */
 export interface RequestState {
   readonly id: string;
-  /** path as the client spelled it, without the query */
-  readonly path: string;
+  /** path as the client spelled it, without the query and without what must not be in the log */
+  path: string;
   readonly startedAt: number;
   principal: Principal | null;
+  /** tells whether what proved the principal still does, and does not reject; null: nothing was proved */
+  isAllowed: (() => Promise<boolean>) | null;
+  /** changes the headers of its answer, whatever that is; null: they stay as they are */
+  finish: ((headers: Headers) => void) | null;
   /** room in memory of its body; disposed when it is answered */
   held: DisposableStack | null;
   isAnswered: boolean;
@@ -49,6 +53,8 @@ export class RequestTracker {
       path: pathOf(request.url),
       startedAt: performance.now(),
       principal: null,
+      isAllowed: null,
+      finish: null,
       held: null,
       isAnswered: false,
     };
@@ -91,6 +97,7 @@ export class RequestTracker {
     state.isAnswered = true;
     state.held?.dispose();
     response.headers.set("x-request-id", state.id);
+    state.finish?.(response.headers);
     this.#log(request, response, state, outcome.cause);
     this.#count(request, response, state, outcome.route ?? NO_ROUTE);
     return response;

@@ -18,6 +18,8 @@ export interface Config {
     readonly tlsKey: string | null;
     readonly insecure: boolean;
   };
+  /** whether there is a page for people */
+  readonly web: { readonly enabled: boolean };
   readonly vm: {
     readonly emulation: "never" | "allow";
     /** time limit for trying one way to run machines, in `milliseconds` */
@@ -311,6 +313,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       tlsKey: v["listen.tls_key"],
       insecure: v["listen.insecure"],
     },
+    web: { enabled: v["web.enabled"] },
     vm: {
       emulation: v["vm.emulation"],
       probeTimeoutMs: v["vm.probe_timeout"],

@@ -120,7 +120,7 @@ export const KEYS = {
   public_url: optional((doc) => text("an http or https address", /^https?:\/\/[^/\s]+(\/\S*[^/\s])?$/, doc), {
     default: null,
     or: "",
-    doc: "base of `Location` headers behind a reverse proxy, without a trailing slash",
+    doc: "address by which clients reach the service behind a reverse proxy, without a trailing slash: base of `Location` headers, origin of the page",
   }),
   "listen.host": text("an address", /^[A-Za-z0-9.:[\]-]+$/, {
     default: "127.0.0.1",
@@ -130,6 +130,7 @@ export const KEYS = {
   "listen.tls_cert": optional(path, { default: null, or: "", doc: "PEM file of the certificate chain" }),
   "listen.tls_key": optional(path, { default: null, or: "", doc: "PEM file of the certificate's key" }),
   "listen.insecure": flag({ default: false, doc: "allow plain HTTP on addresses that other machines reach" }),
+  "web.enabled": flag({ default: true, doc: "serve the page for people at `/`" }),
   "vm.emulation": choice(["never", "allow"], {
     default: "never",
     doc: "`allow` runs VMs without KVM, by emulation, which is slow and not a security boundary",

@@ -2,10 +2,12 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import { deleteOperationsFinishedBefore, existingOperations, succeededOperations } from "../db/operations.ts";
+import { deleteEndedWebSessions, SESSION_UNUSED_MS_MAX } from "../db/web-sessions.ts";
 import { removeEventLog, sweepEventLogs } from "../storage/events/event-file.ts";
 import { removeOutputs, sweepOutputs } from "../storage/outputs.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
 import { removeTrees, sweepTemporaries } from "../system/scratch.ts";
+import { ownTurn } from "../system/turns.ts";
 import { type ReclaimOptions, reclaim, reclaimOrphans, releaseWhenRead, removeBrokenMergedLayers } from "./reclaim.ts";
 
 /** Rows that one transaction removes: it must not block the event loop. */
@@ -106,10 +108,17 @@ async function expire(options: JanitorOptions, signal: AbortSignal): Promise<voi
       options.log.warn("removed the directory of an interrupted backup or restore", { directory: name });
     }
     await expireOperations(options, signal);
+    await expireSessions(options, signal);
     if (!signal.aborted) await reclaim(options, { dryRun: false, signal });
   } catch (error) {
     options.log.error("cannot remove expired objects", { error });
   }
+}
+
+async function expireSessions({ db, clock }: JanitorOptions, signal: AbortSignal): Promise<void> {
+  const now = clock();
+  const ended = { unusedSince: now - SESSION_UNUSED_MS_MAX, now };
+  while (!signal.aborted && deleteEndedWebSessions(db, ended, BATCH_COUNT) === BATCH_COUNT) await ownTurn();
 }
 
 async function expireOperations(options: JanitorOptions, signal: AbortSignal): Promise<void> {

@@ -25,7 +25,7 @@ describe("unknown routes and methods", () => {
       errorOf(await api.call("GET", path, { token: null }), "unauthorized");
     }
     errorOf(await api.call("GET", "/nothing", { token: null }), "not_found");
-    errorOf(await api.call("GET", "/", { token: null }), "not_found");
+    errorOf(await api.call("GET", "/images", { token: null }), "not_found");
   });
 
   test("a wrong method is 405 with Allow", async () => {

@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import { ApiError } from "../../domain/errors.ts";
 
 /** How a file of the page is stored: as it is, and compressed once by the build. */
 export const WEB_ENCODINGS = { identity: "", gzip: ".gz", br: ".br" } as const;
@@ -35,11 +36,11 @@ const directory = Bun.isStandaloneExecutable
 
 /**
  * The list of the page's files. It is read anew each time from source, where `make dev` builds the page while it is served.
- * @throws Error when the program runs from source and the page was not built
+ * @throws ApiError `unavailable` when the program runs from source and the page was not built
  */
 export async function readWebManifest(): Promise<WebManifest> {
   const file = Bun.file(join(directory, "manifest.json"));
-  if (!(await file.exists())) throw new Error(`${file.name} is missing; make build builds it`);
+  if (!(await file.exists())) throw new ApiError("unavailable", "the page was not built: `make build` builds it");
   return (await file.json()) as WebManifest;
 }
 

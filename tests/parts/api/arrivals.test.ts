@@ -13,6 +13,7 @@ test("requests that arrive in one turn of the event loop begin in several, in th
       begun.push(token);
       return Promise.resolve(null);
     },
+    web: null,
     publicUrl: null,
     metrics: createMetrics(),
     log: silentLog,

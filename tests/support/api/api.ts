@@ -19,6 +19,7 @@ import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { ServiceLimits, ServiceParts } from "../../../src/service/parts.ts";
 import { createService } from "../../../src/service/service.ts";
+import { sessionUseCases } from "../../../src/service/sessions.ts";
 import { issueToken, tokenVerifier } from "../../../src/service/tokens.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes } from "../../../src/storage/layers/layers.ts";
@@ -137,7 +138,7 @@ export class Api implements AsyncDisposable {
   }
 
   static async start(
-    overrides: Partial<ServiceParts & Pick<ApiOptions, "verifyToken" | "publicUrl" | "log">> = {},
+    overrides: Partial<ServiceParts & Pick<ApiOptions, "verifyToken" | "publicUrl" | "log" | "web">> = {},
   ): Promise<Api> {
     await using stack = new AsyncDisposableStack();
     const directory = await mkdtemp(join(tmpdir(), "coppice-api-"));
@@ -154,7 +155,9 @@ export class Api implements AsyncDisposable {
     const instances = new LiveInstances();
     const eventLogs = new EventLogs(layout, wallClock());
     const metrics = createMetrics();
-    const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...parts } = overrides;
+    const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...rest } = overrides;
+    const sessions = sessionUseCases({ db, keys, verifyToken, clock });
+    const { web = { sessions, isTls: false }, ...parts } = rest;
     const limits = parts.limits ?? LIMITS;
     const service = createService({
       log,
@@ -172,7 +175,7 @@ export class Api implements AsyncDisposable {
       version: "0.0.0-test",
       ...parts,
     });
-    const app = createApp({ service, verifyToken, publicUrl, metrics, log });
+    const app = createApp({ service, verifyToken, publicUrl, metrics, log, web });
     const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
     const served = stack.use(
       isProgram ? await startProgram(directory, limits) : listen({ app, host: "127.0.0.1", port: 0 }),

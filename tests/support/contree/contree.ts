@@ -16,6 +16,7 @@ export const CONTREE = "/contree/v1";
 const { routes } = createApp({
   service: { status: { version: "" } } as Service,
   verifyToken: () => Promise.resolve(null),
+  web: null,
   publicUrl: null,
   metrics: createMetrics(),
   log: silentLog,

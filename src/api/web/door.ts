@@ -1,0 +1,148 @@
+import { ApiError } from "../../domain/errors.ts";
+import type { SessionProof, SessionUseCases } from "../../service/sessions.ts";
+import type { RequestState } from "../request-tracker.ts";
+import { isOwnOrigin } from "./own-origin.ts";
+
+/** Header with the page's half of the proof of a session. */
+const PAGE_KEY_HEADER = "x-csrf-token";
+/** What stands before that half in the path of a link or a WebSocket, which cannot have headers. */
+const PAGE_KEY_MARK = "~";
+/** A link: the key and the path behind it. */
+const LINK = new RegExp(`^/${PAGE_KEY_MARK}([A-Za-z0-9_-]{1,128})(/.*)$`);
+
+/** Where a browser may use an answer: by a script, or as what a link downloads; never as a script, a picture or a frame. */
+const DESTINATIONS: readonly (string | null)[] = [null, "empty", "document", "websocket"];
+
+/** Types of answers that no browser runs or shows as markup. A guest's file of any other type is just bytes. */
+const HARMLESS_TYPES =
+  /^(?:application\/(?:json|x-ndjson|x-tar|gzip|octet-stream)|text\/(?:plain|event-stream))(?:;|$)/;
+
+const ANSWER_HEADERS = {
+  "content-security-policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+  "cross-origin-resource-policy": "same-origin",
+  "referrer-policy": "no-referrer",
+  "x-content-type-options": "nosniff",
+  "x-frame-options": "DENY",
+};
+
+export interface DoorOptions {
+  readonly sessions: SessionUseCases;
+  /** base of the addresses behind a reverse proxy; null: none is known */
+  readonly publicUrl: string | null;
+  /** true when the service itself speaks TLS */
+  readonly isTls: boolean;
+  /** prefix of the API for pages, and that of the API which it leads to */
+  readonly prefixes: { readonly page: string; readonly api: string };
+  /** base of the addresses in Location headers of that API */
+  readonly apiAddress: string;
+}
+
+/** Decides which requests of browsers may pass, and as whom: for the API behind the cookie, and for signing in and out. */
+export class Door {
+  readonly cookie: SessionCookie;
+  readonly #options: DoorOptions;
+
+  constructor(options: DoorOptions) {
+    this.#options = options;
+    this.cookie = new SessionCookie(options.isTls || options.publicUrl?.startsWith("https:") === true);
+  }
+
+  /**
+   * Lets a request to the API pass: its principal is that of the session. Returns the path of the route that answers.
+   * @throws ApiError `forbidden`, `unauthorized`, `not_found`
+   */
+  async admit(request: Request, state: RequestState): Promise<string> {
+    const { prefixes, sessions, apiAddress } = this.#options;
+    state.finish = (headers) => finish(headers, { from: apiAddress, to: `${prefixes.page}${prefixes.api}` });
+    const link = LINK.exec(state.path.slice(prefixes.page.length));
+    const path = link?.[2] ?? state.path.slice(prefixes.page.length);
+    // The key must not be in the log.
+    state.path = `${prefixes.page}${path}`;
+    this.requireOwnPage(request);
+    const isRead = request.method === "GET" || request.method === "HEAD";
+    if (link !== null && !isRead) throw new ApiError("forbidden", "a link can only read");
+    const proof = this.proofOf(request, link?.[1]);
+    const session = proof === null ? null : await sessions.find(proof);
+    if (proof === null || session === null) throw notSignedIn();
+    state.principal = session.principal;
+    state.isAllowed = () => sessions.isValid(proof);
+    if (!path.startsWith(`${prefixes.api}/`)) throw new ApiError("not_found", "no such route");
+    return path;
+  }
+
+  /** @throws ApiError `forbidden` for a request that a page of somebody else may have caused */
+  requireOwnPage(request: Request): void {
+    const { method, headers } = request;
+    const isRead = method === "GET" || method === "HEAD";
+    const site = headers.get("sec-fetch-site");
+    const isSocket = headers.get("upgrade") !== null;
+    // A browser that knows no such headers sends the Origin with whatever is not a plain read.
+    const isOwnSite = site === null || site === "same-origin" || (site === "none" && isRead && !isSocket);
+    const origin = headers.get("origin");
+    const isOrigin =
+      origin === null ? isRead && !isSocket : isOwnOrigin(origin, headers.get("host"), this.#options.publicUrl);
+    if (!isOrigin && origin !== null && isOwnSite) {
+      const advice = "set public_url to the address by which browsers reach the service";
+      throw new ApiError("forbidden", `pages of ${origin.slice(0, 200)} may not use the service: ${advice}`);
+    }
+    if (!isOwnSite || !isOrigin || !DESTINATIONS.includes(headers.get("sec-fetch-dest"))) {
+      throw new ApiError("forbidden", "only the service's own page may send this request");
+    }
+  }
+
+  /** Both halves of the proof of a session; null when one is missing. */
+  proofOf(request: Request, key: string | undefined = undefined): SessionProof | null {
+    const secret = this.cookie.of(request);
+    const pageKey = key ?? request.headers.get(PAGE_KEY_HEADER);
+    return secret === null || pageKey === null ? null : { secret, pageKey };
+  }
+}
+
+export function notSignedIn(): ApiError {
+  return new ApiError("unauthorized", "nobody is signed in, or not any more");
+}
+
+/** What distinguishes an answer for a page: nothing of it can become a document of this origin, or be kept by a cache. */
+function finish(headers: Headers, location: { readonly from: string; readonly to: string }): void {
+  for (const [name, value] of Object.entries(ANSWER_HEADERS)) headers.set(name, value);
+  headers.delete("www-authenticate");
+  headers.set("cache-control", "no-store");
+  if (!HARMLESS_TYPES.test(headers.get("content-type") ?? "text/plain")) {
+    headers.set("content-type", "application/octet-stream");
+  }
+  if (!headers.has("content-disposition")) headers.set("content-disposition", "attachment");
+  const address = headers.get("location");
+  if (address?.startsWith(location.from) === true) {
+    headers.set("location", location.to + address.slice(location.from.length));
+  }
+}
+
+/** The cookie of a session. A browser keeps it until it is closed; the session itself ends sooner when it is not used. */
+class SessionCookie {
+  readonly #name: string;
+  readonly #attributes: string;
+
+  /** @param isSecure true when browsers reach the service by TLS; the name then has a prefix that only this host can set */
+  constructor(isSecure: boolean) {
+    this.#name = isSecure ? "__Host-coppice" : "coppice";
+    this.#attributes = `Path=/; HttpOnly; SameSite=Strict${isSecure ? "; Secure" : ""}`;
+  }
+
+  /** The value in a request; null also when there are several, of which another service of this host has set one. */
+  of({ headers }: Request): string | null {
+    const start = `${this.#name}=`;
+    const pairs = (headers.get("cookie") ?? "").split(";").map((pair) => pair.trim());
+    const [value, ...others] = pairs.filter((pair) => pair.startsWith(start));
+    return value === undefined || others.length > 0 ? null : value.slice(start.length);
+  }
+
+  /** The header that sets it. */
+  set(secret: string): string {
+    return `${this.#name}=${secret}; ${this.#attributes}`;
+  }
+
+  /** The header that removes it. */
+  clear(): string {
+    return `${this.#name}=; ${this.#attributes}; Max-Age=0`;
+  }
+}

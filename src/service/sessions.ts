@@ -1,0 +1,131 @@
+import { createHash, createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import type { Database } from "../db/database.ts";
+import type { TokenRow } from "../db/tokens.ts";
+import {
+  deleteWebSession,
+  getWebSession,
+  insertWebSession,
+  SESSION_UNUSED_MS_MAX,
+  type SessionWithToken,
+  useWebSession,
+} from "../db/web-sessions.ts";
+import { ApiError } from "../domain/errors.ts";
+import { isGrant } from "../domain/scope.ts";
+import type { TokenKey, TokenKeys } from "../storage/token-keys.ts";
+import type { Principal } from "./parts.ts";
+
+/** Length of a session's secret, in `bytes`. */
+const SECRET_BYTES = 32;
+/** A secret in base64url, of which there is exactly one spelling. */
+const SECRET = /^[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]$/;
+/** Sessions of one token. */
+const SESSIONS_COUNT_MAX = 32;
+/** The use of a session is recorded at most this often, in `milliseconds`. */
+const USE_INTERVAL_MS = 60_000;
+/** What a page key is computed from begins with this, so that it can be no signature of a token. */
+const PAGE_KEY_PREFIX = "page:";
+
+/**
+ * What proves a session: the secret of the cookie, and the key that only pages of the appliance's own origin know. A browser
+ * sends the cookie to every port of a host, where others may listen; the key cannot be computed from it.
+ */
+export interface SessionProof {
+  readonly secret: string;
+  readonly pageKey: string;
+}
+
+/** A session of a person on the page. */
+export interface Session {
+  readonly principal: Principal;
+  /** end of its token, in `milliseconds` since the epoch */
+  readonly tokenExpiresAt: number;
+}
+
+export interface SessionUseCases {
+  /**
+   * Begins a session with the rights of a token. It ends with the token, and when it was not used for twelve hours.
+   * @param replaced secret of the session that the new one replaces, which ends
+   * @throws ApiError `unauthorized`
+   */
+  begin(token: string, replaced: string | null): Promise<Session & SessionProof>;
+  /** The session, and records that it is used; null when there is none, or not any more. */
+  find(proof: SessionProof): Promise<Session | null>;
+  /** Like `find`, without a record. It does not reject: when a session cannot be checked, it counts as valid. */
+  isValid(proof: SessionProof): Promise<boolean>;
+  end(proof: SessionProof): Promise<void>;
+}
+
+export interface SessionParts {
+  readonly db: Database;
+  readonly keys: Pick<TokenKeys, "find">;
+  /** result of `tokenVerifier` */
+  readonly verifyToken: (token: string) => Promise<Principal | null>;
+  /** `milliseconds` since the epoch */
+  readonly clock: () => number;
+}
+
+export function sessionUseCases({ db, keys, verifyToken, clock }: SessionParts): SessionUseCases {
+  const valid = async ({ secret, pageKey }: SessionProof): Promise<SessionWithToken | null> => {
+    const found = SECRET.test(secret) ? getWebSession(db, idOf(secret)) : null;
+    const now = clock();
+    if (found === null || !isCurrent(found, now)) return null;
+    const key = await keys.find(found.token.keyId);
+    return key !== null && isSame(pageKey, pageKeyOf(secret, key)) ? found : null;
+  };
+  return {
+    async begin(token, replaced) {
+      const principal = await verifyToken(token);
+      if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or not any more");
+      const secret = randomBytes(SECRET_BYTES).toString("base64url");
+      const id = idOf(secret);
+      if (replaced !== null && SECRET.test(replaced)) deleteWebSession(db, idOf(replaced));
+      insertWebSession(db, { id, tokenId: principal.tokenId, now: clock() }, SESSIONS_COUNT_MAX);
+      const inserted = getWebSession(db, id);
+      const key = inserted === null ? null : await keys.find(inserted.token.keyId);
+      // Whoever rotates keys or revokes tokens may do so in this moment.
+      if (inserted === null || key === null) throw new ApiError("unauthorized", "this token is not valid any more");
+      return { ...sessionOf(inserted.token), secret, pageKey: pageKeyOf(secret, key) };
+    },
+    async find(proof) {
+      const found = await valid(proof);
+      if (found === null) return null;
+      const now = clock();
+      const { id, lastUsedAt } = found.session;
+      // The clock may have been set back.
+      if (Math.abs(now - lastUsedAt) >= USE_INTERVAL_MS) useWebSession(db, id, now);
+      return sessionOf(found.token);
+    },
+    isValid: (proof) =>
+      valid(proof).then(
+        (found) => found !== null,
+        () => true,
+      ),
+    async end(proof) {
+      if ((await valid(proof)) !== null) deleteWebSession(db, idOf(proof.secret));
+    },
+  };
+}
+
+function isCurrent({ session, token }: SessionWithToken, now: number): boolean {
+  if (token.revokedAt !== null || now >= token.expiresAt) return false;
+  return now - session.lastUsedAt < SESSION_UNUSED_MS_MAX;
+}
+
+function sessionOf({ accountId, jti, scopes, expiresAt }: TokenRow): Session {
+  const grants = new Set<string>(scopes.filter(isGrant));
+  return { principal: { accountId, grants, tokenId: jti }, tokenExpiresAt: expiresAt };
+}
+
+/** Only this is stored, so that whoever reads the database, or a copy of it, cannot use the sessions. */
+function idOf(secret: string): string {
+  return createHash("sha256").update(secret).digest("hex");
+}
+
+function pageKeyOf(secret: string, { secret: key }: TokenKey): string {
+  return createHmac("sha256", key).update(PAGE_KEY_PREFIX).update(secret).digest("base64url");
+}
+
+function isSame(given: string, expected: string): boolean {
+  const [one, other] = [Buffer.from(given, "utf8"), Buffer.from(expected, "utf8")];
+  return one.byteLength === other.byteLength && timingSafeEqual(one, other);
+}
