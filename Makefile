@@ -153,6 +153,10 @@ test-contree: build ## test the interface for the public ConTree clients, row by
 test-network: build ## test the network of guests with real programs in a Debian guest, and attacks on its rules
 	@bun tests/support/run-rings.ts network
 
+.PHONY: test-page
+test-page: build ## test the page in a real browser; what it showed is in build/screenshots
+	@bun tests/support/run-rings.ts page
+
 .PHONY: test-faults
 test-faults: build ## test two minutes of kills, full disks, lying registries and clock jumps under load
 	@bun tests/support/run-rings.ts faults

@@ -9,15 +9,20 @@ interface Endable extends AsyncIterable<Uint8Array<ArrayBuffer>> {
   return(): Promise<unknown>;
 }
 
+/** Bun's kind of stream that writes to the socket itself; the types of browsers, with which the page is checked, lack it. */
+const DirectStream = ReadableStream as unknown as new (
+  source: Bun.DirectUnderlyingSource<Uint8Array>,
+) => ReadableStream<Uint8Array>;
+
 /**
  * A body of chunks that may reuse one buffer: each is copied to the socket before the next is requested, and none is
  * requested while the client does not read. `held` is disposed when the body ends or is cancelled.
  */
 export function directStream(chunks: Endable, held?: Disposable): ReadableStream<Uint8Array> {
   let isCancelled = false;
-  return new ReadableStream<Uint8Array>({
+  return new DirectStream({
     type: "direct",
-    async pull(controller: ReadableStreamDirectController) {
+    async pull(controller) {
       using _held = held;
       for await (const chunk of chunks) {
         await controller.write(chunk);
@@ -63,9 +68,9 @@ export function followStream<Found>(
   { idle, held, onCancel }: FollowOptions,
 ): ReadableStream<Uint8Array> {
   let isCancelled = false;
-  return new ReadableStream<Uint8Array>({
+  return new DirectStream({
     type: "direct",
-    async pull(controller: ReadableStreamDirectController) {
+    async pull(controller) {
       using _held = held;
       using sink = new IdleSink(controller, idle);
       // Bun sends the headers with the first bytes of the body, which the client should not have to wait for.
@@ -174,7 +179,7 @@ export function pullStream(
       return { done: true, value: undefined };
     },
   };
-  return WebStream.from({ [Symbol.asyncIterator]: () => iterator });
+  return WebStream.from({ [Symbol.asyncIterator]: () => iterator }) as unknown as ReadableStream<Uint8Array>;
 }
 
 /** Text is collected to chunks of this size, in `bytes`. */

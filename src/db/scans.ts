@@ -92,7 +92,8 @@ export class Scans implements Disposable {
     };
     worker.onerror = () => worker.terminate();
     worker.postMessage("close" satisfies CloseRequest);
-    worker.unref();
+    // The types of browsers, with which the page is checked, lack it.
+    (worker as Worker & { unref(): void }).unref();
   }
 
   #end(reason: Error): void {

@@ -134,7 +134,7 @@ async function decompress(from: string, to: string): Promise<string> {
       done(null, chunk);
     },
   });
-  const source = Readable.fromWeb(Bun.file(from).stream() as Parameters<typeof Readable.fromWeb>[0]);
+  const source = Readable.fromWeb(Bun.file(from).stream() as unknown as Parameters<typeof Readable.fromWeb>[0]);
   await pipeline(source, createZstdDecompress(), hashing, createWriteStream(to, { mode: 0o600 }));
   return hash.digest("hex");
 }

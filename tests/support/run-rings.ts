@@ -112,6 +112,12 @@ const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 30 * MINUTE_MS,
   },
+  page: {
+    what: "the page, in a real browser before a real appliance",
+    paths: ["tests/page/**/*.test.ts"],
+    executable: true,
+    limitMs: 15 * MINUTE_MS,
+  },
   faults: {
     what: "kills, full disks, lies, slow clients and jumps of the clock, under load",
     paths: ["tests/faults/**/*.test.ts"],
