@@ -230,6 +230,26 @@ describe("one place for each power", () => {
   });
 });
 
+describe("the page", () => {
+  const page = source.filter(({ path }) => path.startsWith("src/web/"));
+
+  test("shows what a guest wrote as text, never as markup, and makes no code of it", () => {
+    const markup =
+      /dangerouslySetInnerHTML|\b(?:inner|outer)HTML\b|insertAdjacentHTML|createContextualFragment|DOMParser|srcdoc/;
+    expect(places(page, markup)).toEqual([]);
+    expect(places(page, /\bdocument\.write|\beval\(|\bnew Function\b|\bset(?:Timeout|Interval)\(["'`]/)).toEqual([]);
+  });
+
+  test("sets styles by property, never as text", () => {
+    expect(places(page, /\bstyle=(?:["'`]|\{\s*["'`])|\bcssText\b|setAttribute\(\s*["'`]style\b/)).toEqual([]);
+  });
+
+  test("names no address outside", () => {
+    const addresses = places(page, /\b(?:https?|wss?):\/\/(?!www\.w3\.org\/)(?!\$\{)[^\s"'`]/);
+    expect(addresses).toEqual([]);
+  });
+});
+
 describe("text", () => {
   test("no file is longer than it can be read at once", () => {
     const long = everything.filter(

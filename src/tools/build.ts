@@ -5,7 +5,7 @@ import { mkdir, readFile, rename, rm } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { type AssetManifest, assetNames, EMBEDDED_DIRECTORY, manifestOf } from "../vm/assets.ts";
-import { buildWeb, webDirectory } from "./web.ts";
+import { buildWeb, enterRoot, webDirectory } from "./web.ts";
 
 const root = join(import.meta.dir, "../..");
 const assetDirectory = join(root, "build/assets");
@@ -102,4 +102,5 @@ async function build(revision: string, outfile: string): Promise<void> {
 const { values } = parseArgs({
   options: { revision: { type: "string", default: "unknown" }, outfile: { type: "string", default: "dist/coppice" } },
 });
+enterRoot();
 await build(values.revision, resolve(root, values.outfile));

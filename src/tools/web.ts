@@ -18,7 +18,7 @@ import {
 } from "../api/web/bundle.ts";
 
 const root = join(import.meta.dir, "../..");
-const sources = join(root, "src/web");
+const webSources = join(root, "src/web");
 /** The directory that the executable embeds. */
 export const webDirectory = join(root, "build", WEB_DIRECTORY);
 
@@ -47,12 +47,22 @@ interface Bundle {
   readonly style: string | undefined;
   readonly preloads: readonly string[];
   readonly contents: ReadonlyMap<string, Uint8Array>;
+  /** names of the packages whose code is in it */
+  readonly packages: readonly string[];
 }
 
-async function bundle(entry: string, define: Readonly<Record<string, string>>): Promise<Bundle> {
+/** The page as it was built. */
+export interface BuiltWeb {
+  readonly manifest: WebManifest;
+  /** names of the packages whose code is in it, each once */
+  readonly packages: readonly string[];
+}
+
+async function bundle(sources: string, entry: string, define: Readonly<Record<string, string>>): Promise<Bundle> {
   const result = await Bun.build({
-    entrypoints: [entry],
+    entrypoints: [join(sources, entry)],
     root: sources,
+    metafile: true,
     target: "browser",
     format: "esm",
     splitting: true,
@@ -66,6 +76,9 @@ async function bundle(entry: string, define: Readonly<Record<string, string>>): 
   for (const output of result.outputs) contents.set(basename(output.path), new Uint8Array(await output.arrayBuffer()));
   const script = result.outputs.find(({ kind }) => kind === "entry-point");
   if (!result.success || script === undefined) throw new AggregateError(result.logs, "the bundler failed");
+  const packages = Object.keys(result.metafile?.inputs ?? {}).flatMap(
+    (path) => /.*\bnode_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? [],
+  );
   const stem = basename(entry).replace(/\.\w+$/, "");
   const names = [...contents.keys()];
   const scriptName = basename(script.path);
@@ -76,6 +89,7 @@ async function bundle(entry: string, define: Readonly<Record<string, string>>): 
     script: scriptName,
     style,
     preloads: staticImports(scriptName, contents),
+    packages,
     contents: new Map([...contents].filter(([name]) => named.has(name)).sort(([a], [b]) => (a < b ? -1 : 1))),
   };
 }
@@ -102,28 +116,28 @@ function staticImports(script: string, contents: Bundle["contents"]): string[] {
 }
 
 /**
- * Builds the page. A failed build leaves the directory as it is, and a server never reads a half-written one: the
- * manifest comes last, and files of the build before stay until then.
+ * Builds the page from `sources` into `output`. A failed build leaves the directory as it is.
+ * @throws AggregateError with the messages of the bundler
  */
-export async function buildWeb(): Promise<WebManifest> {
-  const worker = join(sources, "worker/worker.ts");
-  // A browser finds a worker by its address, which is known when it is built.
-  const work = existsSync(worker) ? await bundle(worker, {}) : undefined;
-  const address = work === undefined ? "" : WEB_ASSETS_PATH + work.script;
-  const page = await bundle(join(sources, "main.tsx"), { BUILD_WORKER: JSON.stringify(address) });
+export async function buildWeb(sources = webSources, output = webDirectory): Promise<BuiltWeb> {
+  const worker = "worker/worker.ts";
+  const work = existsSync(join(sources, worker)) ? await bundle(sources, worker, {}) : undefined;
+  const page = await bundle(sources, "main.tsx", {
+    // A browser finds a worker by its address, which is known once it is built.
+    BUILD_WORKER: JSON.stringify(work === undefined ? "" : WEB_ASSETS_PATH + work.script),
+  });
   if (page.style === undefined) throw new Error("src/web/main.tsx imports no style sheet");
-  const staging = `${webDirectory}.new`;
+  const staging = `${output}.new`;
   await rm(staging, { recursive: true, force: true });
   await mkdir(staging, { recursive: true });
   const files: Record<string, WebFile> = {};
-  for (const [name, content] of [...page.contents, ...(work?.contents ?? [])]) {
+  for (const [name, content] of [...page.contents, ...(work?.contents ?? [])])
     files[name] = await store(staging, name, content);
-  }
   const manifest: WebManifest = { script: page.script, style: page.style, preloads: page.preloads, files };
   await Bun.write(join(staging, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
-  await rm(webDirectory, { recursive: true, force: true });
-  await rename(staging, webDirectory);
-  return manifest;
+  await rm(output, { recursive: true, force: true });
+  await rename(staging, output);
+  return { manifest, packages: [...new Set([...page.packages, ...(work?.packages ?? [])])].sort() };
 }
 
 async function store(directory: string, name: string, content: Uint8Array): Promise<WebFile> {
@@ -138,7 +152,7 @@ async function store(directory: string, name: string, content: Uint8Array): Prom
   return { type, bytes };
 }
 
-function report({ files, script, style, preloads }: WebManifest): string {
+function report({ manifest: { files, script, style, preloads } }: BuiltWeb): string {
   const kib = (names: readonly string[], encoding: WebEncoding): string =>
     (names.reduce((sum, name) => sum + (files[name]?.bytes[encoding] ?? 0), 0) / 1024).toFixed(1);
   const all = Object.keys(files);
@@ -150,15 +164,24 @@ function report({ files, script, style, preloads }: WebManifest): string {
   return `${lines.join("\n")}\n`;
 }
 
+/**
+ * Makes the names of what is built independent of where the program was started: the bundler's hashes count the paths of
+ * the sources, seen from the working directory.
+ */
+export function enterRoot(): void {
+  process.chdir(root);
+}
+
 /** Builds again after each change of the page's sources, until it is killed. A build that fails is told and kept waiting for. */
 async function watchSources(): Promise<void> {
-  for await (const _change of watch(sources, { recursive: true })) {
+  for await (const _change of watch(webSources, { recursive: true })) {
     const text = await buildWeb().then(report, (error: unknown) => `${Bun.inspect(error)}\n`);
     process.stdout.write(text);
   }
 }
 
 if (import.meta.main) {
+  enterRoot();
   const { values } = parseArgs({ options: { watch: { type: "boolean", default: false } } });
   process.stdout.write(report(await buildWeb()));
   if (values.watch) await watchSources();
