@@ -32,6 +32,18 @@ export type Image = Routes["images"]["get"]["response"][200][number];
 export type ImportRequest = Routes["images"]["import"]["post"]["body"];
 export type LoadRequest = Routes["images"]["load"]["post"]["body"];
 export type ImageStep = Routes["images"][":uuid"]["lineage"]["get"]["response"][200][number];
+/** A row of the branches; `type` tells which. */
+export type BranchRow = Extract<Routes["branches"]["get"]["response"][200], readonly unknown[]>[number];
+export type BranchImage = Extract<BranchRow, { readonly type: "image" }>;
+export type BranchOperation = Extract<BranchRow, { readonly type: "operation" }>;
+/** What a stream of changes tells; `type` tells which. */
+export type Change =
+  | BranchOperation
+  | BranchImage
+  /** the image is deleted; what was made from it has its parent as parent now */
+  | { readonly type: "deleted"; readonly uuid: string }
+  /** changes were left out, so that what the client knows is outdated */
+  | { readonly type: "resync" };
 export type DiffItem = Routes["images"][":uuid"]["diff"]["get"]["response"][200]["items"][number];
 export type DirectoryListing = Routes["inspect"][":uuid"]["list"]["get"]["response"][200];
 export type ListingItem = DirectoryListing["items"][number];

@@ -2,6 +2,8 @@ import type { ByteString } from "./guest-path.ts";
 
 export const LIMIT_DEFAULT = 100;
 export const LIMIT_MAX = 1000;
+/** Largest number of images in an answer with the branches. */
+export const BRANCHES_COUNT_MAX = 20_000;
 
 /** Types of file system entries, by the letter that `ls` shows, except "f" for a regular file. */
 export type EntryType = "f" | "d" | "l" | "b" | "c" | "p" | "s";

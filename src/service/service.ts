@@ -1,3 +1,4 @@
+import { type BranchUseCases, branchUseCases } from "./branches/branches.ts";
 import { type CallerUseCases, callerUseCases } from "./callers.ts";
 import { type FileUseCases, fileUseCases } from "./files.ts";
 import { type ImageUseCases, imageUseCases } from "./images.ts";
@@ -15,6 +16,7 @@ import { WalkLimiter } from "./walk-limiter.ts";
  */
 export interface Service {
   readonly callers: CallerUseCases;
+  readonly branches: BranchUseCases;
   readonly images: ImageUseCases;
   readonly files: FileUseCases;
   readonly instances: InstanceUseCases;
@@ -29,6 +31,7 @@ export function createService(parts: ServiceParts): Service {
   const replies = new WalkLimiter();
   return {
     callers: callerUseCases(parts),
+    branches: branchUseCases(parts, replies),
     images: imageUseCases(parts, walks),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),

@@ -115,7 +115,7 @@ describe("a generated client", () => {
 
   test("tells the variants of a union apart by the text that each of them has", () => {
     const unions = [...objects(document)].filter(([, value]) => "discriminator" in value);
-    const named = ["AskedOperation", "OperationEvent"].map((name) => `#/components/schemas/${name}`);
+    const named = ["AskedOperation", "BranchRow", "OperationEvent"].map((name) => `#/components/schemas/${name}`);
     expect(unions.map(([path]) => path)).toEqual(named);
     for (const [, { oneOf, discriminator }] of unions as [string, Any][]) {
       const { propertyName, mapping } = discriminator;

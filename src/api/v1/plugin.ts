@@ -1,5 +1,6 @@
 import { Elysia } from "elysia";
 import { attachRoutes } from "./attach.ts";
+import { branchRoutes } from "./branches/branches.ts";
 import { checkpointRoutes } from "./checkpoints.ts";
 import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
@@ -17,6 +18,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
   return new Elysia({ prefix })
     .use(imagesRoutes(surface))
     .use(imageRoutes(surface))
+    .use(branchRoutes(surface))
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
     .use(portRoutes(surface))

@@ -10,6 +10,7 @@ import {
 } from "../../../domain/grep.ts";
 import type { ByteString } from "../../../domain/guest-path.ts";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
+import { BRANCHES_COUNT_MAX } from "../../../domain/listing.ts";
 import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
 import { Limit, Offset, OfProcess, oneOf, SinceEvent } from "../../wire-fields.ts";
@@ -46,6 +47,26 @@ export const ImagesQuery = Type.Object({
   until: Type.Optional(Until),
 });
 export type ImagesQuery = Static<typeof ImagesQuery>;
+
+/** Query of the branches. */
+export const BranchesQuery = Type.Object({
+  limit: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: BRANCHES_COUNT_MAX,
+      default: BRANCHES_COUNT_MAX,
+      description: "number of images, the newest",
+      error: `limit must be an integer from 1 to ${BRANCHES_COUNT_MAX}`,
+    }),
+  ),
+  before: Type.Optional(
+    Type.String({
+      pattern: UUID_PATTERN,
+      description: "only images that are older than this one",
+      error: "before must be the UUID of an image",
+    }),
+  ),
+});
 
 /** Query of the operation listing. */
 export const OperationsQuery = Type.Object({

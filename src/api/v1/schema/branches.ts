@@ -1,0 +1,56 @@
+import { type Static, Type } from "@sinclair/typebox";
+import { Reference, Timestamp, Uuid } from "./common.ts";
+import { Image } from "./images.ts";
+import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";
+
+const About = (description: string) =>
+  Type.Optional(Type.String({ description: `${description}, in one line of at most 80 characters` }));
+
+/** An image as a node of the branches. */
+export const BranchImage = Type.Object({
+  type: Type.Literal("image"),
+  ...Image.properties,
+  parent: Type.Optional(
+    Reference("the nearest image that exists of those from which it was made; absent when there is none"),
+  ),
+  skipped: Type.Optional(
+    Type.Integer({ minimum: 1, description: "number of deleted images between it and its parent, or above a root" }),
+  ),
+  size_bytes: Type.Integer({ description: "disk space that the image added to the one it was made from, in bytes" }),
+  kind: OperationKindSchema,
+  operation: Reference("the operation that made it, whose retention may be over"),
+  about: About("the command that ran, or the reference that was imported"),
+  exit_code: Type.Optional(Type.Integer()),
+  timed_out: Type.Optional(
+    Type.Boolean({ description: "present and true when the time limit of the command was hit" }),
+  ),
+  network: Type.Optional(Type.Boolean({ description: "present and true when the command had a network" })),
+});
+export type BranchImage = Static<typeof BranchImage>;
+
+/** An operation beside the branches that it makes grow. */
+export const BranchOperation = Type.Object({
+  type: Type.Literal("operation"),
+  uuid: Uuid,
+  kind: OperationKindSchema,
+  status: OperationStatusSchema,
+  image: Type.Optional(Reference("the image on which it runs; absent for an import, and when the image is deleted")),
+  about: About("what it does"),
+  created_at: Timestamp,
+  started_at: Type.Optional(Timestamp),
+  finished_at: Type.Optional(Timestamp),
+  result: Type.Optional(Reference("the image that it made; the one it started from when nothing changed")),
+});
+export type BranchOperation = Static<typeof BranchOperation>;
+
+/** The last row. */
+export const BranchesEnd = Type.Object({
+  type: Type.Literal("end"),
+  older: Type.Boolean({ description: "true: there are older images than those of the answer" }),
+});
+
+/** A row of the branches; `type` tells which. */
+export const BranchRow = Type.Union([BranchOperation, BranchImage, BranchesEnd], {
+  discriminator: { propertyName: "type" },
+});
+export type BranchRow = Static<typeof BranchRow>;

@@ -1,0 +1,44 @@
+import type { CallOptions, Client } from "./client.ts";
+import { AnswerError, UnreachableError } from "./errors.ts";
+import type { BranchRow } from "./types.ts";
+
+export interface BranchesOptions {
+  /** number of images, the newest; the default is the largest number that the appliance allows */
+  readonly limit?: number;
+  /** only images that are older than this one */
+  readonly before?: string;
+  readonly signal?: AbortSignal;
+}
+
+/**
+ * The rows of the branches as they come, many at a time: operations that have not ended, images with parents first, and the
+ * end.
+ * @throws ResponseError, AnswerError if the end is missing, UnreachableError if the connection breaks, the reason of `signal`
+ */
+export async function* readBranches(
+  client: Client,
+  { limit, before, signal }: BranchesOptions = {},
+): AsyncGenerator<readonly BranchRow[], void, undefined> {
+  const options: CallOptions = { query: { limit, before }, ...(signal === undefined ? {} : { signal }) };
+  const { body } = await client.call("GET", "/branches", options);
+  if (body === null) throw new AnswerError("the branches have no rows");
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let isOver = false;
+  try {
+    for (let text = ""; ; ) {
+      const step = await reader.read().catch((error: Error) => {
+        if (signal?.aborted) throw signal.reason;
+        throw new UnreachableError(`the branches broke off: ${error.message}`, { cause: error });
+      });
+      if (step.done) break;
+      const lines = `${text}${step.value}`.split("\n");
+      text = lines.pop() ?? "";
+      const rows = lines.map((line) => JSON.parse(line) as BranchRow);
+      isOver ||= rows.at(-1)?.type === "end";
+      if (rows.length > 0) yield rows;
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+  if (!isOver) throw new AnswerError("the branches have no end");
+}

@@ -1,0 +1,164 @@
+import { and, asc, desc, eq, lt, or, type SQL, sql } from "drizzle-orm";
+import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
+import type { Database, Orm } from "../database.ts";
+import { hasShownTag } from "../images.ts";
+import { history, images, tags } from "../schema.ts";
+import { aboutCommand, aboutText, leadingTexts } from "./about.ts";
+
+/** The beginning of a stored command that is read, in `characters` of JSON: enough for its line, and for a path of a shell. */
+const COMMAND_CHARACTERS_MAX = 600;
+
+/** An image as a node of the branches of its account. Times are `milliseconds` since the epoch, sizes are in `bytes`. */
+export interface BranchImage {
+  readonly id: ImageId;
+  /** the image that it was made from, which may be deleted; null for an import */
+  readonly madeFromId: ImageId | null;
+  /** true: that image exists */
+  readonly hasParent: boolean;
+  readonly tag: string | null;
+  readonly createdAt: number;
+  readonly sizeBytes: number;
+  readonly operationId: OperationId;
+  /** one line about how it was made; null when that is not known */
+  readonly about: string | null;
+  /** it was made by an import: it was made from nothing, and by no command */
+  readonly isImport: boolean;
+  readonly exitCode: number | null;
+  readonly timedOut: boolean;
+  readonly network: boolean;
+}
+
+/** A place in the order of images: by the time at which they were made, then by id. */
+export interface ImagePlace {
+  readonly createdAt: number;
+  readonly id: ImageId;
+}
+
+const columns = {
+  id: images.id,
+  existingParentId: images.parentId,
+  madeFromId: history.parentId,
+  tag: tags.name,
+  createdAt: images.createdAt,
+  sizeBytes: images.sizeBytes,
+  operationId: history.operationId,
+  command: sql<string | null>`substr(${history.command}, 1, ${sql.raw(String(COMMAND_CHARACTERS_MAX))})`,
+  source: history.source,
+  exitCode: history.exitCode,
+  timedOut: history.timedOut,
+  network: history.network,
+};
+
+function select(orm: Orm) {
+  return orm
+    .select(columns)
+    .from(images)
+    .innerJoin(history, eq(history.imageId, images.id))
+    .leftJoin(tags, hasShownTag);
+}
+
+type Row = ReturnType<ReturnType<typeof select>["all"]>[number];
+
+function branchImage({ existingParentId, command, source, ...row }: Row): BranchImage {
+  const about = command !== null ? aboutCommand(leadingTexts(command)) : source === null ? null : aboutText(source);
+  const isImport = command === null && row.madeFromId === null;
+  return { ...row, hasParent: existingParentId !== null, about: about === "" ? null : about, isImport };
+}
+
+/** The place of an image; null when the account has no such image. */
+export function placeOf(db: Database, accountId: AccountId, id: ImageId): ImagePlace | null {
+  const { createdAt } = images;
+  const place = db.orm
+    .select({ createdAt, id: images.id })
+    .from(images)
+    .where(and(eq(images.id, id), eq(images.accountId, accountId)))
+    .get();
+  return place ?? null;
+}
+
+/** The place of the image that is `count` images older than `from`; null when there are not so many. Reads an index only. */
+export function placeBefore(
+  db: Database,
+  accountId: AccountId,
+  from: ImagePlace | null,
+  count: number,
+): ImagePlace | null {
+  const { createdAt, id } = images;
+  const place = db.orm
+    .select({ createdAt, id })
+    .from(images)
+    .where(and(eq(images.accountId, accountId), from === null ? undefined : isBefore(from)))
+    .orderBy(desc(createdAt), desc(id))
+    .limit(1)
+    .offset(count - 1)
+    .get();
+  return place ?? null;
+}
+
+/** Images from one place on to before another one, the oldest first. */
+export function branchImagesFrom(
+  db: Database,
+  accountId: AccountId,
+  from: { readonly place: ImagePlace; readonly isIncluded: boolean },
+  before: ImagePlace | null,
+  limit: number,
+): BranchImage[] {
+  const rows = select(db.orm)
+    .where(and(eq(images.accountId, accountId), isFrom(from), before === null ? undefined : isBefore(before)))
+    .orderBy(asc(images.createdAt), asc(images.id))
+    .limit(limit)
+    .all();
+  return rows.map(branchImage);
+}
+
+function isBefore({ createdAt, id }: ImagePlace): SQL | undefined {
+  return and(
+    sql`${images.createdAt} <= ${createdAt}`,
+    or(lt(images.createdAt, createdAt), and(eq(images.createdAt, createdAt), lt(images.id, id))),
+  );
+}
+
+function isFrom({
+  place: { createdAt, id },
+  isIncluded,
+}: {
+  readonly place: ImagePlace;
+  readonly isIncluded: boolean;
+}): SQL {
+  const order = sql.raw(isIncluded ? ">=" : ">");
+  return sql`(${images.createdAt}, ${images.id}) ${order} (${createdAt}, ${id})`;
+}
+
+/** How far up a walk came. */
+export interface WalkedUp {
+  /** the image at which it ended */
+  readonly id: ImageId;
+  readonly exists: boolean;
+  /** what that image was made from; null: nothing */
+  readonly madeFromId: ImageId | null;
+  /** steps to it */
+  readonly stepsCount: number;
+}
+
+/** Walks from an image towards its import until an image exists, at most `stepsMax` steps. Null when there is no such step. */
+export function walkUp(db: Database, id: ImageId, stepsMax: number): WalkedUp | null {
+  const rows = db.orm.all<[ImageId, number, ImageId | null, number]>(sql`
+    with recursive up(id, steps) as (
+      select ${id}, 0
+      union all
+      select h.parent_id, up.steps + 1 from up join history h on h.image_id = up.id
+        where h.parent_id is not null and up.steps < ${stepsMax}
+        and not exists (select 1 from images where images.id = up.id)
+    )
+    select up.id, up.steps, h.parent_id, exists (select 1 from images where images.id = up.id)
+      from up join history h on h.image_id = up.id order by up.steps desc limit 1`);
+  const [row] = rows;
+  if (row === undefined) return null;
+  const [lastId, stepsCount, madeFromId, exists] = Object.values(row) as unknown as [
+    ImageId,
+    number,
+    ImageId | null,
+    number,
+  ];
+  return { id: lastId, exists: exists === 1, madeFromId, stepsCount };
+}

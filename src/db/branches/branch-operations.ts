@@ -1,0 +1,52 @@
+import { and, asc, eq, gt, or, sql } from "drizzle-orm";
+import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
+import type { OperationKind, OperationStatus } from "../../domain/operation.ts";
+import type { Database } from "../database.ts";
+import { operations } from "../schema.ts";
+
+/** An operation beside the branches that it makes grow. Times are `milliseconds` since the epoch. */
+export interface BranchOperation {
+  readonly id: OperationId;
+  readonly kind: OperationKind;
+  readonly status: OperationStatus;
+  /** the image on which it runs while that exists; null for an import */
+  readonly imageId: ImageId | null;
+  readonly createdAt: number;
+  readonly startedAt: number | null;
+  readonly finishedAt: number | null;
+  /** the image that it made or found; null when there is none */
+  readonly resultId: ImageId | null;
+}
+
+const columns = {
+  id: operations.id,
+  kind: operations.kind,
+  status: operations.status,
+  imageId: operations.imageId,
+  createdAt: operations.createdAt,
+  startedAt: operations.startedAt,
+  finishedAt: operations.finishedAt,
+  resultId: sql<ImageId | null>`json_extract(${operations.result}, '$.image')`,
+};
+
+/** A page of the operations of one state, the oldest first. */
+export function branchOperations(
+  db: Database,
+  accountId: AccountId,
+  status: OperationStatus,
+  after: Pick<BranchOperation, "createdAt" | "id"> | null,
+  limit: number,
+): BranchOperation[] {
+  const { createdAt, id } = operations;
+  const isAfter =
+    after === null
+      ? undefined
+      : or(gt(createdAt, after.createdAt), and(eq(createdAt, after.createdAt), gt(id, after.id)));
+  return db.orm
+    .select(columns)
+    .from(operations)
+    .where(and(eq(operations.accountId, accountId), eq(operations.status, status), isAfter))
+    .orderBy(asc(createdAt), asc(id))
+    .limit(limit)
+    .all();
+}
