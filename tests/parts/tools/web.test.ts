@@ -16,6 +16,8 @@ const MENTIONED = [
   /^http:\/\/www\.w3\.org\/(?:2000\/svg|1999\/xhtml|1999\/xlink|1998\/Math\/MathML)$/,
   // Elysia's client puts paths behind it to take them apart.
   /^http:\/\/e\.ly$/,
+  // It exists nowhere: relative addresses are taken apart with it.
+  /^http:\/\/\w+\.invalid$/,
   // Warnings of highlight.js.
   /^https:\/\/github\.com\/highlightjs\//,
 ];
