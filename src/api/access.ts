@@ -79,7 +79,10 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
   return new Elysia({ name: "access" }).macro({
     reads: (scope: RouteScope) => ({
       ...withoutBody(scope),
-      resolve: ({ request }) => ({ principal: requests.principal(request) }),
+      resolve: ({ request }) => ({
+        principal: requests.principal(request),
+        isAllowed: () => requests.isAllowed(request),
+      }),
     }),
     writes: (scope: RouteScope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
     takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT, waitsForGuest = false }: JsonBodyOptions) => {

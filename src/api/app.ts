@@ -2,7 +2,7 @@ import { Elysia } from "elysia";
 import { YieldingTurns } from "../system/yielding-turns.ts";
 import { accessPlugin } from "./access.ts";
 import { answersPlugin } from "./answers.ts";
-import { authenticate, tokenCheck } from "./auth.ts";
+import { authenticate } from "./auth.ts";
 import { BodyRooms } from "./body-room.ts";
 import { CONTREE_ERRORS } from "./contree/errors.ts";
 import { contreePlugin } from "./contree/plugin.ts";
@@ -62,9 +62,9 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
   );
   const addressOf = (prefix: string): string => `${publicUrl ?? ""}${prefix}`;
   const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
-    const { id: requestId, isAllowed } = requests.of(handshake.request);
-    const isTokenValid = tokenCheck(handshake.request, verifyToken);
-    return upgrade(handshake, { requestId, protocol, socket, isAllowed: isAllowed ?? isTokenValid });
+    const { request } = handshake;
+    const isAllowed = () => requests.isAllowed(request);
+    return upgrade(handshake, { requestId: requests.of(request).id, protocol, socket, isAllowed });
   };
   const prefixes = { page: WEB_API_PREFIX, api: V1_PREFIX };
   const door = web === null ? null : new Door({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });
@@ -93,7 +93,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
       const isOfPage = door !== null && isBelow(WEB_API_PREFIX, state.path);
       const path = isOfPage ? await door.admit(request, state) : state.path;
       if (!isOfPage && GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
-        state.principal = await authenticate(request, verifyToken);
+        Object.assign(state, await authenticate(request, verifyToken));
       }
       const isReadRight = !isOfPage && request.method !== "HEAD" && elysiaPathOf(request.url) === path;
       if (isReadRight && !table.isShadowed(request.method, path)) return undefined;

@@ -11,28 +11,29 @@ function tokenOf(request: Request): string | undefined {
   return BEARER.exec(request.headers.get("authorization") ?? "")?.[1];
 }
 
-/**
- * A function that tells whether the token of a request is still valid. It does not reject: when a token cannot be checked,
- * it counts as valid.
- */
-export function tokenCheck(request: Request, verifyToken: ApiOptions["verifyToken"]): () => Promise<boolean> {
-  const token = tokenOf(request) ?? "";
-  return () =>
-    verifyToken(token).then(
-      (principal) => principal !== null,
-      () => true,
-    );
+/** Who sent a request, and whether they still may. */
+interface Caller {
+  readonly principal: Principal;
+  /** does not reject: when the token cannot be checked, it counts as valid */
+  readonly isAllowed: () => Promise<boolean>;
 }
 
 /**
- * The principal of a request.
+ * The caller of a request with a token.
  * @throws ApiError `unauthorized`, with the same message for every reason
  */
-export async function authenticate(request: Request, verifyToken: ApiOptions["verifyToken"]): Promise<Principal> {
+export async function authenticate(request: Request, verifyToken: ApiOptions["verifyToken"]): Promise<Caller> {
   const token = tokenOf(request);
   const principal = token === undefined ? null : await verifyToken(token);
-  if (principal === null) throw new ApiError("unauthorized", "missing or invalid bearer token");
-  return principal;
+  if (token === undefined || principal === null) {
+    throw new ApiError("unauthorized", "missing or invalid bearer token");
+  }
+  const isAllowed = () =>
+    verifyToken(token).then(
+      (found) => found !== null,
+      () => true,
+    );
+  return { principal, isAllowed };
 }
 
 /** @throws ApiError `forbidden` */

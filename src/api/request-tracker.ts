@@ -76,6 +76,11 @@ export class RequestTracker {
     return principal;
   }
 
+  /** Tells whether what proved the principal still does. It does not reject: what cannot be checked counts as valid. */
+  async isAllowed(request: Request): Promise<boolean> {
+    return (await this.of(request).isAllowed?.()) ?? false;
+  }
+
   /** Disposes of `room` when the request is answered. */
   hold(request: Request, room: Disposable): void {
     const state = this.of(request);

@@ -38,7 +38,7 @@ export function eventRoutes(surface: ContreeSurface) {
   const shared = new SharedFrames((events) => frames.of(events));
   return new Elysia({ prefix: "/operations" }).use(surface.access).get(
     "/:id/events",
-    async ({ request, principal, params, query: { spid, follow = false, since = -1 } }) => {
+    async ({ request, principal, isAllowed, params, query: { spid, follow = false, since = -1 } }) => {
       // Clients that begin to follow together would otherwise be answered in one turn of the event loop.
       await ownTurn(principal.accountId);
       const left = new AbortController();
@@ -53,7 +53,8 @@ export function eventRoutes(surface: ContreeSurface) {
       };
       const failure = (error: unknown) =>
         failureFrames(error instanceof ApiError ? error.message : "the events could not be read");
-      return respond(eventStream({ events, frames: framesOf, failure, left, idleMs: IDLE_MS }), request);
+      const stream = { events, frames: framesOf, failure, left, isAllowed, idleMs: IDLE_MS };
+      return respond(eventStream(stream), request);
     },
     { reads: "operations:read", ...EVENTS },
   );

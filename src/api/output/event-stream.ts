@@ -3,6 +3,7 @@ import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventStream } from "../../service/events.ts";
 import type { Reply } from "../reply.ts";
 import { followStream } from "../stream.ts";
+import { watchCredential } from "./credential-watch.ts";
 
 /** Header of a client that goes on with a stream. */
 export const LAST_EVENT_ID = "Last-Event-ID";
@@ -29,12 +30,14 @@ export interface FrameSource {
   readonly failure?: (error: unknown) => Uint8Array<ArrayBuffer>;
   /** aborted when the client disconnects; it must end a wait for events */
   readonly left: AbortController;
+  /** tells whether the client may still read; must not reject */
+  readonly isAllowed: () => Promise<boolean>;
   /** a comment is sent when nothing else was sent for so long */
   readonly idleMs: number;
 }
 
-/** Streams frames of events. A failure after the client has left ends the stream. */
-export function eventStream({ events, frames, failure, left, idleMs }: FrameSource): Reply {
+/** Streams frames of events. It ends when the client has left, and soon after its credential has ended. */
+export function eventStream({ events, frames, failure, left, isAllowed, idleMs }: FrameSource): Reply {
   const failed = (error: unknown) => {
     if (left.signal.aborted) return null;
     if (failure === undefined) throw error;
@@ -42,7 +45,10 @@ export function eventStream({ events, frames, failure, left, idleMs }: FrameSour
   };
   const followed = { next: () => events.next(), encode: frames, failed };
   const idle = { chunk: KEEPALIVE, afterMs: idleMs };
-  const body = followStream(followed, { idle, held: events, onCancel: () => left.abort() });
+  const held = new DisposableStack();
+  held.use(events);
+  held.use(watchCredential(left, isAllowed));
+  const body = followStream(followed, { idle, held, onCancel: () => left.abort() });
   const headers = { "content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no" };
   return { status: 200, headers, body };
 }

@@ -42,7 +42,7 @@ export function eventRoutes(surface: Surface) {
   const shared = new SharedFrames((events) => text.frames(events));
   return new Elysia({ prefix: "/operations" }).use(surface.access).get(
     "/:id/events",
-    async ({ request, principal, params, query }) => {
+    async ({ request, principal, isAllowed, params, query }) => {
       const isJson = prefersJson(request.headers.get("accept"));
       const { spid, follow = false, limit } = checkedQuery(query, isJson);
       // Clients that begin to follow together would otherwise be answered in one turn of the event loop.
@@ -56,7 +56,7 @@ export function eventRoutes(surface: Surface) {
       if (!isJson) {
         const events = operations.events(principal, wanted);
         const frames = (found: readonly LogEvent[]) => shared.of(found);
-        return respond(eventStream({ events, frames, left, idleMs: IDLE_MS }), request);
+        return respond(eventStream({ events, frames, left, isAllowed, idleMs: IDLE_MS }), request);
       }
       const events = await operations.eventArray(principal, wanted);
       return respond(await streamed(JSON_TYPE, arrayText(events, text), events), request);

@@ -4,6 +4,7 @@ import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
 import { authorize } from "../auth.ts";
+import { watchCredential } from "../output/credential-watch.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { pullStream } from "../stream.ts";
@@ -81,7 +82,7 @@ export function instanceRoutes(surface: Surface) {
     )
     .get(
       "/:uuid/stats",
-      async ({ request, principal, params, query }) => {
+      async ({ request, principal, isAllowed, params, query }) => {
         const { instances } = surface.service;
         const id = params.uuid as OperationId;
         if (query.once === true) {
@@ -90,7 +91,8 @@ export function instanceRoutes(surface: Surface) {
         }
         const left = new AbortController();
         const signal = AbortSignal.any([request.signal, left.signal]);
-        return respond(eventStream(instances.stats(principal, { id, signal }), left), request);
+        const samples = instances.stats(principal, { id, signal });
+        return respond(eventStream(samples, left, watchCredential(left, isAllowed)), request);
       },
       { reads: "instances:read", ...STATS },
     );
@@ -127,14 +129,22 @@ function statsOf(sample: InstanceStats) {
 }
 
 /** Streams samples as events. A client that disconnects aborts `left`; the end of the instance is an `end` event. */
-function eventStream(samples: AsyncIterable<InstanceStats>, left: AbortController): Reply {
-  const body = pullStream(events(samples), { onCancel: () => left.abort() });
+function eventStream(samples: AsyncIterable<InstanceStats>, left: AbortController, held: Disposable): Reply {
+  const body = pullStream(events(samples, left.signal), { held, onCancel: () => left.abort() });
   const headers = { "content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no" };
   return { status: 200, headers, body };
 }
 
-async function* events(samples: AsyncIterable<InstanceStats>): AsyncGenerator<Uint8Array, void, undefined> {
+async function* events(
+  samples: AsyncIterable<InstanceStats>,
+  left: AbortSignal,
+): AsyncGenerator<Uint8Array, void, undefined> {
   const encoder = new TextEncoder();
-  for await (const sample of samples) yield encoder.encode(`data: ${JSON.stringify(statsOf(sample))}\n\n`);
+  try {
+    for await (const sample of samples) yield encoder.encode(`data: ${JSON.stringify(statsOf(sample))}\n\n`);
+  } catch (error) {
+    if (!left.aborted) throw error;
+  }
+  if (left.aborted) return;
   yield encoder.encode("event: end\ndata: {}\n\n");
 }

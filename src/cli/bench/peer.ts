@@ -28,7 +28,7 @@ async function serveRoute(dataDir: string, operation: unknown): Promise<string> 
   const app = new Elysia({ strictPath: true, systemRouter: false }).get(
     "/v1/operations/:id",
     async ({ request }) => {
-      authorize(await authenticate(request, verify), "operations:read");
+      authorize((await authenticate(request, verify)).principal, "operations:read");
       return operation as never;
     },
     { params: Type.Object({ id: Type.String() }), response: Operation },

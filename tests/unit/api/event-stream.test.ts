@@ -1,4 +1,4 @@
-import { expect, test } from "bun:test";
+import { expect, spyOn, test } from "bun:test";
 import { eventStream, lastEventId, SharedFrames } from "../../../src/api/output/event-stream.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { LogEvent } from "../../../src/domain/log-event.ts";
@@ -7,7 +7,7 @@ const KEEPALIVE = ": keepalive\n\n";
 const bytes = (text: string) => new TextEncoder().encode(text);
 
 /** A stream whose next frames the test gives, as an event with them; null ends it. */
-function stream(idleMs: number) {
+function stream(idleMs: number, isAllowed = () => Promise.resolve(true)) {
   let waiting = Promise.withResolvers<readonly LogEvent[] | null>();
   const state = { disposedCount: 0 };
   const events = { next: () => waiting.promise, [Symbol.dispose]: () => void state.disposedCount++ };
@@ -19,10 +19,11 @@ function stream(idleMs: number) {
     before.resolve(text === null ? null : [{ ...head, payload: bytes(text) }]);
   };
   const frames = (found: readonly LogEvent[]) => new Uint8Array(found[0]?.payload ?? []);
-  const { body, headers } = eventStream({ events, frames, left, idleMs });
+  const { body, headers } = eventStream({ events, frames, left, isAllowed, idleMs });
   const reader = (new Response(body as ReadableStream<Uint8Array>).body as ReadableStream<Uint8Array>).getReader();
   const read = async () => Buffer.from((await reader.read()).value ?? "").toString();
-  return { give, read, reader, headers, left, state };
+  const fail = () => waiting.reject(new Error("aborted"));
+  return { give, read, reader, headers, left, state, fail };
 }
 
 test("a stream without events sends a comment whenever it was silent for so long", async () => {
@@ -44,6 +45,30 @@ test("a client that leaves aborts what is waited for", async () => {
   expect(await read()).toBe(KEEPALIVE);
   await reader.cancel();
   expect([left.signal.aborted, state.disposedCount > 0]).toEqual([true, true]);
+});
+
+test("a stream ends, without a failure, once its client may not read any more", async () => {
+  const started = spyOn(globalThis, "setInterval").mockReturnValue(7 as never);
+  const cleared = spyOn(globalThis, "clearInterval").mockReturnValue(undefined);
+  using _restored = {
+    [Symbol.dispose]: () => {
+      started.mockRestore();
+      cleared.mockRestore();
+    },
+  };
+  let isAllowed = true;
+  const { read, left, state, fail } = stream(60_000, () => Promise.resolve(isAllowed));
+  left.signal.addEventListener("abort", fail);
+  const onInterval = started.mock.calls[0]?.[0] as () => void;
+  expect(await read()).toBe(KEEPALIVE);
+  onInterval();
+  await Promise.resolve();
+  expect([left.signal.aborted, state.disposedCount]).toEqual([false, 0]);
+  isAllowed = false;
+  onInterval();
+  expect(await read()).toBe("");
+  expect(state.disposedCount).toBeGreaterThan(0);
+  expect(cleared.mock.calls[0]?.[0] as unknown).toBe(7);
 });
 
 test("the header of a client that goes on is the id of an event, or none", () => {
