@@ -1,6 +1,9 @@
 import "./styles/main.css";
 import { render } from "preact";
-import { App } from "./app/app.tsx";
+import { App, start } from "./app/app.tsx";
 
 const root = document.getElementById("app");
-if (root !== null) render(<App />, root);
+if (root !== null) {
+  start();
+  render(<App />, root);
+}

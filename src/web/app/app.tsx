@@ -1,4 +1,62 @@
+import { connection } from "../data/connection.ts";
+import { loadSession, sessionState } from "../data/session.ts";
+import { useStore } from "../data/store.ts";
+import { PageHeader } from "../parts/breadcrumbs.tsx";
+import { ButtonLink } from "../parts/button.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { Toasts } from "../parts/toast.tsx";
+import { Frame } from "./frame.tsx";
+import { startKeys } from "./keys.ts";
+import { useRoute } from "./router.ts";
+import { placeOf } from "./routes.tsx";
+import { SignIn } from "./sign-in.tsx";
+import { startTheme } from "./theme.ts";
+import { preload, ViewSlot } from "./view-slot.tsx";
+
+/** What begins before anything is drawn: the theme, the keys, and at the same time the session and the chunk of the view. */
+export function start(): void {
+  startTheme();
+  startKeys();
+  const place = placeOf(location.pathname);
+  if (place !== undefined) void preload(place);
+  void loadSession();
+}
+
 /** The page as a whole. */
 export function App() {
-  return <main>Coppice</main>;
+  const state = useStore(sessionState);
+  return (
+    <>
+      <Content state={state} />
+      <Toasts />
+    </>
+  );
+}
+
+function Content({ state }: { readonly state: ReturnType<typeof sessionState.get> }) {
+  const { path } = useRoute();
+  const isAway = useStore(connection) === "away";
+  if (state.is === "out") return <SignIn hasEnded={state.hasEnded} />;
+  if (state.is === "unknown") {
+    return isAway ? (
+      <p class="connection connection-first">
+        The appliance does not answer. This page goes on by itself when it does.
+      </p>
+    ) : null;
+  }
+  const place = placeOf(path);
+  return <Frame>{place === undefined ? <NotFound /> : <ViewSlot key={place.name} place={place} />}</Frame>;
+}
+
+function NotFound() {
+  return (
+    <>
+      <PageHeader heading="Nothing is here" />
+      <Empty
+        title="No view has this link"
+        text="It may have been cut when it was copied."
+        action={<ButtonLink href="/">Go to branches</ButtonLink>}
+      />
+    </>
+  );
 }

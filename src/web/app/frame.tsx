@@ -1,0 +1,144 @@
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { connection } from "../data/connection.ts";
+import { problemOf } from "../data/problem.ts";
+import { isUpgraded, useSession } from "../data/session.ts";
+import { useStore } from "../data/store.ts";
+import { IconButton } from "../parts/button.tsx";
+import { Icon } from "../parts/icon.tsx";
+import { Menu, type MenuItem } from "../parts/menu.tsx";
+import { useToast } from "../parts/toast.tsx";
+import { Help } from "./help.tsx";
+import { useShortcut } from "./keys.ts";
+import { Mark } from "./mark.tsx";
+import { Link, navigate, useRoute } from "./router.ts";
+import { DESTINATIONS, type Destination, placeOf } from "./routes.tsx";
+import { chooseTheme, type ThemeChoice, themeChoice } from "./theme.ts";
+import { preload } from "./view-slot.tsx";
+
+const THEMES = [
+  { choice: "system", label: "Theme of the system", icon: "system" },
+  { choice: "light", label: "Light", icon: "sun" },
+  { choice: "dark", label: "Dark", icon: "moon" },
+] as const satisfies readonly { choice: ThemeChoice; label: string; icon: string }[];
+
+/** What is around every view: the way to the places, who is signed in, and what the view is in. */
+export function Frame({ children }: { readonly children: ComponentChildren }) {
+  const [isHelpOpen, setHelpOpen] = useState(false);
+  useShortcut({ keys: "?", text: "Keys", group: "Everywhere" }, () => setHelpOpen(true));
+  return (
+    <div class="frame">
+      <a class="skip" href="#main">
+        Skip to the content
+      </a>
+      <header class="bar">
+        <Link class="bar-home" href="/" aria-label="Coppice">
+          <Mark />
+          <span class="bar-name">Coppice</span>
+        </Link>
+        <nav class="bar-places" aria-label="Places">
+          {DESTINATIONS.map((destination) => (
+            <PlaceLink key={destination.href} {...destination} />
+          ))}
+        </nav>
+        <div class="bar-end">
+          <span class="bar-help">
+            <IconButton icon="help" label="Keys" onClick={() => setHelpOpen(true)} />
+          </span>
+          <AccountMenu onHelp={() => setHelpOpen(true)} />
+        </div>
+      </header>
+      <ConnectionLine />
+      <Main>{children}</Main>
+      {isHelpOpen ? <Help onClose={() => setHelpOpen(false)} /> : null}
+    </div>
+  );
+}
+
+function PlaceLink({ label, href, icon, keys, places }: Destination) {
+  const { path } = useRoute();
+  const current = placeOf(path)?.name;
+  useShortcut({ keys, text: `Go to ${label.toLowerCase()}`, group: "Everywhere" }, () => navigate(href));
+  const prepare = () => {
+    const place = placeOf(href);
+    if (place !== undefined) void preload(place);
+  };
+  return (
+    <Link
+      class="bar-place"
+      href={href}
+      aria-current={current !== undefined && places.includes(current) ? "page" : undefined}
+      onPointerEnter={prepare}
+      onFocus={prepare}
+    >
+      <Icon name={icon} />
+      <span>{label}</span>
+    </Link>
+  );
+}
+
+function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
+  const { account, version, signOut } = useSession();
+  const choice = useStore(themeChoice);
+  const toast = useToast();
+  const leave = async () => {
+    try {
+      await signOut();
+    } catch (error) {
+      toast(problemOf(error).message, { isProblem: true });
+    }
+  };
+  const items: MenuItem[] = [
+    ...THEMES.map((theme) => ({
+      label: theme.label,
+      icon: theme.icon,
+      isChecked: theme.choice === choice,
+      onSelect: () => chooseTheme(theme.choice),
+    })),
+    { label: "Keys", icon: "help", keys: "?", isApart: true, onSelect: onHelp },
+    { label: "Sign out", icon: "person", isApart: true, onSelect: () => void leave() },
+  ];
+  return (
+    <Menu label={`Account ${account}, version ${version}`} items={items}>
+      <Icon name="person" />
+      <span class="bar-account">{account}</span>
+      <Icon name="down" />
+    </Menu>
+  );
+}
+
+/** Says in one line that the appliance does not answer, or that this page is older than it. */
+function ConnectionLine() {
+  const state = useStore(connection);
+  const isOld = useStore(isUpgraded);
+  return (
+    <div class="connection" role="status">
+      {state === "away" ? <p>The appliance does not answer. This page goes on by itself when it does.</p> : null}
+      {state === "there" && isOld ? (
+        <p>
+          The appliance was upgraded.{" "}
+          <button class="text-button" type="button" onClick={() => location.reload()}>
+            Load the new page
+          </button>
+        </p>
+      ) : null}
+    </div>
+  );
+}
+
+/** The view. The focus goes to it when another place is shown, so that keys and readers of screens begin there. */
+function Main({ children }: { readonly children: ComponentChildren }) {
+  const { path } = useRoute();
+  const main = useRef<HTMLElement>(null);
+  const shown = useRef(path);
+  useEffect(() => {
+    if (shown.current === path) return;
+    shown.current = path;
+    main.current?.focus({ preventScroll: true });
+  }, [path]);
+  return (
+    <main ref={main} class="main" id="main" tabIndex={-1}>
+      {children}
+    </main>
+  );
+}

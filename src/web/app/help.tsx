@@ -1,0 +1,58 @@
+import { useStore } from "../data/store.ts";
+import { Dialog } from "../parts/dialog.tsx";
+import { Checkbox } from "../parts/field.tsx";
+import { areKeysOn, shortcuts, turnKeys } from "./keys.ts";
+
+/** Keys that lists, trees and menus share, and which are no shortcuts of the page. */
+const IN_LISTS = [
+  { keys: "↑ ↓", text: "Move" },
+  { keys: "Home End", text: "First and last" },
+  { keys: "Enter", text: "Open" },
+  { keys: "Esc", text: "Close" },
+] as const;
+
+/** The keys that work now. */
+export function Help({ onClose }: { readonly onClose: () => void }) {
+  const entries = useStore(shortcuts);
+  const isOn = useStore(areKeysOn);
+  const groups = [...new Set(entries.map(({ group }) => group))];
+  return (
+    <Dialog title="Keys" onClose={onClose}>
+      <div class="keys">
+        {groups.map((group) => (
+          <KeyList key={group} name={group} keys={entries.filter((entry) => entry.group === group)} />
+        ))}
+        <KeyList name="Lists, trees and menus" keys={IN_LISTS} />
+      </div>
+      <Checkbox
+        label="Single keys are shortcuts"
+        hint="Turn this off if you speak your text, or press keys by accident."
+        isChecked={isOn}
+        onChecked={turnKeys}
+      />
+    </Dialog>
+  );
+}
+
+function KeyList(props: {
+  readonly name: string;
+  readonly keys: readonly { readonly keys: string; readonly text: string }[];
+}) {
+  return (
+    <section>
+      <h3>{props.name}</h3>
+      <dl class="key-list">
+        {props.keys.map(({ keys, text }) => (
+          <div key={keys}>
+            <dt>{text}</dt>
+            <dd>
+              {keys.split(" ").map((key) => (
+                <kbd key={key}>{key}</kbd>
+              ))}
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}

@@ -1,0 +1,71 @@
+import { useState } from "preact/hooks";
+import { Problem, problemOf } from "../data/problem.ts";
+import { signIn } from "../data/session.ts";
+import { Button } from "../parts/button.tsx";
+import { CommandLine } from "../parts/empty.tsx";
+import { Field } from "../parts/field.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Mark } from "./mark.tsx";
+import { useTitle } from "./router.ts";
+
+/** Asks for a token, in place of whatever the link shows; then the link is shown. */
+export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
+  const [token, setToken] = useState("");
+  const [problem, setProblem] = useState<Problem>();
+  const [isBusy, setBusy] = useState(false);
+  useTitle("Sign in");
+  const send = async () => {
+    setBusy(true);
+    setProblem(undefined);
+    try {
+      await signIn(token.trim());
+    } catch (error) {
+      setProblem(refused(problemOf(error)));
+      setBusy(false);
+    }
+  };
+  return (
+    <main class="sign-in" id="main">
+      <form
+        class="sign-in-form"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (!isBusy) void send();
+        }}
+      >
+        <Mark />
+        <h1>Sign in to Coppice</h1>
+        <p class="muted">
+          {hasEnded
+            ? "Your session has ended. Sign in to come back to where you were."
+            : "A token is all that you need."}
+        </p>
+        <Field
+          label="Token"
+          type="password"
+          name="token"
+          autocomplete="current-password"
+          isRequired
+          isMono
+          value={token}
+          onValue={setToken}
+        />
+        {problem === undefined ? null : <ProblemNote problem={problem} />}
+        <Button type="submit" tone="primary" isBusy={isBusy}>
+          Sign in
+        </Button>
+      </form>
+      <section class="sign-in-help">
+        <h2>No token yet?</h2>
+        <p class="muted">Make one on the machine of the appliance, as root:</p>
+        <CommandLine text="coppice token create --account NAME" />
+      </section>
+    </main>
+  );
+}
+
+function refused(problem: Problem): Problem {
+  if (problem.status !== 401) return problem;
+  const message = "The appliance does not know this token. It may be incomplete, expired or revoked.";
+  return new Problem(message, { status: 401, code: problem.code, cause: problem });
+}

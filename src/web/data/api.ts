@@ -1,0 +1,58 @@
+import { Client } from "../../client/client.ts";
+import { noteAnswer, noteSilence } from "./connection.ts";
+import { isAbort, Problem } from "./problem.ts";
+import { csrf, endSession, loadSession, refusalOf } from "./session.ts";
+
+const PREFIX = "/web/api";
+
+/**
+ * `/v1/…` as this page reaches it without header fields: for links that download, and for WebSockets. It holds a half of the
+ * session, so it is no link to be shown or kept.
+ */
+export function addressOf(path: string): string {
+  return `${PREFIX}/~${csrf()}${path}`;
+}
+
+/** A request with the cookie of the session; what it tells of the session and of the connection is noted. */
+async function exchange(url: URL | string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  headers.set("x-csrf-token", csrf());
+  let response: Response;
+  try {
+    response = await fetch(url, { ...init, headers });
+  } catch (error) {
+    if (!isAbort(error) && init.signal?.aborted !== true) noteSilence(loadSession);
+    throw error;
+  }
+  if (response.status === 401) endSession();
+  else noteAnswer();
+  return response;
+}
+
+/** The typed client of the appliance, with the session in place of a token. */
+export const api = new Client({
+  url: `${location.origin}${PREFIX}`,
+  token: null,
+  fetch: exchange,
+  // A WebSocket of a browser has no header fields.
+  socket: (url, { protocols }) => new WebSocket(addressed(url), [...protocols]),
+});
+
+function addressed(url: URL): URL {
+  const path = url.pathname.slice(PREFIX.length);
+  return new URL(addressOf(path) + url.search, url);
+}
+
+/**
+ * One request by the rules of the session.
+ * @param path such as `/v1/images`, with its query
+ * @throws Problem for a status of 400 and above, and where nothing answers; the reason of `init.signal`
+ */
+export async function request(path: string, init: RequestInit = {}): Promise<Response> {
+  const response = await exchange(PREFIX + path, init).catch((error: unknown) => {
+    if (init.signal?.aborted === true) throw init.signal.reason;
+    throw new Problem("The appliance does not answer.", { code: "unreachable", cause: error });
+  });
+  if (response.status >= 400) throw await refusalOf(response);
+  return response;
+}

@@ -1,0 +1,98 @@
+import { useEffect, useRef } from "preact/hooks";
+import { readEvents } from "../../client/events.ts";
+import { api } from "./api.ts";
+import { connection, onReturn } from "./connection.ts";
+import { problemOf } from "./problem.ts";
+import { onSessionChange } from "./session.ts";
+
+/** A change of what the account has, as `GET /v1/changes` tells it; `resync`: load anew whatever is shown. */
+export interface Change {
+  readonly type: "operation" | "image" | "deleted" | "resync";
+  readonly uuid?: string;
+  readonly [field: string]: unknown;
+}
+
+/** How long a hidden page goes on to listen, in `milliseconds`: going to another tab and back loads nothing anew. */
+const HIDDEN_MS = 20_000;
+/** Pauses before a stream that ended is opened again, in `milliseconds`. */
+const AGAIN_MS = [250, 1_000, 4_000, 15_000] as const;
+
+const handlers = new Set<(change: Change) => void>();
+let stream: AbortController | null = null;
+let hiding: ReturnType<typeof setTimeout> | null = null;
+
+/**
+ * Calls `handle` for each change, while the component is shown. The page has one stream, which is open while somebody
+ * listens and the page is visible. `resync` comes each time that the stream begins, the first time included, and after
+ * something was missed: whoever listens loads then what he shows, and applies what follows.
+ */
+export function useChanges(handle: (change: Change) => void): void {
+  const latest = useRef(handle);
+  latest.current = handle;
+  useEffect(() => {
+    const listen = (change: Change) => latest.current(change);
+    handlers.add(listen);
+    // The stream of another listener began earlier.
+    if (stream !== null) listen({ type: "resync" });
+    keepListening();
+    return () => {
+      handlers.delete(listen);
+      keepListening();
+    };
+  }, []);
+}
+
+/** Opens or closes the stream, as somebody listens and the page is visible or not. */
+function keepListening(): void {
+  if (handlers.size === 0) stop();
+  else if (document.visibilityState === "visible" && stream === null) void listen();
+}
+
+function stop(): void {
+  stream?.abort();
+  stream = null;
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (hiding !== null) clearTimeout(hiding);
+  hiding = document.visibilityState === "hidden" ? setTimeout(stop, HIDDEN_MS) : null;
+  keepListening();
+});
+onSessionChange(stop);
+
+function tell(change: Change): void {
+  for (const handle of [...handlers]) handle(change);
+}
+
+async function listen(): Promise<void> {
+  const own = new AbortController();
+  stream = own;
+  for (let failures = 0; !own.signal.aborted; failures += 1) {
+    try {
+      for await (const { event, data } of readEvents(api, "/changes", { signal: own.signal })) {
+        // The first event says that the stream is open, so that nothing is missed between it and what is loaded now.
+        failures = 0;
+        if (event !== undefined) tell(JSON.parse(data) as Change);
+      }
+    } catch (error) {
+      if (own.signal.aborted) return;
+      const { status } = problemOf(error);
+      // The session is over, or its token may not listen; the sign-in begins anew.
+      if (status === 401 || status === 403 || status === 404) return stop();
+    }
+    if (!own.signal.aborted) await again(AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)] ?? 0, own.signal);
+  }
+}
+
+/** Ends after a time, when the appliance is back, or when the stream is given up. */
+function again(milliseconds: number, signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  // While the appliance is away, whoever looks for it says when it is back.
+  const timer = connection.get() === "there" ? setTimeout(resolve, milliseconds) : undefined;
+  const leave = onReturn(resolve);
+  signal.addEventListener("abort", () => resolve(), { once: true });
+  return promise.then(() => {
+    clearTimeout(timer);
+    leave();
+  });
+}

@@ -1,0 +1,51 @@
+import { createStore } from "./store.ts";
+
+/** Pauses between two looks for an appliance that does not answer, in `milliseconds`. */
+const LOOK_MS = [500, 1_000, 2_000, 4_000] as const;
+
+/** Whether the appliance answers: `away` while it restarts, or while the network is gone. */
+export const connection = createStore<"there" | "away">("there");
+
+const returned = new Set<() => void>();
+
+/** Calls `again` each time that the appliance answers after it was away. @returns ends it */
+export function onReturn(again: () => void): () => void {
+  returned.add(again);
+  return () => returned.delete(again);
+}
+
+/** An answer came, of whatever status. */
+export function noteAnswer(): void {
+  if (connection.get() === "there") return;
+  connection.set("there");
+  for (const again of [...returned]) again();
+}
+
+/**
+ * No answer came.
+ * @param look asks the appliance for anything, and resolves to true when it answers; it never rejects
+ */
+export function noteSilence(look: () => Promise<boolean>): void {
+  if (connection.get() === "away") return;
+  connection.set("away");
+  void lookUntilThere(look);
+}
+
+async function lookUntilThere(look: () => Promise<boolean>): Promise<void> {
+  for (let turn = 0; connection.get() === "away"; turn += 1) {
+    await pauseOrOnline(LOOK_MS[Math.min(turn, LOOK_MS.length - 1)] ?? 0);
+    if (await look()) noteAnswer();
+  }
+}
+
+/** Ends after a time, or when the browser finds a network again. */
+function pauseOrOnline(milliseconds: number): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, milliseconds);
+  const online = () => resolve();
+  addEventListener("online", online, { once: true });
+  return promise.then(() => {
+    clearTimeout(timer);
+    removeEventListener("online", online);
+  });
+}

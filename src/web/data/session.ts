@@ -1,0 +1,163 @@
+import { connection, noteAnswer, noteSilence } from "./connection.ts";
+import { Problem, problemOf } from "./problem.ts";
+import { createStore, useStore } from "./store.ts";
+
+/** Who is signed in, as `GET /web/session` tells it. */
+export interface Session {
+  readonly account: string;
+  readonly scopes: readonly string[];
+  /** goes along with every request: a cookie alone goes to every port of a host */
+  readonly csrf: string;
+  /** when the token of the session expires, in the form of RFC 3339; null: never */
+  readonly token_expires_at: string | null;
+  /** of the appliance */
+  readonly version: string;
+}
+
+type SessionState =
+  | { readonly is: "unknown" }
+  /** `hasEnded`: somebody was signed in on this page before */
+  | { readonly is: "out"; readonly hasEnded: boolean }
+  | { readonly is: "in"; readonly session: Session };
+
+export const sessionState = createStore<SessionState>({ is: "unknown" });
+/** True when the appliance now is of another version than the one that this page came from. */
+export const isUpgraded = createStore(false);
+
+const ADDRESS = "/web/session";
+/** Where the browser keeps the half of a session that is no cookie; tabs share it. */
+const KEPT_AT = "coppice.csrf";
+
+/** What each request carries as `x-csrf-token`; empty where nobody is signed in. Another tab may have signed in anew. */
+export function csrf(): string {
+  return localStorage.getItem(KEPT_AT) ?? "";
+}
+const leaving = new Set<() => void>();
+
+/** Calls `forget` when a session ends or another begins: what was loaded may not be the next account's. */
+export function onSessionChange(forget: () => void): void {
+  leaving.add(forget);
+}
+
+/**
+ * Finds out who is signed in. An appliance that does not answer is waited for.
+ * @returns false when there was no answer
+ */
+export async function loadSession(): Promise<boolean> {
+  let response: Response;
+  try {
+    response = await fetch(ADDRESS, { cache: "no-store", headers: { "x-csrf-token": csrf() } });
+  } catch {
+    // TypeError: nothing answers.
+    noteSilence(loadSession);
+    return false;
+  }
+  // Something in front of the appliance answers in its place.
+  if (response.status >= 500) {
+    noteSilence(loadSession);
+    return false;
+  }
+  if (response.ok) begin((await response.json()) as Session);
+  else endSession();
+  if (connection.get() === "away") noteAnswer();
+  return true;
+}
+
+/** Signs in by a token. @throws Problem */
+export async function signIn(token: string): Promise<void> {
+  const headers = { "content-type": "application/json" };
+  const response = await fetch(ADDRESS, { method: "POST", headers, body: JSON.stringify({ token }) }).catch(() => {
+    throw new Problem("The appliance does not answer.", { code: "unreachable" });
+  });
+  if (!response.ok) throw await refusalOf(response);
+  const session = (await response.json()) as Session;
+  localStorage.setItem(KEPT_AT, session.csrf);
+  begin(session);
+}
+
+/** Signs out here, and ends the session at the appliance. @throws Problem when it could not be told, and the session goes on */
+export async function signOut(): Promise<void> {
+  const state = sessionState.get();
+  if (state.is !== "in") return;
+  const headers = { "x-csrf-token": csrf() };
+  const response = await fetch(ADDRESS, { method: "DELETE", headers }).catch((error: unknown) => {
+    throw new Problem("The appliance does not answer, so you are still signed in.", {
+      code: "unreachable",
+      cause: error,
+    });
+  });
+  if (!response.ok && response.status !== 401) throw await refusalOf(response);
+  localStorage.removeItem(KEPT_AT);
+  for (const forget of leaving) forget();
+  sessionState.set({ is: "out", hasEnded: false });
+}
+
+// Another tab signed in or out.
+window.addEventListener("storage", ({ key }) => {
+  if (key === KEPT_AT) void loadSession();
+});
+
+/** The session is over: the sign-in is shown at the same link. */
+export function endSession(): void {
+  const state = sessionState.get();
+  if (state.is === "out") return;
+  for (const forget of leaving) forget();
+  sessionState.set({ is: "out", hasEnded: state.is === "in" });
+}
+
+function begin(session: Session): void {
+  const state = sessionState.get();
+  if (state.is === "in") {
+    if (state.session.version !== session.version) isUpgraded.set(true);
+    if (state.session.account !== session.account) for (const forget of leaving) forget();
+    // Nothing has changed: nothing is drawn anew.
+    if (JSON.stringify(state.session) === JSON.stringify(session)) return;
+  }
+  sessionState.set({ is: "in", session });
+}
+
+/** The problem that an answer of an error status tells. */
+export async function refusalOf(response: Response): Promise<Problem> {
+  const retryAfter = Number(response.headers.get("retry-after") ?? Number.NaN);
+  const facts = { status: response.status, retryAfterSeconds: Number.isFinite(retryAfter) ? retryAfter : null };
+  try {
+    const { error, message, details } = (await response.json()) as {
+      error?: string;
+      message?: string;
+      details?: Record<string, unknown>;
+    };
+    return new Problem(message ?? `HTTP status ${response.status}`, {
+      ...facts,
+      code: error ?? "no error object",
+      details: details ?? {},
+    });
+  } catch (error) {
+    // SyntaxError: a proxy sent the answer.
+    return new Problem(`HTTP status ${response.status}`, {
+      ...facts,
+      code: "no error object",
+      cause: problemOf(error),
+    });
+  }
+}
+
+/** True when grants of a token allow something; `*` is every scope but the operator's, which is granted by name alone. */
+export function mayDo(scopes: readonly string[], scope: string): boolean {
+  return scopes.includes(scope) || (scope !== "operator" && scopes.includes("*"));
+}
+
+export interface SignedIn extends Session {
+  /** @param scope such as `images:delete` */
+  may(scope: string): boolean;
+  /** @throws Problem */
+  signOut(): Promise<void>;
+}
+
+/** Who is signed in. Views are drawn only while somebody is. */
+export function useSession(): SignedIn {
+  const state = useStore(sessionState);
+  const session = state.is === "in" ? state.session : NOBODY;
+  return { ...session, may: (scope) => mayDo(session.scopes, scope), signOut };
+}
+
+const NOBODY: Session = { account: "", scopes: [], csrf: "", token_expires_at: null, version: "" };

@@ -1,0 +1,50 @@
+import type { ComponentChildren } from "preact";
+import { Link, useTitle } from "../app/router.ts";
+
+export interface Crumb {
+  readonly label: ComponentChildren;
+  /** absent for the last one, which is shown */
+  readonly href?: string;
+}
+
+/** The way to what is shown. */
+export function Breadcrumbs({ label = "Way", crumbs }: { readonly label?: string; readonly crumbs: readonly Crumb[] }) {
+  return (
+    <nav class="breadcrumbs" aria-label={label}>
+      <ol>
+        {crumbs.map(({ label: text, href }, index) => (
+          <li key={index}>
+            {href === undefined ? <span aria-current="page">{text}</span> : <Link href={href}>{text}</Link>}
+          </li>
+        ))}
+      </ol>
+    </nav>
+  );
+}
+
+export interface PageHeaderProps {
+  /** what the view is about, as its heading */
+  readonly heading: ComponentChildren;
+  /** for the window; absent: `heading`, which then is a text */
+  readonly title?: string;
+  readonly crumbs?: readonly Crumb[];
+  /** one line below: what kind of thing it is */
+  readonly about?: ComponentChildren;
+  /** buttons at the end */
+  readonly actions?: ComponentChildren;
+}
+
+/** The head of every view: its one `<h1>`, which also titles the window. */
+export function PageHeader({ heading, title, crumbs, about, actions }: PageHeaderProps) {
+  useTitle(title ?? (typeof heading === "string" ? heading : ""));
+  return (
+    <header class="page-header">
+      {crumbs === undefined ? null : <Breadcrumbs crumbs={crumbs} />}
+      <div class="page-header-row">
+        <h1>{heading}</h1>
+        {actions === undefined ? null : <div class="page-actions">{actions}</div>}
+      </div>
+      {about === undefined ? null : <div class="page-about">{about}</div>}
+    </header>
+  );
+}

@@ -1,0 +1,104 @@
+import type { ComponentChildren } from "preact";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { isAbort, type Problem, problemOf } from "../data/problem.ts";
+import { Button, IconButton } from "./button.tsx";
+import { classes } from "./classes.ts";
+import { ProblemNote } from "./problem-note.tsx";
+
+export interface DialogProps {
+  readonly title: ComponentChildren;
+  readonly isWide?: boolean;
+  /** it was closed, by Escape, by a click beside it or by its button; whoever shows it stops to */
+  readonly onClose: () => void;
+  readonly children?: ComponentChildren;
+  /** buttons below, the one that goes on last */
+  readonly actions?: ComponentChildren;
+}
+
+/** A dialog, open while it is shown. The focus goes into it, and back where it was. */
+export function Dialog({ title, isWide, onClose, children, actions }: DialogProps) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const heading = useId();
+  useEffect(() => {
+    const element = dialog.current;
+    const before = document.activeElement;
+    if (element?.open === false) element.showModal();
+    return () => {
+      element?.close();
+      if (before instanceof HTMLElement && before.isConnected) before.focus();
+    };
+  }, []);
+  return (
+    <dialog
+      ref={dialog}
+      class={classes("dialog", isWide && "dialog-wide")}
+      aria-labelledby={heading}
+      onCancel={(event) => {
+        event.preventDefault();
+        onClose();
+      }}
+      onClick={(event) => {
+        if (event.target === dialog.current) onClose();
+      }}
+    >
+      <div class="dialog-content">
+        <header class="dialog-header">
+          <h2 id={heading}>{title}</h2>
+          <IconButton icon="close" label="Close" onClick={onClose} />
+        </header>
+        <div class="dialog-body">{children}</div>
+        {actions === undefined ? null : <footer class="dialog-actions">{actions}</footer>}
+      </div>
+    </dialog>
+  );
+}
+
+export interface ConfirmProps {
+  readonly title: ComponentChildren;
+  /** the verb on the button, such as "Delete" */
+  readonly action: string;
+  readonly isDangerous?: boolean;
+  /** the dialog stays while it works, and shows why it failed; it closes after a success */
+  readonly onConfirm: () => Promise<void> | void;
+  readonly onClose: () => void;
+  /** false: what is needed to decide is not known yet, or says no */
+  readonly isReady?: boolean;
+  readonly children?: ComponentChildren;
+}
+
+/** Asks before something is done that cannot be undone. */
+export function Confirm({ title, action, isDangerous, onConfirm, onClose, isReady = true, children }: ConfirmProps) {
+  const [isBusy, setBusy] = useState(false);
+  const [problem, setProblem] = useState<Problem>();
+  const confirm = async () => {
+    setBusy(true);
+    setProblem(undefined);
+    try {
+      await onConfirm();
+    } catch (error) {
+      setBusy(false);
+      if (!isAbort(error)) setProblem(problemOf(error));
+      return;
+    }
+    onClose();
+  };
+  const buttons = (
+    <>
+      <Button onClick={onClose}>Cancel</Button>
+      <Button
+        tone={isDangerous ? "danger" : "primary"}
+        disabled={!isReady}
+        isBusy={isBusy}
+        onClick={() => void confirm()}
+      >
+        {action}
+      </Button>
+    </>
+  );
+  return (
+    <Dialog title={title} onClose={onClose} actions={buttons}>
+      {children}
+      {problem === undefined ? null : <ProblemNote problem={problem} />}
+    </Dialog>
+  );
+}

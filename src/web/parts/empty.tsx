@@ -1,0 +1,33 @@
+import type { ComponentChildren } from "preact";
+import { CopyButton } from "./copy-button.tsx";
+
+export interface EmptyProps {
+  readonly title: string;
+  readonly text?: ComponentChildren;
+  /** the exact command that makes the first one */
+  readonly command?: string;
+  /** a button or a link */
+  readonly action?: ComponentChildren;
+}
+
+/** Nothing is there: says what to do next. */
+export function Empty({ title, text, command, action }: EmptyProps) {
+  return (
+    <div class="empty">
+      <p class="empty-title">{title}</p>
+      {text === undefined ? null : <p class="empty-text">{text}</p>}
+      {command === undefined ? null : <CommandLine text={command} />}
+      {action === undefined ? null : <div class="empty-action">{action}</div>}
+    </div>
+  );
+}
+
+/** A command to be run in a shell, with a button that copies it. */
+export function CommandLine({ text }: { readonly text: string }) {
+  return (
+    <div class="command-line">
+      <code tabIndex={0}>{text}</code>
+      <CopyButton text={text} label="Copy the command" />
+    </div>
+  );
+}

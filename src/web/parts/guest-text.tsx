@@ -1,0 +1,41 @@
+import { classes } from "./classes.ts";
+import { partsOf } from "./printable.ts";
+
+/** Characters of a name that are shown; what follows is cut with a mark. */
+const NAME_MAX = 512;
+const LONG_MAX = 4_096;
+
+export interface GuestTextProps {
+  readonly text: string;
+  /** in the font of code */
+  readonly isMono?: boolean;
+  /** true: up to 4,096 characters on as many lines as they need; otherwise 512 on one line, which a narrow place cuts */
+  readonly isLong?: boolean;
+  /** true: the whole text is the title, for where it may be cut */
+  readonly hasTitle?: boolean;
+}
+
+/**
+ * Text that a guest, an image or another account may have made: names, commands, messages. Characters that are not seen or
+ * that reorder others are shown escaped, and the text around it keeps its direction.
+ */
+export function GuestText({ text, isMono, isLong, hasTitle }: GuestTextProps) {
+  const limit = isLong === true ? LONG_MAX : NAME_MAX;
+  const parts = partsOf(text.slice(0, limit));
+  const name = classes("guest-text", isMono && "mono", isLong && "guest-text-long");
+  const title = hasTitle === true ? parts.map((part) => part.text).join("") : undefined;
+  return (
+    <bdi class={name} title={title}>
+      {parts.map((part, index) =>
+        part.isEscape ? (
+          <span key={index} class="escape">
+            {part.text}
+          </span>
+        ) : (
+          part.text
+        ),
+      )}
+      {text.length > limit ? <span class="escape">… {text.length - limit} more characters</span> : null}
+    </bdi>
+  );
+}

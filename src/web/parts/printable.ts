@@ -1,0 +1,46 @@
+/**
+ * Characters that are not seen, or that change how others are seen: control characters, marks of direction, of width zero,
+ * of lines and of tags, and halves of surrogate pairs.
+ */
+const UNSEEN =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it finds.
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Surrogate}/u;
+
+export interface TextPart {
+  readonly text: string;
+  /** true: `text` stands for a character that is not seen */
+  readonly isEscape: boolean;
+}
+
+/** How a character that is not seen is written. */
+function escapeOf(character: string): string {
+  const code = character.codePointAt(0) ?? 0;
+  if (character === "\n") return "\\n";
+  if (character === "\r") return "\\r";
+  if (character === "\t") return "\\t";
+  if (code < 0x100) return `\\x${code.toString(16).padStart(2, "0")}`;
+  return `\\u${code.toString(16).padStart(4, "0")}`;
+}
+
+/** Text of a guest in parts, so that what is not seen can be shown. */
+export function partsOf(text: string): TextPart[] {
+  const parts: TextPart[] = [];
+  const pattern = new RegExp(UNSEEN, "gu");
+  let from = 0;
+  for (const match of text.matchAll(pattern)) {
+    if (match.index > from) parts.push({ text: text.slice(from, match.index), isEscape: false });
+    parts.push({ text: escapeOf(match[0]), isEscape: true });
+    from = match.index + match[0].length;
+  }
+  if (from < text.length) parts.push({ text: text.slice(from), isEscape: false });
+  return parts;
+}
+
+/** Text of a guest as one line in which everything is seen, for titles, attributes and file names. */
+export function printable(text: string): string {
+  return UNSEEN.test(text)
+    ? partsOf(text)
+        .map((part) => part.text)
+        .join("")
+    : text;
+}

@@ -1,0 +1,71 @@
+import type { ComponentChildren } from "preact";
+import type { OperationStatus } from "../../client/types.ts";
+import { classes } from "./classes.ts";
+
+export type BadgeTone = "neutral" | "accent" | "warning" | "danger";
+
+/** A word or a figure beside what it is about, such as a tag. */
+export function Badge({
+  tone = "neutral",
+  children,
+}: {
+  readonly tone?: BadgeTone;
+  readonly children?: ComponentChildren;
+}) {
+  return <span class={classes("badge", tone !== "neutral" && `badge-${tone}`)}>{children}</span>;
+}
+
+export interface StatusProps {
+  readonly status: OperationStatus;
+  /** of the command, where it ended */
+  readonly exitCode?: number | null | undefined;
+  readonly isTimedOut?: boolean | undefined;
+  /** true: the mark alone, with the word as its title */
+  readonly isBrief?: boolean;
+}
+
+interface Shown {
+  readonly mark: "waiting" | "running" | "done" | "failed" | "cancelled";
+  readonly tone: BadgeTone;
+  readonly text: string;
+}
+
+/** How an operation stands: a mark, whose shape says it as its colour does, and a word. */
+export function StatusMark({ isBrief, ...props }: StatusProps) {
+  const { mark, tone, text } = shownOf(props);
+  return (
+    <span class={classes("status", `status-${tone}`)} title={isBrief === true ? text : undefined}>
+      <svg class="status-mark" viewBox="0 0 12 12" aria-hidden="true">
+        <path d={MARKS[mark]} class={mark === "running" || mark === "failed" ? "status-filled" : undefined} />
+      </svg>
+      <span class={isBrief === true ? "visually-hidden" : "status-text"}>{text}</span>
+    </span>
+  );
+}
+
+const MARKS: Readonly<Record<Shown["mark"], string>> = {
+  waiting: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9Z",
+  running: "M6 11a5 5 0 1 0 0-10 5 5 0 0 0 0 10Z",
+  done: "m1.8 6.4 2.8 2.8 5.6-6",
+  failed: "M6 .8 11.2 6 6 11.2.8 6 6 .8Z",
+  cancelled: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9ZM2.9 9.1l6.2-6.2",
+};
+
+/** The words for it, which are those of all views. */
+export function shownOf({ status, exitCode, isTimedOut }: Omit<StatusProps, "isBrief">): Shown {
+  switch (status) {
+    case "PENDING":
+      return { mark: "waiting", tone: "neutral", text: "Waiting" };
+    case "EXECUTING":
+      return { mark: "running", tone: "accent", text: "Running" };
+    case "CANCELLED":
+      return { mark: "cancelled", tone: "neutral", text: "Cancelled" };
+    case "FAILED":
+      return { mark: "failed", tone: "danger", text: "Failed" };
+    case "SUCCESS":
+      if (isTimedOut === true) return { mark: "failed", tone: "warning", text: "Time limit" };
+      if (exitCode === undefined || exitCode === null || exitCode === 0)
+        return { mark: "done", tone: "neutral", text: "Done" };
+      return { mark: "failed", tone: "warning", text: `Exit ${exitCode}` };
+  }
+}
