@@ -4,7 +4,7 @@
  * The same sources give the same bytes: names are made of contents, and nothing of the host or the time is written.
  */
 import { existsSync } from "node:fs";
-import { mkdir, rename, rm, watch } from "node:fs/promises";
+import { mkdir, readFile, rename, rm, watch } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { parseArgs } from "node:util";
 import { brotliCompressSync, gzipSync, constants as zlib } from "node:zlib";
@@ -133,7 +133,10 @@ export async function buildWeb(sources = webSources, output = webDirectory): Pro
   const files: Record<string, WebFile> = {};
   for (const [name, content] of [...page.contents, ...(work?.contents ?? [])])
     files[name] = await store(staging, name, content);
-  const manifest: WebManifest = { script: page.script, style: page.style, preloads: page.preloads, files };
+  const picture = await readFile(join(sources, "icon.svg"));
+  const icon = `icon-${new Bun.CryptoHasher("sha256").update(picture).digest("hex").slice(0, 8)}.svg`;
+  files[icon] = await store(staging, icon, picture);
+  const manifest: WebManifest = { script: page.script, style: page.style, preloads: page.preloads, icon, files };
   await Bun.write(join(staging, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
   await rm(output, { recursive: true, force: true });
   await rename(staging, output);

@@ -20,6 +20,8 @@ export interface WebManifest {
   readonly style: string;
   /** modules that the script imports at once, which the index page may ask for early */
   readonly preloads: readonly string[];
+  /** the picture of the tab */
+  readonly icon: string;
   readonly files: Readonly<Record<string, WebFile>>;
 }
 

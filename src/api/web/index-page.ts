@@ -19,7 +19,7 @@ const INDEX_HEADERS = {
  * The page itself: everything else is made by its script. The nonce is for style elements that libraries make; a browser
  * gives it to scripts as a property, and hides it from selectors.
  */
-export function indexPage({ script, style, preloads }: WebManifest): Reply {
+export function indexPage({ script, style, preloads, icon }: WebManifest): Reply {
   const nonce = randomBytes(NONCE_BYTES).toString("base64");
   const address = (name: string): string => `${WEB_ASSETS_PATH}${name}`;
   const lines = [
@@ -31,6 +31,7 @@ export function indexPage({ script, style, preloads }: WebManifest): Reply {
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     '<meta name="color-scheme" content="light dark">',
     `<meta name="csp-nonce" nonce="${nonce}">`,
+    `<link rel="icon" type="image/svg+xml" href="${address(icon)}">`,
     `<link rel="stylesheet" href="${address(style)}">`,
     ...preloads.map((name) => `<link rel="modulepreload" href="${address(name)}">`),
     `<script type="module" src="${address(script)}"></script>`,

@@ -58,7 +58,8 @@ describe("the bundle of the page", () => {
       expect({ identity: plain?.length, gzip: gzip?.length, br: br?.length }).toEqual(bytes);
       expect(gunzipSync(gzip as Buffer).equals(plain as Buffer)).toBe(true);
       expect(brotliDecompressSync(br as Buffer).equals(plain as Buffer)).toBe(true);
-      expect(type).toBe(name.endsWith(".css") ? "text/css; charset=utf-8" : "text/javascript; charset=utf-8");
+      const types = { css: "text/css; charset=utf-8", js: "text/javascript; charset=utf-8", svg: "image/svg+xml" };
+      expect(type).toBe(types[name.slice(name.lastIndexOf(".") + 1) as keyof typeof types]);
     }
     expect(JSON.parse(await readFile(join(directory, "manifest.json"), "utf8"))).toEqual(built.manifest);
   });
