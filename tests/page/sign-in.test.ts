@@ -19,15 +19,28 @@ describe("the sign-in", () => {
     expect(await viewProblems(tab, "sign-in")).toEqual([]);
   });
 
-  test("takes a token once, and shows the images of its account", async () => {
+  test("takes a token once: it is kept nowhere, and the session outlives the page", async () => {
     await using tab = await scene.tab();
-    await tab.page.goto("/");
+    await tab.page.goto("/runs");
     await signIn(tab, scene.appliance.token);
-    await tab.page.getByText("busybox").first().waitFor();
+    expect(new URL(tab.page.url()).pathname).toBe("/runs");
     await tab.page.reload();
-    await tab.page.getByText("busybox").first().waitFor();
+    await tab.page.getByRole("navigation").first().waitFor();
+    expect(await tab.page.getByLabel(/token/i).count()).toBe(0);
     const kept = await tab.page.evaluate(() => JSON.stringify([document.cookie, { ...localStorage }, location.href]));
     expect(kept).not.toContain(scene.appliance.token);
+  });
+
+  test("is what comes back when the session was ended elsewhere, and leads back to the same link", async () => {
+    await using tab = await scene.signedIn("/house");
+    const signedOut = await tab.page.evaluate(async () => {
+      const csrf = localStorage.getItem("coppice.csrf") ?? "";
+      return (await fetch("/web/session", { method: "DELETE", headers: { "x-csrf-token": csrf } })).status;
+    });
+    expect(signedOut).toBe(204);
+    await tab.page.goto("/house/space");
+    await signIn(tab, scene.appliance.token);
+    expect(new URL(tab.page.url()).pathname).toBe("/house/space");
   });
 
   test("refuses a token that is none, and says so", async () => {

@@ -50,3 +50,9 @@ export async function overflow({ page }: Tab): Promise<string[]> {
     return [`it is ${scrollWidth} px wide on a screen of ${clientWidth} px, by ${names.join(", ")}`];
   });
 }
+
+/** Waits until a view is shown and nothing of it is still a skeleton. */
+export async function settled({ page }: Tab): Promise<void> {
+  await page.getByRole("heading", { level: 1 }).first().waitFor();
+  await page.waitForFunction(() => document.querySelector(".skeleton, .view-skeleton, [aria-busy=true]") === null);
+}
