@@ -7,6 +7,7 @@ import { useStore } from "../data/store.ts";
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icon.tsx";
 import { Menu, type MenuItem } from "../parts/menu.tsx";
+import { printable } from "../parts/printable.ts";
 import { useToast } from "../parts/toast.tsx";
 import { Help } from "./help.tsx";
 import { useShortcut } from "./keys.ts";
@@ -78,7 +79,7 @@ function PlaceLink({ label, href, icon, keys, places }: Destination) {
 }
 
 function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
-  const { account, version, signOut } = useSession();
+  const { account, signOut } = useSession();
   const choice = useStore(themeChoice);
   const toast = useToast();
   const leave = async () => {
@@ -99,9 +100,10 @@ function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
     { label: "Sign out", icon: "person", isApart: true, onSelect: () => void leave() },
   ];
   return (
-    <Menu label={`Account ${account}, version ${version}`} items={items}>
+    <Menu label="Account" items={items}>
       <Icon name="person" />
-      <span class="bar-account">{account}</span>
+      <span class="visually-hidden">Account</span>
+      <span class="bar-account">{printable(account)}</span>
       <Icon name="down" />
     </Menu>
   );

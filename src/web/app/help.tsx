@@ -1,3 +1,4 @@
+import { useSession } from "../data/session.ts";
 import { useStore } from "../data/store.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Checkbox } from "../parts/field.tsx";
@@ -15,6 +16,7 @@ const IN_LISTS = [
 export function Help({ onClose }: { readonly onClose: () => void }) {
   const entries = useStore(shortcuts);
   const isOn = useStore(areKeysOn);
+  const { version } = useSession();
   const groups = [...new Set(entries.map(({ group }) => group))];
   return (
     <Dialog title="Keys" onClose={onClose}>
@@ -30,6 +32,7 @@ export function Help({ onClose }: { readonly onClose: () => void }) {
         isChecked={isOn}
         onChecked={turnKeys}
       />
+      <p class="muted">Coppice {version}</p>
     </Dialog>
   );
 }

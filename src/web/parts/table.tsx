@@ -46,7 +46,11 @@ export function Table<Row>({ label, columns, rows, rowKey }: TableProps<Row>) {
                 <td
                   key={column.id}
                   role={column === heading ? "rowheader" : "cell"}
-                  class={classes(cellClass(column), column === heading && "cell-heading")}
+                  class={classes(
+                    cellClass(column),
+                    column === heading && "cell-heading",
+                    column.isLabelHidden && "cell-bare",
+                  )}
                   data-label={column.isLabelHidden === true || column === heading ? undefined : column.label}
                 >
                   {column.cell(row)}

@@ -174,7 +174,11 @@ function useVirtualScroll(view: RefObject<HTMLDivElement | null>, rowCount: numb
   useLayoutEffect(() => {
     const element = view.current;
     if (element === null) return;
-    const measure = () => setViewHeight(element.clientHeight);
+    // The head lies over the rows.
+    const measure = () => {
+      const head = element.querySelector<HTMLElement>(".virtual-head");
+      setViewHeight(Math.max(0, element.clientHeight - (head?.offsetHeight ?? 0)));
+    };
     const onScroll = () => {
       if (element.scrollTop !== latest.current.top) apply(scrolled(latest.current, element.scrollTop, now.current));
     };
