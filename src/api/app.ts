@@ -68,7 +68,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
   };
   const prefixes = { page: WEB_API_PREFIX, api: V1_PREFIX };
   const door = web === null ? null : new Door({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });
-  const webOptions = { prefix: WEB_PREFIX, version: service.status.version, log };
+  const webOptions = { prefix: WEB_PREFIX, version: service.status.version, publicUrl, log };
   const webRoutes =
     web === null || door === null ? new Elysia() : webPlugin({ ...webOptions, door, sessions: web.sessions });
   // Set below, before the application serves its first request.

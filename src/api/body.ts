@@ -16,9 +16,11 @@ export interface ReadOptions {
   readonly limitBytes: number;
   /**
    * Waits for room in memory for a body of `bytes`; it is held until the request is done. A body that does not announce
-   * its length may need a second call, when it proves to be a large one.
+   * its length may need a second call, when it proves to be a large one. Absent: all bodies are small.
    */
-  readonly makeRoom: (bytes: number) => Promise<void>;
+  readonly makeRoom?: (bytes: number) => Promise<void>;
+  /** longest time in which a body that takes no room must arrive, in `milliseconds`; absent: as long as its sender lives */
+  readonly smallMsMax?: number;
   /** longest time in which a body of `bytes` must arrive once it has room, in `milliseconds` */
   readonly msMax?: (bytes: number) => number;
 }
@@ -50,18 +52,19 @@ export function announcedLength(request: Request): number {
 }
 
 async function readAll(request: Request, options: ReadOptions): Promise<Uint8Array<ArrayBuffer>> {
-  const { limitBytes, makeRoom, msMax = bodyMsMax } = options;
+  const { limitBytes, makeRoom, smallMsMax, msMax = bodyMsMax } = options;
   const announcedBytes = announcedLength(request);
   if (announcedBytes > limitBytes) throw tooLarge(limitBytes);
   const late = new AbortController();
   let deadline: Timer | undefined;
   using _deadline = { [Symbol.dispose]: () => clearTimeout(deadline) };
+  if (smallMsMax !== undefined) deadline = setTimeout(() => late.abort(tooSlow()), smallMsMax);
   let roomBytes = SMALL_BODY_BYTES_MAX;
   const requireRoom = async (bytes: number): Promise<void> => {
     if (bytes <= roomBytes) return;
     const step = bytes > MEDIUM_BODY_BYTES_MAX ? limitBytes : Math.min(MEDIUM_BODY_BYTES_MAX, limitBytes);
     roomBytes = announcedBytes > 0 ? announcedBytes : step;
-    await makeRoom(roomBytes);
+    await makeRoom?.(roomBytes);
     clearTimeout(deadline);
     deadline = setTimeout(() => late.abort(tooSlow()), msMax(roomBytes));
   };

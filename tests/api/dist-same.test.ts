@@ -74,6 +74,7 @@ async function answer(side: Side, { method, path, token, type, body }: Call): Pr
     .replaceAll(side.url, "URL")
     .replaceAll(/[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}/g, "UUID")
     .replaceAll(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z/g, "TIME")
+    .replaceAll(/ nonce="[^"]+"/g, ' nonce="NONCE"')
     .replaceAll(/"token_expiration":\d+/g, '"token_expiration":N')
     .replaceAll(/"duration_ms":\d+/g, '"duration_ms":N');
 }

@@ -44,6 +44,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
   "api/mcp": ["domain", "service", "network/rules.ts"],
+  "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],
   "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],

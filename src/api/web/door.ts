@@ -90,6 +90,16 @@ export class Door {
     }
   }
 
+  /** @throws ApiError `forbidden` when the browser would not keep the cookie: it needs TLS, and the page came without */
+  requireCookie(request: Request): void {
+    const origin = request.headers.get("origin");
+    if (!this.cookie.isSecure || origin === null || new URL(origin).protocol === "https:") return;
+    const { hostname } = new URL(origin);
+    // Browsers take this machine itself for secure.
+    if (/^(?:127\.|\[::1\]$|localhost$)|\.localhost$/.test(hostname)) return;
+    throw new ApiError("forbidden", `sign in at ${this.#options.publicUrl}: without TLS the browser keeps no session`);
+  }
+
   /** Both halves of the proof of a session; null when one is missing. */
   proofOf(request: Request, key: string | undefined = undefined): SessionProof | null {
     const secret = this.cookie.of(request);
@@ -119,11 +129,13 @@ function finish(headers: Headers, location: { readonly from: string; readonly to
 
 /** The cookie of a session. A browser keeps it until it is closed; the session itself ends sooner when it is not used. */
 class SessionCookie {
+  readonly isSecure: boolean;
   readonly #name: string;
   readonly #attributes: string;
 
   /** @param isSecure true when browsers reach the service by TLS; the name then has a prefix that only this host can set */
   constructor(isSecure: boolean) {
+    this.isSecure = isSecure;
     this.#name = isSecure ? "__Host-coppice" : "coppice";
     this.#attributes = `Path=/; HttpOnly; SameSite=Strict${isSecure ? "; Secure" : ""}`;
   }

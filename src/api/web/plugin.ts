@@ -1,73 +1,32 @@
 import { Elysia } from "elysia";
-import { ApiError } from "../../domain/errors.ts";
-import type { Log } from "../../log.ts";
-import type { Session, SessionUseCases } from "../../service/sessions.ts";
-import { readJson } from "../body.ts";
-import { empty, json, type Reply, respond } from "../reply.ts";
+import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
+import { empty, json, respond } from "../reply.ts";
 import { assetReply } from "./assets.ts";
 import { readWebManifest, WEB_ASSETS_PATH } from "./bundle.ts";
 import { type Door, notSignedIn } from "./door.ts";
-import { FailedSignIns } from "./failed-sign-ins.ts";
 import { indexPage } from "./index-page.ts";
+import { SignIn, type SignInOptions } from "./sign-in.ts";
 
-/** Longest request to sign in, in `bytes`: a token of 4 KiB, with room. */
-const SIGN_IN_BYTES_MAX = 8192;
-/** Requests to sign in whose bodies may be on their way at a time. */
-const SIGN_INS_COUNT_MAX = 64;
-
-/** Addresses of views, which the script of the page shows; what lies below them is told by the script. */
+/** Addresses of views. The script of the page shows them, and knows what is below them. */
 const VIEWS = ["/", "/images/*", "/runs", "/runs/*", "/house", "/house/*"] as const;
 
-export interface WebOptions {
+export interface WebOptions extends SignInOptions {
   readonly prefix: string;
-  readonly door: Door;
-  readonly sessions: SessionUseCases;
   readonly version: string;
-  readonly log: Log;
 }
 
 /** The page for people: its files, and signing in and out. Nothing of it is in the description of the API. */
-export function webPlugin({ prefix, door, sessions, version, log }: WebOptions): Elysia {
-  const failures = new FailedSignIns();
-  let underWay = 0;
-  const told = ({ principal, tokenExpiresAt }: Session, csrf: string) => ({
+export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
+  const { door, sessions } = options;
+  const signIn = new SignIn(options);
+  const sessionPath = `${prefix}/session`;
+  const told = ({ principal, tokenExpiresAt }: Session, { pageKey }: SessionProof) => ({
     account: principal.accountId,
     scopes: [...principal.grants].sort(),
-    csrf,
+    csrf: pageKey,
     token_expires_at: new Date(tokenExpiresAt).toISOString(),
     version,
   });
-
-  /** @throws ApiError `forbidden`, `too_many_requests`, `unauthorized`, `validation_error`, `payload_too_large` */
-  const signIn = async (request: Request, address: string): Promise<Reply> => {
-    door.requireOwnPage(request);
-    const succeeded = failures.begin(address);
-    const token = await readToken(request);
-    const begun = await sessions.begin(token, door.cookie.of(request)).catch((error: unknown) => {
-      if (error instanceof ApiError) log.info("a sign-in on the page failed", { address });
-      throw error;
-    });
-    succeeded();
-    const { accountId, tokenId } = begun.principal;
-    log.info("somebody signed in on the page", { account: accountId, token_id: tokenId, address });
-    return json(201, told(begun, begun.pageKey), { "set-cookie": door.cookie.set(begun.secret) });
-  };
-  const readToken = async (request: Request): Promise<string> => {
-    if (underWay >= SIGN_INS_COUNT_MAX) {
-      throw new ApiError("too_many_requests", "too many people sign in at the moment", { retry_after_seconds: 1 });
-    }
-    underWay += 1;
-    using _done = {
-      [Symbol.dispose]: () => {
-        underWay -= 1;
-      },
-    };
-    const body = await readJson(request, { limitBytes: SIGN_IN_BYTES_MAX, makeRoom: () => Promise.resolve() });
-    const { token } = (body ?? {}) as { readonly token?: unknown };
-    if (typeof token !== "string") throw new ApiError("validation_error", "token must be a string", { field: "token" });
-    return token.trim();
-  };
-
   const app = new Elysia();
   for (const view of VIEWS) {
     app.get(view, async ({ request }) => respond(indexPage(await readWebManifest()), request));
@@ -77,25 +36,34 @@ export function webPlugin({ prefix, door, sessions, version, log }: WebOptions):
       respond(await assetReply(params.name, request.headers), request),
     )
     .post(
-      `${prefix}/session`,
+      sessionPath,
       async ({ request, server }) => {
-        const address = server?.requestIP(request)?.address ?? "";
-        return respond(await signIn(request, address), request);
+        const session = await signIn.run(request, server);
+        const cookie = { "set-cookie": door.cookie.set(session.secret) };
+        return respond(json(201, told(session, session), cookie), request);
       },
       { parse: "none" },
     )
-    .get(`${prefix}/session`, async ({ request }) => {
-      door.requireOwnPage(request);
-      const proof = door.proofOf(request);
-      const session = proof === null ? null : await sessions.find(proof);
-      if (proof === null || session === null) throw notSignedIn();
-      return respond(json(200, told(session, proof.pageKey)), request);
+    .get(sessionPath, async ({ request }) => {
+      const { session, proof } = await signedIn(request, door, sessions);
+      return respond(json(200, told(session, proof)), request);
     })
-    .delete(`${prefix}/session`, async ({ request }) => {
-      door.requireOwnPage(request);
-      const proof = door.proofOf(request);
-      if (proof === null || !(await sessions.isValid(proof))) throw notSignedIn();
+    .delete(sessionPath, async ({ request }) => {
+      const { proof } = await signedIn(request, door, sessions);
       await sessions.end(proof);
       return respond(empty(204, { "set-cookie": door.cookie.clear() }), request);
     }) as unknown as Elysia;
+}
+
+/** @throws ApiError `forbidden`, `unauthorized` */
+async function signedIn(
+  request: Request,
+  door: Door,
+  sessions: SessionUseCases,
+): Promise<{ readonly session: Session; readonly proof: SessionProof }> {
+  door.requireOwnPage(request);
+  const proof = door.proofOf(request);
+  const session = proof === null ? null : await sessions.find(proof);
+  if (proof === null || session === null) throw notSignedIn();
+  return { session, proof };
 }

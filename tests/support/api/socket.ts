@@ -51,9 +51,14 @@ export class TestSocket implements Disposable {
   static async open(
     service: Service,
     path: string,
-    { token = service.token, protocols = [] }: { readonly token?: string; readonly protocols?: string[] } = {},
+    options: {
+      readonly token?: string;
+      readonly protocols?: string[];
+      /** instead of the token */
+      readonly headers?: Readonly<Record<string, string>>;
+    } = {},
   ): Promise<TestSocket> {
-    const headers = { authorization: `Bearer ${token}` };
+    const { token = service.token, protocols = [], headers = { authorization: `Bearer ${token}` } } = options;
     const raw = new WebSocket(`${service.url.replace("http", "ws")}${path}`, { headers, protocols } as never);
     const socket = new TestSocket(raw);
     await new Promise<void>((resolve, reject) => {
@@ -102,6 +107,7 @@ export async function refusedHandshake(
   service: Service,
   path: string,
   token: string | null = service.token,
+  more: Readonly<Record<string, string>> = {},
 ): Promise<Refused> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   const { hostname, port } = new URL(service.url);
@@ -127,6 +133,7 @@ export async function refusedHandshake(
     ...["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"],
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
     ...(token === null ? [] : [`Authorization: Bearer ${token}`]),
+    ...Object.entries(more).map(([name, value]) => `${name}: ${value}`),
   ];
   socket.write(`${lines.join("\r\n")}\r\n\r\n`);
   const answer = await promise;

@@ -168,6 +168,16 @@ describe("a JSON body", () => {
     await expect(readJson(announced, options)).rejects.toMatchObject(refused);
   });
 
+  test("that takes no room is aborted, too, where few may be on their way", async () => {
+    const { promise: cancelled, resolve } = Promise.withResolvers<void>();
+    const slow = request(chunked(["[", null], resolve));
+    await expect(readJson(slow, { limitBytes: 8192, smallMsMax: 10 })).rejects.toMatchObject({
+      code: "validation_error",
+      message: expect.stringContaining("slowly"),
+    });
+    await cancelled;
+  });
+
   test("that holds its room for too long is aborted", async () => {
     const { options } = asking();
     const { promise: cancelled, resolve } = Promise.withResolvers<void>();

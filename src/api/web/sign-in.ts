@@ -1,0 +1,81 @@
+import { isIP } from "node:net";
+import type { Server } from "bun";
+import { ApiError } from "../../domain/errors.ts";
+import type { Log } from "../../log.ts";
+import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
+import { ownTurn } from "../../system/turns.ts";
+import { readJson } from "../body.ts";
+import type { Door } from "./door.ts";
+import { FailedSignIns } from "./failed-sign-ins.ts";
+
+/** Longest request to sign in, in `bytes`: a token of 4 KiB, with room. */
+const SIGN_IN_BYTES_MAX = 8192;
+/** It must arrive within this time, in `milliseconds`, because there is room for few of them. */
+const SIGN_IN_MS_MAX = 10_000;
+/** Requests to sign in that may be on their way at a time. */
+const SIGN_INS_COUNT_MAX = 256;
+
+export interface SignInOptions {
+  readonly door: Door;
+  readonly sessions: SessionUseCases;
+  /** base of the addresses behind a reverse proxy; null: there is none */
+  readonly publicUrl: string | null;
+  readonly log: Log;
+}
+
+/** Signs people in by their tokens. Anybody may try, so that everything about it is bounded. */
+export class SignIn {
+  readonly #options: SignInOptions;
+  readonly #failures = new FailedSignIns();
+  #underWay = 0;
+
+  constructor(options: SignInOptions) {
+    this.#options = options;
+  }
+
+  /** @throws ApiError `forbidden`, `too_many_requests`, `unauthorized`, `validation_error`, `payload_too_large` */
+  async run(request: Request, server: Server<unknown> | null): Promise<Session & SessionProof> {
+    const { door, sessions, log } = this.#options;
+    door.requireOwnPage(request);
+    door.requireCookie(request);
+    const address = this.#addressOf(request, server);
+    const succeeded = this.#failures.begin(address);
+    const token = await this.#readToken(request);
+    // Otherwise all that arrive together would write in one turn of the event loop.
+    await ownTurn();
+    const session = await sessions.begin(token, door.cookie.of(request)).catch((error: unknown) => {
+      if (error instanceof ApiError) log.info("a sign-in on the page failed", { address });
+      throw error;
+    });
+    succeeded();
+    const { accountId, tokenId } = session.principal;
+    log.info("somebody signed in on the page", { account: accountId, token_id: tokenId, address });
+    return session;
+  }
+
+  async #readToken(request: Request): Promise<string> {
+    if (this.#underWay >= SIGN_INS_COUNT_MAX) {
+      throw new ApiError("too_many_requests", "too many people sign in at the moment", { retry_after_seconds: 1 });
+    }
+    this.#underWay += 1;
+    using _done = {
+      [Symbol.dispose]: () => {
+        this.#underWay -= 1;
+      },
+    };
+    const body = await readJson(request, { limitBytes: SIGN_IN_BYTES_MAX, smallMsMax: SIGN_IN_MS_MAX });
+    const { token } = (body ?? {}) as { readonly token?: unknown };
+    if (typeof token !== "string") throw new ApiError("validation_error", "token must be a string", { field: "token" });
+    return token.trim();
+  }
+
+  /**
+   * The address of the client. A reverse proxy on this host adds it to a header; whoever forges that can only try more often.
+   */
+  #addressOf(request: Request, server: Server<unknown> | null): string {
+    const peer = server?.requestIP(request)?.address ?? "";
+    const isLocal = /^(?:::ffff:)?127\.|^::1$/.test(peer);
+    const added = request.headers.get("x-forwarded-for")?.split(",").at(-1)?.trim() ?? "";
+    return isLocal && this.#options.publicUrl !== null && isIP(added) !== 0 ? added : peer;
+  }
+}

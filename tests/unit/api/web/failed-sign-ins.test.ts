@@ -1,0 +1,62 @@
+import { expect, test } from "bun:test";
+import { FailedSignIns } from "../../../../src/api/web/failed-sign-ins.ts";
+import { ApiError } from "../../../../src/domain/errors.ts";
+
+const MINUTE_MS = 60_000;
+
+function limiter() {
+  const clock = { ms: 5 };
+  const failures = new FailedSignIns(() => clock.ms);
+  const fail = (address: string, count: number) => {
+    for (let n = 0; n < count; n++) failures.begin(address);
+  };
+  const refusal = (address: string) => {
+    try {
+      failures.begin(address);
+      return null;
+    } catch (error) {
+      return error instanceof ApiError ? [error.code, error.details["retry_after_seconds"]] : error;
+    }
+  };
+  return { clock, failures, fail, refusal };
+}
+
+test("an address may fail ten times in a minute, and then waits for its end", () => {
+  const { clock, fail, refusal } = limiter();
+  fail("192.0.2.1", 10);
+  expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 60]);
+  expect(refusal("192.0.2.2")).toBeNull();
+  clock.ms += MINUTE_MS - 500;
+  expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 1]);
+  clock.ms += 500;
+  expect(refusal("192.0.2.1")).toBeNull();
+});
+
+test("an attempt that succeeds does not count, also when a minute ends meanwhile", () => {
+  const { clock, failures, fail, refusal } = limiter();
+  for (let n = 0; n < 50; n++) failures.begin("192.0.2.1")();
+  const late = failures.begin("192.0.2.1");
+  clock.ms += MINUTE_MS;
+  fail("192.0.2.1", 10);
+  late();
+  expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 60]);
+});
+
+test("the addresses of one network of IPv6 count as one, and those of IPv4 in IPv6 do not", () => {
+  const { fail, refusal } = limiter();
+  fail("2001:db8:1:2::1", 5);
+  fail("2001:DB8:1:2:ffff::9", 5);
+  expect(refusal("2001:db8:1:2:3:4:5:6")).not.toBeNull();
+  expect(refusal("2001:db8:1:3::1")).toBeNull();
+  fail("::ffff:192.0.2.1", 10);
+  expect(refusal("192.0.2.1")).not.toBeNull();
+  expect(refusal("::ffff:192.0.2.2")).toBeNull();
+});
+
+test("all addresses together may fail 6,000 times in a minute, which bounds what is kept", () => {
+  const { clock, fail, refusal } = limiter();
+  for (let n = 0; n < 6000; n++) fail(`10.0.${n >> 8}.${n & 255}`, 1);
+  expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 60]);
+  clock.ms += MINUTE_MS;
+  expect(refusal("192.0.2.1")).toBeNull();
+});
