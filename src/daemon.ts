@@ -15,7 +15,7 @@ import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
 import type { Gate } from "./network/gate.ts";
 import type { SiteProxy } from "./network/site-proxy.ts";
-import type { ServiceLimits } from "./service/parts.ts";
+import type { House, ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { sessionUseCases } from "./service/sessions.ts";
 import { tokenVerifier } from "./service/tokens.ts";
@@ -120,9 +120,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
     ...shared,
-    operations,
-    instances,
-    eventLogs,
+    ...{ keys, house: houseOf(config, { scheduler, machines, gate, retention: janitorOptions }) },
+    ...{ operations, instances, eventLogs },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
     operationLog,
@@ -149,6 +148,13 @@ function retentionsOf({ operations, files, images }: Config) {
     filesTtlMs: files.ttlMs,
     untaggedTtlMs: images.untaggedTtlMs,
   };
+}
+
+function houseOf(
+  { dataDir: dataDirectory, vm, pool }: Config,
+  { gate, ...parts }: Pick<House, "scheduler" | "machines" | "retention"> & { readonly gate: GateClient },
+): House {
+  return { ...parts, poolSize: pool.size, health: { dataDirectory, emulation: vm.emulation, outside: gate } };
 }
 
 function listenOptions({ listen: { tlsCert, tlsKey, host, port } }: Config) {

@@ -75,15 +75,15 @@ export const tokenCommands: readonly Command[] = [
       expectPositionals(positionals);
       const { account, json = false, ...rest } = options;
       using store = await openStore(rest, environment);
-      const { listTokens } = await import("../db/tokens.ts");
+      const { listTokens, tokenState } = await import("../db/tokens.ts");
       const now = Date.now();
-      const rows = listTokens(store.db, account as AccountId | undefined).map((row) => ({
+      const rows = listTokens(store.db, { accountId: account as AccountId | undefined, now }).map((row) => ({
         id: row.jti,
         account: row.accountId,
         scopes: row.scopes,
         issued_at: isoTime(row.issuedAt),
         expires_at: isoTime(row.expiresAt),
-        state: row.revokedAt !== null ? "revoked" : row.expiresAt <= now ? "expired" : "valid",
+        state: tokenState(row, now),
       }));
       const cells = rows.map((row) => [row.id, row.account, row.state, row.expires_at, row.scopes.join(" ")]);
       await io.stdout(

@@ -58,3 +58,17 @@ export type OperationEvent = Extract<
 >[number];
 export type OutputEvent = Extract<OperationEvent, { readonly type: "stdout" | "stderr" }>;
 export type ProcessRequest = Routes["instances"][":uuid"]["processes"]["post"]["body"];
+type OperatorRoutes = Routes["operator"];
+/** A token without its secret. */
+export type Token = OperatorRoutes["tokens"]["get"]["response"][200][number];
+export type TokenRequest = OperatorRoutes["tokens"]["post"]["body"];
+export type IssuedToken = OperatorRoutes["tokens"]["post"]["response"][201];
+/** What runs and waits, by account. */
+export type Load = OperatorRoutes["load"]["get"]["response"][200];
+/** What takes space on the disk. */
+export type Space = OperatorRoutes["space"]["get"]["response"][200];
+/** What the collector would give back, or gave back. */
+export type Collection = OperatorRoutes["collection"]["get"]["response"][200];
+/** What `coppice doctor` finds on the host. */
+export type HealthReport = OperatorRoutes["health"]["get"]["response"][200];
+export type Finding = HealthReport["findings"][number];

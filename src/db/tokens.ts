@@ -1,5 +1,6 @@
-import { and, desc, eq, isNull, sql } from "drizzle-orm";
+import { and, count, desc, eq, gt, isNotNull, isNull, lte, sql } from "drizzle-orm";
 import type { AccountId } from "../domain/ids.ts";
+import type { TokenState } from "../domain/scope.ts";
 import { ensureAccount } from "./accounts.ts";
 import type { Database } from "./database.ts";
 import { tokens } from "./schema.ts";
@@ -35,14 +36,48 @@ export function getToken(db: Database, jti: string): TokenRow | null {
   return statement.get({ jti }) ?? null;
 }
 
-/** Newest first; of one account, or of all accounts. */
-export function listTokens(db: Database, accountId?: AccountId): TokenRow[] {
+/** The state of a token whose key is known. */
+export function tokenState({ revokedAt, expiresAt }: TokenRow, now: number): TokenState {
+  if (revokedAt !== null) return "revoked";
+  return expiresAt <= now ? "expired" : "valid";
+}
+
+export interface TokenFilter {
+  readonly accountId?: AccountId | undefined;
+  /** as `tokenState` tells it at the time `now` */
+  readonly state?: TokenState | undefined;
+  readonly now: number;
+  readonly limit?: number;
+  readonly offset?: number;
+}
+
+/** Newest first. */
+export function listTokens(db: Database, filter: TokenFilter): TokenRow[] {
   return db.orm
     .select()
     .from(tokens)
-    .where(accountId === undefined ? undefined : eq(tokens.accountId, accountId))
+    .where(isWanted(filter))
     .orderBy(desc(tokens.issuedAt), desc(tokens.jti))
+    .limit(filter.limit ?? Number.MAX_SAFE_INTEGER)
+    .offset(filter.offset ?? 0)
     .all();
+}
+
+/** The number of tokens of which `listTokens` returns a part. */
+export function countTokens(db: Database, filter: Omit<TokenFilter, "limit" | "offset">): number {
+  return db.orm.select({ count: count() }).from(tokens).where(isWanted(filter)).get()?.count ?? 0;
+}
+
+function isWanted({ accountId, state, now }: TokenFilter) {
+  const ofState = {
+    revoked: isNotNull(tokens.revokedAt),
+    expired: and(isNull(tokens.revokedAt), lte(tokens.expiresAt, now)),
+    valid: and(isNull(tokens.revokedAt), gt(tokens.expiresAt, now)),
+  };
+  return and(
+    accountId === undefined ? undefined : eq(tokens.accountId, accountId),
+    state === undefined ? undefined : ofState[state],
+  );
 }
 
 /** Revokes a token. False when there is no such token, or when it was revoked before. */

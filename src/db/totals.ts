@@ -1,4 +1,5 @@
 import { sql } from "drizzle-orm";
+import type { AccountId, ImageId } from "../domain/ids.ts";
 import type { Database } from "./database.ts";
 
 /** Totals over whole tables. `bytes` are those that the file system has allocated. */
@@ -40,6 +41,103 @@ const SUMS = `
 export async function storeTotals(db: Database): Promise<StoreTotals> {
   const [row = []] = await db.scans.all({ sql: SUMS, params: [] });
   return Object.fromEntries(NAMES.map((name, index) => [name, Number(row[index])])) as unknown as StoreTotals;
+}
+
+/** What an account has stored. `bytes` are those that the file system has allocated. */
+export interface AccountSpace {
+  readonly accountId: AccountId;
+  readonly imageCount: number;
+  /** of all layers that its images have; what accounts share counts for each of them */
+  readonly layerBytes: number;
+  readonly mergedLayerBytes: number;
+  readonly fileCount: number;
+  readonly fileBytes: number;
+}
+
+const ACCOUNT_SPACES = `
+  with recursive
+    held(account_id, layer_id) as (
+      select account_id, layer_id from images
+      union
+      select held.account_id, layers.parent_id from held join layers on layers.id = held.layer_id
+        where layers.parent_id is not null
+    ),
+    sums(account_id, images, layer_bytes, merged_bytes, files, file_bytes) as (
+      select account_id, count(*), 0, 0, 0, 0 from images group by account_id
+      union all
+      select account_id, 0, sum(layers.size_bytes), 0, 0, 0 from held join layers on layers.id = held.layer_id group by account_id
+      union all
+      select account_id, 0, 0, sum(size_bytes), 0, 0 from merged_layers group by account_id
+      union all
+      select account_id, 0, 0, 0, count(*), sum(size_bytes) from files group by account_id
+    )
+  select account_id, sum(images), sum(layer_bytes), sum(merged_bytes), sum(files), sum(file_bytes)
+  from sums group by account_id
+  order by sum(layer_bytes) + sum(merged_bytes) + sum(file_bytes) desc, account_id limit ?
+`;
+
+/** At most `limit` accounts, those with the most bytes first. Reads whole tables, in a thread. */
+export async function accountSpaces(db: Database, limit: number): Promise<AccountSpace[]> {
+  const rows = await db.scans.all({ sql: ACCOUNT_SPACES, params: [limit] });
+  return rows.map(([accountId, ...sums]) => {
+    const [imageCount = 0, layerBytes = 0, mergedLayerBytes = 0, fileCount = 0, fileBytes = 0] = sums.map(Number);
+    return { accountId: accountId as AccountId, imageCount, layerBytes, mergedLayerBytes, fileCount, fileBytes };
+  });
+}
+
+/** An image, by what it added to its parent. */
+export interface ImageSpace {
+  readonly id: ImageId;
+  readonly accountId: AccountId;
+  /** the tag that was set last; null: none */
+  readonly tag: string | null;
+  /** `bytes` that the file system has allocated */
+  readonly sizeBytes: number;
+  readonly createdAt: number;
+}
+
+const LARGEST_IMAGES = `
+  select images.id, images.account_id, tags.name, images.size_bytes, images.created_at
+  from images left join tags on tags.image_id = images.id and tags.shown = 1
+  where images.id in (select id from images order by size_bytes desc, id limit ?)
+  order by images.size_bytes desc, images.id
+`;
+
+/** At most `limit` images of all accounts, the largest first. Reads a whole table, in a thread. */
+export async function largestImages(db: Database, limit: number): Promise<ImageSpace[]> {
+  const rows = await db.scans.all({ sql: LARGEST_IMAGES, params: [limit] });
+  return rows.map(([id, accountId, tag, sizeBytes, createdAt]) => ({
+    id: id as ImageId,
+    accountId: accountId as AccountId,
+    tag: tag as string | null,
+    sizeBytes: Number(sizeBytes),
+    createdAt: Number(createdAt),
+  }));
+}
+
+/** Operations of an account that have not ended. */
+export interface LiveWork {
+  readonly accountId: AccountId;
+  readonly pendingCount: number;
+  readonly executingCount: number;
+  /** when the one that has been PENDING for longest was made; null: none is */
+  readonly oldestPendingAt: number | null;
+}
+
+const LIVE_WORK = `
+  select account_id, sum(status = 'PENDING'), sum(status = 'EXECUTING'), min(case when status = 'PENDING' then created_at end)
+  from operations where finished_at is null group by account_id
+`;
+
+/** The accounts that have operations which have not ended. Runs in a thread: many may wait. */
+export async function liveWork(db: Database): Promise<LiveWork[]> {
+  const rows = await db.scans.all({ sql: LIVE_WORK, params: [] });
+  return rows.map(([accountId, pendingCount, executingCount, oldestPendingAt]) => ({
+    accountId: accountId as AccountId,
+    pendingCount: Number(pendingCount),
+    executingCount: Number(executingCount),
+    oldestPendingAt: oldestPendingAt === null ? null : Number(oldestPendingAt),
+  }));
 }
 
 /** Throws when the database does not answer. */

@@ -25,3 +25,7 @@ export function isGrant(value: string): value is Grant {
 export function allows(grants: ReadonlySet<string>, scope: Scope): boolean {
   return grants.has(scope) || (scope !== "operator" && grants.has("*"));
 }
+
+export const TOKEN_STATES = ["valid", "expired", "revoked"] as const;
+/** Whether a token can be used; one that was revoked stays so when it expires. */
+export type TokenState = (typeof TOKEN_STATES)[number];

@@ -6,10 +6,15 @@ import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
+import type { TokenKeys } from "../storage/token-keys.ts";
+import type { HealthSettings } from "../supervisor/health/checks.ts";
 import type { LiveInstances } from "../supervisor/instance/live-instances.ts";
+import type { MachineProvider } from "../supervisor/machines/machine-provider.ts";
 import type { EventLogs } from "../supervisor/operations/event-logs.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
+import type { Scheduler } from "../supervisor/operations/scheduler.ts";
+import type { ReclaimOptions } from "../supervisor/reclaim.ts";
 
 /** The caller of a use case. A surface checks its scopes; a use case checks ownership. */
 export interface Principal {
@@ -39,6 +44,16 @@ export interface NetworkLimits {
   readonly record: boolean;
 }
 
+/** What only operators see: the host, and the work of all accounts. */
+export interface House {
+  readonly scheduler: Pick<Scheduler, "budget" | "used" | "heldBy">;
+  readonly machines: Pick<MachineProvider, "counts">;
+  /** machines that should wait in the pool */
+  readonly poolSize: number;
+  readonly health: HealthSettings;
+  readonly retention: Pick<ReclaimOptions, "filesTtlMs" | "untaggedTtlMs">;
+}
+
 /** Dependencies of the use cases. */
 export interface ServiceParts {
   readonly db: Database;
@@ -56,6 +71,9 @@ export interface ServiceParts {
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
   readonly eventLogs: Pick<EventLogs, "read" | "scan">;
+  /** the keys that sign tokens */
+  readonly keys: TokenKeys;
+  readonly house: House;
   readonly version: string;
 }
 

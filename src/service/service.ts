@@ -5,6 +5,8 @@ import { type ImageUseCases, imageUseCases } from "./images.ts";
 import { type InspectUseCases, inspectUseCases } from "./inspect.ts";
 import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
 import { type OperationUseCases, operationUseCases } from "./operations.ts";
+import { type HouseUseCases, houseUseCases } from "./operator/house.ts";
+import { type TokenUseCases, tokenUseCases } from "./operator/tokens.ts";
 import type { ServiceParts } from "./parts.ts";
 import { type ProcessUseCases, processUseCases } from "./processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
@@ -24,6 +26,8 @@ export interface Service {
   readonly operations: OperationUseCases;
   readonly inspect: InspectUseCases;
   readonly status: StatusUseCases;
+  /** for callers with the scope `operator` alone */
+  readonly operator: { readonly tokens: TokenUseCases; readonly house: HouseUseCases };
 }
 
 export function createService(parts: ServiceParts): Service {
@@ -39,5 +43,6 @@ export function createService(parts: ServiceParts): Service {
     operations: operationUseCases(parts, replies),
     inspect: inspectUseCases(parts, walks, replies),
     status: statusUseCases(parts),
+    operator: { tokens: tokenUseCases(parts), house: houseUseCases(parts) },
   };
 }

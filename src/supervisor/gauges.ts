@@ -11,6 +11,7 @@ import type { Compactor } from "./merging/compact.ts";
 import type { EventLogs } from "./operations/event-logs.ts";
 import type { Operations } from "./operations/operations.ts";
 import type { Scheduler } from "./operations/scheduler.ts";
+import { SharedReading } from "./shared-reading.ts";
 
 /** Sums over whole tables are cached this long, in `milliseconds`, so that scrapes are cheap. */
 const TOTALS_AGE_MS_MAX = 15_000;
@@ -97,19 +98,9 @@ function addClients({ registry }: Metrics, { operations, eventLogs, instances }:
 
 function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: GaugeSources): void {
   let totals: StoreTotals = NO_TOTALS;
-  let readAt = Number.NEGATIVE_INFINITY;
-  let reading: Promise<void> | null = null;
-  const read = async (): Promise<void> => {
-    totals = await storeTotals(db);
-    readAt = performance.now();
-  };
+  const reading = new SharedReading(() => storeTotals(db), TOTALS_AGE_MS_MAX);
   registry.before(async () => {
-    if (performance.now() - readAt <= TOTALS_AGE_MS_MAX) return;
-    // Concurrent scrapes share one read.
-    reading ??= read().finally(() => {
-      reading = null;
-    });
-    await reading;
+    totals = await reading.get();
   });
   const current = (): StoreTotals => totals;
   registry.gauge("coppice_storage_bytes", "Allocated size of stored objects, by class.", () => [

@@ -10,9 +10,12 @@ const SAMPLES = [...samples(own), ...contreeSamples(own), ...MCP_SAMPLES];
 const named = (list: readonly Sample[]) => list.map((sample) => [`${sample.method} ${sample.path}`, sample] as const);
 
 let api: Api;
+/** allows every request of the matrix */
+let token: string;
 
 beforeAll(async () => {
   api = await Api.start();
+  token = await api.issue("alice", ["*", "operator"]);
   own["image"] = await api.addImage([[{ path: "f", type: "f", content: "x" }]]);
   own["doomed"] = await api.addImage([[{ path: "f", type: "f", content: "z" }]]);
   await api.addImage([[{ path: "f", type: "f", content: "y" }]], { tag: "matrix" });
@@ -128,7 +131,7 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
   const send = (
     body: string | Uint8Array<ArrayBuffer>,
     headers: Record<string, string> = { "content-type": "application/json" },
-  ) => api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), { body, headers });
+  ) => api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), { body, headers, token });
 
   // spec: service.json
   test.each(["", "{", "nul", "'a'", '{"a":1,}', "\u0000", "[", "{}x"])("%j is not JSON", async (body) => {
@@ -173,6 +176,7 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
       },
     });
     const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), {
+      token,
       body: stream,
       headers: { "content-type": "application/json" },
     });
@@ -182,6 +186,7 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
   test("a chunked body is accepted", async () => {
     const stream = new Blob([JSON.stringify(sample.json)]).stream();
     const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), {
+      token,
       body: stream,
       headers: { "content-type": "application/json" },
     });
@@ -190,7 +195,10 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
 
   test("unknown fields are ignored", async () => {
     const extra = { ...(sample.json as object), unknown: { deep: [1] }, __proto__: null, constructor: 1 };
-    const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), { json: extra });
+    const answer = await api.call(sample.method, fill(sample, own[sample.object ?? "image"] ?? ""), {
+      json: extra,
+      token,
+    });
     expectTaken(sample, answer);
   });
 });

@@ -31,6 +31,16 @@ import {
   OutputEncoding,
   OutputObject,
 } from "../v1/schema/operations.ts";
+import {
+  Collection,
+  Finding,
+  HealthReport,
+  IssuedToken,
+  Load,
+  Space,
+  Token,
+  TokenRequest,
+} from "../v1/schema/operator.ts";
 import { Process, ProcessDetails, ProcessRequest, StartedProcess, StdinRequest } from "../v1/schema/processes.ts";
 
 /**
@@ -49,6 +59,7 @@ export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   BranchRow,
   CheckpointRequest,
   CheckpointResult,
+  Collection,
   DiffItem,
   DirectoryListing,
   EntryType: EntryTypeName,
@@ -56,8 +67,10 @@ export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   ExtendedInstance,
   ExtendRequest,
   FileResponse,
+  Finding,
   GrepMatch,
   GrepResult,
+  HealthReport,
   Image,
   ImageDetails,
   ImageDiff,
@@ -68,7 +81,9 @@ export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   InstanceResult,
   InstanceStats: InstanceStatsSchema,
   Isolation: IsolationSchema,
+  IssuedToken,
   ListingItem,
+  Load,
   LoadRequest,
   LogLine,
   NetworkAudit,
@@ -87,10 +102,13 @@ export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   ProcessRequest,
   Resources,
   SetTagRequest,
+  Space,
   SpawnRequest,
   StartedProcess,
   StdinRequest,
   TerminalSize: PtySize,
+  Token,
+  TokenRequest,
   UploadedFile,
   ...EVENT_SCHEMAS,
 };

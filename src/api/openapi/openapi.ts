@@ -129,6 +129,7 @@ const TAG_DESCRIPTIONS: Readonly<Record<string, string>> = {
   Inspection: "what is inside an image, read without starting anything",
   ConTree: "the same service on the wire of the public ConTree clients",
   MCP: "the same service for agents, by the Model Context Protocol",
+  Operator: "the appliance as a whole, for whoever runs it",
   Service: "the service itself",
 };
 

@@ -9,6 +9,8 @@ import { imagesRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
+import { houseRoutes } from "./operator/house.ts";
+import { tokenRoutes } from "./operator/tokens.ts";
 import { portRoutes } from "./ports.ts";
 import { processRoutes } from "./processes.ts";
 import type { Surface } from "./surface.ts";
@@ -27,5 +29,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(checkpointRoutes(surface))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface))
-    .use(inspectRoutes(surface));
+    .use(inspectRoutes(surface))
+    .use(tokenRoutes(surface))
+    .use(houseRoutes(surface));
 }

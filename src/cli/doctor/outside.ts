@@ -21,7 +21,8 @@ export function directOutside(
     async proxyFault() {
       if (proxy === null) return null;
       const credentials = file === null ? null : readProxyCredentials(file);
-      return await proxyFault({ ...proxy, credentials }, host, servers);
+      const lookup = { host: proxy.host, servers, known: host.addressesOf(proxy.host) };
+      return await proxyFault({ ...proxy, credentials, lookup });
     },
   };
 }

@@ -8,7 +8,7 @@ import { type Gate, type GateConnection, GateError, type GateRequest, type Looku
 import { HostNetwork } from "../host-network.ts";
 import { bypassesProxy, type SiteProxy } from "../site-proxy.ts";
 import { GateGoneError, request } from "./connection.ts";
-import type { Lookup, ProxyRequest, Request } from "./messages.ts";
+import { CHECKED, type CheckRequest, type Lookup, type ProxyRequest, type Request } from "./messages.ts";
 import { type GateHost, type GateProcess, startGateProcess } from "./process.ts";
 import { Shares } from "./shares.ts";
 
@@ -40,6 +40,9 @@ const TOOL_USES_COUNT = 64;
 /** Longer than the process takes for all of its own limits together: the names, the addresses, the site's proxy. */
 const CONNECT_MS_MAX = 75_000;
 const LOOKUP_MS_MAX = 15_000;
+const CHECK_MS_MAX = 20_000;
+/** How long a check waits for the process. */
+const START_MS_MAX = 3000;
 const EXIT_MS_MAX = 1000;
 /** The least time between two starts. */
 const RESTART_PAUSE_MS = 1000;
@@ -120,6 +123,47 @@ export class GateClient implements Gate {
     return addresses;
   }
 
+  /** the name servers that are asked, as `setServers` of node:dns takes them */
+  get servers(): readonly string[] {
+    const { resolvers } = this.#options.settings;
+    return resolvers.length > 0 ? resolvers : this.#host.servers;
+  }
+
+  /** the site's proxy; null when this host reaches the outside by itself */
+  get proxy(): Pick<SiteProxy, "host" | "port"> | null {
+    return this.#options.settings.proxy;
+  }
+
+  /** Whether a name server gives any answer. @throws GateError when it cannot be asked */
+  async nameServerAnswers(server: string): Promise<boolean> {
+    return (await this.#check({ server })) === null;
+  }
+
+  /** What is wrong with the site's proxy; null when it takes requests. @throws GateError when it cannot be asked */
+  async proxyFault(): Promise<string | null> {
+    const { proxy } = this.#options.settings;
+    return proxy === null ? null : await this.#check({ proxy: { ...proxy, lookup: this.#lookupOf(proxy.host, true) } });
+  }
+
+  /** What is wrong with a name server or the proxy. @throws GateError when the process cannot be asked */
+  async #check(what: CheckRequest["what"]): Promise<string | null> {
+    using _use = this.#use(null);
+    await withinTime(this.#started(), START_MS_MAX, () => {
+      // It is not known yet how virtual machines are started, and this process starts like one.
+      throw new GateError("timed_out", "the connecting process has not started");
+    });
+    try {
+      const { connection } = await this.#request({ op: "check", what }, CHECK_MS_MAX, this.#over.signal);
+      connection.reset();
+      return null;
+    } catch (error) {
+      if (!(error instanceof GateError)) throw error;
+      if (error.verdict === CHECKED.fine) return null;
+      if (error.verdict === CHECKED.faulty) return error.message;
+      throw error;
+    }
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#over.abort();
     await this.#stop();
@@ -142,8 +186,7 @@ export class GateClient implements Gate {
   #lookupOf(host: string, named: boolean): Lookup {
     // No name server is asked for this name (RFC 6761).
     const known = host === "localhost" ? LOCALHOST : named ? this.#host.addressesOf(host) : null;
-    const { resolvers } = this.#options.settings;
-    return { host, servers: resolvers.length > 0 ? resolvers : this.#host.servers, known };
+    return { host, servers: this.servers, known };
   }
 
   #proxyTo(host: string): ProxyRequest | null {

@@ -41,7 +41,17 @@ export interface ConnectRequest {
   readonly proxy: ProxyRequest | null;
 }
 
-export type Request = ConnectRequest | { readonly op: "lookup"; readonly lookup: Lookup };
+/** Asks a name server or the site's proxy for what does not exist, to learn whether it answers. */
+export interface CheckRequest {
+  readonly op: "check";
+  /** as `setServers` of node:dns takes it, or the proxy */
+  readonly what: { readonly server: string } | { readonly proxy: ProxyRequest };
+}
+
+export type Request = ConnectRequest | CheckRequest | { readonly op: "lookup"; readonly lookup: Lookup };
+
+/** The failures that answer a check: what was asked for does not exist, or what was asked is at fault. */
+export const CHECKED = { fine: "no_such_name", faulty: "refused" } as const satisfies Record<string, GateVerdict>;
 
 /** The answer to a request: for a connection one address, for a look-up all. */
 export type Answer =

@@ -1,7 +1,6 @@
 import { Resolver } from "node:dns/promises";
-import type { HostNetwork } from "../host-network.ts";
-import type { SiteProxy } from "../site-proxy.ts";
 import { dial } from "./dial.ts";
+import type { ProxyRequest } from "./messages.ts";
 import { askProxy, ProxyFaultError } from "./proxy-handshake.ts";
 import { NameResolver } from "./resolver.ts";
 
@@ -25,19 +24,11 @@ export async function nameServerAnswers(server: string): Promise<boolean> {
   }
 }
 
-/**
- * What is wrong with a site's proxy; null when it takes requests. It is asked for a name that does not exist.
- * @param servers as `nameServerAnswers` takes them
- */
-export async function proxyFault(
-  proxy: SiteProxy,
-  host: HostNetwork,
-  servers: readonly string[],
-): Promise<string | null> {
+/** What is wrong with a site's proxy; null when it takes requests. It is asked for a name that does not exist. */
+export async function proxyFault(proxy: ProxyRequest): Promise<string | null> {
   const signal = AbortSignal.timeout(PROXY_MS_MAX);
   try {
-    const lookup = { host: proxy.host, servers, known: host.addressesOf(proxy.host) };
-    const addresses = await new NameResolver().resolve(lookup);
+    const addresses = await new NameResolver().resolve(proxy.lookup);
     const { socket } = await dial(addresses, proxy.port, null, signal);
     using _socket = { [Symbol.dispose]: () => void socket.on("error", () => undefined).destroy() };
     try {

@@ -6,7 +6,16 @@ import { HelloReader } from "./client-hello.ts";
 import { type Dialled, dial, judge } from "./dial.ts";
 import { DataReceiver, DataSender } from "./flow.ts";
 import { FrameError, FrameReader, messageFrame, type ResetReason, resetFrame } from "./frames.ts";
-import { type Answer, type ConnectRequest, type ProxyRequest, REQUEST_BYTES_MAX, type Request } from "./messages.ts";
+import {
+  type Answer,
+  CHECKED,
+  type CheckRequest,
+  type ConnectRequest,
+  type ProxyRequest,
+  REQUEST_BYTES_MAX,
+  type Request,
+} from "./messages.ts";
+import { nameServerAnswers, proxyFault } from "./probe.ts";
 import { askProxy } from "./proxy-handshake.ts";
 import type { NameResolver } from "./resolver.ts";
 
@@ -90,8 +99,18 @@ export class Session {
     this.#asked = true;
     // It comes from the daemon, which this process trusts.
     const request = JSON.parse(Buffer.from(payload).toString("utf8")) as Request;
-    const answered = request.op === "lookup" ? this.#lookUp(request.lookup) : this.#connect(request);
-    answered.catch((error: unknown) => this.#fail(error));
+    this.#serve(request).catch((error: unknown) => this.#fail(error));
+  }
+
+  #serve(request: Request): Promise<void> {
+    switch (request.op) {
+      case "lookup":
+        return this.#lookUp(request.lookup);
+      case "check":
+        return check(request);
+      case "connect":
+        return this.#connect(request);
+    }
   }
 
   async #lookUp(lookup: ConnectRequest["lookup"]): Promise<void> {
@@ -235,4 +254,16 @@ export class Session {
   #clear(): void {
     if (this.#hello !== null) clearTimeout(this.#hello.timer);
   }
+}
+
+/** @throws GateError always, as `CHECKED` tells */
+async function check({ what }: CheckRequest): Promise<never> {
+  const fault =
+    "proxy" in what
+      ? await proxyFault(what.proxy)
+      : (await nameServerAnswers(what.server))
+        ? null
+        : "it does not answer";
+  if (fault === null) throw new GateError(CHECKED.fine, "it answers");
+  throw new GateError(CHECKED.faulty, fault);
 }

@@ -57,6 +57,8 @@ export class Scheduler {
   readonly #clock: () => number;
   readonly #waiting: Waiting[] = [];
   readonly #running = new Map<string, number>();
+  /** What the running work of each account holds of the budget. */
+  readonly #held = new Map<string, Cost>();
   /** Turn at which an account with waiting or running work was last served. */
   readonly #servedAt = new Map<string, number>();
   /** Background work, which runs only while the budget has room for it and no other work waits. */
@@ -90,6 +92,11 @@ export class Scheduler {
   /** The share of the budget that running work holds; background work is not counted. */
   get used(): Cost {
     return { memoryBytes: this.#usedMemoryBytes, vcpus: this.#usedVcpus };
+  }
+
+  /** The share of the budget that an account's running work holds. */
+  heldBy(accountId: string): Cost {
+    return this.#held.get(accountId) ?? NOTHING;
   }
 
   get runningCount(): number {
@@ -212,9 +219,7 @@ export class Scheduler {
   }
 
   #take({ accountId, cost }: Waiting): Ticket {
-    this.#usedMemoryBytes += cost.memoryBytes;
-    this.#usedVcpus += cost.vcpus;
-    this.#running.set(accountId, (this.#running.get(accountId) ?? 0) + 1);
+    this.#hold(accountId, cost, 1);
     this.#servedAt.set(accountId, ++this.#turn);
     let held = true;
     return {
@@ -222,14 +227,28 @@ export class Scheduler {
       [Symbol.dispose]: () => {
         if (!held) return;
         held = false;
-        this.#usedMemoryBytes -= cost.memoryBytes;
-        this.#usedVcpus -= cost.vcpus;
-        const left = (this.#running.get(accountId) ?? 1) - 1;
-        if (left === 0) this.#running.delete(accountId);
-        else this.#running.set(accountId, left);
-        if (left === 0 && this.waitingCount(accountId) === 0) this.#servedAt.delete(accountId);
+        this.#hold(accountId, cost, -1);
+        if (!this.#running.has(accountId) && this.waitingCount(accountId) === 0) this.#servedAt.delete(accountId);
         this.#dispatch();
       },
     };
+  }
+
+  /** Counts a piece of work that begins (`sign` 1) or ends (-1). */
+  #hold(accountId: string, { memoryBytes, vcpus }: Cost, sign: 1 | -1): void {
+    this.#usedMemoryBytes += sign * memoryBytes;
+    this.#usedVcpus += sign * vcpus;
+    const count = (this.#running.get(accountId) ?? 0) + sign;
+    const before = this.#held.get(accountId) ?? NOTHING;
+    if (count === 0) {
+      this.#running.delete(accountId);
+      this.#held.delete(accountId);
+    } else {
+      this.#running.set(accountId, count);
+      this.#held.set(accountId, {
+        memoryBytes: before.memoryBytes + sign * memoryBytes,
+        vcpus: before.vcpus + sign * vcpus,
+      });
+    }
   }
 }

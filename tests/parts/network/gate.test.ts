@@ -9,6 +9,7 @@ import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { guestRequest, type TestGate, testGate } from "../../support/network/gate.ts";
 import { type Answer, type NameServer, nameServer } from "../../support/network/name-server.ts";
 import { echo, peer } from "../../support/network/peers.ts";
+import { httpProxy } from "../../support/network/proxies.ts";
 import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(60_000);
@@ -341,4 +342,28 @@ describe("the process", () => {
     expect(() => process.kill(pid, 0)).toThrow("ESRCH");
     expect(await verdict(own.gate.lookup("some.example", never))).toBe("unreachable");
   });
+});
+
+test("it tells whether a name server answers, and what is wrong with the proxy, as doctor finds out by itself", async () => {
+  await using failing = await nameServer(() => "failure");
+  await using silent = await nameServer(() => "silence");
+  expect(outside.gate.servers).toEqual([names.address]);
+  const answers = [names.address, failing.address, silent.address].map((server) =>
+    outside.gate.nameServerAnswers(server),
+  );
+  expect(await Promise.all(answers)).toEqual([true, true, false]);
+  expect([outside.gate.proxy, await outside.gate.proxyFault()]).toEqual([null, null]);
+
+  await using good = await httpProxy(503);
+  await using other = await peer((socket) => void socket.end("220 mail.example ESMTP\r\n"));
+  const credentials = { user: "alice", password: "s3cret pass" };
+  const faultOf = async (port: number, login: typeof credentials | null) => {
+    const proxy = { kind: "http", host: "127.0.0.1", port, credentials: login } as const;
+    await using behind = await testGate({ resolvers: [names.address], proxy });
+    expect(behind.gate.proxy).toMatchObject({ host: "127.0.0.1", port });
+    return await behind.gate.proxyFault();
+  };
+  expect(await faultOf(good.port, credentials)).toBeNull();
+  expect(await faultOf(good.port, null)).toContain("does not accept the credentials (407)");
+  expect(await faultOf(other.port, null)).toContain("does not speak HTTP");
 });

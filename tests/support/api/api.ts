@@ -30,6 +30,7 @@ import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { assertConforms, errorBodyOf } from "./conformance.ts";
+import { emptyHouse } from "./house.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
 import { HeldOperations } from "./operations.ts";
 import { EXECUTABLE, startProgram } from "./program.ts";
@@ -172,6 +173,8 @@ export class Api implements AsyncDisposable {
       metrics,
       operationLog: { lines: () => [] },
       eventLogs,
+      keys,
+      house: emptyHouse(directory, clock),
       version: "0.0.0-test",
       ...parts,
     });

@@ -11,7 +11,7 @@ import { findBaseLayer, findProvenBase } from "../../../src/db/layers.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
-import { getToken, insertToken, listTokens, revokeToken } from "../../../src/db/tokens.ts";
+import { getToken, insertToken, listTokens, revokeToken, type TokenFilter } from "../../../src/db/tokens.ts";
 import { storageFull } from "../../../src/domain/errors.ts";
 import type { FileId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
@@ -302,8 +302,14 @@ describe("tokens", () => {
     insertToken(db, token("two", bob, 2));
     expect(getToken(db, "one")).toEqual({ ...token("one"), revokedAt: null });
     expect(getToken(db, "none")).toBeNull();
-    expect(listTokens(db).map((row) => row.jti)).toEqual(["two", "one"]);
-    expect(listTokens(db, alice).map((row) => row.jti)).toEqual(["one"]);
+    const listed = (filter: Partial<TokenFilter>) => listTokens(db, { now: 0, ...filter }).map((row) => row.jti);
+    expect(listed({})).toEqual(["two", "one"]);
+    expect(listed({ accountId: alice })).toEqual(["one"]);
+    expect([listed({ limit: 1 }), listed({ limit: 1, offset: 1 }), listed({ offset: 2 })]).toEqual([
+      ["two"],
+      ["one"],
+      [],
+    ]);
     expect(revokeToken(db, "one", 7)).toBe(true);
     expect(revokeToken(db, "one", 8)).toBe(false);
     expect(revokeToken(db, "none", 8)).toBe(false);

@@ -32,6 +32,24 @@ describe("scheduler", () => {
     expect(scheduler.runningCount).toBe(2);
   });
 
+  test("tells what each account holds of the budget", async () => {
+    const scheduler = new Scheduler({ memoryBytes: 4 * GIB, vcpus: 8 }, () => 0);
+    const { tickets, admit } = recorder(scheduler);
+    void admit("a", "one");
+    void admit("b", "one", { memoryBytes: 2 * GIB, vcpus: 3 });
+    void admit("c", "two");
+    void admit("d", "two", { memoryBytes: 2 * GIB, vcpus: 1 });
+    await settle();
+    expect(scheduler.heldBy("one")).toEqual({ memoryBytes: 3 * GIB, vcpus: 4 });
+    expect(scheduler.heldBy("two")).toEqual(small);
+    expect(scheduler.heldBy("three")).toEqual({ memoryBytes: 0, vcpus: 0 });
+    for (const name of ["a", "b", "b"]) tickets.get(name)?.[Symbol.dispose]();
+    await settle();
+    expect(scheduler.heldBy("one")).toEqual({ memoryBytes: 0, vcpus: 0 });
+    expect(scheduler.heldBy("two")).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
+    expect(scheduler.used).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
+  });
+
   test("another account's single run waits for at most one completion", async () => {
     const scheduler = new Scheduler({ memoryBytes: GIB, vcpus: 1 }, () => 0);
     const { order, tickets, admit } = recorder(scheduler);

@@ -1,0 +1,21 @@
+import type { House } from "../../../src/service/parts.ts";
+import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
+
+export const HOUSE_BUDGET = { memoryBytes: 4_294_967_296, vcpus: 8 };
+
+/** A house without machines, which reaches nothing outside. */
+export function emptyHouse(dataDirectory: string, clock: () => number): House & { readonly scheduler: Scheduler } {
+  const outside = {
+    servers: ["192.0.2.1"],
+    nameServerAnswers: async () => true,
+    proxy: null,
+    proxyFault: async () => null,
+  };
+  return {
+    scheduler: new Scheduler(HOUSE_BUDGET, clock),
+    machines: { counts: () => ({ waiting: 1, ready: 1, inUse: 0 }) },
+    poolSize: 2,
+    retention: { untaggedTtlMs: null, filesTtlMs: null },
+    health: { dataDirectory, emulation: "allow", outside },
+  };
+}
