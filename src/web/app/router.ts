@@ -3,38 +3,13 @@ import { useEffect } from "preact/hooks";
 import { isUpgraded } from "../data/session.ts";
 import { createStore, useStore } from "../data/store.ts";
 import { printable } from "../parts/printable.ts";
-
-/** What is shown: the place, and what a person chose there. */
-export interface Route {
-  /** of the link, as it stands in the address */
-  readonly path: string;
-  /** the parts of `path` between its slashes, decoded */
-  readonly segments: readonly string[];
-  /** the query: a copy, so that it can be changed and given to {@link navigate} */
-  readonly parameters: URLSearchParams;
-}
+import { type Route, routeOf } from "./links.ts";
 
 const address = createStore(addressNow());
 addEventListener("popstate", () => address.set(addressNow()));
 
 function addressNow(): string {
   return location.pathname + location.search;
-}
-
-/** @param path with its query */
-export function routeOf(path: string): Route {
-  const { pathname, searchParams } = new URL(path, "http://page.invalid");
-  const segments = pathname.split("/").filter((part) => part !== "");
-  return { path: pathname, segments: segments.map(decoded), parameters: searchParams };
-}
-
-function decoded(segment: string): string {
-  try {
-    return decodeURIComponent(segment);
-  } catch {
-    // URIError: somebody typed a lone per cent sign.
-    return segment;
-  }
 }
 
 /** The route that is shown; the component is drawn anew when it changes. */
@@ -49,27 +24,20 @@ export function useRoute(): Route {
  */
 export function navigate(to: string, { replace = false }: { readonly replace?: boolean } = {}): void {
   const target = new URL(to, location.href);
+  // Nothing that is shown here leads elsewhere.
+  if (target.origin !== location.origin) return;
   const next = target.pathname + target.search;
   if (next === address.get()) return;
   const isElsewhere = target.pathname !== location.pathname;
   // The chunks of another version are gone: the next place is loaded from the appliance as a whole.
   if (isElsewhere && isUpgraded.get()) {
-    location.assign(next);
+    location.assign(target);
     return;
   }
   if (replace) history.replaceState(null, "", next);
   else history.pushState(null, "", next);
   address.set(next);
   if (isElsewhere) scrollTo(0, 0);
-}
-
-/** A query in the form of a link: `?a=1&b=2`, or `?` alone, which is a link to no query. Empty values are left out. */
-export function queryOf(values: Readonly<Record<string, string | number | boolean | null | undefined>>): string {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(values)) {
-    if (value !== undefined && value !== null && value !== "" && value !== false) query.set(name, String(value));
-  }
-  return `?${query}`;
 }
 
 export interface LinkProps {

@@ -1,5 +1,5 @@
 import { useEffect, useRef } from "preact/hooks";
-import { readEvents } from "../../client/events.ts";
+import { eventsOf } from "../../client/events.ts";
 import { api } from "./api.ts";
 import { connection, onReturn } from "./connection.ts";
 import { problemOf } from "./problem.ts";
@@ -19,12 +19,15 @@ const AGAIN_MS = [250, 1_000, 4_000, 15_000] as const;
 
 const handlers = new Set<(change: Change) => void>();
 let stream: AbortController | null = null;
+/** What is shown is as it was when the stream began, or later; or there is no stream for this session. */
+let hasBegun = false;
 let hiding: ReturnType<typeof setTimeout> | null = null;
 
 /**
  * Calls `handle` for each change, while the component is shown. The page has one stream, which is open while somebody
  * listens and the page is visible. `resync` comes each time that the stream begins, the first time included, and after
- * something was missed: whoever listens loads then what he shows, and applies what follows.
+ * something was missed: whoever listens loads then what he shows, and applies what follows. It comes once, too, where the
+ * session may not listen to changes.
  */
 export function useChanges(handle: (change: Change) => void): void {
   const latest = useRef(handle);
@@ -32,8 +35,7 @@ export function useChanges(handle: (change: Change) => void): void {
   useEffect(() => {
     const listen = (change: Change) => latest.current(change);
     handlers.add(listen);
-    // The stream of another listener began earlier.
-    if (stream !== null) listen({ type: "resync" });
+    if (hasBegun) listen({ type: "resync" });
     keepListening();
     return () => {
       handlers.delete(listen);
@@ -51,6 +53,7 @@ function keepListening(): void {
 function stop(): void {
   stream?.abort();
   stream = null;
+  hasBegun = false;
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -64,24 +67,38 @@ function tell(change: Change): void {
   for (const handle of [...handlers]) handle(change);
 }
 
+function begin(): void {
+  hasBegun = true;
+  tell({ type: "resync" });
+}
+
 async function listen(): Promise<void> {
   const own = new AbortController();
   stream = own;
   for (let failures = 0; !own.signal.aborted; failures += 1) {
     try {
-      for await (const { event, data } of readEvents(api, "/changes", { signal: own.signal })) {
-        // The first event says that the stream is open, so that nothing is missed between it and what is loaded now.
+      await read(own.signal, () => {
         failures = 0;
-        if (event !== undefined) tell(JSON.parse(data) as Change);
-      }
+        begin();
+      });
     } catch (error) {
       if (own.signal.aborted) return;
+      // Nothing tells of changes: what there is now is shown all the same.
+      if (!hasBegun) begin();
       const { status } = problemOf(error);
-      // The session is over, or its token may not listen; the sign-in begins anew.
-      if (status === 401 || status === 403 || status === 404) return stop();
+      if (status >= 400 && status < 500 && status !== 429) return;
     }
     if (!own.signal.aborted) await again(AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)] ?? 0, own.signal);
   }
+}
+
+/** Reads one stream to its end. @param onBegin is called when it has begun: what is loaded from then on misses nothing */
+async function read(signal: AbortSignal, onBegin: () => void): Promise<void> {
+  const headers = { accept: "text/event-stream" };
+  const { body } = await api.call("GET", "/changes", { headers, signal, deadline: false });
+  if (body === null) return;
+  onBegin();
+  for await (const { data } of eventsOf(body, (error) => error)) tell(JSON.parse(data) as Change);
 }
 
 /** Ends after a time, when the appliance is back, or when the stream is given up. */

@@ -54,8 +54,11 @@ export function scrolled(before: Scroll, top: number, extent: Extent): Scroll {
   const offset = within(before.offset + way, offsetMax);
   const isAtEnd = top <= 0 || top >= topMax;
   const isLast = offset === 0 || offset === offsetMax;
+  if (isAtEnd === isLast) return { top, offset };
   // The bar has reached an end before the rows have, or the other way round.
-  return isAtEnd === isLast ? { top, offset } : scrollTo(offset, extent);
+  const settled = scrollTo(offset, extent);
+  if (settled.top === 0 && top <= 0) return { top: 0, offset: 0 };
+  return settled.top === topMax && top >= topMax ? { top: topMax, offset: offsetMax } : settled;
 }
 
 /** The rows to be made: those that are seen, and some around them. */

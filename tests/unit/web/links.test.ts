@@ -1,0 +1,24 @@
+import { describe, expect, test } from "bun:test";
+import { queryOf, routeOf } from "../../../src/web/app/links.ts";
+
+describe("links of the page", () => {
+  test("are taken apart", () => {
+    const { path, segments, parameters } = routeOf("/images/019a%2Fb?view=files&path=%2Fsrv%20x");
+    expect(path).toBe("/images/019a%2Fb");
+    expect(segments).toEqual(["images", "019a/b"]);
+    expect(parameters.get("path")).toBe("/srv x");
+    expect(routeOf("/").segments).toEqual([]);
+  });
+
+  test("that somebody typed wrong are no error", () => {
+    expect(routeOf("/images/%E0%A4%A").segments).toEqual(["images", "%E0%A4%A"]);
+    expect(routeOf("//evil.example/x").path).toBe("//evil.example/x");
+  });
+
+  test("have no empty values in their queries", () => {
+    expect(queryOf({ view: "files", path: "/a b&c", against: null, page: undefined, kind: "", on: false })).toBe(
+      "?view=files&path=%2Fa+b%26c",
+    );
+    expect(queryOf({})).toBe("?");
+  });
+});

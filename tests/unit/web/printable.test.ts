@@ -1,0 +1,34 @@
+import { describe, expect, test } from "bun:test";
+import { partsOf, printable } from "../../../src/web/parts/printable.ts";
+
+describe("text of a guest", () => {
+  test("is left alone where all of it is seen", () => {
+    for (const text of ["app.py", "größe 你好 שלום 👩🏽", "", "a b", "<script>alert(1)</script>"]) {
+      expect(printable(text)).toBe(text);
+    }
+  });
+
+  test("shows controls, line ends and escapes", () => {
+    expect(printable("a\nb\tc\rd\0e\x1b[31mf\x7f\x9b")).toBe("a\\nb\\tc\\rd\\x00e\\x1b[31mf\\x7f\\x9b");
+  });
+
+  test("shows what reorders or hides the text around it", () => {
+    expect(printable("photo\u202egnp.exe")).toBe("photo\\u202egnp.exe");
+    expect(printable("a\u200bb\u2066c\u2069\ufeffd\u00ade")).toBe("a\\u200bb\\u2066c\\u2069\\ufeffd\\xade");
+    expect(printable("\u{e0041}")).toBe("\\ue0041");
+  });
+
+  test("shows halves of surrogate pairs, and leaves pairs alone", () => {
+    expect(printable("\ud800x\udc00")).toBe("\\ud800x\\udc00");
+    expect(printable("😀")).toBe("😀");
+  });
+
+  test("comes in parts that say which is which, and lose nothing", () => {
+    expect(partsOf("a\u202eb")).toEqual([
+      { text: "a", isEscape: false },
+      { text: "\\u202e", isEscape: true },
+      { text: "b", isEscape: false },
+    ]);
+    expect(partsOf("")).toEqual([]);
+  });
+});
