@@ -9,6 +9,8 @@ export interface TabOptions {
   /** a person who wants no motion; the default, as pictures of a moving page are not alike */
   readonly reducedMotion?: boolean;
   readonly touch?: boolean;
+  /** origins that the test itself serves, as hostile neighbours of the appliance */
+  readonly neighbours?: readonly string[];
 }
 
 const WIDTH_DEFAULT = 1280;
@@ -30,8 +32,10 @@ export class Tab implements AsyncDisposable {
   readonly problems: string[] = [];
   readonly #context: BrowserContext;
   readonly #expected: RegExp[] = [];
+  readonly #neighbours: readonly string[];
 
-  private constructor(context: BrowserContext, page: Page, origin: string) {
+  private constructor(context: BrowserContext, page: Page, origin: string, neighbours: readonly string[]) {
+    this.#neighbours = neighbours;
     this.#context = context;
     this.page = page;
     this.origin = origin;
@@ -57,7 +61,7 @@ export class Tab implements AsyncDisposable {
           console.error(`violation of ${effectiveDirective} by ${blockedURI} in ${sourceFile}:${lineNumber}`),
       );
     });
-    const tab = new Tab(context, await context.newPage(), origin);
+    const tab = new Tab(context, await context.newPage(), origin, options.neighbours ?? []);
     tab.#listen();
     return tab;
   }
@@ -69,10 +73,10 @@ export class Tab implements AsyncDisposable {
 
   /** Requests that went anywhere but to the appliance. */
   get outside(): string[] {
-    const { host } = new URL(this.origin);
+    const hosts = [this.origin, ...this.#neighbours].map((origin) => new URL(origin).host);
     return this.requests.filter((address) => {
       const url = new URL(address);
-      return url.protocol !== "data:" && url.protocol !== "blob:" && url.host !== host;
+      return url.protocol !== "data:" && url.protocol !== "blob:" && !hosts.includes(url.host);
     });
   }
 
